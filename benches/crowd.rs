@@ -1,12 +1,13 @@
-//! Measures how much a crowded Redis slows emitters: the p99 of an emit at 500 per second, with and
-//! without the crowd, in the same run.
+//! Measures how much a crowded Redis slows emitters. At 500 emits per second, one run measures the
+//! p99 of an emit to a crowded Redis and to one without the crowd.
 //!
 //!     cargo bench --bench crowd [-- --scale PERCENT]
 //!
-//! Two private Redis on loopback have two worker processes each, whose 512 slots are all busy. One
-//! of the two also has 100,000 departed names, 1,000,000 markers, 300,000 paused and 100,000 held
-//! objects, and 1,000 rules; `--scale` sets a percentage of these numbers. Both get 500 emits per
-//! second in turn. The exit code is 1 if the p99 with the crowd is more than twice that without.
+//! There are two private Redis servers on loopback. Each has two worker processes; all their 512
+//! slots are busy. The crowd is in one of these servers: 100,000 departed names, 1,000,000 markers,
+//! 300,000 paused and 100,000 held objects, and 1,000 rules. `--scale` sets a percentage of these
+//! numbers. The two servers get 500 emits per second in turn. The exit code is 1 if the p99 with
+//! the crowd is more than twice the p99 without.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -27,17 +28,18 @@ use seriatim::worker::{Shutdown, Worker};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-/// Environment variable for the children that this program starts of itself: the worker's name.
+/// Environment variable with the name of the worker. This program sets it when it starts itself
+/// again as a worker process.
 const CHILD: &str = "SERIATIM_BENCH_WORKER";
 const WORKERS: usize = 2;
 const SLOTS: usize = 256;
-/// Interval between emits: 500 per second, in turns of five seconds.
+/// Interval between emits: 500 emits per second. One turn takes five seconds.
 const EVERY: Duration = Duration::from_millis(2);
 const EMITS: usize = 2_500;
 const TURNS: usize = 8;
 /// Maximum ratio of the p99 with the crowd to the p99 without.
 const RATIO_MAX: f64 = 2.0;
-/// Number of seeded things per command.
+/// Number of seeded entries (names, markers, objects) per command.
 const CHUNK: u64 = 5_000;
 
 const DEPARTED: u64 = 100_000;
@@ -81,14 +83,14 @@ async fn measure(percent: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the median over the turns of a percentile of each turn, in ms.
+/// Computes the percentile of each turn. Returns the median of these values, in ms.
 fn of_turns(turns: &[Vec<f64>], percentile: usize) -> f64 {
     let mut of_each: Vec<f64> = turns.iter().map(|turn| turn[turn.len() * percentile / 100]).collect();
     of_each.sort_by(f64::total_cmp);
     (of_each[TURNS / 2 - 1] + of_each[TURNS / 2]) / 2.0
 }
 
-/// A Redis whose workers are busy.
+/// A Redis server and its workers, whose slots are all busy.
 struct Place {
     _server: support::Server,
     _workers: Vec<Process>,
@@ -149,8 +151,8 @@ impl Place {
         }
     }
 
-    /// Runs the Lua text once for each number `n` up to `count`, a chunk per command. `ARGV[1]` and
-    /// `ARGV[2]` are the first and last number of the chunk.
+    /// Runs the Lua text once for each number `n` from 1 to `percent` percent of `count`. One
+    /// command does a chunk of these numbers, from `ARGV[1]` to `ARGV[2]`.
     async fn seed(&self, count: u64, percent: u64, lua: &str) -> anyhow::Result<()> {
         let mut conn = self.conn.clone();
         let count = count * percent / 100;
@@ -185,8 +187,8 @@ impl Place {
         self.seed(MARKERS, percent, marked).await
     }
 
-    /// Emits for one turn at an even pace. Returns the time of each emit from its due time, in ms,
-    /// sorted.
+    /// Emits for one turn at an even pace. Returns for each emit the time from its due time to its
+    /// reply, in ms. The times are sorted.
     async fn emits(&self, turn: usize) -> anyhow::Result<Vec<f64>> {
         let mut every = interval(EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Burst);

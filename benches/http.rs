@@ -2,19 +2,20 @@
 //!
 //!     cargo bench --bench http [-- --events N]
 //!
-//! A private Redis on loopback for each part.
+//! Each part has its own private Redis on loopback.
 //!
-//! - Delivery: a worker with 64 slots, and a receiver that reads each request and answers 204, in
-//!   this process with two threads. First each event is one request (50,000 of 10,000 objects by
-//!   default), then each request has a list of up to 100 events (of 1,000 objects).
-//! - Emits: `seriatim serve`, and 64 kept connections of this process. Each sends its next emit after
-//!   the answer to the one before.
-//! - Lines: a file of 200 MB at most, by `seriatim emit --from FILE` and by `POST /v1/events`, in
-//!   turn, three times each; the medians.
-//! - Connections: the memory of `seriatim serve` with 10,000 idle ones.
+//! - Delivery: a worker with 64 slots sends to a receiver that answers each request with 204. Both
+//!   run in this process, which has two threads. In the first measurement each request has one
+//!   event (by default 50,000 events of 10,000 objects). In the second one each request has a list
+//!   of up to 100 events (of 1,000 objects).
+//! - Emits: this process keeps 64 connections to `seriatim serve`. Each connection sends an emit,
+//!   and waits for its answer before the next emit.
+//! - Lines: a file of 200 MB at most is emitted with `seriatim emit --from FILE` and with `POST
+//!   /v1/events`, in turn, three times each. The figures are the medians.
+//! - Connections: the memory of `seriatim serve` with 10,000 idle connections.
 //!
-//! The exit code is 1 if single requests carry less than 10,000 events per second in one direction,
-//! or lines less than half of `emit --from`.
+//! The exit code is 1 in two cases. With one event per request, delivery or emits reach less than
+//! 10,000 events per second. Or lines over HTTP reach less than half the rate of `emit --from`.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -62,7 +63,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A running `seriatim serve`; killed when it is dropped.
+/// A running `seriatim serve`. Its process is killed when this value is dropped.
 struct Serving {
     child: Child,
     address: String,
@@ -94,7 +95,7 @@ impl Serving {
         Ok(this)
     }
 
-    /// Returns the resident memory, in KiB.
+    /// Returns the resident memory of `seriatim serve`, in KiB.
     fn resident(&self) -> anyhow::Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let size = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
@@ -102,7 +103,7 @@ impl Serving {
     }
 }
 
-/// Sends single emits. Returns the emits per second.
+/// Sends emits to `seriatim serve`, one per request. Returns the emits per second.
 async fn emit(events: usize) -> anyhow::Result<f64> {
     let server = support::Server::start(&[]);
     let serving = Serving::start(&server)?;
@@ -123,7 +124,7 @@ async fn emit(events: usize) -> anyhow::Result<f64> {
                     body.len()
                 );
                 stream.write_all(request.as_bytes()).await?;
-                // An answer is short, and comes in one part.
+                // An answer is short, so one read gets all of it.
                 let read = stream.read(&mut answer).await?;
                 anyhow::ensure!(answer[..read].starts_with(b"HTTP/1.1 202"), "{}", String::from_utf8_lossy(&answer[..read]));
             }
@@ -137,7 +138,8 @@ async fn emit(events: usize) -> anyhow::Result<f64> {
     Ok(emitted as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Emits the lines of a file in both ways. Returns the events per second of each.
+/// Emits the lines of a file with `seriatim emit --from`, and over HTTP. Returns the events per
+/// second of both ways, in this order.
 async fn emit_lines(events: usize) -> anyhow::Result<(f64, f64)> {
     let file = tempfile::NamedTempFile::new()?;
     let mut lines = Vec::new();
@@ -189,7 +191,7 @@ async fn emit_lines(events: usize) -> anyhow::Result<(f64, f64)> {
     Ok((median(by_file), median(by_http)))
 }
 
-/// Opens idle connections. Returns the memory before and with them, in KiB.
+/// Opens idle connections to `seriatim serve`. Returns its memory before and after that, in KiB.
 async fn idle() -> anyhow::Result<(u64, u64)> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -201,7 +203,7 @@ async fn idle() -> anyhow::Result<(u64, u64)> {
     let (mut kept, mut answer) = (Vec::with_capacity(IDLE), vec![0; 4096]);
     for number in 0..IDLE {
         let mut stream = TcpStream::connect(&serving.address).await?;
-        // Half of them have sent a request before.
+        // Every second connection sends one request before it is idle.
         if number % 2 == 0 {
             stream.write_all(request).await?;
             anyhow::ensure!(stream.read(&mut answer).await? > 0, "connection {number} is closed");
@@ -211,7 +213,8 @@ async fn idle() -> anyhow::Result<(u64, u64)> {
     Ok((before, serving.resident()?))
 }
 
-/// Emits the events, and then delivers them. Returns the events and the requests per second.
+/// Emits all events first, then measures their delivery. Returns the events and the requests per
+/// second.
 async fn deliver(events: usize, objects: usize, query: &str) -> anyhow::Result<(f64, f64)> {
     let server = support::Server::start(&[]);
     let emitter = Emitter::connect(server.url()).await?;
@@ -232,7 +235,8 @@ async fn deliver(events: usize, objects: usize, query: &str) -> anyhow::Result<(
     loop {
         let left: (usize, usize) =
             redis::pipe().cmd("LLEN").arg("objects.with.events").cmd("DBSIZE").query_async(&mut conn).await?;
-        // An object that is at rest has one key. The process has two, and there are two counters.
+        // Everything is delivered if almost only idle objects are left. An idle object has one key.
+        // The worker process has two keys, and there are two counters.
         if left.0 == 0 && left.1 <= objects + 8 {
             break;
         }

@@ -1,5 +1,5 @@
-//! Measures single pieces of the path against a private Redis, for developers who change one of
-//! them.
+//! Measures single pieces of the path of an event, against a private Redis. It is for developers
+//! who change one of these pieces.
 //!
 //!     cargo bench --bench pieces [-- envelope|advance|emit]
 //!
@@ -41,8 +41,8 @@ fn envelope(c: &mut Criterion) {
     });
 }
 
-/// Measures one call that commits a batch of every slot and takes the next one. The queues are
-/// filled again between calls.
+/// Measures one call of `advance` that commits the batch of every slot and takes the next batch.
+/// The queues are filled again between two calls.
 fn advance(c: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let redis = support::Redis::own(&[]);
@@ -82,7 +82,7 @@ fn advance(c: &mut Criterion) {
     group.finish();
 }
 
-/// A process whose slots all have a batch, each of its own object.
+/// A worker process. Each of its slots has a batch of a different object.
 struct Slots {
     conn: MultiplexedConnection,
     keys: Keys,
@@ -130,7 +130,8 @@ impl Slots {
         mark.exec_async(&mut self.conn).await.expect("LPUSH");
     }
 
-    /// Makes a call without results or free slots: the fixed cost of a call.
+    /// Makes a call of `advance` without results and without free slots. Such a call shows the
+    /// fixed cost.
     async fn call_for_nothing(&mut self) {
         let bounds = Bounds {
             batch: 1,
@@ -146,7 +147,7 @@ impl Slots {
         assert!(matches!(&reply, Advanced::Ok { batches, .. } if batches.is_empty()), "{reply:?}");
     }
 
-    /// Returns the time that Redis has spent in scripts, by its own count.
+    /// Returns the time that Redis has spent in scripts, as its INFO counts it.
     async fn in_scripts(&mut self) -> Duration {
         let stats: redis::InfoDict =
             redis::cmd("INFO").arg("commandstats").query_async(&mut self.conn).await.expect("commandstats");
@@ -155,7 +156,8 @@ impl Slots {
         Duration::from_micros(usec.parse().expect("a number"))
     }
 
-    /// Makes one call for all slots, built and read as by a worker.
+    /// Makes one call of `advance` for all slots. The call is built, and its reply is read, as in a
+    /// worker.
     async fn call(&mut self) -> Duration {
         let slots = self.in_flight.len();
         let bounds = Bounds {

@@ -3,10 +3,10 @@
 //!
 //!     cargo bench --bench promises [-- takeover|restart|idle|latency|drain] [--input FILE]
 //!
-//! `--input` names an NDJSON file, plain or gzip, whose events are drained ten times. Without it
-//! the generated events of the demo are used. The figures are for orientation: a missed bound on a
-//! loaded machine proves little, a kept bound proves enough. The exit code is 1 if a bound is
-//! missed.
+//! `--input` names an NDJSON file, plain or gzip. For the drain, the events of this file are
+//! emitted ten times. Without `--input`, generated events are drained. The figures are for
+//! orientation: on a loaded machine a missed bound proves little, but a kept bound proves enough.
+//! The exit code is 1 if a bound is missed.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -21,9 +21,11 @@ use seriatim::keys::Keys;
 use seriatim::sink;
 use seriatim::worker::{Shutdown, Worker};
 
-/// Environment variable for the children that this program starts of itself: the worker's name.
+/// Environment variable with the name of the worker. This program sets it when it starts itself
+/// again as a worker process.
 const CHILD: &str = "SERIATIM_BENCH_WORKER";
-/// Time that a child's sink takes for a batch, so that a batch is always in flight.
+/// Time that the sink of a worker process takes for a batch. It is long, so that a batch is always
+/// in flight.
 const SLOW: Duration = Duration::from_millis(100);
 const OBJECTS: usize = 64;
 
@@ -149,7 +151,7 @@ async fn latency() -> anyhow::Result<Vec<Figure>> {
         let began = Instant::now();
         redis.emit(&format!("o:{n}"), "{\"n\":1}").await?;
         let Some(arrived) = arrivals.recv().await else { anyhow::bail!("the worker ended") };
-        // The first hundred events are a warm-up.
+        // The first hundred events are a warm-up and do not count.
         if n >= 100 {
             took.push((arrived - began).as_secs_f64() * 1000.0);
         }
@@ -176,7 +178,7 @@ async fn idle() -> anyhow::Result<Vec<Figure>> {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let before = ticks()?;
     tokio::time::sleep(Duration::from_secs(20)).await;
-    // A tick is 10 ms on every Linux that Rust runs on.
+    // A clock tick is 10 ms on every Linux that Rust runs on, so 20 s are 2,000 ticks.
     let measured = (ticks()? - before) / 2000.0 * 100.0;
     Ok(vec![Figure { what: "idle worker process, processor time in 20 s", measured, unit: "% of core", bound: 1.0 }])
 }
@@ -204,7 +206,8 @@ async fn drain_once(input: Option<&str>) -> anyhow::Result<f64> {
         }
         None => {
             for n in 0..256_540u64 {
-                // Skewed like real events: half of them belong to a twentieth of the objects.
+                // The events are skewed like real events: half of the events belong to a twentieth
+                // of the objects.
                 let object = if n % 2 == 0 { n * 7919 % 100 } else { n * 7919 % 2000 };
                 redis.emit(&format!("file:{object}"), &format!("{{\"n\":{n},\"filler\":\"{}\"}}", "x".repeat(120))).await?;
             }
@@ -278,7 +281,8 @@ async fn takeover() -> anyhow::Result<Vec<Figure>> {
         let mut victim = child(&redis.url, "a")?;
         owns(&mut redis, "a").await?;
         let _other = child(&redis.url, "b")?;
-        // Varies the time of the kill between two renewals.
+        // The wait varies, so that the kill comes at different times between two renewals of the
+        // lease.
         tokio::time::sleep(Duration::from_millis(200 + 83 * round)).await;
         victim.0.kill()?;
         victim.0.wait()?;
@@ -298,8 +302,8 @@ async fn takeover() -> anyhow::Result<Vec<Figure>> {
     ])
 }
 
-/// Waits until the victim owns none of its objects, and the last of them is owned elsewhere or
-/// finished.
+/// Waits until every object of the killed process `a` is owned by the process `b`, or has no owner
+/// because it has no more events.
 async fn owns_again(redis: &mut Loopback) -> anyhow::Result<()> {
     let owned = |owner: &Option<String>| owner.as_ref().is_some_and(|owner| owner.starts_with("a."));
     let of_victim: Vec<_> = redis.owners().await?.iter().enumerate().filter(|(_, o)| owned(o)).map(|(n, _)| n).collect();

@@ -1,12 +1,12 @@
-//! A consumer: reads envelopes, one per line, from standard input. Applies each object's events in
-//! order, once each.
+//! A consumer. It reads envelopes, one per line, from standard input. It applies the events of each
+//! object in order, and each event once.
 //!
 //!     seriatim worker --name w --sink stdout | cargo run --example consume
 //!     cat a.ndjson b.ndjson | cargo run --example consume -- --first-seen
 //!
-//! Lines may come twice and, from several files, in any order. An early event is kept until its
-//! predecessor is applied. "Applying" here means printing. The exit code is 1 if events are left
-//! whose predecessors never came.
+//! A line may come twice. If the lines are from several files, they may come in any order. An early
+//! event is kept until its predecessor is applied. To apply an event means here to print it. At the
+//! end the exit code is 1 if there are early events whose predecessors never came.
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -44,8 +44,8 @@ async fn main() -> anyhow::Result<ExitCode> {
         let Some(line) = lines.next_line().await? else { break };
         let envelope = Envelope::parse(line.as_bytes()).with_context(|| format!("line {number}"))?;
         let object = envelope.object.as_ref();
-        // A consumer with bounded memory would refuse an early event here, so that it is sent again
-        // later.
+        // A consumer with bounded memory would not keep an early event. It would refuse the event
+        // here, so that the worker sends it again later.
         let kept = early.entry(object.to_owned()).or_default();
         kept.push(Kept { id: envelope.id, prev: envelope.prev, event: envelope.event.get().to_owned() });
         apply_all(&mut gate, object, kept, &mut counts).await.with_context(|| format!("line {number}"))?;
@@ -59,8 +59,8 @@ async fn main() -> anyhow::Result<ExitCode> {
     Ok(if left == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Applies the kept events of an object that are next. Each applied event may make another one
-/// next.
+/// Applies each kept event that is the object's next event. After that, another kept event may be
+/// the next one.
 async fn apply_all(gate: &mut Gate, object: &str, kept: &mut Vec<Kept>, counts: &mut Counts) -> anyhow::Result<()> {
     kept.sort_by_key(|event| event.id);
     let mut still_early = Vec::new();
@@ -68,8 +68,9 @@ async fn apply_all(gate: &mut Gate, object: &str, kept: &mut Vec<Kept>, counts: 
         match gate.check(object, event.id, event.prev).await? {
             Verdict::Apply => {
                 println!("{object} {} {}", event.id, event.event);
-                // Recorded after the effect, not before: after a crash in between, the event is
-                // applied twice rather than never.
+                // The event is recorded as applied only after its effect. So if the program crashes
+                // between the two, the event is applied twice. In the other order it would never be
+                // applied.
                 gate.applied(object, event.id, event.prev).await?;
                 counts.applied += 1;
             }

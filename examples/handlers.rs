@@ -1,4 +1,5 @@
-//! Handlers of events in the worker process: the handlers that run, their results, and reruns.
+//! Handlers that run in the worker process. The example shows which handlers run for an event, the
+//! results that they return, and when a handler runs again.
 //!
 //!     cargo run --example handlers [REDIS-URL]
 //!
@@ -42,14 +43,16 @@ impl Handler<Placed> for Payment {
             // No retry: the event becomes a dead letter, and the object's next event follows.
             return Err(Failure::unrecoverable(format!("{} cents are too many", event.cents)));
         }
-        // Runs once, even if the handler runs several times.
+        // `once` runs this code only until it has succeeded once, even if the handler runs several
+        // times.
         cx.once("charge", || async {
             println!("{} charged {} cents", cx.id(), event.cents);
             Ok::<(), Failure>(())
         })
         .await?;
         if cx.attempt() < 2 {
-            // Retry: only this handler runs again. Any error returned with `?` has the same effect.
+            // Retry: this handler runs again for the event, but the event's finished handlers do
+            // not. Any error returned with `?` also means a retry.
             return Err(Failure::retry_after("the bank has not confirmed", Duration::from_millis(100)));
         }
         println!("{} confirmed at attempt {}", cx.id(), cx.attempt());
@@ -62,15 +65,16 @@ async fn notify(event: Shipped, cx: HandlerContext) -> HandlerResult {
     Ok(())
 }
 
-/// Emits a follow-up event. It is pushed in the step that ends this event: once, and not earlier.
+/// Emits a follow-up event. The step that ends the handled event pushes the follow-up event,
+/// exactly once and not earlier.
 async fn close(_: serde_json::Value, cx: HandlerContext) -> HandlerResult {
     println!("{} follows {}: closed", cx.id(), cx.prev());
     cx.emit("archive:1", &serde_json::json!({"type": "archived", "order": cx.object().as_str()}))?;
     Ok(())
 }
 
-/// Returns the set of handlers; `shutdown` is stopped when an order is archived.
-/// tests/features/testing.rs tests it.
+/// Returns the set of handlers. When an order is archived, its handler stops the worker through
+/// `shutdown`. tests/features/testing.rs tests these handlers.
 pub fn handlers(shutdown: &Shutdown) -> Result<Handlers, HandlersError> {
     let stop = shutdown.clone();
     Handlers::builder()

@@ -5,8 +5,9 @@
 //!     cargo run --example emit            # in another
 //!     cargo run --example projection
 //!
-//! Each projection continues at its saved position, even after a kill; `-- --rebuild` begins anew.
-//! `SERIATIM_REDIS` names another Redis than the one at 127.0.0.1.
+//! Each projection continues at its saved position, even after it was killed. With `-- --rebuild`
+//! it begins again with the oldest row. `SERIATIM_REDIS` is the URL of Redis; without it, the Redis
+//! at 127.0.0.1 is used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,7 +44,8 @@ impl Projection for Latest {
     }
 }
 
-/// Applies all present rows, or rebuilds from the oldest. Returns the state.
+/// Applies all rows that are present in the log and not yet applied. With `rebuild`, begins again
+/// with the oldest row. Returns the state of the projection.
 async fn caught_up<P: Projection>(name: &str, conn: &redis::aio::MultiplexedConnection, rebuild: bool) -> anyhow::Result<P> {
     let keys = Keys::new();
     let store = RedisStore::new(conn.clone(), keys.clone(), name)?;

@@ -2,9 +2,10 @@
 //!
 //!     cargo run --example schedule --features worker [-- redis://127.0.0.1:6379]
 //!
-//! Three customers put something into their carts, and each gets a reminder two seconds later. The
-//! first one comes back and adds something, so that the reminder moves. The second one pays, so that
-//! it is cancelled. The worker prints what comes.
+//! Three customers put something into their carts. For each cart a reminder is scheduled, two
+//! seconds later. The first customer comes back and adds something, so the reminder is moved to a
+//! later time. The second customer pays, so the reminder is cancelled. The worker prints the
+//! reminders that are delivered.
 
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         remind(&emitter, customer, 1).await?;
     }
     tokio::time::sleep(REMIND_AFTER / 2).await;
-    // The same key: event and time are replaced in one step.
+    // A second schedule with the same key replaces the event and the time of the first one in one
+    // step.
     let moved = remind(&emitter, "cart:1", 2).await?;
     println!("cart:1: {}", if moved == Change::Replaced { "moved" } else { "new" });
     let cancelled = emitter.cancel("cart:2", KEY).await?;

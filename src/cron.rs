@@ -1,8 +1,8 @@
-//! The schedule of a cron job: the times at which it is due.
+//! The schedule of a cron job: the times at which the job is due.
 //!
-//! The ticks of a schedule are computed by every process that needs them, from the same text, time
-//! zone and beginning. If two processes have different time zone data, they may disagree about a
-//! tick: it may then fire at both times.
+//! The ticks of a schedule are computed by every process that needs them. The processes use the
+//! same text, time zone and beginning. If two processes have different time zone data, they may
+//! compute different times for one tick. Then the tick may fire at both times.
 
 use std::fmt;
 use std::str::FromStr as _;
@@ -11,14 +11,14 @@ use jiff::tz::TimeZone;
 use jiff::{Span, SpanRelativeTo, Timestamp, Zoned};
 use serde::{Deserialize, Serialize};
 
-/// The most bytes of a schedule's text.
+/// Maximum number of bytes of a schedule's text.
 const TEXT_BYTES_MAX: usize = 256;
 /// The first word of a schedule with a fixed interval.
 const EVERY: &str = "@every";
-/// The shortest and the longest interval, in ms: a second, and about a hundred years.
+/// Shortest and longest interval, in ms: a second, and about a hundred years.
 const EVERY_MS: std::ops::RangeInclusive<i64> = 1000..=100 * 365 * 24 * 3600 * 1000;
 
-/// The reason why the text is not a schedule.
+/// The reason why a text is not a cron schedule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CronError {
@@ -43,12 +43,14 @@ pub enum CronError {
     Never(String),
 }
 
-/// A cron schedule: five or six fields (the first of six is the second), `@every DURATION`, or one
-/// of `@yearly`, `@monthly`, `@weekly`, `@daily`, `@hourly`; and the time zone of the fields.
+/// A cron schedule: a text and a time zone. The text is five or six fields (the first of six is the
+/// second), `@every DURATION`, or one of `@yearly`, `@monthly`, `@weekly`, `@daily`, `@hourly`. The
+/// fields belong to the time zone.
 ///
-/// A fixed time has one second, one minute and one hour. If the clock of the zone skips it in
-/// spring, it is due right after the gap. If it comes twice in autumn, it is due the first time.
-/// Other times in the gap are not due, and those that come twice are due twice.
+/// A fixed time has one second, one minute and one hour. If the clock of the zone skips a fixed
+/// time in spring, it is due right after the gap. If a fixed time comes twice in autumn, it is due
+/// the first time. Times that are not fixed are not due in the gap of spring. In autumn, those that
+/// come twice are due twice.
 #[derive(Clone)]
 pub struct CronSchedule {
     text: String,
@@ -58,14 +60,14 @@ pub struct CronSchedule {
 
 #[derive(Clone)]
 enum Ticks {
-    /// The interval in ms.
+    /// A fixed interval, in ms.
     Every(i64),
     Fields(Box<croner::Cron>, TimeZone),
 }
 
 impl CronSchedule {
-    /// Reads a schedule. `zone`: a name of the IANA time zone database; UTC without one. `@every`
-    /// does not depend on the zone.
+    /// Reads a schedule. `zone` is a name of the IANA time zone database; `None` means UTC.
+    /// `@every` does not depend on the zone.
     ///
     /// # Errors
     /// [`CronError`] with the first broken rule.
@@ -89,8 +91,8 @@ impl CronSchedule {
         Ok(made(Ticks::Fields(Box::new(cron), time_zone)))
     }
 
-    /// Returns the first tick after a time; `None` if there is none. Times are in ms since 1970.
-    /// `since`: the time from which the intervals of `@every` count.
+    /// Returns the first tick after the time `after`; `None` if there is none. Times are in ms
+    /// since 1970. `since` is the time from which the intervals of `@every` count.
     pub fn next_after(&self, after: u64, since: u64) -> Option<u64> {
         match &self.ticks {
             Ticks::Every(interval) => {
@@ -102,7 +104,8 @@ impl CronSchedule {
         }
     }
 
-    /// Returns the last tick before a time, as [`next_after`](Self::next_after).
+    /// Returns the last tick before the time `before`. The arguments are as in
+    /// [`next_after`](Self::next_after).
     fn last_before(&self, before: u64, since: u64) -> Option<u64> {
         match &self.ticks {
             Ticks::Every(interval) => {
@@ -110,7 +113,7 @@ impl CronSchedule {
                 let passed = before.checked_sub(since)?.checked_sub(1)? / interval;
                 (passed > 0).then(|| since + passed * interval)
             }
-            // The search begins at a whole second, and does not find that second itself.
+            // The search begins at a whole second, and does not find a tick at this very second.
             Ticks::Fields(cron, zone) => {
                 let before = before.div_ceil(1000).saturating_mul(1000);
                 ms(&cron.find_previous_occurrence(&at(before, zone)?, false).ok()?)
@@ -131,7 +134,8 @@ impl CronSchedule {
                 None => return ticks,
             }
         }
-        // There are more: those before are left out.
+        // There are more ticks than `count_max`. So the latest ones are collected, from the end
+        // backwards.
         ticks.clear();
         at = until.saturating_add(1);
         while ticks.len() < count_max {
@@ -175,17 +179,18 @@ fn ms(time: &Zoned) -> Option<u64> {
     u64::try_from(time.timestamp().as_millisecond()).ok()
 }
 
-/// The treatment of all ticks since the last run, if the first of them is more than 60 s late. If
-/// it is less late, each tick fires.
+/// The treatment of all ticks since the last run, if the first of these ticks is more than 60 s
+/// late. If the first tick is less late, each tick fires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Missed {
-    /// They fire once if one of them is at most 60 s late. Otherwise none of them fires.
+    /// The ticks fire once, together, if at least one of them is at most 60 s late. Otherwise none
+    /// of them fires.
     Skip,
-    /// They fire once.
+    /// The ticks fire once, together.
     #[default]
     Once,
-    /// Each of them fires. If there are more than 1,000, only the latest 1,000 fire.
+    /// Each tick fires. If there are more than 1,000 ticks, only the latest 1,000 fire.
     All,
 }
 
@@ -231,7 +236,8 @@ mod tests {
         assert_eq!(CronSchedule::new("0 0 30 2 *", None).expect("fields").next_after(0, 0), None);
     }
 
-    /// In Berlin, 02:00 to 03:00 is skipped on 29 March 2026 and comes twice on 25 October.
+    /// In Berlin, the hour from 02:00 to 03:00 is skipped on 29 March 2026 and comes twice on 25
+    /// October 2026.
     #[test]
     fn daylight_saving_skips_and_repeats_no_tick_of_a_fixed_time() {
         let zone = "Europe/Berlin";
@@ -239,7 +245,7 @@ mod tests {
         assert_eq!(spring, ["03-28 02:30:00+01:00", "03-29 03:00:00+02:00", "03-30 02:30:00+02:00"]);
         let autumn = ticks("30 2 * * *", zone, "2026-10-24T00:00:00Z", "2026-10-27T00:00:00Z");
         assert_eq!(autumn, ["10-24 02:30:00+02:00", "10-25 02:30:00+02:00", "10-26 02:30:00+01:00"]);
-        // Every half hour of real time has its tick.
+        // Every half hour of real time has a tick.
         let spring = ticks("*/30 * * * *", zone, "2026-03-29T00:00:00Z", "2026-03-29T02:00:00Z");
         assert_eq!(spring, ["03-29 01:30:00+01:00", "03-29 03:00:00+02:00", "03-29 03:30:00+02:00", "03-29 04:00:00+02:00"]);
         let autumn = ticks("*/30 * * * *", zone, "2026-10-24T23:59:00Z", "2026-10-25T01:59:00Z");
@@ -256,7 +262,7 @@ mod tests {
         assert_eq!(every.between(91_000, 361_000, 1_000, 10), [181_000, 271_000, 361_000]);
     }
 
-    /// The latest ticks remain if there are too many, and the work is bounded.
+    /// Tests that only the latest ticks remain if there are too many, and that the work is bounded.
     #[test]
     fn of_many_ticks_the_latest_remain() {
         for (text, step) in [("@every 1s", 1_000), ("* * * * * *", 1_000), ("* * * * *", 60_000)] {

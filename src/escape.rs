@@ -3,21 +3,21 @@
 //!
 //! These characters are escaped: control characters (U+0000 to U+001F, U+007F to U+009F), the
 //! separators U+2028 and U+2029, and characters that change the direction of text. [`text`] escapes
-//! only those. [`name`] also escapes backslashes and bytes that are not UTF-8, so that
-//! [`unescaped`] returns exactly the bytes of the name. [`lines`] is the last step of every output,
-//! and keeps line ends.
+//! only these characters. [`name`] also escapes backslashes and bytes that are not UTF-8, so that
+//! [`unescaped`] returns exactly the bytes of the name. [`lines`] keeps line ends. It is applied
+//! last, to every output.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-/// Returns whether a character is always escaped.
+/// Returns whether this character is escaped in every text.
 fn is_escaped(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Returns true only if the text needs no escape. Fast: looks at the bytes only. All escaped
-/// characters beyond ASCII begin with one of three bytes.
+/// Returns true only if the text certainly needs no escape. The check is fast, because it looks at
+/// single bytes. All escaped characters beyond ASCII begin with one of three bytes.
 fn is_plain(bytes: &[u8]) -> bool {
     !bytes.iter().any(|byte| matches!(byte, 0..0x20 | 0x7f | 0xc2 | 0xd8 | 0xe2))
 }
@@ -26,7 +26,7 @@ fn write_escaped(out: &mut impl fmt::Write, c: char) -> fmt::Result {
     if is_escaped(c) { write!(out, "{}", c.escape_default()) } else { out.write_char(c) }
 }
 
-/// Escapes text for one line. Backslashes stay.
+/// Escapes a text so that it fits on one line. Backslashes stay unchanged.
 #[must_use]
 pub fn text(text: &str) -> impl fmt::Display + '_ {
     Text(text)
@@ -44,8 +44,8 @@ impl fmt::Display for Text<'_> {
 }
 
 /// Escapes the name of an object: `\n`, `\r`, `\t`, `\u{1b}`, `\xff` for a byte that is not UTF-8,
-/// `\\` for a backslash. Most names stay as they are. [`unescaped`] returns the bytes of the name
-/// again.
+/// `\\` for a backslash. Most names stay unchanged. [`unescaped`] turns an escaped name back into
+/// the bytes of the name.
 #[must_use]
 pub fn name(name: &(impl AsRef<[u8]> + ?Sized)) -> Cow<'_, str> {
     let bytes = name.as_ref();
@@ -67,7 +67,8 @@ pub fn name(name: &(impl AsRef<[u8]> + ?Sized)) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns the escaped form of a name if it differs from the name, for outputs that show both.
+/// Returns the escaped form of a name if it differs from the name; otherwise none. It is for
+/// outputs that show both forms.
 #[must_use]
 pub fn differing(bytes: &[u8]) -> Option<String> {
     match name(bytes) {
@@ -86,7 +87,7 @@ pub struct EscapeError {
     at: usize,
 }
 
-/// Returns the bytes of an escaped name.
+/// Returns the bytes of the name that has this escaped form.
 ///
 /// # Errors
 /// [`EscapeError`] if a backslash does not begin an escape.
@@ -103,8 +104,8 @@ pub fn unescaped(text: &str) -> Result<Vec<u8>, EscapeError> {
     Ok(out)
 }
 
-/// Reads the escape after a backslash into `out`. Returns the text after the escape; `None` if the
-/// escape is invalid.
+/// Reads the escape that follows a backslash, and appends its bytes to `out`. Returns the text
+/// after the escape; `None` if the escape is invalid.
 fn one_escape<'a>(text: &'a str, out: &mut Vec<u8>) -> Option<&'a str> {
     let mut chars = text.chars();
     let byte = match chars.next()? {
@@ -141,8 +142,8 @@ fn hex(digits: &str) -> Option<&str> {
     is_hex.then_some(digits)
 }
 
-/// Escapes whole lines, for people or JSON, but keeps line ends. The escape `\u001b` is also valid
-/// in JSON, and in JSON escaped characters occur only inside strings.
+/// Escapes whole lines, but keeps line ends. The lines are for people or are JSON. The escape
+/// `\u001b` is valid in JSON, too, and in JSON such characters occur only inside strings.
 #[must_use]
 pub fn lines(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();

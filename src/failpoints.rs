@@ -1,17 +1,19 @@
 //! Fail points: before and after every command that a worker sends to Redis, and before and after
 //! every delivery to the sink.
 //!
-//! Only the feature `failpoints` compiles them in, and no release has that feature. Without it, the
-//! macros are the bare calls. The variable `FAILPOINTS` sets the action of each point in the syntax
-//! of the crate `fail`, e.g. `FAILPOINTS='advance.after=2*off->1*return(abort)'`. The program calls
+//! Only the feature `failpoints` compiles fail points in, and no release has that feature. Without
+//! it, the macros expand to the bare calls. The variable `FAILPOINTS` sets the action of each
+//! point, in the syntax of the crate `fail`, e.g.
+//! `FAILPOINTS='advance.after=2*off->1*return(abort)'`. The program calls
 //! `fail::FailScenario::setup`. The points are `open info connect load attach renew adopt promote
 //! advance handled detach pop wait deliver`, each with `.before` and `.after`. [`Action`] lists the
 //! values of `return`.
 //!
-//! With the feature, `SERIATIM_LUA_DIR` sets another directory for the scripts. So
-//! `scripts/mutants` can try changed scripts without a build.
+//! With the feature `failpoints`, the variable `SERIATIM_LUA_DIR` names another directory for the
+//! scripts. So `scripts/mutants` can try changed scripts without a new build.
 
-/// Wraps a call to Redis between two fail points. The future has the same output.
+/// Puts a call to Redis between two fail points. The result is a future with the same output as the
+/// call.
 #[cfg(not(feature = "failpoints"))]
 macro_rules! around {
     ($point:literal, $call:expr) => {
@@ -26,8 +28,8 @@ macro_rules! around {
     };
 }
 
-/// Wraps a delivery between two fail points. `$failed` makes the result of a failed delivery from
-/// an error text and from whether the sink is unavailable.
+/// Puts a delivery between two fail points. `$failed` makes the result of a failed delivery. It
+/// gets an error text, and whether the sink is unavailable.
 #[cfg(not(feature = "failpoints"))]
 macro_rules! delivery {
     ($call:expr, $failed:expr) => {
@@ -56,27 +58,27 @@ mod on {
     use redis::RedisError;
     use tracing::warn;
 
-    /// The delay of a reply that counts as lost: longer than the response timeout of the tests.
+    /// Delay of a reply that counts as lost. It is longer than the response timeout of the tests.
     const LOST: Duration = Duration::from_millis(400);
-    /// The length of a delay: longer than a lease of the tests.
+    /// Length of the pause of the action `delay`. It is longer than a lease in the tests.
     const DELAY: Duration = Duration::from_millis(600);
 
-    /// An action of a point: a value of `return`.
+    /// The action of a fail point: a value of `return`.
     #[derive(Debug, Clone, Copy)]
     enum Action {
-        /// `pass`: only a log line.
+        /// `pass`: the point only writes a log line.
         Pass,
-        /// `error`: the connection breaks. Before the call, the call does not run; after it, the
-        /// call has run.
+        /// `error`: the connection breaks. At a point before the call, the call does not run; at a
+        /// point after it, the call has run.
         Error,
-        /// `lost`: silence, then a timeout. Before the call, the request is lost; after it, the
-        /// reply.
+        /// `lost`: there is no reply, and later a timeout. At a point before the call, the request
+        /// is lost; at a point after it, the reply is lost.
         Lost,
         /// `delay`: the process pauses until its lease has ended.
         Delay,
         /// `abort`: the process dies.
         Abort,
-        /// `unavailable`: the sink is unavailable. At a command, the same as `error`.
+        /// `unavailable`: the sink is unavailable. At a point of a command, it acts like `error`.
         Unavailable,
     }
 
@@ -94,7 +96,7 @@ mod on {
         }
     }
 
-    /// The error that a point returns.
+    /// The error that a fail point returns.
     enum Fault {
         Io(io::ErrorKind),
         Unavailable,
@@ -133,7 +135,7 @@ mod on {
         }
     }
 
-    /// See the macro `around`.
+    /// Puts a call between two fail points: see the macro `around`.
     pub(crate) async fn at<T, E: From<RedisError>>(
         [before, after]: [&'static str; 2],
         call: impl Future<Output = Result<T, E>>,
@@ -144,7 +146,7 @@ mod on {
         reply
     }
 
-    /// See the macro `delivery`.
+    /// Puts a delivery between two fail points: see the macro `delivery`.
     pub(crate) async fn at_delivery<T>(call: impl Future<Output = T>, failed: impl Fn(String, bool) -> T) -> T {
         let stopped = |fault| match fault {
             Fault::Io(kind) => failed(format!("fail point: {kind}"), false),
@@ -160,8 +162,8 @@ mod on {
         }
     }
 
-    /// Returns the text of a script: the file in `SERIATIM_LUA_DIR`, or the compiled text if the
-    /// variable or the file is absent.
+    /// Returns the text of a script from its file in `SERIATIM_LUA_DIR`. If the variable or the
+    /// file is absent, returns the compiled text.
     pub(crate) fn lua(file: &str, compiled: &'static str) -> Cow<'static, str> {
         let there = std::env::var_os("SERIATIM_LUA_DIR").map(|dir| std::path::Path::new(&dir).join(file));
         match there.and_then(|path| std::fs::read_to_string(path).ok()) {

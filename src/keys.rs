@@ -1,15 +1,15 @@
 //! Every Redis key, spelled in one place, for Rust and for Lua.
 //!
-//! A key is a prefix, then the name of its object, worker or projection, then a fixed suffix. The
-//! prefix is empty without a namespace and `{NS:p}:` with one, so that all keys of one partition
-//! share a cluster slot.
+//! A key is a prefix, then the name of its object, worker or projection, then a fixed suffix.
+//! Without a namespace, the prefix is empty. With a namespace, the prefix is `{NS:p}:`, where `p`
+//! is the partition. So all keys of one partition share a slot of a Redis Cluster.
 //!
-//! Two different (kind, name) pairs never share a key, for these reasons:
+//! Two keys of different kinds or with different names are never equal, for these reasons:
 //!
 //! - The text after the last colon shows the kind.
 //! - Kinds of objects and kinds of workers have different suffixes.
 //! - Shared keys have no colon.
-//! - Without a namespace, a name must not begin with `{`; [`Keys::object`] checks that.
+//! - Without a namespace, a name must not begin with `{`. [`Keys::object`] checks this.
 
 use crate::event::{NameError, ObjectName};
 
@@ -18,18 +18,18 @@ pub(crate) const WORKER: &str = "event.worker:";
 /// The first part of a projection's key, after the prefix.
 const PROJECTION: &str = "event.projection.";
 
-/// Returns names and texts for the table of keys that every script has:
+/// Returns pairs of a name and a text, for the table of keys that every script has:
 ///
-/// - `WORKER`, `PROJECTION`: the first parts of the keys of workers and projections
-/// - `events`, `worker_event`, `event_projection_lease`: the suffix after the object, the worker
-///   id, or the projection's name
-/// - `objects_held`: a whole key without its prefix
+/// - `WORKER`, `PROJECTION`: the first part of the keys of workers, and of projections
+/// - names like `events`, `worker_event` or `event_projection_lease`: the suffix that follows the
+///   object, the worker id, or the projection's name
+/// - names like `objects_held`: a whole key without its prefix
 pub(crate) fn for_lua() -> impl Iterator<Item = (&'static str, &'static str)> {
     let kinds = [OBJECT_KINDS, WORKER_KINDS, PROJECTION_KINDS, SHARED_KINDS].into_iter().flatten().copied();
     [("WORKER", WORKER), ("PROJECTION", PROJECTION)].into_iter().chain(kinds)
 }
 
-/// The longest namespace, in bytes.
+/// Maximum length of the name of a namespace, in bytes.
 pub const NAMESPACE_BYTES_MAX: usize = 64;
 
 /// The namespace is invalid.
@@ -43,15 +43,15 @@ pub struct Keys {
     prefix: String,
 }
 
-/// The use of a key.
+/// The programs that use a key, and whether an idle object may have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "worker"), allow(dead_code))]
 enum Role {
-    /// Workers use the key. An object with such a key is not idle.
+    /// Workers use the key. An object that has such a key is not idle.
     Work,
-    /// The key may remain of an idle object; `forget` deletes the key.
+    /// The key may be left when an object is idle. `forget` deletes the key.
     Remains,
-    /// Only producers use the key.
+    /// Only producers use the key; workers do not.
     Producer,
 }
 
@@ -64,14 +64,15 @@ struct Kind {
     spelling: &'static str,
 }
 
-/// Returns the Redis type of a kind of key, as `TYPE` replies: `list`, `string`, `zset`, `hash` or
-/// `stream`. Returns `None` if the kind does not exist.
+/// Returns the Redis type of a kind of key, as the command `TYPE` names it: `list`, `string`,
+/// `zset`, `hash` or `stream`. Returns `None` if the kind does not exist.
 pub fn type_of(kind: &str) -> Option<&'static str> {
     let mut all = [OBJECTS, WORKERS, PROJECTIONS, SHARED].into_iter().flatten();
     all.find(|known| known.name == kind).map(|known| known.redis_type)
 }
 
-/// Returns whether `kind` is a kind of worker key that belongs to a process, not to one of its slots.
+/// Returns whether `kind` is a kind of worker key that belongs to a process, not to one of its
+/// slots.
 #[cfg(feature = "worker")]
 pub fn is_of_process(kind: &str) -> bool {
     matches!(kind, "worker_lease" | "worker_status")
@@ -83,10 +84,10 @@ pub(crate) fn is_read_of_object(kind: &str) -> bool {
     OBJECTS.iter().any(|known| known.name == kind && matches!(known.role, Role::Work | Role::Remains))
 }
 
-/// Returns the names of lists of keys in the scripts, each with its text, a Lua table:
+/// Returns lists of keys for the scripts. Each is a name, and a Lua table as text:
 ///
-/// - `OBJECT_TYPES`, `SHARED_TYPES`: pairs of suffix and type, of the keys that workers need
-/// - `OBJECT_REMAINS`: the suffixes of the keys that may remain of an idle object
+/// - `OBJECT_TYPES`, `SHARED_TYPES`: suffix and type of each key that workers use
+/// - `OBJECT_REMAINS`: suffixes of the keys that may be left when an object is idle
 pub(crate) fn lists_for_lua() -> [(&'static str, String); 3] {
     let types = |kinds: &[Kind]| {
         let used = kinds.iter().filter(|kind| matches!(kind.role, Role::Work | Role::Remains));
@@ -98,9 +99,9 @@ pub(crate) fn lists_for_lua() -> [(&'static str, String); 3] {
         .map(|(name, items)| (name, format!("{{ {items} }}")))
 }
 
-/// Generates from one list the functions that spell keys, and the tables of all kinds. The scripts
-/// get their keys from the same tables. An entry is a Redis type, a [`Role`], a name, and the
-/// spelling.
+/// From one list of kinds, generates the functions that spell keys, and the tables of all kinds.
+/// The scripts get their keys from these tables. An entry of the list is a Redis type, a [`Role`],
+/// a name, and the spelling.
 macro_rules! keys {
     (
         objects { $($(#[$odoc:meta])* $otype:ident $orole:ident $oname:ident = $osuffix:literal,)* }
@@ -123,13 +124,16 @@ macro_rules! keys {
             })*
         }
 
-        /// The suffix of every kind of object key, with the kind's name.
+        /// The suffix of every kind of object key. Each is a pair of the kind's name and the
+        /// suffix.
         pub const OBJECT_KINDS: &[(&str, &str)] = &[$((stringify!($oname), $osuffix),)*];
-        /// The suffix of every kind of worker key, with the kind's name.
+        /// The suffix of every kind of worker key. Each is a pair of the kind's name and the
+        /// suffix.
         pub const WORKER_KINDS: &[(&str, &str)] = &[$((stringify!($wname), $wsuffix),)*];
-        /// The suffix of every kind of projection key, with the kind's name.
+        /// The suffix of every kind of projection key. Each is a pair of the kind's name and the
+        /// suffix.
         pub const PROJECTION_KINDS: &[(&str, &str)] = &[$((stringify!($pname), $psuffix),)*];
-        /// Every shared key without its prefix, with the kind's name.
+        /// Every shared key without its prefix. Each is a pair of the kind's name and the key.
         pub const SHARED_KINDS: &[(&str, &str)] = &[$((stringify!($sname), $skey),)*];
 
         const OBJECTS: &[Kind] = &[$(keys!(@kind $otype $orole $oname $osuffix),)*];
@@ -144,13 +148,13 @@ macro_rules! keys {
 
 keys! {
     objects {
-        /// List: queued events; pushed at the head, taken from the tail.
+        /// List: the queue of the object. Events are pushed at the head and taken from the tail.
         list Work events = ":events",
         /// String: the id of the object's last delivered event.
         string Remains last_event_id = ":last.event.id",
-        /// String: the owner, a worker id, or `held`.
+        /// String: the owner of the object, which is a worker id or `held`.
         string Work event_worker = ":event.worker",
-        /// String: the object's state, if the producer keeps it here.
+        /// String: the object's state, if the producer stores it in Redis.
         string Producer data = ":data",
         /// List: the batch of a held object.
         list Work events_held = ":events.held",
@@ -158,32 +162,34 @@ keys! {
         string Work events_held_id = ":events.held.id",
         /// Hash: the handler progress of the event at the head of the batch.
         hash Remains event_handled = ":event.handled",
-        /// List: the failures of the event at the head of the batch, newest first: `MS ATTEMPT
-        /// ERROR`.
+        /// List: the failures of the event at the head of the batch, newest first. An entry is
+        /// `MS ATTEMPT ERROR`.
         list Remains event_errors = ":event.errors",
-        /// String: the id and the key of an event of a schedule with a key that a slot has taken,
-        /// while it is in hand or held. The value has no meaning once the object's last id is as
-        /// high as this id.
+        /// String: `ID KEY` of an event of a schedule with a key, after a slot has taken the event.
+        /// It is needed while the event is in hand or held. When the object's last id is as high as
+        /// this id, the value has no meaning any more.
         string Remains event_key = ":event.key",
-        /// Hash: the object's schedules, key to event. Their times are in `events.scheduled`.
+        /// Hash: the schedules of the object. A field is the key of a schedule, its value the
+        /// event. The due times of schedules are in `events.scheduled`.
         hash Work events_scheduled_of = ":events.scheduled",
     }
     workers {
-        /// List: the objects that this worker has taken off the marker list.
+        /// List: the object that this worker has taken. A late pop may have added further names.
         list Work worker_object = ":object",
-        /// List: the worker's batch; the oldest event at the tail.
+        /// List: the worker's batch. The oldest event is at the tail.
         list Work worker_event = ":event",
         /// String: the tag of the batch: id of its first event, hand-outs, attempts and crashes,
         /// without trailing zeros.
         string Work worker_event_id = ":event.id",
         /// String with a time to live: `token host pid start` of the process that runs this name.
         string Work worker_lease = ":lease",
-        /// String with a time to live: the status of that process, JSON. No script uses it.
+        /// String with a time to live: the status of the process that runs this name, as JSON. No
+        /// script uses this key.
         string Work worker_status = ":status",
     }
     projections {
         /// String: the state of a projection. Names of projections have no dot and no colon, so
-        /// this key differs from all others.
+        /// this key differs from all other keys.
         string Work event_projection = "",
         /// String with a time to live: the token of the process that runs the projection.
         string Work event_projection_lease = ".lease",
@@ -191,69 +197,74 @@ keys! {
     shared {
         /// List: the markers.
         list Work objects_with_events = "objects.with.events",
-        /// Sorted set: the times of the marks that no worker has met yet, in ms, and with the member
-        /// `met` the time of the last mark that was met.
+        /// Sorted set: the times, in ms, of the marks that no worker has met yet. The member `met`
+        /// has the time of the last mark that was met.
         zset Work event_marks = "event.marks",
         /// Sorted set: held objects by due time in ms.
         zset Work objects_held = "objects.held",
-        /// Sorted set: objects held by a rule, all scores 0.
+        /// Sorted set: objects that a rule holds. All scores are 0.
         zset Work objects_paused = "objects.paused",
         /// String: the last id given.
         string Work next_event_id = "next.event.id",
-        /// Hash: worker name to slots, last token, and last sign of life in ms since the epoch.
+        /// Hash: the value for each worker name is its slots, its last token, and its last sign of
+        /// life in ms since the epoch.
         hash Work event_workers = "event.workers",
-        /// Sorted set: names of workers that are alive or have something in their slots, by the
-        /// time of the next look at them in ms.
+        /// Sorted set: names of workers that have a lease or something in their slots. The score is
+        /// the time of the next look at the name, in ms.
         zset Work event_workers_watched = "event.workers.watched",
-        /// Sorted set: names of workers that have neither a lease nor anything in their slots, by
-        /// the time of the next look at them in ms.
+        /// Sorted set: names of workers that have neither a lease nor anything in their slots. The
+        /// score is the time of the next look at the name, in ms.
         zset Work event_workers_departed = "event.workers.departed",
         /// Stream: dead letters.
         stream Work events_dead = "events.dead",
         /// Sorted set: the schedules of all objects by due time in ms. A member is the object, a
         /// line feed, and the key of the schedule.
         zset Work events_scheduled = "events.scheduled",
-        /// Sorted set with one member: present if a worker must look for due schedules now.
+        /// Sorted set with one member. The member is present if a worker must look for due
+        /// schedules now.
         zset Work events_scheduled_wake = "events.scheduled.wake",
-        /// Hash: the number of promoted events by lateness. A field is the upper bound in ms.
+        /// Hash: the numbers of promoted events, by lateness. A field is the upper bound of a
+        /// lateness in ms.
         hash Work events_scheduled_lateness = "events.scheduled.lateness",
         /// Hash: the cron jobs, by name.
         hash Work events_cron = "events.cron",
-        /// Sorted set: the names of the cron jobs that are not paused, by the time of the next tick
-        /// in ms.
+        /// Sorted set: the names of the cron jobs that are not paused. The score is the time of the
+        /// next tick in ms.
         zset Work events_cron_next = "events.cron.next",
-        /// Hash: cron job to the time up to which its ticks are handled, and the time of its last
-        /// run, in ms.
+        /// Hash: the value for each cron job is the time up to which its ticks are handled, and the
+        /// time of its last run, in ms.
         hash Work events_cron_last = "events.cron.last",
         /// Hash: pauses and blocks.
         hash Work event_rules = "event.rules",
-        /// Hash: limits of the queues, by selector.
+        /// Hash: the limits of the queues. A field is the selector of a limit.
         hash Work event_limits = "event.limits",
-        /// Hash: idempotency keys of emits, each with a digest of its events. A field is the
-        /// object, a line feed, and the key.
+        /// Hash: the idempotency keys of emits. A field is the object, a line feed, and the key.
+        /// The value has a digest of the events.
         hash Work events_emitted = "events.emitted",
-        /// Sorted set: the same fields, by the end of their time in ms.
+        /// Sorted set: the fields of `events.emitted`. The score is the time in ms at which the
+        /// window of the idempotency key ends.
         zset Work events_emitted_ends = "events.emitted.ends",
-        /// Stream: finalized events. With the log off: only events completed with errors, about the
-        /// last thousand.
+        /// Stream: finalized events. If the log is off, it has only events completed with errors,
+        /// about the last thousand.
         stream Work event_log = "event.log",
-        /// Hash: projection name to the number of rows up to its position, the number of rows that
-        /// it missed, and the id of the last row.
+        /// Hash: the value for each projection is the number of rows up to its position, the number
+        /// of rows that it has missed, and the id of the last row.
         hash Work event_projections = "event.projections",
         /// Stream: the actions of operators, about the last thousand.
         stream Work operator_actions = "operator.actions",
-        /// Hash: schema version, partitions, replication id.
+        /// Hash: settings and state of the namespace, e.g. the schema version, the partitions and
+        /// the replication id.
         hash Work meta = "seriatim.meta",
     }
 }
 
 impl Keys {
-    /// Returns the keys without a namespace: the names of the plain algorithm.
+    /// Returns the keys without a namespace. They have the names that the plain algorithm uses.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Returns the keys of a namespace: 1 to 64 of `A-Z a-z 0-9 _ . -`.
+    /// Returns the keys of a namespace. Its name has 1 to 64 of the characters `A-Z a-z 0-9 _ . -`.
     ///
     /// # Errors
     /// [`NamespaceError`] if the namespace is invalid.
@@ -265,7 +276,7 @@ impl Keys {
         Ok(Self { prefix: format!("{{{namespace}:0}}:") })
     }
 
-    /// Returns the keys of a namespace, or the keys without one.
+    /// Returns the keys of a namespace; for `None`, the keys without a namespace.
     ///
     /// # Errors
     /// [`NamespaceError`] if the namespace is invalid.
@@ -284,8 +295,9 @@ impl Keys {
         self.prefix.strip_prefix('{')?.strip_suffix(":0}:")
     }
 
-    /// Checks an object's name found in Redis, written by any producer. Any bytes are allowed, but
-    /// the name must not be empty. Without a namespace it must not begin with a brace.
+    /// Checks an object's name that was found in Redis. Any producer may have written it. Any bytes
+    /// are allowed, but the name must not be empty. Without a namespace, the name must not begin
+    /// with a brace.
     ///
     /// # Errors
     /// [`NameError::Empty`] and [`NameError::Brace`].
@@ -350,8 +362,8 @@ mod tests {
     }
 
     proptest! {
-        /// Tests that no two (kind, name) pairs share a key, even if names are made of parts of
-        /// other keys.
+        /// Tests that two keys of different kinds or with different names are never equal, even if
+        /// names are made of parts of other keys.
         #[test]
         fn no_two_kinds_share_a_key(
             names in prop::collection::vec(

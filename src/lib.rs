@@ -39,20 +39,20 @@
 //!
 //! # Modules
 //!
-//! An event takes the path *emit, claim, deliver, commit*. The step *recover* takes over objects of
-//! dead workers. A module imports only from modules above it in this list:
+//! An event takes the path *emit, claim, deliver, commit*. The step *recover* takes over the
+//! objects of dead workers. In this list, each module imports only from modules above it:
 //!
 //! - [`escape`]: escapes names and errors for people
 //! - [`event`]: object names, payloads, envelopes
 //! - `trace`: trace contexts in events (feature `traces`)
 //! - [`keys`]: every Redis key
-//! - `cron`: the schedules of cron jobs (feature `worker`)
+//! - `cron`: computes the times at which cron jobs are due (feature `worker`)
 //! - [`consume`]: envelopes and the receiver's rule, for consumers
 //! - `connection` (hidden): connections to Redis, URLs, errors of Redis as text
 //! - `wire` (hidden): the Lua scripts, their calls, and the values stored in Redis
 //! - [`emit`]: sends events to Redis, for any number of producers
 //! - `sink`: the target to which a worker sends events (feature `worker`)
-//! - `handlers`: async functions for types of events, a sink (feature `worker`)
+//! - `handlers`: a sink that runs async functions for types of events (feature `worker`)
 //! - `worker`: claims, delivers, commits and recovers (feature `worker`)
 //! - `control`: a handle for operators, to inspect and change a live system (feature `worker`)
 //! - `metrics`: metrics for Prometheus (feature `metrics`)

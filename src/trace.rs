@@ -1,9 +1,9 @@
-//! Trace contexts in events (feature `traces`): from the span of a producer to the span of a
-//! delivery.
+//! Trace contexts in events (feature `traces`). They connect the span of a producer with the span
+//! of a delivery.
 //!
-//! An event carries the context of its producer as a member `traceparent`, in the form of
-//! [W3C Trace Context](https://www.w3.org/TR/trace-context/). The optional member `tracestate`
-//! stands beside it. seriatim never changes an event, so the producer puts them there:
+//! An event has the context of its producer as a member `traceparent`, in the form of [W3C Trace
+//! Context](https://www.w3.org/TR/trace-context/). The optional member `tracestate` stands beside
+//! it. seriatim never changes an event, so the producer itself puts these members into the event:
 //!
 //! ```
 //! let mut event = serde_json::json!({"type": "created"});
@@ -25,35 +25,37 @@ use crate::event::Pointer;
 
 pub use opentelemetry;
 
-/// The name of the member, and of the header.
+/// The names of the members in an event, and also of the HTTP headers.
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
-/// The bytes of a `traceparent` of version 00.
+/// Number of bytes of a `traceparent` of version 00.
 const TRACEPARENT_BYTES: usize = 55;
-/// The most bytes of a `tracestate` that is read. W3C: at least 512 should be passed on.
+/// Maximum number of bytes of a `tracestate` that is read. W3C says that at least 512 bytes should
+/// be passed on.
 const TRACESTATE_BYTES_MAX: usize = 512;
-/// The most members of a `tracestate`, by W3C.
+/// Maximum number of members of a `tracestate`, as W3C defines it.
 const TRACESTATE_MEMBERS_MAX: usize = 32;
 
 /// Puts the context of the current span into an event, as the members `traceparent` and
-/// `tracestate`. Returns whether it did: not without a current span, and not if the event is no
-/// JSON object.
+/// `tracestate`. Returns whether it has done so. It does nothing if there is no current span, or if
+/// the event is not a JSON object.
 ///
-/// The current span is the one of [`Context::current`]. Spans of `tracing` are among them with the
-/// layer of `tracing-opentelemetry`, if it activates their contexts (its default).
+/// The current span is the span of [`Context::current`]. It can be a span of `tracing` if the layer
+/// of `tracing-opentelemetry` activates the contexts of its spans, which it does by default.
 pub fn put(event: &mut Value) -> bool {
     let Value::Object(members) = event else { return false };
     let mut current = current().peekable();
     if current.peek().is_none() {
         return false;
     }
-    // A state of another context would be wrong.
+    // A `tracestate` that belongs to another context would be wrong here, so it is removed.
     members.remove(TRACESTATE);
     members.extend(current.map(|(name, value)| (name.to_owned(), value.into())));
     true
 }
 
-/// Returns `traceparent` of the current span, and `tracestate` if it has one. Empty without a span.
+/// Returns the `traceparent` of the current span, and its `tracestate` if it has one. Empty if
+/// there is no current span.
 pub(crate) fn current() -> impl Iterator<Item = (&'static str, String)> {
     let context = Context::map_current(|cx| cx.span().span_context().clone());
     let parent = context.is_valid().then(|| traceparent(&context));
@@ -66,7 +68,7 @@ fn traceparent(context: &SpanContext) -> String {
     format!("00-{}-{}-{:02x}", context.trace_id(), context.span_id(), flags)
 }
 
-/// The place of `traceparent` in events.
+/// The place of `traceparent` in events, as a JSON pointer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceField {
     parent: Pointer,
@@ -74,16 +76,16 @@ pub struct TraceField {
 }
 
 impl TraceField {
-    /// Returns the field at this pointer. `tracestate` is the member beside it.
+    /// Returns the field at this pointer. `tracestate` is read from the member beside it.
     #[must_use]
     pub fn new(pointer: Pointer) -> Self {
         Self { state: pointer.sibling(TRACESTATE), parent: pointer }
     }
 
-    /// Returns the context that an event carries. It is remote.
+    /// Returns the context that an event has. The context is marked as remote.
     ///
-    /// Returns none if the event is not JSON, has no such member, or the member has another form.
-    /// A `tracestate` that has another form, or more than 512 bytes, is left out.
+    /// None if the event is not JSON, has no member at this place, or has one that is not a valid
+    /// `traceparent`. A `tracestate` that is invalid, or has more than 512 bytes, is left out.
     #[must_use]
     pub fn context(&self, event: &[u8]) -> Option<SpanContext> {
         let document: &RawValue = serde_json::from_slice(event).ok()?;
@@ -94,7 +96,8 @@ impl TraceField {
         Some(SpanContext::new(trace, span, flags, true, state))
     }
 
-    /// Returns the context that an event carries, without its `tracestate`, if it is sampled.
+    /// Returns the context that an event has, without its `tracestate`. None if the context is not
+    /// sampled.
     #[cfg(feature = "worker")]
     pub(crate) fn sampled(&self, event: &[u8]) -> Option<SpanContext> {
         let (trace, span, flags) = self.ids(serde_json::from_slice(event).ok()?)?;
@@ -106,7 +109,8 @@ impl TraceField {
     }
 }
 
-/// Returns whether a text has the form of a `tracestate`: it also becomes a header of requests.
+/// Returns whether a text has the form of a `tracestate`. This is checked because the text also
+/// becomes a header of requests.
 fn is_state(text: &str) -> bool {
     let is_key = |key: &str| {
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -129,13 +133,13 @@ fn is_state(text: &str) -> bool {
         && keys.len() <= TRACESTATE_MEMBERS_MAX
 }
 
-/// Returns the text at a pointer.
+/// Returns the text at a pointer of a document.
 fn string(pointer: &Pointer, document: &RawValue) -> Option<String> {
     serde_json::from_str(pointer.find(document)?.get()).ok()
 }
 
 /// Parses a `traceparent`: version, trace id, span id and flags, as lower-case hex digits with `-`
-/// between them. A later version than 00 may have more behind them. Version ff does not exist.
+/// between them. In a version later than 00, more text may follow. Version ff does not exist.
 fn parse(text: &[u8]) -> Option<(TraceId, SpanId, TraceFlags)> {
     let (head, rest) = text.split_at_checked(TRACEPARENT_BYTES)?;
     let (version, trace, span, flags) = (&head[..2], &head[3..35], &head[36..52], &head[53..]);
@@ -151,7 +155,7 @@ fn parse(text: &[u8]) -> Option<(TraceId, SpanId, TraceFlags)> {
     (trace != 0 && span != 0).then(|| (trace.into(), span.into(), flags))
 }
 
-/// Parses lower-case hex digits, at most 32.
+/// Parses at most 32 lower-case hex digits as a number.
 fn hex(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0, |number: u128, digit| {
         let digit = match digit {
@@ -180,7 +184,8 @@ mod tests {
         TraceField::new(pointer.parse().expect("a pointer"))
     }
 
-    /// Returns the context that the propagator of the SDK reads.
+    /// Returns the context that the propagator of the OpenTelemetry SDK reads from this
+    /// `traceparent`.
     fn propagated(parent: &str) -> Option<SpanContext> {
         let headers = HashMap::from([(TRACEPARENT.to_owned(), parent.to_owned())]);
         let cx = TraceContextPropagator::new().extract_with_context(&Context::new(), &headers);
@@ -230,7 +235,8 @@ mod tests {
     }
 
     proptest! {
-        /// The SDK also reads some texts that are no contexts of W3C.
+        /// Compares with the SDK only if this parser accepts the text. The SDK also accepts some
+        /// texts that are not valid by W3C.
         #[test]
         fn a_context_is_the_one_that_the_sdk_reads(parent in "00[-_][0-9a-f]{32}-[0-9a-f]{16}-[01][0-3]") {
             if let Some(context) = read(&parent) {

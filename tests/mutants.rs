@@ -1,5 +1,5 @@
-//! Tests the changes that `scripts/mutants` makes, and that its lists of equivalent mutants and of
-//! guards of the slots fit the present sources.
+//! Tests the changes that `scripts/mutants` makes to the sources. Also tests that its two lists fit
+//! the present sources: the equivalent mutants, and the guards of the slots.
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "../benches/mutants/equivalent.rs"]
@@ -12,7 +12,7 @@ use std::path::Path;
 
 use self::generate::{Mutant, mutants_of};
 
-/// Returns the mutants of a source: the change, and the changed text.
+/// Returns the mutants of a Lua source, each as a description and the changed source.
 fn done_to(source: &str) -> Vec<(String, String)> {
     let mutants = mutants_of("lua/a.lua", source).expect("it is Lua");
     mutants.iter().map(|mutant| (mutant.what.clone(), mutant.applied(source))).collect()
@@ -62,7 +62,7 @@ fn operators_and_constants_are_shifted() {
     );
 }
 
-/// A comparison that is a whole condition is negated only once.
+/// If the whole condition is one comparison, it is negated only once.
 #[test]
 fn a_condition_is_negated() {
     let done = done_to("while a == b -- why\ndo f() end");
@@ -98,7 +98,8 @@ fn the_list_of_equivalent_mutants_is_of_these_scripts() {
     assert_eq!(equivalent::equivalents(&right, &mutants).expect("a list").len(), 1);
 }
 
-/// Story: a guard was moved, and its entry still had the old text. Only the run of mutants noticed.
+/// Story: a guard was changed, and its entry in the list still had the old text. Only a full run of
+/// the mutants noticed this.
 #[test]
 fn every_guard_of_the_slots_is_once_in_its_file() {
     let list = std::fs::read_to_string("tests/mutants/slots.txt").expect("the list");

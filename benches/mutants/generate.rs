@@ -90,7 +90,7 @@ pub(crate) fn all(sources: &Sources) -> anyhow::Result<Vec<Mutant>> {
     Ok(mutants.concat())
 }
 
-/// Returns all mutants of a file that compile, in the order of the file.
+/// Returns the mutants of one file that compile, in the order of their positions in the file.
 pub(crate) fn mutants_of(file: &str, source: &str) -> anyhow::Result<Vec<Mutant>> {
     let ast = match full_moon::parse(source) {
         Ok(ast) => ast,
@@ -116,7 +116,7 @@ pub(crate) fn mutants_of(file: &str, source: &str) -> anyhow::Result<Vec<Mutant>
         let what = if *times == 1 { what } else { format!("{what}, no. {times}") };
         mutants.push(Mutant { file: file.to_owned(), line, text, what, range, with });
     }
-    // A mutant that does not compile would be caught by any test.
+    // A mutant that does not compile is left out, because any test would catch it.
     mutants.retain(|mutant| full_moon::parse(&mutant.applied(source)).is_ok());
     Ok(mutants)
 }
@@ -131,7 +131,7 @@ struct Change {
 struct Found<'a> {
     source: &'a str,
     changes: Vec<Change>,
-    /// Positions of statements that must stay.
+    /// Positions of statements that no mutant may remove.
     stay: HashSet<usize>,
     /// Start and end positions of conditions.
     conditions: HashSet<(usize, usize)>,
@@ -201,7 +201,7 @@ fn is_plain_name(value: &Expression) -> bool {
 
 impl Visitor for Found<'_> {
     fn visit_function_body(&mut self, body: &ast::FunctionBody) {
-        // A bare `return` at the end of a function has no effect.
+        // A bare `return` at the end of a function has no effect, so it is not removed.
         if let Some(LastStmt::Return(last)) = body.block().last_stmt()
             && last.returns().is_empty()
         {
@@ -218,7 +218,8 @@ impl Visitor for Found<'_> {
             Stmt::GenericFor(_) | Stmt::NumericFor(_) | Stmt::Repeat(_) | Stmt::While(_) => "remove the loop",
             _ => return,
         };
-        // The replacement must not be empty, or two statements may become one.
+        // The replacement is `do end`, not an empty text. Otherwise the statements before and after
+        // it may become one.
         self.change(stmt, "do end", what);
     }
 
@@ -267,7 +268,7 @@ impl Visitor for Found<'_> {
         match expression {
             Expression::BinaryOperator { binop, .. } => self.operator(expression, binop),
             Expression::Number(number) => {
-                // Only a whole number is increased, not a fraction.
+                // Only a whole number is increased by one. A fraction stays unchanged.
                 if let Some(next) = number.token().to_string().parse::<u64>().ok().and_then(|number| number.checked_add(1)) {
                     self.token(number, &next.to_string());
                 }

@@ -1,15 +1,15 @@
-//! Mutants: changes the scripts in every small way that `generate` knows, one change at a time, and
-//! runs the tests to see which of them fails.
+//! Tests the tests: makes every small change that `generate` knows to the scripts, one change at a
+//! time (a mutant), and runs the tests. A test that fails catches the mutant.
 //!
 //!     scripts/mutants [FILTER…] [--changed SINCE] [--draw N] [--seed N] [--minutes N] [--jobs N]
 //!     [--list]
 //!
-//! A mutant that no test catches is printed as SURVIVED, and the exit code is 1. Then a test is
-//! missing, or the mutant is equivalent and belongs into `tests/mutants/equivalent.txt`, with the
-//! reason. Listed mutants are not tried. With `--changed`, only survivors in changed lines give the
-//! exit code 1. A changed script needs no build: the feature `failpoints` lets the tests read it
-//! from `SERIATIM_LUA_DIR`. The guards of the slots' state machine are Rust and are listed by hand
-//! (`slots`).
+//! A mutant that no test catches is printed as SURVIVED, and the exit code is 1. Either a test is
+//! missing, or no test can catch the mutant. In the second case add the mutant to
+//! `tests/mutants/equivalent.txt`, with the reason. Mutants in this list are not tried. With
+//! `--changed`, the exit code is 1 only if a mutant in a changed line survives. A changed script
+//! needs no build: the feature `failpoints` lets the tests read it from `SERIATIM_LUA_DIR`. The
+//! guards of the slots' state machine are Rust and are listed by hand (`slots`).
 
 mod changed;
 mod equivalent;
@@ -31,7 +31,8 @@ use self::trials::{Limits, Outcome};
 
 const USAGE: &str = "scripts/mutants [FILTER…] [--changed SINCE] [--draw N] [--seed N] [--minutes N] [--jobs N] [--list]";
 
-/// Percentage of a limited time that is for scripts. The slots need a build for each guard.
+/// Percentage of `--minutes` that is for the mutants of scripts. The rest is for the guards of the
+/// slots, each of which needs a build.
 const FOR_SCRIPTS: u32 = 67;
 
 /// The arguments of the command line.
@@ -40,7 +41,8 @@ struct Args {
     /// A script, a folder of scripts, a script with a line (`hold.lua:12`), or a part of the name
     /// of a guard of the slots.
     filters: Vec<String>,
-    /// Commit to compare with. Mutants of lines changed since then come first.
+    /// Commit to compare with. Mutants of lines that have changed since this commit are tried
+    /// first.
     changed: Option<String>,
     /// Number of script mutants to draw at random.
     draw: Option<usize>,
@@ -62,7 +64,7 @@ fn setting<T: std::str::FromStr>(name: &str) -> anyhow::Result<Option<T>> {
 }
 
 impl Args {
-    /// Returns the arguments; none without any, as in a plain `cargo bench`.
+    /// Returns the arguments; `None` if the command line has none, as in a plain `cargo bench`.
     fn read() -> anyhow::Result<Option<Self>> {
         let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
         match words.next() {
@@ -117,7 +119,8 @@ fn say(what: &str) {
     eprintln!("seriatim: {what}");
 }
 
-/// Returns whether every mutant that should be caught was caught.
+/// Tries the mutants. Returns whether at least one was tried, and none survived in a line that
+/// counts.
 fn run(args: &Args) -> anyhow::Result<bool> {
     let begin = Instant::now();
     let sources = generate::sources(Path::new("."))?;
@@ -143,7 +146,8 @@ fn run(args: &Args) -> anyhow::Result<bool> {
         tried.sort_by_cached_key(|mutant| drawn(&seed, &mutant.key()));
         guards.sort_by_cached_key(|guard| drawn(&seed, &guard.name));
     }
-    // Survivors in unchanged lines are reported but do not fail the run.
+    // With `--changed`, a mutant that survives in an unchanged line is printed, but the run does
+    // not fail.
     let mut elsewhere = HashSet::new();
     if let Some(since) = &args.changed {
         let lines = changed::lines(since)?;
@@ -207,7 +211,7 @@ fn is_of(mutant: &Mutant, filter: &str) -> bool {
     has_path && line.is_none_or(|line| line == mutant.line)
 }
 
-/// Returns a sort key that gives a random order for the seed.
+/// Returns a sort key. For each seed, these keys give a different random order.
 fn drawn(seed: &str, what: &impl std::hash::Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     (seed, what).hash(&mut hasher);

@@ -1,5 +1,5 @@
-//! The proofs: the test programs of this crate. Each is run to see whether it fails on a changed
-//! script.
+//! The proofs: the test programs of this crate. Each proof is run with a changed script, to see
+//! whether it fails.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Test programs that are not run, because they run no script.
+/// Test programs that are not run on mutants, because they use no Lua script.
 const NOT_ASKED: [&str; 2] = ["model", "mutants"];
-/// Slow modules of the other programs that are not run. Other tests catch the same mutants.
+/// For each test program, its slow modules that are not run. Other tests catch the same mutants.
 const SKIPPED: [(&str, &[&str]); 3] = [
     ("cli", &["bench::", "examples::"]),
     ("proofs", &["failpoints::", "fuzz_inputs::", "fuzz_redis::"]),
     ("scale", &["rules_million::"]),
 ];
 
-/// Time limit of a test run alone. No test takes more than a few seconds.
+/// Time limit of a single test that runs alone. No test takes more than a few seconds.
 const ALONE: Duration = Duration::from_secs(20);
 
 /// A test program.
@@ -40,11 +40,13 @@ pub(crate) enum Verdict {
     Failed(String),
     /// The program did not end, e.g. because the change makes it wait for ever.
     NoEnd(Duration),
-    /// Redis refused to compile the script, which any test would notice.
+    /// Redis could not compile the changed script. Such a mutant does not count, because any test
+    /// would notice it.
     NoScript,
 }
 
-/// A directory for one run of a proof: a copy of the scripts, and room for its files.
+/// A directory for one run of a proof. It has a copy of the scripts, and the temporary files of the
+/// tests.
 #[derive(Debug)]
 pub(crate) struct Place {
     dir: PathBuf,
@@ -64,7 +66,8 @@ impl Place {
     }
 
     pub(crate) fn remove(self) {
-        // A test may still write into the directory. Its files are deleted with the rest later.
+        // This may fail, because a test may still write into the directory. The files that are left
+        // are deleted with the work directory at the end.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
@@ -83,8 +86,8 @@ fn copy_lua(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the test programs in `tree`, with its own target directory if `target` is given. Builds
-/// the programs in `named`, or all except [`NOT_ASKED`].
+/// Builds the test programs of the crate in `tree`, into the directory `target` if given. Returns
+/// the programs in `named`. If `named` is empty, returns all programs except [`NOT_ASKED`].
 pub(crate) fn build(tree: &Path, target: Option<&Path>, work: &Path, named: &[&str]) -> anyhow::Result<Vec<Proof>> {
     let mut cargo = Command::new("cargo");
     cargo.envs(target.map(|target| ("CARGO_TARGET_DIR", target)));
@@ -111,7 +114,8 @@ pub(crate) fn build(tree: &Path, target: Option<&Path>, work: &Path, named: &[&s
         else {
             continue;
         };
-        // Copied, because a later build of the tree replaces the file.
+        // The program is linked or copied to a directory of this run, because a later build
+        // replaces cargo's file.
         let kept = programs.join(name);
         let _ = std::fs::remove_file(&kept);
         if std::fs::hard_link(program, &kept).is_err() {
@@ -139,7 +143,8 @@ impl Running {
         Ok(Self(child))
     }
 
-    /// Waits until `is_enough`, its end, or the time limit. Returns none if it still runs.
+    /// Waits until the program has ended, `is_enough` returns true, or the time is over. Returns
+    /// `None` if the program still runs.
     fn wait(&mut self, patience: Duration, is_enough: impl Fn() -> bool) -> anyhow::Result<Option<ExitStatus>> {
         let begin = Instant::now();
         loop {
@@ -155,8 +160,8 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// Kills the process group: all processes that the tests have started, even if the program has
-    /// ended.
+    /// Kills the process group. This ends all processes that the tests have started, even if the
+    /// test program itself has ended.
     fn drop(&mut self) {
         if let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process_group(group, Signal::KILL);
@@ -174,7 +179,8 @@ impl Proof {
     fn command(&self, place: &Place, tests: &[String]) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("--test-threads=8").env("TMPDIR", place.dir.join("tmp")).env("SERIATIM_LUA_DIR", place.dir.join("lua"));
-        // No random schedules: they would catch a mutant only by chance.
+        // The tests run no random schedules here, because these would catch a mutant only by
+        // chance.
         for (name, value) in [("SERIATIM_CASES", "0"), ("SERIATIM_MACHINE_STEPS", "0")] {
             if std::env::var_os(name).is_none() {
                 command.env(name, value);
@@ -189,9 +195,9 @@ impl Proof {
         command
     }
 
-    /// Runs the whole proof, or only these tests, until the first failure. A failed test must fail
-    /// again when run alone, because on a busy machine a test may just be too slow. If it then
-    /// passes, the other tests run without it.
+    /// Runs only these tests, or the whole proof if `tests` is empty, until the first failure. The
+    /// failed test is then run alone, because on a busy machine a test may just be too slow. Only a
+    /// second failure counts. If the test passes alone, the proof is run again without it.
     pub(crate) fn ask(&self, place: &Place, tests: &[String], patience: Duration) -> anyhow::Result<Verdict> {
         let out = place.dir.join("out");
         let mut without: Vec<String> = Vec::new();
@@ -222,8 +228,8 @@ impl Proof {
         }
     }
 
-    /// Runs the proof on unchanged scripts, and keeps the duration. It must pass; a proof that
-    /// always fails shows nothing.
+    /// Runs the proof on unchanged scripts, and stores its duration. If the proof fails, that is an
+    /// error: a proof that fails without a mutant shows nothing.
     pub(crate) fn measure(&mut self, place: &Place, patience: Duration) -> anyhow::Result<()> {
         let begin = Instant::now();
         let verdict = self.ask(place, &[], patience)?;

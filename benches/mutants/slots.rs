@@ -1,7 +1,8 @@
-//! `tests/mutants/slots.txt`: the guards of the slots' state machine. Each is removed in a copy of
-//! the tree with its own target directory.
+//! Removes the guards of the slots' state machine, one at a time, and runs the tests.
+//! `tests/mutants/slots.txt` lists the guards. The change is made in a copy of the tree, which has
+//! its own target directory.
 //!
-//! The list is written by hand, because no Rust mutants are generated.
+//! The list is written by hand, because this program generates mutants only of Lua scripts.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,13 +16,13 @@ use super::trials::{Limits, Outcome};
 
 const TABLE: &str = "tests/mutants/slots.txt";
 
-/// The proofs besides the library's own tests, run only if those catch nothing.
+/// The proofs that are run if no unit test of the library catches the removal.
 const PROOFS: [&str; 1] = ["steps"];
 
-/// Time limit of the library's own tests, which wait for nothing.
+/// Time limit of the library's unit tests. They are fast, because they wait for nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A guard, and its replacement.
+/// A guard: a piece of Rust code, and the text that replaces it.
 #[derive(Debug, Default)]
 pub(crate) struct Guard {
     pub(crate) name: String,
@@ -85,7 +86,7 @@ impl Tree {
         for file in changed::files()? {
             let to = dir.join(&file);
             std::fs::create_dir_all(to.parent().unwrap_or(&dir))?;
-            // A file known to git may have been deleted.
+            // Git may list a file that is deleted in the tree.
             if Path::new(&file).is_file() {
                 std::fs::copy(&file, to)?;
             }
@@ -94,7 +95,8 @@ impl Tree {
         Ok(Self { dir, target: std::path::absolute(target)?.join("mutants"), work: work.join("slots") })
     }
 
-    /// Returns the library's own test that catches the removal; none if no test does.
+    /// Runs the library's unit tests. Returns the test that catches the removal of the guard;
+    /// `None` if no unit test does.
     fn own_tests(&self) -> anyhow::Result<Option<String>> {
         let mut cargo = Command::new("cargo");
         cargo.current_dir(&self.dir).env("CARGO_TARGET_DIR", &self.target).stdin(Stdio::null());
@@ -115,7 +117,8 @@ impl Tree {
         Ok(Some(failed.unwrap_or("its own tests did not end").to_owned()))
     }
 
-    /// Returns the test that catches the removal; none if no test does.
+    /// Runs the unit tests, then the proofs. Returns the test that catches the removal of the
+    /// guard; `None` if no test does.
     fn caught(&self, limits: Limits) -> anyhow::Result<Option<String>> {
         if let Some(test) = self.own_tests()? {
             return Ok(Some(test));
@@ -135,7 +138,8 @@ impl Tree {
     }
 }
 
-/// Removes the guards one after the other, as far as there is time.
+/// Removes one guard after the other, and records whether a test catches the removal. Ends early if
+/// the time is over.
 pub(crate) fn try_all(guards: &[&Guard], work: &Path, limits: Limits) -> anyhow::Result<Outcome> {
     let mut outcome = Outcome::default();
     if guards.is_empty() || !limits.has_time() {

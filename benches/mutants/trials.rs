@@ -1,4 +1,4 @@
-//! Tries mutants: runs first the proofs that are likely to catch each.
+//! Tries mutants. For each mutant, the tests that are likely to catch it run first.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::generate::{Mutant, Sources};
 use super::proofs::{Place, Proof, Verdict};
 
-/// Maximum number of tests with earlier catches that are run alone before whole programs.
+/// Maximum number of tests with the most earlier catches. These tests run before whole programs.
 const CATCHERS: usize = 8;
 
 /// The limits of a run.
@@ -55,10 +55,12 @@ impl Outcome {
     }
 }
 
-/// A test: the index of its program, and its name. None if the program did not end.
+/// A test that caught a mutant: the index of its program, and its name. The name is `None` if the
+/// mutant was caught because the program did not end.
 type Catcher = (usize, Option<String>);
 
-/// Number of catches of each test, by file.
+/// For each script file: the tests that caught mutants of this file, each with the number of
+/// catches.
 #[derive(Default)]
 struct Catches(HashMap<String, HashMap<Catcher, usize>>);
 
@@ -67,8 +69,8 @@ impl Catches {
         *self.0.entry(file.to_owned()).or_default().entry(by).or_default() += 1;
     }
 
-    /// Returns the tests with the most catches in the file, then those with the most catches
-    /// elsewhere.
+    /// Returns the tests that caught the most mutants of this script file, then the tests that
+    /// caught the most mutants of all files.
     fn best(&self, file: &str) -> Vec<Catcher> {
         let mut elsewhere: HashMap<Catcher, usize> = HashMap::new();
         for (by, count) in self.0.values().flatten() {
@@ -88,8 +90,8 @@ fn sorted(catchers: &HashMap<Catcher, usize>) -> Vec<Catcher> {
     sorted.into_iter().map(|(by, _)| by.clone()).collect()
 }
 
-/// Returns the runs for a mutant, in order: a program, and its tests to run. An empty list of tests
-/// means all.
+/// Returns the runs for a mutant, in their order. A run is the index of a program and the tests to
+/// run. An empty list means all tests of the program.
 fn plan(mutant: &Mutant, proofs: &[Proof], best: &[Catcher]) -> Vec<(usize, Vec<String>)> {
     let mut plan: Vec<(usize, Vec<String>)> = Vec::new();
     for (proof, test) in best {
@@ -128,7 +130,7 @@ struct Trials<'a> {
 }
 
 impl Trials<'_> {
-    /// Runs one proof after the other until one fails.
+    /// Runs the proofs on a mutant, one after the other, until one fails.
     fn fate_of(&self, mutant: &Mutant, place: &Place) -> anyhow::Result<Fate> {
         place.write(&mutant.file, &mutant.applied(&self.sources[&mutant.file]))?;
         let best = lock(&self.catches).best(&mutant.file);
@@ -184,7 +186,7 @@ pub(crate) fn measure_all(proofs: &mut [Proof], work: &Path, limits: Limits) -> 
     })
 }
 
-/// Takes the next item. The lock is released at once.
+/// Takes the next item. This function releases the lock before the caller works on the item.
 fn next<T>(queue: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
     lock(queue).next()
 }

@@ -1,4 +1,4 @@
-//! `advance.lua`: all slots at once, with full batches.
+//! Cases of `advance.lua`: most calls are for all slots at once, with full batches.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::world::{Case, NAME, Settings, TOKEN, World, case, done, event, names}
 const EVENT_BYTES: usize = 200;
 const MIB: usize = 1 << 20;
 
-/// Reports as many batches as a process puts into one call.
+/// Adds results of batches to the call, as many as a worker process puts into one call.
 fn report_all(call: &mut Advance, batches: &[BatchReply], more: fn(Load, usize, usize) -> Load) {
     let mut room = Room::of_call();
     for batch in batches {
@@ -26,7 +26,8 @@ fn report_all(call: &mut Advance, batches: &[BatchReply], more: fn(Load, usize, 
     }
 }
 
-/// Commits in all slots an event whose handlers have emitted or scheduled as much as they may.
+/// Commits one event per slot, for as many slots as one call may have. The handlers of each event
+/// have emitted or scheduled as much as they may.
 async fn commit_emits(world: &mut World, settings: &Settings, later: bool) {
     let batches = world.fill(settings, 1, EVENT_BYTES).await;
     let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
@@ -57,7 +58,7 @@ async fn commit_emits(world: &mut World, settings: &Settings, later: bool) {
     world.advance(&call).await;
 }
 
-/// Commits in all slots a batch of one event, while their objects have more events.
+/// Commits a batch of one event in all slots. The objects of the slots have more events.
 async fn commit_singles(world: &mut World, settings: &Settings, with_log: bool) {
     world.attach(settings.slots()).await;
     world.emit(&names(settings.slots(), "work"), 12, EVENT_BYTES).await;

@@ -1,4 +1,5 @@
-//! `attach`, `renew`, `detach`, `adopt`, `handled`, `forget`: all slots of a name at once.
+//! Cases of the scripts `connect`, `attach`, `renew`, `detach`, `adopt`, `mark`, `handled` and
+//! `forget`. The cases of leases are for all slots of a worker name at once.
 
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use seriatim::wire::{self, Attach, BatchReply, Emits, Finished, SlotBatch, Sweep
 use crate::support::control;
 use crate::world::{Case, NAME, TOKEN, World, case, event, names};
 
-/// Records as many emits of an event's handlers as are allowed.
+/// Records the emits of a handler of one event: as many as are allowed. `measured`: whether the
+/// call that records them is measured.
 async fn keep(world: &mut World, measured: bool) -> (bytes::Bytes, wire::Tag) {
     let batch = world.fill(&crate::DEFAULT, 1, 200).await.remove(0);
     let mut emits = Emits::default();
@@ -25,8 +27,8 @@ async fn keep(world: &mut World, measured: bool) -> (bytes::Bytes, wire::Tag) {
     (batch.object, batch.tag)
 }
 
-/// Records as many subtasks of the first event of a batch as are allowed, with names of maximum
-/// length.
+/// Records finished subtasks of the first event of a batch: as many as are allowed, with names of
+/// maximum length.
 pub(crate) async fn remember(world: &mut World, batch: &BatchReply) {
     let mut handled = redis::cmd("HSET");
     handled.arg(world.keys.event_handled(&String::from_utf8_lossy(&batch.object))).arg("id").arg(batch.tag.first);
@@ -167,8 +169,8 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Adds marks to `event.marks`, each a second older than the one before; also among the markers if
-/// `listed`.
+/// Adds marks to `event.marks`. Their times are 1 s apart. If `listed`, also pushes the marks to
+/// the list of markers.
 pub(crate) async fn marks(world: &mut World, count: u64, listed: bool) {
     let now_ms = control(&world.conn, &world.keys).now_ms().await.expect("a time");
     let times: Vec<u64> = (1..=count).rev().map(|n| now_ms - n * 1000).collect();

@@ -1,4 +1,4 @@
-//! Calls of operators: long lists, large events, many markers.
+//! Cases of the scripts for operators: long lists, large events, many markers.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::world::{Case, NAME, TOKEN, World, case, event};
 const MIB: usize = 1 << 20;
 const BY: By<'static> = By { who: "ada@host", why: "" };
 
-/// Adds rows to a stream.
+/// Adds `rows` rows to a stream, each with an event of `bytes` bytes. Returns their ids.
 async fn rows(world: &mut World, stream: String, rows: usize, bytes: usize) -> Vec<String> {
     let mut ids = Vec::new();
     for n in 0..rows {

@@ -1,5 +1,5 @@
-//! Rules: 1,000 of them, and object names with the maximum number of colons, each with its own
-//! prefixes.
+//! Cases with 1,000 rules. The object names have the maximum number of colons, and no two names
+//! share a prefix.
 
 use seriatim::control::rules::{Kind, RULES_MAX, Selector};
 use seriatim::wire::operator::By;
@@ -12,7 +12,7 @@ fn by(why: &str) -> By<'_> {
     By { who: "ada@host", why }
 }
 
-/// Sets the maximum number of rules, with long names. They match no object.
+/// Sets as many rules as are allowed, less one. Their selectors are long and match no object.
 pub(crate) async fn many(world: &mut World) {
     let value = format!("1 0 0 3 0 ada{}", "w".repeat(1000));
     let mut rules = redis::cmd("HSET");

@@ -1,4 +1,4 @@
-//! Promotion: a million schedules that are due at once, and large events. Cron jobs.
+//! Cases of schedules and cron jobs: a million schedules that are due at once, and large events.
 
 use seriatim::control;
 use seriatim::wire::{self, ClaimFirst, PROMOTED_MAX};
@@ -8,8 +8,8 @@ use crate::world::{Case, World, case, event};
 
 const MIB: usize = 1 << 20;
 
-/// Stores schedules, due at times that differ by 1 ms. A key that does not begin with `-` is one that a
-/// user has chosen.
+/// Stores `count` schedules. Their due times begin at `first_ms` and are 1 ms apart. `key` is the
+/// beginning of their keys; a key that does not begin with `-` is one that a user has chosen.
 async fn schedule(world: &mut World, key: &str, count: usize, objects: usize, bytes: usize, first_ms: u64) {
     let set = world.keys.events_scheduled();
     let at_once = (16 * MIB / bytes).clamp(1, 1000);
@@ -24,7 +24,7 @@ async fn schedule(world: &mut World, key: &str, count: usize, objects: usize, by
     }
 }
 
-/// Promotes until nothing is due.
+/// Promotes schedules until none is due.
 async fn promote_all(world: &mut World) {
     loop {
         let promoted = wire::promote(&mut world.conn, &world.keys, PROMOTED_MAX, MIB).await.expect("promoted");
@@ -46,7 +46,7 @@ async fn set_jobs(world: &mut World, count: usize, bytes: usize) {
     }
 }
 
-/// Stores a million idempotency keys whose window is over.
+/// Stores a million idempotency keys that are old enough to be deleted.
 async fn emit_keys(world: &mut World) {
     for from in (0..1_000_000).step_by(10_000) {
         let (mut hash, mut ends) = (redis::cmd("HSET"), redis::cmd("ZADD"));
@@ -62,7 +62,7 @@ async fn emit_keys(world: &mut World) {
     }
 }
 
-/// Reads the jobs that are due, and queues the event of each this often.
+/// Reads the cron jobs that are due, and queues the event of each job `events` times.
 async fn fire(world: &mut World, events: usize) {
     let due = wire::cron(&mut world.conn, &world.keys, &[]).await.expect("a reply").due;
     let ticks = |job| wire::Ticks { job, handled_ms: 6, next_ms: None, events: Some(events) };

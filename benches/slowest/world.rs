@@ -13,11 +13,11 @@ use crate::support;
 
 pub(crate) const NAME: &str = "w";
 pub(crate) const TOKEN: &str = "token-1";
-/// Number of measurements of a case. The fastest counts: the state is already the worst, and any
-/// further delay is from the machine.
+/// Number of measurements of a case. The shortest time counts, because every measurement has the
+/// worst state, and any further delay is from the machine.
 const SAMPLES: usize = 3;
 
-/// The settings of the calling process.
+/// The settings of the worker process that calls the script: the default or the largest ones.
 pub(crate) struct Settings {
     pub(crate) is_largest: bool,
 }
@@ -54,8 +54,8 @@ pub(crate) type Run = for<'a> fn(&'a mut World, &'a Settings) -> Pin<Box<dyn Fut
 pub(crate) struct Case {
     pub(crate) script: &'static str,
     pub(crate) state: &'static str,
-    /// Extra time above the bound, for one large event with the emits of its handlers: 3 ms for
-    /// each MiB.
+    /// Time by which the bound is higher in this case, in ms: 3 ms for each MiB of one large event
+    /// or of the emits of its handlers.
     pub(crate) more_ms: f64,
     pub(crate) run: Run,
 }
@@ -96,7 +96,7 @@ impl World {
         pipe.exec_async(&mut self.conn).await.expect("replies");
     }
 
-    /// Begins the measurement.
+    /// Begins the measurement: from now on the slow log of Redis records every command.
     pub(crate) async fn begin(&mut self) {
         self.cmd(redis::cmd("CONFIG").arg("SET").arg("slowlog-log-slower-than").arg(0)).await;
         self.cmd(redis::cmd("SLOWLOG").arg("RESET")).await;
@@ -131,7 +131,7 @@ impl World {
         wire::attach(&mut self.conn, &self.keys, &args).await.expect("attached");
     }
 
-    /// Pushes `events` events of `bytes` bytes for each of these objects, with a marker.
+    /// Pushes `events` events of `bytes` bytes and one marker for each of these objects.
     pub(crate) async fn emit(&mut self, objects: &[String], events: usize, bytes: usize) {
         let event = event(bytes);
         for some in objects.chunks(64) {
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// Fills all slots, each with a batch of its own object.
+    /// Gives each slot a batch of a different object. Returns the batches.
     pub(crate) async fn fill(&mut self, settings: &Settings, events: usize, bytes: usize) -> Vec<BatchReply> {
         let objects = names(settings.slots(), "work");
         self.attach(settings.slots()).await;
@@ -182,7 +182,7 @@ impl World {
     }
 }
 
-/// Maximum number of consecutive calls without a batch, before a case fails.
+/// Number of consecutive calls without a batch after which a case fails.
 const IN_VAIN_MAX: usize = 100;
 
 pub(crate) fn done(batch: &BatchReply) -> Report {
@@ -200,8 +200,8 @@ pub(crate) fn names(count: usize, prefix: &str) -> Vec<String> {
     (0..count).map(|n| format!("{prefix}:{n}")).collect()
 }
 
-/// Returns a valid name with maximum length and number of colons. No other name shares the prefixes
-/// at its first colons, so rules can select it alone.
+/// Returns a valid object name with maximum length and maximum number of colons. It shares no
+/// prefix with the names for other numbers `n`.
 pub(crate) fn deep(n: usize) -> String {
     let prefix = format!("{n:04}{}", "x".repeat(50));
     format!("{prefix}{}{}", ":xxxxxxx".repeat(8), ":".repeat(512 - prefix.len() - 64))

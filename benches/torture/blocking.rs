@@ -1,7 +1,8 @@
-//! A worker process whose handler blocks its thread when the harness requests it.
+//! A worker process whose sink blocks its thread when the harness requests this.
 //!
-//! The harness starts itself with the word `blocking-worker`. The request is a file with the
-//! duration in ms. The next delivery deletes the file and sleeps on its thread.
+//! The harness starts itself again as this process, with the word `blocking-worker`. To request a
+//! block, the harness writes a file with the duration in ms. The next delivery of this process
+//! deletes the file, and blocks its thread for this time.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,9 +13,10 @@ use seriatim::worker::{EventLog, RetryPolicy, Shutdown, Worker};
 
 use crate::workers::{LEASE, LOG_KEEP, RETRY};
 
-/// First word of the command line of such a process.
+/// First argument of the command line of the blocking worker process.
 pub(crate) const WORD: &str = "blocking-worker";
-/// Limit for a standstill. Some requested blocks are longer, and the process loses its lease.
+/// Setting `stall_max` of the blocking worker. If a requested block is longer, the process loses
+/// its lease.
 const STALL_MAX: Duration = Duration::from_secs(2);
 
 struct Blocking {
@@ -34,13 +36,13 @@ impl Sink for Blocking {
 
 fn take_request(path: &Path) -> Option<Duration> {
     let ms = std::fs::read_to_string(path).ok()?.parse().ok()?;
-    // Only one of several concurrent deliveries takes the request.
+    // Of several concurrent deliveries, only the one that deletes the file blocks its thread.
     std::fs::remove_file(path).ok()?;
     Some(Duration::from_millis(ms))
 }
 
-/// Works until SIGTERM. Words: name, URL, output, slots, request file, whether to take over,
-/// whether one thread runs everything.
+/// Runs the worker until SIGTERM. `words` are: name, URL, output, number of slots, request file,
+/// whether to take over the name, whether one thread runs everything.
 pub(crate) fn main(words: &[String]) -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     let [name, url, output, slots, request, takeover, single] = words else { anyhow::bail!("{WORD} needs seven words") };

@@ -1,8 +1,9 @@
-//! The event log: read from Redis as it grows, and compared with the history at the end.
+//! Reads the event log from Redis while it grows, and compares it with the history at the end of
+//! the run.
 //!
-//! An event leaves and its row is written in one step, so Redis loses either both or none. The
-//! checks: no event has two rows; each row of an object follows the one before; and each
-//! acknowledged or received event has a row, unless Redis may have lost the emit.
+//! One step finalizes an event and writes its row. So Redis loses either both or none of them.
+//! There are three checks. No event has two rows. The ids and `prev` of an object's rows form a
+//! chain. Each acknowledged or received event has a row, unless Redis may have lost its emit.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fs::File;
@@ -26,12 +27,12 @@ const TOLD: usize = 10;
 #[derive(Default)]
 pub(crate) struct EventLog {
     rows: Vec<Row>,
-    /// The last row read.
+    /// The id of the last row read.
     read_to: Option<RowId>,
-    /// The newest row at several times in the last seconds. Row ids do not show an age, because
-    /// Redis' clock may step.
+    /// The id of the newest row at several times in the last seconds. These times show the age of
+    /// rows. The row ids do not, because Redis' clock may step.
     newest: VecDeque<(Instant, String)>,
-    /// Numbers of rows at which Redis was restarted empty.
+    /// For each restart of Redis without data: the number of rows read before it.
     emptied: Vec<usize>,
 }
 
@@ -57,15 +58,15 @@ impl Row {
 }
 
 impl EventLog {
-    /// Records that Redis lost all rows, so that every object begins a new chain.
+    /// Records that Redis was restarted without data, so that every object begins a new chain.
     pub(crate) fn emptied(&mut self) {
         self.emptied.push(self.rows.len());
         self.read_to = None;
         self.newest.clear();
     }
 
-    /// Reads and deletes all rows, or only rows that are older than `settled`, which Redis can no
-    /// longer lose.
+    /// Reads all rows. If `settled` is given, reads only rows older than `settled`, which Redis can
+    /// no longer lose, and deletes the rows read.
     pub(crate) async fn read(&mut self, conn: &mut MultiplexedConnection, settled: Option<Duration>) -> anyhow::Result<()> {
         let end = match settled {
             None => None,
@@ -96,7 +97,8 @@ impl EventLog {
         Ok(())
     }
 
-    /// Records the newest row. Returns the id up to which rows are older than `age`.
+    /// Records the id of the newest row. Returns the id up to which all rows are older than `age`;
+    /// `None` if no such id is known.
     async fn settled_to(&mut self, conn: &mut MultiplexedConnection, age: Duration) -> anyhow::Result<Option<StreamId>> {
         let mut newest = redis::cmd("XREVRANGE");
         newest.arg("event.log").arg("+").arg("-").arg("COUNT").arg(1);
@@ -109,7 +111,8 @@ impl EventLog {
         Ok(end.map(|(_, id)| stream_id(&id)))
     }
 
-    /// Prints the verdict. Returns whether it is clean.
+    /// Compares the rows with the history, and prints the faults found. Returns whether there is no
+    /// fault.
     pub(crate) fn judge(&self, history: &Path, lossy: bool) -> anyhow::Result<bool> {
         let (known, mut faults) = (Known::read(history)?, Vec::new());
         let (mut ids, mut events, mut last) = (HashSet::new(), HashSet::new(), HashMap::<&str, (u64, u64)>::new());
@@ -120,7 +123,7 @@ impl EventLog {
             if !ids.insert(row.id) || !events.insert(row.event.as_str()) {
                 faults.push(format!("logged twice: {row:?}"));
             }
-            // The last id of the object in the log, and the last delivered id.
+            // `before`: the last id of the object in the log. `prev`: its last delivered id.
             let (before, prev) = last.entry(&row.object).or_default();
             if row.id <= *before || row.prev != *prev {
                 faults.push(format!("behind {before} and the delivered {prev} there is {row:?}"));
@@ -145,7 +148,8 @@ impl EventLog {
             if events.contains(event.as_str()) || !(emit.acknowledged || received.is_some() || known.dead.contains_key(event)) {
                 continue;
             }
-            // An emit with an unknown outcome may have taken effect later.
+            // An emit with an unknown outcome may have taken effect after its reply was given up,
+            // but before its event was received.
             let end = emit.end.max(received.filter(|_| !emit.acknowledged).unwrap_or_default());
             let in_window = known.windows.iter().any(|(from, to)| emit.begin <= *to && *from <= end);
             if lossy && in_window && !known.dead.contains_key(event) {
@@ -174,7 +178,7 @@ fn stream_id(text: &str) -> StreamId {
     (ms.parse().unwrap_or_default(), sequence.parse().unwrap_or_default())
 }
 
-/// The part of an emit that concerns one of its events.
+/// One event of an emit: its object, and the times and the result of the emit.
 struct Emit {
     object: String,
     begin: u64,
@@ -183,14 +187,14 @@ struct Emit {
     failed: bool,
 }
 
-/// An object, an id, and the id before it.
+/// An arrival of an event: its object, its id, and its `prev`.
 type Came = (String, u64, u64);
 
-/// The content of the history, by event.
+/// The content of the history. The keys of the maps are the names of events.
 #[derive(Default)]
 struct Known {
     emits: HashMap<String, Emit>,
-    /// Time of the first arrival, and all arrivals.
+    /// For each received event: the time of its first arrival, and all its arrivals.
     received: HashMap<String, (u64, HashSet<Came>)>,
     dead: HashMap<String, Came>,
     windows: Vec<(u64, u64)>,

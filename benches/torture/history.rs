@@ -1,5 +1,5 @@
-//! Writes the history that `seriatim verify --history` judges, during the run, with times of one
-//! clock.
+//! Writes the history of a run, which `seriatim verify --history` judges later. All its times are
+//! from one clock.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -14,12 +14,13 @@ use serde_json::{Value, json};
 use seriatim::control::Control;
 use seriatim::control::dead::PER_CALL_MAX;
 
-/// One file, and the clock. All times differ.
+/// The file of the history, and its clock. No two times of this clock are equal.
 pub(crate) struct History {
     began: Instant,
     last: AtomicU64,
     file: Mutex<BufWriter<File>>,
-    /// Whether Redis' clock may be wrong. A schedule made then could be due in an hour.
+    /// Whether Redis' clock may be wrong at present. Producers then make no schedules, because a
+    /// schedule could be due only in an hour.
     pub(crate) is_clock_wrong: AtomicBool,
 }
 
@@ -45,8 +46,9 @@ impl History {
         self.write(&json!({"op": "invoke", "t": self.now(), "emit": emit, "object": object, "events": events}));
     }
 
-    /// Records a schedule whose event is due after this time. Redis' time is asked for later than
-    /// now, and is rounded down to ms.
+    /// Records the call for a schedule that is due `after` this time. The due time counts from
+    /// Redis' time, which the call reads later than now, rounded down to ms. So the recorded due
+    /// time is 1 ms earlier.
     pub(crate) fn invoke_later(&self, emit: &str, object: &str, events: &[String], after: Duration) {
         let t = self.now();
         let due = t + (after.as_nanos() as u64).saturating_sub(1_000_000);
@@ -63,19 +65,19 @@ impl History {
         self.write(&json!({"op": "clock_ahead", "t": self.now(), "by": by.as_nanos() as u64}));
     }
 
-    /// Records the result of an emit. `op` is ok, failed or unknown. The time is that of the reply,
-    /// not of the writing.
+    /// Records the result of an emit, with the present time, so it is called when the reply has
+    /// come. `op` is `ok`, `failed` or `unknown`.
     pub(crate) fn done(&self, op: &str, emit: &str) {
         self.write(&json!({"op": op, "t": self.now(), "emit": emit}));
     }
 
-    /// Records an arrival. `op` is receive or dead.
+    /// Records that an event was received, or became a dead letter. `op` is `receive` or `dead`.
     pub(crate) fn came(&self, op: &str, object: &str, id: u64, prev: u64, event: &str) {
         let t = self.now();
         self.write(&json!({"op": op, "t": t, "object": object, "id": id, "prev": prev, "event": event}));
     }
 
-    /// Writes a line for each dead letter in Redis.
+    /// Reads all dead letters from Redis, and writes a line to the history for each.
     pub(crate) async fn dead_letters(&self, conn: &MultiplexedConnection) -> anyhow::Result<()> {
         let (control, mut after) = (Control::new(conn.clone()), None);
         loop {
@@ -92,7 +94,8 @@ impl History {
         }
     }
 
-    /// Records that Redis may have lost its writes from `before` before `t` until now.
+    /// Records that Redis may have lost writes. The window begins `before` earlier than `t`, and
+    /// ends now.
     pub(crate) fn redis_lost(&self, t: u64, before: Duration) {
         let from = t.saturating_sub(before.as_nanos() as u64);
         self.write(&json!({"op": "redis_lost", "from": from, "to": self.now()}));

@@ -1,15 +1,16 @@
-//! The fault harness: real worker processes, producers and a Redis, a schedule of faults, and a
-//! verdict.
+//! The fault harness. It runs real worker processes, producers and a Redis, makes faults by a
+//! schedule, and judges the run at the end.
 //!
 //!     scripts/torture [--minutes N] [--seed N] [--appendfsync everysec|always|mixed] [--keep DIR]
 //!     scripts/torture --sentinel FAILOVERS [--wait N] [--min-replicas] [--seed N] [--keep DIR]
 //!
-//! The seed determines the schedule before anything starts (`plan`). All connections to Redis go
-//! through a proxy that cuts some of them (`proxy`). At the end all faults and rules are lifted.
-//! Then the queues must drain within a bound, and `check` must be clean. `seriatim verify
-//! --history` judges the history of emits, replies and arrivals (`history`), and the event log is
-//! compared with it (`event_log`). If anything is wrong, the exit code is 1 and the evidence is
-//! kept. With `--sentinel` the faults are failovers (`sentinel`).
+//! The seed determines the schedule before anything starts (`plan`). All connections of workers and
+//! producers to Redis go through a proxy that cuts some of them (`proxy`). At the end all faults
+//! and rules are lifted. Then the queues must drain within a time limit, and `seriatim check` must
+//! find no violation. `seriatim verify --history` judges the history of emits, replies and arrivals
+//! (`history`), and the event log is compared with this history (`event_log`). If anything is
+//! wrong, the exit code is 1 and the files of the run are kept. With `--sentinel` the faults are
+//! failovers (`sentinel`).
 
 mod blocking;
 #[allow(dead_code, unreachable_pub)]
@@ -43,7 +44,7 @@ const USAGE: &str = "torture --minutes N [--seed N] [--appendfsync everysec|alwa
 /// The arguments of the command line.
 struct Args {
     length: Duration,
-    /// Number of failovers; 0: the faults of `plan`.
+    /// Number of failovers (`--sentinel`). If it is 0, the run has the faults of `plan` instead.
     failovers: usize,
     wait: u32,
     min_replicas: bool,
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    // A plain `cargo bench` starts this program without arguments.
+    // A plain `cargo bench` starts this program without arguments. Then it only prints its usage.
     match Args::read().and_then(|args| args.map_or_else(usage, |args| run(&args))) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -80,7 +81,8 @@ fn usage() -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Runs the harness. Prints the result and the place of the evidence. Returns whether it passed.
+/// Runs the harness. Prints the result, and the directory of the files of the run. Returns whether
+/// the run passed.
 fn run(args: &Args) -> anyhow::Result<bool> {
     let dir = match &args.keep {
         Some(dir) => {

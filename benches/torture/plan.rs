@@ -8,51 +8,55 @@ use crate::rules::RuleSet;
 /// One fault. Workers are identified by number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fault {
-    /// SIGKILL to a worker, which is started again after `down`.
+    /// SIGKILL to a worker process. The worker is started again after `down`.
     WorkerKilled { worker: usize, down: Duration },
-    /// SIGSTOP to a worker for longer than its lease, then SIGCONT.
+    /// SIGSTOP to a worker process, and SIGCONT after `time`, which is longer than the lease.
     WorkerPaused { worker: usize, time: Duration },
-    /// SIGTERM to a worker, which is started again.
+    /// SIGTERM to a worker process. The worker is started again when it has stopped.
     WorkerStopped { worker: usize },
-    /// SIGTERM to one worker after the other. Each is started again before the next.
+    /// SIGTERM to one worker process after the other. Each worker is started again before the next
+    /// one is stopped.
     RollingRestart,
-    /// SIGKILL to Redis, which is started again. With `everysec`, the last part of its append-only
-    /// file, of duration `cut`, may be removed, as in a power loss.
+    /// SIGKILL to Redis. Redis is started again after `down`, with `appendfsync always` if
+    /// `always`. If `appendfsync` was `everysec`, `cut` may be given. Then the writes of this time
+    /// before the kill are removed from the append-only file, as in a power loss.
     RedisKilled { down: Duration, cut: Option<Duration>, always: bool },
-    /// SIGKILL to Redis and to all workers at once; with `cut` as above.
+    /// SIGKILL to Redis and to all worker processes at once. `down`, `cut` and `always` are as in
+    /// `RedisKilled`.
     PowerLost { down: Duration, cut: Option<Duration>, always: bool },
-    /// Another process takes over the worker's name. `paused`: time for which the worker is stopped
-    /// by SIGSTOP meanwhile.
+    /// Another process takes over the worker's name. If `paused` is given, the worker is stopped by
+    /// SIGSTOP for this time when the other process starts.
     WorkerDisplaced { worker: usize, paused: Option<Duration> },
     /// DEBUG SLEEP: Redis stands still.
     RedisAsleep { time: Duration },
-    /// CLIENT PAUSE: Redis runs no commands, or no writes.
+    /// CLIENT PAUSE: Redis runs no commands if `all`, and otherwise no writes.
     ClientsPaused { time: Duration, all: bool },
-    /// SCRIPT FLUSH.
+    /// SCRIPT FLUSH: Redis forgets all scripts.
     ScriptsFlushed,
     /// `maxmemory` is reached, and raised again after `time`.
     OutOfMemory { time: Duration },
-    /// One connection ends after this many further bytes of requests.
+    /// One connection is cut after this many further bytes from its client.
     RequestCut { bytes: usize },
-    /// One connection ends after this many further bytes of replies.
+    /// One connection is cut after this many further bytes from Redis.
     ReplyCut { bytes: usize },
-    /// All traffic is delayed.
+    /// All bytes to and from Redis are delayed by `delay`.
     Latency { delay: Duration, time: Duration },
-    /// One connection stays open, but passes no more bytes.
+    /// One connection stays open, but the proxy passes no more of its bytes.
     HalfOpen,
-    /// A pause or a block, lifted after `time`, or by its own end.
+    /// A pause or a block. It is lifted after `time`, or ends by itself at that time if `ends`.
     Ruled { rule: RuleSet, time: Duration, ends: bool },
-    /// The next delivery of the worker with a handler blocks its thread.
+    /// The next delivery of the blocking worker (`blocking`) blocks its thread.
     HandlerBlocked { time: Duration },
     /// All connections share a link of 1 MB/s in each direction.
     LinkSlow { time: Duration },
-    /// SIGKILL to Redis, which starts again without data.
+    /// SIGKILL to Redis. Redis is started again after `down`, without data.
     RedisEmptied { down: Duration },
-    /// Redis' clock steps forward or back by an hour, and returns after a while.
+    /// Redis' clock steps forward or back by an hour, and steps to the right time again after
+    /// `time`.
     ClockStepped { back: bool, time: Duration },
 }
 
-/// The names of the kinds, in the order of [`Fault::kind`].
+/// The names of the kinds of faults. Their order is that of the numbers of [`Fault::kind`].
 pub(crate) const KINDS: [&str; 20] = [
     "worker SIGKILL",
     "worker SIGSTOP beyond its lease",
@@ -79,8 +83,8 @@ pub(crate) const KINDS: [&str; 20] = [
 /// Number of faults of each kind in ten minutes.
 const PER_TEN_MINUTES: [u64; KINDS.len()] = [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40, 120, 60, 30, 3, 12];
 
-/// The kind that loses data even with `appendfsync always`. A run that must lose nothing leaves it
-/// out.
+/// The kind of fault by which Redis loses data even with `appendfsync always`. A run that must lose
+/// nothing has no fault of this kind.
 const EMPTIED: usize = 18;
 
 impl Fault {
@@ -113,8 +117,8 @@ impl Fault {
         let worker = random.below(workers as u64) as usize;
         match kind {
             0 => {
-                // Half of the workers return at once and continue. The objects of the others are
-                // taken over.
+                // Half of the killed workers are started again at once, and continue their objects.
+                // The others stay down for so long that other workers may take over their objects.
                 let down = if random.chance(50) { Duration::ZERO } else { random.ms(200, 2500) };
                 Self::WorkerKilled { worker, down }
             }
@@ -143,8 +147,8 @@ impl Fault {
                 let rule = RuleSet::of(random);
                 Self::Ruled { rule, time: random.ms(200, if rule.is_for_all() { 1500 } else { 4000 }), ends: random.chance(30) }
             }
-            // The lease is 1 s and `stall_max` 2 s. So some blocks keep the lease, and some lose
-            // it.
+            // The lease is 1 s, and `stall_max` is 2 s. So after some blocks the worker still has
+            // its lease, and after longer ones it has lost the lease.
             16 => Self::HandlerBlocked { time: random.ms(200, 4000) },
             17 => Self::LinkSlow { time: random.ms(500, 4000) },
             18 => Self::RedisEmptied { down: random.ms(0, 400) },
@@ -153,7 +157,8 @@ impl Fault {
         }
     }
 
-    /// Returns a number of bytes: mostly within one command, sometimes many commands later.
+    /// Returns a number of bytes. Mostly the cut is then within the next command, sometimes many
+    /// commands later.
     fn some_bytes(random: &mut Random) -> usize {
         let limit = [1, 20, 200, 2_000, 20_000][random.below(5) as usize];
         random.below(limit) as usize
@@ -165,7 +170,7 @@ impl Fault {
 pub(crate) enum Appendfsync {
     Always,
     Everysec,
-    /// One of the two, drawn again after each kill.
+    /// `always` or `everysec`: the setting is drawn again for each restart after a kill.
     Mixed,
 }
 
@@ -184,7 +189,7 @@ pub(crate) fn schedule(seed: u64, length: Duration, appendfsync: Appendfsync, wo
         while at < length {
             let fault = Fault::of(kind, &mut random, appendfsync, workers);
             plan.push((at, fault));
-            // A second kill soon after the first, before Redis has synced.
+            // Some kills are followed by a second kill so soon that Redis may not yet have synced.
             if matches!(fault, Fault::RedisKilled { .. } | Fault::PowerLost { .. }) && random.chance(30) {
                 plan.push((at + random.ms(300, 1500), Fault::of(kind, &mut random, appendfsync, workers)));
             }

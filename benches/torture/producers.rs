@@ -1,5 +1,5 @@
-//! Producers: each emits with the library, several events at once over one connection, and records
-//! calls and replies.
+//! The producers. Each producer emits with the library, and makes several emits at the same time
+//! over one connection. It records its calls and their replies in the history.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ const PRODUCERS: usize = 3;
 /// Number of concurrent emits of one producer.
 const AT_ONCE: usize = 4;
 const OBJECTS: u64 = 150;
-/// Number of name prefixes.
+/// Number of different prefixes of object names.
 const PREFIXES: u64 = 5;
 const TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -25,7 +25,7 @@ pub(crate) fn object(number: u64) -> String {
     format!("{}{number}", prefix(number))
 }
 
-/// Returns a prefix with its colon.
+/// Returns the prefix of an object's name, with its colon.
 pub(crate) fn prefix(number: u64) -> String {
     format!("object-{}:", number % PREFIXES)
 }
@@ -36,7 +36,7 @@ pub(crate) struct Producers {
     pub(crate) history: Arc<History>,
     pub(crate) seed: u64,
     pub(crate) stop: AtomicBool,
-    /// Counter for unique names of emits.
+    /// Counter that gives each emit a unique name.
     emits: AtomicU64,
     /// Number of replicas that an emit waits for; `None` in a run without replicas.
     wait: Option<u32>,
@@ -47,14 +47,14 @@ impl Producers {
         Self { url, history, seed, stop: AtomicBool::new(false), emits: AtomicU64::new(0), wait: None }
     }
 
-    /// Lets each emit wait for replicas. There is no producer without the library then, because it
-    /// would have to ask the Sentinels.
+    /// Lets each emit wait for replicas. In such a run every producer uses the library. A producer
+    /// without the library would have to ask the Sentinels itself.
     pub(crate) fn waiting_for(mut self, replicas: u32) -> Self {
         self.wait = Some(replicas);
         self
     }
 
-    /// Emits until it is stopped.
+    /// Runs all producers until `stop` is set.
     pub(crate) async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let mut tasks = JoinSet::new();
         for producer in 0..PRODUCERS {
@@ -74,7 +74,7 @@ impl Producers {
         Ok(())
     }
 
-    /// Draws an object: a few objects have many events, many have few.
+    /// Draws an object at random. A few objects are drawn often, and many objects are drawn rarely.
     fn object(random: &mut Random) -> String {
         let limit = random.between(1, OBJECTS);
         object(random.below(limit))
@@ -88,7 +88,8 @@ impl Producers {
 
     async fn lane(self: Arc<Self>, emitter: Emitter, mut random: Random) {
         while !self.stop.load(Ordering::Relaxed) {
-            // Mostly a steady trickle; now and then a burst, so that batches build up.
+            // Mostly this emits one event at a time. Now and then it emits a burst, so that batches
+            // have several events.
             let burst = if random.chance(10) { 20 } else { 1 };
             let one = random.chance(50).then(|| Self::object(&mut random));
             for _ in 0..burst {
@@ -121,7 +122,7 @@ impl Producers {
             emit = emit.data(Json::new("{}"));
         }
         self.history.invoke(&name, object, &events);
-        // One emit in fifty is cancelled: its future is dropped.
+        // About one emit in fifty is cancelled within a few milliseconds: its future is dropped.
         let patience = if random.chance(2) { random.ms(0, 3) } else { Duration::from_secs(60) };
         let answer = tokio::time::timeout(patience, emit.send()).await;
         let op = match &answer {
@@ -141,7 +142,7 @@ impl Producers {
         self.history.invoke_later(&name, object, &events, after);
         let mut schedule = emitter.schedule(object, event).after(after);
         if random.chance(50) {
-            // An event with a key waits in the queue as a reference.
+            // The event of a schedule with a key waits in the object's queue as a reference.
             schedule = schedule.key(format!("key of {name}"));
         }
         let answer = schedule.send().await;
@@ -152,8 +153,8 @@ impl Producers {
         answer.is_ok()
     }
 
-    /// Runs a producer without the library: a plain MULTI. Now and then it pushes text that is not
-    /// JSON, which becomes a dead letter.
+    /// Runs a producer that does not use the library, but sends a plain MULTI. Now and then it
+    /// pushes a text that is not JSON. Such an event becomes a dead letter.
     async fn any_language(self: Arc<Self>, mut random: Random) {
         let mut conn: Option<MultiplexedConnection> = None;
         while !self.stop.load(Ordering::Relaxed) {
@@ -169,7 +170,7 @@ impl Producers {
             pipe.atomic().lpush(format!("{object}:events"), event).ignore().lpush("objects.with.events", &object).ignore();
             self.history.invoke(&name, &object, &events);
             let answer: Result<(), _> = pipe.query_async(open).await;
-            // The exact error does not matter here.
+            // Every error counts as an unknown outcome. The exact error does not matter here.
             self.history.done(if answer.is_ok() { "ok" } else { "unknown" }, &name);
             if answer.is_err() {
                 conn = None;

@@ -1,4 +1,5 @@
-//! A TCP proxy before Redis that cuts connections at a chosen byte, delays them, or blocks them.
+//! A TCP proxy in front of Redis. It can cut a connection at a chosen byte, delay all bytes, or
+//! block all bytes.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,16 +11,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The direction of bytes.
+/// The direction of bytes: from the client to Redis, or from Redis to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Request = 0,
     Reply = 1,
 }
 
-/// The faults that are set now. A cut waits for the next bytes in the direction of the cut, and
-/// affects the connection that carries these bytes. A half-open fault waits for the next bytes in
-/// any direction. Their connection stays open, but no more bytes pass.
+/// The faults of the proxy that are set now. A cut affects the connection that carries the next
+/// bytes in the direction of the cut. A half-open fault affects the connection that carries the
+/// next bytes in any direction. This connection stays open, but no more of its bytes pass.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     cuts: Mutex<[Vec<usize>; 2]>,
@@ -29,12 +30,13 @@ pub(crate) struct Faults {
     rate: AtomicU64,
     /// By direction: the time at which the link is free again.
     busy_until: Mutex<[Option<Instant>; 2]>,
-    /// Whether no bytes pass.
+    /// Whether all bytes are blocked.
     stopped: AtomicBool,
-    /// Number of connections cut, and of connections made half-open.
+    /// For each direction, the number of connections that were cut. `half_opened`: the number of
+    /// connections that became half-open.
     pub(crate) cut: [AtomicU64; 2],
     pub(crate) half_opened: AtomicU64,
-    /// Ends the half-open connections.
+    /// Closes the half-open connections when it is notified.
     end: Notify,
 }
 
@@ -56,7 +58,8 @@ impl Faults {
         self.rate.store(bytes_per_second, Ordering::SeqCst);
     }
 
-    /// Returns the time at which the link has room for this many bytes.
+    /// Adds this many bytes to the link. Returns the time at which the link has carried them;
+    /// `None` if the link has no limit.
     fn link_free_at(&self, way: Way, bytes: usize) -> Option<Instant> {
         let rate = self.rate.load(Ordering::Relaxed);
         if rate == 0 {
@@ -99,7 +102,8 @@ pub(crate) async fn start(redis_port: u16, faults: Arc<Faults>) -> anyhow::Resul
     let port = listener.local_addr()?.port();
     tokio::spawn(async move {
         loop {
-            // Out of file descriptors: the client will connect again.
+            // An accept fails e.g. if the process has too many open files. Then the client will
+            // connect again.
             let Ok((client, _)) = listener.accept().await else { continue };
             tokio::spawn(serve(client, redis_port, Arc::clone(&faults)));
         }
@@ -107,7 +111,8 @@ pub(crate) async fn start(redis_port: u16, faults: Arc<Faults>) -> anyhow::Resul
     Ok(port)
 }
 
-/// Forwards one connection. If one direction ends, both end.
+/// Forwards the bytes of one connection in both directions. If one direction ends, the connection
+/// is closed.
 async fn serve(client: TcpStream, redis_port: u16, faults: Arc<Faults>) {
     let Ok(redis) = TcpStream::connect(("127.0.0.1", redis_port)).await else { return };
     let _ = (client.set_nodelay(true), redis.set_nodelay(true));
@@ -126,7 +131,8 @@ async fn pump(way: Way, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, faults:
     loop {
         let read = tokio::select! {
             read = from.read(&mut bytes) => read,
-            // The other direction is half-open, so this one becomes half-open, too.
+            // The other direction of this connection has become half-open, so this direction stops
+            // as well.
             () = stuck.notified() => return faults.end.notified().await,
         };
         let Ok(read @ 1..) = read else { return };
@@ -156,7 +162,7 @@ async fn pump(way: Way, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, faults:
             *left -= pass;
             if pass < read || *left == 0 {
                 faults.cut[way as usize].fetch_add(1, Ordering::Relaxed);
-                // The bytes already forwarded should arrive before the end does.
+                // The short wait lets the forwarded bytes arrive before the connection is closed.
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 return;
             }

@@ -1,4 +1,5 @@
-//! The receiver: reads the outputs of all workers while they are written, and records the events.
+//! The receiver. It reads the output files of all workers while they are written, and records each
+//! received event in the history.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,7 +11,8 @@ use seriatim::consume::Envelope;
 
 use crate::history::History;
 
-/// Position in each output. Only whole lines count: an incomplete line may be removed again.
+/// Position up to which each output file is read. Only whole lines are read, because a worker may
+/// remove an incomplete line again.
 #[derive(Default)]
 pub(crate) struct Receiver {
     read: HashMap<PathBuf, u64>,
@@ -19,7 +21,7 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// Records the new events.
+    /// Records the events that were written to the output files since the last call.
     pub(crate) fn receive(&mut self, outputs: Vec<PathBuf>, history: &History) -> anyhow::Result<()> {
         outputs.into_iter().try_for_each(|path| self.output(path, history))
     }
@@ -44,7 +46,7 @@ impl Receiver {
     }
 }
 
-/// Returns the name in an event that is JSON.
+/// Returns the member `name` of an event, which must be JSON.
 pub(crate) fn name_in(event: &str) -> anyhow::Result<String> {
     let event: serde_json::Value = serde_json::from_str(event)?;
     let name = event["name"].as_str().map(str::to_owned);

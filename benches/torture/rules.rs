@@ -1,4 +1,5 @@
-//! Pauses and blocks: set and lifted after a while, overlapping each other and all other faults.
+//! Sets pauses and blocks, and lifts each after a while. They overlap each other and all other
+//! faults.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +14,8 @@ use crate::random::Random;
 use crate::server::Server;
 
 const BY: By<'_> = By { who: "torture", why: "" };
-/// Number of objects that have many events.
+/// Bound of the object numbers in rules: rules are for objects that have many events, which are
+/// those with low numbers.
 const OBJECTS: u64 = 20;
 
 #[derive(Debug, Clone, Copy)]
@@ -55,7 +57,8 @@ impl RuleSet {
     }
 }
 
-/// The rules that a fault wants in force now.
+/// The rules that some fault wants in force now. A rule that several faults want is in the list
+/// several times.
 #[derive(Default)]
 pub(crate) struct Rules {
     wanted: Mutex<Vec<(Kind, Selector)>>,
@@ -63,8 +66,9 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Sets the rule, and lifts it after this time, unless it `ends` by itself. Returns whether it
-    /// was set; Redis may be down.
+    /// Sets the rule, and waits for `time`. If `ends`, the rule then ends by itself. Otherwise this
+    /// lifts the rule, unless another fault wants it. Returns whether the rule could be set: Redis
+    /// may be down.
     pub(crate) async fn hold(&self, server: &Server, rule: RuleSet, time: Duration, ends: bool) -> bool {
         let Ok(selector) = rule.selector() else { return false };
         let wanted = (rule.kind, selector);
@@ -76,7 +80,7 @@ impl Rules {
         tokio::time::sleep(time).await;
         let is_wanted = self.no_longer(&wanted);
         if !ends && !is_wanted {
-            // If this fails or is lost, `lift_forgotten` lifts the rule.
+            // If this call fails, or Redis loses its write, `lift_forgotten` lifts the rule later.
             if let Ok(conn) = server.connect(Duration::from_secs(6)).await {
                 let _ = Control::new(conn).lift_rule(BY, wanted.0, &wanted.1).await;
             }
@@ -84,7 +88,7 @@ impl Rules {
         set
     }
 
-    /// Removes one user of the rule. Returns whether another one is left.
+    /// Records that one fault no longer wants the rule. Returns whether another fault wants it.
     fn no_longer(&self, wanted: &(Kind, Selector)) -> bool {
         let mut all = self.wanted();
         let at = all.iter().position(|other| other == wanted);
@@ -92,7 +96,7 @@ impl Rules {
         all.contains(wanted)
     }
 
-    /// Lifts rules that are in force, have no end, and have no user left.
+    /// Lifts the rules that are in force without an end, and that no fault wants any more.
     pub(crate) async fn lift_forgotten(&self, conn: &MultiplexedConnection) -> anyhow::Result<()> {
         let control = Control::new(conn.clone());
         for rule in control.rules().await?.rules {
@@ -105,7 +109,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Lifts all rules in force. Returns the number of rules still present.
+    /// Lifts all rules in force. Returns the number of all rules that Redis had before this call.
     pub(crate) async fn lift_all(&self, conn: &MultiplexedConnection) -> anyhow::Result<u64> {
         let control = Control::new(conn.clone());
         let rules = control.rules().await?.rules;

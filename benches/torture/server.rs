@@ -1,4 +1,4 @@
-//! The Redis that the faults kill: a real server with an append-only file.
+//! The Redis server of the run, which faults kill and start again. It has an append-only file.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -18,41 +18,43 @@ use crate::event_log::EventLog;
 use crate::history::History;
 use crate::proxy::Faults;
 
-/// Time before a kill whose writes Redis may lose with `everysec`.
+/// With `appendfsync everysec`, a kill may lose the writes of this time before it.
 const MAY_LOSE: Duration = Duration::from_secs(2);
-/// Maximum wait of an event. A Redis that restarts empty loses all waiting events. Only events left
-/// behind by an error of the workers wait longer.
+/// Maximum time that an event may wait in Redis. A Redis that restarts empty loses all waiting
+/// events, so the history counts the emits of this time as possibly lost. An event waits longer
+/// only if the workers have an error and leave it behind.
 const MAY_WAIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Server {
     dir: PathBuf,
     pub(crate) port: u16,
     child: tokio::sync::Mutex<Running>,
-    /// Length of the append-only file at several times in the last seconds.
+    /// The append-only file and its length, at several times in the last seconds.
     noted: Mutex<Vec<(Instant, Log)>>,
     /// The clock that Redis reads.
     clock: Clock,
-    /// Lock that separates kills from clock steps. A counter that jumps while the clock is ahead
-    /// stays ahead for an hour. If two jumps in a row are then lost, and no process remembers the
-    /// ids, new ids may be below earlier ones.
+    /// Lock that allows no kill during a clock step. After a kill the counter of ids jumps. If it
+    /// jumps while the clock is ahead, the counter stays ahead of the clock for an hour. If two
+    /// such jumps in a row are then lost, and no process remembers the ids, new ids may be below
+    /// earlier ids.
     clock_or_kill: tokio::sync::Mutex<()>,
 }
 
-/// An append-only file and its length.
+/// A part of the append-only file, and its length in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Log {
     path: PathBuf,
     length: u64,
 }
 
-/// Time after which Redis has run every command sent before.
+/// Time after which Redis has run every command that was sent before the proxy stopped.
 const SETTLED: Duration = Duration::from_millis(100);
 const HOUR: Duration = Duration::from_secs(3600);
-/// Longer than a producer waits for the time of Redis.
+/// A time that is longer than a producer waits for Redis' time when it makes a schedule.
 const CALL_MAX: Duration = Duration::from_secs(2);
 
-/// Length at which Redis rewrites the file; otherwise each start would take longer than the one
-/// before.
+/// Length of the append-only file, in bytes, above which Redis rewrites the file. Without rewrites
+/// each start of Redis would take longer than the one before.
 const LOG_BYTES_MAX: u64 = 2 * 1024 * 1024;
 
 struct Running {
@@ -112,17 +114,17 @@ impl Server {
         noted.retain(|(at, _)| now - *at < Duration::from_secs(3));
     }
 
-    /// Lets Redis rewrite its append-only file if it is long.
+    /// Lets Redis rewrite its append-only file if the file is longer than `LOG_BYTES_MAX`.
     pub(crate) async fn shorten_log(&self) {
         if log_of(&self.dir).is_some_and(|log| log.length > LOG_BYTES_MAX) {
-            // Redis refuses during a rewrite or while it is down; the next call tries again.
+            // This fails if Redis is down, or during a rewrite. The next call tries again.
             let _ = self.command(&["BGREWRITEAOF"]).await;
         }
     }
 
-    /// Kills Redis with SIGKILL and starts it again. If the file was synced only every second,
-    /// records the possible loss in the history. With `cut`, cuts the file to its length at that
-    /// time before the kill. Returns whether it was cut.
+    /// Kills Redis with SIGKILL and starts it again. If the append-only file was synced only every
+    /// second, records the possible loss in the history. If `cut` is also given, cuts the file to
+    /// the length that it had this long before the kill. Returns whether the file was cut.
     pub(crate) async fn kill(
         &self,
         down: Duration,
@@ -149,9 +151,9 @@ impl Server {
         Ok(was_cut)
     }
 
-    /// Kills Redis with SIGKILL and starts it again without data. Dead letters and log rows are
-    /// read before; meanwhile nothing passes the proxy. Returns whether they could be read: if
-    /// another fault prevents it, Redis keeps its data.
+    /// Kills Redis with SIGKILL and starts it again without data. Before the kill, reads the dead
+    /// letters and the log rows; nothing passes the proxy during this time. If they cannot be read
+    /// because of another fault, does not kill Redis. Returns whether Redis was killed.
     pub(crate) async fn empty(
         &self,
         down: Duration,
@@ -166,7 +168,8 @@ impl Server {
         }
         let mut running = self.child.lock().await;
         proxied.stop(true);
-        // Calls sent before have ended by now, or wait for a marker that nobody can push.
+        // After this sleep, calls that were sent earlier have ended, or wait for a marker, which
+        // nobody can push now.
         tokio::time::sleep(SETTLED).await;
         let looked = match self.connect(Duration::from_secs(3)).await {
             Ok(mut conn) => match history.dead_letters(&conn).await {
@@ -194,9 +197,10 @@ impl Server {
         Ok(true)
     }
 
-    /// Returns whether a process has connected since the last kill, and the ids are not ahead of
-    /// the clock. Otherwise the counter may jump while the clock is wrong. It would stay ahead,
-    /// because each kill makes it jump further. Ids after a loss of all data would then be lower.
+    /// Returns whether a worker process or an emitter has connected since the last kill, and the
+    /// counter of ids is not ahead of the clock. Otherwise the counter could jump while the clock
+    /// is wrong. The counter would then stay ahead of the clock, because each kill makes it jump
+    /// further. Ids after a loss of all data would be lower than earlier ids.
     async fn is_in_time(&self) -> anyhow::Result<bool> {
         let mut conn = self.connect(Duration::from_secs(3)).await?;
         let (info, noted, counter, (seconds, _)): (InfoDict, Option<String>, Option<u64>, (u64, u64)) = redis::pipe()
@@ -214,17 +218,19 @@ impl Server {
         Ok(noted.is_some() && noted == server && counter.is_some_and(|counter| counter / 1_000_000 <= seconds))
     }
 
-    /// Steps the clock of Redis, and steps it back after a while. Does nothing if not all processes
-    /// have recovered from the last kill. Returns whether the clock was stepped.
+    /// Steps the clock of Redis by an hour, and sets it right again after `time`. Does nothing if
+    /// [`is_in_time`](Self::is_in_time) is false. Returns whether the clock was stepped.
     ///
-    /// The history's flag is set meanwhile, from before any call that may see the step.
+    /// The flag `is_clock_wrong` of the history is set during this time. It is set before any call
+    /// of a producer can see the step.
     pub(crate) async fn step_clock(&self, back: bool, time: Duration, history: &History) -> bool {
         let _alone = self.clock_or_kill.lock().await;
         if !self.is_in_time().await.unwrap_or(false) {
             return false;
         }
         history.is_clock_wrong.store(true, Ordering::SeqCst);
-        // A producer that has not seen the flag asks for the time within this time.
+        // A producer that has read the flag before it was set asks Redis for the time within
+        // `CALL_MAX`, so before the step.
         tokio::time::sleep(CALL_MAX).await;
         if back {
             self.clock.step_back(HOUR);
@@ -241,7 +247,8 @@ impl Server {
         true
     }
 
-    /// Returns the length of the file at that time; none if it was rewritten since.
+    /// Returns the append-only file with its length at that time. Returns `None` if no length of
+    /// that time is known, or if Redis has rewritten the file since.
     fn log_at(&self, at: Instant) -> Option<Log> {
         let present = log_of(&self.dir)?;
         let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -250,8 +257,8 @@ impl Server {
     }
 }
 
-/// Returns the current part of the append-only file, the one with the highest number, and its
-/// length.
+/// Returns the part of the append-only file that Redis now writes, and its length. It is the part
+/// with the highest number.
 fn log_of(dir: &Path) -> Option<Log> {
     let parts = std::fs::read_dir(dir.join("appendonlydir")).ok()?.flatten();
     let numbered = parts.filter_map(|part| {
@@ -282,7 +289,8 @@ fn spawn(dir: &Path, port: u16, always: bool, clock: &Clock) -> anyhow::Result<C
         .context("cannot start redis-server")
 }
 
-/// Returns the server in `SERIATIM_REDIS_SERVER`, or else the first one on the PATH.
+/// Returns the Redis server program that `SERIATIM_REDIS_SERVER` names. If the variable is not set,
+/// returns `redis-server` or `valkey-server`, whichever is found first.
 pub(crate) fn program() -> anyhow::Result<String> {
     if let Some(named) = std::env::var("SERIATIM_REDIS_SERVER").ok().filter(|named| !named.is_empty()) {
         return Ok(named);

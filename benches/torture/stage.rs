@@ -1,4 +1,4 @@
-//! All processes of a run, from the start to the verdict.
+//! The stage: all processes of a run, from their start to the verdict.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ use crate::workers::Workers;
 const DRAIN: Duration = Duration::from_secs(90);
 /// Age after which no kill can remove a log row.
 const SETTLED: Duration = Duration::from_secs(10);
-/// Number of departed names at the start, 256 slots each.
+/// Number of departed names that are registered at the start. Each has 256 slots.
 const DEPARTED: u64 = 2_000;
 /// Speed of the slow link, bytes per second.
 const SLOW_LINK: u64 = 1_000_000;
@@ -39,7 +39,8 @@ struct Scene {
     proxied: Arc<Faults>,
     workers: Arc<Workers>,
     rules: Rules,
-    /// For each kind: the number of faults that took place, and of those without a target.
+    /// For each kind of fault: `done` counts the faults that took place, and `missed` those that
+    /// found nothing to act on.
     done: [AtomicU64; KINDS.len()],
     missed: [AtomicU64; KINDS.len()],
     logs_cut: AtomicU64,
@@ -67,7 +68,8 @@ impl Stage {
         let proxied = Arc::new(Faults::default());
         let port = proxy::start(server.port, Arc::clone(&proxied)).await?;
         let url = format!("redis://127.0.0.1:{port}");
-        // A copy, so that a build during the run does not change it, and the evidence is complete.
+        // The programs are copied, so that a build during the run does not change them, and the
+        // directory of the run has them.
         let program = dir.join("seriatim");
         std::fs::copy(PROGRAM, &program).with_context(|| format!("cannot copy {PROGRAM}"))?;
         let harness = dir.join("torture");
@@ -129,8 +131,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Lifts all faults, stops the producers, and waits until nothing is queued, owned, held or
-    /// paused, and no rule is set.
+    /// Lifts all faults and stops the producers. Then lifts all rules, and waits until no event is
+    /// queued or scheduled, no object is owned, held or paused, and no rule is left.
     pub(crate) async fn drain(&mut self) -> anyhow::Result<()> {
         self.scene.proxied.lift();
         self.scene.server.command(&["CLIENT", "UNPAUSE"]).await?;
@@ -159,7 +161,7 @@ impl Stage {
         }
     }
 
-    /// Stops the workers and judges the run. Returns whether everything is clean.
+    /// Stops the workers and judges the run. Returns whether no check found a fault.
     pub(crate) async fn end(&mut self) -> anyhow::Result<bool> {
         self.watching.abort();
         let _ = (&mut self.watching).await;
@@ -195,7 +197,7 @@ impl Stage {
         Ok(panics)
     }
 
-    /// Prints the counts of faults by kind.
+    /// Prints for each kind of fault how many took place, and other counts of the run.
     pub(crate) fn print(&self) {
         let scene = &self.scene;
         println!("faults:");
@@ -247,7 +249,7 @@ impl Scene {
             Fault::OutOfMemory { time } => {
                 let done = self.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
                 sleep(time).await;
-                // A restart of Redis also lifts the limit.
+                // If this fails, Redis was killed, and its restart also lifts the limit.
                 self.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
                 done
             }
@@ -288,7 +290,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Runs a command. Returns false if Redis cannot run it now.
+    /// Runs a command. Returns whether Redis has run the command.
     async fn command(&self, words: &[&str]) -> bool {
         self.server.command(words).await.is_ok()
     }
@@ -308,7 +310,7 @@ async fn shorten_log(scene: Arc<Scene>) -> anyhow::Result<()> {
     }
 }
 
-/// Acts as an operator: releases objects that wait for one after 5 crashes.
+/// Acts as an operator: releases the objects that wait for an operator after 5 crashes.
 async fn release(scene: Arc<Scene>) -> anyhow::Result<()> {
     loop {
         sleep(Duration::from_millis(500)).await;
@@ -325,7 +327,8 @@ async fn release(scene: Arc<Scene>) -> anyhow::Result<()> {
     }
 }
 
-/// Acts as an operator: lifts a rule again that no fault wants, because Redis lost the lifting.
+/// Acts as an operator: lifts each rule that no fault wants any more. Such a rule is still set
+/// because Redis was down when it should be lifted, or has lost that write.
 async fn lift_forgotten(scene: Arc<Scene>) -> anyhow::Result<()> {
     loop {
         sleep(Duration::from_millis(500)).await;
@@ -335,22 +338,22 @@ async fn lift_forgotten(scene: Arc<Scene>) -> anyhow::Result<()> {
     }
 }
 
-/// Reads and deletes the log rows that Redis can no longer lose. Otherwise Redis would take longer
-/// and longer to start.
+/// Reads the rows of the event log that Redis can no longer lose, and deletes them. If the rows
+/// stayed, Redis would take longer and longer to start.
 async fn read_log(scene: Arc<Scene>) -> anyhow::Result<()> {
     loop {
         sleep(Duration::from_secs(1)).await;
-        // Locked before the connection is made. So the rows read belong to the same Redis as the
-        // state of `event_log`, even if Redis is restarted empty.
+        // The lock is taken before the connection is made, because a restart of Redis without data
+        // takes the same lock. So such a restart cannot come between the connection and the read.
         let mut event_log = scene.event_log.lock().await;
         if let Ok(mut conn) = scene.server.connect(Duration::from_secs(2)).await {
-            // If Redis was just killed, the next round tries again.
+            // This fails if Redis was just killed. The next round tries again.
             let _ = event_log.read(&mut conn, Some(SETTLED)).await;
         }
     }
 }
 
-/// Registers names of departed processes, as in a Redis after many restarts under random names.
+/// Registers departed names, as they are in a Redis after many worker processes with random names.
 async fn depart(server: &Server) -> anyhow::Result<()> {
     let mut conn = server.connect(Duration::from_secs(10)).await?;
     let (seconds, _): (u64, u64) = redis::cmd("TIME").query_async(&mut conn).await?;

@@ -1,4 +1,4 @@
-//! The worker processes, and the task that starts them again.
+//! The worker processes, and the task that starts a worker again after its process has ended.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,32 +19,34 @@ use crate::blocking;
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
 /// Retry policy of failed events.
 pub(crate) const RETRY: &str = "exponential:20ms..1m";
-/// Number of log rows that Redis keeps until the harness reads them.
+/// Number of rows that the event log may have. It is so large that no row is deleted before the
+/// harness reads it.
 pub(crate) const LOG_KEEP: u64 = 1_000_000_000;
-/// Number of the worker with a handler that blocks its thread on request: the first one. The others
-/// run the program.
+/// Index of the blocking worker (`blocking`). The other workers run the program `seriatim`.
 const BLOCKING: usize = 0;
-/// Time of a stop after which the worker counts as hung; longer than its grace.
+/// Time after SIGTERM after which a worker that still runs counts as hung. It is longer than the
+/// grace of the worker.
 const STOP_PATIENCE: Duration = Duration::from_secs(12);
 
-/// Numbers of slots, in turn from start to start. Objects of slots that no longer exist must
-/// continue, too.
+/// Numbers of slots. Each start of a worker takes the next number in turn. So a worker may start
+/// with fewer slots than before, and the objects of the absent slots must continue, too.
 const SLOTS: [&str; 5] = ["8", "3", "8", "1", "5"];
 
 pub(crate) struct Workers {
     dir: PathBuf,
     url: String,
     program: PathBuf,
-    /// This program, for the worker with a handler; `None` if there is no such worker.
+    /// The program of the harness, which the blocking worker runs; `None` if there is no blocking
+    /// worker.
     harness: Option<PathBuf>,
-    /// Further options of the program.
+    /// Further options of `seriatim worker`.
     options: Vec<String>,
     children: Vec<Mutex<Child>>,
-    /// Outputs of each worker; the last one is in use.
+    /// For each worker, its output files. The last file is in use.
     outputs: Vec<StdMutex<Vec<PathBuf>>>,
-    /// Counter of starts, which selects the number of slots.
+    /// Counter of all starts of workers. It selects the number of slots.
     starts: AtomicUsize,
-    /// Unexpected ends of processes: exit code or signal, and their number.
+    /// Unexpected ends of worker processes: for each exit code or signal, how often it was the end.
     ended: StdMutex<BTreeMap<String, u64>>,
 }
 
@@ -79,7 +81,7 @@ impl Workers {
         dir.join(format!("worker-{worker}.{generation}.ndjson"))
     }
 
-    /// Returns all outputs, current and former.
+    /// Returns the output files of all workers, including those that are no longer in use.
     pub(crate) fn outputs(&self) -> Vec<PathBuf> {
         self.outputs.iter().flat_map(|outputs| lock(outputs).clone()).collect()
     }
@@ -99,7 +101,8 @@ impl Workers {
         {
             let mut command = Command::new(harness);
             command.args([blocking::WORD, &name, &self.url]).arg(output).arg(slots).arg(self.request());
-            // Alternates between one thread that runs everything and several threads.
+            // In every second start one thread runs everything. Otherwise there are several
+            // threads.
             command.args([takeover, start.is_multiple_of(2)].map(|yes| yes.to_string()));
             command
         } else {
@@ -125,16 +128,17 @@ impl Workers {
             .with_context(|| format!("cannot start {}", self.program.display()))
     }
 
-    /// Returns the request file for the worker with a handler.
+    /// Returns the path of the request file for the blocking worker.
     fn request(&self) -> PathBuf {
         self.dir.join("block")
     }
 
-    /// Lets the next delivery of the worker with a handler block its thread for `time`. Returns
-    /// whether one did within that time and 5 s more.
+    /// Requests that the next delivery of the blocking worker blocks its thread for `time`. Waits
+    /// for `time` and 5 s more. Returns whether a delivery took the request in this time.
     pub(crate) async fn block(&self, time: Duration) -> anyhow::Result<bool> {
         let request = self.request();
-        // Renamed, so that no delivery reads half a number.
+        // The file is written under another name and then renamed, so that no delivery reads an
+        // incomplete number.
         let half = self.dir.join("block.new");
         std::fs::write(&half, time.as_millis().to_string())?;
         std::fs::rename(&half, &request)?;
@@ -142,11 +146,12 @@ impl Workers {
         Ok(std::fs::remove_file(&request).is_err())
     }
 
-    /// Restarts, for ever, workers that have ended by themselves.
+    /// Starts workers again whose processes have ended by themselves. This loop never ends.
     pub(crate) async fn watch(&self) -> anyhow::Result<()> {
         loop {
             for worker in 0..self.children.len() {
-                // A worker that a fault is handling is left to that fault.
+                // If the lock is taken, a fault is acting on this worker. That fault starts the
+                // worker again.
                 let Ok(mut child) = self.children[worker].try_lock() else { continue };
                 if let Some(status) = child.try_wait()? {
                     self.note_end(status);
@@ -173,7 +178,7 @@ impl Workers {
         lock(&self.ended).clone()
     }
 
-    /// Returns this worker, or the next one that no other fault is handling.
+    /// Returns this worker, or the next worker on which no other fault is acting.
     fn idle(&self, worker: usize) -> Option<(usize, MutexGuard<'_, Child>)> {
         let count = self.children.len();
         (worker..worker + count).map(|at| at % count).find_map(|at| self.children[at].try_lock().ok().map(|child| (at, child)))
@@ -187,7 +192,8 @@ impl Workers {
         Ok(true)
     }
 
-    /// Kills all workers that no other fault is handling.
+    /// Kills all workers on which no other fault is acting, and starts them again after `down`.
+    /// Returns whether any was killed.
     pub(crate) async fn kill_all(&self, down: Duration) -> anyhow::Result<bool> {
         let mut killed = Vec::new();
         for (worker, child) in self.children.iter().enumerate() {
@@ -214,16 +220,17 @@ impl Workers {
         Ok(true)
     }
 
-    /// Starts another process under the worker's name, while the worker runs or is stopped for
-    /// `paused`. One of the two must stop. If Redis goes back to an earlier state just now, either
-    /// may be the one.
+    /// Starts a second process, which takes over the worker's name. With `paused`, the first
+    /// process is stopped by SIGSTOP for this time. One of the two processes must end. Usually it
+    /// is the first, but if Redis loses writes just now, it may be the second.
     pub(crate) async fn displace(&self, worker: usize, paused: Option<Duration>) -> anyhow::Result<bool> {
         let Some((worker, mut child)) = self.idle(worker) else { return Ok(false) };
         if paused.is_some() {
             signal(&child, Signal::STOP);
         }
         {
-            // The file belongs to the process that has it open.
+            // The second process gets a new output file, because the first process still has its
+            // file open.
             let mut outputs = lock(&self.outputs[worker]);
             let generation = outputs.len();
             outputs.push(Self::output(&self.dir, worker, generation));
@@ -239,7 +246,7 @@ impl Workers {
                 status?.code().map_or("displaced, killed".to_owned(), |code| format!("displaced, exit code {code}"))
             }
             status = successor.wait() => {
-                // The watch restarts it with the output of its successor.
+                // `watch` then starts the worker again, with the output file of the second process.
                 child.kill().await?;
                 status?.code().map_or("displacing, killed".to_owned(), |code| format!("displacing, exit code {code}"))
             }
@@ -269,8 +276,9 @@ impl Workers {
         Ok(true)
     }
 
-    /// Sends SIGTERM as soon as the worker catches it: a process that starts just now would die of
-    /// it. A hung worker is recorded and killed. Returns whether it ended well.
+    /// Waits until the worker process catches SIGTERM, because a process that is just starting
+    /// would die of it. Then sends SIGTERM. If the worker does not end in time, records that it
+    /// hung, and kills it. Returns whether the process ended with exit code 0.
     async fn stop(&self, child: &mut Child) -> anyhow::Result<bool> {
         let started = Instant::now();
         while !catches_terminate(child) && started.elapsed() < STOP_PATIENCE {
@@ -287,8 +295,8 @@ impl Workers {
         }
     }
 
-    /// Sends SIGTERM to all workers at the end, when no fault is in force. Returns whether all
-    /// ended well.
+    /// Stops all workers with SIGTERM at the end of the run, when no fault is in force. Returns
+    /// whether all ended with exit code 0.
     pub(crate) async fn stop_all(&self) -> anyhow::Result<bool> {
         let mut well = true;
         for (worker, child) in self.children.iter().enumerate() {
@@ -301,7 +309,7 @@ impl Workers {
     }
 }
 
-/// Returns whether the process has a handler for SIGTERM, or has ended.
+/// Returns whether the process catches SIGTERM, or has ended.
 fn catches_terminate(child: &Child) -> bool {
     let status = child.id().and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/status")).ok());
     let caught = status.as_deref().and_then(|status| status.lines().find_map(|line| line.strip_prefix("SigCgt:")));

@@ -1,4 +1,5 @@
-//! The errors of Redis in one line, with advice. The library and all commands use the same words.
+//! Turns errors of Redis into one line of text, with advice. The library and all commands use the
+//! same words.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ pub fn told(error: &RedisError) -> String {
     text.replace(['\r', '\n'], " ")
 }
 
-/// Returns advice to append to the error's text; empty if there is none.
+/// Returns advice to append to the text of the error; empty if there is no advice.
 pub fn advice(error: &RedisError) -> String {
     let text = error.to_string();
     let says = |word: &str| error.code() == Some(word) || text.contains(word);
@@ -49,7 +50,7 @@ pub fn advice(error: &RedisError) -> String {
     } else if text.contains("received fatal alert") {
         "the server refused TLS; if it wants a certificate of the client, --redis-cert and --redis-key name it"
     } else if matches!(io_kind(error), Some(io::ErrorKind::InvalidInput | io::ErrorKind::NotConnected)) {
-        // These texts of ours say what to do.
+        // These error texts are written by seriatim and already contain advice.
         return String::new();
     } else if says("CLUSTERDOWN") {
         "this is a Redis Cluster that is not complete: every slot needs a node (redis-cli --cluster check)"
@@ -63,13 +64,14 @@ pub fn advice(error: &RedisError) -> String {
     format!("; {known}")
 }
 
-/// Returns whether time may repair the error: Redis cannot be reached, or cannot reply yet.
+/// Returns whether the error may end with time: Redis cannot be reached, or cannot reply yet.
 pub fn is_outage(error: &RedisError) -> bool {
     match error.code() {
         Some("LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "READONLY" | "NOREPLICAS" | "MISCONF") => true,
-        // SCRIPT FLUSH ran between the load of a script and its call.
+        // SCRIPT FLUSH ran between the load of a script and its call. A new connection loads the
+        // script again.
         Some("NOSCRIPT") => true,
-        // Settings that are wrong, and certificates, stay so.
+        // Invalid settings and invalid certificates do not become valid with time.
         _ if matches!(io_kind(error), Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData)) => false,
         _ => {
             error.is_io_error() || error.is_timeout() || is_cut_off(error) || error.to_string().contains("max number of clients")
@@ -78,20 +80,21 @@ pub fn is_outage(error: &RedisError) -> bool {
 }
 
 fn io_kind(error: &RedisError) -> Option<io::ErrorKind> {
-    // The redis crate keeps the error in an Arc, which is an error of its own type.
+    // The redis crate keeps the original error in an Arc. The Arc itself is an error, too, so both
+    // types are tried.
     let source = std::error::Error::source(error)?;
     let inner =
         source.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>().and_then(|inner| inner.downcast_ref::<io::Error>());
     inner.or_else(|| source.downcast_ref::<io::Error>()).map(io::Error::kind)
 }
 
-/// Returns the URL of the node that a cluster names: `MOVED SLOT HOST:PORT`.
+/// Returns the URL of the node that an error `MOVED SLOT HOST:PORT` of a cluster names.
 fn moved_to(text: &str) -> String {
     let address = text.split_once("MOVED ").and_then(|(_, rest)| rest.split_whitespace().nth(1));
     address.map_or_else(|| "the URL of that node".to_owned(), |address| format!("redis://{address}"))
 }
 
-/// Returns advice for a certificate that does not pass.
+/// Returns advice for a certificate that was not accepted.
 fn bad_certificate(text: &str) -> &'static str {
     if text.contains("UnknownIssuer") {
         "the certificate comes from an authority that is not known here: --redis-ca names a file with the right one"
@@ -114,7 +117,8 @@ pub fn is_broken(error: &RedisError) -> bool {
     error.is_io_error() || is_cut_off(error)
 }
 
-/// Returns the right that an ACL error of Redis names, in the form of `ACL SETUSER`.
+/// Returns the right that is missing according to an ACL error of Redis, in the form that
+/// `ACL SETUSER` needs.
 fn missing_right(text: &str) -> String {
     let quoted = text.split_once("run the '").and_then(|(_, rest)| rest.split_once('\'')).map(|(command, _)| command);
     match quoted {
@@ -129,9 +133,9 @@ fn missing_right(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Regression: two errors ended a worker at its start, although the next connection repairs
-    /// both. Its connection was cut in the middle of the first reply, or SCRIPT FLUSH ran between
-    /// the load of a script and its call.
+    /// Regression: two errors ended a worker at its start, although a new connection would have
+    /// helped. In one, the connection was cut in the middle of the first reply. In the other,
+    /// SCRIPT FLUSH ran between the load of a script and its call.
     #[test]
     fn a_reply_that_was_cut_off_is_an_outage() {
         let cut = redis::parse_redis_value(b"$40\r\nredis_version").expect_err("half a reply");

@@ -1,11 +1,11 @@
 //! Connections to Redis.
 //!
-//! - `server`: the Redis to use
-//! - `route`: makes connections to it, directly or as its Sentinels say
-//! - `patient`: a connection whose calls end only if no byte moves
+//! - `server`: the settings of the Redis to use
+//! - `route`: makes connections to this Redis, directly or to the master that its Sentinels name
+//! - `patient`: a connection whose calls time out only if no byte moves
 //! - `url`: Redis URLs, and the settings of their sockets
-//! - `sentinel`: which server is the master
-//! - `role`: the role of a server, and the right URL if it is a replica or a Sentinel
+//! - `sentinel`: asks Sentinels which server is the master
+//! - `role`: checks the role of a server; names the right URL if it is a replica or a Sentinel
 //! - `wait`: the wait until replicas have the writes
 //! - `tls`: TLS (feature `tls`)
 //! - `errors`: errors of Redis as text, with advice

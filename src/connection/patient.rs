@@ -1,9 +1,10 @@
-//! A connection to Redis whose calls time out only if no byte moves on it.
+//! A connection to Redis. Its calls time out only if no byte moves on the connection for some time.
 //!
-//! The time for a reply depends on its size and on the link. With a fixed limit for a whole reply,
-//! every large reply on a slow link would fail, for ever. So the connection records when bytes last
-//! moved, and a call times out only after a given time without progress. If the process dies, its
-//! connection ends; a call that was sent may still run.
+//! The time for a reply depends on its size and on the link. With a fixed time limit for a whole
+//! reply, every large reply on a slow link would fail, and would fail again with each repeat. So
+//! the connection records when bytes last moved, and a call times out only after a given time
+//! without progress. If the process dies, its connection ends; a call that was already sent may
+//! still run.
 
 use std::future::Future;
 use std::io;
@@ -19,18 +20,20 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
-/// A connection that its clones share. It does not reconnect, and ends with its last clone.
+/// A connection that all its clones share. It does not reconnect. It ends when its last clone is
+/// dropped.
 #[derive(Clone)]
 pub struct PatientConnection {
     inner: MultiplexedConnection,
     watch: Patience,
-    /// The task that drives the connection; it ends with the last clone.
+    /// The task that drives the connection. The task ends when the last clone of the connection is
+    /// dropped.
     driver: Arc<Driver>,
 }
 
 impl PatientConnection {
-    /// Opens a connection over any stream, and authenticates. Later calls time out after `patience`
-    /// without progress. `made_at`: the time at which the attempt began.
+    /// Opens a connection over any stream, and authenticates. Later calls time out after the time
+    /// `patience` without progress. `made_at` is the time at which the attempt began.
     pub(super) async fn over<S>(
         stream: S,
         settings: &RedisConnectionInfo,
@@ -43,20 +46,21 @@ impl PatientConnection {
     {
         let progress = Arc::new(Movement { since: made_at, moved_us: AtomicU64::new(0) });
         let stream = WatchedStream { stream, progress: Arc::clone(&progress), full: false };
-        // The redis crate has its own timeout for a whole reply, 500 ms by default. This turns it
-        // off.
+        // The redis crate has its own timeout for a whole reply, 500 ms by default. This setting
+        // turns that timeout off.
         let config = config.set_response_timeout(None);
         let (inner, driver) = MultiplexedConnection::new_with_config(settings, stream, config).await?;
         let driver = Driver(tokio::spawn(driver).abort_handle());
         Ok(Self { inner, watch: Patience { progress, patience, block: Duration::ZERO }, driver: Arc::new(driver) })
     }
 
-    /// Sets the time that later commands may block by design. It is added to the patience.
+    /// Sets the time for which later commands may block on purpose. It is added to the time without
+    /// progress after which a call times out.
     pub fn set_block(&mut self, block: Duration) {
         self.watch.block = block;
     }
 
-    /// Returns the time that commands may block by design.
+    /// Returns the time for which commands may block on purpose.
     pub fn block(&self) -> Duration {
         self.watch.block
     }
@@ -90,11 +94,11 @@ impl ConnectionLike for PatientConnection {
     }
 }
 
-/// The task that reads and writes. Dropping this value ends the task.
+/// The task that reads from and writes to the connection. Dropping this value ends the task.
 pub(super) struct Driver(AbortHandle);
 
 impl Driver {
-    /// Closes the connection. Calls under way fail.
+    /// Closes the connection. Calls that are under way fail.
     pub(super) fn close(&self) {
         self.0.abort();
     }
@@ -110,14 +114,14 @@ impl Drop for Driver {
 #[derive(Clone)]
 struct Patience {
     progress: Arc<Movement>,
-    /// The longest time without progress.
+    /// Longest time without progress.
     patience: Duration,
-    /// The time that a command may block by design, added to `patience`.
+    /// Time for which a command may block on purpose. It is added to `patience`.
     block: Duration,
 }
 
 impl Patience {
-    /// Waits for the call as long as bytes move.
+    /// Waits for the call as long as bytes move on the connection.
     async fn bound<T>(&self, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         let mut call = pin!(call);
         let mut until = after(Instant::now(), self.patience.saturating_add(self.block));
@@ -134,7 +138,8 @@ impl Patience {
     }
 }
 
-/// Returns `at + delay`; 30 years after `at` if the clock cannot represent that.
+/// Returns `at + delay`. If the clock cannot represent this time, returns a time 30 years after
+/// `at`.
 fn after(at: Instant, delay: Duration) -> Instant {
     at.checked_add(delay).unwrap_or_else(|| at + Duration::from_secs(30 * 365 * 24 * 60 * 60))
 }
@@ -146,7 +151,7 @@ fn timed_out() -> RedisError {
 /// The time at which bytes last moved.
 struct Movement {
     since: Instant,
-    /// Microseconds after `since`.
+    /// Time of the last movement, in microseconds after `since`.
     moved_us: AtomicU64,
 }
 
@@ -161,13 +166,13 @@ impl Movement {
     }
 }
 
-/// A stream that records progress: bytes received, and bytes that the socket took after it was
-/// full. Bytes that an empty socket takes do not count, because the kernel accepts them for a dead
-/// peer, too.
+/// A stream that records progress. Received bytes are progress. Sent bytes are progress only if the
+/// socket takes them after it was full. Bytes that an empty socket takes do not count, because the
+/// kernel accepts them even if the peer is dead.
 struct WatchedStream<S> {
     stream: S,
     progress: Arc<Movement>,
-    /// Whether the socket took no more bytes at the last write.
+    /// Whether the socket was full at the last write and took no more bytes.
     full: bool,
 }
 

@@ -1,4 +1,5 @@
-//! The role of a server, and the right URL if it is a replica or a Sentinel.
+//! Checks the role of a server. If the server is a replica or a Sentinel, the error names the right
+//! URL.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,7 +12,7 @@ use super::errors::told;
 /// Checks that the server named by the Sentinels is a master.
 ///
 /// # Errors
-/// It is a replica, or does not reply to `ROLE`.
+/// The server is a replica, or does not reply to `ROLE`.
 pub(super) async fn must_be_master(conn: &mut impl ConnectionLike) -> RedisResult<()> {
     match role(conn).await? {
         Role::Master => Ok(()),
@@ -24,7 +25,7 @@ pub(super) async fn must_be_master(conn: &mut impl ConnectionLike) -> RedisResul
 
 enum Role {
     Master,
-    /// The address of its master.
+    /// A replica; the value is the address of its master.
     Replica(String),
 }
 
@@ -37,11 +38,12 @@ async fn role(conn: &mut impl ConnectionLike) -> RedisResult<Role> {
     }
 }
 
-/// Checks that a server is no replica and no Sentinel. `here`: the address of the server; `scheme`:
-/// the scheme of its URL. Needs no right beyond `HELLO`, with which a connection with RESP3 begins.
+/// Checks that a server is no replica and no Sentinel. `here` is the address of the server, and
+/// `scheme` the scheme of its URL. The user needs no right except for `HELLO`, with which every
+/// RESP3 connection begins.
 ///
-/// # Errors
-/// It is another kind of server; the error names the right URL if the server tells it.
+/// # Errors The server is a replica or a Sentinel. The error names the right URL if the server
+/// tells it.
 pub async fn must_accept_writes(conn: &mut impl ConnectionLike, here: &str, scheme: &str) -> RedisResult<()> {
     let about: HashMap<String, Value> = redis::cmd("HELLO").query_async(conn).await?;
     if is(&about, "mode", "sentinel") {
@@ -60,12 +62,12 @@ pub async fn must_accept_writes(conn: &mut impl ConnectionLike, here: &str, sche
 /// Checks that a server is no Sentinel.
 ///
 /// # Errors
-/// It is a Sentinel; the error names the right URL.
+/// The server is a Sentinel. The error names the right URL.
 pub(super) async fn must_be_no_sentinel(conn: &mut impl ConnectionLike, here: &str, scheme: &str) -> RedisResult<()> {
     let about: RedisResult<HashMap<String, Value>> = redis::cmd("HELLO").query_async(conn).await;
     match about {
         Ok(about) if is(&about, "mode", "sentinel") => Err(sentinel(conn, here, scheme).await),
-        // A proxy may not know HELLO.
+        // A proxy in front of Redis may not know HELLO. Such an error is ignored.
         Err(error) if error.code().is_none() => Err(error),
         _ => Ok(()),
     }
@@ -89,8 +91,8 @@ async fn master(conn: &mut impl ConnectionLike, scheme: &str) -> String {
     }
 }
 
-/// Adds the right URL to the error of a call, if the server is a replica or a Sentinel. `here`: the
-/// address of the server; `scheme`: the scheme of its URL.
+/// Adds the right URL to the error of a call, if the server is a replica or a Sentinel. `here` is
+/// the address of the server, and `scheme` the scheme of its URL.
 pub async fn elsewhere(conn: &mut impl ConnectionLike, error: RedisError, here: &str, scheme: &str) -> RedisError {
     let is_replica = error.code() == Some("READONLY") || error.to_string().contains("READONLY");
     if is_replica {

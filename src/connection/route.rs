@@ -1,8 +1,8 @@
 //! The way to Redis: makes connections to a [`Server`].
 //!
-//! With Sentinels, each connection leads to the master that a majority of them names. If they name
-//! another one later, all connections to the master before are closed. A master of an epoch lower
-//! than the highest one seen is refused: it was replaced, and its writes will be lost.
+//! With Sentinels, each connection leads to the master that a majority of them names. If they later
+//! name another master, all connections to the former master are closed. A master whose epoch is
+//! lower than the highest epoch seen is refused: it was replaced, and its writes will be lost.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,13 +28,13 @@ use super::url::{self, Place, tcp_settings};
 /// The reason why a [`Server`] cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RouteError {
-    /// The URL is invalid. The reason repeats no part of it.
+    /// The URL is invalid. The reason repeats no part of the URL.
     Url(String),
     /// The settings of TLS cannot be used.
     Tls(String),
 }
 
-/// Makes connections. All clones share the highest epoch and the open connections.
+/// Makes connections. All clones share the highest epoch seen and the list of open connections.
 #[derive(Clone)]
 pub struct Route(Arc<Inner>);
 
@@ -50,17 +50,17 @@ struct Inner {
     met: Mutex<Met>,
     /// Notified when the Sentinels name another master.
     changed: Notify,
-    /// The last time at which the Sentinels were asked because a connection was in use.
+    /// Last time at which `ask_while_used` has asked the Sentinels.
     asked: Mutex<Option<Instant>>,
 }
 
-/// The longest wait for the reply to a TLS handshake.
+/// Longest wait for the reply to a TLS handshake.
 #[cfg(feature = "tls")]
 const HANDSHAKE: Duration = Duration::from_secs(3);
-/// The largest file with a password or with certificates, in bytes.
+/// Largest size, in bytes, of a file with a password or with certificates.
 pub(super) const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// The interval at which a connection in use has the Sentinels asked.
+/// Interval at which the Sentinels are asked while a connection is in use.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
 /// The master that the Sentinels named last, and the connections to it.
@@ -69,12 +69,12 @@ struct Met {
     /// The highest configuration epoch seen.
     epoch: u64,
     master: Option<Master>,
-    /// The connections to this master.
+    /// The open connections to this master.
     open: Vec<Weak<Driver>>,
 }
 
 impl Met {
-    /// Remembers a new connection, so that it can be closed.
+    /// Remembers a new connection, so that it can be closed when the Sentinels name another master.
     fn keep(&mut self, conn: &PatientConnection) {
         self.open.retain(|driver| driver.strong_count() > 0);
         self.open.push(Arc::downgrade(conn.driver()));
@@ -82,8 +82,8 @@ impl Met {
 }
 
 impl Route {
-    /// Reads the settings. Does not connect yet. `response_timeout`: the time without progress
-    /// after which a call is given up.
+    /// Reads the settings, but does not connect yet. `response_timeout` is the time without
+    /// progress after which a call is given up.
     ///
     /// # Errors
     /// [`RouteError`] for an invalid URL, or for TLS settings that cannot be used.
@@ -111,7 +111,7 @@ impl Route {
         })))
     }
 
-    /// Returns the address, without user and password.
+    /// Returns the address without user and password.
     pub fn address(&self) -> String {
         match &self.0.place {
             Place::Address(address) => address.to_string(),
@@ -127,11 +127,11 @@ impl Route {
         self.0.settings.db()
     }
 
-    /// Connects and authenticates, within `connect_timeout`. Later calls time out after `patience`
-    /// without progress.
+    /// Connects and authenticates, within `connect_timeout`. Later calls time out after the time
+    /// `patience` without progress.
     ///
     /// # Errors
-    /// The error of the attempt; a timeout after `connect_timeout`.
+    /// The error of the attempt, or a timeout after `connect_timeout`.
     pub async fn open(
         &self,
         protocol: ProtocolVersion,
@@ -157,7 +157,8 @@ impl Route {
                 role::must_be_master(&mut conn).await?;
                 RedisResult::Ok(conn)
             };
-            // A master that is gone does not reply, and the attempt would take its whole time.
+            // A master that is gone does not reply, so the attempt would take all of its time. It
+            // is given up as soon as the Sentinels name another master.
             let conn = match select(pin!(attempt), pin!(self.until_replaced(epoch, &master))).await {
                 Either::Left((conn, _)) => conn?,
                 Either::Right(((), _)) => return Err(replaced()),
@@ -172,10 +173,11 @@ impl Route {
         timeout(connect_timeout, attempt).await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
     }
 
-    /// Connects as [`open`](Self::open), to a server that may be a replica. Refuses a Sentinel.
+    /// Connects like [`open`](Self::open), but the server may be a replica. A Sentinel is refused.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open), and the right URL if the server is a Sentinel.
+    /// The errors of [`open`](Self::open). If the server is a Sentinel, the error names the right
+    /// URL.
     pub async fn open_to_read(
         &self,
         protocol: ProtocolVersion,
@@ -188,12 +190,12 @@ impl Route {
         Ok(conn)
     }
 
-    /// Asks the Sentinels, if there are any, and closes all connections if they name another
-    /// master.
+    /// Asks the Sentinels, if the server is given by Sentinels. If they name another master, closes
+    /// all connections to the former one.
     ///
     /// # Errors
-    /// No majority of the Sentinels agrees, or they name a master that was replaced. Connections
-    /// stay as they are then.
+    /// No majority of the Sentinels agrees, or they name a master that was already replaced. After
+    /// an error, connections stay as they are.
     pub async fn ask_again(&self) -> RedisResult<()> {
         match &self.0.place {
             Place::Sentinels(sentinels) => self.ask(sentinels).await.map(|_| ()),
@@ -201,13 +203,14 @@ impl Route {
         }
     }
 
-    /// Returns whether Sentinels name the master.
+    /// Returns whether the server is given by Sentinels.
     pub fn has_sentinels(&self) -> bool {
         matches!(self.0.place, Place::Sentinels(_))
     }
 
     /// Asks the Sentinels in the background, if there are any, at most every 5 s. Emitters call
-    /// this at each use. An unused connection asks nobody.
+    /// this at each use of their connection. As long as a connection is not used, the Sentinels are
+    /// not asked.
     pub fn ask_while_used(&self) {
         if !matches!(self.0.place, Place::Sentinels(_)) {
             return;
@@ -217,17 +220,17 @@ impl Route {
         if asked.is_none_or(|at| now - at >= ASK_EVERY) {
             *asked = Some(now);
             let route = self.clone();
-            // If no majority replies, the connection stays.
+            // If no majority of the Sentinels replies, the connection stays.
             tokio::spawn(async move { drop(route.ask_again().await) });
         }
     }
 
-    /// Returns whether there is more than a plain connection: TLS, Sentinels, or a password file.
+    /// Returns whether connections need more than plain TCP: TLS, Sentinels, or a password file.
     pub fn is_more_than_tcp(&self) -> bool {
         matches!(self.0.place, Place::Sentinels(_)) || self.scheme() == "rediss" || self.0.password_file.is_some()
     }
 
-    /// Returns whether the address is on this machine.
+    /// Returns whether the address of the server is on this machine.
     pub fn is_local(&self) -> bool {
         match &self.0.place {
             Place::Address(ConnectionAddr::Tcp(host, _)) => {
@@ -238,7 +241,7 @@ impl Route {
         }
     }
 
-    /// Returns the scheme of URLs of single servers.
+    /// Returns the scheme for the URL of a single server.
     pub fn scheme(&self) -> &'static str {
         #[cfg(feature = "tls")]
         if self.0.tls.is_some() {
@@ -247,7 +250,7 @@ impl Route {
         "redis"
     }
 
-    /// Closes all connections but this one.
+    /// Closes all connections except this one.
     pub fn close_all_but(&self, conn: &PatientConnection) {
         self.met().open.retain(|driver| {
             let Some(other) = driver.upgrade() else { return false };
@@ -344,12 +347,14 @@ fn replaced() -> RedisError {
     io::Error::new(io::ErrorKind::NotConnected, "the master was replaced during the attempt to connect").into()
 }
 
-/// Sets the password in the file, which may have changed since the last connection.
+/// Sets the password from the file. The file is read for each connection, because it may have
+/// changed.
 async fn with_password(settings: RedisConnectionInfo, file: Option<&Path>) -> RedisResult<RedisConnectionInfo> {
     let Some(path) = file.map(Path::to_owned) else { return Ok(settings) };
     let read = tokio::task::spawn_blocking(move || {
         read_file(&path).map_err(|error| {
-            // A file that is being replaced may be absent for a moment.
+            // The file may be absent for a moment while it is being replaced. So the error counts
+            // as a missing connection, not as a wrong setting.
             io::Error::new(io::ErrorKind::NotConnected, format!("the password in {} cannot be read: {error}", path.display()))
         })
     });
@@ -357,8 +362,8 @@ async fn with_password(settings: RedisConnectionInfo, file: Option<&Path>) -> Re
     Ok(settings.set_password(text.trim_end_matches(['\r', '\n'])))
 }
 
-/// Reads a file of bounded size. Refuses a FIFO, because a FIFO would block, and would have nothing
-/// to read at the next connection.
+/// Reads a file of bounded size. Refuses a FIFO: reading it would block, and the next connection
+/// would find it empty.
 pub(super) fn read_file(path: &Path) -> io::Result<String> {
     let about = std::fs::metadata(path)?;
     if !about.is_file() {

@@ -1,7 +1,7 @@
-//! Sentinels: which server is the master of a service.
+//! Sentinels: they know which server is the master of a service.
 //!
-//! One Sentinel alone may be cut off and still name a master that was replaced. So a majority of
-//! the Sentinels in the URL must name the same address.
+//! A single Sentinel may be cut off from the others and still name a master that was replaced. So a
+//! majority of the Sentinels in the URL must name the same address.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,19 +16,19 @@ use tokio::time::timeout;
 use super::PatientConnection;
 use super::errors::told;
 
-/// The longest wait for the reply of one Sentinel, with the time to connect.
+/// Longest wait for the reply of one Sentinel, including the time to connect.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The Sentinels of a service.
 #[derive(Debug, Clone)]
 pub(super) struct Sentinels {
-    /// Hosts and ports.
+    /// Host and port of each Sentinel.
     pub(super) hosts: Vec<(String, u16)>,
     /// The name under which the Sentinels know the master.
     pub(super) service: String,
 }
 
-/// The master that the Sentinels name.
+/// Address of the master that the Sentinels name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Master {
     pub(super) host: String,
@@ -37,16 +37,16 @@ pub(super) struct Master {
 
 /// The reply of one Sentinel.
 enum Told {
-    /// Its configuration epoch, which grows with each failover, and its master.
+    /// The configuration epoch of the service, which grows with each failover, and the master.
     Master(u64, Master),
-    /// It knows no such service.
+    /// The Sentinel does not know the service.
     Unknown(String),
     Failed(String),
 }
 
 impl Sentinels {
-    /// Returns the master that a majority names, with the highest epoch among that majority.
-    /// `connect` opens a connection to one Sentinel.
+    /// Returns the master that a majority of the Sentinels names, with the highest epoch that this
+    /// majority returns. `connect` opens a connection to one Sentinel.
     pub(super) async fn master<C, F>(&self, connect: C) -> RedisResult<(u64, Master)>
     where
         C: Fn(String, u16) -> F,
@@ -95,9 +95,9 @@ impl Sentinels {
             Ok(conn) => conn,
             Err(error) => return failed(&error),
         };
-        // Asks for the epoch first. If a failover ends between the two replies, the new address
-        // comes with an epoch that is too low. In the other order, the old master would come with
-        // the new epoch.
+        // The epoch is asked for before the address. If a failover ends between the two replies,
+        // the new address comes with the old epoch, which is too low. In the reverse order, the old
+        // address would come with the new epoch.
         let mut about = redis::cmd("SENTINEL");
         about.arg("MASTER").arg(&self.service);
         let about: RedisResult<HashMap<String, String>> = about.query_async(&mut conn).await;

@@ -1,4 +1,5 @@
-//! The Redis to use: a URL, and files with the secrets and certificates that a URL should not have.
+//! The Redis to use: a URL, and files with secrets and certificates, because these should not be in
+//! a URL.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 /// | `redis-sentinel://[user:password@]host[:port],host[:port]…/SERVICE[/db]` | the master that a majority of these Sentinels names; default port 26379 |
 /// | `rediss-sentinel://…` | the same, over TLS, to the Sentinels, too (feature `tls`) |
 ///
-/// Files are read again for each connection. So a new password or certificate needs no restart.
+/// The files are read again for each connection. So a new password or certificate needs no restart.
 ///
 /// # Example
 ///
@@ -45,7 +46,7 @@ impl Server {
         Self { url: url.into(), ..Self::default() }
     }
 
-    /// Sets the file with the password of the master, in place of the one in the URL. A line end
+    /// Sets the file with the password of the master. It replaces a password in the URL. A line end
     /// after the password is not part of it.
     #[must_use]
     pub fn password_file(mut self, path: impl Into<PathBuf>) -> Self {
@@ -54,7 +55,7 @@ impl Server {
     }
 
     /// Sets the user for the Sentinels. Default: Redis' user `default`. User and password in the
-    /// URL are those of the master.
+    /// URL are only for the master.
     #[must_use]
     pub fn sentinel_user(mut self, user: impl Into<String>) -> Self {
         self.sentinel_user = Some(user.into());
@@ -68,8 +69,8 @@ impl Server {
         self
     }
 
-    /// Sets the file with the certificates of the authorities that the server's certificate may
-    /// come from, in PEM. Default: those of the system.
+    /// Sets the file with certificates of authorities, in PEM. The server's certificate must come
+    /// from one of them. Default: the authorities of the system.
     #[must_use]
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.ca_file = Some(path.into());
@@ -110,7 +111,7 @@ impl From<&Self> for Server {
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The URL may contain a password.
+        // The URL is left out, because it may contain a password.
         f.debug_struct("Server").finish_non_exhaustive()
     }
 }

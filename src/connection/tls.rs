@@ -1,8 +1,8 @@
-//! TLS, with rustls: to Redis and its Sentinels, and to the receivers of events.
+//! TLS, with rustls. It is used for Redis and its Sentinels, and for the receivers of events.
 //!
 //! The process chooses the provider of cryptography, for example with
-//! `rustls::crypto::ring::default_provider().install_default()`. For receivers of events, ring is
-//! the default. Certificates are always verified.
+//! `rustls::crypto::ring::default_provider().install_default()`. Without a choice, connections to
+//! receivers of events use ring. Certificates are always verified.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    /// Reads the files once, so that a mistake is found before the first connection.
+    /// Reads the files once, so that a mistake in them is found before the first connection.
     pub(super) fn new(server: &Server) -> Result<Self, String> {
         let tls = Self { ca_file: server.ca_file.clone(), identity: server.identity.clone() };
         tls.config().map(|_| tls)
@@ -75,11 +75,11 @@ fn builder(provider: &Arc<CryptoProvider>) -> Result<ConfigBuilder<ClientConfig,
     builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())
 }
 
-/// Returns the settings of TLS to HTTP servers, with HTTP/2 if they offer it. `is_needed`: whether a
-/// system without authorities is an error. `option`: the option that names a file with authorities.
+/// Returns the settings of TLS to HTTP servers, with HTTP/2 if the server offers it. `is_needed`
+/// says whether it is an error if the system has no authorities. `option` is the name of the option
+/// for a file with authorities; error texts use it.
 ///
-/// # Errors
-/// The text says which file cannot be used, or that the system has no authorities.
+/// # Errors The text says which file cannot be used, or that the system has no authorities.
 #[cfg(feature = "http")]
 pub fn https(ca_file: Option<&Path>, is_needed: bool, option: &str) -> Result<ClientConfig, String> {
     let provider = CryptoProvider::get_default().map_or_else(|| Arc::new(rustls::crypto::ring::default_provider()), Arc::clone);
@@ -101,8 +101,8 @@ fn roots_in(path: &Path) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// Returns the authorities of the system. They are read once in a process. `option`: the option
-/// that names a file with authorities.
+/// Returns the authorities of the system. They are read once per process. `option` is the name of
+/// the option for a file with authorities; error texts use it.
 fn system_roots(option: &str) -> Result<Arc<RootCertStore>, String> {
     static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     let roots = ROOTS.get_or_init(|| {
@@ -128,7 +128,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 mod tests {
     use super::*;
 
-    /// No test of this program installs a provider.
+    /// The test needs a process without a provider. No test of this program installs one.
     #[test]
     fn a_process_without_a_provider_is_told() {
         let error = Tls::new(&Server::new("rediss://host")).map(|_| ()).expect_err("no provider");

@@ -1,5 +1,5 @@
-//! Redis URLs and the settings of their sockets. No error repeats a URL, because it may have a
-//! password.
+//! Redis URLs and the settings of their sockets. No error repeats a URL, because a URL may contain
+//! a password.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnec
 
 use super::sentinel::Sentinels;
 
-/// The time without traffic after which a vanished peer is probed, and the interval of the probes.
+/// Time without traffic after which a peer is probed, to find out whether it is gone. Also the
+/// interval of these probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// The URL is invalid.
@@ -22,7 +23,7 @@ pub struct UrlError {
     pub reason: String,
 }
 
-/// A URL that was read.
+/// The parts of a URL that was read.
 pub(super) struct Parsed {
     pub(super) place: Place,
     /// User, password and database.
@@ -92,8 +93,8 @@ fn sentinels(rest: &str, with_tls: bool) -> Result<Parsed, UrlError> {
     Ok(Parsed { place: Place::Sentinels(Sentinels { hosts: found, service: service.to_owned() }), settings, with_tls })
 }
 
-/// Checks that a password is percent-encoded. With a raw `/`, `?` or `#` in the password, the part
-/// before would count as a host name and appear in errors.
+/// Checks that a password is percent-encoded. If a password contains a raw `/`, `?` or `#`, the
+/// part before that character would count as a host name and appear in errors.
 fn check_path(rest: &str) -> Result<(), UrlError> {
     let path = rest.find(['/', '?', '#']).map_or("", |at| &rest[at..]);
     if path.contains('@') {
@@ -103,7 +104,8 @@ fn check_path(rest: &str) -> Result<(), UrlError> {
     Ok(())
 }
 
-/// Reads the URL of a server without TLS, a host with or without a port, or the path of a socket.
+/// Reads a URL of a server without TLS. The text may also be a host with or without a port, or the
+/// path of a socket.
 ///
 /// # Errors
 /// [`UrlError`] with a reason that repeats no part of the URL.
@@ -121,13 +123,13 @@ pub fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
     {
         check_path(rest)?;
     }
-    // The error's own text may repeat parts of the URL, and with them the password. So only its
-    // category is used.
+    // The text of the error may repeat parts of the URL, including the password. So only the
+    // category of the error is used.
     url.into_connection_info().map_err(|error: RedisError| UrlError { reason: error.category().to_owned() })
 }
 
-/// Returns settings for a socket that sends written bytes at once and notices a dead peer. If bytes
-/// stay unacknowledged, it notices after twice the response timeout.
+/// Returns settings for a socket. The socket sends written bytes at once and notices a dead peer.
+/// If bytes stay unacknowledged, it notices this after twice the response timeout.
 pub fn tcp_settings(response_timeout: Duration) -> TcpSettings {
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
     let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);

@@ -1,7 +1,8 @@
-//! The wait for replicas: `WAIT`, or `WAITAOF` if writes must also be on the master's disk.
+//! The wait for replicas: `WAIT`, or `WAITAOF` if writes must be on the master's disk, too.
 //!
-//! `WAIT` counts the replicas that have all writes of its own connection up to the last one. On a
-//! connection without writes it replies at once, and proves nothing about earlier writes.
+//! `WAIT` counts the replicas that have all writes that its own connection has made so far. On a
+//! connection without writes it returns at once, and proves nothing about writes of other
+//! connections.
 
 use std::fmt;
 use std::io;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, RedisResult};
 
-/// The number of replicas that must have a write, and how long to wait for them.
+/// The number of replicas that must have a write, and the longest wait for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
     replicas: u32,
@@ -19,14 +20,14 @@ pub struct Wait {
     local: bool,
 }
 
-/// Too few replicas had the write when the time was over.
+/// The error that too few replicas had the write when the time was over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooFew {
-    /// The number of replicas that have it.
+    /// Number of replicas that have the write.
     pub reached: u64,
-    /// The number of replicas that must have it.
+    /// Number of replicas that should have the write.
     pub wanted: u32,
-    /// Whether it is not on the master's disk, but should be.
+    /// True if the write should be on the master's disk, but is not.
     pub not_local: bool,
 }
 
@@ -40,12 +41,12 @@ impl fmt::Display for TooFew {
 impl Wait {
     /// Returns `None` if there is nothing to wait for.
     pub fn new(replicas: u32, timeout: Duration, local: bool) -> Option<Self> {
-        // A timeout of 0 would wait for ever.
+        // A timeout of 0 would wait for ever, so it is raised to 1 ms.
         let timeout = timeout.clamp(Duration::from_millis(1), Duration::from_secs(60));
         (replicas > 0 || local).then_some(Self { replicas, timeout, local })
     }
 
-    /// Returns the longest time that Redis takes to reply.
+    /// Returns the longest time for which Redis waits before it replies.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -59,7 +60,7 @@ impl Wait {
         }
     }
 
-    /// Checks that the server can wait like this.
+    /// Checks that the server supports this wait.
     ///
     /// # Errors
     /// The server does not know the command, the user may not use it, or the server has no
@@ -75,11 +76,10 @@ impl Wait {
         }
     }
 
-    /// Waits until enough replicas have all that this connection has written, or until the time is
-    /// over.
+    /// Waits until enough replicas have all writes of this connection, or until the time is over.
     ///
     /// # Errors
-    /// The connection failed, or the server knows no such command.
+    /// The connection failed, or the server does not know the command.
     pub async fn run(&self, conn: &mut impl ConnectionLike) -> RedisResult<Result<(), TooFew>> {
         let (local, reached) = if self.local {
             let (local, replicas): (u64, u64) = self.cmd().query_async(conn).await?;

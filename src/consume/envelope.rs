@@ -8,16 +8,16 @@ use serde_json::value::RawValue;
 
 use super::{NumbersError, check_numbers};
 
-/// An envelope, borrowed from the bytes it was parsed from. Its numbers are valid: `1 <= id < 2^53`
-/// and `prev < id`.
+/// An envelope. It borrows from the bytes from which it was parsed. Its numbers are valid:
+/// `1 <= id < 2^53` and `prev < id`.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Envelope<'a> {
     /// The event's id.
     pub id: u64,
-    /// The id of the object's preceding delivered event; 0 if there was none.
+    /// The id of the object's event that was delivered last before this one; 0 if there is none.
     pub prev: u64,
-    /// The name of the object; borrowed unless the JSON has escapes.
+    /// The name of the object. It is borrowed unless the JSON has escapes.
     pub object: Cow<'a, str>,
     /// The event as JSON, byte for byte. `serde_json::from_str(envelope.event.get())` decodes it.
     pub event: &'a RawValue,
@@ -27,8 +27,8 @@ pub struct Envelope<'a> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvelopeError {
-    /// The bytes are not one JSON object, or a member has the wrong type: `id` and `prev` are whole
-    /// numbers from 0, `object` is a string.
+    /// The bytes are not one JSON object, or a member has the wrong type. `id` and `prev` must be
+    /// whole numbers that are not negative; `object` must be a string.
     #[error("not an envelope: {0}")]
     Json(#[source] serde_json::Error),
     /// A member is absent.
@@ -40,9 +40,9 @@ pub enum EnvelopeError {
 }
 
 impl<'a> Envelope<'a> {
-    /// Parses one envelope. White space around it, such as a line end, is allowed. Unknown members
-    /// are ignored. If a member occurs twice, the last one counts, as in the JSON parsers of most
-    /// languages. Copies nothing, unless `object` has escapes.
+    /// Parses one envelope. White space around the envelope, such as a line end, is allowed.
+    /// Unknown members are ignored. If a member occurs twice, the last one counts, as in the JSON
+    /// parsers of most languages. The call copies no bytes, unless `object` has escapes.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, EnvelopeError> {
         let members: Members<'a> = serde_json::from_slice(bytes).map_err(EnvelopeError::Json)?;
         let id = members.id.ok_or(EnvelopeError::Missing("id"))?;
@@ -54,8 +54,8 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// The members found so far. Written by hand instead of derived: consumers use the light part of
-/// the crate, which compiles no proc macro of serde.
+/// The members found so far. The parser is written by hand, not derived, because a consumer may use
+/// the crate without the worker. In this form the crate compiles no proc macro of serde.
 #[derive(Default)]
 struct Members<'a> {
     id: Option<u64>,
@@ -96,7 +96,7 @@ impl<'de> Visitor<'de> for MembersVisitor {
     }
 }
 
-/// The name of a member, with or without escapes.
+/// The name of a member. In the JSON it may be written with or without escapes.
 enum Member {
     Id,
     Prev,
@@ -131,7 +131,7 @@ impl Visitor<'_> for MemberVisitor {
     }
 }
 
-/// A string, borrowed if it has no escapes. (`Cow` itself always copies.)
+/// A string that is borrowed if it has no escapes. (`Cow` itself always copies.)
 struct Text<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {

@@ -1,27 +1,27 @@
-//! The gate: the receiver's rule with a store that records the last id applied for each object.
+//! The gate applies the receiver's rule. Its store records the last id applied for each object.
 //!
-//! The gate has no events and applies none: it returns a verdict, and records applied events. The
-//! effect of a crash depends on the store, see [`GateStore`].
+//! The gate does not apply events itself: it returns a verdict on an event, and later records that
+//! the event was applied. What a crash does in between depends on the store: see [`GateStore`].
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 
 use super::{NumbersError, Verdict, check_numbers, judge};
 
-/// The first event that a consumer accepts of an object unknown to its store.
+/// Decides which event a consumer accepts first, for an object that its store does not know yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Start {
-    /// The object's first event; any other event is early until that one has come. For a consumer
-    /// that runs from the beginning.
+    /// The object's very first event, with `prev` 0. Any other event is early until that one has
+    /// come. Suits a consumer that runs from the beginning.
     #[default]
     Origin,
-    /// The first event that comes; its `prev` counts as applied. For a consumer that joins late, or
-    /// whose memory ends with its process.
+    /// The event that comes first. Its `prev` counts as applied. Suits a consumer that joins late,
+    /// or whose memory ends with its process.
     FirstSeen,
 }
 
 impl Start {
-    /// Returns the initial `last` of an object, given the `prev` of the first event that comes.
+    /// Returns the initial `last` of an object. `prev` belongs to the event that comes first.
     pub fn last(self, prev: u64) -> u64 {
         match self {
             Self::Origin => 0,
@@ -30,34 +30,35 @@ impl Start {
     }
 }
 
-/// A store that keeps `last`, the highest id applied, for each object.
+/// A store that has `last` for each object: the highest id applied.
 ///
-/// To apply each event exactly once, keep `last` in the same place as the effect, and change both
-/// in one transaction. The store then borrows the transaction, and each transaction has its own
-/// gate:
+/// To apply each event exactly once, keep `last` in the same database as the effect, and change
+/// both in one transaction. The store then borrows the transaction, and each transaction has its
+/// own gate:
 ///
 /// - **Postgres**, table `gate (object text primary key, last bigint not null)`; `last`: `INSERT
 ///   INTO gate VALUES ($1, $2) ON CONFLICT DO NOTHING`, then `SELECT last FROM gate WHERE object =
 ///   $1 FOR UPDATE`; `advance`: `UPDATE gate SET last = $3 WHERE object = $1 AND last >= $2 AND
-///   last < $3`, and whether a row changed. The consumer's own writes go between the two, its
-///   COMMIT after them.
+///   last < $3`, and return whether a row has changed. The consumer's own writes go between the
+///   call of `last` and the call of `advance`, and its COMMIT after both.
 /// - **Redis**: `last`: `SET KEY first NX GET`, and nil means `first`; `advance`: a script with the
-///   same condition.
+///   condition `prev <= last < id`.
 ///
-/// If the store is apart from the effect, a crash between the two makes an event apply again.
+/// If `last` is stored apart from the effect, a crash between the two writes makes an event apply
+/// again.
 ///
 /// Cancellation: both calls may be dropped at any await if the store allows that. The gate itself
-/// has no state between them.
+/// has no state between the two calls.
 pub trait GateStore: Send {
     /// The error of the store.
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// Returns the object's `last`. If there is none yet, records and returns `first`, in one
-    /// atomic step.
+    /// Returns the object's `last`. If the object has no `last` yet, records `first` and returns
+    /// it, in one atomic step.
     fn last(&mut self, object: &str, first: u64) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 
     /// Sets the object's `last` to `id` if `prev <= last < id`, in one atomic step. Returns whether
-    /// it was set.
+    /// `last` was set.
     fn advance(&mut self, object: &str, prev: u64, id: u64) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 }
 
@@ -73,8 +74,8 @@ impl<S: GateStore> GateStore for &mut S {
     }
 }
 
-/// A store in memory: about 100 bytes and the name for each object, until the store is dropped. It
-/// never fails and never waits.
+/// A store in memory. It takes about 100 bytes and the name for each object, until the store is
+/// dropped. It never fails and never waits.
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
     last: HashMap<Box<str>, u64>,
@@ -114,7 +115,7 @@ impl GateStore for Memory {
     }
 }
 
-/// The reason why the gate has no verdict, or cannot record an event.
+/// The reason why the gate returns no verdict, or cannot record an event.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GateError<E: std::error::Error + 'static> {
@@ -124,8 +125,8 @@ pub enum GateError<E: std::error::Error + 'static> {
     /// The store failed.
     #[error("the gate's store failed: {0}")]
     Store(#[source] E),
-    /// The event is not the next one any more: another consumer with the same store was faster, or
-    /// the verdict was not `Apply`.
+    /// The event is not the object's next event any more, because another consumer with the same
+    /// store was faster. Or the verdict on the event was not `Apply`.
     #[error("event {id} of {object} cannot be recorded: it is not the next one any more; undo its effect and check it again")]
     Overtaken {
         /// The event's object.
@@ -135,7 +136,7 @@ pub enum GateError<E: std::error::Error + 'static> {
     },
 }
 
-/// Lets the events of each object through in order, once each.
+/// Lets the events of each object pass in order, each event once.
 ///
 /// ```
 /// use seriatim::consume::{Gate, Start, Verdict};
@@ -176,28 +177,29 @@ impl<S: GateStore> Gate<S> {
         &self.store
     }
 
-    /// Returns the verdict on an event. Writes nothing except the initial `last` of an unknown
-    /// object, so it may be called again.
+    /// Returns the verdict on an event. The call may be repeated: it writes nothing, except the
+    /// initial `last` of an unknown object.
     ///
-    /// Cancellation safe.
+    /// Cancellation: the future may be dropped at any await.
     ///
     /// # Errors
     /// [`GateError::Numbers`] and [`GateError::Store`].
     pub async fn check(&mut self, object: &str, id: u64, prev: u64) -> Result<Verdict, GateError<S::Error>> {
-        // Invalid numbers must not reach the store, because they could become the object's initial
-        // `last`.
+        // Invalid numbers must not reach the store, because `prev` could become the object's
+        // initial `last`.
         check_numbers(id, prev)?;
         let last = self.store.last(object, self.start.last(prev)).await.map_err(GateError::Store)?;
         Ok(judge(last, id, prev)?)
     }
 
-    /// Records that the event was applied, after [`Verdict::Apply`].
+    /// Records that the event was applied. Call it after the verdict [`Verdict::Apply`].
     ///
-    /// Cancellation: if dropped early, the event may or may not be recorded; `check` returns which.
+    /// Cancellation: if the future is dropped, the event may or may not be recorded. `check` shows
+    /// whether it is.
     ///
     /// # Errors
-    /// [`GateError`] if the event is not the next one any more, its numbers are invalid, or the
-    /// store failed.
+    /// [`GateError`] if the event is not the next one any more, if its numbers are invalid, or if
+    /// the store fails.
     pub async fn applied(&mut self, object: &str, id: u64, prev: u64) -> Result<(), GateError<S::Error>> {
         check_numbers(id, prev)?;
         if self.store.advance(object, prev, id).await.map_err(GateError::Store)? {

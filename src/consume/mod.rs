@@ -1,16 +1,16 @@
-//! The receiving side: envelopes, and the receiver's rule. With two numbers a consumer decides
-//! whether an event is next.
+//! For receivers of events: envelopes, and the receiver's rule. With `id` and `prev` a consumer
+//! decides alone whether an event is next.
 //!
 //! - [`Envelope`]: a parsed line of a sink
 //! - [`judge`]: the rule itself
 //! - [`Gate`]: the rule with a store that records the last id applied for each object
 //!
-//! The rule holds through resends, dead letters, gaps between ids, and late sends of a worker that
-//! lost its lease. Each object's events pass once each, in the order in which they were emitted;
-//! only dead letters and events completed with errors are left out.
+//! The rule works in spite of resends, dead letters, gaps between ids, and late sends of a worker
+//! that has lost its lease. It lets each event of an object pass once, in the order in which the
+//! events were emitted. Only dead letters and events completed with errors are left out.
 //!
-//! If the consumer dies between applying an event and recording it, the event is applied again.
-//! Only a store that does both in one transaction prevents that.
+//! If the consumer dies after it has applied an event and before it has recorded the event, the
+//! event is applied again. To prevent this, a store must apply and record in one transaction.
 
 mod envelope;
 mod gate;
@@ -23,13 +23,14 @@ pub use crate::event::ID_END;
 /// The verdict on an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// The object's next event: apply it, then record it.
+    /// This is the object's next event. Apply it, then record it.
     Apply,
-    /// This event, or a later one of the object, was applied before: drop it and acknowledge it.
+    /// This event, or a later event of the object, was applied before. Drop this event and
+    /// acknowledge it.
     Duplicate,
-    /// An earlier event is still to come: do not apply this one now, and do not lose it. Either let
-    /// it be delivered again later (do not acknowledge it), or keep it and judge it again after the
-    /// object's next event was applied.
+    /// An earlier event of the object is still to come. Do not apply this event now, and do not
+    /// lose it. Either do not acknowledge it, so that it is delivered again later. Or keep it, and
+    /// judge it again when the object's next event was applied.
     Early,
 }
 
@@ -48,12 +49,12 @@ pub enum NumbersError {
     PrevNotBelow {
         /// The event's id.
         id: u64,
-        /// The id of the preceding event, as the event states.
+        /// The `prev` that the event states.
         prev: u64,
     },
 }
 
-/// Checks that the numbers can be an event's: `1 <= id < 2^53` and `prev < id`.
+/// Checks that the numbers can be `id` and `prev` of an event: `1 <= id < 2^53` and `prev < id`.
 ///
 /// # Errors
 /// [`NumbersError`] with the first broken condition.
@@ -71,10 +72,11 @@ pub fn check_numbers(id: u64, prev: u64) -> Result<(), NumbersError> {
 }
 
 /// Returns the verdict of the receiver's rule: apply if `prev <= last < id`; duplicate if `id <=
-/// last`; early if `prev > last`. `last` is the highest id applied for the object, or 0.
+/// last`; early if `prev > last`. `last` is the highest id applied for the object; 0 if no event
+/// was applied.
 ///
 /// # Errors
-/// [`NumbersError`] if the id and `prev` are invalid.
+/// [`NumbersError`] if `id` and `prev` are invalid.
 pub fn judge(last: u64, id: u64, prev: u64) -> Result<Verdict, NumbersError> {
     check_numbers(id, prev)?;
     Ok(if id <= last {

@@ -1,4 +1,5 @@
-//! Actions of operators on dead letters, held objects and rules: about the last thousand.
+//! The recorded actions of operators, e.g. on dead letters, held objects, rules and cron jobs.
+//! Redis keeps about the last thousand.
 
 use redis::{RedisResult, Value};
 use serde::ser::SerializeMap as _;
@@ -7,7 +8,8 @@ use serde::{Serialize, Serializer};
 use super::{Control, ControlError, Cursor, RowId, reply};
 use crate::escape;
 
-/// Maximum number of actions per call. It is small because a dropped event is part of its action.
+/// Maximum number of actions that one call reads. The number is small because the record of a drop
+/// contains the dropped event.
 pub const PER_CALL_MAX: usize = 32;
 
 /// One action.
@@ -15,8 +17,8 @@ pub const PER_CALL_MAX: usize = 32;
 /// An action serializes as
 /// `{"action_id":"1700-0","at_ms":1700,"action":"drop","who":"ada@host","why":"…","object":"work:1","id":12,"dead_id":"1690-0","error":"…",
 /// "event":{…}}`.
-/// The event of a drop has the form of a [dead letter](super::DeadLetter)'s event. Without an
-/// event, `"event"` is `null`. `event_bytes` is present only if the event is cut.
+/// The event of a `drop` has the same form as the event of a [dead letter](super::DeadLetter). If
+/// an action has no event, `"event"` is `null`. `event_bytes` is present only if the event is cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Action {
@@ -24,26 +26,27 @@ pub struct Action {
     pub action_id: RowId,
     /// Time of the action, ms since the epoch.
     pub at_ms: u64,
-    /// `retry`, `drop`, `release`, `skip`, `pause`, `resume`, `block`, `unblock`, `cron-set`,
-    /// `cron-remove`, `cron-pause`, `cron-resume` or `cron-run`.
+    /// `retry`, `drop`, `release`, `skip`, `pause`, `resume`, `block`, `unblock`, `limit-set`,
+    /// `limit-remove`, `cron-set`, `cron-remove`, `cron-pause`, `cron-resume` or `cron-run`.
     pub action: String,
-    /// Operator who did it.
+    /// Operator who performed the action.
     pub who: String,
     /// Reason given by the operator.
     pub why: String,
-    /// The object, or the selector of the rule.
+    /// The object, or the selector of the rule or limit.
     pub object: String,
     /// [Escaped](crate::escape::name) form of `object`, if it differs.
     pub object_escaped: Option<String>,
-    /// Id of the event; none if no event was in flight.
+    /// Id of the event; none if the action concerns no event, or one without an id.
     pub id: Option<u64>,
     /// Id of the dead letter that was retried or dropped, or that a skip created.
     pub dead_id: Option<RowId>,
     /// Name of the cron job that was changed or run, [escaped](crate::escape::name).
     pub cron: Option<String>,
-    /// Error with which the event had failed.
+    /// For a drop: the error of the dead letter. For a release or skip: the recorded reason of the
+    /// hold.
     pub error: Option<String>,
-    /// The dropped event, byte for byte. Only the first 8 KiB of a longer event.
+    /// The dropped event, byte for byte. If it is longer than 8 KiB, only its first 8 KiB.
     pub event: Option<Vec<u8>>,
     /// Length of the whole event in bytes, if only its beginning is kept.
     pub event_bytes: Option<u64>,
@@ -84,17 +87,17 @@ impl Serialize for Action {
 pub struct ActionPage {
     /// The actions, newest first.
     pub actions: Vec<Action>,
-    /// Cursor of the next page; none if there are no more.
+    /// Cursor of the next page; none after the last page.
     pub next: Option<Cursor>,
 }
 
 impl Control {
     /// Reads up to `count` actions (1 to [`PER_CALL_MAX`]), newest first. Begins after the position
-    /// `after`, or at the newest action without it. Only reads; may be called again.
+    /// `after`; without `after`, at the newest action. The call only reads, and may be repeated.
     ///
     /// # Errors
-    /// [`ControlError::Cursor`] for a cursor of another list. Other errors if Redis cannot be
-    /// asked, or if `operator.actions` is not a stream.
+    /// [`ControlError::Cursor`] if `after` is a cursor of another list. Other errors if Redis
+    /// cannot be asked, or if `operator.actions` is not a stream.
     pub async fn actions(&self, after: Option<&Cursor>, count: usize) -> Result<ActionPage, ControlError> {
         const WHAT: &str = "operator.actions";
         let count = count.clamp(1, PER_CALL_MAX);

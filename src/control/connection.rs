@@ -1,7 +1,8 @@
-//! The connection of a [`Control`](super::Control): its own, which reconnects after a loss, or one
-//! that the caller provides.
+//! The connection of a [`Control`](super::Control). It is either the handle's own connection, which
+//! reconnects after a loss, or a connection that the caller provides.
 //!
-//! No command is sent twice. If the process dies, a command already sent may still take effect.
+//! No command is sent twice. If the process dies, a command that was already sent may still take
+//! effect.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::connection::{PatientConnection, Route, RouteError, Server};
 /// Maximum wait for a connection, and for one reply.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A connection that can be cloned as a trait object.
+/// A connection of any type, as a trait object that can be cloned.
 trait Given: ConnectionLike + Send {
     fn another(&self) -> AnyConnection;
 }
@@ -56,21 +57,22 @@ impl ConnectionLike for AnyConnection {
     }
 }
 
-/// The handle's own connection, shared by its clones. After a loss, the next command reconnects.
+/// The handle's own connection, shared by all clones of the handle. After a loss, the next command
+/// reconnects.
 #[derive(Clone)]
 pub(super) struct Own(Arc<Shared>);
 
 struct Shared {
     route: Route,
     live: Mutex<Option<Live>>,
-    /// Lock of the one task that connects.
+    /// Lock of the task that connects. So only one task connects at a time.
     connecting: tokio::sync::Mutex<()>,
 }
 
 #[derive(Clone)]
 struct Live {
     connection: PatientConnection,
-    /// Identity of this connection, to compare it with a later one.
+    /// Identity of this connection. It shows whether a later connection is the same one.
     mark: Arc<()>,
 }
 
@@ -91,8 +93,8 @@ impl Own {
         Ok(Self(Arc::new(Shared { route, live: Mutex::default(), connecting: tokio::sync::Mutex::default() })))
     }
 
-    /// Returns the connection, or makes one if there is none. A caller waits at most [`PATIENCE`],
-    /// including attempts of other callers.
+    /// Returns the connection. If there is none, makes one. A caller waits at most [`PATIENCE`],
+    /// including the time in which other callers try to connect.
     async fn live(&self) -> RedisResult<Live> {
         if let Some(live) = self.usable() {
             self.0.route.ask_while_used();
@@ -114,10 +116,11 @@ impl Own {
         self.slot().as_ref().filter(|live| !live.connection.is_closed()).cloned()
     }
 
-    /// Drops the connection if this error has ended it. A reply that takes too long also ends it,
-    /// because the peer may be gone.
+    /// Drops the connection if this error shows that the connection is no longer usable. That
+    /// includes a timeout of a reply, because the peer may be gone.
     fn judge(&self, used: &Live, error: &RedisError) {
-        // A master that became a replica accepts no writes any more; another one may.
+        // A server that has become a replica refuses writes. The next connection may lead to the
+        // new master.
         let is_replica = error.code() == Some("READONLY");
         if !(is_replica || error.is_unrecoverable_error() || error.is_io_error() || error.is_timeout()) {
             return;
@@ -128,8 +131,8 @@ impl Own {
         }
     }
 
-    /// Locks the slot. A poisoned lock is used all the same: a panic leaves no half-done state
-    /// here.
+    /// Locks the slot of the connection. A poisoned lock is used like any other, because a panic
+    /// leaves no half-changed state in the slot.
     fn slot(&self) -> MutexGuard<'_, Option<Live>> {
         self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
     }

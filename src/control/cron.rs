@@ -17,25 +17,26 @@ pub use crate::wire::operator::CronDone;
 /// Maximum number of cron jobs of a namespace.
 pub const JOBS_MAX: u64 = 10_000;
 
-/// Maximum number of jobs that one call reads. If there are few jobs, it may return all of them, up
-/// to 128.
+/// Maximum number of jobs that one call reads. If the namespace has few jobs, a call may return all
+/// of them, up to 128.
 pub const PER_CALL_MAX: usize = 100;
 
-/// How often [`Control::resume_cron`] reads the job again if somebody else changes it meanwhile.
+/// How often [`Control::resume_cron`] reads the job again. It does so if somebody else changes the
+/// job between the read and the write.
 const TRIES: usize = 8;
 
 /// A cron job.
 ///
 /// It serializes as `{"name":"invoices","schedule":"0 6 1 * *","zone":"Europe/Berlin","object":
-/// "billing","event":{…},"missed":"once","paused":false,"next_ms":1700,"last_ms":1600}`. An event above
-/// 16 KiB is left out, and `event_bytes` has its size. A job that this version cannot read has only a
-/// name and `"invalid":true`.
+/// "billing","event":{…},"missed":"once","paused":false,"next_ms":1700,"last_ms":1600}`.
+/// An event above 16 KiB is left out, and `event_bytes` has its size. A job that this version of
+/// seriatim cannot read has only a name and `"invalid":true`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CronJob {
     /// Name of the job, [escaped](crate::escape::name).
     pub name: String,
-    /// The rest; none if this version cannot read the job.
+    /// All other values of the job; none if this version of seriatim cannot read the job.
     pub detail: Option<CronDetail>,
 }
 
@@ -43,7 +44,7 @@ pub struct CronJob {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CronDetail {
-    /// The schedule, as it was set.
+    /// The schedule, in the text with which it was set.
     pub schedule: String,
     /// The time zone.
     pub zone: String,
@@ -59,10 +60,10 @@ pub struct CronDetail {
     pub missed: Missed,
     /// Whether the job is paused.
     pub paused: bool,
-    /// Time of the next tick, ms since the epoch; none if the job is paused, or never due again. A
-    /// tick that cannot fire is tried again at this time.
+    /// Time of the next tick, ms since the epoch; none if the job is paused, or never due again. If
+    /// a tick could not fire, the time of the next try.
     pub next_ms: Option<u64>,
-    /// Time of the last run, ms since the epoch; none if there was none.
+    /// Time of the last run, ms since the epoch; none before the first run.
     pub last_ms: Option<u64>,
 }
 
@@ -103,7 +104,7 @@ pub struct CronPage {
     pub now_ms: u64,
     /// The jobs, in no order.
     pub jobs: Vec<CronJob>,
-    /// Cursor of the next page; none if there are no more.
+    /// Cursor of the next page; none after the last page.
     pub next: Option<Cursor>,
 }
 
@@ -120,7 +121,7 @@ pub struct CronDraft<E> {
 }
 
 impl<E: IntoEvent> CronDraft<E> {
-    /// Begins a job. `name`: 1 to 256 bytes of UTF-8 without control characters.
+    /// Begins the draft of a job. `name` has 1 to 256 bytes of UTF-8 without control characters.
     pub fn new(name: impl Into<String>, schedule: CronSchedule, object: impl Into<String>, event: E) -> Self {
         Self { name: name.into(), schedule, object: object.into(), event, missed: Missed::Once, now: false }
     }
@@ -131,7 +132,7 @@ impl<E: IntoEvent> CronDraft<E> {
         self
     }
 
-    /// Also queues the event once, if the job is new or changed.
+    /// The event is also queued once when the job is set, if the job is new or changed.
     pub fn now(mut self) -> Self {
         self.now = true;
         self
@@ -139,20 +140,20 @@ impl<E: IntoEvent> CronDraft<E> {
 }
 
 impl Control {
-    /// Sets a cron job: a worker process queues its event at each tick of its schedule. A job of
-    /// the same name is replaced; a paused one stays paused. If the job is there with the same
-    /// schedule, object and event, nothing changes, so a program may set its jobs at each start.
-    /// Takes effect within a second. Recorded in the [actions](Control::actions).
+    /// Sets a cron job: a worker process queues its event at each tick of its schedule. If a job of
+    /// this name exists, it is replaced; if that job was paused, the new one is paused, too. If the
+    /// existing job has the same schedule, object and event, nothing changes. So a program may set
+    /// its jobs at each start. The change takes effect within a second. It is recorded in the
+    /// [actions](Control::actions).
     ///
-    /// Returns [`CronDone::New`], [`CronDone::Replaced`] or [`CronDone::Same`]. One atomic step.
-    /// Calling again is safe. Dropping the future does not undo the
-    /// step.
+    /// Returns [`CronDone::New`], [`CronDone::Replaced`] or [`CronDone::Same`]. The call is one
+    /// atomic step. Calling again is safe. Dropping the future does not undo the step.
     ///
     /// # Errors
     /// [`ControlError::Cron`] for a schedule without a tick in the future.
     /// [`ControlError::CronName`], [`ControlError::Name`] and [`ControlError::Event`] for an
-    /// invalid name, object or event. [`ControlError::CronJobs`] if there are [`JOBS_MAX`] already.
-    /// Other errors if Redis cannot be asked or forbids it.
+    /// invalid name, object or event. [`ControlError::CronJobs`] if there are [`JOBS_MAX`] jobs
+    /// already. Other errors if Redis cannot be asked or forbids it.
     pub async fn set_cron<E: IntoEvent>(&self, by: By<'_>, job: CronDraft<E>) -> Result<CronDone, ControlError> {
         let name = ScheduleKey::new(job.name).map_err(ControlError::CronName)?;
         let object = self.keys.object(&job.object)?;
@@ -176,10 +177,12 @@ impl Control {
         }
     }
 
-    /// Removes a cron job. Returns [`CronDone::Removed`] or [`CronDone::NotSet`]. Events that are
-    /// queued stay. Recorded in the [actions](Control::actions).
+    /// Removes a cron job. Returns [`CronDone::Removed`] or [`CronDone::NotSet`]. Events of the job
+    /// that are already queued stay in the queue. The step is recorded in the
+    /// [actions](Control::actions).
     ///
-    /// One atomic step. Calling again is safe. Dropping the future does not undo the step.
+    /// The call is one atomic step. Calling again is safe. Dropping the future does not undo the
+    /// step.
     ///
     /// # Errors
     /// As [`set_cron`](Self::set_cron).
@@ -188,9 +191,10 @@ impl Control {
     }
 
     /// Pauses a cron job: it has no ticks until it is resumed. Returns [`CronDone::Paused`] or
-    /// [`CronDone::NotSet`]. Recorded in the [actions](Control::actions).
+    /// [`CronDone::NotSet`]. The step is recorded in the [actions](Control::actions).
     ///
-    /// One atomic step. Calling again is safe. Dropping the future does not undo the step.
+    /// The call is one atomic step. Calling again is safe. Dropping the future does not undo the
+    /// step.
     ///
     /// # Errors
     /// As [`set_cron`](Self::set_cron).
@@ -198,11 +202,12 @@ impl Control {
         self.cron_step(by, name, CronStep::Pause).await
     }
 
-    /// Queues the event of a cron job now, also if it is paused. The next tick stays. Returns
-    /// [`CronDone::Ran`] or [`CronDone::NotSet`]. Recorded in the [actions](Control::actions).
+    /// Queues the event of a cron job now, also if the job is paused. The time of the next tick
+    /// stays the same. Returns [`CronDone::Ran`] or [`CronDone::NotSet`]. The step is recorded in
+    /// the [actions](Control::actions).
     ///
-    /// One atomic step. A second call queues a second event. Dropping the future does not undo the
-    /// step.
+    /// The call is one atomic step. A second call queues a second event. Dropping the future does
+    /// not undo the step.
     ///
     /// # Errors
     /// As [`set_cron`](Self::set_cron).
@@ -210,9 +215,9 @@ impl Control {
         self.cron_step(by, name, CronStep::Run).await
     }
 
-    /// Resumes a paused cron job. The ticks during the pause are not made up for. Returns
-    /// [`CronDone::Resumed`], [`CronDone::NotSet`], or [`CronDone::Changed`] if the job was not
-    /// paused. Recorded in the [actions](Control::actions).
+    /// Resumes a paused cron job. Ticks that the job missed during the pause do not fire later.
+    /// Returns [`CronDone::Resumed`], [`CronDone::NotSet`], or [`CronDone::Changed`] if the job was
+    /// not paused. The step is recorded in the [actions](Control::actions).
     ///
     /// Calling again is safe. Dropping the future does not undo the step.
     ///
@@ -244,11 +249,11 @@ impl Control {
     }
 
     /// Reads about `count` cron jobs (1 to [`PER_CALL_MAX`]), in no order. A page may be empty
-    /// although there is a next one. Only reads; may be called again.
+    /// although a next page exists. The call only reads, and may be repeated.
     ///
     /// # Errors
-    /// [`ControlError::Cursor`] for a cursor of another list. Other errors if Redis cannot
-    /// be asked, or if `events.cron` is not a hash.
+    /// [`ControlError::Cursor`] if `after` is a cursor of another list. Other errors if Redis
+    /// cannot be asked, or if `events.cron` is not a hash.
     pub async fn crons(&self, after: Option<&Cursor>, count: usize) -> Result<CronPage, ControlError> {
         let number = |cursor: &Cursor| {
             let number = cursor.as_str().strip_prefix(SCAN).and_then(|text| text.parse().ok());
@@ -269,7 +274,7 @@ impl Control {
     }
 }
 
-/// Beginning of a cursor. The cursor of HSCAN follows.
+/// Beginning of a cursor of cron jobs. The cursor of HSCAN follows it.
 const SCAN: &str = "cron ";
 
 fn new_id() -> String {

@@ -1,5 +1,5 @@
-//! Dead letters: events that were given up, each with its reason, oldest first. An operator reads,
-//! retries or drops them.
+//! Dead letters: events that will not be delivered any more, each with the reason, oldest first. An
+//! operator reads, retries or drops them.
 
 use redis::Value;
 use redis::aio::ConnectionLike;
@@ -12,17 +12,17 @@ use crate::keys::Keys;
 use crate::wire::operator;
 pub use crate::wire::operator::{By, Settle, Settled};
 
-/// Maximum number of dead letters that one call reads. Events may be large.
+/// Maximum number of dead letters that one call reads. It is small, because events may be large.
 pub const PER_CALL_MAX: usize = operator::DEAD_PER_CALL_MAX;
 
-/// One dead letter. A field that the entry lacks is `None` or empty; another program may have added
-/// the entry.
+/// One dead letter. If its entry in Redis lacks a field, for example because another program has
+/// added the entry, the field is `None` or empty here.
 ///
 /// A dead letter serializes as
 /// `{"dead_id":"1700-0","id":12,"prev":7,"object":"work:1","event":{…},"error":"…","attempts":0}`.
 /// The event is as it was emitted, with one change: CR and LF, which JSON allows only as white
-/// space, become spaces. So a dead letter stays on one line. An event that is not JSON is in
-/// `event_text` instead, or in `event_hex` if it is not UTF-8.
+/// space, become spaces. So a dead letter stays on one line. If the event is not JSON, `event_text`
+/// has it instead of `event`. If it is not UTF-8, `event_hex` has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadLetter {
@@ -30,7 +30,7 @@ pub struct DeadLetter {
     pub dead_id: RowId,
     /// Id of the event.
     pub id: Option<u64>,
-    /// Id of the last event of the object that was delivered before.
+    /// Id of the event of this object that was delivered last before this event.
     pub prev: Option<u64>,
     /// The object.
     pub object: String,
@@ -38,7 +38,7 @@ pub struct DeadLetter {
     pub object_escaped: Option<String>,
     /// The event, byte for byte.
     pub event: Vec<u8>,
-    /// The reason why it was given up.
+    /// The reason why the event became a dead letter.
     pub error: String,
     /// Number of failed deliveries. A rejection does not count.
     pub attempts: Option<u64>,
@@ -68,7 +68,7 @@ impl Serialize for DeadLetter {
     }
 }
 
-/// Maximum number of dead letters that one call of [`Control::dead_letters_of`] reads.
+/// Maximum number of dead letters at which one call of [`Control::dead_letters_of`] looks.
 pub const LOOKED_MAX: usize = 1000;
 
 /// One page of dead letters.
@@ -77,37 +77,38 @@ pub const LOOKED_MAX: usize = 1000;
 pub struct DeadPage {
     /// The dead letters.
     pub letters: Vec<DeadLetter>,
-    /// Cursor of the next page; none if there are no more.
+    /// Cursor of the next page; none after the last page.
     pub next: Option<Cursor>,
 }
 
-/// The counts of [`Control::settle_all`], or of one step of it.
+/// The counts of [`Control::settle_all`], or of one of its steps.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SettledAll {
     /// Number of dead letters retried or dropped.
     pub done: u64,
-    /// Number of dead letters that stay, because they cannot be read or the queue of their object
-    /// has a wrong type.
+    /// Number of dead letters that were left as they were. Such a dead letter cannot be read, or
+    /// the queue of its object has a wrong type.
     pub left: u64,
-    /// Cursor of the next step; none if there are no more.
+    /// Cursor of the next step; none after the last step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<Cursor>,
 }
 
 impl Control {
     /// Reads up to `count` dead letters (1 to [`PER_CALL_MAX`]), oldest first. Begins after the
-    /// position `after`, or at the oldest one without it. Only reads; may be called again.
+    /// position `after`; without `after`, at the oldest dead letter. The call only reads, and may
+    /// be repeated.
     ///
     /// # Errors
-    /// [`ControlError::DeadId`] for a cursor of another list. Other errors if Redis cannot be
-    /// asked, or if `events.dead` is not a stream.
+    /// [`ControlError::DeadId`] if `after` is a cursor of another list. Other errors if Redis
+    /// cannot be asked, or if `events.dead` is not a stream.
     pub async fn dead_letters(&self, after: Option<&Cursor>, count: usize) -> Result<DeadPage, ControlError> {
         self.dead_page(false, after, count).await
     }
 
-    /// Reads dead letters newest first: those older than `after`, or from the newest one without
-    /// it.
+    /// Reads dead letters newest first. Begins with the next one older than the position `after`;
+    /// without `after`, with the newest one.
     ///
     /// # Errors
     /// As [`Control::dead_letters`].
@@ -116,10 +117,10 @@ impl Control {
     }
 
     /// Reads up to `count` dead letters of one object after the position `after`, oldest first or
-    /// newest first. Each call looks at [`LOOKED_MAX`] dead letters of any object at most. So a
-    /// page may have fewer than `count`, or none, and still a next page.
+    /// newest first. Each call looks at no more than [`LOOKED_MAX`] dead letters, of all objects.
+    /// So a page may have fewer than `count` dead letters, or none, although a next page exists.
     ///
-    /// Only reads; may be called again.
+    /// The call only reads, and may be repeated.
     ///
     /// # Errors
     /// As [`Control::dead_letters`].
@@ -152,7 +153,8 @@ impl Control {
         Ok(found)
     }
 
-    /// Reads one dead letter; none if it is absent. Only reads; may be called again.
+    /// Reads one dead letter; none if there is no such dead letter. The call only reads, and may be
+    /// repeated.
     ///
     /// # Errors
     /// [`ControlError::DeadId`] for an invalid id; otherwise as [`Control::dead_letters`].
@@ -161,13 +163,15 @@ impl Control {
         Ok(read(&mut self.connection(), &self.keys, "XRANGE", [dead_id, dead_id], 1).await?.pop())
     }
 
-    /// Retries or drops these dead letters. Returns the result of each, in order. A retried event
-    /// is pushed as a new event at the end of its object's queue, and gets a new id. Each is
-    /// recorded in the [actions](Control::actions), for a drop with the first 8 KiB of the event.
+    /// Retries or drops these dead letters. Returns one result for each dead letter, in the order
+    /// of `dead_ids`. A retried event is pushed as a new event at the end of its object's queue,
+    /// and gets a new id. Each step is recorded in the [actions](Control::actions). The record of a
+    /// drop has the first 8 KiB of the event.
     ///
-    /// Each dead letter is settled in one atomic step. One call of Redis has at most
-    /// [`PER_CALL_MAX`] of them, or 1 MiB of events. Calling again is safe, even after the future
-    /// was dropped or a reply was lost: a dead letter settled before returns [`Settled::Gone`].
+    /// Each dead letter is settled in one atomic step. One call of Redis settles at most
+    /// [`PER_CALL_MAX`] dead letters, or 1 MiB of events. Calling again is safe, even after the
+    /// future was dropped or a reply was lost: for a dead letter that is already settled, the
+    /// result is [`Settled::Gone`].
     ///
     /// # Errors
     /// [`ControlError::DeadId`] for an invalid id, before anything is done. Other errors if Redis
@@ -182,15 +186,15 @@ impl Control {
         Ok(settled)
     }
 
-    /// Retries or drops all present dead letters, or all of one object, oldest first, in steps of
-    /// [`PER_CALL_MAX`]. An event that is retried and given up again meanwhile is not retried once
-    /// more.
+    /// Retries or drops all dead letters that are present at the start, or those of one object.
+    /// Works oldest first, in steps of [`PER_CALL_MAX`]. If a retried event becomes a dead letter
+    /// again meanwhile, it is not retried once more.
     ///
-    /// Calling again is safe, and continues at the first dead letter left. If the future is
-    /// dropped, any number of steps may be done.
+    /// Calling again is safe, and continues at the first dead letter that is left. If the future is
+    /// dropped, some of the steps may be done already.
     ///
     /// # Errors
-    /// As [`Control::settle`]. Earlier steps stay done.
+    /// As [`Control::settle`]. The steps before the error stay done.
     pub async fn settle_all(&self, by: By<'_>, settle: Settle, object: Option<&[u8]>) -> Result<SettledAll, ControlError> {
         let mut all = SettledAll::default();
         loop {
@@ -202,15 +206,16 @@ impl Control {
         }
     }
 
-    /// Makes one step of [`Control::settle_all`]: the next [`PER_CALL_MAX`] dead letters after the
-    /// position `after`, or the first ones without it. The steps end at the dead letter that was
-    /// the last one when the first step was made: events that die again meanwhile are left alone.
+    /// Makes one step of [`Control::settle_all`]. The step covers the next [`PER_CALL_MAX`] dead
+    /// letters after the position `after`; without `after`, the first ones. The first step records
+    /// which dead letter is then the newest, and the steps end there. So events that become dead
+    /// letters again meanwhile are left alone.
     ///
     /// Calling again with the same cursor is safe.
     ///
     /// # Errors
-    /// [`ControlError::Cursor`] for a cursor of another list, before anything is done. Otherwise as
-    /// [`Control::settle`].
+    /// [`ControlError::Cursor`] if `after` is a cursor of another list, before anything is done.
+    /// Otherwise as [`Control::settle`].
     pub async fn settle_step(
         &self,
         by: By<'_>,
@@ -273,7 +278,8 @@ async fn read<C: ConnectionLike>(
     let unreadable = || ControlError::reply(WHAT, "an entry is not an id and its fields");
     let [from, to] = bounds;
     let (mut letters, mut from): (Vec<DeadLetter>, _) = (Vec::new(), from.to_owned());
-    // If events are large, one reply has fewer entries than asked for.
+    // If events are large, one reply has fewer entries than were requested. So the loop reads until
+    // it has enough.
     while letters.len() < count {
         let items = log::rows(conn, WHAT, keys.events_dead(), [command, &from, to], count - letters.len()).await?;
         let [_, _, _, entries, more] = <[Value; 5]>::try_from(items).map_err(|_| unreadable())?;

@@ -1,4 +1,4 @@
-//! The number of queued events, by a walk over all queues.
+//! Counts the queued events of all objects. Walks over all queues.
 
 use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
@@ -11,19 +11,20 @@ use super::stats::{COMMANDS_PER_CALL, ask};
 use super::{Control, ControlError, reply};
 use crate::escape;
 
-/// Maximum number of prefixes that [`Control::depth`] lists. Further prefixes are counted under an
-/// empty one.
+/// Maximum number of prefixes that [`Control::depth`] lists. The objects of all further prefixes
+/// are counted together, under an empty prefix.
 pub const PREFIXES_MAX: usize = 10_000;
 
-/// Maximum number of objects that [`Control::depth`] remembers. So no object counts twice while
-/// Redis resizes its tables.
+/// Maximum number of objects that [`Control::depth`] remembers. It remembers them so that no object
+/// counts twice while Redis resizes its tables.
 const SEEN_MAX: usize = 4 << 20;
 
-/// The most time of Redis that a step counts for, and each queue in it.
+/// Longest times that Redis itself is assumed to need: for a step without its queues, and for each
+/// queue.
 const STEP_MOST: Duration = Duration::from_millis(2);
 const QUEUE_MOST: Duration = Duration::from_micros(5);
 
-/// Objects whose names have the same prefix.
+/// Counts of all objects whose names have the same prefix.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PrefixDepth {
@@ -56,7 +57,7 @@ pub struct Depth {
     pub events_queued: u64,
     /// Objects with queued events.
     pub objects_with_events: u64,
-    /// The same counts by prefix, most events first.
+    /// Objects and queued events of each prefix; the prefix with most events first.
     pub by_prefix: Vec<PrefixDepth>,
     /// The objects with the most queued events.
     pub top: Vec<ObjectDepth>,
@@ -68,8 +69,8 @@ impl Control {
     /// Cost: SCAN over all keys, and one LLEN for each object with events, in bounded steps.
     /// Memory: the prefixes (at most [`PREFIXES_MAX`]), `top` names, and 8 bytes for each object
     /// with events, up to 32 MiB. In a system at rest the result is exact. In a live system each
-    /// queue is counted at some moment of the walk. Only reads; may be called again, and dropped at
-    /// any time.
+    /// queue is counted at some moment of the walk. The call only reads. It may be repeated, and
+    /// its future may be dropped at any time.
     ///
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked.
@@ -77,8 +78,9 @@ impl Control {
         self.walk_queues(top, None).await
     }
 
-    /// Does the same in the background: takes at most the part `share` of Redis' time (0.01: 1 %; at
-    /// least 0.0001). With a share of 0.01 the count of 1,000,000 keys takes about 3 min.
+    /// Like [`depth`](Self::depth), but in the background: takes at most the part `share` of Redis'
+    /// time (0.01 means 1 %; at least 0.0001). With a share of 0.01 the count of 1,000,000 keys
+    /// takes about 3 min.
     ///
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked.
@@ -105,7 +107,7 @@ impl Control {
                     pipe.cmd("LLEN").arg([keys.prefix().as_bytes(), key].concat());
                 }
                 for (key, answer) in some.iter().zip(ask(&mut conn, "the queues", &mut pipe).await?) {
-                    // The key is gone, or belongs to another program.
+                    // The key is gone, or it belongs to another program and is no list.
                     let Some(events) = answer.as_ref().ok().and_then(reply::number).filter(|events| *events > 0) else {
                         continue;
                     };
@@ -133,8 +135,8 @@ impl Control {
     }
 }
 
-/// Returns the pause after a step that took `took` and found `found` queues. Over a slow link most of
-/// the time is not Redis' own.
+/// Returns the pause after a step that took `took` and found `found` queues. Over a slow link, most
+/// of `took` is not time of Redis. So only a limited part of it counts.
 fn pause(took: Duration, found: usize, share: f64) -> Duration {
     let found = u32::try_from(found).unwrap_or(u32::MAX);
     let most = STEP_MOST.saturating_add(QUEUE_MOST.saturating_mul(found));
@@ -161,7 +163,7 @@ mod tests {
         assert_eq!(pause(ms(1), 1000, 0.5), ms(1));
         assert_eq!(pause(ms(1), 1000, 0.01), ms(99));
         assert_eq!(pause(ms(1), 1000, 1.0), ms(0));
-        // A slow link: 2 ms and 5 µs per queue at most.
+        // Over a slow link, a step counts for at most 2 ms, plus 5 µs per queue.
         assert_eq!(pause(ms(300), 1000, 0.5), ms(7));
         assert_eq!(pause(ms(300), 0, 0.5), ms(2));
     }

@@ -1,4 +1,5 @@
-//! Whether a Redis fits: its version, settings, replicas and clock, and the rights of the user.
+//! Examines whether a Redis server is fit for seriatim: its version, settings, replicas and clock,
+//! and the rights of the user.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,9 +11,10 @@ use super::{Control, ControlError};
 use crate::connection::errors::told;
 use crate::wire::{self, ScriptError};
 
-/// The largest difference between the clocks of Redis and of this process without a warning.
+/// Largest difference between the clock of Redis and the clock of this process that gives no
+/// warning.
 const CLOCK_MAX: Duration = Duration::from_secs(1);
-/// The longest round trip without a warning.
+/// Longest round trip that gives no warning.
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(20);
 /// Number of round trips measured.
 const ROUND_TRIPS: usize = 5;
@@ -25,21 +27,21 @@ pub struct Finding {
     pub what: &'static str,
     /// The verdict.
     pub verdict: Verdict,
-    /// The finding, and advice if the verdict is not [`Verdict::Good`].
+    /// Description of the finding. It includes advice if the verdict is not [`Verdict::Good`].
     pub told: String,
 }
 
-/// How one thing is.
+/// The verdict on one subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It fits.
+    /// The subject is as it should be.
     Good,
-    /// It works, but another setting is advised.
+    /// The subject works, but another setting is advised.
     Warning,
-    /// It breaks a guarantee, or does not work.
+    /// The subject breaks a guarantee, or does not work.
     Wrong,
-    /// It could not be examined.
+    /// The subject could not be examined.
     Unknown,
 }
 
@@ -50,10 +52,10 @@ impl Finding {
 }
 
 impl Control {
-    /// Examines the server and the rights of the user. Only reads; may be called again.
+    /// Examines the server and the rights of the user. The call only reads, and may be repeated.
     ///
     /// # Errors
-    /// [`ControlError::Redis`] if the connection failed.
+    /// [`ControlError::Redis`] if the connection fails.
     pub async fn examine(&self) -> Result<Vec<Finding>, ControlError> {
         let mut findings = Vec::new();
         let mut conn = self.connection();
@@ -93,8 +95,8 @@ impl Control {
     }
 }
 
-/// Returns the difference between the clock of Redis and that of this process, at the middle of a
-/// round trip.
+/// Returns the difference between the clock of Redis and the clock of this process. The time of
+/// Redis is compared with the middle of the round trip that read it.
 fn offset(redis: Duration, began: SystemTime, took: Duration) -> Duration {
     let here = began.duration_since(UNIX_EPOCH).unwrap_or_default() + took / 2;
     redis.abs_diff(here)

@@ -1,4 +1,5 @@
-//! The results of an object's last events, as far as the event log and the dead letters have them.
+//! Finds how the last events of an object ended, as far as the event log and the dead letters still
+//! show it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,12 +13,14 @@ use super::{Control, ControlError, RowId, reply};
 use crate::keys::Keys;
 use crate::wire;
 
-/// Number of log rows, and of dead letters, that [`Control::ended`] reads: the newest ones.
+/// Number of log rows that [`Control::ended`] reads, and also of dead letters. It reads the newest
+/// ones.
 pub const ROWS_MAX: u64 = 1000;
 /// Maximum number of events that [`Control::ended`] returns.
 pub const EVENTS_MAX: usize = 5;
 
-/// Maximum number of rows that one call of the script reads. Events may be large.
+/// Maximum number of rows that one call of the script reads. It is small, because events may be
+/// large.
 const PER_CALL: u64 = 100;
 
 /// A finalized event.
@@ -32,46 +35,47 @@ pub struct EndedEvent {
     pub attempts: Option<u64>,
     /// Last error; none if the event was delivered.
     pub error: Option<String>,
-    /// Results of its handlers as in the log, one JSON object. None without results, or if they
-    /// exceed 64 KiB.
+    /// Results of its handlers, as one JSON object as in the log. None if there are no results, or
+    /// if they exceed 64 KiB.
     #[serde(serialize_with = "reply::as_json", skip_serializing_if = "Option::is_none")]
     pub results: Option<String>,
-    /// Time when it was finalized, ms since the epoch by Redis' clock.
+    /// Time when the event was finalized, ms since the epoch by Redis' clock.
     pub at_ms: u64,
-    /// Id of its dead letter, if that still exists.
+    /// Id of the dead letter of this event, if the dead letter still exists.
     pub dead_id: Option<RowId>,
 }
 
 impl EndedEvent {
-    /// Returns the results by handler id, as JSON text on one line each. Empty without results.
+    /// Returns the results by handler id, each as JSON text on one line. Empty if there are no
+    /// results.
     pub fn results(&self) -> BTreeMap<String, String> {
         self.results.as_deref().map(reply::members).unwrap_or_default()
     }
 }
 
-/// The result of [`Control::ended`], and how many rows it read.
+/// The result of [`Control::ended`]: events, and the number of rows read to find them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Ended {
     /// The object's last finalized events, highest ids first; at most [`EVENTS_MAX`].
     pub events: Vec<EndedEvent>,
-    /// Number of log rows read, from the newest.
+    /// Number of log rows that were read, newest first.
     pub log_rows: u64,
-    /// Number of dead letters read, from the newest.
+    /// Number of dead letters that were read, newest first.
     pub dead_letters: u64,
-    /// Whether all rows and dead letters were read. Otherwise older ones were not.
+    /// Whether all rows and all dead letters were read. If not, the oldest of them were not read.
     pub complete: bool,
     /// Keys of a wrong type, which could not be read.
     pub unreadable: Vec<String>,
 }
 
 impl Control {
-    /// Looks for the object's last events in the newest [`ROWS_MAX`] rows of the event log and as
-    /// many dead letters, until [`EVENTS_MAX`] are found in each. Without
-    /// `--event-log`, the log has only events completed with errors.
+    /// Looks for the object's last events in the newest [`ROWS_MAX`] rows of the event log and in
+    /// the newest [`ROWS_MAX`] dead letters. Stops in each of the two when [`EVENTS_MAX`] events
+    /// are found. Without `--event-log`, the log has only events completed with errors.
     ///
-    /// Each step reads up to 100 rows or 1 MiB, and returns only the rows of the object. Only
-    /// reads; may be called again.
+    /// Each step reads up to 100 rows or 1 MiB, and returns only the rows of the object. The call
+    /// only reads, and may be repeated.
     ///
     /// # Errors
     /// [`ControlError::Name`] for an invalid object name. Other errors if Redis cannot be asked. A

@@ -24,15 +24,15 @@ pub enum ControlError {
     /// Redis could not be asked, or returned an error.
     #[error("Redis did not answer {what}: {source}")]
     Redis {
-        /// The part that was being read.
+        /// The request or the key to which the error belongs.
         what: &'static str,
         /// The error of the connection or of Redis.
         source: redis::RedisError,
     },
-    /// The reply has a form that this version does not know.
+    /// The reply has a form that this version of seriatim does not know.
     #[error("unexpected reply to {what}: {answer}; another version of seriatim may use these keys")]
     Reply {
-        /// The part that was being read.
+        /// The request or the key to which the reply belongs.
         what: &'static str,
         /// The defect of the reply.
         answer: String,
@@ -63,13 +63,13 @@ pub enum ControlError {
     /// The maximum number of cron jobs is reached; nothing was done.
     #[error("there are already {0} cron jobs: nothing was done; remove some, or let one job's handler emit several events")]
     CronJobs(u64),
-    /// The given text is neither an id of a dead letter nor a cursor of their list.
+    /// The given text is neither an id of a dead letter nor a cursor of the list of dead letters.
     #[error("{0:?} is not an id of a dead letter; `seriatim dead list` shows the ids, e.g. 1767225600000-0")]
     DeadId(String),
     /// The given text is neither an id of a row of the log nor a cursor of the log.
     #[error("{0:?} is not an id of a row of the log; `seriatim log --json` shows the ids as \"log_id\", e.g. 1767225600000-0")]
     LogId(String),
-    /// The given text is not a cursor of this list.
+    /// The given text is not a cursor of the list that was to be read.
     #[error("{0:?} is not a cursor of this list; use the cursor of a page of the same list")]
     Cursor(String),
     /// The Redis user lacks a right that the action needs; nothing was done.

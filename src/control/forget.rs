@@ -1,26 +1,27 @@
 //! Forgetting: deletes the id of the last delivered event of an idle object.
 //!
-//! An object whose events are all delivered leaves one key: the id of the last event, which becomes
-//! the `prev` of the next one. If objects come and go for good, these keys pile up.
-//! [`Control::forget`] deletes them by name; the worker option `forget_after` deletes them after a
-//! time.
+//! An object whose events are all delivered leaves one key. The key has the id of the last event,
+//! which becomes the `prev` of the next event. If objects come and go for good, such keys pile up.
+//! [`Control::forget`] deletes the keys of named objects. The worker option `forget_after` deletes
+//! the keys after a time.
 //!
 //! The next event of a forgotten object has `prev` 0, like a first event. Its id is above all
 //! earlier ids. So a receiver that remembers the object applies the event by [the usual
-//! rule](crate::consume::judge). But the receiver cannot see from `prev` whether it missed an event
-//! before this one. A receiver that has also forgotten the object starts anew.
+//! rule](crate::consume::judge). But the receiver cannot see from `prev` whether it has missed an
+//! earlier event. A receiver that has also forgotten the object treats the event as the first one.
 
 use super::{Control, ControlError};
 pub use crate::wire::Forgot;
 use crate::wire::{self, OBJECTS_MAX, ScriptError};
 
 impl Control {
-    /// Forgets each of these objects that is idle: without events, without an owner, not held. All
-    /// others stay unchanged. Returns the result of each, in the order of the names.
+    /// Forgets each of these objects that is idle: it has no events and no owner, and is not held.
+    /// All other objects stay unchanged. Returns one result for each object, in the order of the
+    /// names.
     ///
-    /// Each object is checked and forgotten in one atomic step; a call of Redis has up to 250
-    /// objects. If the future is dropped or fails, any number of calls may be done. Calling again
-    /// is safe.
+    /// Each object is checked and forgotten in one atomic step. One call of Redis has up to 250
+    /// objects. If the future is dropped or fails, some of the calls may be done already. Calling
+    /// again is safe.
     ///
     /// # Errors
     /// [`ControlError::Name`] for an invalid object name, before anything is forgotten. Other

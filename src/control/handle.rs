@@ -33,13 +33,14 @@ use crate::keys::{Keys, NamespaceError};
 ///
 /// # Pages
 ///
-/// A list is read in pages. A page has a [`Cursor`](super::Cursor) to the next one, or none at the
-/// end. The page after a cursor may be empty.
+/// A list is read in pages. A page has a [`Cursor`](super::Cursor) to the next page, or none if it
+/// is the last page. A page after a cursor may be empty.
 ///
 /// # Cancellation
 ///
-/// Every future may be dropped at any time. The handle stays usable. A step that was sent may still
-/// take effect; each step is atomic. Each operation says whether calling it again is safe.
+/// Every future may be dropped at any time. The handle stays usable. If a step was already sent to
+/// Redis, it may still take effect. Each step is atomic. The description of each operation says
+/// whether calling it again is safe.
 ///
 /// # Example
 ///
@@ -58,27 +59,28 @@ use crate::keys::{Keys, NamespaceError};
 /// ```
 #[derive(Clone)]
 pub struct Control {
-    /// Cloned once per operation. The lock is held only while cloning.
+    /// The connection; each operation uses its own clone of it. The lock is held only while
+    /// cloning.
     connection: Arc<Mutex<AnyConnection>>,
     pub(super) keys: Keys,
 }
 
 impl Control {
-    /// Connects to this [`Server`], e.g. `redis://host`. A connection attempt may take up to 5 s.
-    /// So may each reply, while no byte moves on the connection.
+    /// Connects to this [`Server`], e.g. `redis://host`. A connection attempt may take up to 5 s. A
+    /// reply may take longer, but fails if no byte moves on the connection for 5 s.
     ///
-    /// After a loss, the next operation connects again. No command is sent twice: the operation
-    /// that lost the connection fails.
+    /// After a loss of the connection, the operation that used it fails, because no command is sent
+    /// twice. The next operation connects again.
     ///
     /// # Errors
-    /// [`ControlError::Url`], [`ControlError::Tls`] and [`ControlError::Redis`]. None contains the
-    /// password.
+    /// [`ControlError::Url`], [`ControlError::Tls`] and [`ControlError::Redis`]. None of these
+    /// errors contains the password.
     pub async fn connect(server: impl Into<Server>) -> Result<Self, ControlError> {
         Ok(Self::new(Own::connect(&server.into()).await?))
     }
 
-    /// Returns a handle that connects with its first operation, for a program that starts before its
-    /// Redis. Else like [`connect`](Self::connect).
+    /// Returns a handle that connects with its first operation. It serves a program that may start
+    /// before its Redis. In all other points it is like the handle of [`connect`](Self::connect).
     ///
     /// # Errors
     /// [`ControlError::Url`] and [`ControlError::Tls`].
@@ -87,8 +89,8 @@ impl Control {
     }
 
     /// Uses a connection that the caller provides: a `MultiplexedConnection`, a
-    /// `ConnectionManager`, or any other type whose clones share one connection. It is cloned once
-    /// per operation.
+    /// `ConnectionManager`, or any other type whose clones share one connection. The handle clones
+    /// it once per operation.
     ///
     /// The caller sets the timeouts of the connection, and reconnects it. By default a
     /// `MultiplexedConnection` waits 500 ms for a reply; 5 s are enough for every operation.
@@ -99,17 +101,17 @@ impl Control {
         Self { connection: Arc::new(Mutex::new(AnyConnection::new(connection))), keys: Keys::new() }
     }
 
-    /// Selects these keys. Default: the keys without a namespace.
+    /// Uses these keys. Default: the keys without a namespace.
     #[must_use]
     pub fn with_keys(mut self, keys: Keys) -> Self {
         self.keys = keys;
         self
     }
 
-    /// Selects the keys of a namespace: 1 to 64 of `A-Z a-z 0-9 _ . -`.
+    /// Uses the keys of a namespace. Its name has 1 to 64 of the characters `A-Z a-z 0-9 _ . -`.
     ///
     /// # Errors
-    /// [`NamespaceError`] for another name.
+    /// [`NamespaceError`] for an invalid name.
     pub fn with_namespace(self, namespace: &str) -> Result<Self, NamespaceError> {
         Ok(self.with_keys(Keys::with_namespace(namespace)?))
     }

@@ -1,5 +1,5 @@
-//! Held objects, including paused ones: reason and due time of each; releasing an object, or
-//! skipping its first event.
+//! Held objects, including paused ones. Lists them with reason and due time, releases an object, or
+//! skips the first event of an object.
 
 use std::collections::BTreeMap;
 
@@ -20,13 +20,13 @@ pub const PER_CALL_MAX: usize = 250;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum WaitsFor {
-    /// The first event has failed and is tried again later.
+    /// The first event has failed. It is tried again at the due time.
     Retry,
-    /// The worker is gone; another worker continues.
+    /// The worker's process is gone. Another worker continues.
     Takeover,
     /// The object gave way to other objects.
     Yield,
-    /// The worker was stopped, started again with fewer slots, or had its sink unavailable for
+    /// The worker was stopped, or started again with fewer slots, or its sink was unavailable for
     /// long. Another worker continues.
     Stop,
     /// An operator has released the object, or skipped an event of it. Any worker continues.
@@ -52,17 +52,17 @@ pub struct HeldObject {
     pub due_ms: Option<u64>,
     /// Id of the first event of the held batch; none without a batch.
     pub id: Option<u64>,
-    /// Number of failed deliveries of that event.
+    /// Number of failed deliveries of the first event of the held batch.
     pub attempts: u64,
-    /// Number of workers that died with that event in flight.
+    /// Number of workers that died with that first event in flight.
     pub crashes: u64,
     /// Number of events in the held batch. Further events may be queued after them.
     pub events: u64,
-    /// Recorded reason of the hold, with the last error. For a paused object, the reason before the
-    /// pause.
+    /// Recorded reason of the hold, with the last error. For a paused object: the reason why it was
+    /// held before the pause.
     pub why: String,
-    /// Rules that match a paused object, blocks first. Includes lifted rules whose objects are
-    /// still being woken. Empty for all other objects.
+    /// Rules that match a paused object, blocks first. This includes lifted rules whose objects are
+    /// still being woken. Empty for an object that is not paused.
     pub rules: Vec<Rule>,
 }
 
@@ -72,10 +72,10 @@ pub struct HeldObject {
 pub struct HeldPage {
     /// Time of Redis, ms since the epoch.
     pub now_ms: u64,
-    /// The objects. From [`Control::held`] sorted by due time, with those that wait for an operator
-    /// last; from [`Control::paused`] sorted by name.
+    /// The objects. [`Control::held`] sorts them by due time; objects that wait for an operator
+    /// come last. [`Control::paused`] sorts them by name.
     pub objects: Vec<HeldObject>,
-    /// Cursor of the next page; none if there are no more.
+    /// Cursor of the next page; none after the last page.
     pub next: Option<Cursor>,
 }
 
@@ -91,17 +91,18 @@ pub enum Skipped {
         /// Number of events left in the held batch.
         left: u64,
     },
-    /// The object is not held. The value is its owner, empty if it has none.
+    /// The object is not held. The value is its owner; it is empty if the object has no owner.
     NotHeld(String),
-    /// A rule holds the object. It continues when the rule is lifted.
+    /// A rule holds the object. The object continues when the rule is lifted.
     Paused,
-    /// The object is held but has no batch. The value is the reason of the hold, empty for a yield.
+    /// The object is held but has no batch. The value is the reason of the hold; it is empty if the
+    /// object has yielded.
     NoBatch(String),
-    /// The first event has another id, which is the value.
+    /// The first event does not have the given id. The value is the id that it has.
     Other(u64),
 }
 
-/// Selects the held objects for [`Control::release_all`]; by default all.
+/// Selects the held objects for [`Control::release_all`]. The default selects all.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Which<'a> {
     /// Only objects whose names begin with this text.
@@ -123,16 +124,16 @@ pub struct ReleasedAll {
 }
 
 impl Control {
-    /// Reads up to `count` held objects (1 to [`PER_CALL_MAX`]). Begins after the position `after`,
-    /// or at the beginning without it. With `until_released`, only objects that wait for an
-    /// operator.
+    /// Reads up to `count` held objects (1 to [`PER_CALL_MAX`]). Begins after the position `after`;
+    /// without `after`, at the beginning. If `until_released` is true, reads only objects that wait
+    /// for an operator.
     ///
-    /// An object whose due time changes between two pages may be missed, or be in both. This
-    /// happens to no other object. Only reads; may be called again.
+    /// An object whose due time changes between two pages may be missed, or be in both pages. This
+    /// happens to no other object. The call only reads, and may be repeated.
     ///
     /// # Errors
-    /// [`ControlError::Cursor`] for a cursor of another list. Other errors if Redis cannot be
-    /// asked, or if `objects.held` is not a sorted set.
+    /// [`ControlError::Cursor`] if `after` is a cursor of another list. Other errors if Redis
+    /// cannot be asked, or if `objects.held` is not a sorted set.
     pub async fn held(&self, until_released: bool, after: Option<&Cursor>, count: usize) -> Result<HeldPage, ControlError> {
         let after = after.map(place).transpose()?;
         let count = count.clamp(1, PER_CALL_MAX);
@@ -143,14 +144,14 @@ impl Control {
     }
 
     /// Reads up to `count` paused objects (1 to [`PER_CALL_MAX`]), in the byte order of their
-    /// names, each with the rules that match it. Begins after the position `after`, or at the
-    /// beginning without it.
+    /// names, each with the rules that match it. Begins after the position `after`; without
+    /// `after`, at the beginning.
     ///
-    /// Only reads; may be called again.
+    /// The call only reads, and may be repeated.
     ///
     /// # Errors
-    /// [`ControlError::Cursor`] for a cursor of another list. Other errors if Redis cannot be
-    /// asked, or if `objects.paused` is not a sorted set.
+    /// [`ControlError::Cursor`] if `after` is a cursor of another list. Other errors if Redis
+    /// cannot be asked, or if `objects.paused` is not a sorted set.
     pub async fn paused(&self, after: Option<&Cursor>, count: usize) -> Result<HeldPage, ControlError> {
         let after = after.map(name).transpose()?;
         let count = count.clamp(1, PER_CALL_MAX);
@@ -167,11 +168,12 @@ impl Control {
         Ok(HeldPage { now_ms: page.now_ms, objects: page.objects.into_iter().map(paused).collect(), next })
     }
 
-    /// Makes a held object due at once, for whatever reason it is held, and wakes a worker.
-    /// Attempts and crashes stay counted. Recorded in the [actions](Control::actions).
+    /// Makes a held object due at once, for whatever reason it is held, and wakes a worker. The
+    /// counts of attempts and crashes stay. The step is recorded in the
+    /// [actions](Control::actions).
     ///
-    /// One atomic step. Calling again is safe. After a lost reply, a second call may release the
-    /// object once more if it failed again meanwhile.
+    /// The call is one atomic step. Calling again is safe. After a lost reply, a second call may
+    /// release the object once more if the object has failed again meanwhile.
     ///
     /// # Errors
     /// [`ControlError::Name`] for an invalid object name. Other errors if Redis cannot be asked or
@@ -182,19 +184,19 @@ impl Control {
     }
 
     /// Releases all objects that are held at the beginning, or the selected ones, in steps of 100.
-    /// Each is made due at once as by [`Control::release`], and recorded in the
-    /// [actions](Control::actions). Objects that wait for a rule stay. `progress` is called after
-    /// each step.
+    /// Each object is made due at once as by [`Control::release`], and recorded in the
+    /// [actions](Control::actions). Objects that wait for a rule stay as they are. `progress` is
+    /// called after each step.
     ///
-    /// An object that becomes held meanwhile may be released or not. The same holds for an object
-    /// that was released and failed again.
+    /// An object that becomes held during the call may be released or not. The same is true for an
+    /// object that the call has released and that has failed again.
     ///
-    /// Calling again is safe and continues after the released objects. If the future is dropped,
-    /// any number of steps may be done.
+    /// Calling again is safe and continues with the objects that are not yet released. If the
+    /// future is dropped, some of the steps may be done already.
     ///
     /// # Errors
-    /// As [`Control::release`]. Earlier steps stay done; `progress` has received the number of
-    /// released objects.
+    /// As [`Control::release`]. The steps before the error stay done, and `progress` has received
+    /// the number of released objects.
     pub async fn release_all(
         &self,
         by: By<'_>,
@@ -206,8 +208,8 @@ impl Control {
         let mut all = ReleasedAll::default();
         let mut cursor = 0_u64;
         loop {
-            // Does not read in the order of due times, because a release changes them: an object
-            // that keeps failing would appear again and again.
+            // Reads with ZSCAN and not in the order of due times, because a release changes the due
+            // time. In that order an object that keeps failing would appear again and again.
             let mut ask = redis::cmd("ZSCAN");
             ask.arg(keys.objects_held()).arg(cursor).arg("COUNT").arg(RELEASE_PER_CALL_MAX);
             let page = ask.query_async(&mut conn).await;
@@ -232,12 +234,13 @@ impl Control {
     }
 
     /// Moves the first event of a held object to the dead letters. The object is due at once and
-    /// continues with the next event, whose `prev` is the last delivered event. If `id` is given,
-    /// skips only the event with this id, because the event that the operator saw may have ended
-    /// since. Recorded in the [actions](Control::actions).
+    /// continues with the next event, whose `prev` is the id of the last delivered event. If `id`
+    /// is given, skips only the event with this id. Without `id`, the call may skip another event
+    /// than the one that the operator saw, because that event may have ended since. The step is
+    /// recorded in the [actions](Control::actions).
     ///
-    /// One atomic step. With an `id`, calling again is safe. Without one, a second call may skip
-    /// the next event.
+    /// The call is one atomic step. With an `id`, calling again is safe. Without an `id`, a second
+    /// call may skip the next event.
     ///
     /// # Errors
     /// As [`Control::release`].
@@ -254,13 +257,13 @@ impl Control {
     }
 }
 
-/// Beginning of a cursor of the held objects. The due time, a blank and the name follow.
+/// Beginning of a cursor of the held objects. The due time, a blank and the name follow it.
 const DUE: &str = "due ";
-/// Beginning of a cursor of the paused objects. The name follows.
+/// Beginning of a cursor of the paused objects. The name follows it.
 const NAME: &str = "name ";
 
-/// Returns the cursor of the position after a held object. Names are escaped, because a cursor is
-/// text.
+/// Returns the cursor for the position after a held object. The name in it is escaped, because a
+/// cursor is text.
 fn cursor(last: &HeldReply) -> Cursor {
     Cursor::from(format!("{DUE}{} {}", last.due, escape::name(&last.object)))
 }

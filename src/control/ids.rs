@@ -1,7 +1,7 @@
-//! Opaque text types: the cursor of a list, and the id of a row.
+//! Two types of opaque text: the cursor of a list, and the id of a row.
 //!
-//! Neither has a documented form. Store them, show them, send them to a client and accept them
-//! back; do not parse or build them. A later version may change the form, e.g. for a namespace of
+//! Neither text has a documented form. You may store it, show it, send it to a client and accept it
+//! back. Do not parse or build it. A later version may change the form, e.g. for a namespace of
 //! several partitions.
 
 use std::convert::Infallible;
@@ -54,7 +54,8 @@ macro_rules! opaque {
             }
         }
 
-        /// Accepts any text. The operation that uses it returns an error if the text is invalid.
+        /// Accepts any text. If the text is invalid, the operation that uses the value returns an
+        /// error.
         impl FromStr for $name {
             type Err = Infallible;
 
@@ -69,7 +70,7 @@ opaque! {
     /// A position in a list, from which the next page is read. It comes from the page before, from
     /// a row by [`Cursor::from`], or from a time by [`Cursor::since`].
     ///
-    /// Opaque text, for one list in one order. In another list it is refused, or points to another
+    /// Opaque text, for one list in one order. Another list refuses it, or takes it for another
     /// position. It stays valid when rows are added or removed.
     Cursor
 }
@@ -77,13 +78,14 @@ opaque! {
 opaque! {
     /// The id of a dead letter, of a row of the event log, or of an action.
     ///
-    /// Opaque text, for one kind of row. Ids of one kind are unique within a namespace.
+    /// Opaque text that identifies one row. All ids of dead letters in a namespace differ; likewise
+    /// all ids of log rows, and all ids of actions.
     RowId
 }
 
 impl Cursor {
-    /// Returns the position in the event log before all events finalized at this time (ms since the
-    /// epoch) or later. None for 0: the beginning needs no cursor.
+    /// Returns the position in the event log before all events that were finalized at the time `ms`
+    /// (since the epoch) or later. None for 0, because reading from the beginning needs no cursor.
     pub fn since(ms: u64) -> Option<Self> {
         ms.checked_sub(1).map(|before| Self(format!("{before}-{}", u64::MAX)))
     }

@@ -1,8 +1,8 @@
-//! Limits of the queues: the most queued events of an object, and the most markers.
+//! Limits of the queues: the maximum number of queued events of an object, and of markers.
 //!
-//! Emitters and commands refuse an emit that would exceed a limit. Producers that send a plain
-//! `MULTI`, emits of handlers, promoted schedules, cron jobs and retried dead letters are not
-//! bound.
+//! The emitters of this crate and the commands refuse an emit that would exceed a limit. Limits do
+//! not bind producers that send a plain `MULTI`, emits of handlers, promoted schedules, cron jobs
+//! and retried dead letters.
 
 use std::num::NonZeroU64;
 
@@ -19,37 +19,39 @@ pub use crate::wire::operator::LimitDone;
 /// Maximum number of limits at the same time. Each emitter reads all of them.
 pub const LIMITS_MAX: u64 = 1000;
 
-/// A limit.
+/// The limit of one selector.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[non_exhaustive]
 pub struct QueueLimit {
     /// The objects: `*`, or a prefix as in `work:*`. If several selectors match an object, the
-    /// longest one counts.
+    /// limit of the longest one counts.
     pub selector: String,
-    /// The most queued events of an object; none: any number.
+    /// Maximum number of queued events of an object; none if any number is allowed.
     pub queued_max: Option<u64>,
-    /// The most markers of the namespace; none: any number. Only the selector `*` has this limit.
+    /// Maximum number of markers of the namespace; none if any number is allowed. Only the selector
+    /// `*` can have this limit.
     pub markers_max: Option<u64>,
-    /// The actor who set it.
+    /// The actor who set the limit.
     pub actor: String,
-    /// The reason given for it.
+    /// The reason that the actor gave.
     pub reason: String,
-    /// The time at which it was set, ms since the epoch.
+    /// Time at which the limit was set, ms since the epoch.
     pub set_ms: u64,
 }
 
 impl Control {
-    /// Sets a limit for all objects or a prefix: the most queued events of an object, and the most
-    /// markers of the namespace. `None`: any number, so that a longer prefix can be without a
-    /// limit. A limit of markers is only for the selector `*`. Replaces the limit of this selector.
-    /// Emitters obey it within 5 s. Recorded in the [actions](Control::actions).
+    /// Sets a limit for all objects or a prefix: the maximum number of queued events of an object,
+    /// and of markers of the namespace. `None` allows any number. So a longer prefix can be without
+    /// a limit. Only the selector `*` can limit the markers. If the selector has a limit already,
+    /// it is replaced. Emitters obey the limit within 5 s. The step is recorded in the
+    /// [actions](Control::actions).
     ///
-    /// One atomic step. Calling again is safe. Dropping the future does not undo the step.
+    /// The call is one atomic step. Calling again is safe. Dropping the future does not undo the
+    /// step.
     ///
-    /// # Errors
     /// [`ControlError::LimitSelector`] for the name of one object, or for a prefix with a limit of
-    /// markers. [`ControlError::Limits`] if there are [`LIMITS_MAX`] already. Other errors if Redis
-    /// cannot be asked or forbids it.
+    /// markers. [`ControlError::Limits`] if there are [`LIMITS_MAX`] limits already. Other errors
+    /// if Redis cannot be asked or forbids it.
     pub async fn set_limit(
         &self,
         by: By<'_>,
@@ -70,9 +72,10 @@ impl Control {
     }
 
     /// Removes a limit. Returns [`LimitDone::Removed`] or [`LimitDone::NotSet`]. Emitters notice
-    /// within a second. Recorded in the [actions](Control::actions).
+    /// the change within a second. The step is recorded in the [actions](Control::actions).
     ///
-    /// One atomic step. Calling again is safe. Dropping the future does not undo the step.
+    /// The call is one atomic step. Calling again is safe. Dropping the future does not undo the
+    /// step.
     ///
     /// # Errors
     /// As [`set_limit`](Self::set_limit).
@@ -81,8 +84,8 @@ impl Control {
         Ok(operator::limit(&mut self.connection(), &self.keys, by, text, LimitStep::Remove).await?)
     }
 
-    /// Reads all limits, by selector; there are at most [`LIMITS_MAX`]. Only reads; may be called
-    /// again.
+    /// Reads all limits, sorted by selector. There are at most [`LIMITS_MAX`]. The call only reads,
+    /// and may be repeated.
     ///
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked, or if `event.limits` is not a hash.

@@ -1,8 +1,9 @@
-//! The event log: the result of each finalized event, in the order of finalizing. Workers write it
-//! if their event log is on.
+//! The event log: the result of each finalized event, in the order in which the events were
+//! finalized. Workers write all results if their event log is on. Otherwise they write only events
+//! completed with errors.
 //!
-//! The step that finalizes an event writes its row, exactly once. Row ids give the order. The
-//! oldest rows are trimmed.
+//! The step that finalizes an event writes the event's row, exactly once. The ids of the rows give
+//! their order. The oldest rows are trimmed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +18,7 @@ use super::{Control, ControlError, Cursor, RowId, reply};
 use crate::escape;
 use crate::wire;
 
-/// Maximum number of rows that one call reads. Events may be large.
+/// Maximum number of rows that one call reads. It is small, because events may be large.
 pub const PER_CALL_MAX: usize = 100;
 
 /// The result of an event.
@@ -26,18 +27,19 @@ pub const PER_CALL_MAX: usize = 100;
 pub enum LogStatus {
     /// The event was delivered.
     Completed,
-    /// The attempts were used up, and the retry policy completes the event.
+    /// The attempts were used up, and the retry policy has completed the event.
     CompletedWithErrors,
-    /// The event went to the dead letters.
+    /// The event became a dead letter.
     Dead,
-    /// The event was cancelled by its key while it waited for a retry or an operator.
+    /// The event was cancelled by its key while its object was held, waiting for a retry or an
+    /// operator.
     Cancelled,
-    /// A word that this version does not know.
+    /// A status that this version of seriatim does not know; the value is its word in the log.
     Other(String),
 }
 
 impl LogStatus {
-    /// Returns the word used in the log.
+    /// Returns the word that the log uses for this status.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Completed => "completed",
@@ -71,13 +73,13 @@ impl fmt::Display for LogStatus {
     }
 }
 
-/// One row of the log. A field that a row lacks is `None` or empty.
+/// One row of the log. If the row in Redis lacks a field, the field is `None` or empty here.
 ///
 /// A row serializes as
 /// `{"log_id":"1700-0","status":"completed","id":12,"prev":7,"object":"work:1","event":{…},"error":null,"attempts":0,"taken_ms":1690,
 /// "finalized_ms":1700}`.
-/// The event has the form of a [dead letter](super::DeadLetter)'s event. If handlers had results,
-/// `"results":{"mail":…}` follows.
+/// The event has the same form as the event of a [dead letter](super::DeadLetter). If handlers had
+/// results, `"results":{"mail":…}` follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogEntry {
@@ -87,7 +89,7 @@ pub struct LogEntry {
     pub status: LogStatus,
     /// Id of the event.
     pub id: Option<u64>,
-    /// Id of the last event of the object that was delivered before.
+    /// Id of the event of this object that was delivered last before this event.
     pub prev: Option<u64>,
     /// The object.
     pub object: String,
@@ -99,21 +101,21 @@ pub struct LogEntry {
     pub error: Option<String>,
     /// Number of failed deliveries.
     pub attempts: Option<u64>,
-    /// Time at which the finalizing worker took the event, ms since the epoch by Redis' clock; none
-    /// if an operator skipped it.
+    /// Time at which the worker that finalized the event had taken it, ms since the epoch by Redis'
+    /// clock; none if an operator skipped the event.
     pub taken_ms: Option<u64>,
-    /// Results of the successful handlers by handler id: the text of one JSON object. None if no
+    /// Results of the successful handlers by handler id, as the text of one JSON object. None if no
     /// handler had a result.
     pub results: Option<String>,
-    /// Time at which the event was finalized, ms since the epoch by Redis' clock. Never less than
-    /// in the row before, even if that clock was set back.
+    /// Time at which the event was finalized, ms since the epoch by Redis' clock. This time is
+    /// never less than in the row before, even if Redis' clock was set back.
     pub finalized_ms: u64,
 }
 
 impl LogEntry {
-    /// Returns the JSON text, on one line, of a top-level member of the event, e.g. its own time.
-    /// None if the member is absent or the event is not a JSON object. If the member occurs twice,
-    /// the last one counts.
+    /// Returns a top-level member of the event as JSON text on one line, e.g. a time that the
+    /// producer wrote into the event. None if the member is absent or the event is not a JSON
+    /// object. If the member occurs twice, the last one counts.
     pub fn member(&self, name: &str) -> Option<String> {
         let members: BTreeMap<String, &RawValue> = serde_json::from_slice(&self.event).ok()?;
         members.get(name).map(|value| value.get().replace(['\r', '\n'], " "))
@@ -121,12 +123,13 @@ impl LogEntry {
 }
 
 impl LogEntry {
-    /// Returns the results by handler id, as JSON text on one line each. Empty without results.
+    /// Returns the results by handler id, each as JSON text on one line. Empty if there are no
+    /// results.
     pub fn results(&self) -> BTreeMap<String, String> {
         self.results.as_deref().map(reply::members).unwrap_or_default()
     }
 
-    /// Returns the result of a handler as JSON text on one line; none if it had no result.
+    /// Returns the result of a handler as JSON text on one line; none if the handler had no result.
     pub fn result(&self, handler: &str) -> Option<String> {
         self.results().remove(handler)
     }
@@ -155,7 +158,7 @@ impl Serialize for LogEntry {
     }
 }
 
-/// A page of the log, and counts of the whole log at the same moment.
+/// A page of the log. Also has counts of the whole log, read at the same moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LogPage {
@@ -163,19 +166,19 @@ pub struct LogPage {
     pub entries: Vec<LogEntry>,
     /// Number of rows ever written.
     pub written: u64,
-    /// Number of rows present. The others, the oldest, were trimmed.
+    /// Number of rows that are still in the log. The oldest rows may have been trimmed.
     pub kept: u64,
-    /// End of the log. Later rows come after it.
+    /// Position of the end of the log. All later rows come after this position.
     pub end: Cursor,
-    /// Cursor of the next page; none if there are no more rows yet. To follow the log, continue
-    /// after the last row that was read.
+    /// Cursor of the next page; none if there are no more rows yet. To follow the log in that case,
+    /// use the cursor of the last row that you have read.
     pub next: Option<Cursor>,
 }
 
 impl LogPage {
-    /// Returns whether the whole log ends before `cursor`. Then Redis has lost rows, or the cursor
-    /// is in the future. A reader that continues at the cursor may then miss the next rows. False
-    /// for text that is not a cursor of a log.
+    /// Returns whether the whole log ends before `cursor`. This means that Redis has lost rows, or
+    /// that the cursor is in the future. A reader that continues at such a cursor may miss the next
+    /// rows. Returns false for a text that is not a cursor of a log.
     pub fn ends_before(&self, cursor: &Cursor) -> bool {
         let place = |id: &str| id.split_once('-').and_then(|(ms, n)| Some((ms.parse::<u64>().ok()?, n.parse::<u64>().ok()?)));
         matches!((place(self.end.as_str()), place(cursor.as_str())), (Some(end), Some(cursor)) if end < cursor)
@@ -184,21 +187,22 @@ impl LogPage {
 
 impl Control {
     /// Reads up to `count` rows (1 to [`PER_CALL_MAX`]), oldest first. Begins after the position
-    /// `after`, whose row may be absent, or at the oldest row without it. A page has fewer rows if
-    /// there are no more yet, or if they exceed 1 MiB together; [`LogPage::next`] tells the two
-    /// apart.
+    /// `after`, whose row may be absent; without `after`, at the oldest row. A page has fewer rows
+    /// if the log has no more rows yet, or if the rows together exceed 1 MiB. [`LogPage::next`]
+    /// shows which of the two is true.
     ///
-    /// Only reads; may be called again.
+    /// The call only reads, and may be repeated.
     ///
     /// # Errors
-    /// [`ControlError::LogId`] for a cursor of another list. Other errors if Redis cannot be asked,
-    /// or if `event.log` is not a stream.
+    /// [`ControlError::LogId`] if `after` is a cursor of another list. Other errors if Redis cannot
+    /// be asked, or if `event.log` is not a stream.
     pub async fn log(&self, after: Option<&Cursor>, count: usize) -> Result<LogPage, ControlError> {
         let from = behind(after)?.unwrap_or_else(|| "-".to_owned());
         self.log_page(["XRANGE", &from, "+"], count).await
     }
 
-    /// Reads rows newest first: those before `after`, or from the newest row without it.
+    /// Reads rows newest first. Begins with the row before the position `after`; without `after`,
+    /// with the newest row.
     ///
     /// # Errors
     /// As [`Control::log`].
@@ -207,8 +211,8 @@ impl Control {
         self.log_page(["XREVRANGE", &from, "-"], count).await
     }
 
-    /// Returns whether workers write all finalized events to the log, as recorded by the worker
-    /// that connected last. If not, the log has only events completed with errors.
+    /// Returns whether workers write all finalized events to the log. This setting is recorded by
+    /// the worker that connected last. If it is off, the log has only events completed with errors.
     ///
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked.
@@ -233,8 +237,8 @@ fn behind(cursor: Option<&Cursor>) -> Result<Option<String>, ControlError> {
     cursor.map(behind).transpose()
 }
 
-/// Reads a page of a stream and the counts of the stream, with `lua/operator/log.lua`. The page
-/// ends with the row that brings it to 1 MiB.
+/// Reads a page of a stream and the counts of the whole stream, with `lua/operator/log.lua`. If the
+/// rows reach 1 MiB together, the page ends with the row that reaches it.
 pub(super) async fn rows<C: ConnectionLike>(
     conn: &mut C,
     what: &'static str,

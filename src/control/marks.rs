@@ -1,4 +1,4 @@
-//! Marks: the age of the oldest marker.
+//! Reads the marks to find the age of the oldest marker.
 
 use redis::aio::ConnectionLike;
 
@@ -8,10 +8,11 @@ use crate::keys::Keys;
 use crate::wire;
 use crate::wire::values::MET;
 
-/// The time for which the markers that wait count as new after the last mark was met, ms. Processes
-/// push marks at least that often while few markers wait.
+/// If no mark waits, markers count as new for this time after the last mark was met, in ms. As long
+/// as few markers wait, processes push a mark at least once in this time.
 const NEW_MS: u64 = 2000;
-/// The time after the last mark was met at which the age becomes unknown, ms.
+/// If no mark waits, the age of the oldest marker is unknown from this time on after the last mark
+/// was met, in ms.
 const UNKNOWN_MS: u64 = 4000;
 
 /// Members with their scores.
@@ -22,9 +23,9 @@ type Members = Vec<(Vec<u8>, f64)>;
 pub(super) struct Marks {
     /// Number of marks that wait.
     pub(super) waiting: u64,
-    /// Time of the oldest of them.
+    /// Time of the oldest mark that waits.
     oldest_ms: Option<u64>,
-    /// Time of the mark that was met last.
+    /// Time of the mark that *advance* met last.
     met_ms: Option<u64>,
 }
 
@@ -56,8 +57,8 @@ impl Marks {
         }
     }
 
-    /// Reads the number of members, and the first two with their scores. The member `met` is first,
-    /// if it is there.
+    /// Makes the value from the number of members, and the first two members with their scores. If
+    /// the member `met` exists, it is the first one.
     fn of(members: u64, first: &[(Vec<u8>, f64)]) -> Self {
         let ms = |at: usize| first.get(at).map(|(_, score)| score.max(0.0) as u64);
         match first.first() {
@@ -68,8 +69,8 @@ impl Marks {
         }
     }
 
-    /// Returns the age of the oldest of `markers` markers (without marks), in ms; `None` if it is
-    /// unknown.
+    /// Returns the age of the oldest marker, in ms; `None` if it is unknown. `markers` is the
+    /// number of markers, not counting marks.
     pub(super) fn age_ms(&self, markers: u64, now_ms: u64) -> Option<u64> {
         if markers == 0 {
             return Some(0);
@@ -77,23 +78,24 @@ impl Marks {
         if let Some(oldest_ms) = self.oldest_ms {
             return Some(now_ms.saturating_sub(oldest_ms));
         }
-        // All markers are younger than the mark that was met last.
+        // No mark waits, so all markers are younger than the mark that was met last.
         let most_ms = now_ms.saturating_sub(self.met_ms?);
         (most_ms <= UNKNOWN_MS).then(|| most_ms.saturating_sub(NEW_MS))
     }
 }
 
 impl Control {
-    /// Pushes a mark if one is due, so that [`stats`](Self::stats) knows the age of the oldest
-    /// marker. Worker processes do the same once per second. So a program needs this call only if it
-    /// watches a namespace whose workers may all be gone; then it calls once per second.
+    /// Pushes a mark if a mark is due, so that [`stats`](Self::stats) knows the age of the oldest
+    /// marker. Worker processes do this once per second. So a program needs this call only if it
+    /// watches a namespace whose workers may all be gone. It should then call once per second.
     ///
     /// Cost: one script of about five commands. The call may be repeated, and its future may be
     /// dropped at any time.
     ///
     /// # Errors
-    /// [`ControlError::Denied`], or [`ControlError::Redis`], if the user may not push marks: then the
-    /// age is unknown while no worker runs. Other errors if Redis cannot be asked, or is a replica.
+    /// [`ControlError::Denied`] or [`ControlError::Redis`] if the user may not push marks. Then the
+    /// age is unknown as long as no worker runs. Other errors if Redis cannot be asked, or is a
+    /// replica.
     pub async fn mark(&self) -> Result<(), ControlError> {
         wire::mark(&mut self.connection(), &self.keys).await?;
         Ok(())

@@ -1,38 +1,39 @@
-//! Reads a live system, and performs the actions of an operator. [`Control`] is the handle: connect
-//! it, then call its methods.
+//! Reads a live system, and performs the actions of an operator. [`Control`] is the handle for
+//! this: connect it, then call its methods.
 //!
 //! - `handle`: [`Control`], which the command line, a dashboard and an HTTP API share
-//! - `connection` (private): its connection
+//! - `connection` (private): the connection of a handle
 //! - `ids`: [`Cursor`] and [`RowId`], opaque positions and row ids
 //! - `error`: [`ControlError`]
-//! - [`check`](mod@check): checks the invariants, by number
-//! - [`stats`](mod@stats): workers, markers, held objects, dead letters
-//! - [`streams`](mod@streams): the sizes of the log, the dead letters and the actions
-//! - [`depth`](mod@depth): the length of each queue, by a scan
-//! - [`inspect`](mod@inspect): one object: the places of its events and why they wait
-//! - [`ended`](mod@ended): the results of an object's last events
-//! - [`dead`]: the dead letters: read, retried, dropped
-//! - [`held`](mod@held): the held objects: why they wait; releasing them, skipping their first
+//! - [`check`](mod@check): checks the invariants of the design, by number
+//! - [`stats`](mod@stats): counts workers, markers, held objects and dead letters
+//! - [`streams`](mod@streams): reads the sizes of the log, the dead letters and the actions
+//! - [`depth`](mod@depth): counts the events of each queue, by a scan
+//! - [`inspect`](mod@inspect): shows the places of one object's events and why the events wait
+//! - [`ended`](mod@ended): finds the results of an object's last events
+//! - [`dead`]: lists, retries and drops dead letters
+//! - [`held`](mod@held): lists held objects and why they wait; releases them; skips their first
 //!   event
-//! - [`rules`](mod@rules): pauses and blocks: set, lifted, listed
-//! - [`schedules`]: events that are queued when they are due
-//! - [`cron`]: events that are queued again and again
-//! - [`limits`]: the most queued events and markers
-//! - [`actions`](mod@actions): records of the actions of operators
-//! - [`log`](mod@log): the log of events, in the order of finalizing
+//! - [`rules`](mod@rules): sets, lifts and lists pauses and blocks
+//! - [`schedules`]: lists events that are queued when they are due
+//! - [`cron`]: manages events that are queued again and again
+//! - [`limits`]: limits the number of queued events and of markers
+//! - [`actions`](mod@actions): lists the recorded actions of operators
+//! - [`log`](mod@log): reads the event log, in the order of finalizing
 //! - [`forget`](mod@forget): deletes the last ids of idle objects
-//! - [`doctor`](mod@doctor): whether a Redis fits
+//! - [`doctor`](mod@doctor): examines whether a Redis server is fit for seriatim
 //! - `server` (private): the settings of Redis, for warnings and for `doctor`
 //! - `names`, `scan` and `reply` (private): walks over the registered names and the key space, and
 //!   parsers of replies
 //!
 //! Only these operations write to Redis: retry, drop, release, skip, forget, setting or lifting
-//! rules, setting or removing limits, and changing or running cron jobs. They need the rights in
-//! `docs/protocol.md`. Each of them except forgetting is one atomic script, and is recorded with
-//! the operator's name and reason.
+//! rules, setting or removing limits, changing or running cron jobs, and pushing marks. They need
+//! the rights in `docs/protocol.md`. Each operation of an operator except forgetting is one atomic
+//! script, and is recorded with the operator's name and reason.
 //!
 //! Every operation works in bounded steps and bounded memory, so it never delays the workers for
 //! long. The futures can be dropped at any time. For the reading operations, a Redis user needs
+//! only the rights to read and to run scripts.
 //! only the rights to read and to run scripts.
 
 pub mod actions;

@@ -1,8 +1,8 @@
-//! Walks over the registered names in bounded steps. The few watched names are separate from the
-//! departed ones.
+//! Walks over the registered names in bounded steps. Redis keeps the few watched names apart from
+//! the many departed ones.
 //!
-//! The two sets are complete after the pass of `lua/adopt.lua`. Before it, all names count as
-//! watched.
+//! The sets of watched and departed names are complete after the pass of `lua/adopt.lua` over the
+//! registry. Before that pass has ended, all names count as watched.
 
 use redis::aio::ConnectionLike;
 use redis::{RedisResult, Value};
@@ -11,13 +11,13 @@ use super::{ControlError, reply};
 use crate::keys::Keys;
 use crate::wire;
 
-/// Approximate number of slots that one call of the script reads: some 100 microseconds for names
-/// with empty slots.
+/// Approximate number of slots that one call of the script reads. This takes some 100 microseconds
+/// if the slots are empty.
 const SLOTS_PER_CALL: u32 = 1024;
-/// Maximum number of slots of a name. A higher value in Redis is invalid.
+/// Maximum number of slots of a name. A higher number in Redis is invalid.
 const SLOTS_MAX: u32 = 65_536;
 
-/// The names that a walk returns.
+/// Selects the names that a walk returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Which {
     /// Names with a lease or with something in their slots.
@@ -26,10 +26,10 @@ pub(crate) enum Which {
     Departed,
 }
 
-/// A walk over names with their values in `event.workers`, one page at a time. A name may come
-/// twice. No name that stays registered is missed.
+/// A walk over worker names, one page at a time. Each name comes with its value in `event.workers`.
+/// A name may come twice. No name that stays registered is missed.
 pub(crate) struct Walk {
-    /// The key to walk, and the command; none if there is nothing to walk.
+    /// The key to walk over, and the command for it; none if these names are not known yet.
     source: Option<(String, &'static str)>,
     cursor: u64,
 }
@@ -51,8 +51,8 @@ impl Walk {
         Ok(Self { source, cursor: 0 })
     }
 
-    /// Returns the next page, `None` after the last page. A key of a wrong type counts as empty;
-    /// `check` reports it.
+    /// Returns the next page; `None` after the last page. A key of a wrong type counts as empty,
+    /// and `check` reports it.
     pub(crate) async fn next<C: ConnectionLike>(
         &mut self,
         conn: &mut C,
@@ -78,7 +78,7 @@ impl Walk {
                 Err(error) if error.code() == Some("WRONGTYPE") => return Ok(None),
                 Err(error) => return Err(ControlError::redis(WHAT)(error)),
             };
-            // A name that is no longer registered is a leftover and is skipped.
+            // A name that is no longer registered was left behind in the set. It is skipped.
             let known = page.into_iter().zip(values);
             page = known.filter_map(|((name, _), value)| Some((name, text(&value?)))).collect();
         }
@@ -103,16 +103,17 @@ pub(super) async fn is_indexed<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> 
     }
 }
 
-/// The objects in the lists of some names' slots.
+/// Objects that were found in the lists of the slots of some names.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     /// Names with a lease.
     pub(super) alive: u64,
-    /// Worker ids, each with an object in the worker's list.
+    /// Worker ids, each with the object in the list of this worker.
     pub(super) objects: Vec<(String, Vec<u8>)>,
 }
 
-/// Reads the objects in the slots of these names: one object, or all.
+/// Reads the objects in the lists of the slots of these names. `object` selects one object; if it
+/// is empty, all objects are read.
 pub(super) async fn taken<C: ConnectionLike>(
     conn: &mut C,
     keys: &Keys,
@@ -165,7 +166,7 @@ async fn ask<C: ConnectionLike>(
     Ok(())
 }
 
-/// Parses the number of slots from a value of `event.workers`; none if invalid.
+/// Parses the number of slots from a value of `event.workers`; none if the value is invalid.
 pub(crate) fn slots_in(value: &str) -> Option<u32> {
     let (slots, _token) = value.split_once(' ')?;
     slots.parse().ok().filter(|slots| (1..=SLOTS_MAX).contains(slots))

@@ -1,5 +1,5 @@
-//! Parses replies of Redis by hand. The stream types of the `redis` crate are an optional feature
-//! that nothing else here needs.
+//! Parses replies of Redis by hand. The stream types of the `redis` crate belong to an optional
+//! feature, and nothing else in this crate needs this feature.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(super) async fn now_ms<C: ConnectionLike>(conn: &mut C) -> Result<u64, Contr
     Ok(seconds * 1000 + micros / 1000)
 }
 
-/// Returns the bytes of a string, in either encoding that Redis uses.
+/// Returns the bytes of a string reply. Redis sends strings in either of two encodings.
 pub(super) fn bytes(value: &Value) -> Option<Vec<u8>> {
     match value {
         Value::BulkString(bytes) => Some(bytes.clone()),
@@ -27,13 +27,13 @@ pub(super) fn bytes(value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns the string as text. Bytes that are not UTF-8 become U+FFFD, because the text is only
-/// shown.
+/// Returns a string reply as text. Bytes that are not UTF-8 become U+FFFD. This does no harm,
+/// because the text is only shown.
 pub(super) fn text(value: &Value) -> Option<String> {
     bytes(value).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Returns a whole number that is not negative.
+/// Returns a reply that is a whole number and not negative.
 pub(super) fn number(value: &Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(*number).ok(),
@@ -71,10 +71,10 @@ pub(super) fn is_entry_id(id: &str) -> bool {
     parts(id).is_some()
 }
 
-/// Returns the bound of a range that begins after this entry, in either direction.
+/// Returns one bound of a range that begins after this entry. It serves ranges in both directions.
 ///
-/// Redis refuses a range that begins after the first or the last possible id. No entry has these
-/// ids, so the range can begin at them.
+/// Redis refuses a range that begins after the first or the last possible id. No entry has one of
+/// these two ids. So a range may begin at such an id instead of after it.
 pub(super) fn behind(id: &str) -> String {
     let is_end = parts(id).is_some_and(|parts| parts == (0, 0) || parts == (u64::MAX, u64::MAX));
     if is_end { id.to_owned() } else { format!("({id}") }
@@ -86,8 +86,8 @@ fn parts(id: &str) -> Option<(u64, u64)> {
     Some((number(ms)?, number(n)?))
 }
 
-/// Writes an event as the member `event` of a line; as `event_text` if it is not JSON, or as
-/// `event_hex` if it is not UTF-8.
+/// Writes an event into a JSON line, as the member `event`. If it is not JSON, the member is
+/// `event_text`; if it is not UTF-8, `event_hex`.
 pub(super) fn serialize_event<M: SerializeMap>(line: &mut M, event: &[u8]) -> Result<(), M::Error> {
     let in_one_line: Vec<u8> = event.iter().map(|b| if matches!(b, b'\r' | b'\n') { b' ' } else { *b }).collect();
     if let Ok(event) = serde_json::from_slice::<&RawValue>(&in_one_line) {
@@ -100,7 +100,8 @@ pub(super) fn serialize_event<M: SerializeMap>(line: &mut M, event: &[u8]) -> Re
     }
 }
 
-/// JSON text that serializes as itself, on one line. Text that is not JSON serializes as a string.
+/// A JSON text that is written unchanged, on one line. A text that is not JSON is written as a JSON
+/// string.
 pub(super) struct AsJson<'a>(pub(super) &'a str);
 
 impl Serialize for AsJson<'_> {
@@ -113,19 +114,20 @@ impl Serialize for AsJson<'_> {
     }
 }
 
-/// Serializes a field of a struct as [`AsJson`].
+/// Serializes a field that has JSON text as [`AsJson`] does.
 pub(super) fn as_json<S: Serializer>(text: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
     text.as_deref().map(AsJson).serialize(serializer)
 }
 
-/// Returns the members of a JSON object, each as text on one line; none if the text is not a JSON
+/// Returns the members of a JSON object, each as text on one line. Empty if the text is not a JSON
 /// object.
 pub(crate) fn members(text: &str) -> BTreeMap<String, String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).unwrap_or_default();
     members.into_iter().map(|(name, value)| (name, value.get().replace(['\r', '\n'], " "))).collect()
 }
 
-/// Returns the items of an array after its first item, which must be the word `status`.
+/// Returns the items of an array that follow its first item. The first item must be the word
+/// `status`.
 pub(super) fn after(status: &str, value: Value) -> Result<Vec<Value>, String> {
     let mut items = array(value).ok_or("no array")?.into_iter();
     match items.next().as_ref().and_then(text) {

@@ -1,10 +1,11 @@
-//! Pauses and blocks: rules under which no further event of an object is claimed. A rule is for all
-//! objects, for a prefix, or for one object.
+//! Pauses and blocks. Workers claim no further event of an object that is under such a rule. A rule
+//! is for all objects, for a prefix, or for one object.
 //!
 //! Producers can still emit, and events in flight finish. A rule takes effect with the next step of
 //! any worker. When the rule is lifted or past its end, workers wake its objects, some in each
-//! step, and then delete the rule. A pause and a block differ only in who sets them: a user or an
-//! operator. Both may be set for the same objects, and each is lifted separately.
+//! step, and then delete the rule. Pauses and blocks differ only in who sets them: a user sets
+//! pauses, an operator sets blocks. A pause and a block may be set for the same objects, and each
+//! of them is lifted separately.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,14 +20,14 @@ use crate::wire::operator::{self, RuleStep};
 pub use crate::wire::operator::{By, Ruled};
 use crate::wire::values::RuleValue;
 
-/// Maximum number of rules at the same time. To pause more objects, give them a common prefix.
+/// Maximum number of rules at the same time. To pause more objects, use rules for prefixes.
 pub const RULES_MAX: u64 = 1000;
 
-/// Maximum number of colons in the prefix of a rule. Each costs one more lookup for every object
-/// that a worker claims.
+/// Maximum number of colons in the prefix of a rule. Each colon costs one more lookup for every
+/// object that a worker claims.
 pub const COLONS_MAX: usize = 8;
 
-/// The longest time after which a rule lifts itself, about a hundred years.
+/// Longest time after which a rule can end by itself, about a hundred years.
 pub const FOR_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// The kind of a rule. Blocks sort before pauses.
@@ -51,9 +52,10 @@ impl Kind {
 /// The objects of a rule: `*` for all, `PREFIX:*` for names that begin with `PREFIX:`, or the name
 /// of one object. A prefix has at most [`COLONS_MAX`] colons.
 ///
-/// Parsing refuses text with a star elsewhere, or with a blank at either end. Such text would match
-/// only an object of exactly this name, which is rarely intended. [`Selector::exact`] accepts such
-/// a name. An object whose own name is `*`, or ends with `:*`, cannot be selected alone.
+/// Parsing refuses a text with a star in another place, or with a blank at the beginning or end.
+/// Such a text would match only an object of exactly this name, which is rarely intended.
+/// [`Selector::exact`] accepts such a name. An object whose name is `*`, or ends with `:*`, cannot
+/// be selected alone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Selector(String);
@@ -61,13 +63,13 @@ pub struct Selector(String);
 /// The reason why text is not a selector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    /// No object can have this name or a name with this beginning.
+    /// The text is not a valid object name, or no valid object name begins with it.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// A prefix with more than [`COLONS_MAX`] colons.
+    /// The prefix has more than [`COLONS_MAX`] colons.
     #[error("{0:?} has too many colons: the prefix of a rule ends at one of the first {COLONS_MAX} colons of a name")]
     Colons(String),
-    /// A star that is neither the whole text nor at the end, after a colon.
+    /// The text has a star that is neither the whole text nor the end of it after a colon.
     #[error(
         "{0:?} has a star elsewhere than at the end behind a colon, and would be the name of one object; write `*` for all, a prefix as in work:*, or --exact \
          for an object of this very name (Selector::exact)"
@@ -78,7 +80,7 @@ pub enum SelectorError {
         "{0:?} begins or ends with a blank; leave it out, or write --exact for an object of this very name (Selector::exact)"
     )]
     Blank(String),
-    /// The text should name one object but selects many.
+    /// The text should name one object, but it selects many objects.
     #[error(
         "{0:?} is the selector of many objects: the object of this very name cannot be meant alone; leave --exact out (Selector::from_str)"
     )]
@@ -91,11 +93,11 @@ impl Selector {
         &self.0
     }
 
-    /// Selects only the object of exactly this name, even if the name has a star or a blank that
-    /// looks like a mistake.
+    /// Selects only the object of exactly this name. Accepts names with a star or a blank, which
+    /// parsing refuses as a probable mistake.
     ///
     /// # Errors
-    /// [`SelectorError::Name`] for an invalid object name, [`SelectorError::Many`] for `*` and
+    /// [`SelectorError::Name`] for an invalid object name; [`SelectorError::Many`] for `*` and
     /// names that end with `:*`.
     pub fn exact(name: &str) -> Result<Self, SelectorError> {
         if name == "*" || name.ends_with(":*") {
@@ -105,8 +107,8 @@ impl Selector {
         Ok(Self(name.to_owned()))
     }
 
-    /// Returns the selector of an existing rule, to lift it. An older version may have set rules
-    /// that [`FromStr`] refuses.
+    /// Returns the selector of an existing rule, so that the rule can be lifted. An older version
+    /// of seriatim may have set rules whose selectors [`FromStr`] refuses.
     ///
     /// # Errors
     /// [`SelectorError::Name`] if no rule can have this selector.
@@ -152,16 +154,16 @@ pub struct Rule {
     pub kind: Kind,
     /// Objects of the rule.
     pub selector: Selector,
-    /// Whether the rule holds objects. Otherwise it is lifted or past its end, and workers wake its
-    /// objects.
+    /// Whether the rule holds objects. If not, the rule is lifted or past its end, and workers wake
+    /// its objects.
     pub in_force: bool,
-    /// User or operator who set it.
+    /// User or operator who set the rule.
     pub actor: String,
-    /// Reason given for it.
+    /// Reason that this actor gave for the rule.
     pub reason: String,
-    /// Time at which it was set, ms since the epoch.
+    /// Time at which the rule was set, ms since the epoch.
     pub set_ms: u64,
-    /// Time at which it ends by itself, ms since the epoch; none if it does not.
+    /// Time at which the rule ends by itself, ms since the epoch; none if it has no end.
     pub end_ms: Option<u64>,
 }
 
@@ -200,21 +202,22 @@ impl fmt::Display for Rule {
 pub struct Rules {
     /// Time of Redis, ms since the epoch.
     pub now_ms: u64,
-    /// The rules: blocks first, each kind by selector.
+    /// The rules: first the blocks, then the pauses, each kind sorted by selector.
     pub rules: Vec<Rule>,
 }
 
 impl Control {
-    /// Sets a rule until it is lifted or `after` has passed (1 ms to [`FOR_MAX`]; a longer time is
-    /// shortened). The rule takes effect with the next step of any worker process, within a second.
-    /// If the rule exists, its end, actor and reason are replaced. Recorded in the
-    /// [actions](Control::actions).
+    /// Sets a rule. The rule is in force until it is lifted or until the time `after` has passed (1
+    /// ms to [`FOR_MAX`]; a longer time is shortened). The rule takes effect with the next step of
+    /// any worker process, within a second. If the rule already exists, its end, actor and reason
+    /// are replaced. The step is recorded in the [actions](Control::actions).
     ///
-    /// One atomic step. Calling again is safe. Dropping the future does not undo the step.
+    /// The call is one atomic step. Calling again is safe. Dropping the future does not undo the
+    /// step.
     ///
     /// # Errors
-    /// [`ControlError::Rules`] if there are [`RULES_MAX`] already. [`ControlError::Name`] for an
-    /// invalid object name. Other errors if Redis cannot be asked or forbids it.
+    /// [`ControlError::Rules`] if there are [`RULES_MAX`] rules already. [`ControlError::Name`] for
+    /// an invalid object name. Other errors if Redis cannot be asked or forbids it.
     pub async fn set_rule(
         &self,
         by: By<'_>,
@@ -225,11 +228,13 @@ impl Control {
         self.rule_step(by, RuleStep::Set(after.map(|after| after.min(FOR_MAX))), kind, selector).await
     }
 
-    /// Lifts a rule. This only marks the rule: workers then wake its objects, some in each step,
-    /// even if one of the workers dies meanwhile. Objects under another rule stay. Returns
-    /// [`Ruled::NotSet`] if there is no such rule. Recorded in the [actions](Control::actions).
+    /// Lifts a rule. The call itself only marks the rule as lifted. Workers then wake the objects
+    /// of the rule, some in each step, even if one of the workers dies meanwhile. Objects under
+    /// another rule stay paused. Returns [`Ruled::NotSet`] if there is no such rule. The step is
+    /// recorded in the [actions](Control::actions).
     ///
-    /// One atomic step. Calling again is safe. Dropping the future does not undo the step.
+    /// The call is one atomic step. Calling again is safe. Dropping the future does not undo the
+    /// step.
     ///
     /// # Errors
     /// As [`Control::set_rule`].
@@ -248,7 +253,7 @@ impl Control {
         }
     }
 
-    /// Reads all rules; there are at most [`RULES_MAX`]. Only reads; may be called again.
+    /// Reads all rules; there are at most [`RULES_MAX`]. The call only reads, and may be repeated.
     ///
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked, or if `event.rules` is not a hash.
@@ -265,8 +270,8 @@ impl Control {
     }
 }
 
-/// Parses a rule from a reply field of `lua/inspect.lua`: the length of the rule's field, a blank,
-/// the field, its value.
+/// Parses a rule from a part of the reply of `lua/inspect.lua`. The part has the length of the
+/// rule's field in `event.rules`, a blank, that field, and its value.
 pub(super) fn told(value: &Value, now_ms: u64) -> Option<Rule> {
     let bytes = reply::bytes(value)?;
     let blank = bytes.iter().position(|byte| *byte == b' ')?;
@@ -287,7 +292,7 @@ mod tests {
         }
         assert!(format!("{}*", "a:".repeat(8)).parse::<Selector>().is_ok());
         assert!(matches!(format!("{}*", "a:".repeat(9)).parse::<Selector>(), Err(SelectorError::Colons(_))));
-        // The name of one object may have any number of colons.
+        // Only a prefix has a limit of colons. The name of one object may have any number of them.
         assert!("a:".repeat(100).parse::<Selector>().is_ok());
         for bad in ["", "a\nb"] {
             let refused = [bad.parse::<Selector>(), Selector::exact(bad), Selector::existing(bad)];
@@ -296,7 +301,7 @@ mod tests {
     }
 
     /// Story: `pause '*:1'`, `pause 'k:*:x'` and `pause 'work:1 '` were once read as names of
-    /// objects. They paused nothing, but reported success.
+    /// objects. The commands paused no object, but reported success.
     #[test]
     fn a_star_or_a_blank_that_looks_like_a_slip_is_refused_unless_the_name_is_meant() {
         for name in ["*:1", "k:*:x", "work*", "w**", "work*1", "k:*:*"] {

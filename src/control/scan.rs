@@ -1,4 +1,4 @@
-//! Walks over the key space in bounded steps: SCAN, and a set that remembers the keys seen.
+//! Walks over the key space in bounded steps, with SCAN. A set remembers the keys seen.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, Hash, RandomState};
@@ -8,11 +8,11 @@ use redis::aio::ConnectionLike;
 use super::ControlError;
 use crate::keys::Keys;
 
-/// Number of keys that Redis reads in one step: some 100 microseconds.
+/// Number of keys that Redis reads in one step, which takes some 100 microseconds.
 const KEYS_PER_STEP: usize = 1000;
 
-/// A walk over all keys of one namespace. Each key that exists throughout the walk is returned,
-/// some twice.
+/// A walk over all keys of one namespace. Each key that exists during the whole walk is returned,
+/// and some keys are returned twice.
 pub(super) struct Scan {
     pattern: String,
     prefix: Vec<u8>,
@@ -21,14 +21,14 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// Selects keys that end in `suffix`, or all keys if it is empty. Prefixes and suffixes have no
-    /// character that is special in a pattern.
+    /// Selects keys that end in `suffix`; all keys if `suffix` is empty. The pattern needs no
+    /// escapes, because prefixes and suffixes have no character that is special in a pattern.
     pub(super) fn new(keys: &Keys, suffix: &str) -> Self {
         let pattern = format!("{}*{suffix}", keys.prefix());
         Self { pattern, prefix: keys.prefix().as_bytes().to_vec(), cursor: 0, done: false }
     }
 
-    /// Returns the next keys without their prefix, maybe an empty page; `None` at the end.
+    /// Returns the next keys without their prefix; `None` after the last page. A page may be empty.
     pub(super) async fn next<C: ConnectionLike>(&mut self, conn: &mut C) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
         if self.done {
             return Ok(None);
@@ -43,8 +43,9 @@ impl Scan {
     }
 }
 
-/// A set of the items seen, 8 bytes each, up to a limit. Beyond the limit an item seen may be
-/// reported as new, so callers must be correct without it.
+/// A set of the items seen, 8 bytes for each item, up to a limit. When the set is full, it no
+/// longer remembers new items, and reports them as new each time. So callers must be correct
+/// without the set.
 pub(super) struct Seen {
     hashes: HashSet<u64>,
     hasher: RandomState,

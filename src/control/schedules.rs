@@ -14,9 +14,9 @@ pub const PER_CALL_MAX: usize = 100;
 
 /// A scheduled event.
 ///
-/// It serializes as `{"object":"work:1","key":"reminder","due_ms":1700,"event":{…}}`, and with
-/// `"queued":true` if its event is queued. An event above 8 KiB is left out, and `event_bytes` has
-/// its size.
+/// It serializes as `{"object":"work:1","key":"reminder","due_ms":1700,"event":{…}}`. If the event
+/// is queued, `"queued":true` is added. An event above 8 KiB is left out, and `event_bytes` has its
+/// size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScheduledEvent {
@@ -26,14 +26,14 @@ pub struct ScheduledEvent {
     pub object_escaped: Option<String>,
     /// Key of the schedule, escaped. A key that begins with `-` was made by the emitter.
     pub key: String,
-    /// Due time, ms since the epoch; none if the schedule is broken ([`Control::check`]). If the
-    /// event is queued, the time at which it was queued.
+    /// Due time, ms since the epoch; none if the schedule is broken, which [`Control::check`]
+    /// reports. If the event is already queued, the time at which it was queued.
     pub due_ms: Option<u64>,
     /// The event, byte for byte; none if it has more than 8 KiB.
     pub event: Option<Vec<u8>>,
     /// Size of the event in bytes; none if the schedule is broken.
     pub event_bytes: Option<u64>,
-    /// Whether the event is queued, and no worker has taken it yet.
+    /// Whether the event is already queued and no worker has taken it yet.
     pub queued: bool,
 }
 
@@ -66,23 +66,24 @@ impl Serialize for ScheduledEvent {
 pub struct SchedulePage {
     /// Time of Redis, ms since the epoch.
     pub now_ms: u64,
-    /// The schedules: by due time, or of one object in no order.
+    /// The schedules. A page of all objects is sorted by due time; a page of one object has no
+    /// order.
     pub schedules: Vec<ScheduledEvent>,
-    /// Cursor of the next page; none if there are no more.
+    /// Cursor of the next page; none after the last page.
     pub next: Option<Cursor>,
 }
 
 impl Control {
     /// Reads up to `count` schedules (1 to [`PER_CALL_MAX`]) of all objects, by due time. Reads
     /// only schedules whose events are not queued yet, and that are due from `from_ms` to `to_ms`,
-    /// both included. Begins after the position `after`, or at the beginning without it.
+    /// both included. Begins after the position `after`; without `after`, at the beginning.
     ///
-    /// A schedule whose due time changes between two pages may be missed, or be in both. Only
-    /// reads; may be called again.
+    /// A schedule whose due time changes between two pages may be missed, or be in both pages. The
+    /// call only reads, and may be repeated.
     ///
     /// # Errors
-    /// [`ControlError::Cursor`] for a cursor of another list. Other errors if Redis cannot
-    /// be asked, or if `events.scheduled` is not a sorted set.
+    /// [`ControlError::Cursor`] if `after` is a cursor of another list. Other errors if Redis
+    /// cannot be asked, or if `events.scheduled` is not a sorted set.
     pub async fn schedules(
         &self,
         from_ms: Option<u64>,
@@ -100,10 +101,11 @@ impl Control {
         Ok(SchedulePage { now_ms: page.now_ms, schedules: page.schedules.into_iter().map(event).collect(), next })
     }
 
-    /// Reads about `count` schedules (1 to [`PER_CALL_MAX`]) of one object, in no order, including
-    /// schedules whose events are queued. A page may be empty although there is a next one.
+    /// Reads about `count` schedules (1 to [`PER_CALL_MAX`]) of one object, in no order. Includes
+    /// schedules whose events are queued. A page may be empty although a next page exists.
     ///
-    /// Costs in proportion to the schedules of this object only. Only reads; may be called again.
+    /// The cost grows only with the number of schedules of this object. The call only reads, and
+    /// may be repeated.
     ///
     /// # Errors
     /// [`ControlError::Name`] for an invalid object name, otherwise as
@@ -128,9 +130,10 @@ impl Control {
     }
 }
 
-/// Beginning of a cursor by due time. The due time, a blank and the member follow.
+/// Beginning of a cursor of the schedules of all objects. The due time, a blank and the member
+/// follow it.
 const DUE: &str = "scheduled ";
-/// Beginning of a cursor of one object's schedules. The cursor of HSCAN follows.
+/// Beginning of a cursor of one object's schedules. The cursor of HSCAN follows it.
 const SCAN: &str = "schedules ";
 
 fn place(cursor: &Cursor) -> Result<(String, Vec<u8>), ControlError> {

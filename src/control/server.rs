@@ -1,30 +1,33 @@
-//! Settings of Redis that break the promise, and the remedy. Only reads settings.
+//! Finds settings of Redis that break a guarantee, and says how to change them. It only reads the
+//! settings.
 
 use redis::RedisError;
 use redis::aio::ConnectionLike;
 
 use super::{Control, ControlError};
 
-/// The oldest supported version.
+/// The oldest supported version of Redis.
 const VERSION_MIN: (u32, u32) = (7, 0);
-/// The longest silence of a replica without a warning, in seconds. Replicas answer once a second.
+/// Longest silence of a replica that gives no warning, in seconds. A replica reports to its master
+/// once a second.
 const LAG_SECONDS_MAX: u64 = 5;
-/// The most bytes that a replica may be behind without a warning.
+/// Largest number of bytes by which a replica may be behind its master without a warning.
 const BEHIND_BYTES_MAX: u64 = 16 << 20;
-/// If Redis has had unsaved writes for this long, it has no save points.
+/// Used if the save points cannot be read: if Redis has had unsaved writes for this long, it has no
+/// save points.
 const UNSAVED_SECONDS: u64 = 2 * 60 * 60;
 
 impl Control {
-    /// Returns warnings about the server, one sentence each: an evicting `maxmemory-policy`, no
-    /// persistence, a version older than 7.0, replicas without `min-replicas-to-write`. Empty if
-    /// the user may not use `INFO`, or the server has renamed it.
+    /// Returns warnings about the server, one sentence each: a `maxmemory-policy` that evicts keys,
+    /// no persistence, a version older than 7.0, replicas without `min-replicas-to-write`. Empty if
+    /// the user may not use `INFO`, or if the server has renamed this command.
     ///
     /// If the append-only file is off, reads the save points with `CONFIG GET save`. A user without
-    /// that right is warned only if the server has had no snapshot for two hours. Only reads; may
-    /// be called again.
+    /// the right to this command gets the warning about persistence only if the server has had no
+    /// snapshot for two hours. The call only reads, and may be repeated.
     ///
     /// # Errors
-    /// [`ControlError::Redis`] if the connection failed.
+    /// [`ControlError::Redis`] if the connection fails.
     pub async fn warnings(&self) -> Result<Vec<String>, ControlError> {
         Ok(read(&mut self.connection()).await?.map_or_else(Vec::new, |info| info.warnings()))
     }
@@ -33,13 +36,13 @@ impl Control {
 /// The settings of a server.
 pub(super) struct Info {
     text: String,
-    /// The save points, if they may be read.
+    /// The save points; none if they were not needed, or if the user may not read them.
     saves: Option<String>,
-    /// `min-replicas-to-write`, if it is set and may be read.
+    /// The value of `min-replicas-to-write`; none if it is 0, or if the user may not read it.
     min_replicas: Option<u64>,
 }
 
-/// Reads the settings. Returns `None` if the user may not.
+/// Reads the settings. Returns `None` if the user may not use `INFO`.
 pub(super) async fn read(conn: &mut impl ConnectionLike) -> Result<Option<Info>, ControlError> {
     let text: Result<String, RedisError> = redis::cmd("INFO").query_async(conn).await;
     let text = match text {
@@ -66,7 +69,7 @@ impl Info {
         [self.too_old(), self.evicts(), self.forgets(), self.accepts_alone()].into_iter().flatten().collect()
     }
 
-    /// Returns the warning of a version that is too old.
+    /// Returns a warning if the version of the server is too old.
     pub(super) fn too_old(&self) -> Option<String> {
         let version = self.field("redis_version").unwrap_or_default();
         let mut parts = version.split('.').map_while(|part| part.parse::<u32>().ok());
@@ -75,14 +78,14 @@ impl Info {
             .then(|| format!("Redis is version {version}, older than 7.0: the scripts need 7.0 or Valkey; upgrade it"))
     }
 
-    /// Returns the warning of a server that deletes keys when its memory is full.
+    /// Returns a warning if the server deletes keys when its memory is full.
     pub(super) fn evicts(&self) -> Option<String> {
         let policy = self.field("maxmemory_policy").filter(|policy| *policy != "noeviction")?;
         let harm = "at maxmemory, Redis deletes events, ids or leases";
         Some(format!("maxmemory-policy is {policy}: {harm}; run CONFIG SET maxmemory-policy noeviction"))
     }
 
-    /// Returns the warning of a server without persistence.
+    /// Returns a warning if the server has no persistence.
     pub(super) fn forgets(&self) -> Option<String> {
         let is_unsaved = match &self.saves {
             Some(points) => points.trim().is_empty(),
@@ -97,9 +100,11 @@ impl Info {
             .then(|| format!("persistence is off (no append-only file, no save points): {harm}; run CONFIG SET appendonly yes"))
     }
 
-    /// Returns the warning of a master with replicas that accepts writes without them.
+    /// Returns a warning if the server is a master with replicas that accepts writes even if no
+    /// replica has them.
     pub(super) fn accepts_alone(&self) -> Option<String> {
-        // INFO has this field only if both settings are above 0.
+        // INFO has this field only if both settings, min-replicas-to-write and
+        // min-replicas-max-lag, are above 0.
         let is_set = self.field("min_slaves_good_slaves").is_some();
         let is_master = self.field("role") != Some("slave");
         let replicas = self.number("connected_slaves").filter(|replicas| *replicas > 0 && is_master && !is_set)?;
@@ -110,14 +115,15 @@ impl Info {
         ))
     }
 
-    /// Returns the error of a master that refuses writes, because too few replicas are in reach.
+    /// Returns an error text if the server is a master that refuses writes, because too few
+    /// replicas are in reach.
     pub(super) fn lacks_replicas(&self) -> Option<String> {
         let good = self.number("min_slaves_good_slaves")?;
         let wanted = self.min_replicas.filter(|wanted| *wanted > good)?;
         Some(format!("min-replicas-to-write is {wanted}, but {good} are in reach: every write is refused (NOREPLICAS)"))
     }
 
-    /// Returns the warning of a replica that is not attached, or is behind its master.
+    /// Returns a warning if a replica is not attached, or is behind its master.
     pub(super) fn late_replica(&self) -> Option<String> {
         let offset = self.number("master_repl_offset")?;
         self.text.lines().find_map(|line| {
@@ -139,7 +145,7 @@ impl Info {
         })
     }
 
-    /// Returns the error of a server that cannot write to its disk.
+    /// Returns an error text if the server cannot write to its disk.
     pub(super) fn failed_to_write(&self) -> Option<String> {
         let fields = ["aof_last_write_status", "rdb_last_bgsave_status", "aof_last_bgrewrite_status"];
         let failed = fields.into_iter().find(|name| self.field(name) == Some("err"))?;

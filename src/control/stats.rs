@@ -1,4 +1,4 @@
-//! The state of the system in counts, by a bounded number of cheap commands.
+//! Counts the parts of the system, by a bounded number of cheap commands.
 
 use std::time::Instant;
 
@@ -14,17 +14,17 @@ use crate::keys::Keys;
 use crate::wire::values::{Position, Registration};
 use crate::worker::WorkerStatus;
 
-/// Maximum number of names that [`Control::stats`] lists. Further names are only counted.
+/// Maximum number of names that [`Control::stats`] lists. Further names are counted but not listed.
 pub const NAMES_MAX: usize = 1000;
 
-/// Maximum number of workers whose batches [`Control::stats`] counts. The slots of further names
-/// are not read.
+/// Maximum number of workers whose batches [`Control::stats`] counts. The slots of names beyond
+/// this number are not read.
 pub const WORKERS_MAX: u64 = 20_000;
 
-/// Maximum number of bytes of a status that are read. A longer one is not from a worker.
+/// Maximum number of bytes of a status that are read. No worker writes a longer status.
 const STATUS_BYTES_MAX: usize = 8192;
 
-/// Number of commands sent at once.
+/// Number of commands that are sent to Redis at once.
 pub(super) const COMMANDS_PER_CALL: usize = 1000;
 
 /// The state of one worker process in Redis.
@@ -39,20 +39,21 @@ pub struct NameStats {
     pub alive: bool,
     /// Time until the lease ends if it is not renewed, ms.
     pub lease_ttl_ms: Option<u64>,
-    /// Host of the process, from the lease.
+    /// Host of the process, as the lease names it.
     pub host: Option<String>,
-    /// The process id on that host.
+    /// Process id on the host of the process.
     pub pid: Option<String>,
-    /// Start time of the process, from the lease.
+    /// Start time of the process, as the lease names it.
     pub process_start: Option<String>,
-    /// Last time at which the process attached, renewed its lease or detached, or at which another
-    /// process took over from it; ms since the epoch, 0 if unknown.
+    /// Last time, in ms since the epoch, at which the process attached, renewed its lease or
+    /// detached, or at which another process took over from it; 0 if unknown.
     pub last_seen_ms: u64,
-    /// The last status that the process wrote; none if it is gone, or of a version without statuses.
+    /// The last status that the process wrote; none if the status is gone, or if the process has a
+    /// version that writes no status.
     pub status: Option<WorkerStatus>,
     /// Number of slots that have a batch.
     pub slots_busy: u64,
-    /// Events in those batches.
+    /// Number of events in the batches of these slots.
     pub events_in_flight: u64,
 }
 
@@ -62,13 +63,13 @@ pub struct NameStats {
 pub struct ProjectionStats {
     /// Name of the projection.
     pub name: String,
-    /// Id of the last row applied; empty before the first.
+    /// Id of the row that was applied last; empty before the first row.
     pub log_id: String,
     /// Number of rows not yet applied.
     pub lag: u64,
-    /// Number of rows that were trimmed before the projection applied them, as far as it knows.
+    /// Number of rows that were trimmed before the projection applied them, as far as it is known.
     pub missed: u64,
-    /// Whether a process runs it.
+    /// Whether a process runs this projection.
     pub running: bool,
 }
 
@@ -78,23 +79,23 @@ pub struct ProjectionStats {
 pub struct HeldStats {
     /// All objects in `objects.held`.
     pub total: u64,
-    /// Objects due now: a free worker takes them.
+    /// Objects that are due now. A free worker takes them.
     pub due: u64,
     /// Objects that wait for their due time.
     pub waiting: u64,
     /// Objects that wait for an operator.
     pub until_released: u64,
-    /// Time since the first of the due objects became due, ms; 0 without any.
+    /// Time for which the first of the due objects has been due, ms; 0 if no object is due.
     pub overdue_ms: u64,
 }
 
-/// Counts of pauses and blocks. There are at most 1,000.
+/// Counts of pauses and blocks. Together there are at most 1,000.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RuleStats {
     /// Rules that hold objects.
     pub in_force: u64,
-    /// Rules that are lifted or past their end, whose objects are being woken.
+    /// Rules that are lifted or past their end and whose objects are still being woken.
     pub lifting: u64,
 }
 
@@ -104,27 +105,28 @@ pub struct RuleStats {
 pub struct ScheduleStats {
     /// All schedules whose events are not queued yet.
     pub total: u64,
-    /// Schedules that are due now. They stay due only if no worker runs, or while too many are due
-    /// at once.
+    /// Schedules that are due now. Workers usually queue their events at once. Schedules stay due
+    /// only if no worker runs, or while too many are due at once.
     pub due: u64,
     /// Due time of the first schedule whose event is not queued yet, ms since the epoch; none if
     /// there is no such schedule.
     pub next_ms: Option<u64>,
-    /// Number of promoted events, by lateness: the time from the due time until the event was
-    /// queued. Each pair has an upper bound in ms, which is none in the last pair. Its number
-    /// counts the events up to this bound and above the bound of the pair before. Counted since the
-    /// namespace exists.
+    /// Numbers of promoted events, by lateness. Lateness is the time from the due time until the
+    /// event was queued. Each pair has an upper bound in ms and a number of events. The number
+    /// counts the events above the bound of the pair before and up to this bound. The last pair has
+    /// no upper bound. The counts begin when the namespace is created.
     pub lateness: Vec<(Option<u64>, u64)>,
 }
 
-/// Counts of idempotency keys of emits.
+/// Counts of the idempotency keys of emits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct EmittedStats {
-    /// Number of idempotency keys. A key whose window is over counts until a later emit with a key
-    /// removes it.
+    /// Number of idempotency keys. A key whose window is over still counts until a later emit with
+    /// an idempotency key removes it.
     pub keys: u64,
-    /// Approximate number of bytes that these keys take in Redis; none if Redis does not report it.
+    /// Approximate number of bytes that the idempotency keys take in Redis; none if Redis does not
+    /// report it.
     pub bytes: Option<u64>,
 }
 
@@ -138,7 +140,7 @@ pub struct CronStats {
     pub active: u64,
     /// Jobs that are due now. They stay due only if no worker runs.
     pub due: u64,
-    /// Time of the next tick of any job, ms since the epoch; none without jobs.
+    /// Time of the next tick of any job, ms since the epoch; none if no job has a next tick.
     pub next_ms: Option<u64>,
 }
 
@@ -152,15 +154,16 @@ pub struct Stats {
     pub round_trip_us: u64,
     /// Worker processes, by NAME.
     pub workers: Vec<NameStats>,
-    /// Number of names beyond [`NAMES_MAX`].
+    /// Number of names that are not listed, because there are more than [`NAMES_MAX`].
     pub workers_not_shown: u64,
-    /// Number of markers, without marks. An object that waits for a worker may have several.
+    /// Number of markers, not counting marks. An object that waits for a worker may have several
+    /// markers.
     pub markers: u64,
-    /// Time for which the oldest marker has waited, ms, exact to 2 s or 5 %; 0 without markers. None
-    /// if it is unknown: no process has pushed a mark since the marker came. Paused objects do not
-    /// count.
+    /// Time for which the oldest marker has waited, ms, exact to 2 s or 5 %; 0 without markers.
+    /// None if it is unknown, because no process has pushed a mark since the marker came. Paused
+    /// objects do not count.
     pub oldest_waiting_ms: Option<u64>,
-    /// Events in the batches of the listed workers.
+    /// Number of events in the batches of the listed workers.
     pub events_in_flight: u64,
     /// Counts of the objects in `objects.held`.
     pub held: HeldStats,
@@ -178,21 +181,23 @@ pub struct Stats {
     pub dead_letters: u64,
     /// Sizes of the event log, the dead letters and the actions of operators.
     pub streams: StreamsStats,
-    /// The last id given; 0 if none.
+    /// The last id given to an event; 0 if none was given.
     pub last_id: u64,
-    /// Projections of the event log, by name. Beyond about [`NAMES_MAX`], only some are listed.
+    /// Projections of the event log, by name. If there are more than about [`NAMES_MAX`], only some
+    /// of them are listed.
     pub projections: Vec<ProjectionStats>,
-    /// Shared keys of a wrong type, which could not be counted. `check` gives details.
+    /// Shared keys that could not be counted, because they have a wrong type. `check` gives
+    /// details.
     pub unreadable: Vec<String>,
 }
 
 impl Control {
-    /// Counts workers, markers, held objects, rules and dead letters. The counts belong to about
-    /// the same moment, not to exactly one.
+    /// Counts workers, markers, held objects, rules and dead letters. The counts are read one after
+    /// the other, so they do not belong to exactly the same moment.
     ///
-    /// Cost: a few commands, plus three for each registered worker name and one for each slot. They
-    /// are pipelined, and SCAN is not used. The call only reads. It may be repeated, and its future
-    /// may be dropped at any time.
+    /// Cost: a few commands, three more for each registered worker name, and one for each slot.
+    /// They are pipelined, and SCAN is not used. The call only reads. It may be repeated, and its
+    /// future may be dropped at any time.
     ///
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked. A shared key of a wrong type is not an error: it
@@ -210,7 +215,7 @@ impl Control {
         emitted(&mut conn, keys, &mut stats).await?;
         registered_names(&mut conn, keys, &mut stats).await?;
         leases(&mut conn, keys, &mut stats.workers).await?;
-        // Watched names come first: they are alive, or have something in their slots.
+        // Watched names come first in the list. They have a lease, or something in their slots.
         batches(&mut conn, keys, &mut stats.workers).await?;
         stats.workers.sort_by(|a, b| a.name.cmp(&b.name));
         projections(self, &mut stats).await?;
@@ -219,7 +224,7 @@ impl Control {
     }
 }
 
-/// Reads up to [`NAMES_MAX`] names: first the watched ones, then others.
+/// Reads up to [`NAMES_MAX`] names: first the watched names, then others.
 async fn registered_names<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
     for mut walk in [Walk::of(conn, keys, Which::Watched).await?, Walk::all(keys)] {
         while stats.workers.len() < NAMES_MAX
@@ -289,7 +294,8 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
     let waiting = total.saturating_sub(due).saturating_sub(until_released);
     stats.held = HeldStats { total, due, waiting, until_released, overdue_ms: overdue(conn, keys, stats.now_ms).await? };
     let marks = Marks::read(conn, keys, &mut stats.unreadable).await?;
-    // Marks at the tail are removed. So if the list has anything, there is a marker.
+    // Advance removes marks at the tail of the list. So if the list has any member, it has a
+    // marker.
     stats.markers = markers.saturating_sub(marks.waiting).max(markers.min(1));
     stats.oldest_waiting_ms = marks.age_ms(stats.markers, stats.now_ms);
     (stats.paused, stats.dead_letters, stats.last_id) = (paused, dead_letters, last_id);
@@ -306,13 +312,14 @@ async fn overdue<C: ConnectionLike>(conn: &mut C, keys: &Keys, now_ms: u64) -> R
             let due = first.get(1).and_then(|due| std::str::from_utf8(due).ok()?.parse::<f64>().ok());
             Ok(due.map_or(0, |due| (now_ms as f64 - due.max(0.0)).max(0.0) as u64))
         }
-        // It is reported with the counts.
+        // The wrong type of this key is reported with the counts of held objects.
         Err(error) if error.code() == Some("WRONGTYPE") => Ok(0),
         Err(error) => Err(ControlError::redis("the first held object")(error)),
     }
 }
 
-/// All scores of schedules whose events are not queued are above this one.
+/// Lower bound for the scores of schedules whose events are not queued yet. Queued schedules have
+/// lower scores.
 const FIRST_DUE: &str = "(-1000000000000000";
 
 async fn schedules<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
@@ -395,8 +402,8 @@ async fn rules(control: &Control, stats: &mut Stats) -> Result<(), ControlError>
     }
 }
 
-/// Reads how far each projection is behind the log. A key of a wrong type counts as no projection;
-/// `check` reports it.
+/// Reads how many rows of the log each projection has not applied yet. A key of a wrong type counts
+/// as no projection, and `check` reports it.
 async fn projections(control: &Control, stats: &mut Stats) -> Result<(), ControlError> {
     const WHAT: &str = "the projections";
     let (mut conn, keys) = (control.connection(), &control.keys);

@@ -1,4 +1,4 @@
-//! The sizes of the streams: the event log, the dead letters and the actions of operators.
+//! Reads the sizes of three streams: the event log, the dead letters and the actions of operators.
 
 use redis::Value;
 use redis::aio::ConnectionLike;
@@ -12,12 +12,12 @@ use crate::wire;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct StreamStats {
-    /// Number of rows.
+    /// Number of rows that are in the stream now.
     pub rows: u64,
-    /// Number of rows ever written.
+    /// Number of rows that were ever written, including trimmed ones.
     pub written: u64,
-    /// Time at which the first of the present rows was written, ms since the epoch; none without
-    /// rows.
+    /// Time at which the oldest row in the stream was written, ms since the epoch; none if there is
+    /// no row.
     pub oldest_ms: Option<u64>,
 }
 
@@ -33,8 +33,8 @@ pub struct StreamsStats {
     pub actions: StreamStats,
 }
 
-/// Reads the sizes, one stream after the other: a script that reads large rows takes long. Adds keys
-/// of a wrong type to `unreadable`.
+/// Reads the sizes of the streams, each with a call of its own. One script for all of them would
+/// take long if rows are large. Adds keys of a wrong type to `unreadable`.
 pub(super) async fn read<C: ConnectionLike>(
     conn: &mut C,
     keys: &Keys,

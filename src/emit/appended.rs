@@ -1,7 +1,8 @@
 //! An emit inside a transaction of the caller: the positions of its commands, and its outcome.
 //!
-//! The caller sends the transaction over any connection. The client's reply names failed commands
-//! by their index in the pipeline. So this module keeps only the indexes of the emit's commands.
+//! The caller sends the transaction over any connection. In its error, the Redis client names each
+//! failed command by its index in the pipeline. So this module needs only the indexes of the emit's
+//! commands.
 
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use super::error::{EmitError, command_failed, failed, failures_of_commands};
 use crate::event::ObjectName;
 
 /// An emit that [`Emit::append_to`](super::Emit::append_to) has put into a pipeline of the caller.
-/// Turns the reply of that pipeline into the outcome of the emit.
+/// Its method [`outcome`](Self::outcome) turns the reply of that pipeline into the outcome of the
+/// emit.
 ///
 /// # Example
 ///
@@ -47,23 +49,30 @@ pub struct Appended {
 }
 
 impl Appended {
-    /// Returns the outcome of the emit from the reply of the pipeline: of `query_async`,
-    /// `exec_async`, or `query` and `exec` of a blocking connection.
+    /// Returns the outcome of the emit. `reply` is the reply of the pipeline: the result of
+    /// `query_async` or `exec_async`, or of `query` or `exec` on a blocking connection.
     ///
     /// - `Ok`: all events are queued. The reply may still be an error if a command of the caller
-    ///   failed: Redis does not roll back.
+    ///   failed, because Redis does not roll back.
     /// - [`EmitError::OutOfMemory`], [`EmitError::Refused`], [`EmitError::Connect`]: no command of
     ///   the transaction was applied, neither of the emit nor of the caller.
     /// - [`EmitError::WrongType`]: a key of the emit is not a list. The other commands of the
     ///   transaction were applied.
-    /// - [`EmitError::Unknown`]: there was no reply, or the reply does not show the outcome. This
-    ///   includes a reply that does not fit `T`: the client drops it.
+    /// - [`EmitError::Unknown`]: there was no reply, or the reply does not show the outcome. A
+    ///   reply that does not fit the type `T` also leads to this error, because the client drops
+    ///   it.
     ///
     /// One pipeline may contain several emits. Each has its own outcome.
     ///
     /// # Limits
     ///
-    /// The client drops two pieces of information that this function needs:
+    /// In two cases, the client drops information that this function needs:
+    ///
+    /// - Do not set `ignore_errors()` on the pipeline: the errors of the emit's commands would be
+    ///   lost.
+    /// - Under `WATCH`, let the pipeline return an `Option`, e.g. `Option<(u64,)>`. `Ok(None)`
+    ///   means that a watched key has changed, so nothing was applied. Check for `Ok(None)` before
+    ///   you call this function.
     ///
     /// - Do not set `ignore_errors()` on the pipeline: errors of the emit's commands would be lost.
     /// - Under `WATCH` ask for an `Option`, e.g. `Option<(u64,)>`. `Ok(None)` means that a watched

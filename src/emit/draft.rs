@@ -15,7 +15,7 @@ pub(super) struct Draft {
     pub(super) events: usize,
     /// Total size of the events in bytes.
     pub(super) bytes: usize,
-    /// Key of the object's state, and the state.
+    /// Key of the object's state, and the state itself.
     pub(super) data: Option<(String, Bytes)>,
 }
 

@@ -1,10 +1,10 @@
 //! The errors of an emit, and whether its events were queued.
 //!
-//! Each variant answers one question: *is it certain that nothing was applied?* Redis has three
-//! kinds of replies to a transaction. An error in place of the results: no command ran. Results
-//! with an error among them: the other commands ran, because Redis does not roll back. No reply:
-//! the outcome is unknown. [`read_answer`] tells them apart; for a transaction that the caller has
-//! sent, [`failures_of_commands`] and [`failed`] do.
+//! The important question about each error is: *is it certain that nothing was applied?* There are
+//! three cases for a transaction. If Redis returns an error in place of the results, no command
+//! ran. If the results contain an error, the other commands ran, because Redis does not roll back.
+//! If there is no reply, the outcome is unknown. [`read_answer`] tells these cases apart. For a
+//! transaction that the caller has sent, [`failures_of_commands`] and [`failed`] do so.
 
 use std::sync::Arc;
 
@@ -18,10 +18,9 @@ use crate::event::{EventError, NameError, ObjectName, ScheduleKeyError};
 
 /// The reason why an emit failed, and whether its events were queued.
 ///
-/// Only [`Unknown`](Self::Unknown) and [`Unreplicated`](Self::Unreplicated) leave open whether
-/// events were queued. After
-/// [`WrongType`](Self::WrongType) the emit has taken effect in part. After any other error nothing
-/// was applied, so the same emit may be tried again.
+/// Only after [`Unknown`](Self::Unknown) and [`Unreplicated`](Self::Unreplicated) it is open
+/// whether events were queued. After [`WrongType`](Self::WrongType) the emit has taken effect in
+/// part. After any other error nothing was applied, so the same emit may be tried again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EmitError {
@@ -53,14 +52,14 @@ pub enum EmitError {
     Connect {
         /// The address, without user and password.
         redis: String,
-        /// Error of the attempt.
+        /// Error of the connection attempt.
         source: RedisError,
     },
-    /// The emit was sent, but no reply shows its outcome. All of it took effect, or nothing, or it
-    /// will take effect later. (If Redis returned an unexpected error for a single command, a part
-    /// took effect; the source says so.) The emitter never sends the emit again by itself. Look at
-    /// the object (`seriatim inspect OBJECT`) before emitting again, or emit again if a duplicate
-    /// event does no harm.
+    /// The emit was sent, but no reply shows its outcome. Either the whole emit took effect, or
+    /// nothing did, or the emit will take effect later. (If Redis returned an unexpected error for
+    /// a single command, a part took effect; the source says so.) The emitter never sends the emit
+    /// again by itself. Look at the object (`seriatim inspect OBJECT`) before you emit again. If a
+    /// duplicate event does no harm, emit again without a look.
     #[error(
         "the outcome of an emit for {object} is unknown, it may or may not have taken effect: {}; look before emitting it again",
         told(.source)
@@ -68,23 +67,23 @@ pub enum EmitError {
     Unknown {
         /// The object.
         object: ObjectName,
-        /// Error in place of a reply.
+        /// Error that came in place of a reply.
         source: RedisError,
     },
-    /// The emit is queued on the master, but too few replicas had it when the
-    /// [wait](crate::emit::EmitterBuilder::wait) was over. Workers deliver it, unless the master is
-    /// lost before a replica has it. So the outcome is unknown.
+    /// The emit is queued on the master, but too few replicas had it at the end of the
+    /// [wait](crate::emit::EmitterBuilder::wait). Workers deliver it, unless the master is lost
+    /// before a replica has it. So the outcome is unknown.
     #[error("the emit for {object} is queued on the master, but only {}: it is lost if the master is lost now", TooFew {
         reached: *reached, wanted: *wanted, not_local: *not_local
     })]
     Unreplicated {
         /// The object.
         object: ObjectName,
-        /// Number of replicas that have it.
+        /// Number of replicas that have the emit.
         reached: u64,
-        /// Number of replicas that must have it.
+        /// Number of replicas that should have the emit.
         wanted: u32,
-        /// Whether it is not on the master's disk, but should be.
+        /// True if the emit should be on the master's disk, but is not.
         not_local: bool,
     },
     /// The idempotency key was used before for other events or data of this object. Nothing was
@@ -96,8 +95,8 @@ pub enum EmitError {
         /// The key.
         key: String,
     },
-    /// An emit with an idempotency key, or of an object with limits, has too many events or bytes.
-    /// Nothing was sent.
+    /// An emit has too many events or bytes for a script. Emits with an idempotency key, and emits
+    /// of objects with limits, are scripts. Nothing was sent.
     #[error(
         "an emit for {object} has {events} events with {bytes} bytes; with an idempotency key or limits it has at most \
          {SCRIPT_EVENTS_MAX} with {SCRIPT_BYTES_MAX} bytes: split it"
@@ -107,18 +106,19 @@ pub enum EmitError {
         object: ObjectName,
         /// Number of events.
         events: usize,
-        /// Bytes of all events and of the data.
+        /// Number of bytes of all events and of the data.
         bytes: usize,
     },
-    /// A limit is reached. Nothing was applied. Try again when workers have drained the queue.
+    /// A limit of the queues is reached. Nothing was applied. Try again when workers have drained
+    /// the queue.
     #[error("the emit for {object} was not applied: {full}; try again later, or see `seriatim limit list`")]
     Full {
         /// The object.
         object: ObjectName,
-        /// What is full.
+        /// The queue or list that is full.
         full: Full,
     },
-    /// Redis is at its `maxmemory`. Nothing was applied.
+    /// The memory of Redis has reached `maxmemory`. Nothing was applied.
     #[error(
         "Redis is out of memory, the emit for {object} was not applied: raise maxmemory, or wait until the workers have drained the queues"
     )]
@@ -126,16 +126,16 @@ pub enum EmitError {
         /// The object.
         object: ObjectName,
     },
-    /// A key of the emit has another type. Redis ran the other commands of the transaction:
+    /// A key of the emit has a wrong type. Redis ran the other commands of the transaction:
     ///
     /// - If `key` is the object's list of events, no event was queued. The data, if any, is set,
     ///   and a marker was pushed. A marker of an object without events does no harm.
     /// - If `key` is the list of markers (`objects.with.events`), the events *are* queued, but no
     ///   worker is notified. They wait until the key is repaired and the object's next marker
     ///   comes, e.g. with its next event. Do not emit them again.
-    /// - If `key` is `OBJ:events.scheduled`, no event was scheduled. Workers remove its due time
-    ///   when it has come. If `key` is `events.scheduled`, the event is stored, but has no due
-    ///   time.
+    /// - If `key` is `OBJ:events.scheduled`, no event was scheduled, but a due time was stored.
+    ///   Workers remove this due time when it has come. If `key` is `events.scheduled`, the event
+    ///   is stored, but has no due time.
     #[error(
         "{key} has a wrong type, so an emit for {object} took effect only in part; see what else writes that key, and remove it"
     )]
@@ -145,9 +145,9 @@ pub enum EmitError {
         /// The key of a wrong type.
         key: String,
     },
-    /// Redis refused the emit: it is a replica, is loading, has lost its master, its disk or its
-    /// replicas, wants another user or password, or keeps the keys on another node. Nothing was
-    /// applied.
+    /// Redis refused the emit, and nothing was applied. The server is a replica; is loading; has
+    /// lost its master, its disk or its replicas; wants another user or password; or keeps the keys
+    /// on another node.
     #[error("Redis refused the emit for {object}, nothing was applied: {}", told(.source))]
     Refused {
         /// The object.
@@ -157,7 +157,7 @@ pub enum EmitError {
     },
 }
 
-/// What is full, by a [limit](crate::emit) of the queues.
+/// The queue or list that has reached a [limit](crate::emit).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Full {
@@ -166,12 +166,13 @@ pub enum Full {
     Queue {
         /// Number of queued events.
         queued: u64,
-        /// Number of events of the emit, or number of events that did not fit.
+        /// Number of events of the emit. If only some events of the emit were queued: number of the
+        /// others.
         events: u64,
         /// The limit.
         limit: u64,
     },
-    /// There are too many markers.
+    /// The list of markers has reached its limit.
     #[error("there are {markers} markers, the limit is {limit}")]
     Markers {
         /// Number of markers.
@@ -189,23 +190,24 @@ impl EmitError {
     }
 }
 
-/// The failure of a whole transaction. It names no object yet; [`Failed::about`] adds one.
+/// The failure of a whole transaction. It does not name an object. [`Failed::about`] adds the
+/// object.
 #[derive(Debug, Clone)]
 pub(super) enum Failed {
-    /// Nothing was sent.
+    /// No connection could be made, so nothing was sent.
     Connect { redis: String, source: RedisError },
-    /// No reply, or a reply that does not show the outcome.
+    /// There was no reply, or the reply does not show the outcome.
     Unknown(RedisError),
-    /// Queued on the master, but not on enough replicas.
+    /// The transaction is queued on the master, but not on enough replicas.
     Unreplicated(TooFew),
-    /// Certainly not applied: Redis is out of memory.
+    /// The transaction was certainly not applied, because Redis is out of memory.
     OutOfMemory,
-    /// Certainly not applied, for another reason.
+    /// The transaction was certainly not applied, for a reason other than memory.
     Refused(RedisError),
 }
 
 impl Failed {
-    /// Returns the failure of an emit without a usable reply.
+    /// Returns the failure of an emit whose reply is missing or unusable.
     pub(super) fn no_reply() -> Self {
         Self::Unknown(RedisError::from((ErrorKind::UnexpectedReturnType, "the reply is not that of the script")))
     }
@@ -224,9 +226,9 @@ impl Failed {
         }
     }
 
-    /// Returns whether the next call should make a new connection. The connection is gone or may
-    /// deliver a late reply, the server has become the wrong one, or the server has forgotten the
-    /// login.
+    /// Returns whether the next call should make a new connection. That is so if the connection is
+    /// gone or may deliver a late reply, if its server is no longer the right one, or if the server
+    /// has forgotten the login.
     pub(super) fn spoils_connection(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Unknown(_) => true,
@@ -236,13 +238,13 @@ impl Failed {
     }
 }
 
-/// Reads the reply to `MULTI`, `commands` commands and `EXEC`: the result of each command, or the
-/// failure of the whole transaction.
+/// Reads the reply to `MULTI`, `commands` commands and `EXEC`. Returns the result of each command,
+/// or the failure of the whole transaction.
 pub(super) fn read_answer(answer: RedisResult<Vec<Value>>, commands: usize) -> Result<Vec<Value>, Failed> {
     match answer.map(|mut values| (values.pop(), values.is_empty())) {
         Ok((Some(Value::Array(results)), true)) if results.len() == commands => Ok(results),
-        // EXEC returns nil if a watched key has changed. Only a caller's own connection can have a
-        // WATCH.
+        // EXEC returns nil if a key watched on this connection has changed. Only a connection that
+        // the caller provides can have a WATCH.
         Ok((Some(Value::Nil), true)) => {
             Err(Failed::Refused(RedisError::from((ErrorKind::Client, "a key watched on this connection has changed"))))
         }
@@ -254,7 +256,7 @@ pub(super) fn read_answer(answer: RedisResult<Vec<Value>>, commands: usize) -> R
     }
 }
 
-/// Returns the error of an emit whose transaction ran, except for this command.
+/// Returns the error of an emit whose transaction ran, except that this command failed.
 pub(super) fn command_failed(object: &ObjectName, error: &ServerError, key: impl FnOnce() -> String) -> EmitError {
     match error.code() {
         "WRONGTYPE" => EmitError::WrongType { object: object.clone(), key: key() },
@@ -262,8 +264,8 @@ pub(super) fn command_failed(object: &ObjectName, error: &ServerError, key: impl
     }
 }
 
-/// Returns the error of an emit by script. The script checks types and rights first, so with such
-/// an error nothing was applied.
+/// Returns the error of an emit that is a script. The script checks types and rights before it
+/// writes. So after such an error nothing was applied.
 pub(super) fn script_failed(object: &ObjectName, error: RedisError) -> EmitError {
     let object = object.clone();
     match error.clone().into_server_errors().as_deref() {
@@ -273,20 +275,20 @@ pub(super) fn script_failed(object: &ObjectName, error: RedisError) -> EmitError
     }
 }
 
-/// Returns the failed commands of a transaction that ran, by their index in its pipeline. None if
-/// the error is of another kind: the transaction did not run, or its outcome is unknown.
+/// Returns the failed commands of a transaction that ran, by their index in its pipeline. None for
+/// any other kind of error: then the transaction did not run, or its outcome is unknown.
 pub(super) fn failures_of_commands(error: &RedisError) -> Option<Arc<[(usize, ServerError)]>> {
     let errors = error.clone().into_server_errors()?;
     let (_, first) = errors.first()?;
-    // The client has three kinds of errors that contain server errors: a discarded transaction, a
-    // reply that is an error as a whole, and failed commands.
+    // An error of the client contains errors of the server in three cases: Redis discarded the
+    // transaction, the whole reply is an error, or commands of the transaction failed.
     let is_whole_reply = *error == RedisError::from(first.clone());
     (!was_discarded(error, first) && !is_whole_reply).then_some(errors)
 }
 
 /// Returns the refused commands of a discarded transaction that has `pushes` pushes and one push of
-/// markers. None if the markers or MULTI were refused, or if the error is of another kind: then it
-/// concerns all emits.
+/// markers. None if Redis refused MULTI or the push of markers, or if the error is of another kind.
+/// In these cases the error concerns all emits of the transaction.
 pub(super) fn refused_commands(error: &RedisError, pushes: usize) -> Option<Arc<[(usize, ServerError)]>> {
     let errors = error.clone().into_server_errors()?;
     let (_, first) = errors.first()?;
@@ -298,18 +300,18 @@ pub(super) fn refused(error: &ServerError) -> Failed {
     if out_of_memory(error) { Failed::OutOfMemory } else { Failed::Refused(error.clone().into()) }
 }
 
-/// Returns whether Redis has discarded the transaction. A script of the caller may return an
-/// EXECABORT of its own, as the error of its command. In a discarded transaction no command has
-/// this error, because Redis has only queued the commands.
+/// Returns whether Redis has discarded the transaction. The code EXECABORT alone does not prove it,
+/// because a script of the caller may return that code as the error of its command. In a discarded
+/// transaction Redis has only queued the commands, so no command has this error.
 fn was_discarded(error: &RedisError, first: &ServerError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort) && first.code() != "EXECABORT"
 }
 
-/// Reads the error that came in place of the results of a transaction with `commands` commands.
+/// Classifies an error that came in place of the results of a transaction with `commands` commands.
 pub(super) fn failed(error: RedisError, commands: usize) -> Failed {
     match error.kind() {
-        // Only a connection attempt ends with these errors, so nothing was sent. The owner of the
-        // connection fills in the address.
+        // Only a connection attempt ends with such an error, so nothing was sent. The owner of the
+        // connection fills in the address later.
         ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => {
             Failed::Connect { redis: "its address".to_owned(), source: error }
         }
@@ -322,8 +324,8 @@ pub(super) fn failed(error: RedisError, commands: usize) -> Failed {
                 let memory = errors.iter().any(|(_, error)| out_of_memory(error));
                 match errors.first() {
                     _ if memory => Failed::OutOfMemory,
-                    // Redis refused a command while queueing the transaction, so EXEC discarded it.
-                    // Its code does not matter.
+                    // Redis refused a command when it queued the transaction, so EXEC discarded the
+                    // transaction. In this case the code of the error does not matter.
                     Some((_, first)) if error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort) => refused(first),
                     Some((_, first)) => not_run(first.clone()),
                     None => Failed::Unknown(error),
@@ -334,15 +336,16 @@ pub(super) fn failed(error: RedisError, commands: usize) -> Failed {
     }
 }
 
-/// Returns whether MULTI was refused but a later command was not. That command then ran alone. The
-/// client numbers commands from 0 after MULTI; MULTI itself has the number before 0.
+/// Returns whether Redis refused MULTI but accepted a later command. That command then ran outside
+/// of a transaction. The client numbers commands from 0 after MULTI. MULTI itself has the number
+/// `usize::MAX`.
 fn multi_failed(errors: &[(usize, ServerError)], commands: usize) -> bool {
     let multi = errors.iter().any(|(at, _)| *at == usize::MAX);
     multi && (0..commands).any(|command| errors.iter().all(|(at, _)| *at != command))
 }
 
-/// Classifies an error in place of the results of EXEC. Nothing ran if Redis returns this error
-/// only before it runs a command.
+/// Classifies an error that came in place of the results of EXEC. If Redis returns this error only
+/// before it runs a command, no command ran.
 fn not_run(error: ServerError) -> Failed {
     if out_of_memory(&error) {
         return Failed::OutOfMemory;
@@ -409,8 +412,8 @@ mod tests {
         assert!(matches!(read_answer(Err(refused.into()), 2), Err(Failed::Connect { .. })));
     }
 
-    /// A user may have the right to LPUSH but not to MULTI. The commands then ran without a
-    /// transaction, so "not applied" would be wrong.
+    /// A user may have the right to LPUSH but not to MULTI. Then the commands ran without a
+    /// transaction. So the error must not say "not applied".
     #[test]
     fn commands_that_ran_without_their_multi_are_unknown() {
         let denied = |at: usize| (at, server_error("NOPERM no"));

@@ -1,21 +1,21 @@
 //! Sends single emits of many tasks in few transactions.
 //!
 //! If no other emit is under way, a task sends its emit itself, at once. All other emits go through
-//! a queue. One task per connection takes all queued emits and sends them as a group: one
-//! transaction with one LPUSH per emit and one LPUSH of markers. No timer waits for a group to
-//! grow. The task only yields to tasks that are ready, because they may be about to emit.
+//! a queue. For each connection, one sender task takes all queued emits and sends them as a group:
+//! one transaction with one LPUSH per emit and one LPUSH of markers. The sender task does not wait
+//! for a group to grow. It only yields to tasks that are ready, because they may be about to emit.
 //!
-//! - Order: the queue is first in, first out, and so are the commands of a group.
+//! - Order: the queue is first in, first out. The commands of a group have the same order.
 //! - Errors: each emit gets the result of its own command. If Redis refuses commands and so
-//!   discards the transaction, the task sends the other emits again. They were certainly not
+//!   discards the transaction, the sender task sends the other emits again. They were certainly not
 //!   applied.
 //! - Bounds: an emit with data, or with more than [`EMIT_BYTES_MAX`], is sent alone. With the
 //!   limits below, the queue holds at most 1 MiB of events, and the groups under way about 16 MiB.
-//! - Cancellation: the task sends, not the callers. If the future of a queued emit is dropped, the
-//!   emit is not sent.
+//! - Cancellation: the sender task sends the emits, not their callers. If the future of a queued
+//!   emit is dropped, the emit is not sent.
 //!
-//! If the connection is lost, the outcome of each group under way is unknown. Emits still in the
-//! queue were not sent; they go over the next connection.
+//! If the connection is lost, the outcome of each group under way is unknown. Emits that were still
+//! in the queue were not sent. They go over the next connection.
 
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -36,29 +36,29 @@ use super::wire::Wire;
 
 /// Maximum number of emits in a group.
 const EMITS_MAX: usize = 64;
-/// Maximum size in bytes of the events of an emit that joins a group.
+/// Maximum size in bytes of the events of an emit that may join a group.
 const EMIT_BYTES_MAX: usize = 4 * 1024;
-/// Maximum number of queued emits. Further callers wait in order.
+/// Maximum number of queued emits. If the queue is full, callers wait in order.
 const QUEUE_MAX: usize = 256;
 /// Maximum number of groups under way.
 const GROUPS_MAX: usize = 64;
-/// Maximum number of groups under way with a wait for replicas. Redis reads the next group only
-/// after the wait.
+/// Maximum number of groups under way if emits wait for replicas. It is small, because Redis reads
+/// the next group only when the wait is over.
 const GROUPS_MAX_WITH_WAIT: usize = 2;
 
-/// The results of the commands of one emit: the LPUSH of its events, and the LPUSH of markers.
+/// The results of the two commands of one emit: the LPUSH of its events, and the LPUSH of markers.
 type Answer = Result<Vec<Value>, Failed>;
 
-/// Returns whether an emit may share a transaction: it has few bytes and no data.
+/// Returns whether an emit may share a transaction with others: it has few bytes and no data.
 pub(super) fn may_join(draft: &Draft) -> bool {
     draft.data.is_none() && draft.bytes <= EMIT_BYTES_MAX
 }
 
-/// The entry for single emits to one connection.
+/// The entry through which single emits reach one connection.
 #[derive(Clone)]
 pub(super) struct Gate {
     queue: mpsc::Sender<Queued>,
-    /// Number of emits under way, sent or queued.
+    /// Number of emits under way. They are sent or queued.
     under_way: Arc<AtomicUsize>,
 }
 
@@ -71,11 +71,11 @@ struct Queued {
 
 enum Outcome {
     Sent(Answer),
-    /// The connection was lost before the emit was sent.
+    /// The connection was lost before the emit was sent, so the emit is given back.
     Unsent(Draft),
 }
 
-/// Counts an emit as under way, until dropped.
+/// Counts an emit as under way until this value is dropped.
 pub(super) struct UnderWay(Arc<AtomicUsize>);
 
 impl Drop for UnderWay {
@@ -85,7 +85,8 @@ impl Drop for UnderWay {
 }
 
 impl Gate {
-    /// Starts the task of a connection. The task ends with the last clone of the gate.
+    /// Starts the sender task of a connection. The task ends when the last clone of the gate is
+    /// dropped.
     pub(super) fn open(wire: Wire, gone: Arc<AtomicBool>, waits: bool) -> Self {
         let (queue, queued) = mpsc::channel(QUEUE_MAX);
         let groups_max = if waits { GROUPS_MAX_WITH_WAIT } else { GROUPS_MAX };
@@ -99,20 +100,20 @@ impl Gate {
         (UnderWay(Arc::clone(&self.under_way)), others == 0)
     }
 
-    /// Sends an emit in a group, and returns the results of its commands. Returns the emit itself
-    /// if the connection was lost before it was sent.
+    /// Sends an emit in a group, and returns the results of its commands. If the connection was
+    /// lost before the emit was sent, returns the emit itself.
     pub(super) async fn emit(&self, draft: Draft, markers_key: Arc<str>) -> Result<Answer, Draft> {
         let (outcome, told) = oneshot::channel();
         let queued = self.queue.send(Queued { draft, markers_key, outcome });
-        // Without `unconstrained`, the runtime would defer every call of a task after a number of
-        // ready calls, and could then reverse the order of two emits.
+        // `unconstrained` keeps the order of two emits. Without it, the runtime would defer calls
+        // of a task that has made many ready calls, and could then reverse the order.
         if let Err(closed) = unconstrained(queued).await {
             return Err(closed.0.draft);
         }
         match told.await {
             Ok(Outcome::Sent(answer)) => Ok(answer),
             Ok(Outcome::Unsent(draft)) => Err(draft),
-            // The runtime of the connection has ended.
+            // The runtime of the connection has ended, so the outcome is unknown.
             Err(_) => Ok(Err(Failed::Unknown(io::Error::from(io::ErrorKind::BrokenPipe).into()))),
         }
     }
@@ -127,7 +128,7 @@ struct Connection {
 async fn send_groups(connection: Connection, mut queue: mpsc::Receiver<Queued>, groups_max: usize) {
     let mut on_their_way = FuturesUnordered::new();
     loop {
-        // Drives the groups under way until an emit is queued and there is room for another group.
+        // Drives the groups under way until an emit is queued and another group may be sent.
         let first = poll_fn(|cx| {
             while let Poll::Ready(Some(())) = on_their_way.poll_next_unpin(cx) {}
             if on_their_way.len() >= groups_max {
@@ -156,8 +157,8 @@ async fn send_groups(connection: Connection, mut queue: mpsc::Receiver<Queued>, 
     }
 }
 
-/// Sends a group. As long as Redis refuses some emits, sends the group again without them; each
-/// round has at least one emit fewer.
+/// Sends a group. If Redis refuses some of its emits, sends the group again without them. Each
+/// round has at least one emit fewer, so the loop ends.
 async fn send(mut connection: Connection, mut group: Vec<Queued>) {
     group.retain(|emit| !emit.outcome.is_closed());
     while let Some(first) = group.first() {
@@ -180,8 +181,8 @@ async fn send(mut connection: Connection, mut group: Vec<Queued>) {
         let Some(errors) = answer.as_ref().err().and_then(|error| refused_commands(error, group.len())) else {
             let answer = read_answer(answer, pipe.len()).and_then(|results| waited.map(|()| results));
             if let Err(Failed::Unknown(_)) = &answer {
-                // There was no reply, or it may come late. Nothing more is sent over this
-                // connection.
+                // There was no reply, or the reply may still come late. So nothing more is sent
+                // over this connection.
                 connection.gone.store(true, Ordering::Release);
             }
             return tell_all(group, answer);
@@ -200,7 +201,7 @@ async fn send(mut connection: Connection, mut group: Vec<Queued>) {
     }
 }
 
-/// Sends each emit of a group the result of its command and of the markers.
+/// Sends to the caller of each emit the result of its command and of the push of markers.
 fn tell_all(group: Vec<Queued>, answer: Answer) {
     match answer {
         Ok(mut results) => {
@@ -214,6 +215,6 @@ fn tell_all(group: Vec<Queued>, answer: Answer) {
 }
 
 fn tell(caller: oneshot::Sender<Outcome>, outcome: Outcome) {
-    // The caller may be gone; then the result is dropped.
+    // The caller may be gone. In that case the outcome is dropped.
     drop(caller.send(outcome));
 }

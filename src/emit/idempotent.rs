@@ -1,4 +1,4 @@
-//! Emits by script: with an idempotency key, or of an object with limits.
+//! Emits that are a script: emits with an idempotency key, and emits of an object with limits.
 
 use std::time::Duration;
 
@@ -12,19 +12,21 @@ use super::{Emit, Emitted, Emitter};
 use crate::event::{IntoEvent, ObjectName, ScheduleKey};
 use crate::wire::{EmitReply, ScriptedEmit};
 
-/// Default time for which an idempotency key is kept.
+/// Default window: the time for which Redis keeps an idempotency key.
 pub const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
-/// The shortest and the longest time.
+/// The shortest and the longest window.
 const WINDOW_MIN: Duration = Duration::from_secs(60);
 const WINDOW_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
-/// How often an emit with a key is sent if its outcome is unknown.
+/// Maximum number of times that an emit with an idempotency key is sent while its outcome is
+/// unknown.
 const TRIES: usize = 4;
-/// The most events of an emit with an idempotency key, or of an object with limits. Redis runs
-/// nothing else while the script queues them.
+/// Maximum number of events of an emit with an idempotency key, or of an object with limits. It is
+/// bounded because Redis runs no other command while the script queues the events.
 pub const SCRIPT_EVENTS_MAX: usize = 1024;
-/// The most bytes of the events and the data of such an emit: 1 MiB.
+/// Maximum number of bytes, 1 MiB, of the events and the data of an emit with an idempotency key,
+/// or of an object with limits.
 pub const SCRIPT_BYTES_MAX: usize = 1024 * 1024;
-/// The wait before the second try. It doubles.
+/// The wait before the second try. Each further wait is twice as long.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 
 /// An emit with an idempotency key, under construction. Made by [`Emit::idempotency_key`].
@@ -37,13 +39,15 @@ pub struct IdempotentEmit<'a> {
 }
 
 impl<'a> Emit<'a> {
-    /// Gives the emit an idempotency key of its object: 1 to 256 bytes of UTF-8 without control
-    /// characters. If the same emit is repeated within a window, it is not queued again. This also
-    /// holds for another process, after a lost reply, and after a restart of Redis. Another emit
-    /// with this key is an error, [`EmitError::KeyReused`].
+    /// Gives the emit an idempotency key, which belongs to its object: 1 to 256 bytes of UTF-8
+    /// without control characters. If the same emit is repeated within the window, it is not queued
+    /// again. This also holds if another process repeats it, after a lost reply, and after a
+    /// restart of Redis. If another emit uses this key for the object, it fails with
+    /// [`EmitError::KeyReused`].
     ///
-    /// Such an emit is one script, so it cannot be part of a transaction of the caller. A key costs
-    /// Redis about 210 bytes, and twice the bytes of object name and key, until its window is over.
+    /// An emit with an idempotency key is one script, so it cannot be part of a transaction of the
+    /// caller. Until its window is over, a key costs Redis about 210 bytes, and twice the bytes of
+    /// object name and key.
     ///
     /// ```no_run
     /// # async fn run(emitter: &seriatim::Emitter) -> Result<(), seriatim::EmitError> {
@@ -68,29 +72,30 @@ impl IdempotentEmit<'_> {
         self
     }
 
-    /// Sets the object's state, as [`Emit::data`]. The state belongs to the emit: an emit with
-    /// other data counts as another emit.
+    /// Sets the object's state, as [`Emit::data`]. The data is part of the emit: the same events
+    /// with other data are another emit.
     pub fn data(mut self, data: impl IntoEvent) -> Self {
         self.emit = self.emit.data(data);
         self
     }
 
-    /// Sets the time for which the key is kept, by Redis' clock: 1 minute to 366 days; other times
-    /// are cut to this range. Default: 24 hours. A repeat does not prolong it.
+    /// Sets the window: the time for which Redis keeps the key, by Redis' clock. The window has 1
+    /// minute to 366 days; other times are cut to this range. Default: 24 hours. Repeating the emit
+    /// does not prolong the window.
     pub fn window(mut self, window: Duration) -> Self {
         self.window = window.clamp(WINDOW_MIN, WINDOW_MAX);
         self
     }
 
-    /// Sends the emit. If its outcome is unknown, sends it again, up to three times within about a
-    /// second and the timeouts.
+    /// Sends the emit. If its outcome is unknown, sends it again, up to three times. The repeats
+    /// take about a second, and the timeouts.
     ///
     /// # Errors
     /// As [`Emit::send`], and [`EmitError::KeyReused`] and [`EmitError::Key`]. After
-    /// [`EmitError::Unknown`] it is safe to send it again.
+    /// [`EmitError::Unknown`] it is safe to send the same emit with the same key again.
     ///
     /// # Cancellation
-    /// As with [`Emit::send`]. It is safe to send the emit again.
+    /// As with [`Emit::send`]. It is safe to send the same emit with the same key again.
     pub async fn send(self) -> Result<Emitted, EmitError> {
         let (emitter, draft, key) = (self.emit.emitter, self.emit.draft?, self.key?);
         draft.fits_a_script()?;
@@ -105,10 +110,12 @@ impl IdempotentEmit<'_> {
                     Err(error) if error.is_unknown() => unknown = Some(error),
                     Ok(emitted) => return Ok(emitted),
                     Err(error @ EmitError::KeyReused { .. }) => return Err(error),
-                    // This try had no effect, but an earlier one may have.
+                    // This try had no effect, but an earlier try may have had one. So the earlier,
+                    // unknown outcome counts.
                     Err(error) => unknown = Some(unknown.ok_or(error)?),
                 }
-                // The key of the first try must still be there.
+                // A repeat is safe only if the key of the first try is still stored. So tries end
+                // long before the window is over.
                 let is_over = tries >= TRIES || began.elapsed() > self.window / 4;
                 if let Some(error) = unknown.take_if(|_| is_over) {
                     return Err(error);
@@ -122,7 +129,7 @@ impl IdempotentEmit<'_> {
 }
 
 impl Draft {
-    /// Checks that the emit is not too large for a script.
+    /// Returns an error if the emit is too large for a script.
     pub(super) fn fits_a_script(&self) -> Result<(), EmitError> {
         let bytes = self.bytes + self.data.as_ref().map_or(0, |(_, data)| data.len());
         if self.events <= SCRIPT_EVENTS_MAX && bytes <= SCRIPT_BYTES_MAX {
@@ -147,7 +154,7 @@ impl Emitter {
         Err(Failed::no_reply().about(&draft.object))
     }
 
-    /// Returns the command of an emit by script.
+    /// Returns the script call that makes this emit.
     pub(super) fn script_of(&self, draft: &Draft, key: Option<(&str, u64)>, limit: Limit, with_text: bool, parts: bool) -> Cmd {
         let data = draft.data.as_ref().map(|(_, data)| &data[..]);
         let Limit { queued_max, markers_max } = limit;
@@ -162,22 +169,22 @@ impl Emitter {
     }
 }
 
-/// The words of LPUSH before the first event.
+/// Number of words of LPUSH before the first event.
 const PUSH_ARGS: usize = 2;
 
-/// The result of an emit by script.
+/// The result of an emit that was sent as a script.
 pub(super) struct Done {
     /// Number of events queued for the object.
     pub(super) queued: u64,
-    /// Whether the emit was done before.
+    /// Whether the same emit was done before.
     pub(super) repeated: bool,
-    /// If each event is an emit of its own, and not all of them fit: the number of events that fit,
-    /// and the error of the next event.
+    /// Present if each event is an emit of its own and not all events fit: the number of events
+    /// that fit, and the error of the next event.
     pub(super) part: Option<(u64, EmitError)>,
 }
 
-/// Reads the reply of the script to an emit of this many events. `None`: the server does not know
-/// the script, and nothing has happened.
+/// Reads the reply of the script to an emit of `events` events. Returns `None` if the server does
+/// not know the script. Then nothing has happened.
 pub(super) fn read(object: &ObjectName, key: Option<&str>, events: u64, answer: &Value) -> Result<Option<Done>, EmitError> {
     let full = |full: Full| EmitError::Full { object: object.clone(), full };
     let done = |queued: u64, repeated: bool| Ok(Some(Done { queued, repeated, part: None }));

@@ -1,10 +1,10 @@
 //! The limits of the queues, as far as this emitter knows them.
 //!
-//! An emitter reads all limits when it connects. While it is used, it reads them again together
-//! with an emit: once a second if there are limits, otherwise rarely. That emit is sent first, but
-//! returns only when both replies are there. Over a connection of the caller, emits wait until the
-//! limits are read for the first time. An emit of an object with a limit is a script; all others
-//! stay plain transactions.
+//! An emitter reads all limits when it connects. While the emitter is used, it reads them again
+//! together with an emit: once a second if there are limits, otherwise rarely. It sends that emit
+//! first, and the emit returns only when both replies are there. Over a connection that the caller
+//! provides, emits wait until the limits are read for the first time. An emit of an object with a
+//! limit is a script. All other emits stay plain transactions.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,8 +16,8 @@ use tokio::sync::OnceCell;
 use super::Emitter;
 use crate::wire::values::LimitValue;
 
-/// The time after which an emitter reads the limits again: if there are none, if there are some,
-/// and if Redis has refused to return them.
+/// Three times after which an emitter reads the limits again: if there are no limits; if there are
+/// limits; if Redis has refused to return them.
 const LOOK_WITHOUT: Duration = Duration::from_secs(5);
 const LOOK_WITH: Duration = Duration::from_secs(1);
 const LOOK_REFUSED: Duration = Duration::from_secs(60);
@@ -32,15 +32,15 @@ pub(super) struct Limit {
 #[derive(Debug, Default)]
 pub(super) struct Limits {
     state: Mutex<State>,
-    /// Whether somebody has looked. All emits wait for the first look.
+    /// Whether the limits were read at least once. All emits wait for the first read.
     looked: OnceCell<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The limits by selector.
+    /// The limits, by their selectors.
     table: Arc<Table>,
-    /// The time of the next look; `None`: there was none yet.
+    /// The time of the next read; `None` before the first read.
     look_at: Option<Instant>,
 }
 
@@ -48,8 +48,8 @@ struct State {
 struct Table(HashMap<String, Limit>);
 
 impl Table {
-    /// Returns the limits of an object: the limit of queued events with the longest matching
-    /// selector, and the limit of markers, which is for all objects.
+    /// Returns the limits of an object. The limit of queued events is the one with the longest
+    /// matching selector. The limit of markers is the same for all objects.
     fn of(&self, object: &str) -> Option<Limit> {
         if self.0.is_empty() {
             return None;
@@ -63,7 +63,7 @@ impl Table {
     }
 }
 
-/// The limits known at one moment.
+/// The limits, as they were known at one moment.
 #[derive(Debug, Clone)]
 pub(super) struct Known(Arc<Table>);
 
@@ -82,13 +82,13 @@ impl Limits {
         Known(Arc::clone(&self.state().table))
     }
 
-    /// Returns whether the caller is to look now.
+    /// Returns whether the caller is to read the limits now.
     fn is_due(&self) -> bool {
         let mut state = self.state();
         let now = Instant::now();
         let is_due = state.look_at.is_none_or(|at| at <= now);
         if is_due {
-            // Other emits do not look at the same time.
+            // Other emits do not read the limits at the same time.
             state.look_at = Some(now + LOOK_WITH);
         }
         is_due
@@ -111,7 +111,7 @@ impl Limits {
                 state.table = Arc::new(Table(table));
                 wait
             }
-            // The user may not read the limits, or they have a wrong type.
+            // The user may not read the limits, or their key has a wrong type.
             Err(error) if matches!(error.code(), Some("NOPERM" | "WRONGTYPE")) => LOOK_REFUSED,
             Err(_) => LOOK_WITH,
         };
@@ -127,7 +127,7 @@ impl Emitter {
         self.limits.learn(self.link.ask(&ask).await);
     }
 
-    /// Returns the limits, and whether the caller must read them again while it emits.
+    /// Returns the limits, and whether the caller must read the limits again while it emits.
     pub(super) async fn limits(&self) -> (Known, bool) {
         if !self.limits.looked.initialized() {
             self.limits.looked.get_or_init(|| self.look_at_limits()).await;

@@ -1,11 +1,12 @@
-//! The connection of an emitter: its own, which reconnects after a loss, or one that the caller
-//! provides.
+//! The connection of an emitter. It is either the emitter's own connection, which reconnects after
+//! a loss, or a connection that the caller provides.
 //!
-//! All calls share an own connection: each clones it, so any number of emits can be in flight at
-//! once. Single emits at the same time share transactions (see `group`). Only a call that has not
-//! sent anything yet reconnects. No command is sent twice, unless an emit has an idempotency key.
-//! All calls that waited for a failed attempt share its error. So if Redis is down, each call costs
-//! one connection timeout, not one after another.
+//! All calls share the emitter's own connection: each call uses a clone of it, so any number of
+//! emits can be in flight at once. Single emits at the same time share transactions (see `group`).
+//! A call reconnects only if it has not sent anything yet. No command is sent twice, unless an emit
+//! has an idempotency key. If an attempt to connect fails, all calls that waited for this attempt
+//! get its error. So if Redis is down, each call waits for one connection timeout, not for one
+//! timeout after another.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,17 +21,17 @@ use super::group::{self, Gate};
 use super::wire::Wire;
 use crate::connection::{Route, RouteError, Server, Wait, must_accept_writes};
 
-/// Number of bytes that may collect before they are written to the socket: enough for many small
-/// emits, or a part of a chunk.
+/// Number of bytes that may collect before they are written to the socket. It is enough for many
+/// small emits, or for a part of a chunk.
 const WRITE_BYTES: usize = 64 * 1024;
 
-/// The target of transactions.
+/// The connection over which transactions are sent.
 pub(super) enum Link {
     Own(Box<Own>),
     Given(Mutex<Box<dyn Given>>),
 }
 
-/// A caller's connection, whose `Clone` works as a trait object.
+/// A connection that the caller provides, as a trait object that can be cloned.
 pub(super) trait Given: ConnectionLike + Send {
     fn another(&self) -> Box<dyn Given>;
 }
@@ -42,8 +43,8 @@ impl<C: ConnectionLike + Clone + Send + 'static> Given for C {
 }
 
 impl Link {
-    /// Sends one emit once, and returns the result of each of its commands. Over an own connection
-    /// the emit may share a transaction with others.
+    /// Sends one emit once, and returns the result of each of its commands. Over the emitter's own
+    /// connection, the emit may share a transaction with others.
     pub(super) async fn emit(&self, mut draft: Draft, markers_key: &Arc<str>) -> Result<Vec<Value>, Failed> {
         if let Self::Own(own) = self
             && group::may_join(&draft)
@@ -76,7 +77,7 @@ impl Link {
             }
             Self::Given(given) => {
                 let mut given = lock(given).another();
-                // As in `Wire::transact`.
+                // Offset and count select the reply to EXEC, as in `Wire::transact`.
                 read_answer(given.req_packed_commands(pipe, pipe.len() + 1, 1).await, pipe.len())
             }
         }
@@ -101,16 +102,17 @@ impl Link {
     }
 }
 
-/// A connection of the emitter's own.
+/// The emitter's own connection.
 pub(super) struct Own {
     route: Route,
     connection_timeout: Duration,
     response_timeout: Duration,
     wait: Option<Wait>,
     live: Mutex<Option<Live>>,
-    /// Lock of the one task that connects, with the error of the last attempt if it failed.
+    /// Lock of the task that connects; only one task connects at a time. The value is the error of
+    /// the last attempt, if it failed.
     connecting: tokio::sync::Mutex<Option<RedisError>>,
-    /// Number of attempts that have ended.
+    /// Number of connection attempts that have ended.
     attempts: AtomicU64,
 }
 
@@ -118,7 +120,7 @@ pub(super) struct Own {
 struct Live {
     wire: Wire,
     gate: Gate,
-    /// Set when the connection is known to be closed, even while unused.
+    /// Set when the connection is known to be closed, even if no call uses it at that moment.
     gone: Arc<AtomicBool>,
 }
 
@@ -162,7 +164,7 @@ impl Own {
         lock(&self.live).as_ref().filter(|live| !live.gone.load(Ordering::Acquire) && !live.wire.is_closed()).cloned()
     }
 
-    /// Returns the connection, or makes a new one if there is none or the last one is gone.
+    /// Returns the connection. Makes a new one if there is none, or if the last one is gone.
     async fn live(&self) -> RedisResult<Live> {
         if let Some(live) = self.usable() {
             self.route.ask_while_used();
@@ -205,9 +207,9 @@ impl Own {
             }
         };
         let config = AsyncConnectionConfig::new().set_write_backpressure_boundary(WRITE_BYTES).set_push_sender(sender);
-        // Only with RESP3 does the client report that an unused connection has closed. Otherwise
-        // the first emit after a restart of Redis would go to a dead connection, with an unknown
-        // outcome.
+        // The client reports that an unused connection has closed only with RESP3. Without this
+        // report, the first emit after a restart of Redis would go to a dead connection, and its
+        // outcome would be unknown.
         let (protocol, patience) = (ProtocolVersion::RESP3, self.response_timeout);
         let mut connection = self.route.open(protocol, config, self.connection_timeout, patience).await?;
         must_accept_writes(&mut connection, &self.route.address(), self.route.scheme()).await?;
@@ -219,8 +221,8 @@ impl Own {
         Ok(Live { wire, gate, gone })
     }
 
-    /// Drops a connection if this reply shows that it is unusable. Calls that still wait on it keep
-    /// their clones until they have their replies.
+    /// Drops a connection if this reply shows that it is unusable. Calls that still wait for
+    /// replies keep their clones of the connection.
     fn forget_if_spoilt(&self, spoilt: &Live, answer: &Result<Vec<Value>, Failed>) {
         if !answer.as_ref().is_err_and(Failed::spoils_connection) {
             return;
@@ -232,7 +234,8 @@ impl Own {
     }
 }
 
-/// Locks. A poisoned lock is used all the same: a panic leaves no half-done state here.
+/// Locks a mutex. A poisoned lock is used like any other, because a panic leaves no half-changed
+/// state behind it.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

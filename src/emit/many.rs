@@ -1,9 +1,10 @@
 //! Emits many events at once: a few large transactions in place of many small ones.
 //!
 //! Events are collected in chunks. A chunk is one transaction with one LPUSH per object and one
-//! LPUSH of markers, one marker per object. Only one chunk is in flight at a time, because an event
-//! that follows a failed event must not be sent. The next chunk is collected meanwhile. So memory
-//! is bounded by two chunks and the list of failed objects, however long the iterator is.
+//! LPUSH of markers, one marker per object. Only one chunk is in flight at a time. If an event
+//! fails, the later events of its object must not be sent, so the next chunk waits for the reply.
+//! It is already collected meanwhile. So memory is bounded by two chunks and the list of failed
+//! objects, however long the iterator is.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,37 +23,38 @@ use crate::event::{IntoEvent, ObjectName};
 
 /// Default number of events after which [`Emitter::emit_many`] sends a chunk.
 pub const CHUNK_EVENTS_MAX: usize = 1024;
-/// Default size of names and events, in bytes, after which [`Emitter::emit_many`] sends a chunk: 1
+/// Default size, in bytes of names and events, after which [`Emitter::emit_many`] sends a chunk: 1
 /// MiB.
 pub const CHUNK_BYTES_MAX: usize = 1024 * 1024;
 
-/// Number of objects with limits in a chunk.
+/// Maximum number of objects with limits in a chunk.
 const SCRIPTS_PER_CHUNK: usize = 128;
 
-/// The result if all events were acknowledged.
+/// The result of [`Emitter::emit_many`] if all events were acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EmittedMany {
-    /// Number of queued events: all of the iterator.
+    /// Number of queued events. These are all events of the iterator.
     pub events: u64,
     /// Number of transactions.
     pub chunks: u64,
 }
 
-/// The error if some events were not acknowledged. Positions count the iterator's items from 0.
+/// The error of [`Emitter::emit_many`] if some events were not acknowledged. Positions count the
+/// iterator's items from 0.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct EmitManyError {
     /// Number of acknowledged events.
     pub acknowledged: u64,
-    /// The objects with unacknowledged events, by position of the first such event. All their
-    /// events before that position are acknowledged. Events after that position were not sent,
-    /// except in the same transaction. If an object is not listed, all its events up to
-    /// [`stopped`](Self::stopped) are acknowledged.
+    /// The objects with unacknowledged events, by the position of their first such event. All
+    /// events of the object before that position are acknowledged. Events after that position were
+    /// not sent, except those in the same transaction. If an object is not listed, all its events
+    /// up to [`stopped`](Self::stopped) are acknowledged.
     pub failed: Vec<ObjectFailed>,
-    /// Position at which the whole call stopped, if the error concerned all objects. Nothing at
-    /// this position or after it was sent. The iterator itself may have been read up to one chunk
-    /// further.
+    /// Position at which the whole call stopped, if an error concerned all objects. Neither the
+    /// event at this position nor any later event was sent. The iterator may have been read up to
+    /// one chunk further.
     pub stopped: Option<u64>,
 }
 
@@ -62,9 +64,9 @@ pub struct EmitManyError {
 pub struct ObjectFailed {
     /// Name of the object, as given.
     pub object: String,
-    /// Position of its first unacknowledged event.
+    /// Position of the first unacknowledged event of this object.
     pub first: u64,
-    /// Error of that event, and of all other events of the object in the same transaction.
+    /// Error of the event at `first`, and of all other events of the object in its transaction.
     pub error: EmitError,
 }
 
@@ -97,20 +99,20 @@ impl Emitter {
     ///
     /// The events of an object keep the iterator's order. Each transaction takes effect as a whole;
     /// the entire call does not. A refused event, or an `OBJ:events` key that is not a list, stops
-    /// that object only: its later events are not sent. An error that concerns all objects (the
-    /// connection, memory, an unknown outcome) stops the call.
+    /// that object only: its later events are not sent. An error that concerns all objects stops
+    /// the call, e.g. a lost connection, full memory, or an unknown outcome.
     ///
     /// The iterator is read while a transaction is in flight, so it should not block for long.
     ///
     /// # Errors
     ///
-    /// [`EmitManyError`] if any event is not acknowledged. It names each failed object, its first
-    /// unacknowledged event and the error.
+    /// [`EmitManyError`] if any event is not acknowledged. It names each failed object, the
+    /// object's first unacknowledged event, and the error.
     ///
     /// # Cancellation
     ///
-    /// If the future is dropped, the transaction in flight takes effect or not. All transactions
-    /// before it have taken effect. Nothing after it was sent.
+    /// If the future is dropped, the transaction in flight takes effect or not. All earlier
+    /// transactions have taken effect. No later transaction was sent.
     pub async fn emit_many<I, O, E>(&self, events: I) -> Result<EmittedMany, EmitManyError>
     where
         I: IntoIterator<Item = (O, E)>,
@@ -129,8 +131,8 @@ impl Emitter {
             let mut sending = pin!(
                 self.looking(looks, async { if pipe.is_empty() { Ok(Vec::new()) } else { self.link.transact(&pipe).await } })
             );
-            // After one poll the transaction is with the connection's task. The next chunk is
-            // collected meanwhile.
+            // After one poll, the task of the connection has the transaction. So the next chunk can
+            // be collected meanwhile.
             let early = poll_fn(|cx| match sending.as_mut().poll(cx) {
                 Poll::Ready(answers) => Poll::Ready(Some(answers)),
                 Poll::Pending => Poll::Ready(None),
@@ -154,11 +156,11 @@ impl Emitter {
 struct Chunk {
     groups: Vec<Group>,
     by_object: HashMap<ObjectName, usize>,
-    /// Number of objects with limits. Emits by script take longer.
+    /// Number of objects with limits in this chunk. Their emits are scripts, which take longer.
     scripts: usize,
-    /// Position just after its last event.
+    /// Position just after the last event of this chunk.
     end: u64,
-    /// Whether the iterator ended with this chunk.
+    /// Whether the iterator has no events after this chunk.
     last: bool,
 }
 
@@ -167,21 +169,21 @@ struct Group {
     object: ObjectName,
     push: Cmd,
     first: u64,
-    /// Positions of its events.
+    /// Positions of these events in the iterator.
     positions: Vec<u64>,
-    /// Whether the object has limits, so that its events go by script.
+    /// Whether the object has limits. If so, its events are sent by script.
     by_script: bool,
 }
 
 impl Group {
-    /// Returns the number of events.
+    /// Returns the number of events in this group.
     fn events(&self) -> u64 {
         self.positions.len() as u64
     }
 }
 
 impl Chunk {
-    /// Moves the transaction out of the groups; empty if there is nothing to send.
+    /// Takes the commands out of the groups, as one transaction. Empty if there is nothing to send.
     fn take_pipeline(&mut self, emitter: &Emitter, known: &Known) -> Pipeline {
         let mut pipe = Pipeline::with_capacity(self.groups.len() + 1);
         if self.groups.is_empty() {
@@ -195,8 +197,8 @@ impl Chunk {
             group.by_script = limit.is_some();
             if let Some(limit) = limit {
                 let draft = Draft { object: group.object.clone(), push, events: 0, bytes: 0, data: None };
-                // The first command has the text of the script, which loads the script for the
-                // other commands.
+                // The first script command has the text of the script. So it loads the script, and
+                // the other commands can name it by its hash.
                 pipe.add_command(emitter.script_of(&draft, None, limit, !std::mem::replace(&mut has_text, true), true));
             } else {
                 pipe.add_command(push);
@@ -223,7 +225,7 @@ struct Progress<'a> {
 
 impl Progress<'_> {
     /// Takes events from the iterator until a chunk is full. Refused events count too, so that one
-    /// step stays bounded.
+    /// call of this function reads a bounded number of events.
     fn gather<O: AsRef<str>, E: IntoEvent>(&mut self, events: &mut impl Iterator<Item = (O, E)>) -> Chunk {
         let mut chunk = Chunk { groups: Vec::new(), by_object: HashMap::new(), scripts: 0, end: self.position, last: false };
         let mut bytes = 0;
@@ -251,10 +253,10 @@ impl Progress<'_> {
         chunk
     }
 
-    /// Adds one event to the chunk. Returns the number of bytes added.
+    /// Adds one event to the chunk. Returns the number of bytes that it adds.
     fn add(&self, chunk: &mut Chunk, known: &Known, at: u64, object: &str, event: impl IntoEvent) -> Result<usize, EmitError> {
         let index = chunk.by_object.get(object).copied();
-        // The name is checked first, as in a single emit.
+        // The name is checked before the event, as in a single emit.
         let name = if index.is_none() { Some(self.emitter.keys.object(object)?) } else { None };
         let event = event.into_event(self.emitter.event_bytes_max)?;
         let group = match (index, name) {
@@ -274,7 +276,8 @@ impl Progress<'_> {
         Ok(object.len() + event.len())
     }
 
-    /// Records that an object failed. If it has two errors, the earlier one counts.
+    /// Records that an object failed. If an object has two errors, the one at the earlier position
+    /// counts.
     fn fail(&mut self, object: &str, first: u64, error: EmitError) {
         match self.failed.get(object) {
             Some((earlier, _)) if *earlier <= first => {}
@@ -284,15 +287,15 @@ impl Progress<'_> {
         }
     }
 
-    /// Removes objects from a chunk if they failed in the chunk in flight before it. If a refused
-    /// event of the new chunk caused the failure, the object's events before it stay.
+    /// Removes from this chunk the objects that failed in the previous chunk. If a refused event of
+    /// this chunk caused the failure, the object's earlier events stay in this chunk.
     fn drop_failed(&self, chunk: &mut Chunk) {
         if !self.failed.is_empty() {
             chunk.groups.retain(|group| self.failed.get(group.object.as_str()).is_none_or(|(first, _)| group.first < *first));
         }
     }
 
-    /// Records the outcome of a chunk.
+    /// Records the outcome of a chunk from the replies to it.
     fn settle(&mut self, chunk: Chunk, answers: Result<Vec<Value>, Failed>) {
         if chunk.groups.is_empty() {
             return;
@@ -338,8 +341,8 @@ impl Progress<'_> {
         }
     }
 
-    /// Stops at `end`. Refused events of a chunk collected ahead come after the stop and do not
-    /// count.
+    /// Stops the call at the position `end`. A chunk that was collected ahead may have refused
+    /// events. They are after `end`, so they are removed from the failures.
     fn stop(&mut self, end: u64) {
         self.failed.retain(|_, (first, _)| *first < end);
         self.stopped = Some(end);

@@ -1,23 +1,23 @@
-//! Emit: the producer's part of the path.
+//! Emits events. This is the producer's part of the path of an event.
 //!
 //! An emit is one plain transaction: `MULTI; SET OBJ:data …; LPUSH OBJ:events main sub…; LPUSH
-//! objects.with.events OBJ; EXEC`. A producer in any language sends the same. This module owns that
-//! transaction and the errors of an emit:
+//! objects.with.events OBJ; EXEC`. A producer in any language sends the same commands. This module
+//! has the code for that transaction and for the errors of an emit:
 //!
-//! - [`Emitter`]: one emit at a time, or into the caller's own transaction
+//! - [`Emitter`]: emits one event at a time, or into the caller's own transaction
 //! - `schedule`: events that are queued later ([`Emitter::schedule`])
-//! - `idempotent`: emits by script: with an idempotency key, or of an object with limits
+//! - `idempotent`: emits that are a script: with an idempotency key, or of an object with limits
 //! - `limits`: the limits of the queues
-//! - `many`: many events at once, in few transactions ([`Emitter::emit_many`])
+//! - `many`: emits many events at once, in few transactions ([`Emitter::emit_many`])
 //! - `appended`: the outcome of an emit in the caller's own transaction
-//! - `group`: single emits of many tasks in few transactions
+//! - `group`: sends single emits of many tasks in few transactions
 //! - `draft`: the commands of one emit
-//! - `link`: the connection
-//! - `wire`: sends transactions, and waits for replicas
-//! - `error`: the errors, and whether the emit took effect
+//! - `link`: the connection of an emitter
+//! - `wire`: sends transactions over the emitter's own connection, and waits for replicas
+//! - `error`: the errors of an emit; each says whether the emit took effect
 //!
 //! If the process dies before the reply comes, the transaction has taken effect as a whole or not
-//! at all. It leaves nothing that a worker or a later emit must clean up.
+//! at all. In both cases, a worker or a later emit has nothing to clean up.
 
 mod appended;
 mod draft;
@@ -51,7 +51,8 @@ use link::{Link, Own};
 pub use many::{CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX, EmitManyError, EmittedMany, ObjectFailed};
 pub use schedule::{Cancelled, Change, Schedule, ScheduleManyError, Scheduled};
 
-/// Default time limit of an [`Emitter`] with its own connection, for connecting and for a reply.
+/// Default time limit of an [`Emitter`] with its own connection. It is the limit for connecting,
+/// and also for a reply.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Default time limit of a wait for replicas.
@@ -59,29 +60,30 @@ pub const WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Emits events for objects.
 ///
-/// Cheap to clone, and all clones share one connection: any number of emits may be in flight at
-/// once.
+/// An emitter is cheap to clone, and all clones share one connection. Any number of emits may be in
+/// flight at once.
 ///
 /// # Order
 ///
-/// An emit that returned `Ok` is ordered before every emit of the same object that begins later, in
-/// any process. Two emits of one object that are in flight at the same time may come in either
-/// order: await the first if the order matters. An emit whose outcome is
-/// [unknown](EmitError::Unknown) may still take effect later, after events that were emitted after
-/// it.
+/// If an emit has returned `Ok`, it is ordered before every emit of the same object that begins
+/// later, in any process. Two emits of one object that are in flight at the same time may come in
+/// either order. If the order matters, await the first before you begin the second. An emit whose
+/// outcome is [unknown](EmitError::Unknown) may still take effect later, after events that were
+/// emitted after it.
 ///
 /// # Many at once
 ///
 /// Over its own connection, an emitter sends emits together if they are queued at the same time: up
-/// to 64 share one transaction. No timer waits for more emits, and a lone emit is sent at once.
-/// Each emit has its own outcome: a refused emit does not fail the others. If no reply comes, the
-/// outcome of all emits of that transaction is [unknown](EmitError::Unknown). An emit with data, or
-/// with more than 4 KiB of events, has its own transaction.
+/// to 64 emits share one transaction. No timer waits for more emits, and a lone emit is sent at
+/// once. Each emit has its own outcome: a refused emit does not fail the others. If no reply comes,
+/// the outcome of all emits of that transaction is [unknown](EmitError::Unknown). An emit with
+/// data, or with more than 4 KiB of events, has its own transaction.
 ///
 /// # Cancellation
 ///
-/// Dropping the future of an emit does not undo a transaction already sent: its outcome is unknown,
-/// as with [`EmitError::Unknown`]. The connection stays usable, also for other emits in flight.
+/// If the future of an emit is dropped, a transaction that was already sent is not undone. Its
+/// outcome is unknown, as with [`EmitError::Unknown`]. The connection stays usable, also for other
+/// emits in flight.
 ///
 /// # Example
 ///
@@ -98,7 +100,7 @@ pub struct Emitter {
     link: Arc<Link>,
     keys: Keys,
     limits: Arc<Limits>,
-    /// Key of the markers, formatted once.
+    /// Key of the list of markers. It is formatted once.
     markers: Arc<str>,
     event_bytes_max: usize,
     chunk_events_max: usize,
@@ -111,12 +113,12 @@ pub struct Emitter {
 pub struct Emitted {
     /// Number of events that the emit queued: the main event and its subevents.
     pub events: usize,
-    /// Number of events queued for the object right after the emit, including its own events.
-    /// Events already taken by a worker do not count. If this number keeps growing, the producer is
-    /// faster than the workers.
+    /// Number of events in the object's queue right after the emit, including its own events.
+    /// Events that a worker has already taken do not count. If this number keeps growing, the
+    /// producer is faster than the workers.
     pub queued: u64,
     /// Whether an emit with the same [idempotency key](Emit::idempotency_key) was done before, by
-    /// somebody or by an earlier try of this call. Then the last try queued nothing.
+    /// another call or by an earlier try of this call. If so, the last try queued nothing.
     pub repeated: bool,
 }
 
@@ -141,27 +143,28 @@ impl EmitterBuilder {
     }
 
     /// Sets how long an emit waits for its reply while no byte moves on the connection. After that
-    /// its outcome is [unknown](EmitError::Unknown). Default: 5 s. Large emits on a slow link may
-    /// take longer, as long as bytes move.
+    /// time, the outcome of the emit is [unknown](EmitError::Unknown). Default: 5 s. A large emit
+    /// on a slow link may take longer than this time, as long as bytes move.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.response_timeout = timeout;
         self
     }
 
-    /// After each transaction, waits until this number of replicas has the events. If they do not
-    /// have them within `timeout` (1 ms to 1 minute; other times are cut to this range), the emit
-    /// fails with [`EmitError::Unreplicated`]. Default: 0 replicas, no wait.
+    /// Lets each emit wait, after its transaction, until this number of replicas has the events. If
+    /// they do not have them within `timeout` (1 ms to 1 minute; other times are cut to this
+    /// range), the emit fails with [`EmitError::Unreplicated`]. Default: 0 replicas, no wait.
     ///
-    /// Emits sent together share one `WAIT`. If the future of an emit is dropped during the wait,
-    /// its events are queued all the same. The wait does not cover an emit in a [transaction of the
-    /// caller](Emit::append_to), nor one over a [connection of the caller](Emitter::new).
+    /// Emits that are sent together share one `WAIT`. If the future of an emit is dropped during
+    /// the wait, its events are queued all the same. There is no wait for an emit in a [transaction
+    /// of the caller](Emit::append_to), or over a [connection of the caller](Emitter::new).
     pub fn wait(mut self, replicas: u32, timeout: Duration) -> Self {
         self.wait = (replicas, timeout);
         self
     }
 
-    /// Also waits until each transaction is on the disks of the master and of the replicas:
-    /// `WAITAOF`, in Redis from 7.2. Needs `appendonly yes` on all of them. Default: no.
+    /// Also waits until each transaction is on the disks of the master and of the replicas. This
+    /// uses `WAITAOF`, which Redis has from 7.2 on, and needs `appendonly yes` on all of these
+    /// servers. Default: no.
     pub fn wait_local(mut self, wait_local: bool) -> Self {
         self.wait_local = wait_local;
         self
@@ -177,8 +180,8 @@ impl EmitterBuilder {
     ///
     /// # Errors
     ///
-    /// [`EmitError::Url`], [`EmitError::Tls`] and [`EmitError::Connect`]. None contains the
-    /// password.
+    /// [`EmitError::Url`], [`EmitError::Tls`] and [`EmitError::Connect`]. None of these errors
+    /// contains the password.
     pub async fn connect(self) -> Result<Emitter, EmitError> {
         let wait = Wait::new(self.wait.0, self.wait.1, self.wait_local);
         let own = Own::new(&self.server, self.connection_timeout, self.response_timeout, wait)?;
@@ -196,18 +199,18 @@ impl fmt::Debug for EmitterBuilder {
 }
 
 impl Emitter {
-    /// Connects to this [`Server`], e.g. `redis://host`, with the default timeouts of 5 s;
-    /// [`builder`](Self::builder) sets others.
+    /// Connects to this [`Server`], e.g. `redis://host`, with the default timeouts of 5 s.
+    /// [`builder`](Self::builder) allows other timeouts.
     ///
-    /// After a loss, the next call reconnects before it sends anything. A call that had sent its
-    /// transaction when the connection was lost returns [`EmitError::Unknown`]. The emitter never
-    /// repeats an emit that may have taken effect, unless the emit has an idempotency key. The
-    /// connection uses RESP3 and needs Redis 7 or Valkey.
+    /// After a loss of the connection, the next call reconnects before it sends anything. If a call
+    /// had already sent its transaction when the connection was lost, it returns
+    /// [`EmitError::Unknown`]. The emitter never repeats an emit that may have taken effect, unless
+    /// the emit has an idempotency key. The connection uses RESP3 and needs Redis 7 or Valkey.
     pub async fn connect(server: impl Into<Server>) -> Result<Self, EmitError> {
         Self::builder(server).connect().await
     }
 
-    /// Returns a builder, to connect with other settings.
+    /// Returns a builder for an emitter with other settings.
     pub fn builder(server: impl Into<Server>) -> EmitterBuilder {
         EmitterBuilder {
             server: server.into(),
@@ -220,8 +223,8 @@ impl Emitter {
     }
 
     /// Emits over a connection that the caller provides: a `MultiplexedConnection`, a
-    /// `ConnectionManager`, or any other type whose clones share one connection. It is cloned once
-    /// per call.
+    /// `ConnectionManager`, or any other type whose clones share one connection. The emitter clones
+    /// it once per call.
     ///
     /// The caller sets the timeouts of the connection, and reconnects it. By default a
     /// `MultiplexedConnection` waits 500 ms for a reply. A client that repeats commands by itself
@@ -255,7 +258,8 @@ impl Emitter {
         self
     }
 
-    /// Emits to the keys of a namespace: 1 to 64 of `A-Z a-z 0-9 _ . -`.
+    /// Emits to the keys of a namespace. Its name has 1 to 64 of the characters
+    /// `A-Z a-z 0-9 _ . -`.
     pub fn with_namespace(self, namespace: &str) -> Result<Self, NamespaceError> {
         Ok(self.with_keys(Keys::with_namespace(namespace)?))
     }
@@ -267,9 +271,9 @@ impl Emitter {
         self
     }
 
-    /// Sets how much [`emit_many`](Self::emit_many) puts into one transaction. It sends the
-    /// transaction when it has `events_max` events (minimum 1), or `bytes_max` bytes of names and
-    /// events. Default: 1024 events, 1 MiB. Redis runs no other command during a transaction.
+    /// Sets the size of one transaction of [`emit_many`](Self::emit_many). The transaction is sent
+    /// when it has `events_max` events (minimum 1), or `bytes_max` bytes of names and events.
+    /// Default: 1024 events, 1 MiB. Redis runs no other command during a transaction.
     #[must_use]
     pub fn with_chunk(mut self, events_max: usize, bytes_max: usize) -> Self {
         self.chunk_events_max = events_max.max(1);
@@ -277,19 +281,19 @@ impl Emitter {
         self
     }
 
-    /// Returns the keys to which it emits.
+    /// Returns the keys to which this emitter emits.
     pub fn keys(&self) -> &Keys {
         &self.keys
     }
 
-    /// Returns whether there is a connection, as far as is known. Useful for a health check. Always
-    /// true for a connection that the caller provides.
+    /// Returns whether there is a connection, as far as the emitter knows. This is useful for a
+    /// health check. The result is always true for a connection that the caller provides.
     pub fn is_connected(&self) -> bool {
         self.link.is_connected()
     }
 
-    /// Emits one event: `&T` of any serializable type, or [`Json`](crate::event::Json) for text
-    /// that is JSON already.
+    /// Emits one event. Pass `&T` for a value of any serializable type, or
+    /// [`Json`](crate::event::Json) for text that is JSON already.
     ///
     /// On `Ok` the event is queued, and its position in the object's order is fixed.
     pub async fn emit(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Result<Emitted, EmitError> {
@@ -309,14 +313,14 @@ impl Emitter {
         Ok(Draft { push: self.push(&object), object, events: 0, bytes: 0, data: None })
     }
 
-    /// Returns the command that queues events of an object, without events yet.
+    /// Returns the command that queues events of an object. The events must still be added.
     fn push(&self, object: &ObjectName) -> Cmd {
         let mut push = redis::cmd("LPUSH");
         push.arg(self.keys.events(object.as_str()));
         push
     }
 
-    /// Returns the command that pushes markers, without markers yet.
+    /// Returns the command that pushes markers. The markers must still be added.
     fn mark(&self) -> Cmd {
         let mut mark = redis::cmd("LPUSH");
         mark.arg(&*self.markers);
@@ -344,8 +348,8 @@ pub struct Emit<'a> {
 }
 
 impl Emit<'_> {
-    /// Adds a subevent. It gets its own id and follows the main event and earlier subevents. No
-    /// event of another emit comes between them.
+    /// Adds a subevent. The subevent gets its own id and follows the main event and earlier
+    /// subevents. No event of another emit comes between them.
     #[allow(clippy::should_implement_trait)] // It is the word for it, and nothing is subtracted.
     pub fn sub(mut self, event: impl IntoEvent) -> Self {
         if let Ok(draft) = &mut self.draft {
@@ -361,7 +365,8 @@ impl Emit<'_> {
         self
     }
 
-    /// Sets the object's state at `OBJ:data`, in the same transaction. The last call counts.
+    /// Sets the object's state at `OBJ:data`, in the transaction of the emit. If called more than
+    /// once, the last call counts.
     pub fn data(mut self, data: impl IntoEvent) -> Self {
         if let Ok(draft) = &mut self.draft {
             match data.into_event(self.emitter.event_bytes_max) {
@@ -395,14 +400,15 @@ impl Emit<'_> {
     }
 
     /// Appends the commands of the emit to a pipeline of the caller, and makes that pipeline
-    /// atomic. So they take effect together with the caller's own commands: `SET OBJ:data` if there
-    /// is data, `LPUSH OBJ:events main sub…`, `LPUSH objects.with.events OBJ`. Their results are
-    /// ignored; an error among them still fails the pipeline. The caller sends the pipeline;
-    /// [`Appended::outcome`] turns its reply into the outcome of the emit.
+    /// atomic. So the emit takes effect together with the caller's own commands. The commands are
+    /// `SET OBJ:data` if there is data, `LPUSH OBJ:events main sub…`, and `LPUSH
+    /// objects.with.events OBJ`. Their results are left out of the reply, but an error among them
+    /// still fails the pipeline. The caller sends the pipeline. [`Appended::outcome`] turns its
+    /// reply into the outcome of the emit.
     ///
     /// # Errors
     ///
-    /// [`EmitError::Name`] and [`EmitError::Event`]; the pipeline stays unchanged.
+    /// [`EmitError::Name`] and [`EmitError::Event`]. After an error the pipeline is unchanged.
     pub fn append_to(self, pipe: &mut Pipeline) -> Result<Appended, EmitError> {
         let draft = self.draft?;
         let first = pipe.len();

@@ -2,9 +2,9 @@
 //!
 //! A schedule is one plain transaction, as an emit is: `HSET OBJ:events.scheduled KEY EVENT`, `ZADD
 //! events.scheduled TIME OBJ\nKEY`. Worker processes push the event when it is due (`promote`). The
-//! same two commands for the same key replace event and time; `HDEL` and `ZREM` cancel. All this
-//! works until a slot takes the event. `GET OBJ:event.key` shows whether a slot has taken it. The
-//! script `cancel` then ends the event, but only while the event waits for a retry or an operator.
+//! same two commands for the same key replace event and time; `HDEL` and `ZREM` cancel. This works
+//! until a slot takes the event, which `GET OBJ:event.key` shows. After that, the script `cancel`
+//! can end the event, but only while the event waits for a retry or an operator.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,14 +16,14 @@ use super::error::{EmitError, Failed, command_failed, script_failed};
 use crate::event::{ID_END, IntoEvent, ObjectName, ScheduleKey};
 use crate::wire::{self, CancelReply};
 
-/// A schedule that is due within this time wakes a worker, because the next look of the workers may
-/// come later. This time also covers a clock that is wrong by almost as much.
+/// A schedule that is due within this time wakes a worker, because the workers' next look may come
+/// later. The local clock may be wrong by almost this time without harm.
 const WAKE: Duration = Duration::from_secs(60);
 /// The largest time, in ms since the epoch.
 const TIME_MAX: u64 = ID_END - 1;
 
-/// Once the event of a key is queued, the score of its schedule is this number minus the time of
-/// queueing, in µs.
+/// When the event of a schedule with a key is queued, the score of the schedule becomes this number
+/// minus the time of queueing, in µs.
 const QUEUED: f64 = -1e15;
 
 /// The treatment of an existing schedule with the same key.
@@ -65,14 +65,14 @@ struct Draft {
 pub enum Change {
     /// The object had no schedule with this key.
     New,
-    /// The schedule with this key was replaced, or only its event with
-    /// [`keep_time`](Schedule::keep_time). The former event is never delivered, or never again.
+    /// The schedule with this key was replaced; with [`keep_time`](Schedule::keep_time), only its
+    /// event. The former event will not be delivered, or not again.
     Replaced,
-    /// With [`keep_first`](Schedule::keep_first): the object has a schedule with this key, which is
-    /// unchanged.
+    /// The object has a schedule with this key, and nothing was changed. This result comes only
+    /// with [`keep_first`](Schedule::keep_first).
     Kept,
-    /// An event with this key is in flight: a worker has it. That event goes on, and this schedule
-    /// queues one more event. With [`keep_first`](Schedule::keep_first), that event may also be
+    /// A worker has an event with this key in flight. That event goes on, and this schedule queues
+    /// one more event. With [`keep_first`](Schedule::keep_first), the former event may also be
     /// waiting for a retry.
     Running,
 }
@@ -81,11 +81,11 @@ pub enum Change {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cancelled {
-    /// The event was scheduled, or queued, or it waited for a retry or an operator. It is never
-    /// delivered, or never again.
+    /// The event was scheduled, or queued, or waited for a retry or an operator. It will not be
+    /// delivered, or not again.
     Cancelled,
-    /// The event is in flight: a worker has it, and it goes on. If the key was scheduled again,
-    /// that schedule is cancelled.
+    /// A worker has the event in flight, and the event goes on. If the key was scheduled again
+    /// meanwhile, the new schedule is cancelled.
     Running,
     /// There is no event with this key: it was never scheduled, or it is over.
     NotFound,
@@ -111,8 +111,8 @@ pub struct Scheduled {
 pub struct ScheduleManyError {
     /// The acknowledged schedules, in the order of the iterator.
     pub scheduled: Vec<Scheduled>,
-    /// The error of the next schedule. It may concern all schedules of the same transaction from
-    /// there on. No schedule after that transaction was sent.
+    /// The error of the first schedule that is not acknowledged. Later schedules of the same
+    /// transaction may have failed, too. No later transaction was sent.
     #[source]
     pub error: EmitError,
 }
@@ -150,8 +150,8 @@ impl Emitter {
     /// [`ScheduleManyError`] at the first failure. A schedule with a key can be sent again safely.
     ///
     /// # Cancellation
-    /// If the future is dropped, the transaction in flight takes effect or not. All transactions
-    /// before it have taken effect. Nothing after it was sent.
+    /// If the future is dropped, the transaction in flight takes effect or not. All earlier
+    /// transactions have taken effect. No later transaction was sent.
     pub async fn schedule_many<'a>(
         &self,
         schedules: impl IntoIterator<Item = Schedule<'a>>,
@@ -184,14 +184,14 @@ impl Emitter {
         }
     }
 
-    /// Cancels the event with this key: until a worker takes it, and while it waits for a retry or
-    /// an operator. Emits of its handlers that have succeeded are queued.
+    /// Cancels the event with this key. Works until a worker takes the event, and again while the
+    /// event waits for a retry or an operator. Emits of its successful handlers are queued.
     ///
     /// The event of a key that begins with `-` can be cancelled only until it is due.
     ///
     /// # Errors
-    /// As [`emit`](Self::emit). To cancel an event that waits for a retry needs the rights of a
-    /// script; without them it is [`EmitError::Refused`]. Calling again is safe.
+    /// As [`emit`](Self::emit). For an event that waits for a retry, the user needs the rights of a
+    /// script; without them the error is [`EmitError::Refused`]. Calling again is safe.
     ///
     /// # Cancellation
     /// If the future is dropped, the event may be cancelled or not.
@@ -304,7 +304,7 @@ impl Emitter {
                 Ok(CancelReply::Cancelled) => scheduled[at].change = Change::Replaced,
                 Ok(CancelReply::Absent | CancelReply::Unknown) => {}
                 Err(error) => {
-                    // If the caller sends the schedules from here on again, all of them are done.
+                    // To complete the call, the caller sends the schedules from this one on again.
                     scheduled.truncate(at);
                     return Err(error);
                 }
@@ -315,8 +315,7 @@ impl Emitter {
 }
 
 impl Schedule<'_> {
-    /// Sets the time at which the event is due. Redis' clock decides when it has come. A time in
-    /// the past is due at once.
+    /// Sets the time at which the event is due, by Redis' clock. A time in the past is due at once.
     pub fn at(mut self, time: SystemTime) -> Self {
         self.when = When::At(local_ms(time));
         self
@@ -330,9 +329,9 @@ impl Schedule<'_> {
     }
 
     /// Sets the key: 1 to 256 bytes of UTF-8 without control characters. A later schedule of the
-    /// object with this key replaces this one, and [`Emitter::cancel`] cancels it: until a worker
-    /// takes the event, and while the event waits for a retry. Without a key the schedule gets a
-    /// unique key that begins with `-`. The event of such a key counts as taken once it is due.
+    /// object with this key replaces this one, and [`Emitter::cancel`] cancels it. Both work until
+    /// a worker takes the event, and while the event waits for a retry. Without a key the schedule
+    /// gets a unique key that begins with `-`; then both work only until the event is due.
     ///
     /// An event with a key is the only event of its batch: a worker takes one per object at a time.
     pub fn key(mut self, key: impl Into<String>) -> Self {
@@ -385,14 +384,14 @@ impl Schedule<'_> {
     }
 }
 
-/// A schedule whose commands are known.
+/// A checked schedule, from which its commands can be made.
 #[derive(Debug)]
 struct Ready {
     object: ObjectName,
     event: Bytes,
     key: ScheduleKey,
     due_ms: u64,
-    /// Whether the schedule must wake a worker, because the next look may come too late.
+    /// Whether the schedule must wake a worker, because the workers' next look may be too late.
     wakes: bool,
     mode: Mode,
 }

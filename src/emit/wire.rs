@@ -1,5 +1,5 @@
-//! A connection of the emitter's own: sends transactions, and waits for replicas if the emitter
-//! should.
+//! The emitter's own connection: sends transactions. If the emitter waits for replicas, also sends
+//! the wait.
 
 use futures_util::future::join;
 use redis::aio::ConnectionLike as _;
@@ -17,8 +17,8 @@ pub(super) struct Wire {
 impl Wire {
     pub(super) fn new(mut connection: PatientConnection, wait: Option<Wait>) -> Self {
         if let Some(wait) = &wait {
-            // Redis reads the commands behind a wait only when this wait is over. Two groups may be
-            // under way, and a lone emit, so a reply may take up to three waits.
+            // Redis reads the commands behind a wait only when this wait is over. Two groups and a
+            // lone emit may be under way at once. So a reply may take up to three waits.
             connection.set_block(wait.timeout().saturating_mul(3));
         }
         Self { connection, wait }
@@ -34,7 +34,7 @@ impl Wire {
     }
 
     /// Sends an atomic pipeline once, and returns the reply to its `EXEC`. The second result is the
-    /// outcome of the wait for replicas. Ignore it if the transaction failed.
+    /// outcome of the wait for replicas. Ignore the second result if the transaction failed.
     pub(super) async fn transact(&mut self, pipe: &Pipeline) -> (RedisResult<Vec<Value>>, Result<(), Failed>) {
         // Offset and count skip the replies to MULTI and to the queued commands (OK, QUEUED) and
         // select the reply to EXEC.
@@ -42,7 +42,8 @@ impl Wire {
         let Some(wait) = self.wait else {
             return (self.connection.req_packed_commands(pipe, offset, count).await, Ok(()));
         };
-        // Both are written at once: the first poll sends the transaction, and then the wait.
+        // Transaction and wait are written at once: the first poll sends the transaction, and then
+        // the wait.
         let mut waiting = self.connection.clone();
         let (reply, waited) = join(self.connection.req_packed_commands(pipe, offset, count), wait.run(&mut waiting)).await;
         let waited = match waited {

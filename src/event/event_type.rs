@@ -6,8 +6,8 @@ use std::fmt;
 use serde_core::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Returns the type of an event: its top-level member `type`, if that is a string. If the member
-/// occurs twice, the last one counts. Reads the event once, and builds no tree.
+/// Returns the type of an event: its top-level member `type`. None if this member is not a string.
+/// If the member occurs twice, the last one counts. The event is read once, and no tree is built.
 pub(crate) fn type_of(payload: &[u8]) -> Option<String> {
     let Typed(raw) = serde_json::from_slice(payload).ok()?;
     serde_json::from_str(raw?.get()).ok()

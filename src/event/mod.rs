@@ -1,7 +1,7 @@
 //! Object names, payloads, events and their envelopes.
 //!
-//! Payloads are bytes from end to end. They are checked once to be JSON, never decoded into a tree,
-//! and never encoded again.
+//! Payloads stay bytes all the way. They are checked once to be JSON, are never decoded into a
+//! tree, and are never encoded again.
 
 #[cfg(feature = "worker")]
 mod event_type;
@@ -26,10 +26,10 @@ pub use schedule::{SCHEDULE_KEY_BYTES_MAX, ScheduleKey, ScheduleKeyError};
 /// The longest object name, in bytes.
 pub const NAME_BYTES_MAX: usize = 512;
 
-/// The default limit of an event's size, in bytes: 1 MiB.
+/// Default limit of the size of an event, in bytes: 1 MiB.
 pub const EVENT_BYTES_MAX: usize = 1024 * 1024;
 
-/// The end of the ids, 2^53: below it, ids are exact in the numbers of every language.
+/// Upper bound of ids, 2^53. All ids are lower, so they are exact in the numbers of every language.
 pub const ID_END: u64 = 1 << 53;
 
 /// The name of an object: 1 to 512 bytes of UTF-8 without control characters, e.g. `work:1`. Clones
@@ -53,8 +53,8 @@ pub enum NameError {
     /// The name is not UTF-8; the field is the position of the first invalid byte.
     #[error("an object name is UTF-8, this one is invalid at byte {0}")]
     NotUtf8(usize),
-    /// The name begins with a brace and there is no namespace. The keys of such a name could be
-    /// keys of a namespace.
+    /// The name begins with a brace and there is no namespace. Without a namespace, the keys of
+    /// such a name could be keys of a namespace.
     #[error("without a namespace, an object name must not begin with '{{': {0:?}; choose another name or use a namespace")]
     Brace(String),
 }
@@ -87,9 +87,9 @@ impl ObjectName {
         Self::new(name)
     }
 
-    /// Returns a name found in Redis, unchecked. Another program may have written a name that
-    /// breaks the rules. Workers still work on it, because its events would stay in Redis
-    /// otherwise.
+    /// Returns a name that was found in Redis, without a check. Another program may have written a
+    /// name that breaks the rules. Workers still handle such an object, because otherwise its
+    /// events would stay in Redis.
     #[cfg(feature = "worker")]
     pub(crate) fn found(name: &str) -> Self {
         Self(name.into())
@@ -125,12 +125,12 @@ impl Borrow<str> for ObjectName {
     }
 }
 
-/// JSON that is text already. It is checked when it is emitted, and travels byte for byte.
+/// A text that is JSON already. It is checked when it is emitted, and is passed on byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Json(Bytes);
 
 impl Json {
-    /// Takes JSON text or bytes without a check.
+    /// Takes a JSON text or bytes. They are not checked here.
     pub fn new(text: impl Into<Bytes>) -> Self {
         Self(text.into())
     }
@@ -156,8 +156,8 @@ pub enum EventError {
     },
 }
 
-/// A value that can be emitted: a reference to anything that serializes, or [`Json`] that is text
-/// already.
+/// A value that can be emitted: a reference to a value of any serializable type, or [`Json`] for
+/// text that is JSON already.
 pub trait IntoEvent {
     /// Returns the event as JSON bytes.
     ///
@@ -189,7 +189,7 @@ fn within(event: Bytes, bytes_max: usize) -> Result<Bytes, EventError> {
 }
 
 /// Checks that the bytes are exactly one JSON document in UTF-8. White space around it is allowed.
-/// Builds no tree.
+/// No tree is built.
 pub(crate) fn check_json(bytes: &[u8]) -> Result<(), serde_json::Error> {
     serde_json::from_slice::<&RawValue>(bytes).map(|_| ())
 }
@@ -197,9 +197,9 @@ pub(crate) fn check_json(bytes: &[u8]) -> Result<(), serde_json::Error> {
 /// An event as a sink or a consumer sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The event's id, from 1, below 2^53. The ids of an object's events grow.
+    /// The event's id, from 1 to below 2^53. Within an object, ids grow.
     pub id: u64,
-    /// The id of the object's preceding delivered event; 0 if there was none.
+    /// The id of the object's event that was delivered last before this one; 0 if there is none.
     pub prev: u64,
     /// The object of the event.
     pub object: ObjectName,
@@ -209,7 +209,8 @@ pub struct Event {
 
 impl Event {
     /// Appends the envelope `{"id":12,"prev":7,"object":"work:1","event":{…}}` in one line. CR and
-    /// LF inside the payload become spaces; JSON allows them only as white space.
+    /// LF inside the payload become spaces. This is safe, because JSON allows CR and LF only as
+    /// white space.
     pub fn write_envelope(&self, out: &mut Vec<u8>) {
         use std::io::Write as _;
         // Writing to a Vec and serializing a string cannot fail.

@@ -1,11 +1,12 @@
-//! JSON pointers (RFC 6901) into text. The part found is returned byte for byte.
+//! JSON pointers (RFC 6901) into a JSON text. The part that a pointer finds is returned byte for
+//! byte.
 
 use std::fmt;
 
 use serde_core::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// A JSON pointer (RFC 6901). It finds a part of a document as text, byte for byte.
+/// A JSON pointer (RFC 6901). It finds a part of a document and returns it as text, byte for byte.
 ///
 /// ```
 /// use seriatim::event::Pointer;
@@ -28,21 +29,21 @@ pub enum PointerError {
     /// The text does not begin with a slash.
     #[error("a JSON pointer begins with a slash: /{0}")]
     NoSlash(String),
-    /// A tilde is not part of `~0` or `~1`.
+    /// A tilde is used other than in `~0` or `~1`.
     #[error("in a JSON pointer, ~ is written ~0 and / is written ~1")]
     Tilde,
 }
 
 impl Pointer {
-    /// Returns a pointer to this member of the document.
+    /// Returns a pointer to the top-level member with this name.
     #[must_use]
     pub fn member(name: &str) -> Self {
         let escaped = name.replace('~', "~0").replace('/', "~1");
         Self { text: format!("/{escaped}"), tokens: vec![name.to_owned()] }
     }
 
-    /// Returns a pointer to another member beside the one at this pointer; none for the whole
-    /// document.
+    /// Returns a pointer to another member of the object that has the member at this pointer. None
+    /// if this pointer is for the whole document.
     #[cfg(feature = "traces")]
     pub(crate) fn sibling(&self, name: &str) -> Option<Self> {
         let (_, parents) = self.tokens.split_last()?;
@@ -53,8 +54,8 @@ impl Pointer {
         Some(sibling)
     }
 
-    /// Returns the part at the pointer. If several members have the same name, the last one counts,
-    /// as in most JSON parsers.
+    /// Returns the part of the document at this pointer. If several members have the same name, the
+    /// last one counts, as in most JSON parsers.
     #[must_use]
     pub fn find<'a>(&self, document: &'a RawValue) -> Option<&'a RawValue> {
         self.tokens.iter().try_fold(document, |part, token| {
@@ -94,7 +95,7 @@ impl fmt::Display for Pointer {
     }
 }
 
-/// Parses an array index of RFC 6901: without leading zeros.
+/// Parses an array index as RFC 6901 defines it. Leading zeros are not allowed.
 fn index(token: &str) -> Option<usize> {
     let plain = token == "0" || !token.starts_with('0');
     (plain && token.bytes().all(|b| b.is_ascii_digit())).then(|| token.parse().ok()).flatten()
@@ -143,7 +144,7 @@ impl<'de> Visitor<'de> for Item {
     }
 }
 
-/// Matches a member's name after its escapes are decoded.
+/// Compares a name with the name of a member after the escapes of the member's name are decoded.
 struct Same<'t>(&'t str);
 
 impl<'de> DeserializeSeed<'de> for Same<'_> {

@@ -1,4 +1,4 @@
-//! The key of a schedule, and the name of a schedule in Redis.
+//! The key of a schedule, and the member that stands for a schedule in Redis.
 
 use std::fmt;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -48,9 +48,9 @@ impl ScheduleKey {
         Ok(Self(key))
     }
 
-    /// Returns a new key, `-MS-COUNT-RANDOM`, that no other schedule has. Of two keys that one
-    /// process makes, the later one is greater in the order of bytes. So schedules of one object
-    /// that are due at the same millisecond come in the order in which their process made them.
+    /// Returns a new key, `-MS-COUNT-RANDOM`, that no other schedule has. If one process makes two
+    /// keys, the later one is greater in the order of bytes. So schedules of one object that are
+    /// due in the same millisecond come in the order in which their process made them.
     pub(crate) fn unique() -> Self {
         static RANDOM: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
         static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -60,7 +60,7 @@ impl ScheduleKey {
         Self(format!("-{:013}-{count:012}-{:016x}", *STARTED_MS, *RANDOM))
     }
 
-    /// Returns whether a user has chosen the key.
+    /// Returns whether a user has chosen the key. Otherwise the key was made by an emitter.
     pub(crate) fn is_chosen(&self) -> bool {
         !self.0.starts_with('-')
     }
@@ -70,13 +70,13 @@ impl ScheduleKey {
         &self.0
     }
 
-    /// Returns the member of `events.scheduled` for this key of an object.
+    /// Returns the member of `events.scheduled` that stands for this key of the object.
     pub(crate) fn member(&self, object: &str) -> String {
         [object, "\n", &self.0].concat()
     }
 }
 
-/// Returns the object and the key of a member of `events.scheduled`; `None` if it has no line feed.
+/// Splits a member of `events.scheduled` into object and key; `None` if it has no line feed.
 #[cfg(feature = "worker")]
 pub(crate) fn object_and_key(member: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = member.iter().rposition(|byte| *byte == b'\n')?;
@@ -119,7 +119,8 @@ mod tests {
     fn a_member_leads_back_to_object_and_key() {
         let key = ScheduleKey::new("renew").expect("a key");
         assert_eq!(object_and_key(key.member("user:1").as_bytes()), Some((&b"user:1"[..], &b"renew"[..])));
-        // A raw producer may have used a bad name.
+        // A producer that writes to Redis itself may have used an invalid object name, e.g. with a
+        // line feed.
         assert_eq!(object_and_key(b"a\nb\nrenew"), Some((&b"a\nb"[..], &b"renew"[..])));
         assert_eq!(object_and_key(b"work:1"), None);
     }

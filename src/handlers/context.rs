@@ -1,4 +1,5 @@
-//! The context of a handler: data about its event, and the operations of a handler.
+//! The context of a handler: data about the handler's event, and the operations that a handler can
+//! call.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,19 +14,20 @@ use super::fields::HandlerFields;
 use crate::event::{EVENT_BYTES_MAX, Event, IntoEvent, ObjectName};
 use crate::sink::{Context, LedgerError, Progress, With};
 
-/// The most subtasks of one event that its handlers may name under [`once`](HandlerContext::once),
-/// all handlers together.
+/// Maximum number of subtasks that the handlers of one event may name under
+/// [`once`](HandlerContext::once), all handlers together.
 ///
-/// The step that finalizes the event reads the names of all finished subtasks. Redis runs nothing
-/// else meanwhile.
+/// It is limited because the step that finalizes the event reads the names of all finished
+/// subtasks. Redis runs no other command meanwhile.
 pub const SUBTASKS_MAX: usize = 1000;
-/// The most bytes of a subtask's name.
+/// Maximum number of bytes of the name of a subtask.
 pub const SUBTASK_BYTES_MAX: usize = 256;
 
-/// The values with which a store refuses late writes: see [`HandlerContext::fence`].
+/// The values with which a handler's own store can refuse late writes: see
+/// [`HandlerContext::fence`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fence {
-    /// A fresh UUID per attach of a worker process.
+    /// Token of the worker process: a fresh UUID for each attach.
     pub token: Arc<str>,
     /// The event's id. Within an object ids only grow.
     pub id: u64,
@@ -37,9 +39,9 @@ pub(super) struct EventRun {
     pub(super) event_type: Option<String>,
     pub(super) attempts: u32,
     pub(super) cx: Context,
-    /// The subtasks by name, and whether each is finished.
+    /// The subtasks by name. The value says whether the subtask is finished.
     once: Mutex<HashMap<String, Arc<AsyncMutex<bool>>>>,
-    /// The limit of emits and results.
+    /// The number of emits and bytes that are still allowed.
     pub(super) room: EmitRoom,
 }
 
@@ -58,7 +60,8 @@ impl EventRun {
         }
     }
 
-    /// Writes to the ledger that a handler has finished, with its emits and its result.
+    /// Writes to the ledger that a handler has finished, together with the handler's emits and its
+    /// result.
     pub(super) async fn keep_finished(&self, handler: &HandlerFields, done: &Done) -> Result<(), LedgerError> {
         let emits = (done.emits.events() > 0).then(|| done.emits.value(handler.place));
         let result = done.result.as_ref().map(|result| [handler.member.as_bytes(), result].concat());
@@ -74,8 +77,8 @@ impl EventRun {
         self.cx.ledger.as_ref().is_some_and(|ledger| ledger.logs())
     }
 
-    /// Returns the state of a subtask; `None` for a new name above the limit. Finished subtasks
-    /// stay known, even if an earlier version had a higher limit.
+    /// Returns the state of a subtask. `None` if the name is new and the limit is reached. Finished
+    /// subtasks stay known, even if an earlier version of seriatim had a higher limit.
     fn subtask(&self, name: &str) -> Option<Arc<AsyncMutex<bool>>> {
         let mut once = self.once.lock().unwrap_or_else(PoisonError::into_inner);
         if once.len() >= SUBTASKS_MAX && !once.contains_key(name) {
@@ -99,7 +102,8 @@ impl HandlerContext {
         self.run.event.id
     }
 
-    /// Returns the id of the object's preceding delivered event; 0 if there was none.
+    /// Returns `prev`: the id of the object's event that was delivered last before this one; 0 if
+    /// there is none.
     pub fn prev(&self) -> u64 {
         self.run.event.prev
     }
@@ -114,18 +118,18 @@ impl HandlerContext {
         &self.run.event.payload
     }
 
-    /// Returns the event's type: its top-level member `type`, if that is a string.
+    /// Returns the event's type: its top-level member `type`. None if this member is not a string.
     pub fn event_type(&self) -> Option<&str> {
         self.run.event_type.as_deref()
     }
 
-    /// Returns the number of this attempt, from 1. Only failures count, so a crash does not change
-    /// the number.
+    /// Returns the number of this attempt at the event, counted from 1. Only failures count, so a
+    /// crash does not change the number.
     pub fn attempt(&self) -> u32 {
         self.run.attempts.saturating_add(1)
     }
 
-    /// Returns the worker (slot) that runs the handler, `NAME.SLOT`.
+    /// Returns the id of the worker (slot) that runs the handler: `NAME.SLOT`.
     pub fn worker(&self) -> &str {
         &self.run.cx.worker
     }
@@ -133,16 +137,17 @@ impl HandlerContext {
     /// Returns the values with which the handler's own store can refuse late writes.
     ///
     /// A process that was paused for longer than its lease may go on with an event that another
-    /// process has handled since. So a store should record the highest id applied for each object,
-    /// in the transaction of the effect. It then refuses late and repeated events by one
-    /// comparison. If it also stores the token, it shows which process wrote.
+    /// process has handled meanwhile. So for each object, a store should record the highest event
+    /// id that it has applied, in the same transaction as the effect. Then it can refuse late and
+    /// repeated events by comparing ids. If the store also records the token, the token shows which
+    /// process has written.
     pub fn fence(&self) -> Fence {
         Fence { token: Arc::clone(&self.run.cx.token), id: self.id() }
     }
 
     /// Returns a token that is cancelled when the handler's time is over, the lease is lost, or the
-    /// worker stops at once. Work after that is in vain. The handler's own future is dropped then;
-    /// the token is for tasks that it has started elsewhere.
+    /// worker stops at once. Work after that moment is in vain. The handler's own future is dropped
+    /// at that moment. The token is for other tasks that the handler has started.
     ///
     /// A worker without a connection learns only later that its lease is lost. Until then only the
     /// [`fence`](Self::fence) refuses its writes.
@@ -150,35 +155,36 @@ impl HandlerContext {
         &self.cancelled
     }
 
-    /// Emits an event for any object, together with the success of the handler. The event is `&T`
-    /// of anything that serializes, or [`Json`](crate::event::Json) that is text already, of at
-    /// most 1 MiB.
+    /// Emits an event for any object, together with the success of the handler. Pass `&T` for a
+    /// value of any serializable type, or [`Json`](crate::event::Json) for text that is JSON
+    /// already. The event may have at most 1 MiB.
     ///
     /// This call sends nothing. If the handler fails, panics, times out or its process dies, its
     /// emits are discarded, and the rerun emits again. If the handler succeeds, its emits are
-    /// stored with the success. The step that finalizes the event pushes them, also if it becomes a
-    /// dead letter or is completed with errors. If the event comes again, a handler that has
-    /// succeeded does not run again. So each emitted event is pushed exactly once.
+    /// stored with the success. The step that finalizes the handler's event pushes these emits,
+    /// even if the event becomes a dead letter or is completed with errors. If the event comes
+    /// again, a handler that has succeeded does not run again. So each emitted event is pushed
+    /// exactly once.
     ///
     /// Events for one object are pushed in the order in which the handler emits them. Emits of
-    /// several handlers are pushed in the order in which these are registered. Do not emit inside a
-    /// subtask that runs [`once`](Self::once): if the handler fails later, the subtask does not run
-    /// again and its emits are lost.
+    /// several handlers are pushed in the order in which the handlers are registered. Do not emit
+    /// inside a subtask that runs [`once`](Self::once). If the handler fails after such a subtask,
+    /// the subtask does not run again and its emits are lost.
     ///
     /// # Errors
     /// - The name or the event is invalid.
     /// - The handlers of the event would emit more than 1,000 events or 2 MiB together.
     /// - The handler has ended.
     ///
-    /// If Redis is at its `maxmemory` when a handler with emits succeeds, that counts as a
-    /// transient failure, and the handler runs again.
+    /// If Redis is at its `maxmemory` when a handler with emits succeeds, the emits cannot be
+    /// stored. This counts as a transient failure, and the handler runs again.
     pub fn emit(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Result<(), HandlerEmitError> {
         let object = self.object_named(object.as_ref())?;
         let event = event.into_event(EVENT_BYTES_MAX)?;
         self.emitting.push(&self.run.room, object.as_str(), &event)
     }
 
-    /// Checks the name of an object.
+    /// Checks a name of an object, and returns it as an object name.
     pub(super) fn object_named(&self, object: &str) -> Result<ObjectName, HandlerEmitError> {
         Ok(match &self.run.cx.ledger {
             Some(ledger) => ledger.object(object)?,
@@ -186,13 +192,14 @@ impl HandlerContext {
         })
     }
 
-    /// Sets the handler's result: `&T` of anything that serializes, or [`Json`](crate::event::Json)
-    /// that is text already, of at most 64 KiB. Replaces an earlier result.
+    /// Sets the handler's result. Pass `&T` for a value of any serializable type, or
+    /// [`Json`](crate::event::Json) for text that is JSON already. The result may have at most 64
+    /// KiB. It replaces an earlier result of the handler.
     ///
     /// This call sends nothing. The result is stored with the success of the handler. When the
-    /// event is finalized, the result is written into the event's row of the event log: `results`
-    /// of [`LogEntry`](crate::control::LogEntry). A handler that fails has no result. Without the
-    /// event log, results are deleted with the event's progress.
+    /// event is finalized, the result is written into the event's row of the event log, as part of
+    /// `results` of [`LogEntry`](crate::control::LogEntry). A handler that fails has no result. If
+    /// the event log is off, results are deleted with the event's progress.
     ///
     /// # Errors
     /// - The value is not JSON or has more than 64 KiB.
@@ -204,9 +211,9 @@ impl HandlerContext {
         self.emitting.set_result(&self.run.room, result)
     }
 
-    /// Runs a subtask of the event, unless it is finished: then returns `None`. Its success is
-    /// recorded in Redis at once. So the subtask succeeds once, unless the worker dies between the
-    /// success and the record.
+    /// Runs a subtask of the event. If the subtask is already finished, does not run it and returns
+    /// `None`. The success of a subtask is recorded in Redis at once. So a subtask succeeds once,
+    /// unless the worker dies between the success and the record.
     ///
     /// A subtask is identified by its event and its name (1 to [`SUBTASK_BYTES_MAX`] bytes). If
     /// several handlers of the event name the same subtask, one runs it and the others wait. A
@@ -216,13 +223,14 @@ impl HandlerContext {
     /// that finished in earlier runs. For more work, guard several steps by one subtask, or emit
     /// events whose handlers do the rest.
     ///
-    /// Cancellation: a dropped subtask is not finished, and runs again.
+    /// Cancellation: if the future is dropped, the subtask is not finished, and runs again.
     ///
     /// # Errors
-    /// - The subtask's own error. The subtask is not finished then.
+    /// - The error of the subtask itself. The subtask is then not finished.
     /// - A transient failure if Redis cannot record that the subtask is finished.
-    /// - A transient failure if the name is one above [`SUBTASKS_MAX`]. The subtask does not run.
-    ///   Finished subtasks stay finished, so that a changed handler can finish the event.
+    /// - A transient failure if the name is new and [`SUBTASKS_MAX`] names are already used. The
+    ///   subtask does not run. Finished subtasks stay finished, so that a changed handler can
+    ///   finish the event.
     /// - An unrecoverable failure if the name is empty or longer than [`SUBTASK_BYTES_MAX`].
     pub async fn once<R, E, F>(&self, subtask: &str, run: impl FnOnce() -> F) -> Result<Option<R>, Failure>
     where
@@ -234,7 +242,8 @@ impl HandlerContext {
             return Err(Failure::unrecoverable(format!("the name of a subtask has 1 to {SUBTASK_BYTES_MAX} bytes, not {bytes}")));
         }
         let Some(done) = self.run.subtask(subtask) else {
-            // The name comes last, because a stored error is cut at a limit.
+            // The name of the subtask comes last, because stored errors are cut at a maximum
+            // length.
             return Err(Failure::transient(format!(
                 "the handlers of one event name at most {SUBTASKS_MAX} subtasks, and this one more was not run: guard several steps by \
                  one subtask, or emit events whose handlers do the rest; subtasks that are done stay done; refused: {subtask:?}"

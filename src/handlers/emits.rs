@@ -1,4 +1,5 @@
-//! The emits and results of an event's handlers, kept back until the handlers have succeeded.
+//! The emits and results of an event's handlers. They are kept back until the handlers have
+//! succeeded.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,15 +9,17 @@ use crate::event::{EventError, NameError, ScheduleKeyError};
 use crate::wire::Emits;
 use crate::wire::values::{Later, SCHEDULE_EVENTS};
 
-/// The most events that the handlers of one event emit together. A scheduled event counts twice.
+/// Maximum number of events that the handlers of one event emit together. A scheduled event counts
+/// twice.
 pub const EMITS_MAX: usize = 1000;
-/// The most bytes that the handlers of one event emit together, object names and events: 2 MiB.
+/// Maximum number of bytes that the handlers of one event emit together: 2 MiB of object names and
+/// events.
 pub const EMITS_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// The most bytes of a handler's result, as JSON: 64 KiB.
+/// Maximum number of bytes of a handler's result, as JSON: 64 KiB.
 pub const RESULT_BYTES_MAX: usize = 64 * 1024;
 
-/// The reason why a handler cannot set its result. An earlier result stays.
+/// The reason why a handler cannot set its result. A result that was set earlier stays.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandlerResultError {
@@ -34,11 +37,11 @@ pub enum HandlerResultError {
     /// The value cannot be written as JSON.
     #[error("the result cannot be written as JSON: {0}")]
     Serialize(#[source] serde_json::Error),
-    /// The emits and results of the event's handlers would have more than [`EMITS_BYTES_MAX`]
-    /// bytes.
+    /// The emits and results of all handlers of the event together would have more than
+    /// [`EMITS_BYTES_MAX`] bytes.
     #[error("the results and emits of the handlers of one event have at most {EMITS_BYTES_MAX} bytes together")]
     Full,
-    /// The handler has ended or timed out. A result belongs to the success of a handler.
+    /// The handler has ended or timed out. It must set its result before it ends.
     #[error("the handler has ended; it must set its result before it ends")]
     Ended,
 }
@@ -53,7 +56,7 @@ impl From<EventError> for HandlerResultError {
     }
 }
 
-/// The reason why a handler cannot emit an event. Its earlier emits stay.
+/// The reason why a handler cannot emit an event. Events that it has emitted earlier stay.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandlerEmitError {
@@ -66,14 +69,14 @@ pub enum HandlerEmitError {
     /// The key of a schedule is invalid.
     #[error(transparent)]
     Key(#[from] ScheduleKeyError),
-    /// The handlers of the event would emit more than 1,000 events, or 2 MiB of object names and
-    /// events.
+    /// All handlers of the event together would emit more than 1,000 events, or more than 2 MiB of
+    /// object names and events.
     #[error(
         "the handlers of one event emit at most {EMITS_MAX} events with {EMITS_BYTES_MAX} bytes, object names included: \
          emit fewer, and let the handler of one of them emit the others"
     )]
     Full,
-    /// The handler has ended or timed out. Emits belong to the success of a handler.
+    /// The handler has ended or timed out. It must emit before it ends.
     #[error("the handler has ended; it must emit before it ends")]
     Ended,
 }
@@ -84,7 +87,8 @@ pub enum HandlerEmitError {
 pub(super) struct EmitRoom(Mutex<(usize, usize)>);
 
 impl EmitRoom {
-    /// Returns the room left beside these stored emits, and beside results of this many bytes.
+    /// Returns the room that is left after these stored emits, and after results of this many
+    /// bytes.
     pub(super) fn beside((events, bytes): (usize, usize), results: usize) -> Self {
         let bytes_left = EMITS_BYTES_MAX.saturating_sub(bytes).saturating_sub(results);
         Self(Mutex::new((EMITS_MAX.saturating_sub(events), bytes_left)))
@@ -99,15 +103,16 @@ impl EmitRoom {
         Ok(())
     }
 
-    /// Takes room for a result, and gives back the room of the former one, which has `before`
-    /// bytes.
+    /// Takes room for a result of `bytes` bytes, and gives back the room of the handler's former
+    /// result, which has `before` bytes.
     fn exchange(&self, before: usize, bytes: usize) -> Result<(), HandlerResultError> {
         let mut left = locked(&self.0);
         left.1 = (left.1 + before).checked_sub(bytes).ok_or(HandlerResultError::Full)?;
         Ok(())
     }
 
-    /// Gives back the room of a failed handler, whose emits and result are discarded.
+    /// Gives back the room of a failed handler. The emits and the result of this handler are
+    /// discarded.
     pub(super) fn give_back(&self, done: &Done) {
         let mut left = locked(&self.0);
         *left = (left.0 + done.emits.events(), left.1 + done.emits.bytes() + done.result_bytes());
@@ -127,7 +132,7 @@ impl Done {
     }
 }
 
-/// The emits and the result of a running handler; `None` once it has ended.
+/// The emits and the result of a running handler; `None` when the handler has ended.
 #[derive(Debug, Clone)]
 pub(super) struct Emitting(Arc<Mutex<Option<Done>>>);
 
@@ -179,8 +184,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    /// Tests that the limits are those of all handlers of an event together, and that a failed
-    /// handler gives its room back.
+    /// Tests that all handlers of an event share the limits, and that a failed handler gives its
+    /// room back.
     #[test]
     fn room_is_shared_and_given_back() {
         let room = EmitRoom::beside((998, 0), 0);
@@ -197,12 +202,12 @@ mod tests {
         assert!(matches!(all.push(&room, "ab", b"123"), Err(HandlerEmitError::Full)));
         all.push(&room, "ab", b"12").expect("room");
         assert!(matches!(all.push(&room, "", b"1"), Err(HandlerEmitError::Full)));
-        // A worker with other limits may have stored more than this one allows.
+        // A worker with higher limits may have stored more than this worker allows.
         assert!(matches!(all.push(&EmitRoom::beside((2000, usize::MAX), usize::MAX), "", b""), Err(HandlerEmitError::Full)));
     }
 
-    /// Tests that a result gives back the room of the former result, and shares the room with
-    /// emits.
+    /// Tests that a new result gives back the room of the former result, and that results and emits
+    /// share the room.
     #[test]
     fn a_result_has_its_place_in_the_room() {
         let room = EmitRoom::beside((0, EMITS_BYTES_MAX - 4), 0);

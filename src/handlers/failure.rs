@@ -4,8 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// The result of a handler. If an effect merely *means* a failure, such as a declined order, the
-/// handler has succeeded.
+/// The result of a handler. Some effects only *mean* a failure, such as a declined order. With such
+/// an effect, the handler has succeeded.
 pub type HandlerResult = Result<(), Failure>;
 
 /// The reason why a handler has not succeeded.
@@ -15,18 +15,18 @@ pub type HandlerResult = Result<(), Failure>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
-    /// This handler runs again later, with the same event. Handlers that have succeeded do not run
-    /// again.
+    /// The handler that failed runs again later, with the same event. Handlers of this event that
+    /// have succeeded do not run again.
     Transient {
-        /// The error text, stored with the object while it waits.
+        /// The error text. It is stored with the object while the object waits.
         error: String,
-        /// The wait instead of the retry policy's backoff. The failure counts as an attempt all the
-        /// same.
+        /// The wait before the next attempt, in place of the retry policy's backoff. The failure
+        /// still counts as an attempt.
         retry_after: Option<Duration>,
     },
-    /// The event goes to the dead letters with its errors. None of its handlers runs again.
+    /// The event becomes a dead letter, with its errors. None of its handlers runs again.
     Unrecoverable {
-        /// The error text, stored with the dead letter.
+        /// The error text. It is stored with the dead letter.
         error: String,
     },
 }
@@ -37,7 +37,7 @@ impl Failure {
         Self::Transient { error: error.to_string(), retry_after: None }
     }
 
-    /// Returns a transient failure with this wait instead of the policy's backoff.
+    /// Returns a transient failure with this wait, in place of the retry policy's backoff.
     pub fn retry_after(error: impl fmt::Display, wait: Duration) -> Self {
         Self::Transient { error: error.to_string(), retry_after: Some(wait) }
     }
@@ -55,7 +55,7 @@ impl Failure {
     }
 }
 
-/// A transient failure with the error and its causes.
+/// Makes a transient failure from any error. The text has the error and its causes.
 impl<E: Error> From<E> for Failure {
     fn from(error: E) -> Self {
         let mut text = error.to_string();

@@ -1,14 +1,14 @@
 //! The fields of a handler in the ledger (`OBJ:event.handled`).
 
-/// The names of a handler's fields, and the fixed parts of their values.
+/// The names of a handler's fields in the ledger, and the fixed parts of their values.
 pub(super) struct HandlerFields {
-    /// `handler:ID`: the handler has finished.
+    /// `handler:ID`; this field says that the handler has finished.
     pub(super) finished: String,
-    /// `emit:ID`: the handler's emits.
+    /// `emit:ID`; this field has the handler's emits.
     pub(super) emits: String,
-    /// `result:ID`: the handler's result.
+    /// `result:ID`; this field has the handler's result.
     pub(super) result: String,
-    /// The first part of the value of `result`: the id as JSON, and a colon.
+    /// The first part of the value of `result`: the handler's id as JSON, and a colon.
     pub(super) member: String,
     /// The handler's position in the order of registration, from 0.
     pub(super) place: usize,

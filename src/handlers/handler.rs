@@ -9,8 +9,8 @@ use serde_core::de::DeserializeOwned;
 use super::context::HandlerContext;
 use super::failure::{Failure, HandlerResult};
 
-/// A type of events: events whose top-level member `type` is [`TYPE`](Self::TYPE). The whole event
-/// is deserialized.
+/// A type of events. It stands for all events whose top-level member `type` is
+/// [`TYPE`](Self::TYPE). The whole event is deserialized into a value of this type.
 ///
 /// ```
 /// #[derive(serde::Deserialize)]
@@ -30,18 +30,19 @@ pub trait EventType: DeserializeOwned + Send + 'static {
 /// Handles events of type `T`. A closure `Fn(T, HandlerContext) -> impl Future<Output =
 /// HandlerResult>` is a handler.
 ///
-/// All slots of a worker process share it. It is called concurrently, but never twice at once for
-/// one object. It must not block its thread: use `tokio::task::spawn_blocking` for work that
-/// blocks.
+/// All slots of a worker process share the handler. It is called concurrently, but never twice at
+/// once for one object. It must not block its thread: use `tokio::task::spawn_blocking` for work
+/// that blocks.
 ///
-/// Cancellation: its future may be dropped at any await, after its timeout, if the lease is lost,
-/// or if the grace of a stop is over. Effects until then may stay, and the event comes again.
+/// Cancellation: the handler's future may be dropped at any await, after its timeout, if the lease
+/// is lost, or when the grace of a stop is over. Its effects up to that point may stay, and the
+/// event comes again.
 #[async_trait]
 pub trait Handler<T: Send + 'static>: Send + Sync + 'static {
     /// Handles one event.
     async fn handle(&self, event: T, cx: HandlerContext) -> HandlerResult;
 
-    /// Returns this handler's timeout for one event. `None` (default): the value of
+    /// Returns this handler's timeout for one event. `None` (the default) means the value of
     /// [`HandlersBuilder::timeout`](super::HandlersBuilder::timeout).
     fn timeout(&self) -> Option<Duration> {
         None
@@ -60,7 +61,7 @@ where
     }
 }
 
-/// A handler without its type parameter.
+/// A handler as a trait object, without its type parameter.
 #[async_trait]
 pub(super) trait AnyHandler: Send + Sync {
     async fn run(&self, cx: HandlerContext) -> HandlerResult;

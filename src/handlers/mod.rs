@@ -1,16 +1,16 @@
 //! A sink that runs handlers: async functions for types of events, in the worker process.
 //!
 //! The events of an object are handled one at a time, in order. The handlers of one event run at
-//! the same time. The worker's ledger records each finished handler until the event is finalized.
-//! So a retry runs only the handlers that have not finished. If the process dies, recorded handlers
-//! stay finished, and all others run again.
+//! the same time. The worker's ledger records each handler that has finished, until the event is
+//! finalized. So a retry runs only the handlers that have not finished. If the process dies,
+//! recorded handlers stay finished, and all others run again.
 //!
 //! - `handler`, `failure`: the trait of a handler, and its failures
 //! - `context`: the context of a handler, and the guard for subtasks
 //! - `emits`: the emits of a handler, and its result
-//! - `schedule`: the schedules of a handler
-//! - `set`: the registered handlers, and the fields of each in the ledger (`fields`)
-//! - `run`: the handlers of one event
+//! - `schedule`: the schedules that a handler sets
+//! - `set`, `fields`: the registered handlers, and the fields of each handler in the ledger
+//! - `run`: runs the handlers of one event
 
 mod context;
 mod emits;
@@ -44,8 +44,8 @@ use self::set::{HandlerSet, Registered};
 use crate::event::{Event, type_of};
 use crate::sink::{Batch, Context, Delivered, Progress, Sink, Stop};
 
-/// The time after which the finished events of a batch are committed. So a crash repeats at most
-/// the events of this time, and the event under way.
+/// The time after which the finished events of a batch are committed. So a crash repeats only the
+/// event under way and the events that were finished within this time.
 const COMMIT_AFTER: Duration = Duration::from_millis(100);
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 const ID_BYTES_MAX: usize = 128;
@@ -54,7 +54,7 @@ const ID_BYTES_MAX: usize = 128;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandlersError {
-    /// Two handlers have the same id. Their progress is stored by id, so ids must differ.
+    /// Two handlers have the same id. Progress is stored by id, so each handler needs its own id.
     #[error("two handlers have the id {0:?}; give each its own")]
     Duplicate(String),
     /// The id is invalid.
@@ -103,10 +103,11 @@ enum For {
 /// All handlers of an event run at the same time. The event ends in one of these ways:
 ///
 /// - All handlers succeed: the event is delivered.
-/// - A handler fails transiently: the event comes again as the worker's retry policy says, and only
-///   the handlers that have not succeeded run. Panics and timeouts are transient failures.
-/// - A handler fails unrecoverably: the event goes to the dead letters with all errors, as soon as
-///   the other running handlers have ended. No handler runs again.
+/// - A handler fails transiently: the event comes again, according to the worker's retry policy.
+///   Then only the handlers that have not succeeded run. Panics and timeouts are transient
+///   failures.
+/// - A handler fails unrecoverably: the event becomes a dead letter with all errors, as soon as the
+///   other running handlers have ended. No handler runs again.
 #[derive(Clone)]
 pub struct Handlers(Arc<HandlerSet>);
 
@@ -116,15 +117,16 @@ impl Handlers {
         HandlersBuilder { all: Vec::new(), timeout: TIMEOUT_DEFAULT, unhandled: Unhandled::default() }
     }
 
-    /// Returns the positions and ids of an event's handlers, in the order of registration.
+    /// Returns the handlers of an event, in the order of registration. Each is a pair of its
+    /// position in that order and its id.
     pub(crate) fn handlers_for(&self, event: &Event) -> Vec<(usize, &str)> {
         let handlers = self.0.handlers_of(type_of(&event.payload).as_deref());
         handlers.into_iter().map(|at| (at, self.0.all[at].id.as_str())).collect()
     }
 
     /// Runs the handlers of one event as [`deliver`](Sink::deliver) does. `ended` gets the position
-    /// and the outcome of each handler that ran, even if this future is dropped. `timeout` replaces
-    /// the timeouts of the handlers.
+    /// and the outcome of each handler that ran, even if this future is dropped early. `timeout`
+    /// replaces the timeouts of the handlers.
     pub(crate) async fn run_event(
         &self,
         ended: &mut Vec<(usize, HandlerOutcome)>,
@@ -138,7 +140,7 @@ impl Handlers {
     }
 }
 
-/// Returns the stored progress of an event of the batch.
+/// Returns the progress that the ledger has stored for an event of the batch.
 async fn known(cx: &Context) -> Result<Progress, Stop> {
     match &cx.ledger {
         Some(ledger) => ledger.read().await.map_err(Stop::transient),
@@ -152,8 +154,8 @@ impl fmt::Debug for Handlers {
     }
 }
 
-/// The builder of a set of handlers. Each handler has its own id, 1 to 128 bytes. Progress is
-/// stored by id, so an id should stay the same over restarts.
+/// Builds a set of handlers. Each handler has its own id of 1 to 128 bytes. Progress is stored by
+/// id, so an id should stay the same over restarts.
 #[must_use]
 pub struct HandlersBuilder {
     all: Vec<(For, String, Box<dyn AnyHandler>)>,
@@ -162,8 +164,8 @@ pub struct HandlersBuilder {
 }
 
 impl HandlersBuilder {
-    /// Adds a handler for the events of a type. An event that does not deserialize into `T` is an
-    /// unrecoverable failure.
+    /// Adds a handler for the events of a type. If an event does not deserialize into `T`, this is
+    /// an unrecoverable failure.
     pub fn register<T: EventType>(self, id: impl Into<String>, handler: impl Handler<T>) -> Self {
         self.register_type(T::TYPE, id, handler)
     }
@@ -179,32 +181,33 @@ impl HandlersBuilder {
         self.add(For::Type(event_type.into()), id, handler)
     }
 
-    /// Adds a handler for every event. It runs beside the handlers for the event's type. It also
-    /// gets events without a type, and events that are not JSON objects.
+    /// Adds a handler for every event. It runs in addition to the handlers for the event's type. It
+    /// also gets events without a type, and events that are not JSON objects.
     pub fn register_all<T: DeserializeOwned + Send + 'static>(self, id: impl Into<String>, handler: impl Handler<T>) -> Self {
         self.add(For::Every, id, handler)
     }
 
-    /// Adds a handler for the events without a handler for their type.
+    /// Adds a handler for all events whose type has no handler.
     pub fn register_other<T: DeserializeOwned + Send + 'static>(self, id: impl Into<String>, handler: impl Handler<T>) -> Self {
         self.add(For::Other, id, handler)
     }
 
-    /// Sets the timeout of a handler for one event, 1 ms to 24 h. A handler's own
-    /// [`Handler::timeout`] has precedence. After the timeout the handler's future is dropped, its
-    /// cancellation token is cancelled, and it has failed transiently. Default: 1 minute.
+    /// Sets the timeout of a handler for one event, 1 ms to 24 h. If a handler has its own
+    /// [`Handler::timeout`], that one is used instead. After the timeout, the handler's future is
+    /// dropped and its cancellation token is cancelled. This is a transient failure. Default: 1
+    /// minute.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Sets the fate of an event without a handler. Default: a dead letter.
+    /// Sets the fate of an event for which no handler runs. Default: a dead letter.
     pub fn unhandled(mut self, unhandled: Unhandled) -> Self {
         self.unhandled = unhandled;
         self
     }
 
-    /// Checks the ids and the timeouts.
+    /// Builds the set, and checks the ids and the timeouts.
     ///
     /// # Errors
     /// Two handlers have the same id, an id is invalid, or a timeout is out of range.
@@ -250,8 +253,8 @@ impl Sink for Handlers {
         };
         let began = Instant::now();
         for (at, event) in batch.events().enumerate() {
-            // If another worker had the batch, the events before the one with progress are
-            // finished.
+            // The ledger has progress of a later event of the batch. So this event was already
+            // finished in an earlier delivery.
             if event.id < known.id {
                 continue;
             }
@@ -262,8 +265,8 @@ impl Sink for Handlers {
             cx.begins(event.id);
             let attempts = if at == 0 { cx.attempts } else { 0 };
             match self.0.run(event, attempts, cx, known).await {
-                // The emits must be pushed, and the result logged, before the next event stores
-                // progress.
+                // The next event would overwrite the stored progress. So this event is committed
+                // first, to push its emits and to log its results.
                 Ok(Leaves::Something) => return Delivered::so_far(at + 1),
                 Ok(Leaves::Nothing) => {}
                 Err(stop) => return Delivered::stopped(at, stop),

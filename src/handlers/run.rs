@@ -1,4 +1,4 @@
-//! The handlers of one event.
+//! Runs the handlers of one event.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -16,17 +16,18 @@ use super::set::{HandlerSet, Registered, Unhandled};
 use crate::event::{Event, type_of};
 use crate::sink::{Context, Progress, Stop};
 
-/// The state that the handlers of an event share about those that have ended.
+/// State that the handlers of one event share: how many have not ended yet, and whether one has
+/// failed or has emitted.
 struct Ends {
     left: AtomicUsize,
     failed: AtomicBool,
     emitted: AtomicBool,
 }
 
-/// Whether the step that finalizes the event has more to do for its handlers.
+/// Whether the step that finalizes the event has further work to do for the event's handlers.
 pub(super) enum Leaves {
     Nothing,
-    /// Events to push, or a result for the event log.
+    /// The step must push events, or write a result to the event log.
     Something,
 }
 
@@ -40,9 +41,9 @@ impl Leaves {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandlerOutcome {
-    /// The handler returned `Ok`, and the ledger has recorded that, if necessary.
+    /// The handler returned `Ok`. If a record of this was needed, the ledger has it.
     Succeeded,
-    /// The handler succeeded in an earlier run, and did not run again.
+    /// The handler succeeded in an earlier run, so it did not run again.
     SucceededBefore,
     /// The handler returned this failure, or its success could not be recorded.
     Failed(Failure),
@@ -50,13 +51,13 @@ pub enum HandlerOutcome {
     Panicked(String),
     /// The handler ran longer than this timeout. A timeout is a transient failure.
     TimedOut(Duration),
-    /// The delivery was cancelled, and the handler's future dropped, before the handler ended.
+    /// The delivery was cancelled, and the handler's future was dropped before the handler ended.
     Cancelled,
 }
 
 impl HandlerOutcome {
-    /// Returns the failure that this outcome counts as; `None` if the handler has succeeded or was
-    /// cancelled.
+    /// Returns the failure that corresponds to this outcome; `None` if the handler has succeeded or
+    /// was cancelled.
     pub fn failure(&self) -> Option<Failure> {
         match self {
             Self::Succeeded | Self::SucceededBefore | Self::Cancelled => None,
@@ -68,14 +69,15 @@ impl HandlerOutcome {
 }
 
 impl HandlerSet {
-    /// Runs the handlers that have not finished before, and returns the outcome of the event.
+    /// Runs the handlers that have not finished in an earlier run, and returns the outcome of the
+    /// event.
     pub(super) async fn run(&self, event: Event, attempts: u32, cx: &Context, known: Progress) -> Result<Leaves, Stop> {
         self.run_and_tell(&mut Vec::new(), None, event, attempts, cx, known).await
     }
 
     /// Runs the handlers like [`run`](Self::run). `ended` gets the position and the outcome of each
-    /// handler as soon as it ends, so that they outlive this future. `timeout` replaces the
-    /// timeouts of the handlers.
+    /// handler as soon as the handler ends. So these outcomes are not lost if this future is
+    /// dropped. `timeout` replaces the timeouts of the handlers.
     pub(super) async fn run_and_tell(
         &self,
         ended: &mut Vec<(usize, HandlerOutcome)>,
@@ -105,7 +107,7 @@ impl HandlerSet {
         while let Some((at, outcome)) = running.next().await {
             ended.push((at, outcome));
         }
-        // In the order of registration, so that the same failures give the same text.
+        // Sorted in the order of registration, so that the same failures give the same text.
         ended.sort_by_key(|(at, _)| *at);
         let failures = ended.iter().filter_map(|(at, outcome)| Some((*at, outcome.failure()?))).collect();
         self.judge(failures).map(|()| Leaves::of(ends.emitted.load(Ordering::Relaxed)))
@@ -123,8 +125,8 @@ impl HandlerSet {
         }
     }
 
-    /// Returns the stop for these failures. One unrecoverable failure rejects the event. Otherwise
-    /// the event comes again after the longest requested wait.
+    /// Returns the stop that these failures cause. If one failure is unrecoverable, the event is
+    /// rejected. Otherwise the event comes again after the longest wait that a failure requests.
     fn judge(&self, failures: Vec<(usize, Failure)>) -> Result<(), Stop> {
         if failures.is_empty() {
             return Ok(());
@@ -142,14 +144,14 @@ impl HandlerSet {
     }
 }
 
-/// Runs a handler, and records that it has finished, with its emits and its result. The last
-/// handler of a successful event is not recorded if it has no emits and no result, because the
-/// commit follows at once.
+/// Runs a handler, and records that it has finished, with its emits and its result. One success is
+/// not recorded: that of the last handler of a successful event, if it has no emits and no result.
+/// The commit follows at once, so the record is not needed.
 async fn run_one(registered: &Registered, timeout: Duration, event_run: &Arc<EventRun>, ends: &Ends) -> HandlerOutcome {
     let (mut ended, done) = within(registered, timeout, event_run).await;
     let emitted = done.emits.events() > 0 || done.result.is_some() && event_run.logs();
-    // A handler with emits may still fail, if they cannot be stored. Until they are stored, the
-    // other handlers must not count this one as finished.
+    // A handler with emits still fails if its emits cannot be stored. So until they are stored, the
+    // other handlers must not count this handler as finished.
     let is_last = !emitted && ends.left.fetch_sub(1, Ordering::Relaxed) == 1;
     let succeeded = ended == HandlerOutcome::Succeeded;
     if succeeded
@@ -170,8 +172,8 @@ async fn run_one(registered: &Registered, timeout: Duration, event_run: &Arc<Eve
     ended
 }
 
-/// Runs a handler within its timeout, and catches panics. Returns its outcome, its emits and its
-/// result.
+/// Runs a handler within its timeout, and catches its panics. Returns the handler's outcome, its
+/// emits and its result.
 async fn within(registered: &Registered, timeout: Duration, event_run: &Arc<EventRun>) -> (HandlerOutcome, Done) {
     let (cancelled, emitting) = (event_run.cx.cancelled.child_token(), Emitting::new());
     let cx = HandlerContext { run: Arc::clone(event_run), cancelled: cancelled.clone(), emitting: emitting.clone() };
@@ -206,7 +208,7 @@ mod tests {
     use crate::handlers::Handlers;
     use crate::sink::{Batch, Ledger, LedgerError, Sink as _, With};
 
-    /// A ledger without memory for emits, which fails only after the other handler has ended.
+    /// A ledger that cannot store emits. Its error comes only after the other handler has ended.
     #[derive(Debug, Default)]
     struct Full {
         asked: Notify,
@@ -240,8 +242,8 @@ mod tests {
         }
     }
 
-    /// Tests that a handler is recorded if it ends before the success of another handler is
-    /// recorded. If that other handler runs again, this one must not.
+    /// Tests that a handler is recorded if it ends before the emits of another handler are stored.
+    /// If storing them fails, the other handler runs again, but this handler must not.
     #[tokio::test]
     async fn the_last_one_is_kept_while_what_another_has_emitted_is_not() {
         let ledger = Arc::new(Full::default());
@@ -268,8 +270,8 @@ mod tests {
         assert_eq!(*ledger.kept.lock().expect("no panic"), ["handler:last"]);
     }
 
-    /// Tests that no call is made without need. The commit follows the last handler's success, so
-    /// the ledger records it only if its result must be logged.
+    /// Tests that the ledger is not called without need. The commit follows the success of the last
+    /// handler. So the ledger records this success only if its result must be logged.
     #[tokio::test]
     async fn a_result_costs_a_call_only_where_it_is_logged() {
         for (logs, has_result, kept, so_far) in [(true, false, 0, 2), (false, true, 0, 2), (true, true, 1, 1)] {

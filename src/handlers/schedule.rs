@@ -1,4 +1,4 @@
-//! A schedule that a handler sets with its success.
+//! A schedule that is set together with the success of a handler.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use super::emits::HandlerEmitError;
 use crate::event::{EVENT_BYTES_MAX, IntoEvent, ObjectName, ScheduleKey};
 use crate::wire::values::{Due, Later, LaterMode};
 
-/// A schedule of a handler, under construction. Made by [`HandlerContext::schedule`].
+/// A schedule of a handler, under construction. [`HandlerContext::schedule`] makes it.
 #[derive(Debug)]
 #[must_use = "nothing is scheduled without add()"]
 pub struct HandlerSchedule<'a> {
@@ -21,12 +21,12 @@ pub struct HandlerSchedule<'a> {
 }
 
 impl HandlerContext {
-    /// Begins a schedule: an event for any object that is queued when it is due. Without
-    /// [`at`](HandlerSchedule::at) or [`after`](HandlerSchedule::after) it is due at once.
+    /// Begins a schedule of an event for any object. The event is queued when it is due. Without
+    /// [`at`](HandlerSchedule::at) or [`after`](HandlerSchedule::after) the event is due at once.
     ///
-    /// Like an [emit](Self::emit), the schedule belongs to the success of the handler: it is set in
-    /// the step that finalizes the handler's event. If the handler fails, or its process dies, it
-    /// is discarded.
+    /// Like an [emit](Self::emit), the schedule belongs to the success of the handler. The step
+    /// that finalizes the handler's event sets the schedule. If the handler fails, or its process
+    /// dies, the schedule is discarded.
     ///
     /// ```no_run
     /// # use seriatim::handlers::{Failure, HandlerContext};
@@ -50,37 +50,39 @@ impl HandlerSchedule<'_> {
         self
     }
 
-    /// Makes the event due after this time, counted from the step that finalizes the handler's
-    /// event, by Redis' clock.
+    /// Makes the event due after this time, by Redis' clock. The time counts from the step that
+    /// finalizes the handler's event.
     pub fn after(mut self, time: Duration) -> Self {
         self.due = Due::After(millis(time));
         self
     }
 
-    /// Sets the key, as [`Schedule::key`](crate::emit::Schedule::key): a schedule of the object
-    /// with this key is replaced.
+    /// Sets the key, as [`Schedule::key`](crate::emit::Schedule::key). If the object already has a
+    /// schedule with this key, that schedule is replaced.
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(ScheduleKey::new(key).map_err(HandlerEmitError::from));
         self
     }
 
-    /// If there is a schedule with this key, replaces only its event and keeps its time.
+    /// If the object already has a schedule with this key, replaces only its event and keeps its
+    /// time.
     pub fn keep_time(mut self) -> Self {
         self.mode = LaterMode::KeepTime;
         self
     }
 
-    /// If there is a schedule with this key, changes nothing.
+    /// If the object already has a schedule with this key, changes nothing.
     pub fn keep_first(mut self) -> Self {
         self.mode = LaterMode::KeepFirst;
         self
     }
 
-    /// Adds the schedule to the emits of the handler, which belong to its success. Returns the key.
+    /// Adds the schedule to the emits of the handler, which take effect with its success. Returns
+    /// the key.
     ///
     /// # Errors
     /// As [`HandlerContext::emit`], and [`HandlerEmitError::Key`]. A schedule counts as two emits,
-    /// with the bytes of its key.
+    /// and the bytes of its key count, too.
     pub fn add(self) -> Result<ScheduleKey, HandlerEmitError> {
         let (object, event) = self.event?;
         let key = self.key.unwrap_or_else(|| Ok(ScheduleKey::unique()))?;
@@ -90,8 +92,8 @@ impl HandlerSchedule<'_> {
     }
 }
 
-/// Returns a duration in ms, rounded up, so that no event is early. Far times are cut to the
-/// largest time of a schedule.
+/// Returns a duration in ms, rounded up, so that no event comes early. A longer time than the
+/// largest time of a schedule is cut to it.
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(crate::event::ID_END - 1)
 }

@@ -1,4 +1,4 @@
-//! The registered handlers.
+//! The set of registered handlers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use super::fields::HandlerFields;
 use super::handler::AnyHandler;
 
-/// The fate of an event without a handler.
+/// The fate of an event for which no handler runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unhandled {
-    /// The event goes to the dead letters.
+    /// The event becomes a dead letter.
     #[default]
     DeadLetter,
     /// The event counts as delivered.
     Complete,
     /// The event fails transiently and is retried. Another process may have a handler for it, or
-    /// this one after its next start.
+    /// this process may have one after its next start.
     Retry,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Registered {
 
 pub(super) struct HandlerSet {
     pub(super) all: Vec<Registered>,
-    /// The positions in `all`, by type.
+    /// Positions in `all` of the handlers for each type.
     pub(super) types: BTreeMap<String, Vec<usize>>,
     pub(super) every: Vec<usize>,
     pub(super) other: Vec<usize>,

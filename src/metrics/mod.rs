@@ -1,8 +1,9 @@
 //! Metrics for Prometheus, in the form of OpenMetrics (feature `metrics`).
 //!
-//! Two collectors for a registry of `prometheus-client`: [`WorkerMetrics`] of one worker, and
-//! [`NamespaceMetrics`] of all objects in Redis. No label has the name of an object, a type of event,
-//! the name of a worker, or an error. So the number of series does not grow with the objects.
+//! This module has two collectors for a registry of `prometheus-client`: [`WorkerMetrics`] for one
+//! worker, and [`NamespaceMetrics`] for all objects of a namespace in Redis. No label has the name
+//! of an object, an event type, the name of a worker, or an error. So the number of series does not
+//! grow with the number of objects.
 //!
 //! Without a scrape, a collector costs nothing. `docs/operations.md` lists all metrics.
 //!

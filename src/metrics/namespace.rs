@@ -1,4 +1,4 @@
-//! The metrics of a namespace: what `stats` shows.
+//! The metrics of a namespace: the figures that `seriatim stats` shows.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,37 +15,39 @@ use crate::control::{Control, ControlError, Stats};
 const PROJECTIONS_MAX: usize = 50;
 /// The most prefixes with series of their own.
 pub const PREFIXES_MAX: usize = 20;
-/// The part of Redis' time that a count of the queues takes.
+/// The part of Redis' time that a count of the queued events takes: 1 %.
 const COUNT_SHARE: f64 = 0.01;
 
-/// The metrics of a namespace: a collector for a registry. It writes the last look at Redis.
+/// The metrics of a namespace: a collector for a registry. It writes the results of the last look
+/// at Redis.
 ///
 /// Call [`look`](Self::look) before each scrape, or at an interval.
 #[derive(Debug, Clone, Default)]
 pub struct NamespaceMetrics(Arc<Mutex<Look>>, Arc<Mutex<Option<Queues>>>);
 
-/// The last count of the queues.
+/// The results of the last count of the queued events.
 #[derive(Debug)]
 struct Queues {
     counted_at: Instant,
-    /// Prefix, objects and events.
+    /// For each prefix: the prefix, the number of objects with events, and the number of queued
+    /// events.
     depths: Vec<(String, u64, u64)>,
 }
 
-/// The last look.
+/// The results of the last look at Redis.
 #[derive(Debug, Default)]
 struct Look {
-    /// `None` before the first look, and if Redis did not reply.
+    /// The figures; `None` before the first look, and if the last look failed.
     stats: Option<Stats>,
     took: Duration,
 }
 
 impl NamespaceMetrics {
-    /// Looks at Redis once, with [`Control::stats`]. If that fails, `seriatim_up` is 0 and the other
-    /// metrics are absent until the next look.
+    /// Looks at Redis once, with [`Control::stats`]. If the look fails, `seriatim_up` is 0, and the
+    /// metrics of Redis are absent until a look succeeds.
     ///
     /// # Errors
-    /// Those of [`Control::stats`].
+    /// The errors of [`Control::stats`].
     pub async fn look(&self, control: &Control) -> Result<(), ControlError> {
         let began = Instant::now();
         let stats = control.stats().await;
@@ -57,12 +59,14 @@ impl NamespaceMetrics {
         failed
     }
 
-    /// Counts the queued events with 1 % of Redis' time, by [`Control::paced_depth`]. Each of
-    /// `prefixes` (the first [`PREFIXES_MAX`]) and all others together have series of their own;
-    /// without prefixes only all together. Before the first count these metrics are absent.
+    /// Counts the queued events with 1 % of Redis' time, by [`Control::paced_depth`]. Each of the
+    /// first [`PREFIXES_MAX`] `prefixes` has its own series, and all other objects have one series
+    /// together. If `prefixes` is empty, all objects have one series. Before the first count these
+    /// metrics are absent.
     ///
     /// # Errors
-    /// Those of [`Control::paced_depth`]. The last count stays.
+    /// The errors of [`Control::paced_depth`]. After an error, the metrics still show the last
+    /// count.
     pub async fn count(&self, control: &Control, prefixes: &[String]) -> Result<(), ControlError> {
         let depth = control.paced_depth(0, COUNT_SHARE).await?;
         let named = &prefixes[..prefixes.len().min(PREFIXES_MAX)];
@@ -77,7 +81,8 @@ impl NamespaceMetrics {
         Ok(())
     }
 
-    /// Forgets the last look, because the next one takes too long.
+    /// Forgets the results of the last look. Call this if a new look takes too long: then
+    /// `seriatim_up` is 0.
     pub fn forget(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Look::default();
     }

@@ -9,10 +9,10 @@ use prometheus_client::registry::Unit;
 use super::writer::Writer;
 use crate::worker::{Vitals, WorkerFigures};
 
-/// The metrics of one worker: a collector for a registry. A worker has less than 300 series.
+/// The metrics of one worker: a collector for a registry. It has fewer than 300 series.
 ///
-/// The names have no prefix. Register it in a registry with the prefix `seriatim`, so that the names
-/// are those of `docs/operations.md`.
+/// The names of the metrics have no prefix. Register the collector in a registry with the prefix
+/// `seriatim`. Then the names are those in `docs/operations.md`.
 #[derive(Debug, Clone)]
 pub struct WorkerMetrics(Vitals);
 

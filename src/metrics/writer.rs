@@ -8,7 +8,8 @@ use prometheus_client::registry::Unit;
 
 use crate::worker::Distribution;
 
-/// Writes metrics of one collector. A name has neither prefix nor unit.
+/// A writer for the metrics of one collector. The names that are passed to it have neither a prefix
+/// nor a unit.
 pub(super) struct Writer<'a>(pub(super) DescriptorEncoder<'a>);
 
 impl Writer<'_> {
@@ -28,7 +29,7 @@ impl Writer<'_> {
         encoder.encode_counter::<NoLabelSet, _, u64>(&value, None)
     }
 
-    /// Writes gauges with one label.
+    /// Writes the gauges of one name, which differ in one label.
     pub(super) fn gauges<V: EncodeGaugeValue>(
         &mut self,
         name: &str,
@@ -43,7 +44,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes counters with one label.
+    /// Writes the counters of one name, which differ in one label.
     pub(super) fn counters(
         &mut self,
         name: &str,
@@ -64,7 +65,7 @@ impl Writer<'_> {
         encoder.encode_histogram::<NoLabelSet>(values.sum, values.count(), &buckets(values), None)
     }
 
-    /// Writes histograms of times, with one label.
+    /// Writes the histograms of times of one name, which differ in one label.
     pub(super) fn histograms<const N: usize>(
         &mut self,
         name: &str,
@@ -81,14 +82,15 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes a constant 1 with the version as label.
+    /// Writes a metric with the constant value 1 and the program's version as label.
     pub(super) fn version(&mut self) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor("build", "Version of the program", None, MetricType::Info)?;
         encoder.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])
     }
 }
 
-/// Returns the upper bound of each range with the number of values in it.
+/// Returns the ranges of a histogram: the upper bound of each range, and the number of values in
+/// the range.
 fn buckets(values: &Distribution) -> Vec<(f64, u64)> {
     let bounds = values.bounds.iter().copied().chain([f64::INFINITY]);
     bounds.zip(values.counts.iter().copied()).collect()

@@ -1,10 +1,10 @@
-//! Projections: named folds over the event log into a read model.
+//! Projections. A projection has a name, and folds the event log into a read model.
 //!
 //! A [`Runner`] reads the log page by page and applies each row to a [`Projection`]. It saves
-//! position and state together, in one step that needs the lease of the name. If the process dies,
-//! unsaved rows are applied again to the saved state. So each row is in the state once, in the
-//! order of finalizing. Rows that were trimmed before they were applied are reported, never skipped
-//! silently.
+//! position and state together, in one step that needs the lease of the projection's name. If the
+//! process dies, the rows that were not saved are applied again to the saved state. So each row is
+//! in the state once, in the order of finalizing. If rows were trimmed before they were applied,
+//! this is reported; such rows are never skipped silently.
 
 mod store;
 
@@ -18,27 +18,28 @@ pub use self::store::{NameError, Position, RedisStore, RedisStoreError, STATE_BY
 use crate::control::log::PER_CALL_MAX;
 use crate::control::{Control, ControlError, Cursor, LogEntry};
 
-/// The minimum lease.
+/// Minimum length of a lease.
 const LEASE_MIN: Duration = Duration::from_secs(1);
 
-/// A fold over the log: a state, and its change for each row. [`Default`] is the state before the
-/// first row. The state is stored as JSON.
+/// A fold over the log. It has a state, and `apply` changes the state for each row. [`Default`] is
+/// the state before the first row. The state is stored as JSON.
 ///
-/// The change must depend only on the state and the row, because after a crash a row may be applied
-/// once more to the same earlier state.
+/// The change must depend only on the state and the row. The reason is that a row may be applied
+/// once more after a crash, to the same earlier state.
 pub trait Projection: Default + Serialize + DeserializeOwned + Send {
     /// Applies the next row.
     fn apply(&mut self, entry: &LogEntry);
 }
 
-/// The reaction to rows that were trimmed before they were applied.
+/// What to do if rows were trimmed before they were applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Gaps {
-    /// Returns [`ProjectionError::Gap`], until this setting is changed or [`Runner::rebuild`] is
-    /// called with [`Gaps::Count`].
+    /// Steps return [`ProjectionError::Gap`]. To continue, or to begin anew with
+    /// [`Runner::rebuild`], open the projection with [`Gaps::Count`].
     #[default]
     Refuse,
-    /// Counts the rows in [`Position::missed`], and continues with the existing rows.
+    /// Steps count the trimmed rows in [`Position::missed`], and continue with the rows that still
+    /// exist.
     Count,
 }
 
@@ -46,34 +47,35 @@ pub enum Gaps {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProjectionError {
-    /// Another process has the lease of the projection. It may be free later.
+    /// Another process has the lease of the projection. The lease may be free later.
     #[error("another process runs this projection, or has run it since; unsaved rows are dropped")]
     Lost,
-    /// Rows were trimmed away before they were applied.
+    /// Rows were trimmed before they were applied.
     #[error(
         "{missed} rows of the log were trimmed away before they were applied; go on without them (Gaps::Count), or keep more of the log"
     )]
     Gap {
-        /// Number of trimmed rows.
+        /// Number of rows that were trimmed too early.
         missed: u64,
     },
-    /// The log is not the one read before: it was deleted, lost rows in a failover, or rows were
-    /// removed by hand.
+    /// The log is not the log that was read before. It was deleted, it has lost rows in a failover,
+    /// or rows were removed by hand.
     #[error("the log has {written} rows, but {expected} were expected: it was replaced or has lost rows; rebuild the projection")]
     OtherLog {
         /// Number of rows ever written to the log.
         written: u64,
-        /// Minimum expected number.
+        /// Minimum number of rows that were expected.
         expected: u64,
     },
-    /// The state cannot be read or written as JSON: it belongs to another version.
+    /// The state cannot be read or written as JSON. Usually it belongs to another version of the
+    /// projection.
     #[error("the state of the projection is not JSON of its type: {0}; rebuild the projection")]
     State(#[from] serde_json::Error),
     /// The log could not be read.
     #[error(transparent)]
     Log(#[from] ControlError),
-    /// The store failed. It is unknown whether it saved the state; the next step reads the saved
-    /// state again.
+    /// The store failed. It is unknown whether the store has saved the state. So the next step
+    /// reads the saved state again.
     #[error("the store of the projection failed: {0}")]
     Store(Box<dyn Error + Send + Sync>),
 }
@@ -82,14 +84,14 @@ pub enum ProjectionError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stepped {
-    /// Number of rows applied and saved.
+    /// Number of rows that the step has applied and saved.
     pub applied: usize,
-    /// Number of rows in the log after the applied rows.
+    /// Number of rows in the log that are not yet applied.
     pub lag: u64,
 }
 
-/// Runs a projection. Only one process at a time runs a projection of one name, as long as its
-/// lease lasts. Each step renews the lease.
+/// Runs a projection. While its lease lasts, no other process can run the projection of the same
+/// name. Each step renews the lease.
 pub struct Runner<P, S> {
     store: S,
     control: Control,
@@ -98,17 +100,18 @@ pub struct Runner<P, S> {
     gaps: Gaps,
     position: Position,
     projection: P,
-    /// Whether the state in memory may differ from the saved one.
+    /// Whether the state in memory may differ from the saved state.
     stale: bool,
 }
 
 impl<P: Projection, S: Store> Runner<P, S> {
-    /// Opens the projection at its saved position, or at the beginning. `control` reads the log.
-    /// `lease` is the time after the last step for which the name stays taken, at least 1 s.
+    /// Opens the projection at its saved position, or at the beginning if none is saved. `control`
+    /// reads the log. `lease` is the time, at least 1 s, for which the name stays taken after the
+    /// last step.
     ///
     /// # Errors
-    /// [`ProjectionError::Lost`] if another process has the name. Other errors if the store or its
-    /// state cannot be read.
+    /// [`ProjectionError::Lost`] if another process has the lease of the name. Other errors if the
+    /// store or the stored state cannot be read.
     pub async fn open(store: S, control: Control, lease: Duration, gaps: Gaps) -> Result<Self, ProjectionError> {
         let token = uuid::Uuid::new_v4().to_string();
         let lease = lease.max(LEASE_MIN);
@@ -118,8 +121,8 @@ impl<P: Projection, S: Store> Runner<P, S> {
         Ok(runner)
     }
 
-    /// Opens the projection and begins anew, even if the saved state cannot be read: see
-    /// [`Runner::rebuild`].
+    /// Opens the projection and begins anew, as [`Runner::rebuild`] does. This works even if the
+    /// saved state cannot be read.
     ///
     /// # Errors
     /// As [`Runner::open`].
@@ -135,24 +138,26 @@ impl<P: Projection, S: Store> Runner<P, S> {
     }
 
     /// Returns the saved state, which belongs to [`Runner::position`]. None after an error or a
-    /// dropped step, because the state in memory may then differ. The next [`Runner::step`] loads
-    /// the saved state again.
+    /// dropped step, because then the state in memory may differ from the saved one. The next
+    /// [`Runner::step`] loads the saved state again.
     pub fn projection(&self) -> Option<&P> {
         (!self.stale).then_some(&self.projection)
     }
 
-    /// Returns the saved position in the log, as far as this process knows.
+    /// Returns the saved position in the log, as far as this process knows it.
     pub fn position(&self) -> &Position {
         &self.position
     }
 
-    /// Reads the next page, applies it, and saves, as a whole or not at all. An empty page is not
-    /// an error.
+    /// Reads the next page of the log, applies it, and saves position and state. The save takes
+    /// effect as a whole or not at all. An empty page is not an error.
     ///
-    /// Dropping the future, or an error, loses nothing: the next step begins with the saved state.
+    /// If the future is dropped, or after an error, nothing is lost: the next step begins with the
+    /// saved state.
     ///
     /// # Errors
-    /// [`ProjectionError`]; [`Lost`](ProjectionError::Lost) if another process now has the name.
+    /// [`ProjectionError`]; in particular [`Lost`](ProjectionError::Lost) if another process now
+    /// has the lease of the name.
     pub async fn step(&mut self) -> Result<Stepped, ProjectionError> {
         if self.stale {
             self.load().await?;
@@ -178,13 +183,13 @@ impl<P: Projection, S: Store> Runner<P, S> {
         Ok(Stepped { applied: page.entries.len(), lag: page.written - rows })
     }
 
-    /// Runs steps until `stop` is ready, then releases the name. Returns the state. If there is no
-    /// new row, waits `idle`, which must be less than the lease.
+    /// Runs steps until `stop` is ready, then releases the name and returns the state. If there is
+    /// no new row, waits `idle` before the next step, but at most a third of the lease.
     ///
-    /// Dropping the future acts like a crash: the name is free when the lease ends.
+    /// Dropping the future acts like a crash: the name stays taken until the lease ends.
     ///
     /// # Errors
-    /// As [`Runner::step`]. It ends at the first error, including a failed connection.
+    /// As [`Runner::step`]. The call ends at the first error, even if only a connection has failed.
     pub async fn run(mut self, idle: Duration, stop: impl Future<Output = ()>) -> Result<P, ProjectionError> {
         let idle = idle.min(self.lease / 3);
         tokio::pin!(stop);
@@ -209,7 +214,7 @@ impl<P: Projection, S: Store> Runner<P, S> {
     }
 
     /// Begins anew at the oldest existing row, with the initial state. If rows were trimmed,
-    /// [`Gaps`] decides.
+    /// [`Gaps`] decides whether the next step is an error.
     ///
     /// # Errors
     /// As [`Runner::step`].
@@ -219,10 +224,10 @@ impl<P: Projection, S: Store> Runner<P, S> {
         self.save(Position::default()).await
     }
 
-    /// Releases the name, so that another process need not wait for the end of the lease.
+    /// Releases the name, so that another process does not have to wait for the end of the lease.
     ///
     /// # Errors
-    /// [`ProjectionError::Store`].
+    /// [`ProjectionError::Store`] if the store fails.
     pub async fn close(mut self) -> Result<(), ProjectionError> {
         self.store.close(&self.token).await.map_err(|error| ProjectionError::Store(error.into()))
     }

@@ -1,4 +1,4 @@
-//! The storage of a projection's position in the log and its state.
+//! Stores the position of a projection in the log, together with its state.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,27 +13,29 @@ pub use crate::wire::values::Position;
 /// The stored data of a projection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Saved {
-    /// Position in the log; the beginning if none is stored.
+    /// Position in the log. It is the beginning of the log if no position is stored.
     pub position: Position,
-    /// State; none if none is stored.
+    /// State of the projection; none if no state is stored.
     pub state: Option<Vec<u8>>,
 }
 
-/// Stores a projection's position and state together, for one process at a time.
+/// Stores a projection's position and state together. Only one process at a time can have the
+/// projection.
 ///
-/// In a database: one row per name, with the position, the state or a read model, a token and an
-/// expiry time. `open` takes the row if its time is over or the token is the same. `save` is a
-/// transaction that changes the row `WHERE token = …`, and returns whether it changed one.
+/// A database can have one row per name, with the position, the state or a read model, a token and
+/// an expiry time. `open` takes the row if its expiry time is over or its token is the same. `save`
+/// is a transaction that changes the row `WHERE token = …`, and returns whether it has changed a
+/// row.
 pub trait Store: Send {
     /// The error of the store.
     type Error: Error + Send + Sync + 'static;
 
-    /// Takes the projection for `token` until `lease` ends, and reads the stored data. None if
-    /// another token has it. May be repeated.
+    /// Takes the projection for `token` for the time `lease`, and reads the stored data. None if
+    /// another token has the projection. The call may be repeated.
     fn open(&mut self, token: &str, lease: Duration) -> impl Future<Output = Result<Option<Saved>, Self::Error>> + Send;
 
     /// Writes position and state in one atomic step if `token` still has the projection, and renews
-    /// `lease`. Returns whether it has.
+    /// the lease. Returns whether `token` still has the projection.
     fn save(
         &mut self,
         token: &str,
@@ -42,20 +44,20 @@ pub trait Store: Send {
         state: &[u8],
     ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 
-    /// Renews `lease` if `token` has the projection. Returns whether it has.
+    /// Renews the lease if `token` has the projection. Returns whether `token` has it.
     fn keep(&mut self, token: &str, lease: Duration) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 
     /// Releases the projection if `token` has it.
     fn close(&mut self, token: &str) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
-/// Maximum size of a state in a [`RedisStore`], in bytes: 4 MiB. Redis runs nothing else while it
-/// reads or writes a state, 2 to 3 ms per MiB.
+/// Maximum size of a state in a [`RedisStore`], in bytes: 4 MiB. While Redis reads or writes a
+/// state, it runs no other command. That takes 2 to 3 ms per MiB.
 pub const STATE_BYTES_MAX: usize = 4 << 20;
 
-/// Stores position and state in Redis beside the log; the state has up to [`STATE_BYTES_MAX`]
+/// Stores position and state in Redis, next to the log. The state has up to [`STATE_BYTES_MAX`]
 /// bytes. A larger state is not saved ([`RedisStoreError::TooLarge`]). The futures may be dropped
-/// at any time; a command already sent may still take effect.
+/// at any time. A command that was already sent may still take effect.
 pub struct RedisStore<C> {
     conn: C,
     keys: Keys,
@@ -66,7 +68,7 @@ pub struct RedisStore<C> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedisStoreError {
-    /// The state is larger than [`STATE_BYTES_MAX`]; nothing was written.
+    /// The state is larger than [`STATE_BYTES_MAX`]. Nothing was written.
     #[error("the state of the projection has {bytes} bytes, RedisStore keeps {max} at most; keep it in a Store of your own")]
     TooLarge {
         /// Size of the state in bytes.
@@ -79,13 +81,14 @@ pub enum RedisStoreError {
     Script(#[from] ScriptError),
 }
 
-/// The error of an invalid projection name.
+/// The error that a name is not a valid name of a projection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a name of a projection: write 1 to 64 of the characters A-Z a-z 0-9 _ -")]
 pub struct NameError(pub String);
 
 impl<C: ConnectionLike + Send> RedisStore<C> {
-    /// Returns the store of the projection with this name, 1 to 64 of `A-Z a-z 0-9 _ -`.
+    /// Returns the store of the projection with this name. The name has 1 to 64 of the characters
+    /// `A-Z a-z 0-9 _ -`.
     ///
     /// # Errors
     /// [`NameError`] for an invalid name.

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::{Batch, Context, Delivered, Sink, Stop};
 use crate::event::Event;
 
-/// The time after which other tasks of the thread get a turn.
+/// The time after which the sink lets other tasks of its thread run.
 const YIELD_AFTER: Duration = Duration::from_millis(100);
 
 /// A sink that calls a closure for each event; made by [`each`].
@@ -17,8 +17,8 @@ pub struct Each<H>(H);
 /// A sink that calls a closure for each batch; made by [`batches`].
 pub struct Batches<H>(H);
 
-/// Returns a sink that calls `handler` for each event of a batch, one after another, and stops at
-/// the first error. The events before the error count as delivered.
+/// Returns a sink that calls `handler` for each event of a batch, one after another. The sink stops
+/// at the first error. The events before this error count as delivered.
 ///
 /// ```
 /// use seriatim::sink::{self, Stop};
@@ -38,8 +38,8 @@ where
     Each(handler)
 }
 
-/// Returns a sink that calls `handler` once for each batch: for a backend that takes many events at
-/// once.
+/// Returns a sink that calls `handler` once for each batch. It suits a backend that takes many
+/// events at once.
 ///
 /// ```
 /// use seriatim::sink::{self, Delivered};
@@ -68,8 +68,8 @@ where
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
         let mut went_on = Instant::now();
         for (count, event) in batch.events().enumerate() {
-            // If each closure blocks for a moment, the batch would block its thread for long. So
-            // other tasks get a turn.
+            // Each call of the closure may block for a moment, and all calls together would block
+            // the thread for long. So the sink lets other tasks run from time to time.
             if count > 0 && went_on.elapsed() >= YIELD_AFTER {
                 tokio::task::yield_now().await;
                 went_on = Instant::now();

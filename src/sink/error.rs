@@ -29,7 +29,8 @@ pub enum SinkError {
         /// The path.
         path: PathBuf,
     },
-    /// The file ends in a part of a line that no sink wrote, so it is not cut.
+    /// The file ends in a part of a line that no sink has written. So the sink does not cut this
+    /// part off.
     #[error("{} ends in the middle of a line that is not an envelope; name another file, or end its last line", path.display())]
     NotOurs {
         /// The file.

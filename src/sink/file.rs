@@ -1,9 +1,9 @@
 //! The sink `file:PATH`: envelopes as lines of a file.
 //!
-//! This module opens and locks the file, and keeps it made of whole lines. A batch counts as
-//! delivered once its lines are written *and* synced. If the process dies during a write, the file
-//! may end in a part of a line, which the next opening cuts. Whole lines that did not count as
-//! delivered come again with the same ids.
+//! This module opens and locks the file, and ensures that it consists of whole lines. A batch
+//! counts as delivered when its lines are written *and* synced. If the process dies during a write,
+//! the file may end in a part of a line. The next opening cuts this part off. Events whose whole
+//! lines were written but did not count as delivered come again with the same ids.
 
 use std::fs::{self, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -16,33 +16,35 @@ use async_trait::async_trait;
 use super::writer::{Output, Writer};
 use super::{Batch, Context, Delivered, Sink, SinkError};
 
-/// The longest wait for the lock. A process that was just killed, or a sink that was just dropped,
-/// may still be in its last sync.
+/// Longest wait for the lock. A process that was just killed, or a sink that was just dropped, may
+/// have the lock until its last sync ends.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The size of the blocks in which the search for the last line end reads backwards.
+/// Size of a block. The search for the last line end reads the file backwards, in such blocks.
 const BLOCK_BYTES: usize = 64 * 1024;
 
 /// The first bytes of every line that this sink writes.
 const LINE_START: &[u8] = b"{\"id\":";
 
-/// Appends one envelope per line to a file (NDJSON), synced before a batch counts as delivered.
+/// Appends one envelope per line to a file (NDJSON). A batch counts as delivered only after a sync.
 ///
 /// The sink's own thread writes the batches of many slots at once, with one sync (`fdatasync`). CR
-/// and LF inside a payload become spaces. The file is locked for one sink at a time: opening it a
+/// and LF inside a payload become spaces. Only one sink at a time can lock the file: opening it a
 /// second time is an error.
 ///
 /// - **Full disk, or any error of a write or sync:** the file is cut back to its length before that
 ///   write, and every batch in the write returns `Unavailable`. The next delivery tries again.
 ///   After a failed sync the kernel may have dropped pages, so everything since the last good sync
 ///   is cut and sent again. If even the cut fails, the sink stays unavailable until a cut succeeds.
-/// - **Rotation:** if PATH no longer names the open file (renamed, deleted), the next delivery or
-///   [`reopen`](Sink::reopen) (SIGHUP) opens PATH anew. `mv` rotates without a restart and loses
-///   nothing; lines in a deleted file are lost. After a reopen the renamed file is not written any
-///   more, so it can be compressed.
-/// - **Cancellation:** dropping `deliver` before the thread takes its batch writes nothing. After
-///   that, the batch is written, and is in the file twice when it is sent again.
-/// - **Closing:** dropping the sink ends its thread after the present write, and unlocks the file.
+/// - **Rotation:** PATH may no longer name the open file, because the file was renamed or deleted.
+///   Then the next delivery or [`reopen`](Sink::reopen) (SIGHUP) opens PATH anew. Rotation with
+///   `mv` needs no restart and loses nothing; lines in a deleted file are lost. After the reopen,
+///   the sink does not write to the renamed file any more, so the file can be compressed.
+/// - **Cancellation:** if `deliver` is dropped before the thread takes its batch, nothing is
+///   written. If it is dropped later, the batch is written; when the batch is sent again, it is in
+///   the file twice.
+/// - **Closing:** if the sink is dropped, its thread ends after the write under way, and unlocks
+///   the file.
 #[derive(Debug)]
 pub struct File {
     path: PathBuf,
@@ -50,18 +52,18 @@ pub struct File {
 }
 
 impl File {
-    /// Opens the file, creates it if absent (mode 0644 under the umask), locks it, and cuts a torn
-    /// last line.
+    /// Opens the file, creates it if absent (mode 0644 under the umask), locks it, and cuts off a
+    /// torn last line.
     ///
-    /// Blocks: for the disk, and up to 1 s for the lock.
+    /// The call blocks the thread: for the disk, and up to 1 s for the lock.
     ///
     /// # Errors
-    /// [`SinkError::NotOurs`] if the file ends in a part of a line that is not an envelope, and so
-    /// probably belongs to another program. [`SinkError::Locked`], [`SinkError::NotAFile`] and
-    /// [`SinkError::File`].
+    /// [`SinkError::NotOurs`] if the file ends in a part of a line that is not an envelope. Such a
+    /// file probably belongs to another program. Also [`SinkError::Locked`],
+    /// [`SinkError::NotAFile`] and [`SinkError::File`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, SinkError> {
         let given = path.as_ref();
-        // An absolute path stays right if the working directory changes before a rotation.
+        // An absolute path stays right even if the working directory changes before a rotation.
         let path = std::path::absolute(given).map_err(|error| failed("find", given, error))?;
         let file = LockedFile::open(&path)?;
         let writer = Writer::start(Lines::new(OnDisk { path: path.clone(), file })).map_err(SinkError::Thread)?;
@@ -93,8 +95,9 @@ fn failed(action: &'static str, path: &Path, source: io::Error) -> SinkError {
     SinkError::File { action, path: path.to_owned(), source }
 }
 
-/// An open, locked file. Drop unlocks it explicitly, because closing is not enough. A child process
-/// that is just being started has a copy of the descriptor, and with it the lock, until its exec.
+/// An open, locked file. Drop unlocks the file explicitly, because closing it is not enough. A
+/// child process that is just being started has a copy of the file descriptor until its exec, and
+/// that copy keeps the lock.
 #[derive(Debug)]
 struct LockedFile(fs::File);
 
@@ -127,12 +130,13 @@ impl LockedFile {
         Ok(file)
     }
 
-    /// Cuts a torn last line, and makes the file's name and content survive a power loss.
+    /// Cuts off a torn last line, and ensures that the name and the content of the file survive a
+    /// power loss.
     fn cut_torn_line(&self, path: &Path) -> Result<(), SinkError> {
         let length = self.0.metadata().map_err(|error| failed("read", path, error))?.len();
         if length == 0 {
-            // The file may be new. Without this sync, a power loss could remove its name, and all
-            // synced lines with it.
+            // The file may be new. Without this sync of the directory, a power loss could remove
+            // the file's name, and all synced lines with it.
             return sync_directory(path).map_err(|error| failed("sync the directory of", path, error));
         }
         let keep = whole_lines(&self.0, length).map_err(|error| failed("read", path, error))?;
@@ -140,7 +144,7 @@ impl LockedFile {
             let mut start = [0; LINE_START.len()];
             let start = &mut start[..LINE_START.len().min((length - keep) as usize)];
             self.0.read_exact_at(start, keep).map_err(|error| failed("read", path, error))?;
-            // After a power loss a torn line may also consist of zeros.
+            // After a power loss, a torn line may consist of zeros. So zeros are cut off, too.
             if !LINE_START.starts_with(start) && start[0] != 0 {
                 return Err(SinkError::NotOurs { path: path.to_owned() });
             }
@@ -164,14 +168,14 @@ fn lock(file: &fs::File, path: &Path) -> Result<(), SinkError> {
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {
-    // The real path is needed: the name may be a link into another directory.
+    // The real path is needed, because `path` may be a link into another directory.
     match fs::canonicalize(path)?.parent() {
         Some(directory) => fs::File::open(directory)?.sync_all(),
         None => Ok(()),
     }
 }
 
-/// Returns the length of the file up to its last line end, included.
+/// Returns the length of the file up to and including its last line end.
 fn whole_lines(file: &fs::File, length: u64) -> io::Result<u64> {
     let mut block = vec![0; BLOCK_BYTES];
     let mut end = length;
@@ -187,19 +191,20 @@ fn whole_lines(file: &fs::File, length: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-/// The file operations that [`Lines`] needs. A trait, so that tests can make each step fail.
+/// The file operations that [`Lines`] needs. They form a trait so that tests can make each step
+/// fail.
 trait Disk: Send + 'static {
-    /// Opens the path anew if it no longer names the open file.
+    /// Opens the path anew if the path no longer names the open file.
     fn follow(&mut self) -> io::Result<()>;
     /// Returns the length of the file in bytes.
     fn length(&mut self) -> io::Result<u64>;
-    /// Appends bytes. After an error, any part of them may be in the file.
+    /// Appends bytes. After an error, the file may have any part of these bytes.
     fn append(&mut self, lines: &[u8]) -> io::Result<()>;
     /// Syncs the appended bytes. After an error, any part of them may be lost.
     fn sync(&mut self) -> io::Result<()>;
     /// Cuts the file to this length if it is longer.
     fn cut(&mut self, length: u64) -> io::Result<()>;
-    /// Returns the file's name for errors.
+    /// Returns the name of the file, for error texts.
     fn name(&self) -> String;
 }
 
@@ -235,7 +240,8 @@ impl Disk for OnDisk {
     }
 
     fn cut(&mut self, length: u64) -> io::Result<()> {
-        // Another program may have emptied the file. A cut must never make it longer.
+        // Another program may have emptied the file. Then `set_len` would make the file longer, so
+        // it is not called.
         if self.length()? > length { self.file.0.set_len(length) } else { Ok(()) }
     }
 
@@ -244,11 +250,12 @@ impl Disk for OnDisk {
     }
 }
 
-/// Keeps a file made of whole lines: each write is there entirely and synced, or is cut away.
+/// Ensures that a file consists of whole lines: each write is either complete and synced, or cut
+/// off.
 struct Lines<D> {
     disk: D,
-    /// The length to which the file must be cut before the next write. Set from the start of a
-    /// write until its sync succeeds.
+    /// The length to which the file must be cut before the next write. It is set from the start of
+    /// a write until the sync of this write succeeds.
     cut_to: Option<u64>,
 }
 
@@ -278,14 +285,15 @@ impl<D: Disk> Lines<D> {
 
 impl<D: Disk> Output for Lines<D> {
     fn reopen(&mut self) -> io::Result<()> {
-        // The bytes to cut are in the file that is open now.
+        // The file is cut before the path is opened anew, because the bytes to cut are in the file
+        // that is open now.
         self.mend()?;
         self.disk.follow()
     }
 
     fn write(&mut self, lines: &[u8]) -> Result<(), String> {
         self.append(lines).map_err(|error| {
-            // If this cut fails too, `cut_to` stays, and the next write begins with it.
+            // If this cut fails too, `cut_to` stays set, and the next write begins with the cut.
             let cut = self.mend();
             let name = self.disk.name();
             match cut {
@@ -336,7 +344,7 @@ mod tests {
             if done.is_ok() {
                 self.synced = self.bytes.len();
             } else {
-                // The pages are lost, and later syncs do not report that.
+                // A failed sync loses the pages, and later syncs do not report the loss.
                 self.bytes[self.synced..].fill(0);
             }
             done
@@ -352,8 +360,8 @@ mod tests {
     }
 
     proptest! {
-        /// Tests random faults: after every successful write, the file has exactly the successful
-        /// writes, all synced.
+        /// Tests random faults. After every successful write, the file has exactly the data of all
+        /// successful writes, and all of it is synced.
         #[test]
         fn only_whole_synced_writes_stay(faults in prop::collection::vec(1usize..60, 0..30)) {
             let mut lines = Lines::new(Fake { faults, ..Fake::default() });

@@ -1,10 +1,10 @@
 //! The target to which a worker sends events: the [`Sink`] trait and the sinks of this crate.
 //!
-//! - [`each`], [`batches`]: closures, called per event or per batch
-//! - [`Handlers`](crate::handlers::Handlers): handlers for types of events, which run in the worker
+//! - [`each`], [`batches`]: call a closure per event or per batch
+//! - [`Handlers`](crate::handlers::Handlers): runs handlers for types of events in the worker
 //!   process
-//! - [`stdout`], [`File`]: envelopes as lines, through one writer thread each
-//! - `http` (feature `http`): to a URL, or to the URL in each event
+//! - [`stdout`], [`File`]: write envelopes as lines, each with its own writer thread
+//! - `http` (feature `http`): sends to one URL, or to the URL that each event names
 //! - [`Null`]: counts every event as delivered and drops it
 //! - [`Spec`]: the names of sinks on the command line
 //!
@@ -50,17 +50,17 @@ pub use stdout::{Stdout, stdout};
 /// All slots of a worker process share a sink. It is called concurrently, but never twice at once
 /// for one object.
 ///
-/// Cancellation: the future may be dropped at any await (the grace of a stop is over, the lease is
-/// lost). Effects until then may stay, and the same events come again with the same ids. So the
-/// sink, or its backend, must apply the receiver's rule or be idempotent.
+/// Cancellation: the future may be dropped at any await, because the grace of a stop is over or the
+/// lease is lost. Its effects up to that point may stay, and the same events come again with the
+/// same ids. So the sink, or its backend, must apply the receiver's rule or be idempotent.
 #[async_trait]
 pub trait Sink: Send + Sync + 'static {
-    /// Sends the events of `batch`, oldest first. Returns the number of events, from the front,
-    /// that are delivered for good.
+    /// Sends the events of `batch`, oldest first. The result says how many events, counted from the
+    /// front, are delivered for good.
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered;
 
-    /// Returns the longest time that a delivery of one event takes. A delivery that blocks its
-    /// thread for `stall_max` beyond this time ends the process: see
+    /// Returns the longest time that a delivery of one event takes. If a delivery blocks its thread
+    /// for `stall_max` longer than this time, the process ends itself: see
     /// [`WorkerConfig::stall_max`](crate::worker::WorkerConfig::stall_max). Default: 0.
     fn timeout_max(&self) -> Duration {
         Duration::ZERO
@@ -72,8 +72,8 @@ pub trait Sink: Send + Sync + 'static {
         String::new()
     }
 
-    /// Opens files of the sink anew, e.g. after a rename; called at SIGHUP. Returns whether the
-    /// sink has such a file. Deliveries go on meanwhile.
+    /// Opens the files of the sink anew, e.g. after a rename. It is called at SIGHUP, while
+    /// deliveries go on. Returns whether the sink has such a file.
     async fn reopen(&self) -> io::Result<bool> {
         Ok(false)
     }
@@ -128,8 +128,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Returns a batch, for tests of sinks and for programs that call a sink themselves. Ids begin
-    /// at `first` and grow by 1.
+    /// Makes a batch, for tests of sinks and for programs that call a sink themselves. The ids of
+    /// the events begin at `first` and grow by 1.
     pub fn new(object: ObjectName, first: u64, prev: u64, payloads: Vec<Bytes>) -> Self {
         Self { object, first, prev, stride: 1, payloads }
     }
@@ -139,7 +139,7 @@ impl Batch {
         &self.object
     }
 
-    /// Returns the number of events; at least 1 when a sink gets the batch.
+    /// Returns the number of events. A batch that a sink gets has at least 1 event.
     pub fn len(&self) -> usize {
         self.payloads.len()
     }
@@ -149,7 +149,7 @@ impl Batch {
         self.payloads.is_empty()
     }
 
-    /// Returns the events with their ids, oldest first. Cloning an event copies no payload.
+    /// Returns the events with their ids, oldest first. Cloning an event does not copy its payload.
     pub fn events(&self) -> impl ExactSizeIterator<Item = Event> + '_ {
         self.payloads.iter().enumerate().map(|(at, payload)| {
             let id = self.first + at as u64 * self.stride;
@@ -166,26 +166,26 @@ impl Batch {
 /// The context of a delivery.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// The worker (slot) that delivers, `NAME.SLOT`.
+    /// Id of the worker (slot) that delivers: `NAME.SLOT`.
     pub worker: Arc<str>,
-    /// The number of earlier failures of the batch's first event; 0 at the first try.
+    /// Number of earlier failures of the batch's first event; 0 at its first try.
     pub attempts: u32,
-    /// The number of workers that died with the first event in hand.
+    /// Number of workers that died with the first event of the batch in hand.
     pub crashes: u32,
-    /// The fence of the process: a fresh UUID per attach. A store that records it can refuse late
-    /// writes of an older process.
+    /// Token of the process: a fresh UUID for each attach. If a store records the token, it can
+    /// refuse late writes of an older process.
     pub token: Arc<str>,
-    /// Cancelled when the lease is lost or the worker stops at once. Events sent after that are
-    /// sent in vain.
+    /// Token that is cancelled when the lease is lost or the worker stops at once. Events that are
+    /// sent later are sent in vain.
     pub cancelled: CancellationToken,
     /// The ledger of handler progress; `None` outside of a worker.
     pub(crate) ledger: Option<Arc<dyn Ledger>>,
-    /// The post that records the event under delivery; `None` outside of a worker.
+    /// Post that records the event under delivery; `None` outside of a worker.
     pub(crate) post: Option<Arc<Post>>,
 }
 
 impl Context {
-    /// Records that the delivery goes on with this event.
+    /// Records that the delivery has now reached this event.
     pub(crate) fn begins(&self, id: u64) {
         if let Some(post) = &self.post {
             post.event(id);
@@ -193,7 +193,7 @@ impl Context {
     }
 
     /// Returns the context of a first try, for tests of sinks and for programs that call a sink
-    /// themselves. Outside of a worker no handler progress is stored, and emits are dropped.
+    /// themselves. Outside of a worker, handler progress is not stored, and emits are dropped.
     pub fn detached() -> Self {
         Self {
             worker: "detached.0".into(),
@@ -207,8 +207,8 @@ impl Context {
     }
 }
 
-/// The result of a delivery: the number of delivered events, from the front of the batch, and the
-/// reason if the sink stopped before the end.
+/// The result of a delivery: the number of delivered events, counted from the front of the batch.
+/// If the sink stopped before the end, the result also has the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct Delivered {
@@ -222,24 +222,24 @@ impl Delivered {
         Self { count: None, stop: None }
     }
 
-    /// Returns the result for `count` delivered events; `stop` is the reason why the next event is
-    /// not delivered.
+    /// Returns the result for `count` delivered events. `stop` is the reason why the event after
+    /// them is not delivered.
     pub fn stopped(count: usize, stop: Stop) -> Self {
         Self { count: Some(count), stop: Some(stop) }
     }
 
-    /// Returns the result for `count` delivered events that shall be committed now. The other
-    /// events may come again at once.
+    /// Returns the result for `count` delivered events that are to be committed now. The other
+    /// events of the batch may come again at once.
     pub fn so_far(count: usize) -> Self {
         Self { count: Some(count), stop: None }
     }
 
-    /// Returns the number of delivered events in a batch of `len`.
+    /// Returns the number of delivered events for a batch of `len` events.
     pub fn count(&self, len: usize) -> usize {
         self.count.map_or(len, |count| count.min(len))
     }
 
-    /// Returns the reason why the sink stopped, if it did.
+    /// Returns the reason why the sink stopped; none if it did not stop.
     pub fn stop(&self) -> Option<&Stop> {
         self.stop.as_ref()
     }
@@ -249,30 +249,30 @@ impl Delivered {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stop {
-    /// This event failed now and may succeed later. It comes again with the same id and `prev`. Its
-    /// object is held with the backoff of the [retry policy](crate::worker::RetryPolicy); all other
+    /// The event failed now and may succeed later. It comes again with the same id and `prev`. Its
+    /// object is held with the backoff of the [retry policy](crate::worker::RetryPolicy). All other
     /// objects go on. If the event's attempts are used up, the policy decides its fate.
     Transient {
-        /// The error text, stored with the object while it waits.
+        /// The error text. It is stored with the object while the object waits.
         error: String,
-        /// The wait instead of the policy's backoff. The failure counts as an attempt all the same.
+        /// The wait before the next attempt, in place of the policy's backoff. The failure still
+        /// counts as an attempt.
         retry_after: Option<Duration>,
     },
-    /// The event was not tried. Its object is held for a time, and no attempt is counted.
+    /// The sink did not try the event. The object is held for a time, and no attempt is counted.
     Postponed {
-        /// The reason, stored with the object while it waits.
+        /// The reason. It is stored with the object while the object waits.
         reason: String,
-        /// The time.
+        /// The time for which the object is held.
         after: Duration,
     },
-    /// This event will never succeed. It goes to the dead letters, and the object's next event
-    /// follows.
+    /// The event will never succeed. It becomes a dead letter, and the object's next event follows.
     Rejected {
-        /// The error text, stored with the dead letter.
+        /// The error text. It is stored with the dead letter.
         error: String,
     },
-    /// The sink itself fails, not the event. The worker stops claiming, keeps its batches, and
-    /// tries the sink again with one slot.
+    /// The sink itself fails, not the event. The process claims no more objects, keeps its batches,
+    /// and tries the sink again with the batch of one slot.
     Unavailable {
         /// The error text.
         error: String,
@@ -280,7 +280,7 @@ pub enum Stop {
 }
 
 impl Stop {
-    /// Returns [`Stop::Transient`] without a wait of its own.
+    /// Returns [`Stop::Transient`] with the backoff of the retry policy.
     pub fn transient(error: impl fmt::Display) -> Self {
         Self::Transient { error: error.to_string(), retry_after: None }
     }

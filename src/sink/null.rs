@@ -6,8 +6,8 @@ use async_trait::async_trait;
 
 use super::{Batch, Context, Delivered, Sink};
 
-/// Counts every event as delivered and drops it: for measuring. It *consumes*: the events leave
-/// Redis. The first delivery of a process logs a warning.
+/// Counts every event as delivered and drops it. It serves for measurements. It *consumes* events:
+/// they leave Redis for good. The first delivery of a process logs a warning.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Null;
 

@@ -1,4 +1,4 @@
-//! The post: a record of a slot's deliveries, which the watch of a worker reads.
+//! The post: a record of one slot's deliveries. The watch of the worker process reads it.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -8,20 +8,21 @@ use std::time::Instant;
 
 use crate::event::ObjectName;
 
-/// The record of a slot's deliveries.
+/// The record of one slot's deliveries.
 #[derive(Debug, Default)]
 pub(crate) struct Post {
-    /// A number that is odd while a delivery is polled. Changes with each poll and each event.
+    /// A number that is odd while a delivery is polled. It changes with each poll, and with each
+    /// event of a delivery.
     polls: AtomicU64,
     /// The id of the event under delivery.
     id: AtomicU64,
     object: Mutex<Option<ObjectName>>,
-    /// The begin of the delivery; `None` if none is under way.
+    /// Time at which the delivery under way began; `None` if none is under way.
     began: Mutex<Option<Instant>>,
 }
 
 impl Post {
-    /// Runs a delivery and records each of its polls. `first` is the id of the first event.
+    /// Runs a delivery and records each of its polls. `first` is the id of its first event.
     pub(crate) async fn note<F: Future>(&self, object: &ObjectName, first: u64, delivery: F) -> F::Output {
         *self.object.lock().unwrap_or_else(PoisonError::into_inner) = Some(object.clone());
         self.id.store(first, Ordering::Relaxed);
@@ -34,19 +35,19 @@ impl Post {
         .await
     }
 
-    /// Records that the delivery goes on with this event.
+    /// Records that the delivery has now reached this event.
     pub(crate) fn event(&self, id: u64) {
         self.id.store(id, Ordering::Relaxed);
         self.polls.fetch_add(2, Ordering::Release);
     }
 
-    /// Returns a number that is odd while a delivery is polled. It changes with each poll and each
-    /// event.
+    /// Returns a number that is odd while a delivery is polled. It changes with each poll, and with
+    /// each event of a delivery.
     pub(crate) fn polls(&self) -> u64 {
         self.polls.load(Ordering::Acquire)
     }
 
-    /// Returns the begin of the delivery under way, if any.
+    /// Returns the time at which the delivery under way began; `None` if none is under way.
     pub(crate) fn began(&self) -> Option<Instant> {
         *self.began.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -60,14 +61,15 @@ impl Post {
         self.id.load(Ordering::Relaxed)
     }
 
-    /// Returns the object of the delivery; empty before the first delivery.
+    /// Returns the object of the latest delivery; empty before the first delivery.
     pub(crate) fn object(&self) -> String {
         let object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
         object.as_ref().map(ToString::to_string).unwrap_or_default()
     }
 }
 
-/// The guard of a delivery under way. It also ends a delivery that is dropped.
+/// The guard of a delivery under way. Its drop records the end of the delivery, even if the
+/// delivery itself is dropped.
 struct UnderWay<'a>(&'a Post);
 
 impl<'a> UnderWay<'a> {
@@ -83,7 +85,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// The guard of a poll under way. It also ends the poll after a panic.
+/// The guard of a poll under way. Its drop records the end of the poll, even after a panic.
 pub(crate) struct Polled<'a>(&'a Post);
 
 impl<'a> Polled<'a> {

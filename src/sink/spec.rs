@@ -11,34 +11,34 @@ use super::{File, Null, Sink, stdout};
 #[cfg(feature = "http")]
 use crate::event::{Pointer, PointerError};
 
-/// A sink as the command line names it: `stdout`, `file:PATH` or `null`; with the feature `http`
+/// A sink, as the command line names it: `stdout`, `file:PATH` or `null`. With the feature `http`,
 /// also a URL, or `event-url[:/pointer]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Spec {
-    /// One envelope per line on standard output: [`Stdout`](super::Stdout).
+    /// Writes one envelope per line to standard output: [`Stdout`](super::Stdout).
     Stdout,
-    /// One envelope per line in this file: [`File`].
+    /// Writes one envelope per line to this file: [`File`].
     File(PathBuf),
-    /// No target; the events are consumed: [`Null`].
+    /// Consumes the events without a target: [`Null`].
     Null,
-    /// A request for each event, or for a list of events, to this URL: [`Http`].
+    /// Sends a request for each event, or for a list of events, to this URL: [`Http`].
     #[cfg(feature = "http")]
     Http(Target),
-    /// A request for each event, to the URL at this pointer of the event. Default `/url`.
+    /// Sends a request for each event to the URL at this pointer of the event. Default: `/url`.
     #[cfg(feature = "http")]
     EventUrl(Pointer),
 }
 
-/// The reason why a text is not a sink.
+/// The reason why a text does not name a sink.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
     /// There is no sink of this name.
     #[error("the sink {0:?} does not exist; the sinks are {SINKS}")]
     Unknown(
-        /// The text up to its first colon. The text after the colon is left out, because a
-        /// misspelled URL may have a password there.
+        /// The text up to its first colon. The rest is left out, because it may be a misspelled URL
+        /// with a password.
         String,
     ),
     /// `file:` has no path.
@@ -60,12 +60,12 @@ const SINKS: &str = "stdout, file:PATH, null, http://…, https://… and event-
 const SINKS: &str = "stdout, file:PATH and null";
 
 impl Spec {
-    /// Opens the sink with its default settings. May block: for the disk, and up to 1 s for the
-    /// lock of a file.
+    /// Opens the sink with its default settings. The call may block the thread: for the disk, and
+    /// up to 1 s for the lock of a file.
     ///
     /// # Errors
-    /// [`SinkError`]. [`Self::EventUrl`] always fails, because it needs the URLs that are allowed:
-    /// see [`EventUrl`](super::http::EventUrl).
+    /// [`SinkError`] if the sink cannot be opened. For [`Self::EventUrl`] the call always fails,
+    /// because this sink needs the URLs that are allowed: see [`EventUrl`](super::http::EventUrl).
     pub fn open(&self) -> Result<Box<dyn Sink>, SinkError> {
         Ok(match self {
             Self::Stdout => Box::new(stdout()?),

@@ -1,7 +1,8 @@
 //! The sink `stdout`: envelopes as lines on standard output.
 //!
-//! This module writes whole lines only. The program shares standard output. If the process dies
-//! during a write, the reader may get a part of a line; its event comes again.
+//! This module writes whole lines only. Other parts of the program may also write to standard
+//! output. If the process dies during a write, the reader may get a part of a line. The event of
+//! this line comes again.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -12,23 +13,24 @@ use tokio_util::sync::CancellationToken;
 use super::writer::{Output, Writer};
 use super::{Batch, Context, Delivered, Sink, SinkError};
 
-/// The wait if standard output is full. Another program may have made it non-blocking.
+/// The wait if standard output takes no more bytes. This can happen if another program has made it
+/// non-blocking.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 
 /// Writes one envelope per line to standard output (NDJSON).
 ///
-/// A batch counts as delivered once the kernel has taken its lines. If the reader of a pipe ends,
-/// the lines that it has not read are lost to it. A slow reader slows the worker down but blocks no
-/// task, because the sink writes in its own thread.
+/// A batch counts as delivered when the kernel has taken its lines. If the reader of a pipe ends,
+/// it loses the lines that it has not read. A slow reader slows the worker down but blocks no task,
+/// because the sink writes in its own thread.
 ///
 /// - **The reader is gone** (`seriatim worker --sink stdout | head`): no reader can come back to
-///   this pipe. So the batch in hand returns `Unavailable`, and [`Stdout::closed`] is cancelled.
-///   The program should then stop gracefully, which keeps the other events in Redis.
-/// - **Another error** (standard output is a file on a full disk): the batch returns `Unavailable`.
-///   A line that was cut off is finished before any other write, so that lines stay whole. The
-///   batch comes again, and its first lines may be there twice.
-/// - **Cancellation:** dropping `deliver` before the thread takes its batch writes nothing. After
-///   that, the batch is written.
+///   this pipe. So the batch in hand returns `Unavailable`, and the token [`Stdout::closed`] is
+///   cancelled. The program should then stop gracefully, so that the other events stay in Redis.
+/// - **Another error** (e.g. standard output is a file on a full disk): the batch returns
+///   `Unavailable`. If a line was cut off, its rest is written before anything else, so that lines
+///   stay whole. The batch comes again, so its first lines may be in the output twice.
+/// - **Cancellation:** if `deliver` is dropped before the thread takes its batch, nothing is
+///   written. If it is dropped later, the batch is written.
 #[derive(Debug)]
 pub struct Stdout {
     closed: CancellationToken,
@@ -47,7 +49,7 @@ pub fn stdout() -> Result<Stdout, SinkError> {
 }
 
 impl Stdout {
-    /// Returns a token that is cancelled when a delivery finds that standard output has no reader
+    /// Returns a token. It is cancelled when a delivery finds that standard output has no reader
     /// any more.
     pub fn closed(&self) -> CancellationToken {
         self.closed.clone()
@@ -65,8 +67,8 @@ impl Sink for Stdout {
     }
 }
 
-/// Standard output without the buffer of [`io::Stdout`], which would hide how much of a failed
-/// write was sent.
+/// Standard output without the buffer of [`io::Stdout`]. That buffer would hide how many bytes of a
+/// failed write were sent.
 struct Raw;
 
 impl Write for Raw {
@@ -88,8 +90,8 @@ struct Lines<W> {
 
 impl<W: Write> Lines<W> {
     fn lines(&mut self, lines: &[u8]) -> io::Result<()> {
-        // The lock keeps the program's own prints from getting between these lines. The bytes that
-        // they left in the buffer are written first.
+        // The lock prevents other prints of the program from getting between these lines. Bytes of
+        // such prints that are still in the buffer are written first.
         let mut lock = io::stdout().lock();
         lock.flush()?;
         let (sent, owed) = send(&mut self.out, &self.owed);
@@ -104,7 +106,7 @@ impl<W: Write> Lines<W> {
     }
 }
 
-/// Writes all bytes. Returns the number of bytes written and, if that is not all, the error.
+/// Writes all bytes. Returns the number of bytes written, and the error if not all were written.
 fn send(out: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut sent = 0;
     while sent < bytes.len() {
@@ -135,7 +137,7 @@ impl<W: Write + Send + 'static> Output for Lines<W> {
 mod tests {
     use super::*;
 
-    /// A writer that takes `room` bytes, then returns `error`.
+    /// A writer that takes `room` bytes and then returns `error`.
     struct Narrow {
         taken: Vec<u8>,
         room: usize,

@@ -1,11 +1,11 @@
-//! The writer thread that the line-writing sinks share. It has the output, and turns the deliveries
-//! of many slots into one write.
+//! The writer thread of a sink that writes lines. The thread has the output, and turns the
+//! deliveries of many slots into one write.
 //!
 //! Slots send their batches through a bounded channel. The thread takes all waiting batches, writes
 //! them at once, and then replies to all of them (group commit). The channel is first in, first
-//! out, and only this thread writes. So lines never interleave, and the batches of one object stay
-//! in order even if a delivery is dropped and repeated. If the process dies here, batches without a
-//! reply do not count as delivered.
+//! out, and only this thread writes. So lines never interleave. The batches of one object stay in
+//! order even if a delivery is dropped and repeated. If the process dies before a reply, the batch
+//! does not count as delivered.
 
 use std::io;
 
@@ -13,17 +13,18 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Batch, Delivered, Stop};
 
-/// The most deliveries that wait in the channel. Further deliveries wait to get into it.
+/// Maximum number of deliveries in the channel. If the channel is full, further deliveries wait to
+/// get into it.
 const REQUESTS_MAX: usize = 1024;
 
-/// The bytes after which a group takes no further batch.
+/// Number of bytes after which a group takes no further batch.
 const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 const THREAD_ENDED: &str = "the sink's writer thread has ended; restart the worker";
 
 /// The output of a writer thread.
 pub(super) trait Output: Send + 'static {
-    /// Writes whole lines for good. The error is one line of text. After an error, none of the
+    /// Writes whole lines for good. The error is a text of one line. After an error, none of these
     /// lines counts as written.
     fn write(&mut self, lines: &[u8]) -> Result<(), String>;
 
@@ -33,8 +34,8 @@ pub(super) trait Output: Send + 'static {
     }
 }
 
-/// The handle of a writer thread. If the handle is dropped, the thread ends after the present
-/// group.
+/// The handle of a writer thread. If the handle is dropped, the thread ends after the group that it
+/// is writing.
 #[derive(Debug)]
 pub(super) struct Writer {
     requests: mpsc::Sender<Request>,
@@ -58,10 +59,10 @@ impl Writer {
         Ok(Self { requests })
     }
 
-    /// Waits until the batch is written for good, or has failed.
+    /// Waits until the batch is written for good, or until the write has failed.
     ///
-    /// Cancellation: if dropped before the thread takes the batch, nothing is written. After that,
-    /// all of the batch is written.
+    /// Cancellation: if the future is dropped before the thread takes the batch, nothing is
+    /// written. If it is dropped later, all of the batch is written.
     pub(super) async fn deliver(&self, batch: &Batch) -> Delivered {
         let (answer, answered) = oneshot::channel();
         let request = Request::Write(Write { batch: batch.clone(), answer });
@@ -76,7 +77,7 @@ impl Writer {
         }
     }
 
-    /// Opens the output anew, after the writes that already wait.
+    /// Opens the output anew. Writes that already wait are done first.
     pub(super) async fn reopen(&self) -> io::Result<()> {
         let (answer, answered) = oneshot::channel();
         let ended = || io::Error::other(THREAD_ENDED);
@@ -97,7 +98,7 @@ fn run(mut waiting: mpsc::Receiver<Request>, mut output: impl Output) {
         if !answers.is_empty() {
             let written = output.write(&lines);
             for answer in answers.drain(..) {
-                // The receiver may be gone: the delivery was dropped while its lines were written.
+                // The receiver is gone if the delivery was dropped while its lines were written.
                 let _ = answer.send(written.clone());
             }
         }
@@ -112,8 +113,8 @@ fn run(mut waiting: mpsc::Receiver<Request>, mut output: impl Output) {
 /// The channel of a task that waits until the output is opened anew.
 type Reopened = Option<oneshot::Sender<io::Result<()>>>;
 
-/// Adds a batch to the group, unless its delivery was dropped. A request to reopen ends the group
-/// and is returned.
+/// Adds a batch to the group, unless its delivery was dropped. A request to open the output anew
+/// ends the group and is returned.
 fn take(request: Request, lines: &mut Vec<u8>, answers: &mut Vec<oneshot::Sender<Result<(), String>>>) -> Reopened {
     let write = match request {
         Request::Reopen(answer) => return Some(answer),
@@ -176,7 +177,8 @@ mod tests {
         let mut one = pin!(writer.deliver(&first));
         assert!(!polled_once(&mut one).await);
         assert_eq!(sees.recv().expect("a write"), line(1).as_bytes());
-        // The thread is busy with the first batch: these two wait and make one group.
+        // The thread is busy with the first batch. So these two batches wait, and will make one
+        // group.
         let (mut two, mut three) = (pin!(writer.deliver(&second)), pin!(writer.deliver(&third)));
         assert!(!polled_once(&mut two).await && !polled_once(&mut three).await);
         answer.send(Ok(())).expect("the thread waits");

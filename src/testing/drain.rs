@@ -1,4 +1,4 @@
-//! Runs a worker until nothing is left to do.
+//! Runs a worker until no work is left.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,10 +15,11 @@ use crate::control::names::{Walk, Which, slots_in};
 use crate::control::{Control, ControlError, Cursor, HeldObject};
 use crate::worker::{Shutdown, Worker, WorkerBuilder, WorkerError};
 
-/// Maximum number of held objects, and of paused objects, that [`Drained`] lists.
+/// Maximum number of held objects that [`Drained`] lists. Also the maximum number of paused
+/// objects.
 pub const LEFT_MAX: usize = 1000;
 
-/// Wait between two looks.
+/// Wait between two looks at the remaining work.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Maximum number of keys in one command.
 const KEYS_MAX: usize = 1024;
@@ -38,9 +39,9 @@ pub enum DrainError {
     Patience {
         /// The given time.
         patience: Duration,
-        /// Remaining work at the last look.
+        /// Remaining work at the last look before the time was over.
         unfinished: Unfinished,
-        /// Results until then.
+        /// Results up to that moment.
         drained: Box<Drained>,
     },
     /// The worker ended before it was stopped. This should never happen.
@@ -81,20 +82,21 @@ impl fmt::Display for Unfinished {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Drained {
-    /// Events in the order of their first delivery to the sink, and new dead letters that were
-    /// never delivered to it. At most [`EVENTS_MAX`].
+    /// The events in the order of their first delivery to the sink. Includes events that became
+    /// dead letters in this run without a delivery to the sink. At most [`EVENTS_MAX`].
     pub events: Vec<DrainedEvent>,
-    /// Number of times that an event beyond [`EVENTS_MAX`] was seen.
+    /// Number of times that the sink got an event that is not in `events`, because `events` was
+    /// full.
     pub events_not_kept: u64,
-    /// Held objects: first those that wait for their time, then those that wait for an operator. At
-    /// most [`LEFT_MAX`].
+    /// Held objects. Those that wait for their due time come first, those that wait for an operator
+    /// last. At most [`LEFT_MAX`].
     pub held: Vec<HeldObject>,
     /// Objects that wait until a rule is lifted; at most [`LEFT_MAX`].
     pub paused: Vec<HeldObject>,
 }
 
 impl Drained {
-    /// Returns the events of an object, in order.
+    /// Returns the events of one object, in their order.
     pub fn of(&self, object: &str) -> impl Iterator<Item = &DrainedEvent> {
         self.events.iter().filter(move |seen| seen.event.object.as_str() == object)
     }
@@ -104,7 +106,8 @@ impl Drained {
         self.events.iter().filter(|seen| seen.fate == Fate::Delivered).count()
     }
 
-    /// Returns the emits of handlers, event by event.
+    /// Returns the emits of all handlers. They are in the order of the events whose handlers have
+    /// emitted them.
     pub fn emitted(&self) -> Vec<EmittedEvent> {
         self.events.iter().flat_map(DrainedEvent::emitted).collect()
     }
@@ -120,8 +123,8 @@ impl Drained {
         self
     }
 
-    /// Asserts that a handler has emitted a matching event for this object: see [`EventPattern`].
-    /// Returns the first match.
+    /// Asserts that a handler has emitted an event for this object that matches the pattern: see
+    /// [`EventPattern`]. Returns the first such event.
     ///
     /// # Panics
     /// If no event matches.
@@ -150,19 +153,19 @@ impl Drained {
     }
 }
 
-/// Runs a worker until no work is left: no marker, no due held object, and no object owned by any
-/// process. Then stops the worker and returns the results. Events emitted by handlers are handled,
-/// too.
+/// Runs a worker until no work is left: there is no marker, no due held object, and no object owned
+/// by any process. Then stops the worker and returns the results. Events that handlers emit are
+/// handled, too.
 ///
-/// Does not wait for objects that wait for a retry, an operator or a rule: these are in
-/// [`Drained::held`] and [`Drained::paused`]. `patience` is the time limit, without the stop. Other
-/// processes may work in the namespace at the same time. If one of these has died, its lease must
-/// end first.
+/// Does not wait for objects that wait for a retry, an operator or a rule. [`Drained::held`] and
+/// [`Drained::paused`] list these objects. `patience` is the time limit; the time for the stop
+/// comes on top. Other processes may work in the namespace at the same time. If one of them has
+/// died, its work is left until its lease ends.
 ///
-/// Each look reads one key for each slot of each name that has a lease or something in its slots.
-/// Use it in tests only.
+/// The function looks at the remaining work again and again. Each look reads one key for each slot
+/// of each name that has a lease or something in its slots. So use this function in tests only.
 ///
-/// Dropping the future stops the worker at once, like a crash.
+/// If the future is dropped, the worker stops at once, as in a crash.
 ///
 /// ```no_run
 /// # async fn example(handlers: seriatim::handlers::Handlers) -> Result<(), Box<dyn std::error::Error>> {
@@ -181,8 +184,8 @@ impl Drained {
 /// ```
 ///
 /// # Errors
-/// [`DrainError::Patience`] if work is left after that time, with the results so far. Other errors
-/// if the worker fails, or Redis cannot be asked.
+/// [`DrainError::Patience`] if work is left when the time `patience` is over. This error has the
+/// results so far. Other errors if the worker fails, or Redis cannot be asked.
 pub async fn drain(worker: WorkerBuilder, patience: Duration) -> Result<Drained, DrainError> {
     let mut worker = worker.build()?;
     let seen = Shared::default();
@@ -204,7 +207,7 @@ pub async fn drain(worker: WorkerBuilder, patience: Duration) -> Result<Drained,
     if is_done { Ok(drained) } else { Err(timed_out(unfinished, drained)) }
 }
 
-/// Runs the worker. Returns whether it was done before the deadline.
+/// Runs the worker. Returns whether its work was done before the deadline.
 async fn run_until_done(
     worker: Worker,
     conn: &mut PatientConnection,
@@ -238,8 +241,8 @@ async fn run_until_done(
     }
 }
 
-/// Reads the remaining work. An object moves from a marker to a slot, or from a slot to the held
-/// objects, in one step. So everything is read in one step.
+/// Reads the remaining work in one atomic step. Otherwise an object could be missed, because it
+/// moves from a marker to a slot, or from a slot to the held objects, in one step.
 async fn look(conn: &mut PatientConnection, control: &Control) -> Result<Unfinished, ControlError> {
     const WHAT: &str = "what is left to do";
     let keys = control.keys();
@@ -271,7 +274,8 @@ async fn look(conn: &mut PatientConnection, control: &Control) -> Result<Unfinis
     Ok(left)
 }
 
-/// Returns whether the object waits for a retry, an operator or a rule, not only for a free worker.
+/// Returns whether the object waits for a retry, an operator or a rule. Other objects only wait for
+/// a free worker.
 fn is_for_later(object: &HeldObject) -> bool {
     matches!(object.waits_for, WaitsFor::Retry | WaitsFor::Operator | WaitsFor::Rule)
 }

@@ -9,15 +9,15 @@ use serde_json::Value;
 use crate::event::ObjectName;
 use crate::wire::values::{Due, Later};
 
-/// An event emitted by a handler.
+/// An event that a handler has emitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EmittedEvent {
     /// Object of the event.
     pub object: ObjectName,
-    /// The event: JSON, byte for byte as it will be pushed.
+    /// The event as JSON, byte for byte as it will be pushed.
     pub payload: Bytes,
-    /// The schedule, if the event is for later.
+    /// The schedule of the event; none if the event is not scheduled.
     pub schedule: Option<EmittedSchedule>,
 }
 
@@ -26,11 +26,12 @@ pub struct EmittedEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EmittedSchedule {
-    /// The key: the given one, or a new one that begins with `-`.
+    /// The key of the schedule: the key given by the handler, or a new key that begins with `-`.
     pub key: String,
     /// The point in time at which the event is due, ms since the epoch; none if `after` is set.
     pub at_ms: Option<u64>,
-    /// The time after the end of the handler's event.
+    /// The time from the end of the handler's event until the scheduled event is due; none if
+    /// `at_ms` is set.
     pub after: Option<Duration>,
 }
 
@@ -48,7 +49,7 @@ impl EmittedEvent {
     /// Deserializes the event.
     ///
     /// # Errors
-    /// If the event is not a `T`.
+    /// The error of serde_json if the event is not a `T`.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(&self.payload)
     }
@@ -56,13 +57,13 @@ impl EmittedEvent {
 
 /// A pattern for emitted events: a JSON value, or a predicate `Fn(&serde_json::Value) -> bool`.
 ///
-/// A JSON object matches if the event has all of its members; the event may have more. Any other
-/// JSON value matches if it is equal.
+/// If the pattern is a JSON object, an event matches if it has all members of the pattern; it may
+/// have more members. If the pattern is another JSON value, an event matches if it is equal.
 pub trait EventPattern {
     /// Returns whether the event matches.
     fn matches(&self, event: &Value) -> bool;
 
-    /// Returns the pattern as text, for the message of a failed assertion.
+    /// Returns the pattern as text. The message of a failed assertion shows it.
     fn shown(&self) -> String {
         "an event of which the predicate is true".to_owned()
     }
@@ -93,14 +94,15 @@ fn has(event: &Value, wanted: &Value) -> bool {
     }
 }
 
-/// Returns the first of these events that is for the object and matches.
+/// Returns the first of these events that is for the object, matches the pattern, and is not
+/// scheduled.
 pub(super) fn find<'a>(emitted: &'a [EmittedEvent], object: &str, pattern: &impl EventPattern) -> Option<&'a EmittedEvent> {
     let matches = |event: &EmittedEvent| event.json::<Value>().is_ok_and(|event| pattern.matches(&event));
     let mut now = emitted.iter().filter(|event| event.schedule.is_none());
     now.find(|event| event.object.as_str() == object && matches(event))
 }
 
-/// Returns the first scheduled event that is for the object and matches.
+/// Returns the first scheduled event that is for the object and matches the pattern.
 pub(super) fn find_scheduled<'a>(
     emitted: &'a [EmittedEvent],
     object: &str,
@@ -111,7 +113,7 @@ pub(super) fn find_scheduled<'a>(
     later.find(|event| event.object.as_str() == object && matches(event))
 }
 
-/// Returns the events as lines, for the message of a failed assertion.
+/// Returns the events as lines of text. The message of a failed assertion shows them.
 pub(super) fn shown(emitted: &[EmittedEvent]) -> String {
     let line = |event: &EmittedEvent| {
         let when = event.schedule.as_ref().map_or_else(String::new, |schedule| format!("  later, key {:?}", schedule.key));

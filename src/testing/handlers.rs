@@ -12,7 +12,7 @@ use crate::event::{EVENT_BYTES_MAX, Event, EventError, IntoEvent, NameError, Obj
 use crate::handlers::{Handler, HandlerOutcome, Handlers, HandlersError};
 use crate::sink::Context;
 
-/// The reason why a test's event is invalid; the same checks as in an emitter.
+/// The reason why the event of a test is invalid. The checks are the same as in an emitter.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TestEventError {
@@ -24,7 +24,7 @@ pub enum TestEventError {
     Event(#[from] EventError),
 }
 
-/// An event for the handlers under test, with its id, `prev` and attempt.
+/// An event for the handlers under test, with its id, its `prev` and the number of the attempt.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct TestEvent {
@@ -36,39 +36,38 @@ pub struct TestEvent {
 }
 
 impl TestEvent {
-    /// Makes an event for an object: `&T` of any serializable type, or [`Json`](crate::event::Json)
-    /// for text that is JSON already, at most 1 MiB. Its id is 1, its `prev` is 0, and it is the
-    /// first attempt.
+    /// Makes an event for an object. Pass `&T` for a value of any serializable type, or
+    /// [`Json`](crate::event::Json) for text that is JSON already. The event has at most 1 MiB. Its
+    /// id is 1, its `prev` is 0, and the attempt is the first one.
     ///
-    /// # Errors
-    /// If the object's name or the event is invalid.
+    /// # Errors [`TestEventError`] if the object's name or the event is invalid.
     pub fn new(object: impl AsRef<str>, event: impl IntoEvent) -> Result<Self, TestEventError> {
         let (object, payload) = (ObjectName::new(object)?, event.into_event(EVENT_BYTES_MAX)?);
         Ok(Self { object, payload, id: 1, prev: 0, attempt: 1 })
     }
 
-    /// Sets the event's id. A worker gives 1 to 2^53 - 1. Default: 1.
+    /// Sets the event's id. Ids that a worker gives are 1 to 2^53 - 1. Default: 1.
     pub fn id(mut self, id: u64) -> Self {
         self.id = id;
         self
     }
 
-    /// Sets the id of the object's preceding event. A worker gives a lower id than the event's,
-    /// or 0. Default: 0.
+    /// Sets `prev`: the id of the object's preceding event. In a worker it is lower than the
+    /// event's id, or 0. Default: 0.
     pub fn prev(mut self, prev: u64) -> Self {
         self.prev = prev;
         self
     }
 
-    /// Sets the attempt, from 1; 0 counts as 1. Default: 1.
+    /// Sets the number of the attempt, counted from 1. A 0 counts as 1. Default: 1.
     pub fn attempt(mut self, attempt: u32) -> Self {
         self.attempt = attempt;
         self
     }
 }
 
-/// Runs handlers on events without Redis, by the same code as a worker process, with a ledger in
-/// memory.
+/// Runs handlers on events without Redis. Uses the same code as a worker process, but with a ledger
+/// in memory.
 ///
 /// The ledger records the same as in a worker: successful handlers, subtasks under
 /// [`once`](crate::handlers::HandlerContext::once), and emits. An event is identified by its object
@@ -76,9 +75,9 @@ impl TestEvent {
 /// recorded handlers and subtasks do not run again. As in a worker, the success of the last handler
 /// is recorded only if it has emitted or has a result.
 ///
-/// Clones share the ledger, and runs of different events may overlap. Timeouts use the clock of
-/// tokio: a test with a paused clock (`#[tokio::test(start_paused = true)]`, tokio's feature
-/// `test-util`) does not wait for them.
+/// All clones share the ledger, and runs of different events may overlap. Timeouts use the clock of
+/// tokio. So a test does not wait for timeouts if it pauses this clock, with
+/// `#[tokio::test(start_paused = true)]` and tokio's feature `test-util`.
 #[derive(Debug, Clone)]
 pub struct HandlerTest {
     handlers: Handlers,
@@ -87,15 +86,15 @@ pub struct HandlerTest {
 }
 
 impl HandlerTest {
-    /// Tests a set of handlers. Only handlers registered for the type of an event run for it.
+    /// Tests a set of handlers. For each event, the same handlers run as in a worker.
     pub fn new(handlers: Handlers) -> Self {
         Self { handlers, timeout: None, memory: Memory::default() }
     }
 
-    /// Tests one handler, which runs for every event.
+    /// Tests one handler. It runs for every event.
     ///
     /// # Errors
-    /// If the id is invalid, or the handler's own timeout is out of range.
+    /// [`HandlersError`] if the id is invalid, or the handler's own timeout is out of range.
     pub fn one<T>(id: impl Into<String>, handler: impl Handler<T>) -> Result<Self, HandlersError>
     where
         T: DeserializeOwned + Send + 'static,
@@ -103,28 +102,30 @@ impl HandlerTest {
         Ok(Self::new(Handlers::builder().register_all::<T>(id, handler).build()?))
     }
 
-    /// Sets one timeout for all handlers, in place of their own.
+    /// Sets one timeout for all handlers, in place of their own timeouts.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Deletes the records of all events: every handler and subtask runs again.
+    /// Deletes the records of all events. After this, every handler and subtask runs again.
     pub fn forget(&self) {
         self.memory.forget();
     }
 
-    /// Runs the handlers of the event that have not succeeded before. Returns their results.
+    /// Runs the handlers of the event that have not succeeded in an earlier run. Returns the
+    /// results of all handlers of the event.
     ///
-    /// Dropping the future drops the futures of the handlers. Records made until then stay.
+    /// If the future is dropped, the futures of the handlers are dropped, too. Records that were
+    /// made until then stay.
     pub async fn run(&self, event: TestEvent) -> Ran {
         self.run_until(event, std::future::pending()).await
     }
 
-    /// Does the same as `run` until `cancel` ends. Then the delivery is cancelled, as if a worker
-    /// loses its lease: `cx.cancelled()` fires, and the futures of the running handlers are
-    /// dropped.
+    /// Runs the handlers like [`run`](Self::run), but only until `cancel` ends. Then the delivery
+    /// is cancelled, as if a worker loses its lease: the token `cx.cancelled()` is cancelled, and
+    /// the futures of the running handlers are dropped.
     pub async fn run_until(&self, event: TestEvent, cancel: impl Future<Output = ()>) -> Ran {
         let TestEvent { object, payload, id, prev, attempt } = event;
         let event = Event { id, prev, object, payload };

@@ -1,4 +1,4 @@
-//! The ledger in memory, in place of the worker's ledger in Redis. It records the progress of
+//! A ledger in memory, which replaces the worker's ledger in Redis. It records the progress of
 //! handlers for each event of a test. A worker stores the same records in the Redis hash
 //! `OBJ:event.handled`.
 
@@ -28,9 +28,9 @@ pub(super) struct Memory(Arc<Mutex<HashMap<Place, Kept>>>);
 pub(super) struct Kept {
     /// Finished handlers and subtasks: `handler:ID`, `once:SUBTASK`.
     pub(super) finished: BTreeSet<String>,
-    /// Emits, by the position of the handler and its field.
+    /// Emits. The key is the position of the handler and its field in the ledger.
     emits: BTreeMap<(usize, String), Vec<EmittedEvent>>,
-    /// Results, by field: the members of a JSON object.
+    /// Results. The key is the field; the value is a member of a JSON object as text.
     results: BTreeMap<String, Vec<u8>>,
 }
 
@@ -52,12 +52,13 @@ impl Kept {
         Ok(())
     }
 
-    /// Returns the events that are pushed when this event ends, in the order of the pushes.
+    /// Returns the events that are pushed when this event is finalized, in the order in which they
+    /// are pushed.
     pub(super) fn emitted(&self) -> Vec<EmittedEvent> {
         self.emits.values().flatten().cloned().collect()
     }
 
-    /// Returns the results of the handlers that have one.
+    /// Returns the results of those handlers that have one.
     pub(super) fn results(&self) -> BTreeMap<String, Value> {
         let members: Vec<_> = self.results.values().map(Vec::as_slice).collect();
         serde_json::from_slice(&[b"{", &members.join(&b","[..])[..], b"}"].concat()).unwrap_or_default()

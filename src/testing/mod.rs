@@ -1,9 +1,11 @@
-//! Tests of handlers, by the same code as a worker process: with or without Redis.
+//! Tests of handlers, with or without Redis. The handlers run by the same code as in a worker
+//! process.
 //!
-//! - [`HandlerTest`]: runs the handlers of one event, and returns the results and emits of each
+//! - [`HandlerTest`]: runs the handlers of one event, and returns the result and the emits of each
+//!   handler
 //! - [`drain`]: runs a worker on a Redis until no work is left, and returns the results
 //! - `watch` (private): the sink and the ledger of [`drain`], which record every delivery
-//! - `memory` (private): the ledger in memory, in place of the worker's ledger in Redis
+//! - `memory` (private): a ledger in memory, which replaces the worker's ledger in Redis
 //!
 //! ```
 //! use seriatim::handlers::{Failure, HandlerContext, Handlers};
@@ -36,7 +38,8 @@
 //! # }
 //! ```
 //!
-//! The functions named `assert_…` panic, like `assert!`. No other function here panics.
+//! The functions named `assert_…` panic if their assertion is false. No other function of this
+//! module panics.
 
 mod drain;
 mod emitted;

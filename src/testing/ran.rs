@@ -1,4 +1,4 @@
-//! The result of one event in a test, with assertions.
+//! The result of a test run with one event, with assertions about it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,13 +13,13 @@ use crate::sink::Stop;
 
 /// The results of the handlers of one event in one run.
 ///
-/// The functions named `assert_…` panic if the assertion fails, with all results in the message.
-/// They return `self` or the value found.
+/// The functions named `assert_…` panic if the assertion is false, and the message shows all
+/// results. Otherwise they return `self`, or the value that they have found.
 #[derive(Debug, Clone)]
 pub struct Ran {
     event: Event,
     outcomes: Vec<(String, HandlerOutcome)>,
-    /// Result of the delivery; none if it was cancelled.
+    /// Result of the delivery; none if the delivery was cancelled.
     delivered: Option<Result<(), Stop>>,
     emitted: Vec<EmittedEvent>,
     results: BTreeMap<String, Value>,
@@ -41,13 +41,13 @@ impl Ran {
         self.outcomes().find(|(id, _)| *id == handler).map(|(_, outcome)| outcome)
     }
 
-    /// Returns the ids and outcomes of all handlers of the event, in the order of registration.
+    /// Returns the id and the outcome of each handler of the event, in the order of registration.
     pub fn outcomes(&self) -> impl ExactSizeIterator<Item = (&str, &HandlerOutcome)> {
         self.outcomes.iter().map(|(id, outcome)| (id.as_str(), outcome))
     }
 
-    /// Returns whether all handlers have succeeded, in this run or before, so that the event counts
-    /// as delivered.
+    /// Returns whether all handlers have succeeded, in this run or in an earlier one. Then the
+    /// event counts as delivered.
     pub fn is_delivered(&self) -> bool {
         matches!(self.delivered, Some(Ok(())))
     }
@@ -57,26 +57,26 @@ impl Ran {
         self.delivered.is_none()
     }
 
-    /// Returns the reason why the event was not delivered. After [`Stop::Transient`] a worker
-    /// follows the retry policy; [`Stop::Rejected`] makes a dead letter. None if the event was
+    /// Returns the reason why the event was not delivered. In a worker, [`Stop::Transient`] leads
+    /// to the retry policy, and [`Stop::Rejected`] to a dead letter. None if the event was
     /// delivered or the run was cancelled.
     pub fn stop(&self) -> Option<&Stop> {
         self.delivered.as_ref()?.as_ref().err()
     }
 
-    /// Returns the emits of the handlers that have succeeded, in this run or before, in the order
-    /// in which they are pushed when the event ends.
+    /// Returns the emits of the handlers that have succeeded, in this run or in an earlier one.
+    /// They are in the order in which they are pushed when the event is finalized.
     pub fn emitted(&self) -> &[EmittedEvent] {
         &self.emitted
     }
 
-    /// Returns the result of a handler that has succeeded, in this run or before; none if it has
-    /// set no result.
+    /// Returns the result of a handler that has succeeded, in this run or in an earlier one; none
+    /// if it has set no result.
     pub fn result(&self, handler: &str) -> Option<&Value> {
         self.results.get(handler)
     }
 
-    /// Asserts that all handlers have succeeded, in this run or before.
+    /// Asserts that all handlers have succeeded, in this run or in an earlier one.
     ///
     /// # Panics
     /// If the event is not delivered.
@@ -89,7 +89,7 @@ impl Ran {
     /// Asserts that the handler has succeeded in this run.
     ///
     /// # Panics
-    /// If it did not run, or did not succeed.
+    /// If the handler did not run, or did not succeed.
     #[track_caller]
     pub fn assert_succeeded(&self, handler: &str) -> &Self {
         let succeeded = matches!(self.outcome(handler), Some(HandlerOutcome::Succeeded));
@@ -97,11 +97,11 @@ impl Ran {
         self
     }
 
-    /// Asserts that the handler has failed, by an error, a panic or its timeout, and that the error
-    /// text contains `error_part`.
+    /// Asserts that the handler has failed and that its error text contains `error_part`. An error,
+    /// a panic and a timeout are failures.
     ///
     /// # Panics
-    /// If it did not run, did not fail, or its error does not contain the text.
+    /// If the handler did not run, did not fail, or has an error that does not contain the text.
     #[track_caller]
     pub fn assert_failed(&self, handler: &str, error_part: &str) -> &Self {
         let failure = self.outcome(handler).and_then(HandlerOutcome::failure);
@@ -110,8 +110,8 @@ impl Ran {
         self
     }
 
-    /// Asserts that a matching event was emitted for this object: see [`EventPattern`]. Returns the
-    /// first match.
+    /// Asserts that an event that matches the pattern was emitted for this object: see
+    /// [`EventPattern`]. Returns the first such event.
     ///
     /// # Panics
     /// If no event matches.
@@ -123,8 +123,9 @@ impl Ran {
         }
     }
 
-    /// Asserts that a matching event was scheduled for this object: see [`EventPattern`]. Returns
-    /// the first match; its [`schedule`](EmittedEvent::schedule) has key and time.
+    /// Asserts that an event that matches the pattern was scheduled for this object: see
+    /// [`EventPattern`]. Returns the first such event; its [`schedule`](EmittedEvent::schedule) has
+    /// key and time.
     ///
     /// # Panics
     /// If no event matches.
@@ -136,7 +137,7 @@ impl Ran {
         }
     }
 
-    /// Asserts that no matching event was emitted for this object.
+    /// Asserts that no event that matches the pattern was emitted for this object.
     ///
     /// # Panics
     /// If an event matches.
@@ -157,7 +158,7 @@ impl Ran {
         self
     }
 
-    /// Returns all results as text, for the message of a failed assertion.
+    /// Returns all results as text. The message of a failed assertion shows them.
     fn told(&self) -> String {
         let Event { id, object, .. } = &self.event;
         let mut told = match &self.delivered {

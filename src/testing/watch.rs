@@ -1,4 +1,4 @@
-//! A sink around the sink of a worker, which records the fate of each event.
+//! A sink around the sink of a worker. It records the fate of each event.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,17 +23,17 @@ pub const EVENTS_MAX: usize = 100_000;
 pub enum Fate {
     /// The event was delivered.
     Delivered,
-    /// The event failed, and is tried again later.
+    /// The event has failed, and will be tried again later.
     Retry {
         /// Error of the last delivery.
         error: String,
     },
-    /// The event went to the dead letters.
+    /// The event became a dead letter.
     DeadLetter {
         /// Error of the last delivery.
         error: String,
     },
-    /// The attempts are used up, and the retry policy completes the event.
+    /// The attempts are used up, and the retry policy has completed the event.
     CompletedWithErrors {
         /// Error of the last delivery.
         error: String,
@@ -43,11 +43,12 @@ pub enum Fate {
         /// Error of the last delivery.
         error: String,
     },
-    /// The sink was not available or postponed the event, or the delivery was interrupted.
+    /// The event was not delivered: the sink was unavailable, the sink postponed the event, or the
+    /// delivery was interrupted.
     Undelivered,
 }
 
-/// An event that was delivered to the sink, or became a dead letter without a delivery.
+/// An event that was delivered to the sink, or that became a dead letter without a delivery.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DrainedEvent {
@@ -63,14 +64,15 @@ pub struct DrainedEvent {
 }
 
 impl DrainedEvent {
-    /// Returns the emits of the event's handlers in this run, in the order of the push.
+    /// Returns the emits of the event's handlers in this run, in the order in which they are
+    /// pushed.
     pub fn emitted(&self) -> Vec<EmittedEvent> {
         self.kept.emitted()
     }
 
-    /// Returns the result of a handler that has succeeded in this run. None if it has set no
-    /// result, or if no record needs results: the event log is off, and no other handler of the
-    /// event ran after it.
+    /// Returns the result of a handler that has succeeded in this run. None if the handler has set
+    /// no result. Also none if the worker did not need to record the result: the event log is off,
+    /// and no other handler of the event ended after this one.
     pub fn result(&self, handler: &str) -> Option<Value> {
         self.kept.results().remove(handler)
     }
@@ -81,12 +83,12 @@ impl DrainedEvent {
     }
 }
 
-/// The recorded events, in the order of their first delivery to the sink.
+/// The recorded events, in the order in which the sink first got them.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) events: Vec<DrainedEvent>,
     at: HashMap<Place, usize>,
-    /// Number of events beyond [`EVENTS_MAX`].
+    /// Number of times that an event was seen but not recorded, because [`EVENTS_MAX`] was reached.
     pub(super) not_kept: u64,
 }
 
@@ -107,7 +109,7 @@ impl Seen {
         self.events.get_mut(at)
     }
 
-    /// Records a dead letter, whether or not the sink has seen the event.
+    /// Records a dead letter, whether or not the sink has seen its event.
     pub(super) fn dead(&mut self, event: Event, error: String) {
         if let Some(seen) = self.of(&event) {
             seen.fate = Fate::DeadLetter { error };
@@ -115,7 +117,7 @@ impl Seen {
     }
 }
 
-/// The records, shared by the sink, the ledgers, and [`drain`](super::drain()).
+/// The records. The sink, the ledgers, and [`drain`](super::drain()) share them.
 pub(super) type Shared = Arc<Mutex<Seen>>;
 
 pub(super) fn locked(seen: &Shared) -> MutexGuard<'_, Seen> {

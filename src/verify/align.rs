@@ -1,16 +1,17 @@
-//! Compares one object's events with the input's lines of that object: missing, unexpected and
-//! moved events.
+//! Compares one object's events in the outputs with the input's lines of that object. Finds
+//! missing, unexpected and moved events.
 //!
-//! Events in the longest common subsequence are in order. An event left over on both sides was
-//! moved. An event left over on one side is lost, or unexpected.
+//! Events in the longest common subsequence are in order. An event outside of it on both sides was
+//! moved. An event outside of it only in the input is lost. An event outside of it only in the
+//! outputs is unexpected.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::report::{Findings, Kind};
 use super::seen::{Dead, Expected, Place, Print, Sent};
 
-/// Maximum number of differences per object for which the alignment is the shortest possible.
-/// Beyond, it is a good approximation.
+/// Maximum number of differences per object for which the alignment has the fewest differences
+/// possible. With more differences, it is a good approximation.
 const EDITS_MAX: usize = 1000;
 
 /// An event in the outputs or in the dead letters.
@@ -21,7 +22,7 @@ struct Out {
     dead: bool,
 }
 
-/// Judges one object. Returns the number of its lost events.
+/// Judges the events of one object. Returns the number of its lost events.
 pub(super) fn judge(
     name: &str,
     sent: &[Sent],
@@ -44,7 +45,8 @@ pub(super) fn judge(
     }
     for Out { print, place, id, dead } in out_left.into_iter().map(|at| &out[at]) {
         match absent.get_mut(print).and_then(VecDeque::pop_front) {
-            // A dead letter has no fixed position and may come from another producer.
+            // A dead letter has no fixed position in the order, and may come from another producer.
+            // So it is not judged.
             _ if *dead => {}
             Some(at) => findings.add(Kind::Reordered, *place, || {
                 let Place { file, line } = expected[at].place;
@@ -63,8 +65,8 @@ pub(super) fn judge(
     lost.len()
 }
 
-/// Returns the distinct events of an object, sorted by id. A dead letter is at the position of its
-/// id, unless its event was also delivered.
+/// Returns the distinct events of an object, sorted by id. A dead letter stands at the position of
+/// its id, unless its event was also delivered.
 fn came_out(sent: &[Sent], dead: &[Dead]) -> Vec<Out> {
     let mut out: Vec<Out> = Vec::with_capacity(sent.len());
     for Sent { id, print, place, .. } in sent.iter().copied() {
@@ -79,18 +81,19 @@ fn came_out(sent: &[Sent], dead: &[Dead]) -> Vec<Out> {
     out
 }
 
-/// Returns the positions in `a` and in `b` outside a common subsequence, ascending.
+/// Returns the positions in `a` and in `b` that are outside of a common subsequence, in ascending
+/// order.
 fn unmatched(a: &[Print], b: &[Print]) -> (Vec<usize>, Vec<usize>) {
     shortest(a, b, EDITS_MAX).unwrap_or_else(|| by_occurrence(a, b))
 }
 
-/// Finds the fewest unmatched positions with Myers' greedy algorithm. Returns `None` if there are
-/// more than `edits_max`.
+/// Finds the fewest unmatched positions, with Myers' greedy algorithm. Returns `None` if there
+/// would be more than `edits_max`.
 fn shortest(a: &[Print], b: &[Print], edits_max: usize) -> Option<(Vec<usize>, Vec<usize>)> {
     let edits_max = edits_max.min(a.len() + b.len());
     let zero = edits_max + 1;
-    // `reach[zero + k]`: position in `a` of the best path on diagonal k (position in a - position
-    // in b).
+    // `reach[zero + k]` is the position in `a` of the best path on diagonal k. The number of a
+    // diagonal is the position in `a` minus the position in `b`.
     let mut reach = vec![0usize; 2 * edits_max + 3];
     let mut rounds: Vec<Vec<usize>> = Vec::new();
     for edits in 0..=edits_max {
@@ -111,13 +114,13 @@ fn shortest(a: &[Print], b: &[Print], edits_max: usize) -> Option<(Vec<usize>, V
     None
 }
 
-/// Walks from the end to the start over the states that [`shortest`] saved before each of its
+/// Walks back from the end to the start, over the states that [`shortest`] saved before each of its
 /// rounds.
 fn walk_back(a_len: usize, b_len: usize, rounds: &[Vec<usize>]) -> (Vec<usize>, Vec<usize>) {
     let (mut x, mut y) = (a_len, b_len);
     let (mut a_left, mut b_left) = (Vec::new(), Vec::new());
     for (edits, reach) in rounds.iter().enumerate().skip(1).rev() {
-        // In this table, diagonal k is at `k + edits`.
+        // In this table, diagonal k has the index `k + edits`.
         let k = x + edits - y;
         let from_b = k == 0 || (k != 2 * edits && reach[k - 1] < reach[k + 1]);
         if from_b {
@@ -135,8 +138,8 @@ fn walk_back(a_len: usize, b_len: usize, rounds: &[Vec<usize>]) -> (Vec<usize>, 
     (a_left, b_left)
 }
 
-/// Pairs the n-th occurrences of each print on both sides. Keeps the longest run of pairs that
-/// ascends on both sides.
+/// Pairs the n-th occurrence of each print in `a` with its n-th occurrence in `b`. Keeps the
+/// longest run of pairs whose positions ascend in both.
 fn by_occurrence(a: &[Print], b: &[Print]) -> (Vec<usize>, Vec<usize>) {
     let mut positions: HashMap<Print, VecDeque<usize>> = HashMap::new();
     for (at, print) in a.iter().enumerate() {
@@ -163,9 +166,10 @@ fn by_occurrence(a: &[Print], b: &[Print]) -> (Vec<usize>, Vec<usize>) {
     (a_left, b_left)
 }
 
-/// Marks the pairs of a longest run with ascending first numbers.
+/// Marks the pairs of a longest run in which the first numbers of the pairs ascend.
 fn longest_ascent(pairs: &[(usize, usize)]) -> Vec<bool> {
-    // `ends[n]`: the pair with the lowest first number that ends a run of n + 1 pairs.
+    // `ends[n]` is the pair with the lowest first number among all pairs that end a run of n + 1
+    // pairs.
     let mut ends: Vec<usize> = Vec::new();
     let mut before: Vec<Option<usize>> = Vec::with_capacity(pairs.len());
     for (at, pair) in pairs.iter().enumerate() {
@@ -209,7 +213,7 @@ mod tests {
         assert_eq!((a.len(), b.len()), (1, 1));
     }
 
-    /// Returns the length of the longest common subsequence, by the textbook algorithm.
+    /// Returns the length of the longest common subsequence, computed by the textbook algorithm.
     fn common(a: &[Print], b: &[Print]) -> usize {
         let mut row = vec![0; b.len() + 1];
         for x in a {

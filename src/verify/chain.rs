@@ -1,5 +1,5 @@
-//! Checks one object's events across all files, by id: duplicates, late events, reused ids, forks,
-//! and gaps in the chain.
+//! Checks one object's events across all files, by id. Finds duplicates, late events, reused ids,
+//! forks, and gaps in the chain.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(super) struct Gap {
     pub(super) place: Place,
 }
 
-/// Finds ids that are used for events of two objects.
+/// Finds ids that are used for events of two different objects.
 pub(super) fn ids_of_two_objects(sent: &[Sent], dead: &[Dead], names: &[Arc<str>], findings: &mut Findings) {
     let sent = sent.iter().map(|sent| (sent.id, sent.object, sent.place));
     let mut ids: Vec<_> = sent.chain(dead.iter().map(|dead| (dead.id, dead.object, dead.place))).collect();
@@ -27,7 +27,8 @@ pub(super) fn ids_of_two_objects(sent: &[Sent], dead: &[Dead], names: &[Arc<str>
     }
 }
 
-/// Judges the sends of one object, sorted by id. Returns the gaps, one per missing id.
+/// Judges the sends of one object, which are sorted by id. Returns the gaps, one for each missing
+/// id.
 pub(super) fn judge(
     name: &str,
     sent: &[Sent],
@@ -42,7 +43,7 @@ pub(super) fn judge(
     }
     totals.objects += 1;
     let is_dead = |id: u64| dead.binary_search_by_key(&id, |dead| dead.id).is_ok();
-    // Delivered ids below the current one, ascending.
+    // Delivered ids below the id under judgement, ascending.
     let mut delivered: Vec<u64> = Vec::new();
     for sends in sent.chunk_by(|a, b| a.id == b.id) {
         one_id(name, sends, dead, totals, findings);
@@ -54,12 +55,12 @@ pub(super) fn judge(
             if prev != 0 && delivered.binary_search(&prev).is_err() && !is_dead(prev) {
                 gaps.push(Gap { id, prev, place });
             }
-            // An event delivered between prev and id is on another branch, unless it was given up
-            // as a dead letter.
+            // If an event was delivered between `prev` and `id`, the chain has two branches. An
+            // event that became a dead letter is an exception.
             let beside = &delivered[delivered.partition_point(|earlier| *earlier <= prev)..];
             let Some(other) = beside.iter().find(|other| !is_dead(**other)) else { continue };
-            // A forgotten object begins a new chain. An event with two different `prev` is a fork
-            // in any case.
+            // A forgotten object begins a new chain. But an event that came with two different
+            // `prev` is always a fork.
             if prev == 0 && has_one_prev && !never_forgotten {
                 totals.anew += 1;
             } else {
@@ -70,13 +71,14 @@ pub(super) fn judge(
         }
         delivered.push(id);
     }
-    // Several events may name the same missing one.
+    // Several events may name the same missing event. It counts once.
     gaps.sort_unstable_by_key(|gap| (gap.prev, gap.id));
     gaps.dedup_by_key(|gap| gap.prev);
     gaps
 }
 
-/// Checks that all sends of one id have the same event, and that at least one of them came in time.
+/// Checks that all sends of one id have the same event. Also checks that at least one of these
+/// sends came in time.
 fn one_id(name: &str, sends: &[Sent], dead: &[Dead], totals: &mut Totals, findings: &mut Findings) {
     let id = sends[0].id;
     let mut prints: Vec<_> = sends.iter().map(|sent| (sent.print, sent.place)).collect();

@@ -1,21 +1,22 @@
-//! Judges the outputs of any number of workers and, if available, compares them with the input.
+//! Judges the outputs of any number of workers. If the input is available, compares them with it.
 //!
-//! Outputs are lines with one envelope each. Two views of them are judged:
+//! An output consists of lines with one envelope each. The outputs are judged in two ways:
 //!
 //! - *within one file*, in the order of its lines, as a receiver of that file alone sees them. The
-//!   ids of an object grow; an event that comes again is a duplicate, which the receiver's rule
-//!   drops. A late id is a duplicate only if its event came in time elsewhere, in this file or in
-//!   another one. Otherwise the receiver has lost the event, and the event counts as reordered.
+//!   ids of an object grow. An event that comes again is a duplicate, which the receiver's rule
+//!   drops. An event with a late id is a duplicate only if the event came in time elsewhere, in
+//!   this file or in another one. Otherwise the receiver has lost the event, and the event counts
+//!   as reordered.
 //! - *across all files*, by id. The events of an object form one chain that starts at 0, in which
 //!   `prev` is the id of the event before. If an object was forgotten, its chain begins anew with
 //!   `prev` 0. New chains are counted; they are faults only if the caller declares that no object
 //!   was forgotten.
 //!
 //! With the input, the chain of each object must also equal the input's lines of that object, one
-//! by one, byte for byte. Real input repeats itself, so sequences are compared, not sets. A dead
-//! letter excuses the absence of its event.
+//! by one, byte for byte. Real input has equal events, so sequences are compared, not sets. If an
+//! event is a dead letter, it may be absent from the outputs.
 //!
-//! Payloads are not stored: an event costs about 50 bytes, so millions of events fit.
+//! Payloads are not stored: an event costs about 50 bytes, so millions of events fit into memory.
 
 mod align;
 mod chain;
@@ -56,7 +57,7 @@ pub enum DeadLineError {
 
 #[derive(Deserialize)]
 struct DeadLine<'a> {
-    /// `null` if another program added the entry.
+    /// The id; `null` if another program added the entry.
     id: Option<u64>,
     #[serde(borrow)]
     object: Cow<'a, str>,
@@ -68,14 +69,13 @@ struct DeadLine<'a> {
     event_hex: Option<Cow<'a, str>>,
 }
 
-/// Collects outputs, dead letters and the input, in any order, and judges them in
-/// [`Judge::finish`].
+/// Collects outputs, dead letters and the input, in any order. [`Judge::finish`] judges them.
 #[derive(Debug, Default)]
 pub struct Judge {
     files: Vec<String>,
     objects: HashMap<Arc<str>, u32>,
     names: Vec<Arc<str>>,
-    /// Highest id so far of an object in one file.
+    /// Highest id of each object so far, in each file.
     highest: HashMap<(FileId, u32), u64>,
     sent: Vec<Sent>,
     dead: Vec<Dead>,
@@ -91,16 +91,17 @@ impl Judge {
         Self::default()
     }
 
-    /// Adds a file whose lines follow. The name is only shown.
+    /// Adds a file. Its lines are added later. The name is only used in reports.
     pub fn file(&mut self, name: impl Into<String>) -> FileId {
         self.files.push(name.into());
         FileId(u32::try_from(self.files.len() - 1).unwrap_or(u32::MAX))
     }
 
     /// Adds one line of an output, without its line break. Returns whether the line is an envelope.
-    /// Lines of one file come in their order; `line` counts from 1. `ended` is false for a last
-    /// line without a line break: a worker died while writing it. If such a line is not a whole
-    /// envelope, it is reported as torn and is not a fault. Empty lines are skipped.
+    /// The lines of one file must be added in their order. `line` is the number of the line,
+    /// counted from 1. `ended` is false for a last line without a line break, which a worker leaves
+    /// if it dies while writing. If such a line is not a whole envelope, it is reported as torn and
+    /// is not a fault. Empty lines are skipped.
     pub fn output(&mut self, file: FileId, line: u64, text: &[u8], ended: bool) -> bool {
         let place = place(file, line);
         if text.trim_ascii().is_empty() {
@@ -113,27 +114,29 @@ impl Judge {
                 return false;
             }
             Err(error) => {
-                // The error has its own line number; the file's line is printed beside it.
+                // The error names line 1, because each line is parsed alone. The number of the line
+                // in the file is printed beside it.
                 self.findings.add(Kind::Malformed, place, || error.to_string().replace(" at line 1 ", " at "));
                 return false;
             }
         };
         let object = self.object(&object);
         let highest = self.highest.entry((file, object)).or_default();
-        // The receiver's own rule decides: if it drops the event as a duplicate, the event did not
-        // come in time in this file.
+        // The receiver's own rule decides this. If the rule drops the event as a duplicate, the
+        // event did not come in time in this file.
         let in_time = consume::judge(*highest, id, prev) != Ok(Verdict::Duplicate);
         *highest = id.max(*highest);
         self.sent.push(Sent { id, prev, print: print(event.get().as_bytes()), object, place, in_time });
         true
     }
 
-    /// Adds one line of `seriatim dead list --json`: its event may be absent from the outputs. A
-    /// letter with the id `null`, which another program has added, excuses no absence.
+    /// Adds one line of `seriatim dead list --json`. The event of this dead letter may be absent
+    /// from the outputs. If the dead letter has the id `null`, because another program has added
+    /// it, it is ignored.
     ///
     /// # Errors
     ///
-    /// The line is not a dead letter. The judge ignores it.
+    /// The line is not a dead letter. Such a line is ignored.
     pub fn dead(&mut self, file: FileId, line: u64, text: &[u8]) -> Result<(), DeadLineError> {
         let dead: DeadLine<'_> = serde_json::from_slice(text).map_err(DeadLineError::NotDead)?;
         let print = match (dead.event, &dead.event_text, &dead.event_hex) {
@@ -149,18 +152,19 @@ impl Judge {
         Ok(())
     }
 
-    /// Declares that no object was ever forgotten. An event with `prev` 0 after others of its
-    /// object is then a fork, not a new chain.
+    /// Declares that no object was ever forgotten. After this, an event with `prev` 0 that comes
+    /// after other events of its object is a fork, not the begin of a new chain.
     pub fn never_forgotten(&mut self) {
         self.never_forgotten = true;
     }
 
-    /// Compares the outputs with an input, even if the input turns out to be empty.
+    /// Declares that the outputs are to be compared with an input, even if this input is empty.
     pub fn against_input(&mut self) {
         self.expected.get_or_insert_default();
     }
 
-    /// Adds one event of the input. Events of one object come in the order of their emits.
+    /// Adds one event of the input. The events of one object must be added in the order of their
+    /// emits.
     pub fn expect(&mut self, file: FileId, line: u64, object: &str, event: &[u8]) {
         let object = self.object(object);
         let expected = Expected { print: print(event), object, place: place(file, line) };
@@ -171,7 +175,7 @@ impl Judge {
     pub fn finish(mut self) -> Report {
         let objects = self.names.len();
         self.sent.sort_unstable_by_key(|sent| (sent.object, sent.id, sent.place));
-        // If a dead letter is listed twice, the first one counts.
+        // If the dead letters list the same event twice, the first entry counts.
         self.dead.sort_unstable_by_key(|dead| (dead.object, dead.id, dead.place));
         self.dead.dedup_by_key(|dead| (dead.object, dead.id));
         let mut expected = self.expected.take();
@@ -190,8 +194,8 @@ impl Judge {
                 let expected = run(expected, object, |expected| expected.object);
                 lost = align::judge(name, sent, dead, expected, &self.files, &mut self.findings);
             }
-            // A missing event is found twice: in the chain, as a missing `prev`, and in the
-            // comparison with the input. It counts once.
+            // A missing event is found twice: by its `prev` in the chain, and in the comparison
+            // with the input. It counts once.
             for gap in missing.into_iter().skip(lost) {
                 self.findings.add(Kind::Lost, gap.place, || {
                     format!("{name}: id {} follows id {}, which is in no output", gap.id, gap.prev)
@@ -213,14 +217,14 @@ impl Judge {
     }
 }
 
-/// Returns the part of a slice, sorted by object, that belongs to one object.
+/// Returns the part of a slice that belongs to one object. The slice is sorted by object.
 fn run<T>(sorted: &[T], object: u32, of: impl Fn(&T) -> u32) -> &[T] {
     let from = sorted.partition_point(|item| of(item) < object);
     let to = from + sorted[from..].partition_point(|item| of(item) == object);
     &sorted[from..to]
 }
 
-/// Returns the bytes of a text of hex digit pairs; none if invalid.
+/// Returns the bytes of a text that consists of pairs of hex digits; none if the text is invalid.
 fn unhex(text: &str) -> Option<Vec<u8>> {
     let digit = |digit: &u8| char::from(*digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let pairs = text.as_bytes().chunks(2);

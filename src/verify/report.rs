@@ -1,4 +1,4 @@
-//! The report on outputs: counts, and the first examples of each kind of fault.
+//! The report on outputs: counts, and the first few examples of each kind of fault.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::seen::Place;
 
-/// Maximum number of examples of each kind.
+/// Maximum number of examples that are kept for each kind of fault.
 const EXAMPLES_MAX: usize = 5;
 
 /// Counts that are not faults.
@@ -23,21 +23,23 @@ pub(super) struct Totals {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Kind {
-    /// An event that is in no output, although it is in the input, or is the `prev` of a later
-    /// event.
+    /// An event that is in no output, although it is in the input, or although a later event has it
+    /// as `prev`.
     Lost,
-    /// An event that came after a later one of its object, or whose id is out of the input's order.
+    /// An event that came after a later event of its object, or whose id is out of the input's
+    /// order.
     Reordered,
-    /// A second event after the same `prev`, unless this `prev` is 0: the object's chain has two
+    /// A second event with the same `prev`, unless this `prev` is 0. The object's chain has two
     /// branches.
     Forked,
-    /// An id with two different events.
+    /// An id under which two different events came.
     IdReused,
     /// An event that is not in the input.
     Unexpected,
     /// A line that is not an envelope.
     Malformed,
-    /// An incomplete last line. Not a fault: the event was never counted as delivered.
+    /// An incomplete last line. It is not a fault, because its event was never counted as
+    /// delivered.
     Torn,
 }
 
@@ -80,7 +82,7 @@ pub struct Example {
     pub what: String,
 }
 
-/// The verdict over a set of outputs.
+/// The result of the judgement on a set of outputs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
@@ -88,10 +90,12 @@ pub struct Report {
     pub events: u64,
     /// Objects with at least one event in the outputs.
     pub objects: u64,
-    /// Sends beyond the first of each event. Resends are allowed: the receiver's rule drops them.
+    /// Number of sends of events, without the first send of each event. Repeated sends are allowed,
+    /// because the receiver's rule drops them.
     pub duplicates: u64,
-    /// Number of times that an object's chain began anew, with `prev` 0. A new chain follows after
-    /// the object was forgotten. If no object was forgotten, a new chain is a fault.
+    /// Number of times that an object's chain began anew, with `prev` 0, because the object was
+    /// forgotten. If the caller has declared that no object was forgotten, such a chain counts as
+    /// forked instead.
     pub anew: u64,
     /// Number of dead letters.
     pub dead: u64,
@@ -109,12 +113,12 @@ pub struct Report {
     pub malformed: u64,
     /// See [`Kind::Torn`].
     pub torn: u64,
-    /// The first few faults of each kind.
+    /// The first few examples of each kind of fault.
     pub examples: Vec<Example>,
 }
 
 impl Report {
-    /// Returns the number of faults of a kind.
+    /// Returns the number of findings of this kind.
     pub fn count(&self, kind: Kind) -> u64 {
         match kind {
             Kind::Lost => self.lost,
@@ -127,8 +131,8 @@ impl Report {
         }
     }
 
-    /// Returns whether there is no fault. Duplicates, new chains and a torn last line are not
-    /// faults.
+    /// Returns whether the outputs have no fault. Duplicates, new chains and a torn last line are
+    /// not faults.
     pub fn is_clean(&self) -> bool {
         Kind::ALL.into_iter().filter(|kind| kind.breaks()).all(|kind| self.count(kind) == 0)
     }

@@ -1,4 +1,4 @@
-//! The stored data of the judged lines.
+//! The data that is stored of each judged line.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hasher as _};
@@ -7,18 +7,18 @@ use std::hash::{DefaultHasher, Hasher as _};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub(super) u32);
 
-/// The place of a line: a file and a line number, counted from 1.
+/// The place of a line: its file, and its number in the file, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub(super) file: FileId,
     pub(super) line: u32,
 }
 
-/// A hash of an event, stored instead of its bytes. With 128 bits, two different events do not
-/// collide by accident.
+/// A hash of an event, which is stored instead of the event. It has 128 bits, so two different
+/// events do not get the same hash by accident.
 pub(super) type Print = [u64; 2];
 
-/// One send of one event: one line of an output.
+/// One send of one event, which is one line of an output.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
     pub(super) id: u64,
@@ -26,7 +26,7 @@ pub(super) struct Sent {
     pub(super) print: Print,
     pub(super) object: u32,
     pub(super) place: Place,
-    /// Whether the id was above the ids of this object on all earlier lines of the same file.
+    /// Whether the id is higher than all ids of this object on earlier lines of the same file.
     pub(super) in_time: bool,
 }
 
@@ -51,8 +51,8 @@ pub(super) fn place(file: FileId, line: u64) -> Place {
     Place { file, line: u32::try_from(line).unwrap_or(u32::MAX) }
 }
 
-/// Returns the hash of an event. An event has the same hash as emitted and in an output, although
-/// an output has spaces in place of its line breaks.
+/// Returns the hash of an event. In an output, line breaks of an event are replaced by spaces. The
+/// hash of an event is the same with line breaks and with spaces.
 pub(super) fn print(event: &[u8]) -> Print {
     let event = event.trim_ascii();
     let one_line: Cow<'_, [u8]> = if event.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {

@@ -1,4 +1,5 @@
-//! The call of the script `adopt`: a process takes over the objects of names without a lease.
+//! The call of the script `adopt`: a process takes over the objects of worker names without a
+//! lease.
 
 use std::time::Duration;
 
@@ -9,41 +10,48 @@ use super::lua::ADOPT;
 use super::reply::{Reply, millis};
 use crate::keys::Keys;
 
-/// The settings with which a process looks at other names.
+/// The settings with which a process looks at the worker names of other processes.
 #[derive(Debug, Clone, Copy)]
 pub struct Sweep<'a> {
-    /// The name of the calling process; the script skips it.
+    /// The worker name of the calling process. The script skips this name.
     pub own: &'a str,
-    /// The number of deaths with one event in hand after which the event is held for an operator.
+    /// The number of processes that may die with the same event in hand. After that many deaths the
+    /// event is held for an operator. 0: no limit.
     pub crashes_max: u32,
-    /// The time between two looks at a name with a lease, by any process.
+    /// The time between two looks at the same watched name, by any process. A watched name has a
+    /// lease, or something in its slots.
     pub look: Duration,
-    /// The time after which a name that has no lease and nothing in its slots is removed.
+    /// The time from the last sign of life of a departed name until the name is removed. A departed
+    /// name has no lease, and nothing in its slots.
     pub forget: Duration,
     /// The time since the previous sweep of this process, by its own clock; `None` before the first
     /// sweep.
     pub since: Option<Duration>,
     /// The time within which a process with these settings notices that its lease has ended. After
-    /// a step of the clock, takeovers are paused for this time plus 2 s, but at least 5 s.
+    /// Redis' clock has stepped ahead, no name is taken over for this time plus 2 s, but at least
+    /// for 5 s.
     pub notice: Duration,
 }
 
 /// The result of one call of `adopt`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Adopted {
-    /// Whether another call is needed: watched names are still due, or times must still be moved.
+    /// Whether another call is needed: watched names are still due for a look, or times must still
+    /// be moved back.
     pub more: bool,
     /// The number of held objects whose due time was moved back, because Redis' clock has stepped
     /// back.
     pub moved: u64,
-    /// Whether living processes may have lost their leases: Redis' clock stepped ahead just now, or
-    /// Redis could not be reached. Then the call takes nothing over.
+    /// Whether live processes may have lost their leases, because Redis' clock has just stepped
+    /// ahead, or Redis could not be reached. If so, the call takes nothing over.
     pub is_ahead: bool,
-    /// Whether a mark is due: `mark` would change something.
+    /// Whether a call of the script `mark` would change something.
     pub mark: bool,
-    /// The number of objects that are now held, due at once.
+    /// The number of objects that are now held. They are due at once, or wait for an operator if
+    /// their event has killed too many workers.
     pub held: u64,
-    /// The number of strays: names in slots that did not own them. Each is a marker again.
+    /// The number of strays: object names in the lists of slots that did not own the objects. Each
+    /// of these names is a marker again.
     pub strays: u64,
     /// The worker names from which objects or strays were taken.
     pub names: Vec<String>,

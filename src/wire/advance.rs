@@ -15,8 +15,8 @@ use super::values::{HeldId, Reason, Tag};
 use crate::escape;
 use crate::keys::Keys;
 
-/// The source that the script tries first for the next claim. Due held objects and markers take
-/// turns.
+/// The source that the script tries first for the next claim. The two sources, due held objects and
+/// markers, take turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClaimFirst {
     /// Due held objects.
@@ -65,14 +65,15 @@ pub enum BatchResult {
     Hold {
         /// The tag of the rest.
         rest: Tag,
-        /// The time until the object is due; `None`: until an operator releases it.
+        /// The time until the object is due; `None`: the object is held until an operator releases
+        /// it.
         delay: Option<Duration>,
-        /// The reason.
+        /// The reason for the hold.
         reason: Reason,
     },
     /// The first undelivered event becomes a dead letter.
     Reject {
-        /// The tag of the events after it; `None` if it was the last one.
+        /// The tag of the events after the dead letter; `None` if the batch has no event after it.
         next: Option<Tag>,
         /// The id of the dead letter's event.
         id: u64,
@@ -83,7 +84,8 @@ pub enum BatchResult {
     },
     /// The first undelivered event is completed with errors.
     Complete {
-        /// The tag of the events after it; `None` if it was the last one.
+        /// The tag of the events after the completed event; `None` if the batch has no event after
+        /// it.
         next: Option<Tag>,
         /// The id of the completed event.
         id: u64,
@@ -95,7 +97,8 @@ pub enum BatchResult {
 }
 
 impl BatchResult {
-    /// Returns the word of the result. lua/advance/results.lua lists the fields of each word.
+    /// Returns the word that names the result in a call. lua/advance/results.lua lists the fields
+    /// of each word.
     fn word(&self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -117,7 +120,7 @@ impl BatchResult {
         matches!(self, Self::Yield | Self::Hold { .. })
     }
 
-    /// Returns the tag of the rest that stays in flight in the slot.
+    /// Returns the tag of the rest that stays in flight in the slot; `None` if no rest stays.
     pub fn in_hand(&self) -> Option<Tag> {
         match self {
             Self::Part { next } => Some(*next),
@@ -126,7 +129,8 @@ impl BatchResult {
         }
     }
 
-    /// Returns the id of the event that is finalized without delivery.
+    /// Returns the id of the event that is finalized without delivery; `None` if there is no such
+    /// event.
     pub fn buried(&self) -> Option<u64> {
         match self {
             Self::Reject { id, .. } | Self::Complete { id, .. } => Some(*id),
@@ -173,18 +177,19 @@ pub struct Bounds {
     pub markers: usize,
     /// The time for which an object's last id is kept after its release; `None`: for ever.
     pub forget_after: Option<Duration>,
-    /// The number of suspects that the process may still take.
+    /// The number of suspects that the process may still take. A suspect is a batch that may kill
+    /// its worker.
     pub suspects: Suspects,
 }
 
 impl Advance {
-    /// Returns a call without slots, for a caller that has seen no id.
+    /// Returns a call that names no slots yet, for a caller that has seen no event id.
     pub fn new(keys: &Keys, name: &str, token: &str, bounds: Bounds, from: ClaimFirst) -> Self {
         Self::beyond(keys, name, token, bounds, from, 0)
     }
 
-    /// Returns a call without slots, for a caller that has seen ids up to `highest`. New ids are
-    /// above `highest`.
+    /// Returns a call that names no slots yet. `highest` is the highest event id that the caller
+    /// has seen. All ids that the call gives are above it.
     pub fn beyond(keys: &Keys, name: &str, token: &str, bounds: Bounds, from: ClaimFirst, highest: u64) -> Self {
         let mut cmd = ADVANCE.with_key(&keys.worker_lease(name));
         cmd.arg(keys.prefix()).arg(name).arg(token).arg(bounds.batch).arg(bounds.batch_bytes).arg(bounds.reply_bytes);
@@ -194,7 +199,8 @@ impl Advance {
         Self { cmd, logs: false }
     }
 
-    /// Makes the call log the events that it finalizes. Must come before the first slot is added.
+    /// Makes the call write the events that it finalizes to the event log. Must be called before
+    /// the first slot is added.
     pub fn log(&mut self, log: EventLog) {
         let keep_for = log.keep_for.map_or(0, millis);
         self.cmd.arg("log").arg(log.keep).arg(keep_for);
@@ -206,13 +212,14 @@ impl Advance {
         self.cmd.arg(slot).arg("free");
     }
 
-    /// Adds a busy slot into whose list a pop may have moved a name.
+    /// Adds a busy slot. A pop may have moved an object's name into the slot's list, and the script
+    /// moves such a name back to the markers.
     pub fn look(&mut self, slot: usize) {
         self.cmd.arg(slot).arg("look");
     }
 
-    /// Marks the slot that is added next: its result may end the event whose handler progress is
-    /// stored.
+    /// Marks the slot whose result is added next. This result may end the event whose handler
+    /// progress is stored.
     pub fn handled(&mut self, slot: usize) {
         self.cmd.arg(slot).arg("handled");
     }
@@ -222,8 +229,8 @@ impl Advance {
         self.report_taken(slot, report, Duration::ZERO);
     }
 
-    /// Adds a slot with the result of its batch, and the time since the slot took the batch, for
-    /// the log.
+    /// Adds a slot with the result of its batch. `ago` is the time since the slot took the batch;
+    /// only the event log uses it.
     pub fn report_taken(&mut self, slot: usize, report: &Report, ago: Duration) {
         let cmd = &mut self.cmd;
         cmd.arg(slot).arg(report.then.word()).arg(&report.object[..]).arg(report.tag.to_string());
@@ -255,22 +262,24 @@ impl Advance {
     }
 }
 
-/// The reply to a call.
+/// The reply to a call of `advance`.
 #[derive(Debug)]
 pub enum Advanced {
     /// The script has run.
     Ok {
-        /// The time until the next held object is due; `None` if no held object has a due time.
+        /// The time until the next held object is due or the next rule ends, whichever is sooner;
+        /// `None` if neither has a known time.
         next_due: Option<Duration>,
-        /// Whether more objects can be claimed at once.
+        /// Whether another call can claim or wake more objects now.
         more: bool,
         /// The source to try first in the next call.
         from: ClaimFirst,
-        /// The slots with a batch. Every other slot of the call is free.
+        /// The batches of the slots that have one now. Every other slot that the call named is
+        /// free.
         batches: Vec<BatchReply>,
-        /// Pairs of an escaped name and an error. These objects are held because a key of theirs
-        /// has a wrong type, or their names were dropped because they may belong to another
-        /// namespace.
+        /// Pairs of an escaped name and an error. Either one of the object's keys has a wrong type,
+        /// and the object is held. Or the name may belong to another namespace, and its marker was
+        /// dropped.
         quarantined: Vec<(String, String)>,
     },
     /// The lease is gone, and no other process has attached since.
@@ -303,7 +312,7 @@ impl fmt::Debug for BatchReply {
     }
 }
 
-/// Calls the script.
+/// Calls the script `advance`.
 ///
 /// Cancellation: a call that was sent may still run. It is safe to send the same call again.
 pub async fn advance(conn: &mut impl ConnectionLike, call: &Advance) -> Result<Advanced, ScriptError> {
@@ -314,8 +323,8 @@ pub async fn advance(conn: &mut impl ConnectionLike, call: &Advance) -> Result<A
 /// as soon as the pop ends, even if the pop failed. Returns both results; the outer error is an
 /// error of the connection.
 ///
-/// Does not load a script that the server does not know; the next call of [`advance`] loads it.
-/// Cancellation: both commands may still run.
+/// If the server does not know the script, the call fails. The next call of [`advance`] loads the
+/// script. Cancellation: both commands may still run.
 pub(crate) async fn pop_and_advance(
     conn: &mut impl ConnectionLike,
     pop: Cmd,

@@ -1,4 +1,4 @@
-//! The call of the script `attach`: a process takes its name.
+//! The call of the script `attach`: a process takes its worker name.
 
 use std::time::Duration;
 
@@ -13,48 +13,51 @@ use crate::keys::Keys;
 /// The arguments of `attach`.
 #[derive(Debug, Clone)]
 pub struct Attach<'a> {
-    /// The name of the process.
+    /// The worker name that the process takes.
     pub name: &'a str,
-    /// A fresh token.
+    /// A new token, which the fence compares from now on.
     pub token: &'a str,
-    /// The host, process id and start of the process, and the length of its lease.
+    /// The text that follows the token in the lease: host, process id and start time of the
+    /// process, and the length of the lease.
     pub holder: &'a str,
     /// The time for which the lease is valid without a renewal.
     pub lease: Duration,
     /// The number of slots that the process runs.
     pub slots: usize,
-    /// The lease to replace, exactly as read before; empty: replace none.
+    /// The value of the lease to replace, exactly as an earlier reply returned it; empty: replace
+    /// no lease.
     pub displace: &'a str,
     /// The token that this process had before its lease lapsed; empty if there was none.
     pub before: &'a str,
-    /// The number of deaths with one event in hand after which the event is held for an operator;
-    /// 0: no limit.
+    /// The number of processes that may die with the same event in hand. After that many deaths the
+    /// event is held for an operator. 0: no limit.
     pub crashes_max: u32,
-    /// The number of suspects that the process may take.
+    /// The number of suspects that the process may take. A suspect is a batch that may kill its
+    /// worker.
     pub suspects: Suspects,
 }
 
 /// The result of an attach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attached {
-    /// The process has the name.
+    /// The calling process now has the name.
     Attached {
-        /// The number of unfinished batches that its slots keep.
+        /// The number of unfinished batches that the process' slots keep.
         kept: u64,
-        /// The number of objects that are now held: their slot does not run any more, or their
-        /// event has killed too many workers.
+        /// The number of objects that are now held. The process does not run their slot, their
+        /// event has killed too many workers, or their batch is a suspect beyond the limit.
         held: u64,
     },
     /// Another process has the name.
     InUse {
         /// The lease of that process.
         lease: String,
-        /// The time until that lease ends without a renewal.
+        /// The time until that lease ends, if it is not renewed.
         left: Duration,
     },
 }
 
-/// Takes the name, if no other process has it.
+/// Takes the worker name, if no other process has it.
 pub async fn attach(conn: &mut impl ConnectionLike, keys: &Keys, args: &Attach<'_>) -> Result<Attached, ScriptError> {
     let mut cmd = ATTACH.with_key(&keys.worker_lease(args.name));
     cmd.arg(keys.prefix()).arg(args.name).arg(args.token).arg(args.holder).arg(millis(args.lease)).arg(args.slots);

@@ -1,4 +1,5 @@
-//! The call of the script `connect`, the first one on every new connection of a worker process.
+//! The call of the script `connect`. A worker process calls this script first on every new
+//! connection.
 
 use redis::aio::ConnectionLike;
 
@@ -13,7 +14,8 @@ use crate::keys::Keys;
 pub struct Seen {
     /// The highest id that the process has seen; 0: none.
     pub highest: u64,
-    /// The first id of a new namespace, if a user chose one; 0: ids begin at the server's time.
+    /// The first id of a new namespace, if a user has chosen one. 0: no id is chosen, and ids begin
+    /// at the server's time.
     pub first_id: u64,
     /// The limits of the event log; `None` if the process writes no log.
     pub event_log: Option<EventLog>,
@@ -22,9 +24,9 @@ pub struct Seen {
 /// The result of `connect`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connected {
-    /// Whether Redis may have lost writes, for example by a failover or a restart. The server's
-    /// replication id differs from the recorded id, or the id counter was absent, or below an id
-    /// that the process has seen.
+    /// Whether Redis may have lost writes, for example by a failover or a restart. There are three
+    /// signs: the server's replication id differs from the recorded id; the id counter was absent;
+    /// or the id counter was below an id that the process has seen.
     pub changed: bool,
     /// The present value of the id counter.
     pub counter: u64,

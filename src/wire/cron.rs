@@ -1,4 +1,5 @@
-//! The call of the script `cron`: it fires ticks of cron jobs, and returns the jobs that are due.
+//! The call of the script `cron`: it fires ticks of cron jobs, and returns the jobs that are due. A
+//! tick is one time of a job's schedule; to fire it means to queue the job's event.
 
 use std::time::Duration;
 
@@ -17,28 +18,30 @@ pub const JOBS_MAX: usize = 16;
 pub struct DueJob {
     /// The job's name.
     pub name: Vec<u8>,
-    /// Its id, which changes with every change of the job.
+    /// The job's id, which changes when the job is set differently or resumed.
     pub id: Vec<u8>,
-    /// The time of its last change, in ms since the epoch.
+    /// The time from which the job's intervals count, in ms since the epoch: the time at which the
+    /// schedule was set.
     pub since_ms: u64,
-    /// Its schedule, as JSON.
+    /// The job's schedule, as JSON.
     pub plan: Vec<u8>,
-    /// The size of its event.
+    /// The size of the job's event in bytes.
     pub event_bytes: usize,
-    /// Its ticks up to this time are handled, in ms since the epoch.
+    /// The time up to which the job's ticks are handled (fired or skipped), in ms since the epoch.
     pub handled_ms: u64,
 }
 
-/// The ticks of a job to fire.
+/// The ticks of one job that the call fires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticks {
-    /// The job, as the call before returned it.
+    /// The job, as the previous call returned it.
     pub job: DueJob,
-    /// The ticks up to this time are handled with this call.
+    /// The time up to which the job's ticks are handled after this call, in ms since the epoch.
     pub handled_ms: u64,
-    /// The next tick; `None` if there is none.
+    /// The time of the next tick, in ms since the epoch; `None` if there is no next tick.
     pub next_ms: Option<u64>,
-    /// How often the event is queued, up to 1,000; `None`: the job is postponed for a minute.
+    /// The number of times that the call queues the event, up to 1,000; `None`: the call only
+    /// postpones the job for a minute.
     pub events: Option<usize>,
 }
 
@@ -47,22 +50,23 @@ pub struct Ticks {
 pub struct Fired {
     /// The time of Redis in ms since the epoch.
     pub now_ms: u64,
-    /// The time until the next job is due; `None` if none will be.
+    /// The time until the next job is due; `None` if no job will be due.
     pub next_due: Option<Duration>,
     /// The number of jobs that have fired.
     pub jobs: u64,
     /// The number of events queued.
     pub events: u64,
-    /// The jobs that could not fire, each with the reason.
+    /// The names of the jobs that could not fire, each with the reason.
     pub wrong: Vec<(Vec<u8>, String)>,
     /// The jobs that are due now.
     pub due: Vec<DueJob>,
 }
 
-/// Fires these ticks (at most [`JOBS_MAX`]), and returns up to [`JOBS_MAX`] jobs that are due.
+/// Fires these ticks, of at most [`JOBS_MAX`] jobs, and returns up to [`JOBS_MAX`] jobs that are
+/// due.
 ///
-/// Cancellation: a call that was sent may still run. It is safe to repeat the call: ticks that are
-/// handled do not fire again.
+/// Cancellation: a call that was sent may still run. It is safe to repeat the call: a tick that is
+/// handled does not fire again.
 pub async fn cron(conn: &mut impl ConnectionLike, keys: &Keys, ticks: &[Ticks]) -> Result<Fired, ScriptError> {
     let mut cmd = CRON.with_key(&keys.events_cron_next());
     cmd.arg(keys.prefix()).arg(JOBS_MAX);

@@ -1,4 +1,4 @@
-//! The call of the script `detach`: a process gives its name back.
+//! The call of the script `detach`: a process gives its worker name back.
 
 use redis::aio::ConnectionLike;
 
@@ -12,10 +12,11 @@ use crate::keys::Keys;
 pub enum Detached {
     /// The process has given its name back.
     Detached {
-        /// The number of objects that its slots owned. They are held, due at once.
+        /// The number of objects that the process' slots owned. These objects are now held, due at
+        /// once.
         held: u64,
     },
-    /// There was no lease: it lapsed, or an earlier copy of this call has run.
+    /// There was no lease. Either the lease had lapsed, or an earlier copy of this call has run.
     Lapsed,
     /// Another process has the name: the lease or the registration has another token.
     Fenced {
@@ -24,7 +25,7 @@ pub enum Detached {
     },
 }
 
-/// Gives the name back.
+/// Gives the worker name back.
 pub async fn detach(conn: &mut impl ConnectionLike, keys: &Keys, name: &str, token: &str) -> Result<Detached, ScriptError> {
     let mut cmd = DETACH.with_key(&keys.worker_lease(name));
     cmd.arg(keys.prefix()).arg(name).arg(token);

@@ -1,4 +1,5 @@
-//! The call of the script `doctor`: whether the Redis user has the rights of a worker.
+//! The call of the script `doctor`: it checks whether the Redis user has the rights that a worker
+//! needs.
 
 use redis::aio::ConnectionLike;
 
@@ -7,7 +8,8 @@ use super::lua::DOCTOR;
 use super::reply::Reply;
 use crate::keys::Keys;
 
-/// Returns the first command that a worker needs and the user may not use; `None` if there is none.
+/// Returns the first command that a worker needs and that the Redis user may not use; `None` if the
+/// user may use all of them.
 pub async fn missing_right(conn: &mut impl ConnectionLike, keys: &Keys) -> Result<Option<String>, ScriptError> {
     let mut cmd = DOCTOR.with_key(&keys.meta());
     cmd.arg(keys.prefix());

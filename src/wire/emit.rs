@@ -1,5 +1,6 @@
-//! The call of the script `emit`: it queues the events of an object once per key, and within
-//! limits. Other scripts of producers also read their replies with the code of this module.
+//! The call of the script `emit`: it queues the events of an object, at most once per idempotency
+//! key, and within the limits of the queues. The call of `cancel` also reads its reply with the
+//! code of this module.
 
 use redis::{Cmd, ErrorKind, RedisError, ServerError, Value};
 
@@ -8,7 +9,8 @@ use super::lua::EMIT;
 use super::reply::Reply;
 use crate::keys::Keys;
 
-/// An emit by script.
+/// An emit that needs the script `emit`, because it has an idempotency key, or its object has
+/// limits.
 #[derive(Debug)]
 pub struct ScriptedEmit<'a> {
     /// The object.
@@ -19,14 +21,14 @@ pub struct ScriptedEmit<'a> {
     pub queued_max: Option<u64>,
     /// The most markers; `None`: any number.
     pub markers_max: Option<u64>,
-    /// The object's state.
+    /// The object's state, which is stored in `OBJ:data`.
     pub data: Option<&'a [u8]>,
-    /// Whether each event is an emit of its own. Then the script queues as many of the events as
-    /// fit. Only for an emit without data and without a key.
+    /// Whether each event counts as a separate emit. If so, the script queues as many of the events
+    /// as the limits allow. Valid only without data and without a key.
     pub parts: bool,
 }
 
-/// The result of an emit by script. All but `Emitted` and `Part` changed nothing.
+/// The result of a call of `emit`. Only `Emitted` and `Part` changed data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EmitReply {
     /// The events are queued. The number: all events that are now queued for the object.
@@ -34,9 +36,10 @@ pub enum EmitReply {
     /// The call has several emits, and the limit has room only for the first ones. The numbers:
     /// events that are now queued for the object, the limit, and events that this call has queued.
     Part(u64, u64, u64),
-    /// The emit with this key was done before.
+    /// The emit with this key was done before. The number: all events that are now queued for the
+    /// object.
     Repeated(u64),
-    /// The idempotency key of the object was used for other events or data.
+    /// The idempotency key was used before, for other events or data of this object.
     Differs,
     /// The object has too many queued events. The numbers: these events, and the limit.
     QueueFull(u64, u64),
@@ -48,9 +51,9 @@ pub enum EmitReply {
 }
 
 impl ScriptedEmit<'_> {
-    /// Begins the command. The events follow as arguments, the main event first. `with_text`: the
-    /// command has the text of the script. It then works on a server that does not know the script,
-    /// and loads it.
+    /// Begins the command. The caller appends the events as arguments, the main event first. With
+    /// `with_text`, the command has the text of the script. Then it also works on a server that
+    /// does not know the script, and loads the script there.
     pub fn begin(&self, keys: &Keys, with_text: bool) -> Cmd {
         let mut cmd = EMIT.begin(&keys.objects_with_events(), with_text);
         let (key, window_ms) = self.key.unwrap_or(("", 0));
@@ -72,8 +75,8 @@ impl EmitReply {
     /// Reads the reply.
     ///
     /// # Errors
-    /// The error that Redis returned instead of a reply. A refusal of the script begins with
-    /// `NOPERM` or `WRONGTYPE`.
+    /// The error that Redis returned instead of a reply. If the script refused the call, the error
+    /// begins with `NOPERM` or `WRONGTYPE`.
     pub fn read(value: &Value) -> Result<Self, RedisError> {
         read("emit", value, Self::Unknown, |word, reply| {
             Ok(match word {
@@ -91,8 +94,8 @@ impl EmitReply {
     }
 }
 
-/// Reads the reply to a script of producers. `unknown`: the result if the server does not know the
-/// script. `read`: reads the part of the reply after its first word.
+/// Reads the reply of a script for producers. `unknown` is the result if the server does not know
+/// the script. `read` gets the first word of the reply, and reads the part after it.
 pub(super) fn read<T>(
     script: &'static str,
     value: &Value,

@@ -8,11 +8,11 @@ use crate::connection::errors;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScriptError {
-    /// The connection failed, or Redis refused the call. The script may have run; it is safe to
-    /// call again.
+    /// The connection failed, or Redis refused the call. The script may have run. It is safe to
+    /// repeat the call.
     #[error(transparent)]
     Redis(#[from] RedisError),
-    /// The reply is invalid: it is of another version of the script, or of another program.
+    /// The reply is invalid: it comes from another version of the script, or from another program.
     #[error("unexpected reply of the script {script}: {what}")]
     Protocol {
         /// The script's name.
@@ -48,7 +48,7 @@ impl ScriptError {
         }
     }
 
-    /// Returns whether the error is a key of a wrong type.
+    /// Returns whether a key of a wrong type caused the error.
     pub fn is_wrong_type(&self) -> bool {
         matches!(self, Self::WrongType { .. }) || matches!(self, Self::Redis(error) if error.code() == Some("WRONGTYPE"))
     }

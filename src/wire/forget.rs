@@ -42,7 +42,7 @@ pub enum Forgot {
         /// The number of schedules.
         events: u64,
     },
-    /// Emits of the object's handlers were never pushed.
+    /// Handlers of the object have emitted events that were never pushed.
     Reserved {
         /// The key, without its namespace.
         key: String,

@@ -14,7 +14,7 @@ use crate::keys::Keys;
 /// A batch in flight in a slot.
 #[derive(Debug, Clone, Copy)]
 pub struct SlotBatch<'a> {
-    /// The name of the process.
+    /// The worker name of the process.
     pub name: &'a str,
     /// The token of the process.
     pub token: &'a str,
@@ -31,7 +31,7 @@ pub struct SlotBatch<'a> {
 pub struct Finished<'a> {
     /// The event's id.
     pub id: u64,
-    /// The field `handler:ID` or `once:SUBTASK`.
+    /// The name of the field in `OBJ:event.handled`: `handler:ID` or `once:SUBTASK`.
     pub field: &'a str,
     /// The field `emit:ID` with its value, if the handler has emitted.
     pub emits: Option<(&'a str, &'a [u8])>,
@@ -39,23 +39,24 @@ pub struct Finished<'a> {
     pub result: Option<(&'a str, &'a [u8])>,
 }
 
-/// The result of a call.
+/// The result of a call of `handled`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Handled {
-    /// The progress was written or read.
+    /// The handler progress was written or read.
     Kept {
-        /// If the call read progress: the id of the event whose progress is stored, or 0 if none
-        /// is.
+        /// The id of the event whose progress is stored; 0 if no progress is stored, or if the call
+        /// wrote progress.
         id: u64,
-        /// The finished handlers and subtasks of that event.
+        /// The finished handlers and subtasks of the event `id`.
         finished: BTreeSet<String>,
         /// The number of events that the finished handlers have emitted, and the number of bytes of
         /// these events and of their object names.
         emitted: (usize, usize),
-        /// The bytes of the stored results.
+        /// The number of bytes of the results that handlers have returned and that are stored.
         results: usize,
     },
-    /// An earlier event has emits that are not pushed yet.
+    /// The call wrote nothing: the stored progress belongs to an earlier event, whose emits are not
+    /// pushed yet.
     Unpushed {
         /// The id of the earlier event.
         id: String,
@@ -71,8 +72,8 @@ pub enum Handled {
     },
 }
 
-/// Writes the progress of an event; without `finished`, reads the stored progress. If the handler
-/// has emitted, Redis needs memory: at `maxmemory` the call fails and changes nothing.
+/// With `finished`, writes the progress of an event. Without `finished`, reads the stored progress.
+/// A write with emits needs memory in Redis: at `maxmemory` it fails and changes nothing.
 ///
 /// Cancellation: a call that was sent may still run. It is safe to repeat the call.
 pub async fn handled(
@@ -97,13 +98,13 @@ pub async fn handled(
             let mut results = 0usize;
             while reply.len() > 0 {
                 let (field, value) = (reply.lossy()?, reply.lossy()?);
-                // Another program may have written the hash. If its event id is invalid, the hash
-                // counts as empty.
+                // Another program may have written the hash. If the event id in the hash is
+                // invalid, the hash counts as empty.
                 match field.as_str() {
                     "id" => id = value.parse().unwrap_or(0),
                     _ if field.starts_with("emit:") => {
-                        // An unreadable value counts as one without events. The commit reports the
-                        // error.
+                        // An unreadable value counts as one event of 0 bytes. The commit reports
+                        // the error.
                         let (events, bytes) = value.split_once(' ').unwrap_or_default();
                         emitted.0 = emitted.0.saturating_add(events.parse().unwrap_or(1));
                         emitted.1 = emitted.1.saturating_add(bytes.parse().unwrap_or(0));

@@ -1,32 +1,32 @@
-//! The limit on the work that one call of `advance` causes. Redis runs nothing else during the
-//! call.
+//! The limit on the work that one call of `advance` causes. The limit is needed because Redis runs
+//! no other command during the call.
 
-/// The largest weight of all results of one call, in bytes.
+/// The most that the results of one call may weigh together, in bytes.
 const CALL_BYTES: usize = 2 << 20;
-/// The weight of any batch: about six commands.
+/// The basic weight of every batch, which costs about six commands.
 const BATCH_BYTES: usize = 4096;
 /// The weight of one command that takes or deletes an event.
 const EVENT_BYTES: usize = 512;
-/// The weight of one row of the event log: about two such commands.
+/// The weight of one row of the event log. A row costs about two commands like those of an event.
 const ROW_BYTES: usize = 1024;
-/// The added weight of a result that leaves a rest: about ten commands. They hold or keep the rest,
-/// record an error, or write a dead letter.
+/// The additional weight of a result that leaves a rest of the batch. Such a result costs about ten
+/// more commands, which hold or keep the rest, record an error, or write a dead letter.
 const REST_BYTES: usize = 8192;
-/// The weight of one emitted event: up to three commands. They read its queue's type, push the
-/// event, and add a marker.
+/// The weight of one emitted event. It costs up to three commands, which read the type of its
+/// queue, push the event, and add a marker.
 const EMIT_BYTES: usize = 2048;
-/// The weight of one finished handler or subtask. Its field is read with its name, which may be
-/// long, and deleted.
+/// The weight of one finished handler or subtask. The call reads and deletes its field, whose name
+/// may be long.
 const FINISHED_BYTES: usize = 512;
 
-/// The weight of one result, in bytes. Each command counts as a number of bytes that takes equally
-/// long.
+/// The weight of one result, in bytes. Each command counts as the number of bytes that would take
+/// Redis the same time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Load(usize);
 
 impl Load {
-    /// Returns the weight of a batch that leaves its slot. The script itself bounds the object's
-    /// next batch, which the same call may return.
+    /// Returns the weight of a batch that leaves its slot. The object's next batch, which the same
+    /// call may return, is not part of this weight: the script itself bounds that batch.
     pub fn of_batch(events: usize, bytes: usize) -> Self {
         Self(BATCH_BYTES.saturating_add(bytes).saturating_add(events.saturating_mul(EVENT_BYTES)))
     }
@@ -64,14 +64,14 @@ pub struct Room {
 }
 
 impl Room {
-    /// Returns the room of one call. No setting changes this room, because it depends only on
-    /// Redis. The limit of a reply, which has a setting, depends on the link.
+    /// Returns the room of one call. This room has no setting, because it depends only on Redis.
+    /// (The limit on the bytes of a reply has a setting, because it depends on the network link.)
     pub fn of_call() -> Self {
         Self { left: CALL_BYTES, is_empty: true }
     }
 
-    /// Takes the result if there is room, and returns whether there was. The first result always
-    /// fits: a result larger than the room goes alone.
+    /// Adds a result to the call if there is room for it. Returns whether there was room. The first
+    /// result always fits, so a result larger than the whole room is sent in a call alone.
     pub fn admits(&mut self, load: Load) -> bool {
         let fits = self.is_empty || load.0 <= self.left;
         if fits {

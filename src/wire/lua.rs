@@ -13,11 +13,14 @@ use redis::{ErrorKind, RedisError, ScriptInvocation, ServerErrorKind, Value};
 use crate::failpoints::around;
 use crate::keys;
 
-/// The script also runs at `maxmemory`, so that the backlog drains and operators can act.
+/// The first line of a script that also runs at `maxmemory`, so that the backlog drains and
+/// operators can act.
 const ALLOW_OOM: &str = "#!lua flags=allow-oom\n";
-/// The script needs memory. At `maxmemory` Redis refuses to run any part of it.
+/// The first line of a script that needs memory. At `maxmemory` Redis refuses to run any part of
+/// the script.
 const DENY_OOM: &str = "#!lua\n";
-/// The script only reads: Redis also runs it at `maxmemory` and on replicas.
+/// The first line of a script that only reads. Redis runs such a script at `maxmemory` and on
+/// replicas, too.
 const NO_WRITES: &str = "#!lua flags=no-writes\n";
 
 /// Returns the text of a file in `lua/`.
@@ -36,15 +39,15 @@ macro_rules! lua {
     };
 }
 
-/// A script of the manifest.
+/// A script, as the manifest lists it.
 struct Source {
     /// The users of the script: `emitter`, `worker`, `operator`, or `other`.
     group: &'static str,
-    /// The name of its file, without `.lua`.
+    /// The name of the script's file, without `.lua`.
     file: &'static str,
-    /// The names of its modules.
+    /// The names of the modules that the script has.
     modules: &'static [&'static str],
-    /// A function that returns the text of its file.
+    /// A function that returns the text of the script's file.
     text: fn() -> String,
 }
 
@@ -144,8 +147,8 @@ impl Script {
         Self { inner: redis::Script::new(&text), text }
     }
 
-    /// Begins a call of a producer. `with_text`: the call has the text of the script, so that it
-    /// also works on a server that does not know the script. Otherwise as
+    /// Begins a call of a producer. With `with_text`, the call has the text of the script, so it
+    /// also works on a server that does not know the script. Without `with_text`, this is
     /// [`with_key`](Self::with_key).
     pub(crate) fn begin(&self, key: &str, with_text: bool) -> Cmd {
         if !with_text {
@@ -156,7 +159,8 @@ impl Script {
         cmd
     }
 
-    /// Begins a call. Its one key tells a Redis cluster which node runs the call. Arguments follow.
+    /// Begins a call that names the script by its hash. The one key tells a Redis cluster which
+    /// node runs the call. The caller appends the arguments.
     pub(crate) fn with_key(&self, key: &str) -> Cmd {
         let mut cmd = redis::cmd("EVALSHA");
         cmd.arg(self.inner.get_hash()).arg(1).arg(key);
@@ -185,20 +189,22 @@ impl Script {
 }
 
 /// The first lines of every script. `P` is the prefix of all keys; `call` and `try` call Redis. `C`
-/// and `M` are only declared here. `C` becomes the state of the call, in `advance` alone. `M`
-/// becomes the table of modules, if the script has modules.
+/// and `M` are only declared here. Later `C` becomes the state of the call (only in `advance`), and
+/// `M` the table of modules (only in scripts with modules).
 const HEAD: &str = "local P, call, try = ARGV[1], redis.call, redis.pcall\nlocal C, M\n";
-/// The commands with which a worker process waits: for a marker, and for a wake by a schedule that
-/// is due sooner than the process expects. No script calls these commands.
+/// The commands with which a worker process waits. `BLMOVE` waits for a marker. `BZPOPMIN` waits
+/// for a wake, which tells that a schedule is due sooner than the process expects. No script calls
+/// these commands, so they are listed here.
 const POPS: [&str; 2] = ["BLMOVE", "BZPOPMIN"];
 
-/// Adds the commands that a text passes to `call` and `try`.
+/// Adds the Redis commands that a Lua text passes to `call` and `try`.
 fn add_commands(commands: &mut BTreeSet<String>, text: &str) {
     let calls = ["call('", "try('"].into_iter().flat_map(|call| text.split(call).skip(1));
     commands.extend(calls.map(|rest| rest.split('\'').next().unwrap_or_default().to_owned()));
 }
 
-/// Returns the commands that the users of these scripts need, separated by spaces.
+/// Returns the Redis commands that the users of the scripts in this group need, separated by
+/// spaces.
 fn rights(group: &str) -> String {
     let mut commands = BTreeSet::new();
     for source in SCRIPTS.iter().filter(|source| source.group == group) {
@@ -211,12 +217,12 @@ fn rights(group: &str) -> String {
     commands.into_iter().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the text of a script: the head, a table of the modules, and the script's file. A module
-/// is made at its first use.
+/// Returns the text of a script: the head, a table of the modules, and the script's file. A call of
+/// the script makes a module when it first uses the module.
 ///
-/// Lua makes all functions and tables of a script anew in each call, so a call pays for each of
-/// them. So the assembly replaces names by texts: `K.events` by the text of the key, `RIGHTS` by
-/// the commands that the script's users need, and the names of the lists of keys by these lists.
+/// Lua makes all functions and tables of a script anew in each call, which takes time. To need
+/// fewer tables, the assembly replaces names by texts: `K.events` by the text of the key, `RIGHTS`
+/// by the commands that the script's users need, and the names of the lists of keys by these lists.
 fn assemble(flags: &str, source: &Source) -> String {
     let mut made = String::new();
     if !source.modules.is_empty() {
@@ -235,7 +241,7 @@ fn assemble(flags: &str, source: &Source) -> String {
         text = text.replace(name, &table);
     }
     let mut keys: Vec<_> = keys::for_lua().collect();
-    // Longer names come first, because some names begin with another name.
+    // Longer names are replaced first, because some names begin with a shorter name.
     keys.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
     keys.iter().fold(text, |text, (name, spelling)| text.replace(&format!("K.{name}"), &format!("'{spelling}'")))
 }
@@ -251,7 +257,8 @@ mod tests {
         std::fs::read_to_string(lua.join(file)).expect("a file of the manifest")
     }
 
-    /// Returns every file of the manifest with its text: modules by name, scripts by file.
+    /// Returns the text of every file of the manifest. The key of a module is its name, the key of
+    /// a script is its file name.
     fn files() -> BTreeMap<String, String> {
         let modules = MODULES.iter().map(|(dir, name)| ((*name).to_owned(), read(&format!("{dir}{name}.lua"))));
         let scripts = SCRIPTS.iter().map(|source| source.file).map(|file| format!("{file}.lua"));
@@ -268,7 +275,7 @@ mod tests {
             .collect()
     }
 
-    /// Returns the fields that its `-- Uses:` lines list.
+    /// Returns the fields that the `-- Uses:` lines of a Lua text list.
     fn listed(text: &str) -> BTreeSet<String> {
         let lines = text.lines().filter_map(|line| line.strip_prefix("-- Uses: "));
         lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
@@ -306,7 +313,8 @@ mod tests {
         }
     }
 
-    /// Tests that a script has its modules and the modules that these use.
+    /// Tests that the manifest lists for each script the modules that the script uses, and the
+    /// modules that these modules use.
     #[test]
     fn every_script_has_the_modules_it_needs() {
         let files = files();
@@ -325,8 +333,8 @@ mod tests {
         }
     }
 
-    /// Tests for names that no file defines. Such a name would be a global, and Redis refuses
-    /// globals only when the script reaches them.
+    /// Tests that each name `K.NAME` in a Lua file is the name of a key. Any other name would stay
+    /// in the script as a global, and Redis refuses a global only when the script reaches it.
     #[test]
     fn every_key_that_is_used_is_there() {
         let keys: BTreeSet<_> = keys::for_lua().map(|(name, _)| name).collect();
@@ -340,7 +348,8 @@ mod tests {
         }
     }
 
-    /// Tests that command names are literals. Only literals get into the list of rights.
+    /// Tests that scripts pass the names of Redis commands to `call` and `try` as literals. Only
+    /// literals get into the list of rights that a script checks.
     #[test]
     fn every_command_of_a_script_that_asks_for_rights_is_a_literal() {
         let files = files();
@@ -359,8 +368,8 @@ mod tests {
         }
     }
 
-    /// Tests that each writing script checks its rights first. A command without a right would fail
-    /// in the middle of the script.
+    /// Tests that the rights that a script checks first cover all its commands. A command without a
+    /// right would fail in the middle of the script.
     #[test]
     fn rights_are_asked_for_every_command_of_a_script_that_writes() {
         let arguments = read("lib/rights.lua");
@@ -384,7 +393,8 @@ mod tests {
         assert!(needed.len() > 35, "{needed:?}");
         let asking: Vec<_> =
             SCRIPTS.iter().filter(|source| source.modules.contains(&"rights")).map(|source| source.group).collect();
-        // The first script of a connection, the doctor, and each script of operators that writes.
+        // These scripts check rights: the first script of a connection, the doctor, and each script
+        // of operators that writes.
         assert_eq!(
             asking,
             ["worker", "worker", "operator", "operator", "operator", "operator", "operator", "operator", "operator"]

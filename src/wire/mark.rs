@@ -1,4 +1,5 @@
-//! The call of the script `mark`: pushes a mark, from which the age of the oldest marker is known.
+//! The call of the script `mark`: it pushes a mark. Marks tell how long the oldest marker has
+//! waited.
 
 use redis::aio::ConnectionLike;
 
@@ -12,17 +13,17 @@ use crate::keys::Keys;
 pub enum Marked {
     /// A mark was pushed.
     Pushed,
-    /// A time was written; no mark was pushed, because no markers wait, or the clock has stepped
-    /// back.
+    /// The notes about marks in Redis were brought up to date, but no mark was pushed. For example,
+    /// no markers wait, or the clock has stepped back.
     Noted,
-    /// Nothing was due.
+    /// No mark was due. The call changed nothing.
     Kept,
 }
 
 /// Pushes a mark if one is due.
 ///
 /// # Errors
-/// [`ScriptError::Denied`] if the user may not push marks; nothing is changed then.
+/// [`ScriptError::Denied`] if the Redis user may not push marks. Then the call changes nothing.
 pub async fn mark(conn: &mut impl ConnectionLike, keys: &Keys) -> Result<Marked, ScriptError> {
     let mut cmd = MARK.with_key(&keys.event_marks());
     cmd.arg(keys.prefix());

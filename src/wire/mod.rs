@@ -1,17 +1,20 @@
 //! The Lua scripts and their typed calls. Only this module knows the arguments and replies of the
 //! scripts.
 //!
-//! A script is one atomic step of the protocol. If the reply of a call is lost, the call may be
-//! repeated. The text of a script is assembled once (lua/README.md). If the process dies during a
-//! call, the step has happened, or it has not. The header of each script describes both cases.
+//! A script is one atomic step of the protocol. If the reply to a call is lost, the caller may send
+//! the same call again. If the process dies during a call, Redis has run the whole step or nothing
+//! of it. The header of each script in `lua/` describes both cases. The text of each script is
+//! assembled once per process (lua/README.md).
 //!
 //! - `lua`: the text of every script
-//! - `emit`, `cancel`: the scripts of producers, which do not need the feature `worker`
+//! - `emit`, `cancel`: the calls of producers; these two modules do not need the feature `worker`
 //! - `advance`, `attach`, `renew`, `detach`, `adopt`, `promote`, `cron`, `connect`, `doctor`,
-//!   `handled`, `forget`, `mark`, `position`: one script each, with its arguments and its reply
+//!   `handled`, `forget`, `mark`, `position`: each of these modules has the call of one script,
+//!   with its arguments and its reply
 //! - [`operator`]: the scripts of operators, one file each
 //! - [`values`]: the values that Redis stores as one text, one file each
-//! - `suspects`: the number of suspects that a process may take
+//! - `suspects`: the number of suspects that a process may take (a suspect is a batch that may kill
+//!   its worker)
 //! - `load`: the limit on the work of one call of `advance`
 //! - `reply`, `error`: code that all calls share
 

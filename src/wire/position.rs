@@ -29,7 +29,8 @@ pub enum PositionStep<'a> {
 }
 
 /// Calls the script. [`PositionStep::Open`] returns the position and the state, both empty for a
-/// new projection. Returns `None` if another process has the lease.
+/// new projection. Every other step returns two empty values. Returns `None` if another process has
+/// the lease.
 ///
 /// It is safe to repeat the call with the same token.
 pub async fn position(

@@ -9,7 +9,7 @@ use super::lua::PROMOTE;
 use super::reply::Reply;
 use crate::keys::Keys;
 
-/// The most events of one call.
+/// The most events that one call promotes.
 pub const EVENTS_MAX: usize = 256;
 
 /// The result of one call of `promote`.
@@ -17,22 +17,25 @@ pub const EVENTS_MAX: usize = 256;
 pub struct Promoted {
     /// The number of events pushed.
     pub events: u64,
-    /// The time until the next schedule is due; zero if more are due now, `None` without schedules.
+    /// The time until the next schedule is due; zero if more schedules are due now, `None` if there
+    /// are no schedules.
     pub next_due: Option<Duration>,
     /// The number of markers after the call.
     pub markers: u64,
     /// The number of watched worker names: names with a lease, or with something in their slots.
     /// This is about the number of living processes.
     pub names: u64,
-    /// The time until the next cron job is due; `None` if none will be.
+    /// The time until the next cron job is due; `None` if no cron job will be due.
     pub next_cron: Option<Duration>,
     /// The number of schedules that could not be pushed.
     pub wrong_count: u64,
-    /// Up to 16 of these schedules: the member of `events.scheduled`, and the reason.
+    /// Up to 16 of the schedules that could not be pushed: the member of `events.scheduled`, and
+    /// the reason.
     pub wrong: Vec<(Vec<u8>, String)>,
 }
 
-/// Promotes up to `events_max` events (1 to [`EVENTS_MAX`]), and one more than fits into `bytes`.
+/// Promotes up to `events_max` events (1 to [`EVENTS_MAX`]). Stops after the event with which the
+/// events exceed `bytes`.
 ///
 /// Cancellation: a call that was sent may still run. It is safe to repeat the call.
 pub async fn promote(

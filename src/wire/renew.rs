@@ -1,4 +1,4 @@
-//! The call of the script `renew`: a process keeps its name.
+//! The call of the script `renew`: a process renews the lease of its worker name.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use crate::keys::Keys;
 pub enum Renewed {
     /// The lease is valid for its full length again.
     Renewed {
-        /// The number of strays: names in slots that did not own them. Each is a marker again.
+        /// The number of strays: object names in the lists of slots that did not own the objects.
+        /// Each of these names is a marker again.
         strays: u64,
     },
     /// The lease is gone, and no other process has attached since.
@@ -26,7 +27,7 @@ pub enum Renewed {
     },
 }
 
-/// Renews the lease.
+/// Renews the lease of the worker name.
 pub async fn renew(
     conn: &mut impl ConnectionLike,
     keys: &Keys,

@@ -13,7 +13,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// Returns the elements of a reply that is an array.
+    /// Returns a reader of the reply's elements. A reply that is no array is an error.
     pub(crate) fn of(script: &'static str, value: Value) -> Result<Self, ScriptError> {
         match value {
             Value::Array(values) => Ok(Self { script, values: values.into_iter() }),
@@ -21,7 +21,7 @@ impl Reply {
         }
     }
 
-    /// Returns an error about this reply.
+    /// Returns the error [`ScriptError::Protocol`] for this reply. `what` describes the mistake.
     pub(crate) fn wrong(&self, what: impl Into<String>) -> ScriptError {
         ScriptError::Protocol { script: self.script, what: what.into() }
     }
@@ -79,7 +79,7 @@ impl Reply {
     }
 }
 
-/// Returns a duration as scripts take it: whole milliseconds.
+/// Returns a duration in whole milliseconds, as scripts expect it.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -3,16 +3,18 @@
 use std::fmt;
 
 /// The number of suspects that a process may still take. A suspect is a batch whose first event has
-/// crashes, and may be the event that kills workers. A process has few suspects in hand at a time,
-/// so that a death counts against few healthy events.
+/// crashes, so this event may be the one that kills workers. If a process dies, each batch that it
+/// had in flight counts a crash. So a process has few suspects in hand at a time: then few healthy
+/// events collect crashes together with the event that kills.
 ///
 /// On the wire this is `MS[ CRASHES ROOM]…`, which `lua/lib/suspects.lua` reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suspects {
-    /// The number of crashes at which an event is held for an operator; 0: there are no suspects.
+    /// The number of crashes at which an event is no longer delivered, but held for an operator or
+    /// ended (`settles`). 0: there are no suspects.
     crashes_max: u32,
-    /// Whether the process settles events with `crashes_max` crashes without delivering them. Such
-    /// events are not suspects.
+    /// Whether the process itself ends events with `crashes_max` crashes, without delivering them.
+    /// Such events are not suspects.
     settles: bool,
     in_hand: u32,
     /// The smallest limit among the suspects in hand.
@@ -22,10 +24,11 @@ pub struct Suspects {
 
 /// The shortest wait of a suspect for which there is no room, in ms.
 const PUT_OFF_MS: u64 = 100;
-/// The most suspects in hand if one, two, or more crashes are left before the event is held.
+/// The most suspects in hand at a time if one of them is one crash, two crashes, or more crashes
+/// away from `crashes_max`.
 const LIMITS: [u32; 3] = [1, 4, 8];
-/// An event with this number of crashes is a suspect, even if more than two crashes are left before
-/// it is held.
+/// An event with this number of crashes is a suspect, even if it is more than two crashes away from
+/// `crashes_max`.
 const SUSPECT_FROM: u32 = 2;
 
 impl Default for Suspects {
@@ -38,13 +41,13 @@ impl Suspects {
     /// No limit: no batch is a suspect.
     pub const NONE: Self = Self { crashes_max: 0, settles: false, in_hand: 0, limit: u32::MAX, put_off_ms: PUT_OFF_MS };
 
-    /// Returns the room of a process with nothing in hand. `settles`: the process settles events
-    /// with `crashes_max` crashes without delivering them.
+    /// Returns the room of a process with nothing in hand. `settles`: whether the process itself
+    /// ends events with `crashes_max` crashes, without delivering them.
     pub fn of(crashes_max: u32, settles: bool) -> Self {
         Self { crashes_max, settles, ..Self::NONE }
     }
 
-    /// Takes the room of a batch in hand with this number of crashes.
+    /// Counts a batch in hand with this number of crashes. This leaves less room for suspects.
     pub fn has(&mut self, crashes: u32) {
         if let Some(limit) = self.limit_of(crashes) {
             self.in_hand += 1;
@@ -52,7 +55,7 @@ impl Suspects {
         }
     }
 
-    /// Returns the same limits without room, because another call under way uses the room.
+    /// Returns the same limits, but no room. Used if another call under way may take suspects.
     pub fn full(self) -> Self {
         Self { limit: 0, ..self }
     }
@@ -62,8 +65,8 @@ impl Suspects {
         Self { put_off_ms: ms, ..self }
     }
 
-    /// Returns the most suspects that may be in hand while one of them has this number of crashes;
-    /// `None` if a batch with this number of crashes is not a suspect.
+    /// Returns the most suspects that may be in hand as long as one of them has this number of
+    /// crashes; `None` if a batch with this number of crashes is not a suspect.
     fn limit_of(&self, crashes: u32) -> Option<u32> {
         let left = self.crashes_max.saturating_sub(crashes);
         match crashes {
@@ -80,7 +83,8 @@ impl fmt::Display for Suspects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.put_off_ms)?;
         let max = self.crashes_max;
-        // If `crashes_max` is 1, the first crash already holds the event.
+        // The minimum is for a `crashes_max` of 1, at which the first crash already holds the
+        // event.
         let mut from = [SUSPECT_FROM.min(max), max.saturating_sub(2), max.saturating_sub(1), max];
         from.sort_unstable();
         let mut before = 0;
@@ -110,7 +114,8 @@ mod tests {
     }
 
     /// Tests the limits for `crashes_max` 5: at most 8 in hand with two crashes, 4 with three, 1
-    /// with four. For other values, the limits count from the end.
+    /// with four. For other values of `crashes_max`, a limit depends on the number of crashes that
+    /// are left.
     #[test]
     fn the_fewer_crashes_are_left_the_fewer_are_in_hand() {
         assert_eq!(text(5, false, &[]), "100 2 8 3 4 4 1 5 1");

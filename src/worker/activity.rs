@@ -1,9 +1,9 @@
-//! The activity of the process, watched by a thread outside its runtime: whether the worker's loop
-//! turns, and which deliveries block their thread.
+//! The activity of the process, which a thread outside the worker's runtime watches: whether the
+//! worker's loop turns, and which deliveries block their thread.
 //!
-//! The loop and the deliveries only count; [`Watch`] compares the counts over time. The watch does
-//! not count time during which the whole process was paused (SIGSTOP, a suspended machine). So a
-//! step of the watch adds at most twice its length.
+//! The loop and the deliveries only count; [`Watch`] compares the counts over time. Time during
+//! which the whole process was paused (SIGSTOP, a suspended machine) must not count. So a step of
+//! the watch adds at most twice the planned length of a step.
 
 use std::io::Write as _;
 use std::pin::Pin;
@@ -19,18 +19,20 @@ use tracing::{error, info, warn};
 use super::figures::{Figures, LongestDelivery, WorkerFigures};
 use crate::sink::Post;
 
-/// The duration from which a poll of a delivery is logged as blocking.
+/// A poll of a delivery that takes at least this long is logged as blocking.
 const LONG: Duration = Duration::from_secs(1);
 /// The time after which a blocked delivery is logged again.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 /// The most objects named in one log line.
 const NAMED_MAX: usize = 8;
-/// The interval of the turns outside of a session.
+/// The interval at which turns are counted while the process has no session.
 const TURN_EVERY: Duration = Duration::from_millis(250);
-/// The exit code if a blocked delivery ends the process: the code of a worker that cannot go on.
+/// The exit code if a blocked delivery ends the process. It is the code of every worker that cannot
+/// go on.
 const EXIT: i32 = 4;
 
-/// The counts that the loop, the deliveries and the watch of a worker share, over all its sessions.
+/// The counts that the loop, the deliveries and the watch of a worker share, over all sessions of
+/// the worker.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     turns: AtomicU64,
@@ -39,10 +41,10 @@ pub(crate) struct Activity {
     stalled: AtomicBool,
     /// Whether the lease was not renewed because the loop stood still.
     let_go: AtomicBool,
-    /// The figures, which the connections to Redis share.
+    /// The figures. The connections to Redis add to them, too.
     pub(crate) figures: Arc<Figures>,
-    /// One post for each slot of the session, and the posts of earlier sessions whose delivery
-    /// still blocks its thread.
+    /// One post for each slot of the session, and those posts of earlier sessions whose delivery
+    /// still blocks its thread. A post records the deliveries of a slot.
     posts: Mutex<Vec<Arc<Post>>>,
 }
 
@@ -52,8 +54,9 @@ impl Activity {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Runs a step outside of a session, and counts turns meanwhile: such a step waits, but does
-    /// not block its thread. The step is on the heap, so that the worker's future stays small.
+    /// Runs a step outside of a session, and counts turns until the step ends. Such a step may wait
+    /// for long, but this is no loop that stands still. The step is on the heap, so that the
+    /// worker's future stays small.
     pub(crate) async fn turning<T>(&self, mut step: Pin<Box<impl Future<Output = T>>>) -> T {
         loop {
             self.turned();
@@ -63,17 +66,19 @@ impl Activity {
         }
     }
 
-    /// Records that the process has its name, or has it no more.
+    /// Records whether the process has its worker name now.
     pub(crate) fn attached(&self, attached: bool) {
         self.attached.store(attached, Ordering::Relaxed);
     }
 
-    /// Returns whether the loop stands still, so that the lease must not be renewed.
+    /// Returns whether the loop has stood still for `stall_max`. If so, the lease must not be
+    /// renewed.
     pub(crate) fn is_stalled(&self) -> bool {
         self.stalled.load(Ordering::Relaxed)
     }
 
-    /// Records that a renewal was due: the lease was renewed, or let go.
+    /// Records the outcome of a renewal that was due: whether the lease was let go instead of
+    /// renewed.
     pub(crate) fn renewal(&self, let_go: bool) {
         self.let_go.store(let_go, Ordering::Relaxed);
     }
@@ -83,11 +88,11 @@ impl Activity {
         self.let_go.load(Ordering::Relaxed)
     }
 
-    /// Begins a session with this number of slots. Returns their posts.
+    /// Begins a session with this number of slots. Returns one new post for each slot.
     pub(crate) fn posts(&self, slots: usize) -> Vec<Arc<Post>> {
         let new: Vec<_> = (0..slots).map(|_| Arc::default()).collect();
         let mut posts = self.all();
-        // There are at most as many polled posts as the runtime has threads.
+        // Keeps only posts that are polled now: at most as many as the runtime has threads.
         posts.retain(|post| post.is_polled());
         posts.extend(new.iter().cloned());
         self.stalled.store(false, Ordering::Relaxed);
@@ -95,7 +100,7 @@ impl Activity {
         new
     }
 
-    /// Returns the longest delivery under way.
+    /// Returns the delivery that has been under way for the longest time.
     fn longest(&self) -> Option<LongestDelivery> {
         let posts = self.all();
         let (began, post) = posts.iter().filter_map(|post| Some((post.began()?, post))).min_by_key(|(began, _)| *began)?;
@@ -108,7 +113,8 @@ impl Activity {
 }
 
 /// A handle to the state of a running worker, for probes and supervisors. The handle is cheap to
-/// clone, and reading the state costs nothing.
+/// clone. [`turns`](Self::turns) and [`is_attached`](Self::is_attached) cost nothing,
+/// [`figures`](Self::figures) costs a little.
 ///
 /// ```no_run
 /// # fn example(worker: &seriatim::worker::Worker) {
@@ -121,7 +127,7 @@ impl Activity {
 pub struct Vitals(pub(super) Arc<Activity>);
 
 impl Vitals {
-    /// Returns the number of turns of the worker's loop. It grows at least once per second,
+    /// Returns the number of turns of the worker's loop. The number grows at least once per second,
     /// whatever Redis and the sink do, unless something blocks the thread of the loop.
     #[must_use]
     pub fn turns(&self) -> u64 {
@@ -135,18 +141,18 @@ impl Vitals {
     }
 
     /// Returns whether the worker has its name. While Redis is away, the worker counts as attached,
-    /// because only Redis shows whether its lease is lost.
+    /// because only a reply of Redis shows whether the lease is lost.
     #[must_use]
     pub fn is_attached(&self) -> bool {
         self.0.attached.load(Ordering::Relaxed)
     }
 }
 
-/// Compares the counts of the process with those of the step before.
+/// Watches a process: compares, in each step, its counts with the counts of the previous step.
 pub(crate) struct Watch {
     activity: Arc<Activity>,
     stall_max: Duration,
-    /// The longest time that a delivery may take, as its sink states.
+    /// The longest time that a delivery may take, as the sink states.
     timeout: Duration,
     turns: u64,
     stalled_for: Duration,
@@ -162,7 +168,7 @@ struct WatchedPost {
     post: Arc<Post>,
     polls: u64,
     blocked_for: Duration,
-    /// The time at which the post is logged next.
+    /// The blocked time at which the post is logged next.
     tell_at: Duration,
 }
 
@@ -218,10 +224,11 @@ impl Watch {
 
     /// Wakes a thread of the runtime if a delivery blocks another thread. The blocked thread may
     /// have been the one that polled sockets and timers. The other threads sleep until they get a
-    /// task.
+    /// task, so this function spawns an empty task.
     fn nudge(&mut self) {
         let blocks = self.posts.iter().any(|watched| !watched.blocked_for.is_zero());
-        // A runtime with one thread cannot run the task, so at most one task is pending.
+        // If the runtime has only the blocked thread, it cannot run the task. So a new task is
+        // spawned only after the last one has ended.
         if blocks && self.nudge.as_ref().is_none_or(JoinHandle::is_finished) {
             self.nudge = Some(self.runtime.spawn(async {}));
         }
@@ -337,8 +344,8 @@ mod tests {
         assert!(watch.fatal().is_none());
     }
 
-    /// Tests that the watch keeps a delivery that blocks beyond its session, and drops one that
-    /// waits.
+    /// Tests that a new session keeps the post of a delivery that still blocks its thread, and
+    /// drops the posts of all other deliveries.
     #[tokio::test]
     async fn what_still_blocks_is_kept_over_sessions() {
         let (activity, posts, _) = watch(3, Duration::ZERO);

@@ -2,9 +2,9 @@
 //!
 //! If a link is too slow for a reply, it may still manage a smaller one. So each call that fails
 //! with its connection halves the allowance. Full replies double it again, up to the setting. A
-//! batch has at least one event, of any size.
+//! batch has at least one event, even if this event is larger than the allowance.
 
-/// The smallest allowance.
+/// The number of bytes below which failures do not lower the allowance.
 const BYTES_MIN: usize = 64 * 1024;
 /// The number of full replies in a row that double the allowance.
 const FULL_MAX: u32 = 4;
@@ -27,7 +27,7 @@ impl Allowance {
         self.bytes
     }
 
-    /// Returns whether the allowance is below the setting.
+    /// Returns whether the allowance is below the setting `reply_bytes`.
     pub(crate) fn is_reduced(&self) -> bool {
         self.bytes < self.max
     }
@@ -40,7 +40,8 @@ impl Allowance {
         self.bytes < before
     }
 
-    /// Records a reply of this size. A small reply does not prove that a large one would arrive.
+    /// Records a reply of this size. A small reply does not prove that a large one would arrive, so
+    /// it does not count.
     pub(crate) fn came(&mut self, bytes: usize) {
         if bytes < self.bytes / 2 {
             return;

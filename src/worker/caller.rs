@@ -14,19 +14,21 @@ use crate::connection::PatientConnection;
 use crate::failpoints::around;
 use crate::wire::{self, Advance, Advanced, BatchReply, Bounds, ClaimFirst, ScriptError};
 
-/// The most calls under way at once, for disjoint slots. Redis works on one call while the process
-/// works on the reply to the other.
+/// The most calls under way at the same time. No slot is named in two of them. Redis works on one
+/// call while the process works on the reply to the other call.
 pub(crate) const CALLS_MAX: usize = 2;
-/// The least number of free slots that a call names beside those with results. Naming slots that
-/// get no batch costs Redis time.
+/// The smallest limit on the free slots that a call names beside the slots with results. There is a
+/// limit because naming slots that get no batch costs Redis time.
 pub(crate) const NAMED_MIN: usize = 4;
-/// The shortest wait before a failed connection is replaced, because the cause may last.
+/// The shortest and the longest wait before a failed connection is replaced. The process waits
+/// because the cause may last.
 pub(crate) const FAILED_MIN: Duration = Duration::from_millis(20);
 pub(crate) const FAILED_MAX: Duration = Duration::from_secs(1);
-/// The interval of calls while Redis is out of memory, when pops move no markers.
+/// The interval of calls while Redis is out of memory. Then pops move no markers, so only the
+/// claims of calls find objects.
 pub(crate) const OOM_WAIT: Duration = Duration::from_millis(100);
-/// The most markers read in one call. Enough to skip the markers that a busy object has left; few
-/// enough that Redis soon serves other clients.
+/// The most markers read in one call. The number is large enough to skip the markers that a busy
+/// object has left, and small enough that Redis soon serves other clients.
 const MARKERS_MAX: usize = 1024;
 
 /// Makes the calls of one session.
@@ -38,9 +40,10 @@ pub(crate) struct Caller {
 
 /// The reply to a call.
 pub(crate) struct Found {
-    /// The time until the next held object is due; `None` if no held object has a due time.
+    /// The time until the next held object is due or the next rule ends, whichever is sooner;
+    /// `None` if neither has a known time.
     pub(crate) next_due: Option<Duration>,
-    /// Whether more objects can be claimed at once.
+    /// Whether another call can claim or wake more objects now.
     pub(crate) more: bool,
     /// The source to try first in the next call.
     pub(crate) claim_first: ClaimFirst,
@@ -84,7 +87,8 @@ impl Caller {
         call
     }
 
-    /// Reads a reply, and logs the objects that the call has quarantined.
+    /// Reads a reply. Logs the objects that the call has held because of a wrong type, and the
+    /// names that it has dropped.
     pub(crate) fn read(&self, reply: Advanced) -> Result<Found, Lost> {
         match reply {
             Advanced::Ok { next_due, more, from, batches, quarantined } => {
@@ -118,10 +122,10 @@ pub(crate) async fn send(redis: &Redis, conn: &mut PatientConnection, call: &Adv
 }
 
 /// Waits until enough replicas have the batches of a reply. A sink must not get an id that a
-/// failover can lose. Waits without a limit, as for a Redis that is away.
+/// failover can lose. This wait has no limit, like the wait for a Redis that is away.
 ///
-/// Each batch of a reply was written by its call, also one that is given again. So `WAIT` on the
-/// same connection covers it.
+/// The call has written every batch of its reply, even a batch that it gives again. So `WAIT` on
+/// the connection of the call covers all of them.
 ///
 /// # Errors
 /// The connection failed. The next call gives the same batches again.
@@ -142,14 +146,14 @@ pub(crate) async fn until_replicated(redis: &Redis, conn: &mut PatientConnection
     Ok(())
 }
 
-/// Returns the number of free slots that the next call may name. The call before named `named`
+/// Returns the number of free slots that the next call may name. The call before named `named` free
 /// slots, and `given` of them got a batch.
 pub(crate) fn named_after(named: usize, given: usize) -> usize {
     if given >= named { (2 * named).max(NAMED_MIN) } else { given.max(NAMED_MIN) }
 }
 
-/// The permission to take suspects. Only one call under way at a time has the permission, so that
-/// two calls together do not take too many.
+/// The permission to take suspects (batches that may kill their worker). Only one call under way at
+/// a time has the permission, so that two calls together do not take too many suspects.
 #[derive(Debug, Default)]
 pub(crate) struct SuspectRoom {
     is_taken: bool,

@@ -27,8 +27,8 @@ pub const REPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
 #[non_exhaustive]
 pub struct WorkerConfig {
     /// The name of the process, 1 to 64 of `A-Z a-z 0-9 _ -`. A process that starts under the name
-    /// of an earlier one continues that one's batches. Default: the host's name and 8 random hex
-    /// digits.
+    /// of an earlier process continues the batches of that process. Default: the host's name and 8
+    /// random hex digits.
     pub name: String,
     /// The keys of the namespace. Default: no namespace.
     pub keys: Keys,
@@ -40,30 +40,31 @@ pub struct WorkerConfig {
     /// MiB.
     pub batch_bytes: usize,
     /// The bytes after which a reply takes no further batch. 1 to [`REPLY_BYTES_MAX`], default 2
-    /// MiB. After a call that failed with its connection the worker halves this number, down to 64
-    /// KiB. After full replies it doubles the number again.
+    /// MiB. If a call fails together with its connection, the worker halves this number, down to 64
+    /// KiB. After full replies the worker doubles the number again.
     pub reply_bytes: usize,
     /// The number of events of one object after which the object yields to others. 1 and up,
     /// default 1024.
     pub turn_max: usize,
-    /// The time for which the lease of the name is valid without a renewal. The worker renews it
-    /// every third of this time. Other workers take over a killed process after this time. 300 ms
-    /// to 1 hour, default 5 s.
+    /// The time for which the lease of the name is valid without a renewal. The worker renews the
+    /// lease three times in this time. If a process is killed, other workers take over its objects
+    /// after this time. 300 ms to 1 hour, default 5 s.
     pub lease: Duration,
-    /// The longest time that the worker's loop may stand still, because handlers block the threads
-    /// of its runtime. After that the process lets its lease go, and other workers take over. The
-    /// events in hand then count a crash.
+    /// The longest time that the worker's loop may stand still, for example because handlers block
+    /// the threads of the worker's runtime. After that the process lets its lease go, and other
+    /// workers take over its objects. Each batch in hand then counts a crash.
     ///
     /// A delivery that blocks its thread for this time beyond its timeout **ends the process** with
     /// exit code 4, because nothing else frees the thread. Only
-    /// [`Handlers`](crate::handlers::Handlers) have a timeout; for other sinks it is 0. 1 s to 1
-    /// hour, default 60 s.
+    /// [`Handlers`](crate::handlers::Handlers) have a timeout; for other sinks the timeout is 0. 1
+    /// s to 1 hour, default 60 s.
     pub stall_max: Duration,
     /// The longest wait for a marker in one command. 10 ms to 1 s, default 1 s.
     pub block: Duration,
     /// The interval at which a process looks for names without a lease. If a step of Redis' clock
-    /// ends a lease, its process notices within this time or a third of `lease`, whichever is
-    /// shorter. Takeovers wait for that. If this time is longer than 3 s, all workers of a
+    /// ends a lease, the process of the lease notices this within this time or a third of `lease`,
+    /// whichever is shorter. Other processes take its name over only after that time, which each of
+    /// them computes from its own settings. So if this time is longer than 3 s, all workers of a
     /// namespace should have similar values. 50 ms to 1 minute, default 1 s.
     pub sweep: Duration,
     /// The time that a graceful stop gives the sink to finish the events in hand. Up to 1 hour,
@@ -72,9 +73,10 @@ pub struct WorkerConfig {
     /// The time that a start waits for a Redis that is loading or cannot be reached. A wrong user
     /// or password, or a missing right, ends the start at once. Up to 1 hour, default 30 s.
     pub connect_timeout: Duration,
-    /// The longest time that a call waits while no byte moves on its connection. After that the
-    /// connection is replaced. A large reply on a slow link takes as long as it needs. An attempt
-    /// to connect may take this time in total. 100 ms to 10 minutes, default 5 s.
+    /// The longest time that a call waits without any byte being sent or received on its
+    /// connection. After that the connection is replaced. So a large reply on a slow link may take
+    /// as long as it needs. An attempt to connect may take this time in total. 100 ms to 10
+    /// minutes, default 5 s.
     pub response_timeout: Duration,
     /// The retry policy. Default: retry after 100 ms, doubling to 1 minute with jitter, for ever.
     pub retry: RetryPolicy,
@@ -84,48 +86,50 @@ pub struct WorkerConfig {
     /// The longest wait between two tries of an unavailable sink; the first wait is 100 ms. 100 ms
     /// to 1 hour, default 1 s.
     pub probe_max: Duration,
-    /// The place of the events' own time, to measure their age. By default, no age is measured.
+    /// The place of the time in an event, from which the worker measures the event's age. By
+    /// default, no age is measured.
     pub event_time: Option<Pointer>,
     /// The spans of deliveries. By default there are none.
     #[cfg(feature = "traces")]
     pub traces: Option<Traces>,
     /// The time for which the process keeps its batches while its sink is unavailable. After that
     /// the batches are held for other workers, due at once, and count no attempt. The process then
-    /// claims one batch at a time to try the sink, and after the same time gives this batch back
-    /// and claims another one. 100 ms to 1 hour, default 1 minute.
+    /// claims one batch at a time to try the sink. If the sink is still unavailable after the same
+    /// time again, the process gives this batch back and claims another one. 100 ms to 1 hour,
+    /// default 1 minute.
     pub unavailable_max: Duration,
-    /// The number of workers that may die with one event in hand before `crashes_then` applies. 1
-    /// to 1000, default 5. A process has few events with crashes in hand. An event that would reach
-    /// the limit with one more crash is in hand alone. So no other event reaches the limit together
-    /// with it. This needs a limit of at least 2.
+    /// The number of workers that may die with the same event in hand before `crashes_then`
+    /// applies. 1 to 1000, default 5. A process has few events with crashes in hand at a time. It
+    /// has at most one event in hand that would reach the limit with one more crash. So no two
+    /// events reach the limit by the same death. This needs a limit of at least 2.
     pub crashes_max: u32,
     /// The fate of an event that has reached `crashes_max`. All workers should have the same value.
     /// Default: the event waits for an operator.
     pub crashes_then: UsedUp,
-    /// The time for which the last id of an object is kept after its last event was delivered.
-    /// After that, the object's next event has `prev` 0: see
+    /// The time for which the last id of an object is kept after the object's last event was
+    /// delivered. After that, the object's next event has `prev` 0: see
     /// [`forget`](mod@crate::control::forget). All workers should have the same value. 1 s to 10
     /// years, default: for ever.
     pub forget_after: Option<Duration>,
-    /// The limits of the event log, `event.log`, with a row for every finalized event. All workers
-    /// should have the same value. Default: only events completed with errors are logged, about the
-    /// last 1,000.
+    /// The limits of the event log, `event.log`. The event log has a row for every finalized event.
+    /// All workers should have the same value. Default: only events completed with errors are
+    /// logged, about the last 1,000.
     pub event_log: Option<EventLog>,
     /// The number of replicas that must have a batch before the sink gets it: 0 to 100, default 0,
-    /// no wait. With the number of all replicas, an id that a receiver has seen survives the loss
-    /// of the master.
+    /// no wait. If this is the number of all replicas, an id that a receiver has seen survives the
+    /// loss of the master.
     pub wait: u32,
     /// The time after which a worker logs that replicas are missing, and waits again. 10 ms to 1
     /// minute, default 1 s.
     pub wait_timeout: Duration,
-    /// Whether a batch must also be on the disks of the master and of the replicas: `WAITAOF`, in
-    /// Redis from 7.2. Needs `appendonly yes` on all of them. Default: no.
+    /// Whether a batch must also be on the disks of the master and of the replicas. Uses `WAITAOF`,
+    /// which needs Redis 7.2 or later, and `appendonly yes` on all these servers. Default: no.
     pub wait_local: bool,
     /// Whether to take the name at once from a live process, which then stops. Default: no.
     pub takeover: bool,
     /// The first id of a new namespace: 1 to 2^52, or 0 (default). With 0, ids begin at the
     /// server's time in microseconds, above all ids ever given. With another number, ids may be
-    /// given again if Redis loses its data and no process is left that remembers them.
+    /// given again if Redis loses its data and no process is left that remembers the earlier ids.
     pub first_id: u64,
 }
 
@@ -231,7 +235,8 @@ impl WorkerConfig {
     }
 
     /// Returns the number of crashes at which a script holds an event for an operator. 0: scripts
-    /// hold no such event; the process that gets the event settles it.
+    /// hold no event because of its crashes. Then the process that gets the event ends it without a
+    /// delivery.
     pub(crate) fn crashes_held(&self) -> u32 {
         if self.crashes_then == UsedUp::Hold { self.crashes_max } else { 0 }
     }
@@ -241,7 +246,8 @@ impl WorkerConfig {
         Suspects::of(self.crashes_max, self.crashes_then != UsedUp::Hold)
     }
 
-    /// Returns the fate of a batch's first event if it has too many crashes to be delivered.
+    /// Returns the fate of a batch's first event if the event has too many crashes and this process
+    /// must end it without a delivery; otherwise `None`.
     pub(crate) fn crashed(&self, tag: Tag) -> Option<UsedUp> {
         (tag.crashes >= self.crashes_max && self.crashes_then != UsedUp::Hold).then_some(self.crashes_then)
     }

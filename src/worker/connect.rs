@@ -1,8 +1,9 @@
 //! Connections of a worker process. Each is checked before its first use.
 //!
-//! A pool makes them. Every part that needs its own connection (advance, the wait, the lease)
-//! checks one out and keeps it. No connection reconnects by itself: a new connection may lead to a
-//! server that has lost writes, so `lua/connect.lua` runs on it first.
+//! A pool makes the connections. Every part that needs its own connection (advance, the wait, the
+//! lease) takes one from the pool and keeps it. No connection reconnects by itself: a new
+//! connection may lead to a server that has lost writes, so `lua/connect.lua` must run first on
+//! every new connection.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -28,12 +29,14 @@ use crate::failpoints::around;
 use crate::keys::Keys;
 use crate::wire::{self, ScriptError, Seen};
 
-/// Number of connections in the pool: advance (two with a wait for replicas), handler progress, and
-/// two spare. The wait for a marker takes its connection out of the pool.
+/// The number of connections in the pool: one for advance (two with a wait for replicas), one for
+/// handler progress, and two spare ones. The wait for a marker takes its connection out of the pool
+/// for good, so it is not counted here.
 const CONNECTIONS: usize = 5;
 /// The size of the pool of the lease thread. The lease and the promotion of schedules use one
-/// connection each; another one finds a key of a wrong type. For a moment the connections of the
-/// session before are still in use, too. The wait for a wake takes its connection out of the pool.
+/// connection each, and the search for a key of a wrong type uses another one. At the begin of a
+/// session, the connections of the session before may still be in use, too. The wait for a wake
+/// takes its connection out of the pool for good, so it is not counted here.
 const CONNECTIONS_APART: usize = 6;
 
 /// Makes connections to one Redis.
@@ -75,12 +78,13 @@ impl Redis {
         Ok(Self { pool, pool_apart, outage, figures, wait: config.wait(), route, memory })
     }
 
-    /// Returns the same Redis for another runtime, with its own connections and the same memory.
+    /// Returns a copy for another runtime. The copy has its own connections, and shares the memory
+    /// of ids and servers.
     pub(crate) fn apart(&self) -> Self {
         Self { pool: self.pool_apart.clone(), ..self.clone() }
     }
 
-    /// Checks out one connection.
+    /// Takes one connection from the pool.
     pub(crate) async fn connect(&self) -> Result<Connection, WorkerError> {
         match around!("open", async { self.pool.get().await.map_err(|error| self.unopened(error)) }).await {
             Ok(conn) => Ok(Connection(conn)),
@@ -96,15 +100,17 @@ impl Redis {
         }
     }
 
-    /// Checks out one connection. Waits without a limit, unless the error cannot go away with time.
+    /// Takes one connection from the pool. Waits without a limit as long as Redis cannot be reached
+    /// or refuses the connection, or a key has a wrong type. Returns any other error at once.
     /// Cancellation safe.
     pub(crate) async fn reconnect(&self) -> Result<Connection, WorkerError> {
         self.connect_until(None).await
     }
 
-    /// Checks out one connection. Waits at most until `deadline`. After that, and at once if
-    /// waiting does not help (a wrong password), returns the error of the last attempt. Waits
-    /// without a limit for a key of a wrong type, because an operator can move that key away.
+    /// Takes one connection from the pool. With a `deadline`, waits for Redis at most until then.
+    /// After that, and at once if waiting does not help (a wrong password), returns the error of
+    /// the last attempt. Without a `deadline`, waits without a limit. If a key has a wrong type,
+    /// waits without a limit in any case, because an operator can move that key away.
     pub(crate) async fn connect_until(&self, deadline: Option<Instant>) -> Result<Connection, WorkerError> {
         let mut backoff = GrowingWait::new(Duration::from_millis(50), Duration::from_secs(1));
         loop {
@@ -134,13 +140,14 @@ impl Redis {
         self.route.has_sentinels()
     }
 
-    /// Asks the Sentinels, if there are any, who the master is, and closes all connections if it is
-    /// another one. If no majority replies, connections stay.
+    /// Asks the Sentinels, if there are any, which server is the master. If the master is another
+    /// server than before, closes all connections. If no majority of the Sentinels replies, the
+    /// connections stay open.
     pub(crate) async fn ask_for_master(&self) -> Result<(), RedisError> {
         self.route.ask_again().await
     }
 
-    /// Returns the one place where outages are recorded and logged.
+    /// Returns the one place where all parts of the process record and log outages.
     pub(crate) fn outage(&self) -> &Arc<Outage> {
         &self.outage
     }
@@ -162,7 +169,7 @@ impl Redis {
         &self.figures
     }
 
-    /// Raises the highest id seen to this id, if that is higher.
+    /// Raises the highest id seen to this id, if this id is higher.
     pub(crate) fn saw(&self, id: u64) {
         self.memory.saw(id);
     }
@@ -172,13 +179,14 @@ impl Redis {
         self.memory.highest()
     }
 
-    /// Returns the number of times that a changed history of Redis was found.
+    /// Returns the number of times that the process found a changed history of Redis (a failover, a
+    /// restart).
     pub(crate) fn changes(&self) -> u64 {
         self.memory.changes()
     }
 
-    /// Records that a sweep begins now. Returns the time since the sweep before, in any session;
-    /// `None` for the first sweep.
+    /// Records that a sweep begins now. Returns the time since the previous sweep of this process,
+    /// in any of its sessions; `None` for the first sweep.
     pub(crate) fn sweeps(&self) -> Option<Duration> {
         self.memory.sweeps()
     }
@@ -192,7 +200,8 @@ impl Redis {
 /// Makes connections for the pool.
 struct Manager {
     route: Route,
-    /// The longest time for a connection attempt, and then the longest wait without progress.
+    /// The longest time of a connection attempt. For an open connection, the longest wait without a
+    /// byte sent or received.
     patience: Duration,
     keys: Keys,
     first_id: u64,
@@ -204,9 +213,9 @@ struct Manager {
 /// The error of a connection attempt.
 #[derive(Debug)]
 enum Unopened {
-    /// Redis cannot be reached, or refuses.
+    /// Redis cannot be reached, or refuses the connection.
     Redis(RedisError),
-    /// The first script failed.
+    /// The first script on the connection failed.
     Refused(Box<WorkerError>),
 }
 
@@ -238,7 +247,7 @@ impl managed::Manager for Manager {
     }
 }
 
-/// A connection from the pool. Dropping it returns it to the pool.
+/// A connection from the pool. Dropping this value returns the connection to the pool.
 pub(crate) struct Connection(Object<Manager>);
 
 impl Connection {
@@ -296,7 +305,8 @@ impl SharedConnection {
         Ok((**conn.insert(open)).clone())
     }
 
-    /// Drops the connection after a failed call. The next call makes a new one.
+    /// Drops the connection after a failed call. The next call of [`get`](Self::get) makes a new
+    /// connection.
     pub(crate) async fn give_up(&self) {
         if let Some(open) = self.conn.lock().await.take() {
             give_up(open);
@@ -310,9 +320,9 @@ pub(crate) fn give_up(conn: Connection) {
     drop(Connection::take(conn));
 }
 
-/// Returns whether the error is lasting: neither a new connection nor time repairs it. Either the
-/// script does not fit the program, or a right is missing. A key of a wrong type is not a lasting
-/// error, because workers wait until an operator has repaired it.
+/// Returns whether the error is lasting: neither a new connection nor time repairs it. For example,
+/// the script does not fit the program, or a right is missing. A key of a wrong type is not a
+/// lasting error, because workers wait until an operator has repaired it.
 pub(crate) fn is_lasting(error: &ScriptError) -> bool {
     !error.is_wrong_type() && !matches!(error, ScriptError::Redis(_))
 }
@@ -324,7 +334,8 @@ impl Manager {
         let replication = replication(conn).await?;
         let differs = memory.met(&replication)?;
         if differs {
-            // Calls over another connection could name ids of the new master to the old one.
+            // Other connections may still lead to the old master. A call over such a connection
+            // could tell the old master ids of the new master.
             self.route.close_all_but(conn);
         }
         match around!("connect", wire::connect(conn, keys, &replication.id, seen)).await {
@@ -332,11 +343,11 @@ impl Manager {
                 if connected.changed && !differs {
                     memory.changed();
                 }
-                // The counter may include ids that other processes gave. If Redis loses its jump,
-                // this process still knows the number.
+                // The counter may include ids that other processes gave. If Redis loses the jump of
+                // the counter, this process still knows the number.
                 memory.saw(connected.counter);
-                // Comes after the script, because a replica or a Sentinel refuses the script with a
-                // clearer error.
+                // This check comes after the script, because a replica or a Sentinel refuses the
+                // script with a clearer error.
                 if let Some(wait) = &self.wait {
                     wait.check(conn).await?;
                 }
@@ -363,7 +374,7 @@ impl Manager {
     }
 }
 
-/// Finds the key of a wrong type that made the first script fail.
+/// Finds the key whose wrong type made the first script fail, and returns an error that names it.
 async fn wrong_type(conn: &mut impl ConnectionLike, keys: &Keys, error: ScriptError) -> WorkerError {
     for (key, expected) in [(keys.meta(), "hash"), (keys.next_event_id(), "string")] {
         let found: Result<String, _> = redis::cmd("TYPE").arg(&key).query_async(conn).await;
@@ -377,7 +388,8 @@ async fn wrong_type(conn: &mut impl ConnectionLike, keys: &Keys, error: ScriptEr
     error.into()
 }
 
-/// Returns the replication ids of the server. They are empty if the user has no right to read them.
+/// Returns the replication ids of the server. The ids are empty if the Redis user has no right to
+/// read them.
 async fn replication(conn: &mut impl ConnectionLike) -> Result<Replication, RedisError> {
     let mut info = redis::cmd("INFO");
     info.arg("replication");
@@ -385,7 +397,7 @@ async fn replication(conn: &mut impl ConnectionLike) -> Result<Replication, Redi
     match info {
         Ok(info) => {
             let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned();
-            // Zeros stand for none.
+            // An id of only zeros means that there is no such id.
             let before = field("master_replid2:");
             let before = if before.trim_matches('0').is_empty() { String::new() } else { before };
             Ok(Replication { id: field("master_replid:"), before })

@@ -1,8 +1,9 @@
 //! Fires cron jobs: computes the ticks of the jobs that are due, and queues their events.
 //!
-//! Every process may do this at any time. A call of the script names the time up to which the ticks
-//! of a job were handled before, so only one of all processes fires a tick. If the process dies
-//! before the call, another one computes the same ticks.
+//! Every process may fire cron jobs at any time. A call of the script names the time up to which
+//! the job's ticks were handled when the process read the job. The script fires only if this time
+//! has not changed since. So only one of all processes fires a tick. If the process dies before the
+//! call, another process computes the same ticks.
 
 use std::time::Duration;
 
@@ -21,11 +22,12 @@ use crate::wire::{self, CronPlan, DueJob, Fired, ScriptError, Ticks};
 const MISSED_MAX: usize = 1000;
 /// The lateness above which a tick counts as missed, in ms. A tick that is less late always fires.
 const LATE_MS: u64 = 60_000;
-/// The most bytes of events that one call queues, if it queues more than one.
+/// The most bytes of events that one call queues, if it queues more than one event.
 const BYTES: usize = 1024 * 1024;
-/// The most rounds at once; promotion has its turn after them.
+/// The most rounds of calls in a row. After them, the promotion of schedules has its turn.
 const ROUNDS_MAX: usize = 4;
-/// The longest time for which jobs are left to processes that were faster.
+/// The longest time for which this process leaves cron jobs to other processes, after these were
+/// faster.
 const LEAVE: Duration = Duration::from_secs(1);
 
 /// Fires ticks that are due, in a few calls. Returns the number of events queued, and the time at
@@ -33,7 +35,7 @@ const LEAVE: Duration = Duration::from_secs(1);
 /// now.
 ///
 /// Jobs are fired right after they were read. If other processes were faster, this process leaves
-/// the other jobs to them for a while. So with many processes few calls find nothing to fire.
+/// the remaining jobs to them for a while. So with many processes few calls find nothing to fire.
 ///
 /// Cancellation: a call that was sent may still run. No tick fires twice.
 pub(super) async fn fire(conn: &mut impl ConnectionLike, keys: &Keys) -> Result<(u64, Option<Instant>), ScriptError> {
@@ -56,7 +58,7 @@ pub(super) async fn fire(conn: &mut impl ConnectionLike, keys: &Keys) -> Result<
     Ok((events, Some(Instant::now())))
 }
 
-/// Returns the ticks to fire of the jobs that are due.
+/// Returns the ticks that the next call fires, for the jobs that are due.
 fn to_fire(fired: &Fired) -> Vec<Ticks> {
     let (mut all, mut bytes_left) = (Vec::new(), BYTES);
     for job in &fired.due {
@@ -87,7 +89,8 @@ fn ticks_of(job: &DueJob, now_ms: u64) -> Ticks {
 
 fn due_ticks(job: &DueJob, now_ms: u64, schedule: &CronSchedule, missed: Missed) -> Ticks {
     let since = job.since_ms;
-    // If Redis has lost the last run, ticks count from the last change of the job.
+    // If Redis has lost the time of the last run, ticks count from the time at which the schedule
+    // was set.
     let handled = job.handled_ms.max(since);
     let ticks = |handled_ms: u64, events: usize| Ticks {
         job: job.clone(),
@@ -95,8 +98,8 @@ fn due_ticks(job: &DueJob, now_ms: u64, schedule: &CronSchedule, missed: Missed)
         next_ms: schedule.next_after(handled_ms, since),
         events: Some(events),
     };
-    // If the clock has stepped back, `handled` is ahead of it. The ticks up to `handled` are
-    // handled already.
+    // If the clock has stepped back, `handled` is ahead of the clock. The ticks up to `handled` are
+    // handled already, so they must not fire again.
     let now_ms = now_ms.max(handled);
     let Some(first) = schedule.next_after(handled, since).filter(|first| *first <= now_ms) else { return ticks(now_ms, 0) };
     let is_outage = now_ms - first > LATE_MS;
@@ -110,7 +113,7 @@ fn due_ticks(job: &DueJob, now_ms: u64, schedule: &CronSchedule, missed: Missed)
             let due = schedule.between(handled, now_ms, since, MISSED_MAX);
             let events = (BYTES / job.event_bytes.max(1)).clamp(1, MISSED_MAX);
             match due.get(events) {
-                // The others fire with the next call.
+                // The remaining ticks fire with the next call.
                 Some(_) => ticks(due[events - 1], events),
                 None => ticks(now_ms, due.len()),
             }
@@ -148,7 +151,7 @@ mod tests {
         (ticks.events.expect("a schedule"), ticks.handled_ms)
     }
 
-    /// `NOW` is 22:13:20. The job was down since 20:00.
+    /// `NOW` is 22:13:20. The ticks up to 20:00 are handled, so two hourly ticks were missed.
     #[test]
     fn missed_ticks_are_skipped_or_fire_once_or_all() {
         let before = NOW - 8_000_000;
@@ -161,7 +164,7 @@ mod tests {
         assert_eq!(fired("19 12 22 * * *", Missed::Skip, before, 10), (0, NOW));
     }
 
-    /// A short delay is no outage.
+    /// Tests that a short delay does not count as an outage: all late ticks fire.
     #[test]
     fn ticks_of_the_last_minute_all_fire() {
         for missed in [Missed::Skip, Missed::Once, Missed::All] {

@@ -1,7 +1,7 @@
 //! Deliver: gives a batch to the sink and returns the outcome.
 //!
-//! Every result of a sink becomes an outcome, even a panic. If the process dies here, the batch is
-//! still in Redis and comes again with the same ids.
+//! Every result of a sink becomes an outcome, even a panic. If the process dies during a delivery,
+//! the batch is still in Redis and comes again with the same ids.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -17,12 +17,13 @@ use crate::sink::{Batch, Context, Delivered, Sink, Stop};
 pub(crate) struct Outcome {
     /// The number of delivered events, from the front of the batch.
     pub(crate) count: usize,
-    /// The reason why the next event is not delivered; `None` if all offered events are.
+    /// The reason why the next event of the batch is not delivered; `None` if all offered events
+    /// are delivered.
     pub(crate) stop: Option<Stop>,
 }
 
-/// Delivers the first `offered` events of the batch. Rejects an event that is not JSON without
-/// calling the sink.
+/// Delivers the first `offered` events of the batch. An event that is not JSON is rejected, and the
+/// sink does not get it.
 pub(crate) async fn deliver(sink: Arc<dyn Sink>, mut batch: Batch, offered: usize, cx: Context) -> Outcome {
     batch.payloads.truncate(offered);
     let bad = batch.payloads.iter().enumerate().find_map(|(at, payload)| Some((at, check_json(payload).err()?)));
@@ -34,7 +35,8 @@ pub(crate) async fn deliver(sink: Arc<dyn Sink>, mut batch: Batch, offered: usiz
     let count = delivered.count(sound);
     let stop = match delivered.stop {
         Some(Stop::Unavailable { error }) => Some(Stop::Unavailable { error }),
-        // The sink has delivered all events before the invalid one, which is rejected.
+        // The sink has delivered all events before the invalid event. So the invalid event is
+        // rejected now.
         _ if count == sound => bad.map(|(_, error)| Stop::rejected(format!("not JSON: {error}"))),
         stop => stop,
     };

@@ -10,7 +10,8 @@ use crate::connection::url::UrlError;
 use crate::wire::ScriptError;
 use crate::wire::values::Holder;
 
-/// The reason why a worker did not start or did not go on. In every case Redis keeps its batches.
+/// The reason why a worker did not start or did not go on. In every case Redis keeps the worker's
+/// batches.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerError {
@@ -35,7 +36,8 @@ pub enum WorkerError {
         /// The error of the last attempt.
         source: RedisError,
     },
-    /// The data in Redis is not safe for this program. The text has the reason.
+    /// The first script on a new connection refused to go on, for example because the data in Redis
+    /// has an unknown version, or because the Redis user lacks a right. The text has the reason.
     #[error("{0}")]
     Refused(String),
     /// The name belongs to another live process.
@@ -48,7 +50,7 @@ pub enum WorkerError {
         /// The id of the other process.
         pid: u32,
     },
-    /// Another process took the name, or the registration is gone.
+    /// Another process took the name, or the registration of the name is gone.
     #[error("{}", fenced(name, lease))]
     Fenced {
         /// The worker name.
@@ -101,10 +103,11 @@ pub struct Stopped {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// The stop was graceful. Everything in hand was finished, or is held for other workers.
+    /// The stop was graceful. Every batch in hand was finished, or is held for other workers.
     Graceful {
-        /// The number of objects that were still owned and are now held, due at once. The grace was
-        /// over, or the sink was unavailable.
+        /// The number of objects that were still owned at the end of the stop. They are now held,
+        /// due at once. There are such objects if the grace was over, or if the sink was
+        /// unavailable.
         held: u64,
     },
     /// The stop was requested at once, without a grace.

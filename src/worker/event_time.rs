@@ -1,5 +1,5 @@
-//! The age of events: from an event's own time until it is delivered and committed. Only with
-//! `event_time`.
+//! The age of events: from an event's own time until the event is delivered and committed. It is
+//! measured only with the setting `event_time`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,12 +10,14 @@ use super::figures::Figures;
 use super::slots::InFlight;
 use crate::event::Pointer;
 
-/// A number from this one on is a time in ms: as seconds it would be after the year 5000.
+/// A number that is not below this one counts as a time in ms. As seconds it would be after the
+/// year 5000.
 const MS_FROM: f64 = 1e11;
 
-/// An earlier time is a mistake: the year 2000, in ms since 1970.
+/// The begin of the year 2000, in ms since 1970. An earlier time counts as a mistake.
 const MS_LEAST: f64 = 946_684_800_000.0;
-/// A time that is further ahead is a mistake, in ms. The clocks of producers may be a little ahead.
+/// The most that a time may be ahead of the clock, in ms. A time further ahead counts as a mistake.
+/// The clocks of producers may be a little ahead.
 const MS_AHEAD: f64 = 86_400_000.0;
 
 /// The times of events that are delivered and not committed yet, by slot.
@@ -30,7 +32,7 @@ impl EventTimes {
         Self { pointer: pointer.clone(), by_slot: vec![Vec::new(); slots] }
     }
 
-    /// Reads the times of the first `count` events of a batch, which the sink has.
+    /// Reads the times of the first `count` events of a batch. These events have been delivered.
     pub(super) fn delivered(&mut self, slot: usize, in_flight: &InFlight, count: usize) {
         let times = in_flight.batch.payloads.iter().take(count).map(|payload| time_ms(&self.pointer, payload));
         self.by_slot[slot] = times.collect();
@@ -48,8 +50,8 @@ impl EventTimes {
     }
 }
 
-/// Returns the time of an event in ms since 1970: Unix seconds or ms, as a number or a text, or
-/// RFC 3339.
+/// Returns the time of an event in ms since 1970. The event has its time in Unix seconds or ms, as
+/// a number or a text, or in the form of RFC 3339. Returns `None` if there is no valid time.
 fn time_ms(pointer: &Pointer, payload: &[u8]) -> Option<f64> {
     let document: &RawValue = serde_json::from_slice(payload).ok()?;
     let found = pointer.find(document)?.get();

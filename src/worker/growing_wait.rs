@@ -13,7 +13,7 @@ impl GrowingWait {
         Self { next: min, max }
     }
 
-    /// Returns the next wait, and doubles it.
+    /// Returns the next wait with jitter. Doubles the wait after it, up to the limit.
     pub(crate) fn delay(&mut self) -> Duration {
         let delay = jitter(self.next);
         self.next = (self.next * 2).min(self.max);

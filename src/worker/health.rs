@@ -1,8 +1,9 @@
 //! The health of the sink, as its results show it.
 //!
 //! While the sink is unavailable, the process claims nothing more and keeps its batches. It tries
-//! the sink with one slot at a time, with a growing wait. Only such a try (a *probe*) can show that
-//! the sink is back: other deliveries may have begun before the failure.
+//! the sink with the batch of one slot at a time, and the wait between two tries grows. Only such a
+//! try (a *probe*) can show that the sink is back: other deliveries may have begun before the
+//! failure.
 
 use std::time::Duration;
 
@@ -21,15 +22,15 @@ pub(crate) enum Health {
     Down { probe_at: Instant, backoff: GrowingWait, probe: Probe, since: Instant },
 }
 
-/// The state of the try.
+/// The state of the try (probe) of an unavailable sink.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Probe {
     /// The next try is not due yet.
     Later,
-    /// The next batch that can be delivered is the try.
+    /// A try is due. The next batch that can be delivered becomes the try.
     Now,
-    /// The batch of this slot is the try. Older deliveries may still be under way, and may never
-    /// end.
+    /// The batch of this slot is the try. Only its result counts: older deliveries may still be
+    /// under way, and may never end.
     Slot(usize),
 }
 
@@ -104,8 +105,8 @@ impl Health {
         }
     }
 
-    /// Records that the kept batches are held for other workers now. The next batches are kept for
-    /// the same time again.
+    /// Records that the kept batches are held for other workers now. The batches that the process
+    /// gets after this are kept for `unavailable_max`, too.
     pub(crate) fn gave_back(&mut self) {
         if let Self::Down { since, .. } = self {
             *since = Instant::now();
@@ -128,8 +129,8 @@ mod tests {
 
     const MAX: Duration = Duration::from_secs(5);
 
-    /// Regression: deliveries that had begun before the failure ended well after it, and each of
-    /// them reported that the sink was back.
+    /// Regression: deliveries that had begun before the failure succeeded after the failure, and
+    /// each success counted as a proof that the sink was back.
     #[test]
     fn only_a_try_tells_that_the_sink_is_back() {
         let mut health = Health::Up;

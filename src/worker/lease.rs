@@ -1,14 +1,14 @@
-//! The lease: how a process takes its name, keeps it, and gives it back.
+//! The lease: how a process takes its worker name, keeps it, and gives it back.
 //!
-//! A name is *free* (no lease) or *held* (a lease with a token). A process relies only on Redis to
-//! know that it has the lease: every script compares the token. So a process that was paused for
-//! longer than its lease notices at its next call, whatever its own clock shows. If the process
-//! dies, the lease ends. Then other processes adopt the name's objects (`recover`), or the next
-//! process of the name attaches.
+//! A worker name is *free* (it has no lease) or *taken* (it has a lease with a token). A process
+//! does not decide by its own clock whether it still has the lease: every script compares the token
+//! in Redis. So a process that was paused for longer than its lease notices the loss at its next
+//! call. If the process dies, the lease ends. Then other processes adopt the name's objects
+//! (`recover`), or the next process of the name attaches.
 //!
 //! A separate thread renews the lease, sweeps and promotes schedules, with its own runtime and
-//! connections. So a handler that blocks the worker's threads does not lose the lease, and stops
-//! neither sweeps nor promotions. The thread renews only while the worker's loop turns
+//! connections. So if a handler blocks the worker's threads, the process keeps its lease, and
+//! sweeps and promotions go on. The thread renews the lease only as long as the worker's loop turns
 //! (`activity`). If the loop stands still for `stall_max`, the thread lets the lease go.
 
 use std::sync::Arc;
@@ -48,13 +48,14 @@ const TELL_AGAIN: Duration = Duration::from_secs(60);
 pub(crate) struct Session {
     /// The token that the fence compares.
     pub(crate) token: Arc<str>,
-    /// The number of changes of Redis' history that were known at the attach.
+    /// The number of changed histories of Redis (failovers, restarts) that the process had found
+    /// before the attach.
     pub(crate) changes: u64,
-    /// Whether this process had the name before and its lease lapsed. Batches may then come again
-    /// under the same tags.
+    /// Whether this process had the name before, and its lease lapsed. If so, batches may come
+    /// again under the same tags.
     pub(crate) again: bool,
-    /// Whether the lease was let go because the loop stood still. The next attach counts a crash
-    /// then.
+    /// Whether the lease was let go because the loop stood still. If so, the next attach counts a
+    /// crash for each unfinished batch.
     pub(crate) let_go: bool,
 }
 
@@ -89,7 +90,7 @@ pub(crate) fn attach_again_after(
         }
         Lost::Fenced(lease) if redis.changes() == session.changes => Err(WorkerError::Fenced { name: name.clone(), lease }),
         // Redis went back to an earlier state, in which an old lease may exist again. The process
-        // of that lease may be gone.
+        // of that lease may be gone. So this process attaches again after the time of one lease.
         Lost::Fenced(_) => {
             warn!(%name, "recover: Redis has lost writes; attaching again after one lease");
             Ok(config.lease)
@@ -104,16 +105,17 @@ pub(crate) enum Notice {
     Wake,
     /// The lease is lost.
     Lost(Lost),
-    /// The thread cannot go on.
+    /// The thread cannot go on because of this error.
     Failed(WorkerError),
 }
 
-/// Takes the name. `before` is the session that lapsed. Without `before`, waits for a Redis that
-/// cannot be reached, up to the connect timeout.
+/// Takes the worker name. `before` is this process' session that lapsed. At a start, `before` is
+/// `None`; then this function waits at most `connect_timeout` for a Redis that cannot be reached.
+/// With `before`, it waits without a limit.
 pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<&Session>) -> Result<Session, WorkerError> {
     let token: Arc<str> = uuid::Uuid::new_v4().to_string().into();
-    // The holder includes the length of the lease, because Redis keeps only the end, and its clock
-    // may step.
+    // The holder includes the length of the lease, because Redis itself keeps only the time at
+    // which a lease ends, and Redis' clock may step.
     let holder = Holder::current().with_length(config.lease);
     let mut displace = String::new();
     let mut awaited: Option<(String, Instant)> = None;
@@ -131,8 +133,8 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
             lease: config.lease,
             slots: config.concurrency,
             displace: &displace,
-            // Without the token of the session before, the script counts a crash for each
-            // unfinished batch.
+            // The token of the session before proves that this process did not die. Without this
+            // token, the script counts a crash for each unfinished batch.
             before: before.filter(|session| !session.let_go).map_or("", |session| &session.token),
             crashes_max: config.crashes_held(),
             suspects: config.suspects(),
@@ -187,7 +189,8 @@ pub(crate) async fn failed(redis: &Redis, config: &WorkerConfig, made_at: Instan
 /// Waits a little for the lease of another process to end.
 ///
 /// # Errors
-/// [`WorkerError::InUse`] if that lease was renewed meanwhile, because then its process lives.
+/// [`WorkerError::InUse`] if that lease was renewed meanwhile. A renewal shows that the process of
+/// the lease lives.
 async fn wait_for_lease(
     config: &WorkerConfig,
     lease: String,
@@ -195,7 +198,8 @@ async fn wait_for_lease(
     awaited: &mut Option<(String, Instant)>,
 ) -> Result<(), WorkerError> {
     let ends = Instant::now() + left;
-    // Clocks and round trips are not exact. A renewal adds a third of a lease, at least 100 ms.
+    // Clocks and round trips are not exact, so a smaller difference is no renewal. A renewal adds a
+    // third of a lease, which is at least 100 ms.
     let slack = Duration::from_millis(80);
     match awaited {
         Some((seen, end)) if *seen == lease && ends <= *end + slack => {}
@@ -253,8 +257,8 @@ pub(crate) fn keeper(
             () = promote => {}
         }
     };
-    // A log subscriber that is set only for the caller's thread also gets the events of the new
-    // thread.
+    // If a log subscriber is set only for the caller's thread, the new thread gets the same
+    // subscriber.
     let subscriber = tracing::dispatcher::get_default(|found| (!found.is::<NoSubscriber>()).then(|| found.clone()));
     let thread = std::thread::Builder::new().name("seriatim-lease".to_owned());
     let run = move || {
@@ -266,7 +270,8 @@ pub(crate) fn keeper(
     Ok((Keeper { closed }, notices))
 }
 
-/// Renews the lease while the loop turns, and sweeps over other names, until the lease is lost.
+/// Renews the lease as long as the worker's loop turns, and sweeps over other worker names. Ends
+/// when the lease is lost, or after a lasting error.
 async fn keep(
     redis: Redis,
     config: Arc<WorkerConfig>,
@@ -296,9 +301,10 @@ async fn keep(
         let done = if renews && !lets_go { renew(&redis, &mut open, &config, &session).await } else { Ok(None) };
         let mut may_have_lapsed = false;
         let done = match done {
-            // A failed sweep also sets the time of the last sweep. So after an outage, in which
-            // living processes may have lost their leases, the next sweep takes nothing over at
-            // first.
+            // `redis.sweeps()` records the time of this sweep even if the sweep fails. So the first
+            // successful sweep after an outage states only a short time since the sweep before.
+            // From this the script sees that there was an outage, in which live processes may have
+            // lost their leases. Then the script takes nothing over for a while.
             Ok(None) if sweeps => match sweep(&redis, &mut open, &config, redis.sweeps()).await {
                 Ok(swept) => {
                     may_have_lapsed = swept.is_ahead;
@@ -338,7 +344,8 @@ async fn keep(
                     sweep_at = now + config.sweep;
                 }
                 match notice {
-                    // If the channel is full, the loop stands still and has enough such notices.
+                    // If the channel is full, the worker's loop stands still, and enough notices
+                    // already wait for it. So this notice is dropped.
                     Some(Notice::Wake) => drop(notices.try_send(Notice::Wake)),
                     Some(last) => return drop(notices.send(last).await),
                     None => {}
@@ -355,8 +362,9 @@ async fn keep(
     }
 }
 
-/// Asks the Sentinels, if there are any, who the master is: once every `interval`, until the result
-/// is dropped. A renewal that hangs because its master is gone does not delay this.
+/// If there are Sentinels, spawns a task that asks them every `interval` which server is the
+/// master. The task ends when the returned set is dropped. A renewal that hangs because the master
+/// is gone does not delay this task.
 fn ask_for_master(redis: Redis, interval: Duration) -> JoinSet<()> {
     let mut asking = JoinSet::new();
     if redis.has_sentinels() {
@@ -400,8 +408,8 @@ async fn renew(
     }
 }
 
-/// Gives the name back. The objects of its slots are held, due at once. Returns their number, or
-/// `None` if Redis did not reply before `deadline`.
+/// Gives the name back. The objects of its slots are held, due at once. Returns the number of these
+/// objects; `None` if the call failed, or Redis did not reply before `deadline`.
 pub(crate) async fn detach(redis: &Redis, config: &WorkerConfig, session: &Session, deadline: Instant) -> Option<u64> {
     let detached = tokio::time::timeout_at(deadline, async {
         loop {
@@ -423,8 +431,8 @@ pub(crate) async fn detach(redis: &Redis, config: &WorkerConfig, session: &Sessi
     detached.await.ok().flatten()
 }
 
-/// Finds the key of a wrong type that made a script fail. If Redis does not reply, returns the
-/// given error.
+/// Finds the key whose wrong type made a script fail, and returns an error that names it. If no
+/// such key is found or Redis does not reply, returns the given error.
 pub(crate) async fn wrong_type(redis: &Redis, config: &WorkerConfig, error: ScriptError) -> WorkerError {
     let looked = tokio::time::timeout(config.response_timeout, async {
         let mut conn = match redis.connect().await {

@@ -1,8 +1,8 @@
 //! The ledger: reads and writes the handler progress of an event in flight (`lua/handled.lua`).
 //!
 //! All deliveries of a session share one connection. If the process dies, the next worker that gets
-//! the batch reads the stored progress; other handlers run again. The step that finalizes the event
-//! deletes its progress.
+//! the batch reads the stored progress. Handlers without stored progress run again. The step that
+//! finalizes the event deletes its progress.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -45,7 +45,8 @@ pub(crate) struct BatchLedger {
     tag: Tag,
     /// The id after the last event of the batch.
     end: u64,
-    /// Whether another worker may have had the batch before.
+    /// Whether the batch may have been in hand before, so that Redis may have progress of its
+    /// events.
     again: bool,
     /// The id of the event whose progress is stored; 0: none.
     handled: AtomicU64,
@@ -55,8 +56,8 @@ pub(crate) struct BatchLedger {
     finished: Fields,
 }
 
-/// The size of the stored handler progress of a batch: the id of the event that it is about, and
-/// its number of fields. The next event of the batch replaces both.
+/// The size of the handler progress that Redis stores: the id of the event that the progress
+/// belongs to, and the number of its fields. Progress of a later event of the batch replaces both.
 #[derive(Debug, Default)]
 struct Fields(SyncMutex<(u64, usize)>);
 
@@ -81,18 +82,20 @@ impl BatchLedger {
     pub(crate) fn new(session: Arc<SessionLedger>, slot: usize, in_flight: &InFlight, lapsed: bool) -> Self {
         let (object, tag) = (in_flight.raw.clone(), in_flight.tag);
         let again = lapsed || tag.is_again() || in_flight.handled.is_some();
-        // Until the stored progress is read, the batch's first event is assumed to have some.
+        // Until the stored progress is read, the batch's first event is assumed to have progress.
         let handled = AtomicU64::new(in_flight.handled.unwrap_or(if again { tag.first } else { 0 }));
         let end = tag.first + in_flight.batch.len() as u64;
         Self { session, slot, object, tag, end, again, handled, emitted: Default::default(), finished: Fields::default() }
     }
 
-    /// Returns the id of the event whose progress is stored, as far as the process knows.
+    /// Returns the id of the event whose progress is stored, as far as the process knows; `None` if
+    /// no progress is stored.
     pub(crate) fn handled(&self) -> Option<u64> {
         Some(self.handled.load(Ordering::Relaxed)).filter(|id| *id > 0)
     }
 
-    /// Returns the number and the bytes of the emitted events, as far as the process knows.
+    /// Returns the number of emitted events, and the bytes of these events and of the handlers'
+    /// results, as far as the process knows.
     pub(crate) fn emitted(&self) -> (usize, usize) {
         (self.emitted.0.load(Ordering::Relaxed), self.emitted.1.load(Ordering::Relaxed))
     }
@@ -108,7 +111,7 @@ impl BatchLedger {
         self.emitted.1.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Repeats the call until Redis replies.
+    /// Calls the script `handled`. Repeats the call until Redis replies.
     async fn call(&self, finished: Option<Finished<'_>>) -> Result<Progress, LedgerError> {
         let (session, keys) = (&self.session, &self.session.config.keys);
         let batch = wire::SlotBatch {
@@ -131,8 +134,9 @@ impl BatchLedger {
                     return Err(LedgerError::Failed(format!("the emits of the handlers of event {id} are not pushed yet")));
                 }
                 Ok(Handled::Other | Handled::Lapsed | Handled::Fenced { .. }) => return Err(LedgerError::Lost),
-                // Other workers may free memory by draining queues, but they cannot drain the
-                // events behind this event.
+                // The delivery fails instead of waiting for memory. Other workers may free memory
+                // by draining queues, but the events behind this event can be drained only after
+                // it.
                 Err(error) if is_out_of_memory(&error) => {
                     let error = "Redis is out of memory, so that what is emitted cannot be kept: raise maxmemory, or wait until \
                                  the workers have drained the queues";
@@ -221,7 +225,8 @@ mod tests {
         fields.add(7, 1);
         assert_eq!(fields.count(), 2);
         fields.add(8, 1);
-        // Redis refuses the progress of a task that a handler of an earlier event has spawned.
+        // Progress of an earlier event may still come, from a task that its handler has spawned.
+        // Redis refuses such progress.
         fields.add(7, 1);
         assert_eq!(fields.count(), 1);
     }

@@ -9,13 +9,13 @@ use crate::escape;
 use crate::event::ObjectName;
 use crate::wire::{BatchResult, Report};
 
-/// The most lines about failed events that will be retried, in a second. While a receiver is away,
-/// 100,000 objects may fail again and again.
+/// The most log lines per second about failed events that will be retried. Without this limit,
+/// 100,000 objects could fail again and again while a receiver is away, each time with a line.
 const LINES_PER_SECOND: u32 = 20;
 
 static FAILURES: Failures = Failures(Mutex::new(None));
 
-/// The lines about failures in the present second.
+/// The number of log lines about failures in the present second.
 struct Failures(Mutex<Option<Second>>);
 
 struct Second {
@@ -24,11 +24,11 @@ struct Second {
     left_out: u32,
 }
 
-/// Whether a failure has a line.
+/// Whether a failure gets a log line.
 #[derive(Debug, PartialEq, Eq)]
 enum Line {
-    /// The failure has a line. `left_out`: the number of failures without a line in the second
-    /// before.
+    /// The failure gets a log line. `left_out`: the number of failures without a line in the second
+    /// before, if this is the first line of a second; otherwise 0.
     Told {
         left_out: u32,
     },
@@ -56,8 +56,8 @@ impl Failures {
     }
 }
 
-/// Logs an object that a call of advance has quarantined, or a name that it has dropped. `object`
-/// is escaped.
+/// Logs an object that a call of advance has held because of a wrong type or an invalid name, or a
+/// marker that the call has dropped. `object` is escaped.
 pub(crate) fn put_aside(object: &str, why: &str) {
     match why.starts_with("foreign: ") {
         true => warn!(%object, why, "claim: the marker is dropped"),

@@ -1,5 +1,5 @@
-//! The knowledge of a process about its Redis, over all connections: the highest id, and the servers
-//! that it has met.
+//! The knowledge of a process about its Redis, which all its connections share: the highest id
+//! seen, and the servers met.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +15,8 @@ use tokio::time::Instant;
 pub(crate) struct RedisMemory {
     /// The highest id seen.
     highest: AtomicU64,
-    /// The number of connections that found a changed history of Redis.
+    /// The number of times that a new connection found a changed history of Redis (a failover, a
+    /// restart).
     changes: AtomicU64,
     /// The replication ids of the servers met.
     history: Mutex<History>,
@@ -23,14 +24,15 @@ pub(crate) struct RedisMemory {
     swept_at: Mutex<Option<Instant>>,
 }
 
-/// The replication ids of the servers met. A server has another id after each restart and each
+/// The replication ids of the servers met. A server gets a new id at each restart and each
 /// failover.
 #[derive(Debug, Default)]
 struct History {
-    /// The id of the last server; empty if unknown.
+    /// The replication id of the server that was met last; empty if unknown.
     last: String,
-    /// The ids of masters that were replaced: those that a later master has named as its past, and
-    /// those of servers met before. At most [`REPLACED_MAX`].
+    /// The ids of masters that were replaced: ids that a later master has named as its own former
+    /// ids, and ids of servers that the process has met before the last one. At most
+    /// [`REPLACED_MAX`].
     replaced: VecDeque<String>,
 }
 
@@ -49,7 +51,7 @@ impl History {
 }
 
 impl RedisMemory {
-    /// Raises the highest id seen to this id, if that is higher.
+    /// Raises the highest id seen to this id, if this id is higher.
     pub(super) fn saw(&self, id: u64) {
         self.highest.fetch_max(id, Ordering::Relaxed);
     }
@@ -59,7 +61,8 @@ impl RedisMemory {
         self.highest.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of times that a changed history of Redis was found.
+    /// Returns the number of times that the process found a changed history of Redis (a failover, a
+    /// restart).
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
@@ -69,21 +72,21 @@ impl RedisMemory {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records that a sweep begins now. Returns the time since the sweep before; `None` for the first
-    /// sweep.
+    /// Records that a sweep begins now. Returns the time since the previous sweep; `None` for the
+    /// first sweep.
     pub(super) fn sweeps(&self) -> Option<Duration> {
         let mut swept_at = self.swept_at.lock().unwrap_or_else(PoisonError::into_inner);
         swept_at.replace(Instant::now()).map(|before| before.elapsed())
     }
 
     /// Records the server of a new connection. Returns whether its history differs from the history
-    /// of the last server. The script reports a change only to the first process that connects. So each
-    /// process compares replication ids for itself, too.
+    /// of the last server. The script `connect` reports a change only to the first process that
+    /// connects. So each process compares replication ids for itself, too.
     ///
     /// # Errors
-    /// The server was replaced: another master that this process has met continues its history.
-    /// Redis will lose the writes that this server accepts. Its counter must not jump, either: two
-    /// counters that jumped to the time could give the same ids.
+    /// The server was replaced: this process has met another master that continues the server's
+    /// history. Writes that the replaced server still accepts will be lost. Nor may the counter of
+    /// the replaced server jump: two counters that both jumped to the time could give the same ids.
     pub(super) fn met(&self, Replication { id, before }: &Replication) -> Result<bool, RedisError> {
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         if history.replaced.contains(id) {
@@ -99,7 +102,8 @@ impl RedisMemory {
         }
         let differs = !history.last.is_empty() && history.last != *id;
         if differs {
-            // There may have been more than one failover since.
+            // The last server is replaced, too. `before` may name another server, because there may
+            // have been more than one failover since.
             let last = std::mem::take(&mut history.last);
             history.replace(last);
             // Counts the change at once. A call on another connection may get the reply `fenced`
@@ -114,9 +118,9 @@ impl RedisMemory {
 /// The replication ids that a server reports.
 #[derive(Debug, Default)]
 pub(super) struct Replication {
-    /// Its replication id; empty if unknown.
+    /// The server's replication id; empty if unknown.
     pub(super) id: String,
-    /// The id of the master whose history it continues; empty if there is none.
+    /// The id of the master whose history the server continues; empty if there is none.
     pub(super) before: String,
 }
 
@@ -135,7 +139,7 @@ mod tests {
         assert_eq!(met(&memory, "a", ""), Some(false));
         assert_eq!(met(&memory, "b", "a"), Some(true), "a failover");
         assert_eq!(met(&memory, "a", ""), None, "the master before");
-        // Two failovers: the process has not met the one between.
+        // Two failovers: the process has not met the master between them.
         assert_eq!(met(&memory, "d", "c"), Some(true));
         assert_eq!([met(&memory, "b", "a"), met(&memory, "c", "b")], [None, None]);
         assert_eq!(met(&memory, "", ""), Some(false), "a user without INFO");

@@ -2,29 +2,29 @@
 //!
 //! Read [`Worker::run`] from top to bottom, then these modules:
 //!
-//! - `lease`: takes the name, keeps it, gives it back
+//! - `lease`: takes the worker name, keeps it, and gives it back
 //! - `serve`: one session: claim, deliver, commit
-//! - `slots`: the states of the slots as the process sees them, and every change of them
+//! - `slots`: the states of the slots as the process sees them, and every change of these states
 //! - `deliver`: gives a batch to the sink
-//! - `by_hand`: claims by hand, for a program with its own loop
-//! - `caller`: calls of advance, for `serve` and `by_hand`
+//! - `by_hand`: for a program with its own loop, which asks for each event (claiming by hand)
+//! - `caller`: the calls of the script `advance`, for `serve` and `by_hand`
 //! - `ledger`: the handler progress of a batch
-//! - `activity`: whether the loop turns, and which deliveries block their thread
-//! - `figures`: counts and times since the start, and the state now
-//! - `event_time`: the age of events by their own time
+//! - `activity`: finds out whether the worker's loop turns, and which deliveries block their thread
+//! - `figures`: counts and times since the worker's start, and its present state
+//! - `event_time`: the age of events, from the time that each event itself has
 //! - `traces`: a span for each delivery (feature `traces`)
-//! - `status`: what the process writes of itself into Redis, for `stats`
+//! - `status`: the status that the process writes into Redis, for the command `stats`
 //! - `health`: whether the sink is available
 //! - `allowance`: the most bytes per reply
-//! - `wait`: blocks on the markers while the process is idle
+//! - `wait`: waits for a marker while the process is idle
 //! - `retry`: the retry policies
 //! - `promote`: queues scheduled events when they are due
 //! - `cron`: fires cron jobs
-//! - `recover`: takes over the objects of dead processes
-//! - `outage`: whether Redis is away, and the log lines about it
+//! - `recover`: sweeps, which take over the objects of dead processes
+//! - `outage`: records whether Redis is away, and writes log lines about it
 //! - `connect`: connections, each checked before its first use
 //! - `memory`: the highest id, and the servers that the process has met
-//! - `growing_wait`, `pending`: waits
+//! - `growing_wait`, `pending`: helpers for waits
 //! - `logged`: log lines about objects and batches
 //! - `shutdown`, `config`, `error`: stop requests, settings, errors
 
@@ -142,11 +142,12 @@ impl Worker {
         WorkerBuilder { server: server.into(), config: WorkerConfig::default(), sink: None }
     }
 
-    /// Takes the name and works until `shutdown` stops it. Every other end is an error.
+    /// Takes the worker name, and works until `shutdown` stops the worker. If the worker ends for
+    /// any other reason, returns an error.
     ///
     /// At the start, waits up to `connect_timeout` for a Redis that is loading or cannot be
-    /// reached. Later it waits without a limit: for a Redis that goes away, and for an operator if
-    /// a key has a wrong type. The log reports both.
+    /// reached. Later the worker waits without a limit: for Redis if it goes away, and for an
+    /// operator if a key has a wrong type. The log reports both waits.
     ///
     /// Cancellation: dropping the future has the effect of a crash. The lease ends, and other
     /// workers deliver the events in hand again, with the same ids.
@@ -155,9 +156,9 @@ impl Worker {
     ///
     /// - [`WorkerError::Connect`]: Redis cannot be reached within `connect_timeout`, or refuses
     ///   user or password.
-    /// - [`WorkerError::InUse`]: the name has a live owner.
+    /// - [`WorkerError::InUse`]: another live process has the name.
     /// - [`WorkerError::Fenced`]: another process took the name.
-    /// - Every other [`WorkerError`] that time cannot repair.
+    /// - Any other [`WorkerError`]: waiting does not repair its cause.
     pub async fn run(self, shutdown: impl Into<Shutdown>) -> Result<Stopped, WorkerError> {
         let shutdown = shutdown.into();
         tokio::select! {
@@ -197,8 +198,9 @@ impl Worker {
         }
     }
 
-    /// Attaches. A stop that comes meanwhile waits for the reply, because the call may have been
-    /// sent. A taken name must be given back, or the stop would look like a death.
+    /// Attaches. If a stop is requested meanwhile, first waits for the reply, because the call may
+    /// have been sent. If the call has taken the name, the process must give the name back, or the
+    /// stop would look like a death.
     async fn enter(
         &self,
         before: Option<&Session>,
@@ -238,11 +240,11 @@ impl Worker {
     }
 }
 
-/// Opens the sink anew at each request.
+/// Opens the sink anew each time that `shutdown` requests it.
 async fn reopen(sink: &dyn Sink, shutdown: &Shutdown) -> Infallible {
     let mut reopens = shutdown.reopens();
     loop {
-        // `shutdown` keeps the sender, so the channel stays open.
+        // `shutdown` keeps the sender, so the channel stays open and this wait cannot fail.
         let _ = reopens.changed().await;
         match sink.reopen().await {
             Ok(true) => info!("deliver: the sink follows its path anew"),
@@ -265,7 +267,7 @@ pub struct WorkerBuilder {
 }
 
 impl WorkerBuilder {
-    /// Sets all settings at once. The methods below set single ones.
+    /// Sets all settings at once. The other methods set one setting each.
     pub fn config(mut self, config: WorkerConfig) -> Self {
         self.config = config;
         self
@@ -278,7 +280,7 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets the keys of the namespace. Default: no namespace.
+    /// Sets the namespace of the keys. Default: no namespace.
     pub fn keys(mut self, keys: crate::keys::Keys) -> Self {
         self.config.keys = keys;
         self
@@ -303,16 +305,16 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets the number of workers that may die with one event in hand, 1 to 1000, and the event's
-    /// fate after that. Default: 5, and the event waits for an operator.
+    /// Sets the number of workers that may die with the same event in hand, 1 to 1000, and the
+    /// event's fate after so many deaths. Default: 5, and the event waits for an operator.
     pub fn crashes_max(mut self, crashes: u32, then: UsedUp) -> Self {
         (self.config.crashes_max, self.config.crashes_then) = (crashes, then);
         self
     }
 
-    /// Sets the longest time that the loop may stand still before the lease is let go, 1 s to 1
-    /// hour. Default: 60 s. A delivery that blocks its thread for this time beyond its timeout ends
-    /// the process: see [`WorkerConfig::stall_max`].
+    /// Sets the longest time that the worker's loop may stand still before the process lets its
+    /// lease go, 1 s to 1 hour. Default: 60 s. A delivery that blocks its thread for this time
+    /// beyond its timeout ends the process: see [`WorkerConfig::stall_max`].
     pub fn stall_max(mut self, stall_max: Duration) -> Self {
         self.config.stall_max = stall_max;
         self
@@ -344,8 +346,9 @@ impl WorkerBuilder {
         self
     }
 
-    /// Measures the age of events by their own time, which stands at this place of each event: Unix
-    /// seconds or milliseconds, as a number or a text, or RFC 3339. By default, no age is measured.
+    /// Makes the worker measure the age of each event, from the time that the event itself has at
+    /// this place. The time is in Unix seconds or milliseconds, as a number or a text, or in the
+    /// form of RFC 3339. By default, no age is measured.
     pub fn event_time(mut self, pointer: crate::event::Pointer) -> Self {
         self.config.event_time = Some(pointer);
         self
@@ -359,16 +362,17 @@ impl WorkerBuilder {
         self
     }
 
-    /// Gives no batch to the sink before this number of replicas has it, 0 to 100. A wait is begun
-    /// anew after `timeout`, 10 ms to 1 minute. Default: 0, no wait. With the number of all
-    /// replicas, an id that a receiver has seen survives the loss of the master.
+    /// Sets the number of replicas that must have a batch before the sink gets the batch, 0 to 100.
+    /// After `timeout` (10 ms to 1 minute), the worker logs that replicas are missing, and waits
+    /// again. Default: 0, no wait. If all replicas must have a batch, an id that a receiver has
+    /// seen survives the loss of the master.
     pub fn wait(mut self, replicas: u32, timeout: Duration) -> Self {
         (self.config.wait, self.config.wait_timeout) = (replicas, timeout);
         self
     }
 
-    /// With [`Self::wait`], waits for the disks of the master and of the replicas, too: `WAITAOF`,
-    /// in Redis from 7.2. Default: no.
+    /// Sets whether a batch must also be on the disks of the master and of the replicas that
+    /// [`Self::wait`] waits for. Uses `WAITAOF`, which needs Redis 7.2 or later. Default: no.
     pub fn wait_local(mut self, wait_local: bool) -> Self {
         self.config.wait_local = wait_local;
         self

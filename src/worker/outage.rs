@@ -1,5 +1,6 @@
-//! The outage: Redis is away, refuses, or has a key of a wrong type. Every part of a process meets
-//! an outage. The log has a line when it begins, one each minute, and one when it ends.
+//! The outage: Redis is away, refuses calls, or has a key of a wrong type. Every part of a process
+//! meets the same outage, so its log lines are written here: one when the outage begins, one each
+//! minute, and one when it ends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -47,8 +48,8 @@ enum Tell {
 impl State {
     fn failed(&mut self, at: Instant, made_at: Instant, obstacle: Option<&str>) -> Tell {
         let Some(now) = &mut self.now else {
-            // An old connection may be found broken long after new ones were made, so its failure
-            // does not count.
+            // An old connection may be found broken long after new ones were made. So a failure
+            // does not count if its connection was made before the last outage ended.
             if self.ended.is_some_and(|ended| made_at < ended) {
                 return Tell::Nothing;
             }
@@ -78,8 +79,8 @@ impl Outage {
         Self { address, is_on: AtomicBool::new(false), state: Mutex::default() }
     }
 
-    /// Records a failed call or connection attempt. `made_at`: the time at which the connection, or
-    /// the attempt, was begun.
+    /// Records a failed call or connection attempt. `made_at`: the time at which the connection was
+    /// made, or the attempt began.
     pub(crate) fn failed(&self, made_at: Instant, error: &str) {
         self.tell(made_at, error, None);
     }
@@ -117,7 +118,7 @@ impl Outage {
     }
 
     /// Returns whether the next failure is logged. Finding a key of a wrong type takes many calls,
-    /// so callers ask first.
+    /// so callers look for the key only if it will be logged.
     pub(crate) fn is_due(&self) -> bool {
         self.state().now.as_ref().is_none_or(|now| now.obstacle.is_none() || now.told.elapsed() >= TELL_AGAIN)
     }

@@ -1,4 +1,4 @@
-//! Promotes schedules: pushes their events when they are due. Fires cron jobs beside that.
+//! Promotes schedules: pushes their events when they are due. Also fires cron jobs.
 //!
 //! Every process can promote, at any time, in bounded steps of one script. With many processes,
 //! most calls could find nothing to promote. These rules keep such calls few:
@@ -6,13 +6,13 @@
 //! - *Wake.* A producer that schedules an event for soon adds a member to `events.scheduled.wake`.
 //!   One process pops this member, and asks Redis when the first schedule is due.
 //! - *Timer.* A process that was woken, or has promoted something, calls again when the next
-//!   schedule is due. If another process was faster, the call finds nothing. With more than 20
-//!   processes, the process then sets no further timer. So every call by a timer, except the last
-//!   one, promotes an event.
+//!   schedule is due. If another process was faster, the call finds no due schedule. With more than
+//!   20 processes, a process whose call found none sets no further timer. So every call by a timer,
+//!   except the last one, promotes an event.
 //! - *Look.* Each process looks from time to time. The more processes there are, the more rarely
 //!   each of them looks. So schedules are promoted if the process with the timer dies.
 //!
-//! If the process dies during a call, the step has happened or has not.
+//! If the process dies during a call, Redis has run the whole step or nothing of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,13 +32,15 @@ use crate::escape;
 use crate::failpoints::around;
 use crate::wire::{self, PROMOTED_MAX, Promoted};
 
-/// The bytes of events in one call.
+/// The bytes of events after which one call promotes no further event.
 const BYTES: usize = 1024 * 1024;
-/// The shortest time between two calls. It bounds the calls if schedules are due all the time.
+/// The shortest time between two calls. It bounds the number of calls if schedules are due all the
+/// time.
 const CALLS_APART: Duration = Duration::from_millis(5);
 /// The longest time for which the server blocks a wait for a wake.
 const BLOCK: Duration = Duration::from_secs(10);
-/// The time between two looks of a process, per living process, and its bounds.
+/// The time between two looks of a process: 50 ms for each live process, but at least 1 s and at
+/// most 30 s.
 const LOOK_PER_NAME: Duration = Duration::from_millis(50);
 const LOOK_MIN: Duration = Duration::from_secs(1);
 const LOOK_MAX: Duration = Duration::from_secs(30);
@@ -107,7 +109,8 @@ struct Promoter {
 }
 
 impl Promoter {
-    /// Promotes all that is due, in steps, and sets timer and look.
+    /// Promotes all schedules that are due, in steps. Then sets the times of the next timer and of
+    /// the next look.
     async fn run(&mut self, cause: Cause) {
         let mut promotes = cause == Cause::Wake;
         loop {
@@ -128,11 +131,13 @@ impl Promoter {
                 sleep(pause(&promoted, took)).await;
                 continue;
             }
-            // The script rounds times up to ms. A timer may be early by less than 1 ms.
+            // The script rounds times up to ms. A timer may be early by less than 1 ms, so 1 ms is
+            // added.
             let next = promoted.next_due.map(|due| replied_at + due).into_iter().chain(next_cron).min();
             let at = next.map(|due| due + Duration::from_millis(1));
-            // With few processes, each of them may keep its timer after a call that found nothing.
-            // The schedule may have been moved or cancelled, and no other process may have a timer.
+            // With few processes, each of them may keep its timer even after a call that promoted
+            // nothing. Then perhaps the schedule was moved or cancelled, and perhaps no other
+            // process has a timer.
             let keeps = cause == Cause::Look || promoted.names <= FEW_NAMES;
             let is_near = keeps && next.is_some_and(|due| due <= Instant::now() + LOOK_AHEAD);
             let had_timer = cause == Cause::Look && self.timer.is_some();
@@ -144,7 +149,7 @@ impl Promoter {
     }
 
     /// Fires cron jobs. Returns the number of events queued, and the time at which the next job is
-    /// due. After a failure that is the time of another attempt.
+    /// due. After a failure, this is the time of the next attempt.
     async fn fire(&mut self) -> (u64, Option<Instant>) {
         let again = Some(Instant::now() + LOOK_MIN);
         let Some(mut conn) = self.conn.take() else { return (0, again) };
@@ -173,7 +178,8 @@ impl Promoter {
             Some(conn) => conn,
             None => match self.redis.reconnect().await {
                 Ok(conn) => conn,
-                // The part of the process that keeps the lease meets the same error, and ends.
+                // The part of the process that keeps the lease meets the same error, and ends the
+                // session.
                 Err(_) => {
                     self.backoff.wait().await;
                     return None;
@@ -207,8 +213,8 @@ impl Promoter {
     }
 }
 
-/// Returns the pause before the next call while more schedules are due. All processes together
-/// leave Redis half of its time for other work.
+/// Returns the pause before the next call while more schedules are due. The pause is so long that
+/// all processes together leave Redis half of its time for other work.
 fn pause(promoted: &Promoted, took: Duration) -> Duration {
     let names = u32::try_from(promoted.names.max(1)).unwrap_or(u32::MAX);
     let pause = match promoted.markers >= MARKERS_MANY {
@@ -236,7 +242,8 @@ fn tell(promoted: &Promoted) {
     }
 }
 
-/// Waits for a wake, on a connection of its own, and returns that connection for the next wait.
+/// Waits for a wake, on a connection that only these waits use. Returns this connection for the
+/// next wait.
 async fn wake(redis: Redis, config: Arc<WorkerConfig>, mut conn: Option<PatientConnection>) -> PatientConnection {
     let (mut backoff, mut has_told) = (new_backoff(), false);
     let key = config.keys.events_scheduled_wake();

@@ -1,8 +1,9 @@
-//! Recover: every process takes over the objects of names whose process is gone.
+//! Recover: every process takes over the objects of worker names whose process is gone.
 //!
-//! The objects of a name without a lease are held, due at once, and claimed like any held object.
-//! If the sweeping process dies, the script has run or has not, and another process sweeps within a
-//! second.
+//! The objects of a worker name without a lease are held, due at once, and claimed like any held
+//! object. An object whose event has killed too many workers is held for an operator instead. If
+//! the sweeping process dies, the script has run completely or not at all, and another process
+//! sweeps within a second.
 
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ use crate::connection::errors::is_outage;
 use crate::failpoints::around;
 use crate::wire::{self, ScriptError, Sweep};
 
-/// The time after its last sign of life at which a name without a lease and with empty slots is
-/// removed.
+/// The time from the last sign of life of a worker name until the name is removed, if it has no
+/// lease and its slots are empty.
 const FORGET: Duration = Duration::from_secs(24 * 60 * 60);
 /// The most calls in one sweep. The next sweep looks at the names that are still due.
 const CALLS_MAX: usize = 1000;
@@ -33,19 +34,19 @@ pub(crate) struct Swept {
     pub(crate) mark: bool,
 }
 
-/// Looks at the registered names that are due, and follows Redis' clock. `since` is the time since
-/// the sweep before.
+/// Sweeps: looks at the registered worker names that are due for a look. Also notices steps of
+/// Redis' clock. `since` is the time since the previous sweep.
 pub(crate) async fn sweep(
     redis: &Redis,
     conn: &mut impl ConnectionLike,
     config: &WorkerConfig,
     since: Option<Duration>,
 ) -> Result<Swept, ScriptError> {
-    // Half of the interval, so that a name is due again before the next sweep, even if timers are
-    // late.
+    // The time between two looks is half of the interval between sweeps. So a name is due again
+    // before the next sweep, even if timers are late.
     let look = config.sweep / 2;
-    // A process whose handlers are busy notices its lapse only at a renewal. A renewal follows each
-    // sweep that finds a step of the clock.
+    // A process whose handlers are busy notices only at a renewal that its lease has lapsed. A
+    // renewal follows each sweep that finds a step of the clock.
     let notice = config.sweep.min(config.lease / 3);
     let mut sweep = Sweep { own: &config.name, crashes_max: config.crashes_held(), look, forget: FORGET, since, notice };
     let (mut found, mut is_ahead, mut mark) = (false, false, false);
@@ -74,8 +75,8 @@ pub(crate) async fn sweep(
     Ok(Swept { found: found || moved > 0, is_ahead, mark })
 }
 
-/// Pushes a mark, so that the age of the oldest marker is known. That is advice: only a lost
-/// connection is an error.
+/// Pushes a mark, so that the age of the oldest marker is known. No decision depends on this age,
+/// so any error other than a lost connection is ignored.
 pub(crate) async fn mark(conn: &mut impl ConnectionLike, config: &WorkerConfig) -> Result<(), ScriptError> {
     match around!("mark", wire::mark(conn, &config.keys)).await {
         Err(ScriptError::Redis(error)) if is_outage(&error) => Err(ScriptError::Redis(error)),

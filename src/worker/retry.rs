@@ -1,8 +1,8 @@
-//! The retry policies: the waits of a failed event, the number of its attempts, and its fate when
-//! they are used up.
+//! The retry policies: the waits of a failed event between its attempts, the most attempts, and the
+//! event's fate when all attempts are used up.
 //!
-//! A policy has no state. The number of failures is in Redis, in the tag of the batch, so it
-//! survives the process that counted.
+//! A policy has no state. The number of failures is in Redis, in the tag of the batch, so the
+//! number survives the process that counted.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,8 @@ const ATTEMPTS_MAX: u32 = 1_000_000;
 /// The rule for an event whose delivery fails with
 /// [`Stop::Transient`](crate::sink::Stop::Transient).
 ///
-/// On the command line it is the name of a preset, or a backoff with or without a limit:
+/// On the command line, a policy is written as the name of a preset, or as a backoff with or
+/// without a limit:
 ///
 /// ```
 /// use seriatim::worker::RetryPolicy;
@@ -42,8 +43,8 @@ pub struct RetryPolicy {
 pub enum Backoff {
     /// The same wait after each failure.
     Fixed(Duration),
-    /// A wait that doubles from `min` up to `max`. The actual wait is random between half of it and
-    /// all of it, so that many objects do not come back at once.
+    /// A wait that doubles from `min` up to `max`. The actual wait is a random time between half of
+    /// this wait and the whole wait, so that many objects do not come back at once.
     Exponential {
         /// The wait after the first failure.
         min: Duration,
@@ -52,7 +53,7 @@ pub enum Backoff {
     },
 }
 
-/// The end of an event's attempts.
+/// The limit of an event's attempts, and the event's fate after the last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     /// The number of attempts, the first one included. 1 to 1,000,000.
@@ -61,8 +62,8 @@ pub struct Limit {
     pub then: UsedUp,
 }
 
-/// The fate of an event whose attempts are used up, or that has killed too many workers. Its error
-/// is stored in every case.
+/// The fate of an event whose attempts are used up, or that has killed too many workers. The
+/// event's error is stored in every case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsedUp {
     /// The event goes to the dead letters. The object's next event follows.
@@ -79,8 +80,8 @@ impl RetryPolicy {
     pub const FIXED_5M_2: Self =
         Self { backoff: Backoff::Fixed(Duration::from_secs(300)), limit: Some(Limit { attempts: 3, then: UsedUp::DeadLetter }) };
 
-    /// `scheduler`: before attempt n, a random part between half and all of min(120 s, 20 s ·
-    /// 2^(n−2)); after 100 attempts the event completes with errors.
+    /// `scheduler`: at most 100 attempts; then the event is completed with errors. The wait before
+    /// attempt n is a random time between half and all of min(120 s, 20 s · 2^(n−2)).
     pub const SCHEDULER: Self = Self {
         backoff: Backoff::Exponential { min: Duration::from_secs(20), max: Duration::from_secs(120) },
         limit: Some(Limit { attempts: 100, then: UsedUp::CompleteWithErrors }),
@@ -96,7 +97,7 @@ impl RetryPolicy {
     pub const PRESETS: &[(&str, Self)] =
         &[("default", Self::DEFAULT), ("fixed-5m-2", Self::FIXED_5M_2), ("scheduler", Self::SCHEDULER), ("minute", Self::MINUTE)];
 
-    /// Checks the ranges.
+    /// Checks the ranges of the waits and of the attempts.
     ///
     /// # Errors
     /// A sentence about the value that is out of range.

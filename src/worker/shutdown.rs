@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-/// Stops a worker. All clones belong to the same worker.
+/// A handle that stops a worker. All clones stop the same worker.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     graceful: CancellationToken,
@@ -17,16 +17,17 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Returns a handle without any request.
+    /// Returns a handle on which nothing is requested yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Follows the signals of the process. SIGTERM and SIGINT stop gracefully, a second one stops
-    /// at once, and SIGHUP opens the sink anew.
+    /// Follows the signals of the process. The first SIGTERM or SIGINT stops the worker gracefully,
+    /// the second one stops it at once. SIGHUP opens the sink anew.
     ///
     /// From then on none of these signals ends the process by itself. A task of the runtime waits
-    /// for them. So a handler that blocks the only thread of its runtime also delays them.
+    /// for the signals. So an event handler that blocks the only thread of the runtime delays the
+    /// reaction to signals.
     ///
     /// # Errors
     /// The error of the system if it accepts no handler for a signal.
@@ -60,14 +61,14 @@ impl Shutdown {
         }
     }
 
-    /// Stops gracefully: the worker claims nothing more, finishes the events in hand within the
-    /// grace, and holds the rest.
+    /// Stops gracefully: the worker claims nothing more, and finishes the events in hand within the
+    /// grace. The objects of all other events in hand are held for other workers.
     pub fn stop(&self) {
         self.graceful.cancel();
     }
 
-    /// Stops at once: the worker drops the events in hand and holds their objects. The events come
-    /// again with the same ids.
+    /// Stops at once: the worker drops the events in hand, and their objects are held for other
+    /// workers. The events come again with the same ids.
     pub fn stop_at_once(&self) {
         self.graceful.cancel();
         self.at_once.cancel();

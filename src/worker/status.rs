@@ -1,7 +1,9 @@
-//! The status: a process writes once per second how it is, for `stats` and dashboards.
+//! The status of a process. Each process writes its status into Redis once per second, for the
+//! command `stats` and for dashboards.
 //!
-//! The key has the lease's time to live. So it ends soon after its process. The status is advice:
-//! no decision depends on it, and a write that fails is not repeated.
+//! The key of the status has the same time to live as the lease. So the key expires soon after its
+//! process has ended. The status is advice: no decision depends on it, and a write that fails is
+//! not repeated.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,13 +20,14 @@ use super::config::WorkerConfig;
 use super::figures::{Distribution, SlotFigures, WorkerFigures};
 use crate::connection::errors::{is_outage, told};
 
-/// The time between two writes.
+/// The time between two writes of the status.
 pub(super) const EVERY: Duration = Duration::from_secs(1);
-/// The time between two figures that are kept for the last minute, and their number.
+/// Some earlier figures are kept to compute the last minute. The first constant is the time between
+/// two of them, the second is the most that are kept.
 const KEEP_EVERY: Duration = Duration::from_secs(5);
 const KEPT_MAX: usize = 12;
-/// The most bytes in JSON of the object's name, of the sink's name, and of its error. The rest of a
-/// status has at most 700 bytes.
+/// The most bytes that a text takes in the JSON of a status: first the object's name, then the
+/// sink's name and the sink's error. The rest of a status has at most 700 bytes.
 const OBJECT_BYTES: usize = 640;
 const TEXT_BYTES: usize = 300;
 
@@ -35,11 +38,11 @@ const TEXT_BYTES: usize = 300;
 pub struct WorkerStatus {
     /// Version of the library.
     pub version: String,
-    /// Name of the sink without secrets; empty if it has none.
+    /// Name of the sink without secrets; empty if the sink has no name.
     pub sink: String,
-    /// Time since the sink became unavailable, ms; none while it is available.
+    /// Time since the sink became unavailable, ms; none while the sink is available.
     pub sink_down_ms: Option<u64>,
-    /// The last error of the unavailable sink; empty while it is available.
+    /// The last error of the unavailable sink; empty while the sink is available.
     pub sink_error: String,
     /// Number of slots in each state.
     pub slots: SlotFigures,
@@ -53,11 +56,11 @@ pub struct WorkerStatus {
     pub transient: u64,
     /// The last minute.
     pub minute: LastMinute,
-    /// The delivery that has been under way for the longest time; none without any.
+    /// The delivery that has been under way for the longest time; none if no delivery is under way.
     pub longest: Option<LongDelivery>,
 }
 
-/// Figures of about the last minute, or since the start.
+/// Figures of about the last minute, or since the start of the process if that was later.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -74,8 +77,8 @@ pub struct LastMinute {
     pub redis: Quantiles,
 }
 
-/// Two quantiles of times, each as the upper bound of a range. The bounds are 100 µs times powers of
-/// 2.5. None without values.
+/// Two quantiles of times. Each is given as the upper bound of the range in which it lies. The
+/// bounds are 100 µs times powers of 2.5. `None` if there are no values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Quantiles {
@@ -110,7 +113,7 @@ pub(super) struct StatusWriter {
     lease: Duration,
     sink: String,
     vitals: Vitals,
-    /// Earlier figures, oldest first.
+    /// Earlier figures, oldest first, to compute the last minute.
     past: VecDeque<(Instant, WorkerFigures)>,
     has_told: bool,
 }
@@ -189,8 +192,8 @@ fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns the beginning of a text that has at most this many bytes in JSON, with an ellipsis if it
-/// is cut.
+/// Returns a text unchanged if it has at most this many bytes in JSON. Otherwise returns the
+/// beginning of the text with an ellipsis, together at most this many bytes.
 fn cut(text: &str, bytes_max: usize) -> String {
     let in_json = |c: char| match c {
         '"' | '\\' => 2,
@@ -255,7 +258,7 @@ mod tests {
         activity.figures.delivery_ended(slow, None);
         for second in 0..=120 {
             let minute = writer.status(Instant::now()).minute;
-            // The slow delivery was before the first status.
+            // The slow delivery was before the first status, so it is in no last minute.
             assert_eq!(minute.delivery.p50_us.is_some(), (61..=120).contains(&second), "{second}: {minute:?}");
             assert!(minute.ms <= 60_000, "{minute:?}");
             if second == 60 {

@@ -20,11 +20,12 @@ const ERROR_MAX: usize = 1000;
 
 /// The traces of a worker: which events are part of traces, and where spans go.
 ///
-/// Each delivery attempt of a batch is one span of the kind *consumer*, the root of a new trace. It
-/// is linked to the spans of the producers of its events; OpenTelemetry keeps the first 128. If no event of the batch
-/// has a sampled context, there is no span. While the sink is polled, the span is the current one
-/// of [`opentelemetry::Context::current`]. So spans of handlers become its children, and HTTP sinks
-/// send its `traceparent`.
+/// Each delivery attempt of a batch is one span of the kind *consumer*, the root of a new trace.
+/// For each of its events with a sampled context, the span has a link to the producer's span;
+/// OpenTelemetry keeps the first 128 links. If no event of the batch has a sampled context, there
+/// is no span. While the sink is polled, the span is the current span of
+/// [`opentelemetry::Context::current`]. So spans of handlers become its children, and HTTP sinks
+/// send the `traceparent` of the span.
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -59,8 +60,9 @@ impl Traces {
         self
     }
 
-    /// Sets whether the span of a single event is a child of its producer's span, in the producer's
-    /// trace. A delivery of several events begins a new trace all the same. Default: no.
+    /// Sets whether the span of a delivery of only one event is a child of the producer's span, in
+    /// the producer's trace. A delivery of several events begins a new trace in any case. Default:
+    /// no.
     #[must_use]
     pub fn child_spans(mut self, is_child: bool) -> Self {
         self.is_child = is_child;
@@ -128,7 +130,7 @@ fn link((id, context): (u64, SpanContext)) -> Link {
     Link::new(context, vec![KeyValue::new("messaging.message.id", id.to_string())], 0)
 }
 
-/// Returns a number as OpenTelemetry has them.
+/// Returns a number in the type that OpenTelemetry uses for numbers.
 fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -162,7 +164,7 @@ impl DeliverySpan {
 
 impl Drop for DeliverySpan {
     fn drop(&mut self) {
-        // An ended span ignores this.
+        // If the span has already ended, it ignores this.
         self.set("cancelled", 0, Some("the delivery was cancelled: the lease is lost, or the worker stopped"));
     }
 }

@@ -1,8 +1,10 @@
-//! Wait: an idle process blocks on the markers for one idle slot, on its own connection.
+//! Wait: an idle process waits for a marker for one of its idle slots, on a connection that only
+//! this wait uses.
 //!
-//! The pop moves a marker into the slot's `W:object` in one step. The call of advance follows in
-//! the same round trip, and claims the object for the slot. If the reply is lost, or the process
-//! dies, the marker or the batch is still in Redis. The next advance, renewal or sweep finds it.
+//! The pop moves a marker into the slot's list `event.worker:W:object` in one step. The call of
+//! advance follows in the same round trip, and claims the object for the slot. If the reply is
+//! lost, or the process dies, the marker or the batch is still in Redis. The next advance, renewal
+//! or sweep finds it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,11 +26,12 @@ pub(crate) struct Waited {
     pub(crate) conn: PatientConnection,
     /// Whether Redis is out of memory, so that a pop moves no markers.
     pub(crate) out_of_memory: bool,
-    /// The reply of advance.
+    /// The reply to the call of advance.
     pub(crate) reply: Result<Advanced, ScriptError>,
 }
 
-/// Returns the command of a pop that moves a marker to the slot within `block`.
+/// Returns the command of a pop. It waits for a marker for at most `block`, and moves the marker to
+/// the slot's list.
 pub(crate) fn pop(config: &WorkerConfig, slot: usize, block: Duration) -> Cmd {
     let to = config.keys.worker_object(&config.worker(slot));
     let mut pop = redis::cmd("BLMOVE");
@@ -41,10 +44,10 @@ pub(crate) fn pop(config: &WorkerConfig, slot: usize, block: Duration) -> Cmd {
     pop
 }
 
-/// Pops a marker, or waits until the block time is over, and makes the call. Returns `None` if the
-/// connection failed.
+/// Waits until the pop moves a marker, or the block time is over. In both cases the call follows.
+/// Returns `None` if the connection failed.
 ///
-/// Cancellation: dropping the future closes the connection, and with it the pop. Before that, the
+/// Cancellation: dropping the future closes the connection, which ends the pop. Before that, the
 /// pop may have moved a marker, and the call may have run.
 pub(crate) async fn wait(
     redis: Redis,

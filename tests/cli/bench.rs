@@ -11,11 +11,11 @@ use crate::support::console::PATIENCE;
 use crate::support::{Redis, until};
 
 const SYSTEMS: [&str; 3] = ["seriatim", "streams", "raw"];
-/// Options of a bench small enough for a test.
+/// Options of `seriatim bench` that make the run short enough for a test.
 const TINY: [&str; 12] =
     ["--events", "2000", "--objects", "50", "--rate", "2000", "--repetitions", "1", "--warm-up", "0", "--producers", "8"];
 
-/// Returns a Redis without any key, not even a counter.
+/// Returns a Redis server without any key. It has no id counter either.
 fn empty() -> Redis {
     let redis = Redis::own(&[]);
     let () = redis::cmd("FLUSHALL").query(&mut connection(&redis)).expect("FLUSHALL");
@@ -81,7 +81,8 @@ fn every_figure_is_measured_and_no_key_is_left() {
     assert_measured(&report, "memory_idle", &["seriatim"]);
     assert_measured(&report, "drain_bulk_redis_cpu", &SYSTEMS);
     let queued = report["figures"]["memory_queued"]["raw"]["median"].as_f64().expect("a number");
-    // With so few events, a few kilobytes of Redis' own memory change the figure.
+    // The run queues few events, so a few kilobytes of Redis' own memory change the bytes per
+    // event.
     assert!((150.0..400.0).contains(&queued), "200 bytes need {queued}");
     assert_eq!((&report["settings"]["seed"], &report["settings"]["skew"]), (&7.into(), &"zipf:1.0".into()));
     assert_eq!((&report["objects_used"], &report["redis"]["private"]), (&50.into(), &false.into()));

@@ -17,7 +17,7 @@ fn file(text: &str) -> NamedTempFile {
     file
 }
 
-/// Returns the program, without the variables of this process.
+/// Returns the program. It does not inherit the `SERIATIM_` variables of the test process.
 fn program(config: Option<&Path>, args: &[&str]) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SERIATIM_")) {
@@ -36,7 +36,8 @@ fn done(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("UTF-8")
 }
 
-/// Checks for exit code 2, and returns the one line on standard error behind the name of the file.
+/// Checks for exit code 2 and one line on standard error. Returns the part of this line that
+/// follows the name of the configuration file.
 #[track_caller]
 fn refused(output: &Output, config: &Path) -> String {
     let told = String::from_utf8(output.stderr.clone()).expect("UTF-8");
@@ -67,7 +68,7 @@ async fn the_command_line_beats_the_environment_and_that_the_file() {
     assert_eq!(counts, [2, 1, 2]);
 }
 
-/// Tests a worker whose settings are all in the file.
+/// Tests a worker whose settings all come from the configuration file.
 #[tokio::test]
 async fn a_worker_takes_its_flags_from_its_table() {
     let (redis, dir) = (Redis::start(), tempfile::tempdir().expect("a directory"));
@@ -111,7 +112,8 @@ async fn a_worker_takes_its_flags_from_its_table() {
 #[case("namespace = ", ":1: ")]
 fn a_wrong_key_is_named_with_its_line(#[case] text: &str, #[case] told: &str) {
     let config = file(text);
-    // Any command reads the file, and no command begins.
+    // Every command reads the configuration file. If the file has a wrong key, no command starts
+    // its work.
     for args in [&["config", "check"][..], &["worker", "--sink", "null"], &["--redis", "localhost:1", "stats"]] {
         let refused = refused(&program(Some(config.path()), args).output().expect("it runs"), config.path());
         assert!(refused.starts_with(told), "{refused}");
@@ -130,7 +132,8 @@ fn a_wrong_value_is_named_with_its_line(#[case] text: &str, #[case] told: &str) 
     assert!(refused.starts_with(told), "{refused}");
 }
 
-/// Tests values that only the start of a command would find.
+/// Tests that `config check` also finds the wrong values that a command itself finds only when it
+/// starts.
 #[rstest]
 #[case("redis = 'foo://x'", ":1: --redis: ")]
 #[case("namespace = 'a b{}'", ":1: --namespace: ")]
@@ -147,8 +150,8 @@ fn check_finds_wrong_values_of_each_command(#[case] text: &str, #[case] told: &s
     assert!(refused.starts_with(told) && !refused.contains("--help"), "{refused}");
 }
 
-/// Regression: a flag with an optional value took `--config` for its value, and the file was left
-/// aside.
+/// Regression: `--config` behind a flag with an optional value was read as the value of this flag.
+/// So the configuration file was ignored.
 #[test]
 fn a_flag_with_an_optional_value_hides_no_file() {
     let config = file("redis = 'localhost:1'\nlog-format = 'json'\n");
@@ -156,12 +159,13 @@ fn a_flag_with_an_optional_value_hides_no_file() {
     let output = program.arg(config.path()).env("SERIATIM_CONFIG", "/nonexistent").output().expect("it runs");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(3) && told.starts_with('{'), "{told}");
-    // Behind `--` stand no flags.
+    // A word behind `--` is not a flag, so `-h` does not print the help.
     let output = self::program(Some(config.path()), &["emit", "a:1", "--", "-h"]).output().expect("it runs");
     assert!(output.status.code() == Some(3), "{output:?}");
 }
 
-/// Tests that a switch of the file can be turned off, and that a switch takes a value without a file.
+/// Tests that `--event-log=false` turns off a switch that the configuration file turns on. Also
+/// tests that `--event-log=true` works without a configuration file.
 #[test]
 fn a_switch_can_be_turned_off() {
     let config = file("redis = 'localhost:1'\n[worker]\nsink = 'null'\nconnect-timeout = '1ms'\nevent-log = true\n");
@@ -169,7 +173,8 @@ fn a_switch_can_be_turned_off() {
         let output = program(config, args).output().expect("it runs");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    // A flag that needs the switch shows whether the switch is on.
+    // `--event-log-keep` is accepted only if `--event-log` is on, so the exit code shows the
+    // switch.
     let keeps = ["worker", "--event-log-keep", "5"];
     assert_eq!(run(Some(config.path()), &keeps).0, Some(3));
     let (code, told) = run(Some(config.path()), &[&keeps[..], &["--event-log=false"]].concat());
@@ -180,7 +185,8 @@ fn a_switch_can_be_turned_off() {
     assert!(code == Some(2) && told.contains("unexpected value 'perhaps'"), "{told}");
 }
 
-/// Tests that commands without settings read no file of the environment.
+/// Tests that commands without settings do not read the configuration file that `SERIATIM_CONFIG`
+/// names.
 #[test]
 fn commands_without_settings_need_no_file() {
     let config = file("redis = 'localhost:1'\n");
@@ -191,7 +197,7 @@ fn commands_without_settings_need_no_file() {
     }
 }
 
-/// Tests files that cannot be read.
+/// Tests configuration files that cannot be read.
 #[test]
 fn a_file_that_cannot_be_read_is_an_error() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -205,7 +211,7 @@ fn a_file_that_cannot_be_read_is_an_error() {
     assert!(none.status.code() == Some(2) && String::from_utf8_lossy(&none.stderr).contains("no file is given"), "{none:?}");
 }
 
-/// Tests that help and version work with a wrong file.
+/// Tests that `--help` and `--version` work even if the configuration file is invalid.
 #[test]
 fn help_needs_no_file() {
     let config = file("nope");
@@ -215,7 +221,7 @@ fn help_needs_no_file() {
     }
 }
 
-/// Tests the values, their sources, and that no password is shown.
+/// Tests that `config check` prints each value with its source, and prints no password.
 #[test]
 fn check_shows_each_value_and_its_source() {
     let config = file(
@@ -247,7 +253,8 @@ fn check_shows_each_value_and_its_source() {
     assert!(!all.contains("dead") && !all.contains("hush"), "{all}");
 }
 
-/// Tests that a flag of the command line also keeps out those of the file that it excludes.
+/// Tests a flag on the command line that excludes a flag of the configuration file. The program
+/// ignores the flag of the file.
 #[rstest]
 #[case("in = '1h'", &["--at", "2100-01-01T00:00:00Z", "a", "1"])]
 #[case("at = '2100-01-01T00:00:00Z'", &["--in", "1h", "a", "1"])]
@@ -256,11 +263,11 @@ fn check_shows_each_value_and_its_source() {
 fn a_flag_replaces_those_that_it_excludes(#[case] setting: &str, #[case] args: &[&str]) {
     let config = file(&format!("redis = 'localhost:1'\n[emit]\n{setting}\n"));
     let output = program(Some(config.path()), &["emit"]).args(args).output().expect("it runs");
-    // Redis is away. The command line is valid.
+    // Exit code 3 says that Redis cannot be reached. So the command line was valid.
     assert_eq!(output.status.code(), Some(3), "{output:?}");
 }
 
-/// Tests that each shell gets a script, and that bash can read its one.
+/// Tests that each shell gets a completion script, and that bash can read the script for bash.
 #[test]
 fn there_are_completions_for_each_shell() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
@@ -274,7 +281,7 @@ fn there_are_completions_for_each_shell() {
     }
 }
 
-/// Tests that each command has a page, and that `man`, where it is installed, reads each page without
+/// Tests that each command has a manual page. If `man` is installed, it must read each page without
 /// a warning.
 #[test]
 fn there_is_a_manual_page_for_each_command() {
@@ -297,7 +304,7 @@ fn there_is_a_manual_page_for_each_command() {
     assert!(!absent.status.success() && told.lines().count() == 1 && told.contains("/nowhere"), "{absent:?}");
 }
 
-/// Tests the file of the documents.
+/// Tests the configuration file that is shown in docs/operations.md.
 #[test]
 fn the_file_of_the_documents_is_valid() {
     let page = include_str!("../../docs/operations.md");

@@ -110,7 +110,8 @@ async fn inspect_says_where_an_object_stands_and_why() {
     }
 }
 
-/// An object in the list of a departed name is found among many names without objects.
+/// Tests that `inspect` finds an object in the list of a departed name, among many departed names
+/// without objects.
 #[tokio::test]
 async fn departed_names_are_looked_through() {
     let (redis, mut state) = clean().await;
@@ -151,8 +152,8 @@ async fn inspect_shows_the_next_event_and_its_tries() {
     assert_eq!((next.bytes, next.text.len()), (100_002, 4096));
 }
 
-/// `inspect` has a word for the state of the first event, in every place. An event that a rule
-/// keeps from workers is paused or blocked even before a worker has looked at it.
+/// Tests that `inspect` names the state of the first event of an object, wherever this event is. If
+/// a rule covers the object, the event is paused or blocked, even before a worker has looked at it.
 #[tokio::test]
 async fn inspect_says_what_state_the_head_event_is_in() {
     use EventState::{Blocked, InFlight, Paused, Queued, Waiting};
@@ -166,8 +167,8 @@ async fn inspect_says_what_state_the_head_event_is_in() {
     none[..9].copy_from_slice(&[Queued, InFlight, Queued, InFlight, Waiting, Waiting, Waiting, Queued, Paused].map(Some));
     let under = |state: EventState| {
         let mut under = none;
-        // An event in flight finishes. An event that is not due yet, or waits for an operator,
-        // waits for that first.
+        // A rule does not change the state of an event in flight, because its delivery finishes. An
+        // event that is not due yet, or waits for an operator, also keeps its state.
         for at in [0, 2, 4, 7, 8] {
             under[at] = Some(state);
         }
@@ -186,15 +187,15 @@ async fn inspect_says_what_state_the_head_event_is_in() {
     }
 }
 
-/// Adds a row to the log.
+/// Adds a row to the event log.
 async fn logged(state: &mut State, row_id: &str, object: &str, fields: &[&str]) {
     let log = state.keys.event_log();
     let arguments = [&[log.as_str(), row_id, "object", object], fields].concat();
     state.run("XADD", &arguments).await;
 }
 
-/// The object's last finalized events come from the log and the dead letters, each once, the latest
-/// first.
+/// Tests that the last finalized events of an object come from the event log and from the dead
+/// letters. Each event is returned once, the latest first.
 #[tokio::test]
 async fn what_became_of_the_last_events_is_told() {
     let (redis, mut state) = clean().await;
@@ -228,8 +229,8 @@ async fn what_became_of_the_last_events_is_told() {
     let [dropped, _, dead, completed, _] = &seen.events[..] else { panic!("{seen:?}") };
     assert_eq!((dropped.dead_id.as_ref(), dead.dead_id.as_ref().map(RowId::as_str)), (None, Some("1600-0")));
     assert_eq!((dead.attempts, dead.error.as_deref(), completed.error.as_deref()), (Some(3), Some("no\nway"), None));
-    // If the log is off, the events come from the dead letters. At most `EVENTS_MAX` are returned,
-    // and the search ends with them.
+    // If the event log is off, the events come from the dead letters. The search ends when it has
+    // found `EVENTS_MAX` events.
     state.run("DEL", &[&keys.event_log()]).await;
     for n in 1..=7 {
         state.dead_letter(&format!("2000-{n}"), "work:3", b"{}").await;
@@ -252,13 +253,15 @@ async fn what_became_of_the_last_events_is_told() {
     assert_eq!((&parsed["state"], &parsed["ended"]["dead_letters"]), (&json!("queued"), &json!(8)));
     let dead = json!({"id": 12, "status": "dead", "attempts": 3, "error": "no\nway", "at_ms": 1600, "dead_id": "1600-0"});
     assert_eq!(parsed["ended"]["events"], json!([dead]));
-    // A stream of a wrong type is reported, and the other one is searched.
+    // If the event log has a wrong type, the result names its key. The dead letters are still
+    // searched.
     state.run("SET", &[&keys.event_log(), "1"]).await;
     let seen = control(&state.conn, &keys).ended("work:1").await.expect("an answer");
     assert_eq!((seen.unreadable, seen.events.len()), (vec![keys.event_log()], 1));
 }
 
-/// The search is bounded: older events are not found, and the result says how far it has searched.
+/// The search for the last events of an object is bounded. It does not find older events, and the
+/// result says how far it has searched.
 #[tokio::test]
 async fn the_look_for_the_last_events_is_bounded() {
     let redis = Redis::start();
@@ -287,7 +290,8 @@ async fn inspect_goes_on_beside_wrong_types_and_takes_any_name() {
     state.run("LPUSH", &[&keys.last_event_id("x"), "1"]).await;
     let seen = control(&state.conn, &keys).inspect("x").await.expect("an inspection");
     assert_eq!(seen.wrong_types.len(), 2, "{seen:?}");
-    // Another program may have pushed events under such a name.
+    // The library emits no event for a name with a line break, but another program may have pushed
+    // one.
     let seen = control(&state.conn, &keys).inspect("a\nb").await.expect("an inspection");
     assert_eq!((seen.standing, seen.object_escaped.as_deref()), (Standing::Unknown, Some(r"a\nb")));
     let refused = control(&state.conn, &keys).inspect("").await.expect_err("no name");

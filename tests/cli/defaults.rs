@@ -35,8 +35,8 @@ fn value_of(stated: &str) -> Option<String> {
     })
 }
 
-/// Returns the settings of a source file whose documentation states a default: name and stated
-/// value.
+/// Returns the settings of a source file whose documentation states a default: each name with the
+/// stated value.
 fn documented(source: &str) -> Vec<(String, String)> {
     let (mut all, mut doc) = (Vec::new(), String::new());
     for line in source.lines().map(str::trim) {
@@ -55,7 +55,7 @@ fn documented(source: &str) -> Vec<(String, String)> {
     all
 }
 
-/// Compares stated with real defaults. Returns the number of comparisons.
+/// Compares the stated defaults with the real defaults. Returns the number of comparisons.
 fn compare(place: &str, stated: &[(String, String)], real: &HashMap<String, String>) -> usize {
     let both = stated.iter().filter_map(|(name, stated)| Some((name, stated, value_of(stated)?, real.get(name)?)));
     both.map(|(name, stated, value, real)| assert_eq!(&value, real, "{place}: {name} states {stated:?}")).count()

@@ -1,9 +1,9 @@
-//! The files of `deploy/`, compared with the program.
+//! Tests that the files of `deploy/` fit the program.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Returns the units, with their names.
+/// Returns the names and texts of the systemd units.
 fn units() -> Vec<(String, String)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/systemd");
     let files = std::fs::read_dir(dir).expect("a directory").map(|file| file.expect("a file").path());
@@ -16,7 +16,7 @@ fn value<'a>(unit: &'a str, key: &str) -> Option<&'a str> {
     unit.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
 }
 
-/// Returns the seconds of a default in the help of a command.
+/// Returns the default of a flag, in seconds, from the help of a command.
 fn default_seconds(command: &str, flag: &str) -> u64 {
     let help = Command::new(env!("CARGO_BIN_EXE_seriatim")).args([command, "--help"]).output().expect("it runs");
     let help = String::from_utf8(help.stdout).expect("UTF-8");
@@ -47,12 +47,14 @@ fn the_units_call_the_program_with_flags_that_it_has() {
             assert!(seconds("WatchdogSec") > Some(default_seconds(command, "stall-max")), "{name}");
             assert!(seconds("TimeoutStartSec") > Some(default_seconds(command, "connect-timeout")), "{name}");
         }
-        // A mistake in the configuration ends with this code.
+        // The program ends with exit code 2 if its configuration is wrong. A restart does not
+        // repair this.
         assert_eq!(value(&unit, "RestartPreventExitStatus"), Some("2"), "{name}");
     }
 }
 
-/// Tests that the table of the documents has each alert, in order, and no other.
+/// Tests that the table in the documents has each alert of the rules, in the same order, and no
+/// other alert.
 #[test]
 fn each_alert_has_its_row() {
     let rules = include_str!("../../deploy/prometheus/seriatim.rules.yml");
@@ -70,7 +72,7 @@ fn each_alert_has_its_row() {
     }
 }
 
-/// Returns the arguments of each container in the manifests, with the text of the manifest.
+/// Returns, for each container in the manifests, its manifest's text and its arguments.
 fn containers() -> Vec<(String, Vec<String>)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/kubernetes");
     let mut all = Vec::new();
@@ -94,7 +96,7 @@ fn the_manifests_call_the_program_with_flags_that_it_has() {
     for (text, arguments) in containers {
         let output = Command::new(env!("CARGO_BIN_EXE_seriatim")).args(&arguments).arg("--help").output().expect("it runs");
         assert!(output.status.success(), "{arguments:?}: {output:?}");
-        // The port of the probes is the one that the program listens on.
+        // The probes use the port on which the program listens.
         let address = arguments.iter().find_map(|word| word.strip_prefix("--listen=").or(word.strip_prefix("--http=")));
         let port = address.and_then(|address| address.rsplit(':').next()).expect("an address");
         assert!(text.contains(&format!("containerPort: {port} ")), "{arguments:?}");

@@ -36,7 +36,7 @@ impl Bench {
         self.command(args).output().expect("the program runs")
     }
 
-    /// Emits with this text on standard input.
+    /// Runs `seriatim emit` with this text on standard input.
     fn emit_from_input(&self, args: &[&str], input: &[u8]) -> Output {
         let mut child = self.command(args).stdin(Stdio::piped()).spawn().expect("the program runs");
         let mut stdin = child.stdin.take().expect("a pipe");
@@ -123,7 +123,7 @@ const EVENTS_OF_A: [&str; 2] = ["{\"n\":1,  \"big\": 90071992547409931234, \"a\"
 #[test]
 fn a_file_is_emitted_byte_for_byte_plain_and_gzip_and_from_standard_input() {
     let mut bench = Bench::new(Redis::start());
-    // Two gzip members one after the other, split inside a line.
+    // The file has two gzip members. The first member ends inside a line.
     let (front, back) = LINES.as_bytes().split_at(40);
     let packed = [gzip(front), gzip(back)].concat();
     let plain = bench.file("plain.ndjson", LINES.as_bytes());
@@ -251,8 +251,8 @@ fn without_redis_it_says_where_it_looked_and_shows_no_password() {
     }
 }
 
-/// A line on standard input is emitted as soon as it arrives. After Ctrl-C the command prints how
-/// far it came.
+/// Tests that a line on standard input is emitted as soon as it arrives. After Ctrl-C, the command
+/// prints how many lines it has emitted.
 #[tokio::test]
 async fn lines_that_trickle_in_are_emitted_at_once_until_ctrl_c() {
     let bench = Bench::new(Redis::start());

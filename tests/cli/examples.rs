@@ -9,7 +9,7 @@ use seriatim::wire::{self, Seen};
 
 use crate::support::Redis;
 
-/// `cargo run --example NAME -- ARGUMENTS`.
+/// Returns the command `cargo run --example NAME -- ARGUMENTS`.
 fn example(redis: &Redis, name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["run", "--quiet", "--locked", "--all-features", "--example", name, "--"]).args(arguments);
@@ -38,7 +38,7 @@ fn run_with(redis: &Redis, name: &str, input: &str) -> Output {
     output
 }
 
-/// Events that `emit` emits for `work:1`, in order.
+/// The events that the example `emit` emits for `work:1`, in order.
 const OF_WORK_1: [&str; 6] = [
     r#"{"type":"renamed","title":"Seriatim"}"#,
     r#"{"type":"touched"}"#,
@@ -48,7 +48,8 @@ const OF_WORK_1: [&str; 6] = [
     "{}",
 ];
 
-/// `schedule` moves one reminder, cancels one, and gets the others in the order of their times.
+/// Tests the example `schedule`: it moves one reminder, cancels one, and gets the others in the
+/// order of their times.
 #[test]
 fn schedule() {
     let redis = Redis::own(&[]);
@@ -64,8 +65,8 @@ fn schedule() {
     assert_eq!(lines, expected, "{printed}");
 }
 
-/// `emit` prints the number of queued events. `worker` prints all events in order, and the reason
-/// of its stop.
+/// Tests that the example `emit` prints the number of queued events. The example `worker` prints
+/// all events in order, and then the reason of its stop.
 #[tokio::test]
 async fn emit_and_worker() {
     let redis = Redis::own(&[]);
@@ -97,14 +98,15 @@ async fn emit_and_worker() {
     assert_eq!(of("page:7"), of_page_7);
 }
 
-/// Story: the worker died of SIGTERM while its lease was still valid, so a restart had to wait.
-/// `cargo run` replaces itself with the program, so SIGTERM reaches it.
+/// Sends SIGTERM to the example. `cargo run` replaces its own process with the example, so the
+/// signal reaches the example. Story: the worker example died of SIGTERM and left its lease, so a
+/// restart had to wait.
 fn terminate(child: &Child) {
     kill_process(Pid::from_child(child), Signal::TERM).expect("the signal is sent");
 }
 
-/// `consume` applies each event once and in order, despite duplicates and early events, and prints
-/// the number of missing ones.
+/// Tests the example `consume`. It applies each event once and in order, despite duplicates and
+/// early events. At its end it prints how many events are still early.
 #[tokio::test]
 async fn consume() {
     let redis = Redis::own(&[]);
@@ -120,8 +122,9 @@ async fn consume() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "0 applied, 0 duplicates, 1 still early\n");
 }
 
-/// `handlers` charges once although the handler runs twice. It has one dead letter, after which the
-/// next event is delivered. It emits with the success of a handler, and ends by itself.
+/// Tests the example `handlers`. It charges once although the handler runs twice. One event becomes
+/// a dead letter, and the next event is delivered. A handler that succeeds emits an event. The
+/// example ends by itself.
 #[tokio::test]
 async fn handlers() {
     let redis = Redis::own(&[]);
@@ -141,9 +144,10 @@ async fn handlers() {
     assert_eq!(run(&redis, "handlers", &[redis.url()]).lines().collect::<Vec<_>>(), expected);
 }
 
-/// Runs the steps in the header of `projection` as written. Story: they once showed 0 rows, because
-/// the worker example wrote no event log. The example counts per type and day, shows the latest
-/// event of each object, continues at its saved position, and shows the same after a rebuild.
+/// Tests the example `projection` with the steps in its header. Story: these steps once showed 0
+/// rows, because the worker example wrote no event log. The projection counts events per type and
+/// day, shows the latest event of each object, and continues at its saved position. After a rebuild
+/// it shows the same rows.
 #[tokio::test]
 async fn projection() {
     let redis = Redis::own(&[]);

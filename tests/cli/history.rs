@@ -1,5 +1,5 @@
-//! `seriatim verify --history` on recorded histories: one without faults, and the same with one
-//! planted fault, found under its right name.
+//! Runs `seriatim verify --history` on recorded histories: one without faults, and copies of it
+//! with one planted fault each. The verdict must name the fault correctly.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-/// Distance of the id counter's jump, as after Redis went back.
+/// The distance by which the id counter jumps after Redis went back to an earlier state.
 const JUMP: u64 = 1_000_000;
 
 fn invoke(t: u64, emit: &str, object: &str, events: &[&str]) -> Value {
@@ -27,9 +27,12 @@ fn redis_lost(from: u64, to: u64) -> Value {
     json!({"op": "redis_lost", "from": from, "to": to})
 }
 
-/// The recorded history. Object `a`: x1; x2 with the subevent x3; x4, which failed; x5 and x6 with
-/// unknown outcomes, of which x5 came; x7; x8 without a reply. Object `b`: y1; y2, a dead letter;
-/// y3.
+/// The recorded history without faults.
+///
+/// - Object `a`: x1; x2 with the subevent x3; x4; x5; x6; x7; x8. The emit of x4 failed. The
+///   emits of x5 and x6 have unknown outcomes, and the emit of x8 has no reply. Of x5, x6 and x8,
+///   only x5 was received.
+/// - Object `b`: y1; y2, which became a dead letter; y3.
 struct Recorded(Vec<Value>);
 
 impl Recorded {
@@ -64,7 +67,7 @@ impl Recorded {
             received(135, "b", "y3", 9, 5),
             invoke(140, "e10", "a", &["x8"]),
         ];
-        // The order of lines does not matter, only the order within an emit and the times.
+        // Swaps two lines, because only the times and the order within one emit matter.
         lines.swap(3, 4);
         Self(lines)
     }
@@ -116,7 +119,7 @@ impl Recorded {
         (verdict, output.status.code().expect("an exit code"))
     }
 
-    /// Asserts that exactly these fault counts are not 0.
+    /// Asserts that exactly these kinds of fault are found, with these counts.
     #[track_caller]
     fn finds(&self, faults: &[(&str, u64)], options: &[&str]) -> Value {
         let (verdict, code) = self.verdict(options);
@@ -148,14 +151,14 @@ fn a_sound_history_is_clean() {
 
 #[test]
 fn what_is_allowed_is_no_fault() {
-    // x1 is early: the receiver keeps it back until its predecessor comes.
+    // x1 is received late. The receiver keeps back the events that follow x1 until x1 comes.
     Recorded::sound().set("x1", "t", 300).finds(&[], &[]);
     // Of two concurrent emits, either may be first.
     Recorded::sound().swap("x5", "x6").set("x6", "t", 91).finds(&[], &[]);
     // An emit without a reply may take effect late.
     Recorded::sound().with(received(999, "a", "x8", 12, 7)).finds(&[], &[]);
-    // y2 was delivered by a worker that died before its commit, then rejected. The chain continues
-    // before it.
+    // A worker delivered y2 and died before its commit. The next delivery rejected y2. So y3
+    // follows the event before y2.
     Recorded::sound().with(received(117, "b", "y2", 8, 5)).finds(&[], &[]);
 }
 
@@ -197,13 +200,14 @@ fn what_is_allowed_is_no_fault() {
 #[case::answered_and_never_invoked(Recorded::sound().with(done("ok", 200, "e11")), &[("malformed", 1)])]
 fn a_planted_fault_is_found(#[case] recorded: Recorded, #[case] faults: &[(&str, u64)]) {
     recorded.finds(faults, &["--never-forgotten"]);
-    // Without a window, `--lossy` excuses nothing. A window at another time does not either.
+    // `--lossy` excuses a fault only within a time window in which Redis lost writes. Here no
+    // window, or a window at another time, is recorded.
     recorded.finds(faults, &["--lossy", "--never-forgotten"]);
     recorded.with(redis_lost(5000, 6000)).finds(faults, &["--lossy", "--never-forgotten"]);
 }
 
-/// If objects are forgotten, a chain may begin anew. A later event that follows on the old chain is
-/// still a fork.
+/// Tests that a forgotten object may begin a new chain. A later event that follows on the old chain
+/// is still a fork.
 #[test]
 fn a_chain_begins_anew_where_its_object_was_forgotten() {
     let verdict = Recorded::sound().set("x5", "prev", 0).finds(&[], &[]);
@@ -218,7 +222,7 @@ fn what_redis_lost_is_counted_apart() {
     recorded.finds(&[("lost", 1)], &[]);
     let verdict = recorded.finds(&[], &["--lossy"]);
     assert_eq!(verdict["lost_by_redis"], 1);
-    // Acknowledged before the window, so Redis still had it.
+    // x7 was acknowledged before Redis lost writes, so Redis still had x7.
     Recorded::sound().without("x7").with(redis_lost(111, 115)).finds(&[("lost", 1)], &["--lossy"]);
 }
 
@@ -228,15 +232,17 @@ fn what_comes_again_after_redis_went_back_is_counted_apart() {
     again(JUMP + 7).finds(&[("doubled", 1), ("forked", 1)], &[]);
     let verdict = again(JUMP + 7).finds(&[], &["--lossy"]);
     assert_eq!(verdict["redelivered"], 1);
-    // Without the jump of the ids, it is no consequence of a loss by Redis.
+    // The second id of x7 does not come after a jump of the counter, so no lost write of Redis
+    // explains it.
     again(10).finds(&[("doubled", 1), ("forked", 1)], &["--lossy"]);
-    // The same if it came before Redis was back.
+    // x7 came again while Redis was still away, so no lost write of Redis explains it either.
     let too_soon = Recorded::sound().with(redis_lost(84, 113)).with(received(112, "a", "x7", JUMP, 6));
     too_soon.finds(&[("doubled", 1), ("forked", 1)], &["--lossy"]);
 }
 
-/// Two masters: x1 and x2 are acknowledged by the new one. The old one accepts x7 later, and a worker
-/// delivers x7 at once. The new master gives x5, which does not follow on x7.
+/// A history with two masters. The new master has acknowledged x1, x2 and x9. Later the old master
+/// accepts x7, and a worker delivers x7 at once. Then x9 arrives from the new master; x9 does not
+/// follow on x7.
 #[test]
 fn what_comes_behind_an_event_that_redis_lost_is_counted_apart() {
     let crossed = |prev| {
@@ -247,11 +253,11 @@ fn what_comes_behind_an_event_that_redis_lost_is_counted_apart() {
     crossed(4).finds(&[("reordered", 1), ("forked", 1)], &[]);
     let verdict = crossed(4).finds(&[], &["--lossy"]);
     assert_eq!(verdict["behind_lost"], 1);
-    // It follows on x7, so Redis had not lost that one.
+    // The last event follows on x7, so Redis had not lost x7.
     crossed(7).finds(&[("reordered", 1)], &["--lossy"]);
 }
 
-/// z1 and z2 are schedules, due at 300 and at 400; the receiver gets z1, then z2.
+/// z1 and z2 are scheduled events, due at 300 and at 400. The receiver must get z1 first.
 #[test]
 fn a_schedule_is_not_early_and_comes_in_the_order_of_due_times() {
     let scheduled = |t: u64, emit: &str, event: &str, due: u64| {
@@ -271,7 +277,7 @@ fn a_schedule_is_not_early_and_comes_in_the_order_of_due_times() {
     both(310, 410).finds(&[], &[]);
     both(299, 410).finds(&[("early", 1)], &[]);
     both(420, 410).finds(&[("reordered", 1)], &[]);
-    // Redis' clock was set ahead.
+    // Redis' clock was set ahead, so an event may come earlier by this step.
     let step = |by: u64| json!({"op": "clock_ahead", "t": 250, "by": by});
     both(299, 410).with(step(10)).finds(&[], &[]);
     both(280, 410).with(step(10)).finds(&[("early", 1)], &[]);
@@ -281,7 +287,7 @@ fn a_schedule_is_not_early_and_comes_in_the_order_of_due_times() {
 fn an_id_is_never_reused_and_nothing_older_is_applied_whatever_redis_lost() {
     let lost = || Recorded::sound().with(redis_lost(1, 2000));
     lost().with(received(200, "a", "x8", 7, 6)).finds(&[("id_reused", 1)], &["--lossy"]);
-    // x2 was acknowledged before x7 was emitted, but is first applied after it.
+    // x2 was acknowledged before x7 was emitted, but the receiver applies x2 after x7.
     let older =
         lost().without("x2").without("x3").with(received(200, "a", "x2", JUMP, 7)).with(received(201, "a", "x3", JUMP + 1, JUMP));
     older.finds(&[("reordered", 2), ("gap", 1)], &["--lossy"]);
@@ -301,7 +307,7 @@ fn several_files_gzip_and_a_torn_last_line_are_read() {
     let output = run(&paths, &[]);
     let shown = String::from_utf8(output.stdout).expect("text");
     assert!(output.status.success() && shown.ends_with("clean\n"), "{shown}");
-    // The same torn line in the middle of a file is an error.
+    // A torn line is an error if it is not the last line of its file.
     std::fs::write(&paths[1], "{\"op\":\"invo\n").expect("written");
     let output = run(&paths, &[]);
     let message = String::from_utf8(output.stderr).expect("text");

@@ -1,5 +1,5 @@
-//! Object names from other programs: in log lines, in outputs, on the command line, and beside a
-//! namespace.
+//! Tests object names that other programs pushed: in log lines, in outputs and on the command line.
+//! Also tests names that look like keys of a namespace.
 
 use std::process::{Command, Output};
 
@@ -10,8 +10,8 @@ use crate::support::console::PATIENCE;
 use crate::support::process::{Process, sent_to};
 use crate::support::{Redis, until};
 
-/// Names that the library never emits. Their objects are held, and only an operator can handle
-/// their events.
+/// Names that the library refuses to emit. Workers hold such objects, and only an operator can
+/// handle their events.
 const UNFIT: [(&[u8], &str); 5] = [
     (b"work:1\n", r"work:1\n"),
     (b"a\n2026-01-01T00:00:00Z ERROR seriatim: forged", r"a\n2026-01-01T00:00:00Z ERROR seriatim: forged"),
@@ -53,7 +53,7 @@ fn shows_nothing_raw(text: &str) {
     assert!(!text.contains(raw), "{text:?}");
 }
 
-/// Returns the objects that `held list` prints at the beginning of lines.
+/// Returns the objects that `held list` prints. Each object begins a line.
 fn held(redis: &Redis) -> Vec<String> {
     let listed = stdout(seriatim(redis, &["held", "list"]));
     let names = listed.lines().filter(|line| !line.starts_with("  "));
@@ -106,13 +106,14 @@ async fn names_that_no_output_can_show_are_held_and_escaped() {
         assert!(log.contains(escaped), "{escaped}: {log}");
         assert!(checked.contains(&format!("object {}", &escaped[..escaped.len().min(100)])), "{escaped}: {checked}");
         assert!(listed.iter().any(|shown| shown == escaped), "{escaped}: {listed:?}");
-        // No event of its queue is lost.
+        // The queue of the object has lost no event.
         let left: u64 = redis::cmd("LLEN").arg([&name[..], b":events.held"].concat()).query_async(&mut conn).await.expect("LLEN");
         assert!(left > 0);
     }
     as_json(&redis);
 
-    // The printed name selects the object again, until no object is left.
+    // Each printed name, given to a command, selects its object. The loop ends when no object is
+    // held.
     while !listed.is_empty() {
         for name in &listed {
             let seen = stdout(seriatim(&redis, &["inspect", name]));
@@ -140,7 +141,7 @@ async fn names_that_no_output_can_show_are_held_and_escaped() {
     assert_eq!(seriatim(&redis, &["check"]).status.code(), Some(0));
 }
 
-/// Returns the held objects when each of them waits for an operator.
+/// Returns the held objects if each of them waits for an operator, or else `None`.
 async fn held_settled(redis: &Redis, conn: &mut MultiplexedConnection) -> Option<Vec<String>> {
     let owned: Vec<String> = redis::cmd("KEYS")
         .arg("*:event.worker")
@@ -153,7 +154,8 @@ async fn held_settled(redis: &Redis, conn: &mut MultiplexedConnection) -> Option
     (waiting == owned.len()).then(|| held(redis))
 }
 
-/// JSON has the name, with invalid UTF-8 replaced, and beside it the escaped name.
+/// JSON has the name of each object, with invalid UTF-8 replaced. If needed, a second field has the
+/// escaped name.
 fn as_json(redis: &Redis) {
     let lines = stdout(seriatim(redis, &["held", "list", "--json"]));
     let held: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -164,8 +166,8 @@ fn as_json(redis: &Redis) {
     assert!(held.iter().any(|object| object.get("object_escaped").is_none()), "the long name is plain");
 }
 
-/// Story: a worker without a namespace drained the queue of namespace `shop`, because a raw
-/// producer had pushed a marker with the whole key of its object.
+/// Story: a producer without the library pushed a marker with the full key of an object in
+/// namespace `shop`. A worker without a namespace then drained the queue of this object.
 #[tokio::test]
 async fn a_worker_without_a_namespace_leaves_those_of_others_alone() {
     let redis = Redis::own(&[]);

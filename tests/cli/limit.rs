@@ -45,7 +45,7 @@ fn an_emit_with_a_key_can_be_repeated() {
     assert!(stats.contains("emit keys     1, ") && stats.contains(" bytes\n"), "{stats}");
 }
 
-/// Story: the advice after a full queue once was to skip less than what was acknowledged.
+/// Story: after a full queue, the advice once was to skip fewer lines than were acknowledged.
 #[test]
 fn a_file_with_a_full_object_tells_which_lines_are_not_emitted() {
     let redis = Redis::start();

@@ -14,8 +14,8 @@ fn program(url: &str, arguments: &[&str]) -> Command {
     program
 }
 
-/// Story: an empty list once printed nothing. With the log off, `log` looked as if nothing had
-/// happened.
+/// Story: an empty list once printed nothing. With the event log off, the empty output of `log`
+/// looked as if no event had been finalized.
 #[tokio::test]
 async fn an_empty_list_says_so_on_standard_error() {
     let redis = Redis::own(&[]);
@@ -41,19 +41,19 @@ async fn an_empty_list_says_so_on_standard_error() {
         (&["held", "list", "--paused"], "seriatim: no object is paused or blocked\n".to_owned()),
         (&["held", "list", "--until-released", "--json"], "seriatim: no object waits for an operator\n".to_owned()),
         (&["actions"], "seriatim: there are no actions of operators yet\n".to_owned()),
-        // No rows were requested, so there is no message.
+        // The command asks for 0 rows, so it prints no message.
         (&["dead", "list", "--limit", "0"], String::new()),
     ] {
         assert_eq!(told(arguments), expected, "{arguments:?}");
     }
     state.run("HSET", &["seriatim.meta", "event.log", "on"]).await;
     assert_eq!(told(&["log"]), "seriatim: the event log has no row\n");
-    // With JSON logs the message is a JSON line, too.
+    // With `--log-format json`, the message is a JSON line.
     let line: serde_json::Value = serde_json::from_str(&told(&["held", "list", "--log-format", "json"])).expect("JSON");
     assert_eq!((&line["level"], &line["fields"]["message"]), (&"INFO".into(), &"no object is held, paused or blocked".into()));
 }
 
-/// A running `log --follow` and its lines.
+/// A running `log --follow` with its rows and messages.
 struct Follow {
     child: std::process::Child,
     rows: BufReader<std::process::ChildStdout>,
@@ -62,7 +62,7 @@ struct Follow {
 
 impl Follow {
     fn start(url: &str) -> Self {
-        // Loads the script into Redis, so that the first call of the follower already succeeds.
+        // Loads the script of `log` into Redis, so that the first call of `log --follow` succeeds.
         let warmed = program(url, &["log"]).output().expect("the program runs");
         assert!(warmed.status.success(), "{warmed:?}");
         let mut child = program(url, &["log", "--follow", "--json"]);
@@ -102,9 +102,9 @@ async fn row(redis: &Redis, id: u64) {
         .await;
 }
 
-/// Story: `log --follow` once ended when Redis was restarted. Now it waits, reports that once, and
-/// continues behind the last row shown. If Redis has kept its rows, none is missing and none comes
-/// twice, including rows written before it reconnected.
+/// Story: `log --follow` once ended when Redis was restarted. Now it reports the outage once,
+/// waits, and continues behind the last row shown. If Redis has kept its rows, each row is shown
+/// exactly once. This includes rows written before the command reconnected.
 #[tokio::test]
 async fn following_the_log_outlives_a_restart() {
     let mut redis = Redis::own(&["--appendonly", "yes", "--appendfsync", "always"]);
@@ -125,7 +125,7 @@ async fn following_the_log_outlives_a_restart() {
     assert_eq!(follow.row(), 5);
 }
 
-/// Redis comes back empty: the command reports lost rows, and shows the new ones.
+/// Redis comes back empty. The command reports that rows are lost, and shows the new rows.
 #[tokio::test]
 async fn following_the_log_goes_on_in_an_emptied_redis() {
     let mut redis = Redis::own(&[]);
@@ -141,7 +141,7 @@ async fn following_the_log_goes_on_in_an_emptied_redis() {
     assert!(message.starts_with(told) && message.ends_with("; continuing with the existing rows\n"), "{message}");
     row(&redis, 7).await;
     assert_eq!(follow.row(), 7);
-    // The log begins anew with a clock that is behind.
+    // The event log begins anew, and its first row has a time before the last row shown.
     let console = redis.console().await;
     console.run::<u64>(&["DEL", "event.log"]).await;
     assert!(follow.message().contains("1 rows had been written to it, now 0;"), "it says so again");
@@ -149,7 +149,7 @@ async fn following_the_log_goes_on_in_an_emptied_redis() {
     assert_eq!(follow.row(), 8);
 }
 
-/// Waits until the command has read the end of the log, so that the next row is shown.
+/// Waits until the command has read the event log to its end, so that it shows the next row.
 async fn following(redis: &Redis, follow: &mut Follow) {
     crate::support::until("it follows", PATIENCE, async || {
         let clients: String = redis.console().await.run(&["CLIENT", "LIST"]).await;

@@ -16,7 +16,7 @@ use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, control, until};
 
-/// Returns the names of the table behind this line of the document.
+/// Returns the metrics' names in the table that follows this line of docs/operations.md.
 fn documented(head: &str) -> BTreeSet<String> {
     let page = include_str!("../../docs/operations.md");
     let (_, table) = page.split_once(head).expect("a table");
@@ -29,7 +29,7 @@ fn documented(head: &str) -> BTreeSet<String> {
     names.collect()
 }
 
-/// Returns the names of a scrape, as the documents spell them.
+/// Returns the metrics' names in a scrape, spelled as in the documents.
 fn names(scrape: &str) -> BTreeSet<String> {
     let types = scrape.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let spelled = types.map(|line| match line.split_once(' ').expect("a type") {
@@ -51,7 +51,7 @@ fn value(scrape: &str, series: &str) -> f64 {
     found.unwrap_or_else(|| panic!("no {series} in {scrape}")).parse().expect("a number")
 }
 
-/// Asks for metrics as a scraper in another pod does: with a foreign host.
+/// Asks for metrics with a `host` header that names another host, as a scraper in another pod does.
 async fn scrape(address: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).await.ok()?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: pod.example\r\n\r\n").await.ok()?;
@@ -63,7 +63,7 @@ async fn scrape(address: &str) -> Option<String> {
     Some(body.to_owned())
 }
 
-/// Returns the address that a log names.
+/// Returns the address on which the process listens, from its log.
 async fn listening(log: impl Fn() -> String) -> String {
     until("it listens", PATIENCE, async || {
         let log = log();
@@ -91,7 +91,7 @@ impl Exporter {
         Self { child, address, _log: log }
     }
 
-    /// Returns the first scrape that has this value.
+    /// Scrapes until the series has this value, and returns that scrape.
     async fn until(&self, series: &str, wanted: f64) -> String {
         until(&format!("{series} is {wanted}"), PATIENCE, async || {
             let scrape = scrape(&self.address).await?;
@@ -109,7 +109,7 @@ impl Drop for Exporter {
     }
 }
 
-/// Returns the name of a series with the label of the namespace.
+/// Returns a metric's name with its labels, of which the first is the namespace.
 fn of(redis: &Redis, name: &str, label: &str) -> String {
     let namespace = redis.namespace();
     let more = if label.is_empty() { String::new() } else { format!(",{label}") };
@@ -140,7 +140,7 @@ async fn a_worker_shows_the_documented_metrics() {
     assert!(value(&seen, "process_resident_memory_bytes") > 1e6 && seen.ends_with("# EOF\n"));
 }
 
-/// Tests the values of a namespace with something of everything.
+/// Tests the metrics of a namespace that has something of each kind.
 #[tokio::test]
 async fn an_exporter_shows_the_documented_metrics() {
     let redis = Redis::start();
@@ -188,7 +188,7 @@ async fn an_exporter_shows_the_documented_metrics() {
     exporter.until(&of(&redis, "seriatim_slots_registered", ""), 0.0).await;
 }
 
-/// Tests the counts of queued events by prefix, and too many prefixes.
+/// Tests that queued events are counted by prefix, and that `--depth` refuses too many prefixes.
 #[tokio::test]
 async fn queued_events_are_counted_by_prefix() {
     let redis = Redis::start();
@@ -237,7 +237,8 @@ async fn objects_add_no_series() {
     assert_eq!((series(&after), series(&scrape(&exporter.address).await.expect("a scrape"))), before);
 }
 
-/// Tests that an exporter starts before its Redis, but not with a wrong password.
+/// Tests that an exporter starts although Redis is not running yet. With a wrong password it does
+/// not start.
 #[tokio::test]
 async fn an_exporter_starts_without_redis() {
     let mut redis = Redis::own(&["--appendonly", "yes"]);

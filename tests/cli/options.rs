@@ -1,5 +1,5 @@
-//! The parts that all commands share: the options, the environment, and the errors if Redis refuses
-//! them.
+//! Tests the options and variables that all commands share, and the errors if Redis refuses a
+//! command.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -122,7 +122,8 @@ fn a_retry_policy_that_is_none_is_refused_with_the_reason() {
 #[test]
 fn a_flag_in_the_environment_takes_the_usual_words_for_true_and_false() {
     let worker = |value: &str, code: i32| {
-        // The sink cannot be opened. This error comes after the options are parsed.
+        // The sink cannot be opened. The program reports this error only after it has accepted the
+        // options.
         let mut program = program(&["worker", "--sink", "file:/no/such/directory/out", "--redis", "redis://127.0.0.1:1"]);
         stderr(&program.env("SERIATIM_EVENT_LOG", value).output().expect("the program runs"), code)
     };
@@ -135,7 +136,8 @@ fn a_flag_in_the_environment_takes_the_usual_words_for_true_and_false() {
     assert!(refused.status.code() == Some(2) && message.contains("'perhaps' for '--event-log'"), "{refused:?}");
 }
 
-/// The words have their meaning: the worker records that its event log is on, or not.
+/// Tests that the variable turns the event log on or off: the worker writes a row only if the log
+/// is on.
 #[tokio::test]
 async fn a_flag_in_the_environment_means_what_it_says() {
     let redis = Redis::own(&[]);
@@ -165,14 +167,14 @@ async fn a_flag_in_the_environment_means_what_it_says() {
     }
 }
 
-/// Story: with `--log-format json` the last line, with the reason of the end, was once plain text.
-/// Collectors of JSON lines lost it.
+/// Story: with `--log-format json`, the last line, which has the reason of the end, was once plain
+/// text. Programs that collect JSON lines lost it.
 #[test]
 fn with_json_logs_the_fatal_error_is_a_json_line() {
     for (arguments, exit, why) in [
         (&["stats", "--redis", "redis://127.0.0.1:1", "--log-format", "json"][..], 3, "cannot connect to Redis"),
         (&["worker", "--sink", "null", "--turn-max", "0", "--log-format=json"], 2, "--turn-max is 0"),
-        // The command line itself is invalid.
+        // The error is in the command line, before any option takes effect.
         (&["worker", "--sink", "null", "--lease", "soon", "--log-format=json"], 2, "'soon' for '--lease <TIME>'"),
     ] {
         let line = stderr(&program(arguments).output().expect("the program runs"), exit);
@@ -206,8 +208,8 @@ fn a_log_filter_that_is_none_is_refused() {
     }
 }
 
-/// Returns the lines of docs/protocol.md, "Permissions", for this namespace: the words after `ACL
-/// SETUSER`.
+/// Returns the `ACL SETUSER` lines of docs/protocol.md, "Permissions", for this namespace. Each
+/// line is split into the words after `SETUSER`.
 fn permissions(prefix: &str) -> Vec<Vec<String>> {
     let lines = include_str!("../../docs/protocol.md").lines();
     let rules = lines.filter_map(|line| line.strip_prefix("    ACL SETUSER "));
@@ -223,7 +225,7 @@ fn the_permissions_in_the_document_name_every_command_of_the_scripts() {
         [lua.clone(), lua.join("lib"), lua.join("advance")].into_iter().flat_map(|dir| std::fs::read_dir(dir).expect("scripts"));
     let mut commands = 0;
     for path in files.map(|file| file.expect("a script").path()) {
-        // These two scripts are for operators, who may run all reading commands.
+        // `check.lua` and `inspect.lua` are for operators, who may run all reading commands.
         if path.extension().is_none_or(|end| end != "lua") || path.ends_with("check.lua") || path.ends_with("inspect.lua") {
             continue;
         }
@@ -262,8 +264,8 @@ async fn the_permissions_in_the_document_are_enough() {
     let namespace = ["--namespace", redis.namespace()];
     let emit = run(&url("producer"), &[&namespace[..], &["emit", "x", "1", "2", "--data", "{}"]].concat());
     assert_eq!(emit.status.code(), Some(0), "{emit:?}");
-    // The producer may write the keys of an emit, and no others: with SET on `objects.held` it
-    // could stop every worker.
+    // The producer may write only the keys of an emit. If it could write `objects.held`, a `SET` on
+    // this key would stop every worker.
     let producer = redis::Client::open(url("producer")).expect("a URL");
     let mut producer = producer.get_multiplexed_async_connection().await.expect("it may connect");
     let keys = redis.keys();

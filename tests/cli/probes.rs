@@ -12,7 +12,7 @@ use crate::support::console::PATIENCE;
 use crate::support::process::Process;
 use crate::support::{Redis, until};
 
-/// Returns the address of the probes of a worker.
+/// Returns the address on which a worker answers probes.
 async fn address(worker: &Process) -> String {
     until("it listens", PATIENCE, async || {
         let log = worker.log();
@@ -22,7 +22,7 @@ async fn address(worker: &Process) -> String {
     .await
 }
 
-/// Asks a route with a foreign host. Returns the status and the body.
+/// Requests a path, with a `host` header that names another host. Returns the status and the body.
 async fn ask(address: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     let request = format!("GET {path} HTTP/1.1\r\nhost: pod.example\r\nconnection: close\r\n\r\n");
@@ -43,8 +43,8 @@ fn healthcheck(args: &[&str]) -> Output {
     program.arg("healthcheck").args(args).output().expect("it runs")
 }
 
-/// Tests that a stopping worker is not ready from the signal on, loses nothing, and counts no
-/// attempt.
+/// Tests that a worker is not ready from the moment it gets the signal to stop. It loses no event
+/// and counts no attempt.
 #[tokio::test]
 async fn a_stopping_worker_is_not_ready_at_once() {
     let redis = Redis::start();
@@ -54,7 +54,7 @@ async fn a_stopping_worker_is_not_ready_at_once() {
     until_status(&address, "/readyz", 200).await;
     assert_eq!(ask(&address, "/healthz").await, (200, "ok\n".to_owned()));
     assert_eq!(ask(&address, "/metrics/no").await.0, 404);
-    // The pipe is full, so the delivery stands still.
+    // The event does not fit into the pipe, so its delivery stands still.
     console.emit("work:1", format!("\"{}\"", "x".repeat(200_000))).await;
     console.emit("work:2", "2").await;
     let queue = console.keys.events("work:1");
@@ -63,15 +63,15 @@ async fn a_stopping_worker_is_not_ready_at_once() {
     until_status(&address, "/readyz", 503).await;
     assert!(ask(&address, "/readyz").await.1.contains("the worker stops"));
     assert_eq!(ask(&address, "/healthz").await.0, 200);
-    // Nothing waits with an attempt.
+    // The delivery continues when the test reads the pipe, so no event is held with an attempt.
     let mut out = String::new();
     worker.stdout().read_to_string(&mut out).expect("UTF-8");
     assert!(worker.ended().await.success());
     assert!(out.lines().any(|line| line.contains("work:1") && line.len() > 200_000), "it is delivered");
 }
 
-/// Tests that a worker without Redis is healthy, at its start and later. It is ready from its first
-/// attach on.
+/// Tests that a worker is healthy although Redis is away, at its start and later. From its first
+/// attach on, the worker is ready.
 #[tokio::test]
 async fn a_worker_without_redis_is_healthy() {
     let mut redis = Redis::own(&["--appendonly", "yes"]);
@@ -96,7 +96,8 @@ async fn a_worker_without_redis_is_healthy() {
     until_status(&address, "/readyz", 200).await;
 }
 
-/// Tests that a loop that stands still is not healthy, and that it is again when it turns.
+/// Tests that a worker is not healthy while its loop stands still, and is healthy again when the
+/// loop turns.
 #[cfg(feature = "failpoints")]
 #[tokio::test]
 async fn a_loop_that_stands_still_is_not_healthy() {
@@ -110,8 +111,8 @@ async fn a_loop_that_stands_still_is_not_healthy() {
     until_status(&address, "/healthz", 200).await;
 }
 
-/// Tests the exit codes and the line of a health check, over TCP and over a socket in the file
-/// system.
+/// Tests the exit codes and the printed line of `seriatim healthcheck`, over TCP and over a Unix
+/// socket.
 #[tokio::test]
 async fn a_health_check_tells_by_its_exit_code() {
     let (redis, dir) = (Redis::start(), tempfile::tempdir().expect("a directory"));
@@ -140,7 +141,8 @@ async fn a_health_check_tells_by_its_exit_code() {
     }
 }
 
-/// Tests that an address that cannot be listened on ends the worker before it begins.
+/// Tests a worker that cannot listen on the address of its probes. It ends before it starts its
+/// work.
 #[test]
 fn an_address_in_use_is_told_at_the_start() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("an address");
@@ -150,11 +152,12 @@ fn an_address_in_use_is_told_at_the_start() {
     let output = program.output().expect("it runs");
     let told = String::from_utf8(output.stderr).expect("UTF-8");
     let is_told = told.contains(&format!("--http: cannot listen on {address}")) && told.lines().count() == 1;
-    // Time may repair it, so a supervisor may start the worker again.
+    // Exit code 1 lets a supervisor start the worker again, because the address may become free.
     assert!(output.status.code() == Some(1) && is_told, "{:?} {told}", output.status);
 }
 
-/// Regression: a file, or a link to one, was deleted like a socket that a dead process left.
+/// Regression: if `--http` or `--listen` named a file, or a link to a file, the program deleted it.
+/// Only a socket that a dead process left may be deleted.
 #[test]
 fn a_path_that_is_no_socket_is_left_alone() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -173,7 +176,8 @@ fn a_path_that_is_no_socket_is_left_alone() {
     assert_eq!(std::fs::read_to_string(&link).expect("still there"), "precious");
 }
 
-/// Regression: an error after the listener was open ended in a panic, and its text was lost.
+/// Regression: an error of the sink, after the listener was open, ended in a panic. The text of the
+/// error was lost.
 #[test]
 fn an_error_of_the_sink_is_told_beside_probes() {
     let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
@@ -196,14 +200,14 @@ async fn silent_connections_keep_no_probe_out() {
             assert_eq!(ask(&address, "/healthz").await.0, 200, "{number}");
         }
     }
-    // They are closed after a time, too.
+    // The worker closes a silent connection after some time.
     let mut last = silent.pop().expect("a connection");
     let read = tokio::time::timeout(PATIENCE, last.read(&mut [0])).await.expect("it is closed");
     assert_eq!(read.unwrap_or(0), 0);
 }
 
-/// Tests that a health check needs no certificates of authorities, follows no redirect, and reads no
-/// more of an answer than it shows.
+/// Tests that `healthcheck` needs no root certificates and follows no redirect. It reads no more of
+/// a response than it prints.
 #[tokio::test]
 async fn a_health_check_is_modest() {
     let answers = |head: &'static str, body: Vec<u8>| async move {
@@ -241,7 +245,7 @@ async fn a_health_check_is_modest() {
     assert!(code == Some(1) && told.contains("503") && told.len() < 500 && written < 20_000_000, "{written} {told}");
 }
 
-/// A systemd that only listens.
+/// A stand-in for systemd that only records the notices it gets.
 struct Supervisor {
     socket: std::os::unix::net::UnixDatagram,
     dir: tempfile::TempDir,
@@ -260,7 +264,7 @@ impl Supervisor {
         vec![("NOTIFY_SOCKET".to_owned(), socket), ("WATCHDOG_USEC".to_owned(), "2000000".to_owned())]
     }
 
-    /// Returns the notices that have come, for this time.
+    /// Waits for this time. Returns the notices that arrived meanwhile.
     async fn heard_for(&self, time: Duration) -> Vec<String> {
         let (mut heard, since) = (Vec::new(), Instant::now());
         while since.elapsed() < time {
@@ -286,7 +290,8 @@ fn signs_of_life(heard: &[String]) -> usize {
     heard.iter().filter(|line| *line == "WATCHDOG=1").count()
 }
 
-/// Tests that signs of life go on while Redis is away, and that a stop is told.
+/// Tests that a worker sends signs of life even while Redis is away, and sends a notice when it
+/// stops.
 #[tokio::test]
 async fn systemd_hears_of_the_start_the_life_and_the_stop() {
     let (mut redis, systemd) = (Redis::own(&["--appendonly", "yes"]), Supervisor::start());
@@ -305,7 +310,8 @@ async fn systemd_hears_of_the_start_the_life_and_the_stop() {
     assert!(worker.ended().await.success());
 }
 
-/// Tests that the signs of life end while the loop stands still, and only so long.
+/// Tests that a worker sends no signs of life while its loop stands still, and sends them again
+/// when the loop turns.
 #[cfg(feature = "failpoints")]
 #[tokio::test]
 async fn systemd_hears_nothing_of_a_loop_that_stands_still() {

@@ -13,7 +13,7 @@ pub(crate) fn run(redis: &Redis, args: &[&str]) -> Output {
     command.env_remove("SERIATIM_REDIS").stdin(Stdio::null()).output().expect("the program runs")
 }
 
-/// Runs a command that succeeds. Returns its output.
+/// Runs a command that must succeed. Returns its output.
 #[track_caller]
 pub(crate) fn done(redis: &Redis, args: &[&str]) -> String {
     let output = run(redis, args);
@@ -22,7 +22,7 @@ pub(crate) fn done(redis: &Redis, args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Runs a command that fails with exit code 2. Returns its message.
+/// Runs a command that must fail with exit code 2. Returns its message.
 #[track_caller]
 pub(crate) fn refused(redis: &Redis, args: &[&str]) -> String {
     let output = run(redis, args);
@@ -106,7 +106,8 @@ fn one_event_is_emitted_later() {
     }
 }
 
-/// The input of a job scheduler: a later line with the same key and id replaces the earlier one.
+/// A file as a job scheduler may write it. A later line with the same key and id replaces the
+/// earlier line.
 #[test]
 fn a_file_of_tasks_is_scheduled() {
     let redis = Redis::start();

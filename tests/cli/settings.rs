@@ -1,4 +1,5 @@
-//! Redis settings that differ from the user's expectation: the program prints the remedy.
+//! Tests Redis servers whose settings differ from the user's expectation. The program prints the
+//! remedy.
 
 use std::process::{Command, Output};
 
@@ -50,8 +51,8 @@ async fn a_wrong_password_is_told_in_words() {
     }
 }
 
-/// Story: on a cluster without a namespace the commands printed raw errors of scripts. With a
-/// namespace they work.
+/// Story: on a cluster without a namespace, commands printed raw errors of scripts. Now they say
+/// that a namespace is needed. With a namespace they work.
 #[tokio::test]
 async fn a_cluster_needs_a_namespace() {
     let (port, bus) = (free_port().to_string(), free_port().to_string());
@@ -84,7 +85,8 @@ async fn a_cluster_needs_a_namespace() {
     worker.wait().expect("it can be reaped");
 }
 
-/// Managed services, and cautious operators, rename commands.
+/// Managed services and cautious operators rename commands of Redis. The error must say that a
+/// command is renamed or disabled.
 #[tokio::test]
 async fn a_renamed_command_is_told_in_words() {
     for command in ["EVALSHA", "XTRIM"] {
@@ -97,7 +99,7 @@ async fn a_renamed_command_is_told_in_words() {
     assert!(told.contains("LPUSH") && told.contains("renamed or disabled"), "{told}");
 }
 
-/// A worker works without `INFO`, as for a user without that right.
+/// A worker works although `INFO` is renamed, as it works for a user without the right to `INFO`.
 #[tokio::test]
 async fn a_worker_does_without_info() {
     let redis = Redis::own(&["--rename-command", "INFO", "HIDDEN"]);

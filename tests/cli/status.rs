@@ -1,4 +1,4 @@
-//! The status that a process writes of itself, and its lines in `stats`.
+//! Tests the status that a process writes about itself, and the lines of `stats` that show it.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, control, until};
 
-/// Returns the statistics of the only name.
+/// Returns the statistics of the only worker name.
 async fn name(redis: &Redis) -> NameStats {
     let stats = control(&redis.connect().await, redis.keys()).stats().await.expect("stats");
     stats.workers.into_iter().next().expect("a name")
@@ -27,8 +27,8 @@ fn stats(redis: &Redis, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// Tests the values of a status, that it lives as long as a lease, and that a worker writes it again
-/// over anything.
+/// Tests the values of a status and its time to live, which is as long as a lease. A worker writes
+/// its status again, even if another program has overwritten the key.
 #[tokio::test]
 async fn a_process_writes_its_status_again_and_again() {
     let redis = Redis::start();
@@ -55,7 +55,7 @@ async fn a_process_writes_its_status_again_and_again() {
     worker.finish().await;
 }
 
-/// Tests the lines of `stats` about a sink that is away, and about a delivery that hangs.
+/// Tests the lines of `stats` about an unavailable sink and about a delivery that hangs.
 #[tokio::test]
 async fn stats_show_a_sink_that_is_down_and_the_longest_delivery() {
     let redis = Redis::start();

@@ -1,4 +1,4 @@
-//! `seriatim verify`: every planted fault is found, under its right name.
+//! Tests that `seriatim verify` finds every planted fault and names it correctly.
 
 use std::fs;
 use std::io::Write as _;
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use rstest::rstest;
 use serde_json::Value;
 
-/// Files to judge, in their own directory.
+/// The files for one run of `seriatim verify`, in a directory of their own.
 struct Case {
     dir: tempfile::TempDir,
     args: Vec<String>,
@@ -53,7 +53,7 @@ impl Case {
         (verdict, code)
     }
 
-    /// Asserts that exactly these counts are not 0.
+    /// Asserts that exactly these kinds of fault are found, with these counts.
     #[track_caller]
     fn finds(&self, faults: &[(&str, u64)], code: i32) -> Value {
         let (verdict, exit) = self.verdict();
@@ -68,17 +68,18 @@ impl Case {
     }
 }
 
-/// Returns one line of an output; the event is `{"n":N}`.
+/// Returns one line of a sink's output. The event is `{"n":N}`.
 fn sent(id: u64, prev: u64, object: &str, n: u64) -> String {
     format!("{{\"id\":{id},\"prev\":{prev},\"object\":\"{object}\",\"event\":{{\"n\":{n}}}}}\n")
 }
 
-/// Returns the lines of object `a` with these (id, prev). The event's number is its id.
+/// Returns output lines of object `a` with these pairs of id and `prev`. Each event contains its id
+/// as its number.
 fn chain(of: &[(u64, u64)]) -> String {
     of.iter().map(|(id, prev)| sent(*id, *prev, "a", *id)).collect()
 }
 
-/// Returns the input of object `a` with these numbers.
+/// Returns the input lines of object `a` with these numbers.
 fn input(of: &[u64]) -> String {
     of.iter().map(|n| format!("{{\"object\":\"a\",\"event\":{{\"n\":{n}}}}}\n")).collect()
 }
@@ -100,8 +101,8 @@ fn clean_outputs_of_two_workers_pass() {
 
 #[test]
 fn resends_are_counted_and_allowed() {
-    // The first worker died after its second event. The second worker begins with the events in
-    // flight, and a late send of the first comes as well.
+    // The first worker died after its second event. The second worker begins with the events that
+    // were in flight. A late delivery of the first worker comes in addition.
     let case = Case::new()
         .output("a", [chain(&CLEAN[..3]), chain(&CLEAN[1..3])].concat())
         .output("b", chain(&CLEAN[1..]))
@@ -134,8 +135,8 @@ fn a_broken_chain_is_found_without_the_input(#[case] chain_of: &[(u64, u64)], #[
     Case::new().output("a", chain(chain_of)).finds(faults, 1);
 }
 
-/// A forgotten object's next event has `prev` 0. It is counted and is no fault, unless
-/// `--never-forgotten` is given.
+/// Tests that the next event of a forgotten object has `prev` 0. This new chain is counted but is a
+/// fault only with `--never-forgotten`.
 #[test]
 fn a_chain_begins_anew_where_its_object_was_forgotten() {
     let case = Case::new().output("a", chain(&[(1, 0), (2, 1), (5, 0), (6, 5)]));
@@ -176,8 +177,8 @@ fn an_id_of_two_objects_is_found() {
 #[test]
 fn an_event_under_the_wrong_object_is_found() {
     let lines = [chain(&CLEAN[..2]), sent(5, 2, "b", 5), chain(&CLEAN[3..])].concat();
-    // In the chains, a's 5 and b's 2 are missing. Against the input, a's 5 is lost, and b has an
-    // unexpected event.
+    // Without the input, the chains lack event 5 of object `a` and event 2 of object `b`. With the
+    // input, event 5 of `a` is lost, and `b` has an unexpected event.
     Case::new().output("a", &lines).finds(&[("lost", 2)], 1);
     Case::new().output("a", &lines).option("--against", "in", input(CLEAN_INPUT)).finds(&[("lost", 2), ("unexpected", 1)], 1);
 }
@@ -194,16 +195,17 @@ fn payloads_are_compared_byte_for_byte_but_for_line_breaks() {
 #[test]
 fn a_dead_letter_excuses_the_absence_of_its_event() {
     let dead = "{\"id\":5,\"prev\":2,\"object\":\"a\",\"event\":{\"n\":5},\"error\":\"no\",\"attempts\":1}\n";
-    // A dead letter leaves the last id unchanged: 6 follows 2.
+    // Event 5 is a dead letter, which leaves the last id unchanged. So event 6 follows 2.
     let case = || Case::new().output("a", chain(&[(1, 0), (2, 1), (6, 2)])).option("--against", "in", input(CLEAN_INPUT));
     case().finds(&[("lost", 1)], 1);
     let verdict = case().option("--dead", "dead", dead).finds(&[], 0);
     assert_eq!(verdict["dead"], 1);
-    // One worker had delivered the event before it died; the next one's delivery was rejected.
+    // One worker delivered the event and died. The next worker's delivery of the event was
+    // rejected.
     let delivered = [chain(&CLEAN[..3]), sent(6, 2, "a", 6)].concat();
     Case::new().output("a", &delivered).option("--dead", "dead", dead).finds(&[], 0);
     Case::new().output("a", &delivered).finds(&[("forked", 1)], 1);
-    // The dead letter of another event excuses nothing.
+    // A dead letter does not excuse the absence of another event.
     case().option("--dead", "dead", dead.replace(":5}", ":4}")).finds(&[("lost", 1)], 1);
 }
 
@@ -231,7 +233,7 @@ fn without_any_event_there_is_no_verdict() {
     let output = case().run(&[]);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("no event"), "{output:?}");
-    // If no event is expected, every event is unexpected.
+    // The input is empty, and so is the output. So no event is missing, and the verdict is clean.
     let output = case().option("--against", "in", "").run(&[]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(output.stdout.ends_with(b"clean: no events\n"), "{output:?}");
@@ -266,9 +268,9 @@ fn an_output_that_is_closed_or_full_is_no_panic() {
 fn a_torn_last_line_is_told_and_breaks_nothing() {
     let torn = [chain(&CLEAN[..2]), "{\"id\":5,\"prev\":2,\"obj".to_owned()].concat();
     Case::new().output("a", torn).output("b", chain(&CLEAN[2..])).finds(&[("torn", 1)], 0);
-    // A whole envelope without a line break is a normal event.
+    // A last line without a line break is a normal event if it is complete.
     Case::new().output("a", chain(CLEAN).trim_end()).option("--against", "in", input(CLEAN_INPUT)).finds(&[], 0);
-    // A torn line in the middle of a file has merged with the line after it.
+    // A torn line in the middle of a file has merged with the next line of the file.
     let glued = ["{\"id\":1,\"pr".to_owned(), chain(CLEAN)].concat();
     Case::new().output("a", glued).finds(&[("lost", 1), ("malformed", 1)], 1);
 }
@@ -311,8 +313,8 @@ fn what_cannot_be_read_is_told_apart_from_what_is_broken() {
 
 #[test]
 fn many_differences_are_counted_too() {
-    // More differences than the exact alignment handles: all events are reversed, and a tenth is
-    // missing.
+    // The exact comparison cannot handle so many differences: all events are reversed, and a tenth
+    // is missing.
     let numbers: Vec<u64> = (1..=4000).collect();
     let output: String = numbers.iter().map(|id| sent(*id, id - 1, "a", 4001 - id)).collect();
     let (verdict, code) =

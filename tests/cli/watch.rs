@@ -1,4 +1,4 @@
-//! `--watch`: outputs that are shown again and again.
+//! Tests `--watch`: a command prints its output again and again.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
@@ -14,7 +14,7 @@ fn watching(redis: &Redis, args: &[&str]) -> Child {
     program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs")
 }
 
-/// Tests that each look is a line of its own, and shows what has changed.
+/// Tests that `--watch` prints each look as one line, and that a later line shows the change.
 #[tokio::test]
 async fn stats_are_shown_again_and_again() {
     let redis = Redis::start();
@@ -30,12 +30,12 @@ async fn stats_are_shown_again_and_again() {
         looks += 1;
         assert!(looks < 100, "it is never shown");
     }
-    // The program ends when nobody reads any more.
+    // The program ends when no process reads its output any more.
     drop(lines);
     assert!(program.wait().expect("it ends").success());
 }
 
-/// Tests that an outage is told, and that the looks go on after it.
+/// Tests that the command reports an outage of Redis, and that it prints again after the outage.
 #[tokio::test]
 async fn looks_go_on_after_an_outage() {
     let mut redis = Redis::own(&["--appendonly", "yes"]);
@@ -48,8 +48,8 @@ async fn looks_go_on_after_an_outage() {
     errors.read_line(&mut told).expect("text");
     assert!(told.contains("Redis"), "{told}");
     redis.server().restart();
-    // Only a few lines were printed before the outage, so 30 lines need the time after it. The thread
-    // kills a program that prints no more, so that the test ends.
+    // The command printed only a few lines before the outage, so some of the 30 lines come after
+    // it. If the program prints no more, the thread kills it, so that the test ends.
     let pid = rustix::process::Pid::from_child(&program);
     let ending = std::thread::spawn(move || {
         std::thread::sleep(crate::support::console::PATIENCE);

@@ -1,6 +1,6 @@
-//! Redis' clock is set back, or ahead, by an hour. Story: the due time of an object due at once was
-//! stored, so the object waited for an hour after a step back. So did a takeover, because Redis
-//! stores the end of a lease.
+//! Sets Redis' clock back, or ahead, by an hour. Story: an object was held, due at once, and Redis
+//! stored the present time as its due time. After a step back the object waited for an hour. A
+//! takeover also waited for an hour, because Redis stores the end of a lease, not its length.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use crate::support::{Redis, control, until};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Time within which everything must continue.
+/// The time within which every object must continue after a step of the clock.
 const SOON: Duration = Duration::from_secs(8);
 
 fn with_clock() -> (Clock, Redis) {
@@ -32,7 +32,8 @@ fn with_clock() -> (Clock, Redis) {
     (clock, redis)
 }
 
-/// Sets the clock back by an hour. Valkey caches the time of scripts for a moment.
+/// Sets the clock back by an hour, and waits until scripts see the step. Valkey keeps the time of
+/// scripts for a moment.
 async fn step_back(clock: &Clock, console: &Console) {
     let before = now_ms(console).await;
     clock.step_back(HOUR);
@@ -47,7 +48,8 @@ async fn adopt(conn: &mut MultiplexedConnection, keys: &Keys, since: Option<Dura
     adopt_in(conn, keys, since, LOOK).await
 }
 
-/// Adopts for a process that notices within `notice` that its lease has ended.
+/// Makes one sweep. `notice` is the time that a process needs at most to notice the end of its
+/// lease.
 async fn adopt_in(conn: &mut MultiplexedConnection, keys: &Keys, since: Option<Duration>, notice: Duration) -> Adopted {
     let sweep = Sweep { own: "sweeper", crashes_max: 5, look: LOOK, forget: DAY, since, notice };
     wire::adopt(conn, keys, &sweep).await.expect("a sweep")
@@ -83,7 +85,8 @@ async fn a_clock_that_steps_back_makes_schedules_late_and_doubles_none() {
     assert_eq!(sink.sent_of("work:1"), ["1", "3", "2"]);
 }
 
-/// Held objects, due at once, and one with a retry in 3 s, when the clock is set back by an hour.
+/// Tests held objects when the clock is set back by an hour: some are due at once, one has a retry
+/// in 3 s.
 #[tokio::test]
 async fn what_was_due_is_due_after_a_step_back() {
     let (clock, redis) = with_clock();
@@ -113,8 +116,8 @@ async fn what_was_due_is_due_after_a_step_back() {
     worker.finish().await;
 }
 
-/// The clock is set back while workers run: one holds an object for its next attempt, one dies.
-/// Without the correction, the dead worker's lease would end an hour late.
+/// The clock is set back while workers run. One worker holds an object for its next attempt,
+/// another worker dies. Without the correction, the dead worker's lease would end an hour late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_process_is_taken_over_in_time_after_a_step_back() {
     let (clock, redis) = with_clock();
@@ -142,8 +145,8 @@ async fn a_dead_process_is_taken_over_in_time_after_a_step_back() {
     console.until_at_rest().await;
 }
 
-/// A process that restarts under its name waits for the former lease. Without the correction, that
-/// lease would end an hour late.
+/// A process that restarts under its name waits until the lease of the former process ends. Without
+/// the correction, that lease would end an hour late.
 #[tokio::test]
 async fn a_lease_is_cut_to_its_length_by_the_next_of_its_name() {
     let (clock, redis) = with_clock();
@@ -201,7 +204,8 @@ async fn a_rule_ends_in_time_after_a_step_back() {
     worker.stop().await;
 }
 
-/// Any number of held objects move in bounded steps, and keep their order.
+/// After a step back, a sweep moves the due times of held objects. Many objects move in bounded
+/// steps, and keep their order.
 #[tokio::test]
 async fn many_held_objects_move_in_bounded_steps() {
     const HELD: u64 = 4_500;
@@ -211,7 +215,7 @@ async fn many_held_objects_move_in_bounded_steps() {
     let now = now_ms(&console).await;
     let mut pipe = redis::pipe();
     for n in 0..HELD {
-        // Some objects share the same due time.
+        // Several objects in a row have the same due time.
         pipe.cmd("ZADD").arg(keys.objects_held()).arg(now + 60_000 + n / 3000 * 5).arg(format!("{n:05}")).ignore();
     }
     for n in 0..1_200 {
@@ -245,12 +249,12 @@ async fn many_held_objects_move_in_bounded_steps() {
     assert!(latest[0].1 < ahead + 504_000.0, "{latest:?}");
     let fields: Vec<String> = console.run(&["HKEYS", &keys.meta()]).await;
     assert!(!fields.contains(&"clock.step".to_owned()), "{fields:?}");
-    // Nothing moves a second time.
+    // The next sweep moves no due time a second time.
     assert_eq!(adopt(&mut conn, &keys, None).await.moved, 0);
 }
 
-/// A name that was due for a look, and the lease of a living process, are correct again after the
-/// first sweep.
+/// After a step back, the first sweep corrects the time of the next look at a name. It also
+/// corrects the lease of a living process.
 #[tokio::test]
 async fn watched_names_are_looked_at_after_a_step_back() {
     let (clock, redis) = with_clock();
@@ -268,8 +272,8 @@ async fn watched_names_are_looked_at_after_a_step_back() {
     assert!(next <= now_ms(&console).await as f64 + LOOK.as_millis() as f64);
 }
 
-/// A departed name whose last sign of life seems to be in the future: its series of looks starts
-/// again.
+/// After a step back, the last sign of life of a departed name seems to be in the future. The
+/// name's series of looks starts again.
 #[tokio::test]
 async fn a_departed_name_is_looked_at_soon_after_a_step_back() {
     let (clock, redis) = with_clock();
@@ -291,8 +295,8 @@ async fn a_departed_name_is_looked_at_soon_after_a_step_back() {
     .await;
 }
 
-/// All leases end at once if the clock is set ahead. The processes live: nothing is taken over from
-/// them, and no crash is counted.
+/// If the clock is set ahead, all leases end at once, although the processes live. No process takes
+/// over their names, and no crash is counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_ahead_counts_no_crash() {
     let (clock, redis) = with_clock();
@@ -332,7 +336,8 @@ async fn a_step_ahead_counts_no_crash() {
     console.until_at_rest().await;
 }
 
-/// Emits one event after the other, each after the former was delivered.
+/// Emits one event after another. Each event is emitted only after the event before it was
+/// delivered.
 async fn keep_busy(console: &Console) -> Infallible {
     loop {
         console.emit("busy:1", "1").await;
@@ -340,11 +345,11 @@ async fn keep_busy(console: &Console) -> Infallible {
     }
 }
 
-/// Story: after a step ahead, a process that commits all the time notices its lapse at once. It
-/// attached again, but its first sweep did not say how long ago the process had swept before. So it
-/// took everything from a process in a long handler, and counted a crash for each event. In the
-/// other case the pause of takeovers, 5 s, ended before a process with a long lease made its next
-/// renewal.
+/// Story, case `first_sweep`: after a step ahead, a process that commits all the time noticed its
+/// lapse at once and attached again. But its first sweep did not say how long ago the process had
+/// swept before. So it took over everything from a process in a long handler, and counted a crash
+/// for each event. Story, case `long_lease`: the pause of takeovers was 5 s. It ended before a
+/// process with a long lease renewed its lease.
 #[rstest]
 #[case::first_sweep(Duration::from_secs(5), Duration::from_secs(60))]
 #[case::long_lease(Duration::from_secs(60), Duration::from_secs(1))]
@@ -371,7 +376,7 @@ async fn a_step_ahead_takes_nothing_from_a_long_handler(#[case] lease: Duration,
     let before = token().await;
     let attached_again = async {
         quick.until_sent(100).await;
-        // The busy process has made a sweep that recorded the time.
+        // The process `commits` has made a sweep that recorded the time.
         until("a sweep has noted the time", PATIENCE, async || {
             console.run::<Option<String>>(&["HGET", &console.keys.meta(), "clock"]).await
         })
@@ -397,7 +402,8 @@ async fn a_step_ahead_takes_nothing_from_a_long_handler(#[case] lease: Duration,
     console.check().await;
 }
 
-/// For a moment after a step ahead nothing is taken over. Then a really dead process is.
+/// For a moment after a step ahead, no process takes over a name. After that, the name of a dead
+/// process is taken over.
 #[tokio::test]
 async fn a_takeover_waits_for_a_moment_after_a_step_ahead() {
     let redis = Redis::start();
@@ -405,10 +411,14 @@ async fn a_takeover_waits_for_a_moment_after_a_step_ahead() {
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let _: u64 = console.run(&["HSET", &keys.event_workers(), "dead", "1 token 1"]).await;
     let second = Some(Duration::from_secs(1));
-    // The columns, in s: time since the last sweep by Redis' clock, while the caller's own clock
-    // went on by a second; time since a step was found; time until a process notices the end of its
-    // lease. Story: the pause was 5 s for all, but a process with a lease of 60 s that was busy in
-    // handlers noticed after 20 s.
+    // The columns of each case:
+    // - time since the last sweep by Redis' clock, in ms (by the caller's own clock always 1 s)
+    // - time since a step of the clock was found, in ms
+    // - time until a process notices the end of its lease, in s
+    // - number of strays that the sweep finds
+    //
+    // Story: takeovers paused for 5 s in all cases. But a process with a lease of 60 s that was
+    // busy in handlers noticed the end of its lease only after 20 s.
     for (noted, ahead, notice, found) in [
         (10_000, None, 1, 0),
         (1_000, Some(2_000), 1, 0),

@@ -35,7 +35,7 @@ async fn until_written(file: &Path, events: usize) -> Vec<Sent> {
     .await
 }
 
-/// Every event passes the gate, for a receiver that remembers the object and for one that does not.
+/// Asserts that every event passes the receiver's gate, and applies it.
 async fn take(gate: &mut Gate, sent: &[Sent]) {
     for Sent { object, id, prev, .. } in sent {
         assert_eq!(gate.check(object, *id, *prev).await.expect("sound numbers"), Verdict::Apply, "{id} after {prev}");
@@ -43,9 +43,9 @@ async fn take(gate: &mut Gate, sent: &[Sent]) {
     }
 }
 
-/// Story: a worker delivered two events, and stood still, or was killed. A Redis without
-/// persistence was killed and restarted. Another worker began with id 1 again, and receivers
-/// dropped the new events as duplicates.
+/// Story: a worker delivered two events, and then stood still or was killed. A Redis without
+/// persistence was killed and restarted. Another worker began again with id 1. Receivers dropped
+/// the new events as duplicates.
 #[rstest]
 #[case::while_a_process_stands_still(true)]
 #[case::while_no_process_is_left(false)]
@@ -87,7 +87,7 @@ async fn a_redis_that_comes_back_empty_gives_no_id_again(#[case] stands_still: b
     }
 }
 
-/// Deletes the counter under a running worker, as eviction does, or sets it back.
+/// Deletes the counter under a running worker, as eviction does, or sets it to a lower value.
 async fn lose_counter(console: &Console, counter: Option<&str>) {
     let key = console.keys.next_event_id();
     match counter {
@@ -96,8 +96,8 @@ async fn lose_counter(console: &Console, counter: Option<&str>) {
     }
 }
 
-/// Story: only the counter was lost, and the connections lived. The worker that had given the ids 1
-/// and 2 gave them again.
+/// Story: Redis lost only the counter, and the connections lived. The worker that had given the ids
+/// 1 and 2 gave these ids again.
 #[rstest]
 #[case::evicted(None)]
 #[case::set_back(Some("1"))]
@@ -122,8 +122,8 @@ async fn a_counter_that_is_lost_under_a_running_worker_gives_no_id_again(#[case]
     console.check().await;
 }
 
-/// The counter came back from an earlier state, the object's last id did not, and no living process
-/// had seen the ids between them.
+/// The counter is from an earlier state, but the object's last id is not. No living process has
+/// seen the ids between the two.
 #[tokio::test]
 async fn a_counter_below_the_last_id_of_an_object_gives_no_id_again() {
     let redis = Redis::start();
@@ -146,7 +146,7 @@ async fn a_counter_below_the_last_id_of_an_object_gives_no_id_again() {
     console.check().await;
 }
 
-/// A new namespace begins at a chosen first id; a namespace with data keeps its counter.
+/// A new namespace begins at the chosen first id. A namespace with data keeps its counter.
 #[tokio::test]
 async fn a_chosen_first_id_is_where_a_new_namespace_begins() {
     let redis = Redis::start();

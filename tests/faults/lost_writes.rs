@@ -1,5 +1,5 @@
-//! Redis itself loses writes: a failover, a restart, an emptied server. No id is given to a second
-//! event.
+//! Redis itself loses writes: by a failover, by a restart, or because its data is deleted. No id is
+//! given to a second event.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -17,8 +17,8 @@ fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
 }
 
-/// Simulates a failover in one step: another server, an earlier state made by these commands, and
-/// new connections.
+/// Simulates a failover in one step: the server gets another replication id, these commands bring
+/// back an earlier state, and all connections are closed.
 async fn fail_over(redis: &Redis, earlier: &[&[&str]]) -> Console {
     let mut pipe = redis::pipe();
     pipe.atomic().cmd("DEBUG").arg("CHANGE-REPL-ID");
@@ -51,8 +51,8 @@ async fn another_replication_id_makes_the_counter_jump_once() {
         worker.finish().await;
     }
     sink.applied();
-    // Batches taken before the connections ended have small ids. The counter jumps once, however
-    // many processes saw the change.
+    // Batches taken before the connections were closed have small ids. The counter jumps only once,
+    // although three processes saw the new replication id.
     let counter = console.number(&console.keys.next_event_id()).await;
     assert!((before..now_us()).contains(&counter), "{counter}");
     console.until_at_rest().await;
@@ -67,7 +67,7 @@ async fn a_counter_that_went_back_jumps_above_every_id_seen() {
     console.emit_all("work:1", (0..50).map(|n| n.to_string())).await;
     sink.until_sent(50).await;
     console.until_at_rest().await;
-    // The last writes are lost: those of the counter and of the object's last id.
+    // Redis has lost the last writes to the counter and to the object's last id.
     let (counter, last) = (console.keys.next_event_id(), console.keys.last_event_id("work:1"));
     let console = fail_over(&redis, &[&["SET", &counter, "10"], &["SET", &last, "10"]]).await;
     console.emit("work:1", "50").await;
@@ -78,9 +78,9 @@ async fn a_counter_that_went_back_jumps_above_every_id_seen() {
     assert_eq!(sink.applied_of("work:1").last().map(String::as_str), Some("50"), "a receiver takes it");
 }
 
-/// Story: the first process to reach an emptied Redis made the counter jump, but took the loss of
-/// its own name for a deletion and stopped. The others found a correct counter and replication id,
-/// and stopped as well.
+/// Story: the first process to reach an emptied Redis made the counter jump. But this process took
+/// the loss of its name's registration for a deletion, and stopped. The other processes found a
+/// correct counter and replication id, and stopped as well.
 #[tokio::test]
 async fn an_emptied_redis_is_worked_on_after_one_lease() {
     let mut redis = Redis::own(&[]);
@@ -108,14 +108,16 @@ async fn an_emptied_redis_is_worked_on_after_one_lease() {
     }
     let ids: Vec<_> = sink.sent().into_iter().map(|offer| (offer.text(), offer.id, offer.prev)).collect();
     assert_eq!(ids[..2], [("1".to_owned(), 1, 0), ("2".to_owned(), 2, 1)]);
-    // The event in flight is lost with the rest; its id is not given again.
+    // Redis has lost the event in flight with all other data. The id of this event is not given
+    // again.
     let (last, prev) = (ids[2].1, ids[2].2);
     assert!(last > 1 && prev == 0, "{ids:?}");
     assert!(last > 2, "the id {last} was given before");
     console.until_at_rest().await;
 }
 
-/// The lease of an earlier process of the same name comes back with an earlier state.
+/// Redis goes back to an earlier state, in which the name has the lease of an earlier process. The
+/// process waits until this lease ends.
 #[tokio::test]
 async fn a_revived_token_is_waited_out() {
     let redis = Redis::own(&[]);
@@ -144,8 +146,8 @@ async fn a_revived_token_is_waited_out() {
     assert!(last.id > 1_000_000 && last.prev == 1, "{last:?}");
 }
 
-/// While the connections live, a process cannot tell a deleted key from an emptied server. So it
-/// stops, and an operator must decide.
+/// As long as its connections live, a process cannot tell whether its registration was deleted or
+/// the server was emptied. So it stops, and an operator must decide.
 #[tokio::test]
 async fn flushall_under_a_running_process_stops_it() {
     let redis = Redis::own(&[]);
@@ -156,9 +158,9 @@ async fn flushall_under_a_running_process_stops_it() {
     let error = worker.ended().await.expect_err("its registration is gone");
     assert!(matches!(error, WorkerError::Fenced { .. }), "{error:?}");
     assert!(error.to_string().contains("was its data deleted?"), "{error}");
-    // A sweep before the lapse was noticed has recorded the time. A connection that was still being
-    // made has found a new namespace, and begun its ids at the chosen one. No id was given before.
-    // Nothing else is there.
+    // Two keys may exist. A sweep made before the process noticed the lapse has recorded the time.
+    // A connection that was still being made has found a new namespace, and has set the counter to
+    // the chosen first id. No id was given before.
     let left = console.left().await;
     assert!(left.iter().all(|key| ["seriatim.meta", "next.event.id"].contains(&key.as_str())), "{left:?}");
     let schema: Option<String> = console.run(&["HGET", &console.keys.meta(), "schema"]).await;
@@ -190,16 +192,17 @@ async fn a_stop_does_not_wait_for_a_redis_that_is_away() {
     let worker = start(&redis, "w", &sink, |_| {});
     console.emit("work:1", "1").await;
     console.until_at_rest_after(1).await;
-    // The process has the reply to its commit, because it waits for markers again.
+    // The process waits for markers again, so it has the reply to its commit.
     console.until_idle(1).await;
     redis.server().kill();
     let stopped = worker.stop().await;
     assert_eq!((stopped.reason, stopped.delivered), (StopReason::Unreachable, 1));
 }
 
-/// Story: power failed twice within a second. The second time, Redis lost the first jump of the
-/// counter, and no process was left that remembered it. The next jump was random like the first,
-/// and shorter. New events got ids below those of the receivers, which dropped them as duplicates.
+/// Story: power failed twice within a second. The second failure undid the first jump of the
+/// counter, and no process was left that remembered this jump. The second jump had a random
+/// distance, too, and was shorter. So new events got ids below the ids that receivers had, and
+/// receivers dropped them as duplicates.
 #[tokio::test]
 async fn a_jump_that_nobody_remembers_is_followed_by_one_that_goes_further() {
     let redis = Redis::start();
@@ -211,7 +214,7 @@ async fn a_jump_that_nobody_remembers_is_followed_by_one_that_goes_further() {
         let connected = wire::connect(&mut conn, keys, &format!("replication-{restart}"), nobody).await.expect("an answer");
         assert!(connected.changed && connected.counter > highest, "{connected:?} after {highest}");
         highest = connected.counter + 1;
-        // An id is given, and then everything is lost.
+        // An id is given. Then Redis loses all its data.
         let () = redis::pipe().set(keys.next_event_id(), 7).ignore().query_async(&mut conn).await.expect("set");
         let () = redis::cmd("HSET")
             .arg(keys.meta())
@@ -224,8 +227,8 @@ async fn a_jump_that_nobody_remembers_is_followed_by_one_that_goes_further() {
 }
 
 /// If the chosen first id is ahead of the time, the counter cannot jump to the time. It jumps by a
-/// random distance: a second loss may undo the first jump, and a second jump by the same distance
-/// would give the same ids again.
+/// distance that differs each time. A second loss may undo the first jump, and then a jump by the
+/// same distance would give the same ids again.
 #[tokio::test]
 async fn a_counter_that_is_ahead_of_the_time_jumps_too() {
     let redis = Redis::start();
@@ -243,9 +246,9 @@ async fn a_counter_that_is_ahead_of_the_time_jumps_too() {
     assert_ne!(third - second, second - first);
 }
 
-/// A counter fell below the ids of batches in hand, and the caller did not name its highest id, as
-/// one that claims by hand may not. The next event of an object got the id that another batch had
-/// in hand, and then its own id once more.
+/// Story: the counter fell below the ids of batches in hand. The caller did not state the highest
+/// id that it had seen; a program that claims by hand may leave this out. So new events got ids
+/// that batches in hand already had.
 #[tokio::test]
 async fn ids_of_batches_in_hand_are_not_given_again() {
     let held = BatchResult::Hold { rest: tag(7), delay: None, reason: "stop".into() };
@@ -284,7 +287,7 @@ async fn ids_of_batches_in_hand_are_not_given_again() {
     }
 }
 
-/// Returns the tag of a batch that was given once.
+/// Returns the tag of a batch that was handed out once.
 fn tag(first: u64) -> Tag {
     Tag { first, ..Tag::default() }
 }

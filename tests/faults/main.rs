@@ -1,5 +1,5 @@
-//! Faults around a worker: Redis, its clock and memory, the link to it, the process, the sink. And
-//! their effect on the events.
+//! Faults of Redis, of its clock and memory, of the link to it, of the process and of the sink,
+//! with their effect on the events.
 #![cfg(feature = "worker")]
 
 #[path = "../support/state.rs"]

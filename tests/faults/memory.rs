@@ -1,5 +1,5 @@
-//! At `maxmemory` no producer can emit, but workers must still drain the backlog: only that frees
-//! memory.
+//! At `maxmemory` no producer can emit. Workers must still deliver the waiting events, because only
+//! this frees memory.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, until};
 
-/// Makes Redis full: it uses more than `maxmemory`, and evicts nothing.
+/// Makes Redis refuse writes for lack of memory: it uses more than `maxmemory`, and evicts no key.
 async fn full(console: &Console) {
     let _: () = console.run(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
     let _: () = console.run(&["CONFIG", "SET", "maxmemory", "100kb"]).await;
@@ -32,7 +32,8 @@ async fn the_backlog_drains() {
         console.emit(&format!("work:{}", n % 10), n.to_string()).await;
     }
     full(&console).await;
-    // Every result of an event: delivered, held and handed out again, dead.
+    // The sink gives each kind of result: most events are delivered, some are held and handed out
+    // again, some become dead letters.
     let sink = Recorder::with(|offer| match (offer.id % 10, offer.before) {
         (3, 0) => Act::Stop(Stop::transient("down")),
         (7, _) => Act::Stop(Stop::rejected("never")),
@@ -52,8 +53,8 @@ async fn the_backlog_drains() {
     sink.applied();
 }
 
-/// The batches of a killed process are taken over, and a process can start, stop, and keep its
-/// lease.
+/// At `maxmemory`, a process takes over the batches of a killed process. It can start, stop, and
+/// keep its lease.
 #[tokio::test]
 async fn leases_are_taken_renewed_and_given_back() {
     let redis = Redis::own(&[]);
@@ -82,7 +83,7 @@ async fn leases_are_taken_renewed_and_given_back() {
     console.until_at_rest().await;
 }
 
-/// While the blocking pop is refused, the worker looks for markers itself.
+/// As long as Redis refuses the blocking pop, the worker looks for markers without it.
 #[tokio::test]
 async fn while_pops_are_refused_markers_are_found_all_the_same() {
     let redis = Redis::own(&[]);
@@ -93,14 +94,14 @@ async fn while_pops_are_refused_markers_are_found_all_the_same() {
     full(&console).await;
     let before = refused(&console).await;
     until("a pop was refused", PATIENCE, async || (refused(&console).await > before).then_some(())).await;
-    // A script may push although a producer may not.
+    // A script with `allow-oom` may push, although Redis refuses the emits of producers.
     let push = "#!lua flags=allow-oom\nredis.call('LPUSH', KEYS[1], ARGV[1]) redis.call('LPUSH', KEYS[2], ARGV[2])";
     for n in 1..=3 {
         let (queue, markers) = (console.keys.events("work:1"), console.keys.objects_with_events());
         let () = console.run(&["EVAL", push, "2", &queue, &markers, &n.to_string(), "work:1"]).await;
         sink.until_sent(n).await;
     }
-    // It does not poll in a hot loop: ten times a second, multiplied by the few processes.
+    // The worker must not repeat its refused pops without a pause. It tries ten times a second.
     let (from, began) = (refused(&console).await, std::time::Instant::now());
     until("more pops are refused", PATIENCE, async || (refused(&console).await >= from + 3).then_some(())).await;
     assert!(began.elapsed() >= Duration::from_millis(150), "{:?}", began.elapsed());

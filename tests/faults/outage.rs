@@ -1,5 +1,5 @@
-//! Redis is away, or loading, when a worker starts and while it works. The worker waits, and logs
-//! few lines.
+//! Redis is away, or is loading its data, when a worker starts or while it works. The worker waits,
+//! and logs few lines.
 #![cfg(feature = "cli")]
 
 use std::process::Command;
@@ -9,8 +9,8 @@ use crate::support::console::PATIENCE;
 use crate::support::process::Process;
 use crate::support::{Redis, until};
 
-/// Log target of an outage: its beginning, and each minute of it. Single attempts are logged at the
-/// level debug.
+/// The log target of an outage at level WARN: a line at its beginning, and one each minute. Each
+/// single attempt is logged at level DEBUG.
 const TOLD: &str = "WARN seriatim::worker::outage";
 const TRIED: &str = "DEBUG seriatim::worker::outage";
 
@@ -28,8 +28,8 @@ async fn delivers(redis: &Redis, worker: &mut Process) {
     assert!(worker.ended().await.success(), "{}", worker.log());
 }
 
-/// Story: a worker that was started together with its Redis ended at once, because Redis did not
-/// listen yet.
+/// Story: a worker was started together with its Redis, and Redis did not listen yet. The worker
+/// ended at once.
 #[tokio::test]
 async fn a_start_waits_for_a_redis_that_is_not_there_yet() {
     let mut redis = Redis::own(&[]);
@@ -42,7 +42,8 @@ async fn a_start_waits_for_a_redis_that_is_not_there_yet() {
     assert_eq!(lines(&worker, TOLD), 1, "{}", worker.log());
 }
 
-/// The same for a Redis that loads its data: it returns `-LOADING` for every script.
+/// A starting worker also waits for a Redis that loads its data and returns `-LOADING` to every
+/// script.
 #[tokio::test]
 async fn a_start_waits_for_a_redis_that_is_loading() {
     let slow = ["--key-load-delay", "100000", "--loading-process-events-interval-bytes", "1024", "--rdbcompression", "no"];
@@ -65,8 +66,8 @@ async fn a_start_waits_for_a_redis_that_is_loading() {
     delivers(&redis, &mut worker).await;
 }
 
-/// Time does not repair a wrong password: the worker ends at once with the reason. It also waits no
-/// longer than `connect_timeout`.
+/// A worker with a wrong password ends at once with the reason, because time does not repair a
+/// password. In any other case a starting worker waits no longer than `connect_timeout`.
 #[tokio::test]
 async fn a_start_waits_for_nothing_else_and_not_for_ever() {
     let mut redis = Redis::own(&[]);
@@ -89,7 +90,7 @@ async fn a_start_waits_for_nothing_else_and_not_for_ever() {
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
 }
 
-/// Story: each of the worker's connections logged a line at every attempt, up to fifty a second.
+/// Story: each connection of the worker logged a line at every attempt, up to fifty lines a second.
 #[tokio::test]
 async fn an_outage_is_told_when_it_begins_and_when_it_ends() {
     let mut redis = Redis::own(&["--appendonly", "yes", "--appendfsync", "always"]);

@@ -1,4 +1,4 @@
-//! A sink becomes unavailable while one of its deliveries stands still.
+//! A sink becomes unavailable while one of its deliveries hangs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,9 +9,9 @@ use crate::support::Redis;
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
 
-/// Story: the sink stood still with the events of one object, and was unavailable for another. The
-/// worker tried the sink again only while no delivery was under way, so it never did, and no object
-/// continued. The fail point `deliver.after=unavailable` found it.
+/// Story: the sink hung with the events of one object, and was unavailable for another object. The
+/// worker tried the sink again only if no delivery was under way. So it never tried, and no object
+/// continued. The fail point `deliver.after=unavailable` found this error.
 #[tokio::test]
 async fn a_delivery_that_stands_still_keeps_no_probe_away() {
     let redis = Redis::start();
@@ -29,7 +29,8 @@ async fn a_delivery_that_stands_still_keeps_no_probe_away() {
     for n in 0..6 {
         console.emit_all(&format!("work:{n}"), ["1", "2"]).await;
     }
-    // The delivery that stands still, one result of another slot, and the probes.
+    // Four deliveries: the one that hangs, one of another slot with the result unavailable, and two
+    // that try the sink again.
     sink.until_offered(1 + 3).await;
     up.store(true, Ordering::SeqCst);
     sink.until_sent(12).await;
@@ -38,7 +39,8 @@ async fn a_delivery_that_stands_still_keeps_no_probe_away() {
     console.until_at_rest().await;
 }
 
-/// The probe itself may stand still. Then the next one is made with another slot.
+/// The delivery that tries the sink again may hang, too. Then the worker tries the sink with the
+/// batch of another slot.
 #[tokio::test]
 async fn a_probe_that_stands_still_is_followed_by_another() {
     let redis = Redis::start();
@@ -46,7 +48,8 @@ async fn a_probe_that_stands_still_is_followed_by_another() {
     let (gate, up) = (Gate::closed(), Arc::new(AtomicBool::new(false)));
     let (held_up, answers) = (gate.clone(), Arc::clone(&up));
     let sink = Recorder::with(move |offer| match offer.object.as_str() {
-        // Every first delivery is refused; then the first probe stands still.
+        // The sink is unavailable for the first delivery of every object. Then the first delivery
+        // that tries the sink again hangs.
         _ if offer.before == 0 => Act::Stop(Stop::unavailable("down")),
         _ if !answers.swap(true, Ordering::SeqCst) => Act::Wait(held_up.clone()),
         _ => Act::Send,

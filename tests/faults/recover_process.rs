@@ -1,4 +1,4 @@
-//! Recovery with real processes: killed with SIGKILL, paused with SIGSTOP.
+//! Recovery with real processes that are killed with SIGKILL or paused with SIGSTOP.
 #![cfg(feature = "cli")]
 
 use std::io::Read as _;
@@ -11,8 +11,8 @@ use crate::support::recorder::Recorder;
 use crate::support::running::start;
 use crate::support::{Redis, until};
 
-/// Returns an event that does not fit into a pipe. A process that writes it to an unread standard
-/// output has it in flight.
+/// Returns an event that does not fit into a pipe. If no program reads the standard output of a
+/// worker, this event stays in flight.
 fn large() -> String {
     format!("{:?}", "x".repeat(200_000))
 }
@@ -82,8 +82,8 @@ async fn a_process_that_was_taken_over_ends_and_says_so() {
     console.until_at_rest().await;
 }
 
-/// A process stands still for longer than its lease, and its object continues elsewhere. Whatever
-/// it still sends after it wakes is a duplicate.
+/// A process is paused for longer than its lease, and its object continues in another process.
+/// After the pause the first process attaches again, and delivers the next event in order.
 #[tokio::test]
 async fn a_process_paused_for_longer_than_its_lease_goes_on() {
     let redis = Redis::start();
@@ -102,7 +102,8 @@ async fn a_process_paused_for_longer_than_its_lease_goes_on() {
     for n in 3..20 {
         console.emit("work:1", n.to_string()).await;
     }
-    // Its blocked pop may have moved the marker; the sweep finds the marker.
+    // The pop of the paused process may have moved the marker. The sweep of the other process finds
+    // this marker.
     until("the other goes on", PATIENCE, async || (sink.sent().len() == 17).then_some(())).await;
     other.finish().await;
     paused.go_on();
@@ -115,8 +116,8 @@ async fn a_process_paused_for_longer_than_its_lease_goes_on() {
     console.until_at_rest().await;
 }
 
-/// Three processes: one is killed and replaced, one is killed and never returns. Every event is in
-/// some file, in order.
+/// Runs three processes. One is killed and replaced, one is killed and not replaced. Every event is
+/// in the file of some process, in order.
 #[tokio::test]
 async fn killed_processes_lose_and_reorder_nothing() {
     const EVENTS: usize = 3000;
@@ -197,7 +198,7 @@ async fn a_second_signal_stops_at_once() {
     process.until_logged("finishing what is in hand").await;
     process.terminate();
     assert_eq!(process.ended().await.code(), Some(0));
-    // The stop must not take the whole grace of 25 s.
+    // The stop must take less than the whole grace time, 25 s.
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert_eq!(console.held_id("work:1").await.as_deref(), Some("1 0 0 0 stop"));
 }

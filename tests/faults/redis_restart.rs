@@ -1,5 +1,5 @@
-//! Redis goes away under load and comes back with all acknowledged writes. Workers reconnect by
-//! themselves, and nothing is lost.
+//! Redis goes away under load, and comes back with all acknowledged writes. Workers reconnect
+//! without help, and no event is lost.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::support::{Redis, until};
 
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
-/// Emits until Redis has acknowledged everything. After a lost reply it looks whether the event is
-/// there.
+/// A producer that emits until Redis has acknowledged every event. After a lost reply it repeats
+/// the call, which pushes an event only if it is not there yet.
 struct Producer {
     url: String,
     keys: seriatim::keys::Keys,
@@ -31,8 +31,8 @@ impl Producer {
             *conn = Some(client.get_multiplexed_async_connection().await?);
         }
         let open = conn.as_mut().expect("a connection");
-        // `OBJ:data` has the number of the object's last event, so that a repeated call does
-        // nothing. Only producers use this key, the scripts do not.
+        // `OBJ:data` has the number of the object's last event, so a repeated call pushes no second
+        // event. Only producers use this key.
         let script = "if tonumber(redis.call('GET', KEYS[1]) or -1) < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) \
                       redis.call('LPUSH', KEYS[2], ARGV[1]) redis.call('LPUSH', KEYS[3], ARGV[2]) end";
         let mut eval = redis::cmd("EVAL");
@@ -91,7 +91,8 @@ async fn redis_killed_and_restarted_under_load_loses_nothing() {
     assert!(counter > 3_000_000, "every restart made the ids jump: {counter}");
 }
 
-/// A batch that is in delivery while Redis restarts is committed afterwards, and delivered once.
+/// Redis restarts during the delivery of a batch. The batch is committed after the restart, and
+/// delivered once.
 #[tokio::test]
 async fn a_delivery_outlives_a_restart_of_redis() {
     let mut redis = Redis::own(&DURABLE);
@@ -116,8 +117,8 @@ async fn a_delivery_outlives_a_restart_of_redis() {
     assert!(third.id > 1_000_000);
 }
 
-/// Redis stands still for longer than the lease and the response timeout. No decision depends on
-/// the worker's own clock.
+/// Redis is paused for longer than the lease and the response timeout. Nothing changes, because no
+/// decision depends on the worker's own clock.
 #[tokio::test]
 async fn a_redis_that_is_paused_for_longer_than_the_lease_changes_nothing() {
     let mut redis = Redis::own(&[]);
@@ -136,7 +137,7 @@ async fn a_redis_that_is_paused_for_longer_than_the_lease_changes_nothing() {
     sink.until_sent(50).await;
     let server = Pid::from_raw(i32::try_from(redis.server().pid()).expect("a pid")).expect("a pid");
     kill_process(server, Signal::STOP).expect("paused");
-    // Time is the subject of this test: longer than the lease and than three response timeouts.
+    // A fixed wait: it must be longer than the lease and than three response timeouts.
     tokio::time::sleep(Duration::from_millis(1000)).await;
     kill_process(server, Signal::CONT).expect("it goes on");
     until("everything is delivered", PATIENCE, async || {

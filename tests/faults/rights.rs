@@ -1,4 +1,5 @@
-//! A Redis user loses a right while a worker runs. `connect` sees missing rights only at the start.
+//! A Redis user loses a right while a worker runs. `connect` finds a missing right only when the
+//! worker starts.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,8 @@ const BOUNDS: Bounds = Bounds {
     suspects: Suspects::NONE,
 };
 
-/// A call for both slots: reports for those with a result, and names the others as free.
+/// Makes one call for both slots. It reports the result of each slot that has one, and names the
+/// other slots as free.
 async fn call(state: &mut State, reports: &BTreeMap<usize, Report>) -> Result<Vec<wire::BatchReply>, ScriptError> {
     let mut call = Advance::new(&state.keys, "w", "token-of-w", BOUNDS, ClaimFirst::Held);
     for slot in 0..2 {
@@ -34,14 +36,14 @@ async fn call(state: &mut State, reports: &BTreeMap<usize, Report>) -> Result<Ve
     }
 }
 
-/// Denies a command to everybody, or allows all again.
+/// Sets a rule for the default user, such as `-rpop` to deny a command.
 async fn allow(console: &Console, rule: &str) {
     let _: Value = console.run(&["ACL", "SETUSER", "default", rule]).await;
 }
 
-/// A slot took the first event of an object, and the command for further events was refused. The
-/// call failed without having noted the id of the first event, and two events got the same id. If
-/// only the last command was refused, the further events were lost.
+/// Story: a slot took the first event of an object, and Redis refused the command for further
+/// events. The call failed and did not record the id of the first event, so two events got the same
+/// id. If Redis refused only the last command, the further events were lost.
 #[tokio::test]
 async fn a_batch_that_cannot_be_filled_loses_no_event_and_shares_no_id() {
     for (command, slot_goes_on) in [("rpop", true), ("lpush", true), ("rpop", false), ("lpush", false)] {

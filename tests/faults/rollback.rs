@@ -1,4 +1,4 @@
-//! The reaction of a worker when Redis has gone back to an earlier state.
+//! Tests how a worker reacts when Redis has gone back to an earlier state.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -33,11 +33,11 @@ fn kill_others(pipe: &mut redis::Pipeline) {
     pipe.cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes").ignore();
 }
 
-/// Story: Redis was killed and lost its last second, and with it the registration of a process that
-/// had attached in that second. Another process connected first and recorded the new replication
-/// id. The first process then found nothing changed, considered itself displaced, and stopped with
-/// "fenced: the name is no longer registered". It must notice by itself that the server is another
-/// one, and attach again.
+/// Story: a process attached, and in the same second Redis was killed. Redis lost that second, and
+/// with it the registration of the process. Another process connected first and recorded the new
+/// replication id. The first process then saw no new replication id, considered itself fenced, and
+/// stopped with "fenced: the name is no longer registered". A process must notice by itself that
+/// the server is another one, and attach again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_whose_registration_was_lost_attaches_again_even_if_another_one_noticed_first() {
     let redis = Redis::own(&[]);
@@ -53,8 +53,8 @@ async fn a_worker_whose_registration_was_lost_attaches_again_even_if_another_one
     };
     let first = until("it has attached", PATIENCE, async || token(&mut conn.clone()).await).await;
 
-    // Redis went back: another token, no lease, another replication id, which another process has
-    // already recorded.
+    // Redis goes back to an earlier state: the name has another token and no lease. The replication
+    // id is new, and another process has already recorded it.
     let id = becomes_another(&mut conn).await;
     let mut back = redis::pipe();
     back.atomic();
@@ -75,11 +75,11 @@ async fn a_worker_whose_registration_was_lost_attaches_again_even_if_another_one
     assert!(stopped.is_ok(), "{stopped:?}");
 }
 
-/// Story: Redis was killed and lost nothing; the id counter jumped by a million, because no process
-/// could know that. Another process gave ids from there on, and died. Within the same second Redis
-/// was killed again, and lost the jump and those ids. The remaining process had been idle and
-/// remembered no id. It jumped by a million from the old counter, and gave the same ids again. Now
-/// all jumps lead to the time.
+/// Story: Redis was killed and lost nothing. The id counter jumped by a million, because no process
+/// could know that nothing was lost. Another process gave ids from there on, and died. Within the
+/// same second Redis was killed again, and lost the jump and those ids. The remaining process had
+/// been idle and remembered no id. It jumped by a million from the old counter, and gave the same
+/// ids again. Now every jump leads to the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_jump_that_was_lost_is_not_made_to_the_same_place_again() {
     let redis = Redis::own(&[]);

@@ -1,4 +1,4 @@
-//! Signals: SIGTERM and SIGINT stop a worker, SIGHUP reopens its file.
+//! Signals: SIGTERM and SIGINT stop a worker, SIGHUP makes it reopen its file.
 #![cfg(feature = "cli")]
 
 use std::fs;
@@ -7,9 +7,9 @@ use crate::support::console::PATIENCE;
 use crate::support::process::{Process, sent_to};
 use crate::support::{Redis, until};
 
-/// Story: SIGHUP killed a worker like a crash, and all its batches had to wait for the lease. Log
-/// rotation sends SIGHUP after a rename. The worker must leave the renamed file at once, not only
-/// with its next delivery.
+/// Story: SIGHUP killed a worker like a crash, and all its batches had to wait for the end of the
+/// lease. Log rotation renames the file and then sends SIGHUP. The worker must close the renamed
+/// file at once, not only with its next delivery.
 #[tokio::test]
 async fn a_hangup_opens_the_file_anew() {
     let redis = Redis::start();

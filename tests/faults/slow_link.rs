@@ -1,5 +1,5 @@
-//! Slow links and dead links: a worker gives up a connection if no byte moves on it, never because
-//! a reply is large.
+//! Slow links and dead links. A worker gives up a connection if no byte moves on it, but never
+//! because a reply is large.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::support::running::start_at;
 /// Speed of the link in bytes per second: 10 Mbit/s.
 const SLOW: usize = 1_250_000;
 
-/// Emits events of some KiB for several objects. Returns their number.
+/// Emits events of this many KiB for several objects. Returns the number of events.
 async fn fill(console: &Console, objects: usize, events: usize, kib: usize) -> usize {
     for object in 0..objects {
         let events = (0..events).map(|n| format!("\"{n} {}\"", "x".repeat(kib * 1024)));
@@ -32,9 +32,9 @@ fn assert_in_order(sink: &Recorder, objects: usize, events: usize) {
     }
 }
 
-/// Story: a reply of 8 MiB at 1.25 MB/s took 6.7 s, more than the 5 s allowed for a whole reply.
-/// The worker reconnected, got the same batches, and repeated that for ever: it delivered nothing,
-/// and kept its lease. Now only a link without progress is given up.
+/// Story: a reply of 8 MiB at 1.25 MB/s took 6.7 s, but a whole reply was allowed only 5 s. The
+/// worker reconnected, got the same batches, and repeated this for ever. It delivered nothing, and
+/// kept its lease. Now a worker gives up a link only if no byte moves.
 #[tokio::test]
 async fn a_reply_takes_as_long_as_a_slow_link_needs() {
     let redis = Redis::own(&[]);
@@ -54,9 +54,9 @@ async fn a_reply_takes_as_long_as_a_slow_link_needs() {
     console.until_at_rest().await;
 }
 
-/// The link passes a number of bytes of a reply, and then nothing. The connection is given up after
-/// the timeout, and the next replies are smaller until they fit. A batch taken before, and an event
-/// larger than the limit, still arrive.
+/// The link passes some bytes of a reply, and then none. The worker gives up the connection after
+/// the timeout. It asks for smaller replies until one passes. A batch taken before, and an event
+/// larger than the limit, are still delivered.
 #[tokio::test]
 async fn after_a_timeout_the_worker_asks_for_less() {
     let redis = Redis::own(&[]);
@@ -77,8 +77,8 @@ async fn after_a_timeout_the_worker_asks_for_less() {
     console.until_at_rest().await;
 }
 
-/// The existing connections pass nothing; new ones work. Each dead connection is given up after the
-/// timeout.
+/// The existing connections pass no byte, but new connections work. The worker gives up each dead
+/// connection after the timeout.
 #[tokio::test]
 async fn a_link_that_stands_still_is_given_up() {
     let redis = Redis::own(&[]);
@@ -101,8 +101,8 @@ async fn a_link_that_stands_still_is_given_up() {
     worker.finish().await;
 }
 
-/// The same for a producer. Story: many large emits at once wait for one another on the link, and
-/// all but the first ended as unknown.
+/// A producer also gets its replies over a slow link. Story: many large emits at once waited for
+/// one another on the link. All but the first ended with an unknown outcome.
 #[tokio::test]
 async fn large_emits_take_as_long_as_a_slow_link_needs() {
     let redis = Redis::own(&[]);
@@ -122,8 +122,8 @@ async fn large_emits_take_as_long_as_a_slow_link_needs() {
     }
 }
 
-/// A producer on a dead link gets an error after the timeout, however much it still sends. Bytes
-/// that only fill the socket are not progress.
+/// A producer on a dead link gets an error after the timeout, even if it continues to send. Bytes
+/// that only fill the send buffer do not count as progress.
 #[tokio::test]
 async fn an_emit_over_a_link_that_stands_still_is_unknown() {
     let redis = Redis::own(&[]);

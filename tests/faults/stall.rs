@@ -1,5 +1,5 @@
-//! Handlers that block their thread: the lease holds, other objects continue, and a handler that
-//! blocks for ever is counted.
+//! Handlers that block their thread. The process keeps its lease, other objects continue, and a
+//! handler that blocks for ever counts as a crash.
 #![cfg(feature = "cli")]
 
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use crate::support::{Redis, until};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// A gate that blocks the calling thread while it is closed.
+/// A gate that blocks the calling thread as long as it is closed.
 #[derive(Clone, Default)]
 struct Block(Arc<(Mutex<bool>, Condvar)>);
 
@@ -39,7 +39,8 @@ impl Block {
     }
 }
 
-/// A sink that blocks its thread for the objects `block:…`, and records its deliveries.
+/// A sink that blocks its thread for objects whose names begin with `block:`. It records its
+/// deliveries.
 #[derive(Clone, Default)]
 struct Blocks {
     block: Block,
@@ -71,7 +72,7 @@ impl Sink for Blocks {
     }
 }
 
-/// Starts a worker in its own runtime, which its sink can block.
+/// Starts a worker in a runtime of its own, so that its sink can block this runtime.
 fn apart(config: WorkerConfig, redis: &Redis, sink: impl Sink, threads: usize) -> (Shutdown, Ended) {
     let (url, shutdown) = (redis.url().to_owned(), Shutdown::new());
     let told = shutdown.clone();
@@ -94,7 +95,7 @@ async fn until_ended(thread: Ended) -> Stopped {
     thread.join().expect("no panic").expect("a graceful stop")
 }
 
-/// Waits until the lease was renewed this many times. The lease must exist throughout.
+/// Waits until the lease was renewed this many times. Panics if the lease is absent in between.
 async fn until_renewed(console: &Console, name: &str, times: usize) {
     let key = console.keys.worker_lease(name);
     let (mut renewals, mut left) = (0, i64::MAX);
@@ -109,9 +110,9 @@ async fn until_renewed(console: &Console, name: &str, times: usize) {
     }
 }
 
-/// Story: a handler that slept for 6 s on its thread lost the lease of 5 s. The event ran again,
-/// for ever, each time as its first attempt, and so did every other event in flight. Now a separate
-/// thread renews the lease.
+/// Story: a handler that slept for 6 s on its thread lost the lease of 5 s. Its event, and every
+/// other event in flight, ran again for ever, each time as a first attempt. Now a separate thread
+/// renews the lease.
 #[rstest]
 #[case::current_thread(1)]
 #[case::multi_thread(2)]
@@ -127,7 +128,7 @@ async fn a_handler_that_blocks_its_thread_keeps_the_lease(#[case] threads: usize
     sink.until_given(1).await;
     let other = Recorder::new();
     let sweeper = start(&redis, "sweeper", &other, |config| config.concurrency = 1);
-    // Longer than the lease.
+    // The time of five renewals is longer than the lease.
     until_renewed(&console, "w", 5).await;
     if threads > 1 {
         sweeper.finish().await;
@@ -149,8 +150,8 @@ async fn a_handler_that_blocks_its_thread_keeps_the_lease(#[case] threads: usize
     assert!(other.sent().iter().all(|offer| offer.object == "work:2"), "nobody took it over");
 }
 
-/// If the loop stands still for `stall_max`, the process gives up its lease, and its batches count
-/// a crash. Story: a lapse once counted nothing.
+/// If the loop stands still for `stall_max`, the process gives up its lease, and each of its
+/// batches counts a crash. Story: this lapse once counted no crash.
 #[tokio::test]
 async fn a_lease_that_was_let_go_counts_a_crash() {
     let redis = Redis::start();
@@ -172,8 +173,8 @@ async fn a_lease_that_was_let_go_counts_a_crash() {
     assert_eq!(sink.given(), [given(0), given(1)]);
 }
 
-/// A process that is paused for longer than `stall_max` did not give up its lease, so nothing is
-/// counted.
+/// A process that is paused for longer than `stall_max` has not given up its lease, so its batches
+/// count no crash.
 #[tokio::test]
 async fn a_paused_process_counts_no_crash() {
     let redis = Redis::start();
@@ -182,7 +183,7 @@ async fn a_paused_process_counts_no_crash() {
     console.emit("work:1", format!("{:?}", "x".repeat(200_000))).await;
     until("it has the event", PATIENCE, async || console.text(&console.keys.event_worker("work:1")).await).await;
     process.pause();
-    // Time is the subject of this test: longer than `stall_max` and the lease.
+    // A fixed wait: the pause must be longer than `stall_max` and than the lease.
     tokio::time::sleep(MS(2500)).await;
     process.go_on();
     process.until_logged("attaching again").await;
@@ -192,10 +193,10 @@ async fn a_paused_process_counts_no_crash() {
     assert_eq!(tag.split(' ').nth(3), None, "{tag}");
 }
 
-/// Environment variable with the Redis for a child test process.
+/// The environment variable that tells a child test process its Redis.
 const CHILD: &str = "SERIATIM_TEST_STALL";
 
-/// Runs a worker whose handler blocks for ever, like a user's program.
+/// Runs a worker whose handler blocks for ever. This is the program of the child process.
 #[test]
 fn child() {
     let Ok(told) = std::env::var(CHILD) else { return };
@@ -222,9 +223,9 @@ fn start_child(redis: &Redis) -> Command {
     command
 }
 
-/// Story: a handler that blocked for ever blocked its process for ever, and was never counted. Now
-/// the process ends itself and names the event, which counts a crash. After `crashes_max` crashes
-/// the event is held, and its neighbour is delivered.
+/// Story: a handler that blocked for ever also blocked its process for ever, and no crash was
+/// counted. Now the process ends itself and logs the event, and the event counts a crash. After
+/// `crashes_max` crashes the event is held, and the other events are delivered.
 #[tokio::test]
 async fn a_handler_that_blocks_for_ever_is_put_aside() {
     let redis = Redis::start();
@@ -255,8 +256,8 @@ fn keepers() -> usize {
     names.filter(|name| name.trim_end() == "seriatim-lease").count()
 }
 
-/// Returns whether this process runs only this test. Otherwise runs the test in such a process,
-/// which must pass.
+/// Returns true if this process runs only this test. Otherwise runs the test in a process of its
+/// own, which must succeed, and returns false.
 fn is_alone(test: &str) -> bool {
     const ALONE: &str = "SERIATIM_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -270,9 +271,9 @@ fn is_alone(test: &str) -> bool {
     false
 }
 
-/// The lease thread ends with its session: if the worker stops, if its lease lapses, and if its
-/// future is dropped. Other tests have such threads, too, so only a process of this test alone can
-/// count them.
+/// The lease thread ends together with its session: if the worker stops, if its lease lapses, and
+/// if its future is dropped. Other tests have lease threads, too. So the test counts the threads in
+/// a process of its own.
 #[tokio::test]
 async fn no_thread_is_left() {
     if !is_alone("stall::no_thread_is_left") {

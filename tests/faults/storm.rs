@@ -1,6 +1,6 @@
-//! All faults at once, repeatedly: requests and replies are lost, leases end, processes die, sinks
-//! fail, and producers keep emitting. `SERIATIM_STORM_SEED` repeats the choices of one run (not its
-//! timing); `SERIATIM_STORMS` sets the number of runs.
+//! Many faults at once, again and again: requests and replies are lost, leases end, processes die,
+//! sinks fail. Meanwhile producers emit. `SERIATIM_STORM_SEED` repeats the choices of one run, but
+//! not its timing. `SERIATIM_STORMS` sets the number of runs.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use crate::support::{Redis, until};
 const OBJECTS: u64 = 7;
 const EVENTS: u64 = 250;
 
-/// A generator of choices: xorshift, repeatable from its seed, without a crate.
+/// A generator of choices (xorshift) that a seed repeats. It needs no crate.
 #[derive(Clone)]
 struct Choices(Arc<Mutex<u64>>);
 
@@ -47,7 +47,7 @@ fn run(redis: &Redis, proxy: &Proxy, name: &str, sink: &Recorder, choices: &Choi
     })
 }
 
-/// Kills processes or lets their leases lapse, until everything is emitted.
+/// Kills processes or ends their leases, until all events are emitted.
 async fn disturb(redis: &Redis, console: &Console, sink: &Recorder, choices: &Choices, emitted: impl Fn() -> bool) {
     let names = ["a", "b", "c"];
     let proxies = names.map(|_| Proxy::before(redis));
@@ -85,7 +85,7 @@ async fn disturb(redis: &Redis, console: &Console, sink: &Recorder, choices: &Ch
         tokio::time::sleep(Duration::from_millis(choices.below(60))).await;
         console.check().await;
     }
-    // The storm is over. The remaining and new workers finish the work.
+    // The faults end here. The remaining workers and new workers finish the work.
     for proxy in &proxies {
         proxy.lose(|_| None);
     }
@@ -102,7 +102,7 @@ async fn disturb(redis: &Redis, console: &Console, sink: &Recorder, choices: &Ch
     last.crash().await;
 }
 
-/// Returns the dead letters, each once.
+/// Returns the dead letters. Asserts that none of them comes twice.
 async fn dead(console: &Console) -> Vec<String> {
     let mut dead: Vec<_> = console.dead().await.iter().map(|fields| String::from_utf8_lossy(&fields[3].1).into_owned()).collect();
     let all = dead.len();
@@ -137,8 +137,8 @@ async fn storm(seed: u64) {
     disturb(&redis, &console, &sink, &choices, || emitting.is_finished()).await;
     let dead = dead(&console).await;
     for object in 0..OBJECTS {
-        // A dead letter may have been delivered before: its delivery was interrupted, it came
-        // again, and was then rejected.
+        // A dead letter may also have been delivered. Then its delivery was interrupted, the event
+        // came again, and the sink rejected it.
         let alive = |events: Vec<String>| events.into_iter().filter(|event| !dead.contains(event)).collect::<Vec<_>>();
         let pushed = (object..EVENTS).step_by(OBJECTS as usize).map(|n| n.to_string()).collect();
         assert_eq!(alive(sink.applied_of(&format!("work:{object}"))), alive(pushed));

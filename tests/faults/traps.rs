@@ -1,4 +1,4 @@
-//! Hard-won facts of the design, each by name. Facts about memory and lost writes have their own
+//! Pitfalls of the design, one test each. Pitfalls about memory and lost writes have their own
 //! files.
 
 use std::time::Duration;
@@ -11,7 +11,8 @@ use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::{start, start_at};
 use crate::support::{Redis, until};
 
-/// The reply of a blocking pop is lost: the marker is in the slot's list, and no process knows.
+/// The reply of a pop is lost. The marker is then in the slot's list, and the process does not know
+/// it.
 #[tokio::test]
 async fn a_lost_reply_of_a_pop_leaves_no_object_behind() {
     let redis = Redis::own(&[]);
@@ -24,7 +25,8 @@ async fn a_lost_reply_of_a_pop_leaves_no_object_behind() {
     });
     for n in 1..=5 {
         console.until_idle(1).await;
-        // After the pop under way, no further pop is seen.
+        // The pop under way has already passed the proxy. The proxy loses the reply of the next
+        // pop.
         proxy.lose_next(&["BLMOVE"], Lose::Reply, false);
         console.emit("work:1", n.to_string()).await;
         sink.until_sent(2 * n - 1).await;
@@ -38,8 +40,8 @@ async fn a_lost_reply_of_a_pop_leaves_no_object_behind() {
     console.until_at_rest().await;
 }
 
-/// After lost replies a slot's list may hold several names. Each is removed by value, and none is
-/// served by two slots.
+/// After lost replies a slot's list may hold several names. A worker removes each name by value,
+/// and no two slots serve the same name.
 #[tokio::test]
 async fn two_names_in_the_list_of_one_slot() {
     let redis = Redis::start();
@@ -47,7 +49,7 @@ async fn two_names_in_the_list_of_one_slot() {
     let first = start(&redis, "w", &Recorder::new(), |config| config.concurrency = 1);
     console.until_lease("w").await;
     first.finish().await;
-    // The list after several pops: three names, one of them twice, and an empty one.
+    // The list as several pops may leave it: three names, one of them twice, and an empty one.
     let keys = &console.keys;
     for object in ["work:1", "work:2", "", "work:2", "work:3"] {
         if !object.is_empty() {
@@ -64,8 +66,8 @@ async fn two_names_in_the_list_of_one_slot() {
     console.until_at_rest().await;
 }
 
-/// A pop may end after its slot was given another object. Its name must not wait behind that
-/// object.
+/// A pop may end after its slot was given another object. The popped name must not wait until the
+/// slot is free.
 #[tokio::test]
 async fn a_name_that_arrives_at_a_busy_slot_goes_back_to_the_markers() {
     let redis = Redis::start();
@@ -84,7 +86,7 @@ async fn a_name_that_arrives_at_a_busy_slot_goes_back_to_the_markers() {
         let _: u64 = console.run(&["LPUSH", &console.keys.events(object), "1"]).await;
         let _: u64 = console.run(&["LPUSH", &console.keys.worker_object(&slot), object]).await;
     }
-    // The next renewal returns the names, and the other slot takes them.
+    // The next renewal returns the names to the markers, and the other slot takes them.
     sink.until_sent(2).await;
     assert_eq!(console.list(&console.keys.worker_object(&slot)).await, ["slow"]);
     gate.open();
@@ -92,7 +94,8 @@ async fn a_name_that_arrives_at_a_busy_slot_goes_back_to_the_markers() {
     console.until_at_rest().await;
 }
 
-/// A blocked client of a dead or departed process still moves a marker until its block times out.
+/// The process of a pop has died or departed. Redis still executes its pop, which moves a marker,
+/// until the block time ends.
 #[tokio::test]
 async fn a_ghost_pop_of_a_departed_process_is_found() {
     let redis = Redis::own(&[]);
@@ -108,7 +111,7 @@ async fn a_ghost_pop_of_a_departed_process_is_found() {
             console.end_lease(departed).await;
         }
     }
-    // The pops of the processes are over. Only the pops below wait now.
+    // The pops of both processes have ended. From now on only the pops below wait.
     console.until_idle(0).await;
     for departed in ["left", "died"] {
         let mut ghost = redis.connect().await;
@@ -130,8 +133,8 @@ async fn a_ghost_pop_of_a_departed_process_is_found() {
     console.until_at_rest().await;
 }
 
-/// A name stays registered after its process has left. It is forgotten a day after its last
-/// takeover.
+/// A worker name stays registered after its process has ended. A sweep removes the name a day after
+/// its last takeover.
 #[tokio::test]
 async fn a_departed_name_is_forgotten_after_a_day() {
     let redis = Redis::start();
@@ -219,7 +222,8 @@ async fn payloads_are_bytes() {
     console.until_at_rest().await;
 }
 
-/// Redis may forget its scripts at any time; each is sent again.
+/// Redis may forget its scripts at any time. The process then sends the text of a forgotten script
+/// again.
 #[tokio::test]
 async fn scripts_are_loaded_again_after_a_flush() {
     let redis = Redis::own(&[]);
@@ -240,7 +244,7 @@ async fn scripts_are_loaded_again_after_a_flush() {
     console.until_at_rest().await;
 }
 
-/// The wait for a marker may last longer than the response timeout of other commands.
+/// A pop may wait for a marker for longer than the response timeout of other commands.
 #[tokio::test]
 async fn a_pop_may_last_longer_than_the_response_timeout() {
     let redis = Redis::own(&[]);
@@ -273,8 +277,8 @@ async fn a_pop_may_last_longer_than_the_response_timeout() {
     worker.finish().await;
 }
 
-/// The user's rights are insufficient, or the data has another version. The reason is reported
-/// once, and nothing is changed.
+/// The data in Redis has another protocol version. The worker reports this once and ends, and no
+/// key is changed.
 #[tokio::test]
 async fn data_of_another_version_is_refused() {
     let redis = Redis::start().empty();
@@ -286,9 +290,9 @@ async fn data_of_another_version_is_refused() {
     assert_eq!(console.left().await, ["seriatim.meta"]);
 }
 
-/// Story: a pop for slot 0 ended after advance had given the slot another object. The name it had
-/// moved waited for the next renewal, a third of a lease, although another slot of the same process
-/// was free.
+/// Story: a pop for slot 0 ended after *advance* had given the slot another object. The popped name
+/// waited for the next renewal, a third of a lease, although another slot of the same process was
+/// free.
 #[tokio::test]
 async fn a_name_that_came_late_to_a_busy_slot_goes_to_a_free_one_at_once() {
     use seriatim::wire::{Advance, Advanced, Attach, Bounds, ClaimFirst, Suspects, advance, attach};

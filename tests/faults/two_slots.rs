@@ -1,4 +1,5 @@
-//! Two slots have the same object, as no worker leaves it: keys were written by hand, or lost.
+//! Two slots own the same object. No worker leaves this state, but keys may be lost or written by
+//! hand.
 
 use std::time::Duration;
 
@@ -7,8 +8,8 @@ use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, R
 use crate::state::State;
 use crate::support::Redis;
 
-/// A call put the object aside for one slot, and let it go for the other. The object was due and put
-/// aside at once, so the search for the next due object read it again without end. Redis stood
+/// Story: a call quarantined the object for one slot, and held it, due at once, for the other slot.
+/// The search for the next due object found this object again and again, without end. Redis stood
 /// still, and only a shutdown without saving helped.
 #[tokio::test]
 async fn an_object_put_aside_and_let_go_in_one_call_does_not_stop_redis() {

@@ -1,6 +1,6 @@
-//! Lua does not roll back, so a key of a wrong type is found before the first write. A wrong key of
-//! an object quarantines that object only. A wrong shared key stops all work until an operator has
-//! moved it away, and workers log which key it is.
+//! Keys of a wrong type. Lua does not roll back, so a script finds such a key before its first
+//! write. A wrong key of an object quarantines only that object. A wrong shared key stops all work
+//! until an operator has moved it away, and the workers log its name.
 #![cfg(feature = "cli")]
 
 use seriatim::sink::Stop;
@@ -33,7 +33,7 @@ async fn a_queue_of_a_wrong_type_quarantines_its_object() {
     assert_eq!(console.due("bad").await, Some(f64::INFINITY));
     others_are_served(&console, &sink).await;
 
-    // The operator repairs the key.
+    // The operator repairs the queue of the object and releases the object.
     let _: () = console.run(&["DEL", &keys.events("bad")]).await;
     console.emit("bad", "1").await;
     console.release("bad").await;
@@ -109,7 +109,8 @@ async fn a_held_batch_of_a_wrong_type_quarantines_its_object() {
     worker.finish().await;
 }
 
-/// An owner key of a wrong type means no owner, and numbers of a wrong type mean no numbers.
+/// An owner key of a wrong type counts as an absent owner. A key of a wrong type for the numbers of
+/// a held batch counts as absent numbers.
 #[tokio::test]
 async fn an_owner_or_numbers_of_a_wrong_type_stop_nothing() {
     let redis = Redis::start();
@@ -129,7 +130,7 @@ async fn an_owner_or_numbers_of_a_wrong_type_stop_nothing() {
     console.until_at_rest().await;
 }
 
-/// An event that cannot be written as a dead letter must not be lost.
+/// If an event cannot be written to the dead letters, the event is held and not lost.
 #[tokio::test]
 async fn dead_letters_of_a_wrong_type_hold_the_event() {
     let redis = Redis::start();
@@ -154,14 +155,14 @@ async fn dead_letters_of_a_wrong_type_hold_the_event() {
     assert_eq!(sink.applied_of("bad"), ["1", "3"]);
 }
 
-/// Waits until the log of a worker names the key of a wrong type, and the remedy.
+/// Waits until the worker has logged the name and type of the key, and the remedy.
 async fn until_named(worker: &Process, key: &str, found: &str, expected: &str) {
     worker.until_logged(&format!("the key {key} is a {found}, not a {expected}; move it away, and workers go on")).await;
 }
 
 /// Story: with the documented rights, a producer could stop every worker: `SET objects.held x`
-/// ended each with an error. Now they name the key, wait, and continue when an operator has moved
-/// it away.
+/// ended each worker with an error. Now the workers log the name of the key and wait. They continue
+/// when an operator has moved the key away.
 #[tokio::test]
 async fn a_shared_key_of_a_wrong_type_is_waited_for() {
     for at in 0..5 {
@@ -190,8 +191,8 @@ async fn a_shared_key_of_a_wrong_type_is_waited_for() {
     }
 }
 
-/// The same while the worker has work: acknowledged events are delivered after the repair, once and
-/// in order.
+/// A shared key gets a wrong type while the worker has work. After the repair, acknowledged events
+/// are delivered once and in order.
 #[tokio::test]
 async fn a_shared_key_that_becomes_a_wrong_type_holds_work_up_until_it_is_repaired() {
     for at in 0..2 {
@@ -220,7 +221,8 @@ async fn a_shared_key_that_becomes_a_wrong_type_holds_work_up_until_it_is_repair
     }
 }
 
-/// A stop does not wait for the operator.
+/// A worker that waits for the repair of a key can be stopped. The stop does not wait for the
+/// operator.
 #[tokio::test]
 async fn a_worker_that_waits_for_a_repair_can_be_stopped() {
     let redis = Redis::start();
@@ -233,8 +235,8 @@ async fn a_worker_that_waits_for_a_repair_can_be_stopped() {
     assert!(worker.ended().await.success(), "{}", worker.log());
 }
 
-/// Story: the first script on a connection failed on such a key. The worker treated that as an
-/// unreachable Redis, or ended with a bare WRONGTYPE.
+/// Story: the first script on a connection failed on a counter or `seriatim.meta` of a wrong type.
+/// The worker treated this as an unreachable Redis, or ended with a bare WRONGTYPE.
 #[tokio::test]
 async fn a_counter_or_meta_of_a_wrong_type_is_named() {
     for at in 0..2 {
@@ -252,7 +254,8 @@ async fn a_counter_or_meta_of_a_wrong_type_is_named() {
         let mut pipe = redis::pipe();
         pipe.atomic().cmd("DEL").arg(&key).cmd("LPUSH").arg(&key).arg("wrong");
         let () = pipe.query_async(&mut redis.connect().await).await.expect("set");
-        // One worker finds it during its work, if the counter is the key; the other at its start.
+        // The second worker finds the wrong type at its start. The first worker finds it during its
+        // work, if the key is the counter.
         let second = Process::start(&redis, "second", "null", &[]);
         until_named(&second, &key, "list", expected).await;
         if at == 0 {
@@ -263,8 +266,8 @@ async fn a_counter_or_meta_of_a_wrong_type_is_named() {
     }
 }
 
-/// Story: under a Redis user with LMOVE but without RPOP, events were moved into a batch that no
-/// process knew of. Without LMOVE, healthy objects were quarantined as if their type were wrong.
+/// Story: under a Redis user with LMOVE but without RPOP, events moved into a batch that no process
+/// knew. Under a user without LMOVE, healthy objects were quarantined as if a key had a wrong type.
 #[tokio::test]
 async fn a_user_without_a_right_that_the_scripts_need_is_refused_at_the_start() {
     let redis = Redis::own(&[]);

@@ -1,4 +1,4 @@
-//! A sink that is unavailable in one process alone.
+//! A sink that is unavailable only in one of several processes.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, until};
 
-/// Story: the disk of one node was full. Its worker kept all of its batches while healthy workers
-/// were idle. Now they are held for other workers after a while, without counting an attempt. From
-/// then on the worker has at most one batch, to try its sink.
+/// Story: the disk of one node was full. Its worker kept all of its batches, although healthy
+/// workers were idle. Now after a while the worker holds these objects for other workers, and
+/// counts no attempt. From then on the worker has at most one batch, with which it tries its sink.
 #[tokio::test]
 async fn what_an_unavailable_sink_keeps_goes_to_others() {
     let redis = Redis::start();
@@ -30,7 +30,8 @@ async fn what_an_unavailable_sink_keeps_goes_to_others() {
     assert!(sink.sent().iter().all(|offer| (offer.attempts, offer.crashes) == (0, 0)), "nothing is counted");
     console.until_at_rest().await;
     healthy.finish().await;
-    // Without other workers, it claims its batch again only to try the sink, and does not loop.
+    // Without other workers, the worker claims the event again only to try its sink. It does not
+    // claim in a tight loop.
     console.emit("work:5", "1").await;
     let offered = || broken.offered().iter().filter(|offer| offer.object == "work:5").count();
     until("it is tried", crate::support::console::PATIENCE, async || (offered() >= 3).then_some(())).await;

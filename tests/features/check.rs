@@ -1,5 +1,5 @@
-//! `control::check`: clean states are clean, each broken invariant is found by its number, and
-//! movement is no violation.
+//! Tests `control::check`. It finds nothing in a clean state, and finds each broken invariant by
+//! its number. An object that only moves breaks no invariant.
 #![cfg(feature = "worker")]
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ async fn report(state: &mut State) -> CheckReport {
     control(&state.conn, &keys).check().await.expect("a report")
 }
 
-/// Returns the invariants and subjects of the violations.
+/// Returns the invariant and the subject of each violation.
 fn found(report: &CheckReport) -> Vec<(Invariant, String)> {
     assert_eq!(report.violations_total, report.violations.len() as u64);
     report.violations.iter().map(|violation| (violation.invariant, violation.subject.to_string())).collect()
@@ -50,7 +50,7 @@ async fn a_system_as_it_should_be_is_clean() {
 }
 
 #[rstest]
-// I1: the object has events, but nothing leads a worker to it.
+// Cases of I1: the object has events, but no marker or list leads a worker to it.
 #[case::no_marker(Invariant::I1, "object x")]
 #[case::in_the_list_of_an_unregistered_worker(Invariant::I1, "object x")]
 #[case::list_lacks_owned(Invariant::I2, "object x")]
@@ -99,7 +99,7 @@ async fn each_broken_invariant_is_found_by_number(
     assert_eq!(found(&report), [(invariant, subject.to_owned())], "{case}: {report:#?}");
 }
 
-/// Breaks one thing in a clean state.
+/// Breaks one thing in a clean state, as the case says.
 async fn break_it(state: &mut State, case: &str) {
     let keys = state.keys.clone();
     match case {
@@ -169,7 +169,7 @@ async fn break_it(state: &mut State, case: &str) {
         "held_numbers_are_none" => state.run("SET", &[&keys.events_held_id("work:6"), "16 stop"]).await,
         "name_without_slots" => state.run("HSET", &[&keys.event_workers(), "b", "many token 0"]).await,
         "name_in_no_set" | "name_in_both_sets" => {
-            // The pass over all names is done.
+            // Marks the first pass over all names as done.
             state.run("HSET", &[&keys.meta(), "names.indexed", "1"]).await;
             state.run("ZADD", &[&keys.event_workers_watched(), "1", "a"]).await;
             if case == "name_in_both_sets" {
@@ -181,8 +181,8 @@ async fn break_it(state: &mut State, case: &str) {
     }
 }
 
-/// An object with events that lost its owner key breaks two invariants: nothing covers it, and
-/// owner and list disagree.
+/// An object has events and an owner key, but is in no list. This breaks two invariants: nothing
+/// covers the object, and its owner does not have it in a list.
 #[tokio::test]
 async fn a_lost_owner_with_events_breaks_i1_and_i2() {
     let (_redis, mut state) = fresh().await;
@@ -194,11 +194,11 @@ async fn a_lost_owner_with_events_breaks_i1_and_i2() {
     assert_eq!(report.violations[0].subject, Subject::Object("x".to_owned()));
 }
 
-/// Every key of an object, a worker or all workers, with every wrong type, is a finding and never
-/// an error.
+/// Gives each key of an object, of a worker, and of all workers each wrong type. The check must
+/// report the key as a finding, and must never fail.
 #[tokio::test]
 async fn a_wrong_type_is_a_finding() {
-    // A server of the test's own, because it is flushed.
+    // The test deletes all data of the server, so it needs a server of its own.
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let keys = state.keys.clone();
@@ -251,13 +251,13 @@ async fn without_a_namespace_other_keys_are_left_alone() {
     state.run("ZADD", &["calendar:events", "1", "party"]).await;
     state.run("HSET", &["their:data", "a", "b"]).await;
     state.run("SET", &["plain", "1"]).await;
-    // Broken keys of another namespace on the same Redis are not reported.
+    // The check does not report broken keys of another namespace on the same Redis.
     state.run("LPUSH", &["{other:0}:x:events", "{}"]).await;
     state.run("ZADD", &[&state.keys.events_scheduled(), "1", "{other:0}:x\nkey"]).await;
     let first = report(&mut state).await;
     assert!(first.is_clean(), "{first:#?}");
     assert_eq!(first.looked_at.foreign, 1);
-    // A marker makes the object part of this system.
+    // A marker for `calendar` makes `calendar` an object of this namespace.
     state.run("LPUSH", &[&state.keys.objects_with_events(), "calendar"]).await;
     assert_eq!(found(&report(&mut state).await), [(Invariant::Layout, "object calendar".to_owned())]);
 
@@ -295,7 +295,7 @@ async fn report_of(state: &mut State, keys: &Keys, violations_max: usize) -> Che
     control(&state.conn, keys).check_up_to(violations_max).await.expect("a report")
 }
 
-/// The scripts only read, so they run even if every write is refused.
+/// The scripts of the check only read. So the check works even if Redis refuses every write.
 #[tokio::test]
 async fn it_runs_at_maxmemory() {
     let redis = Redis::own(&[]);
@@ -309,8 +309,8 @@ async fn it_runs_at_maxmemory() {
     assert_eq!(found(&report(&mut state).await), [(Invariant::I1, "object x".to_owned())]);
 }
 
-/// Lua that moves one object one step along the path, atomically: emitted, taken, owned, held,
-/// owned again, delivered.
+/// A Lua script that moves one object one step along its path, atomically. The steps are: emitted,
+/// taken, owned, held, owned again, delivered.
 const MOVE: &str = r"
 local queue, owner, last, held, held_id, markers, list, batch, tag, due, counter = unpack(KEYS)
 local object, worker = ARGV[1], ARGV[2]
@@ -353,8 +353,8 @@ else
 end
 ";
 
-/// Story: between the walk over the keys and the second look, everything may have moved. A repaired
-/// violation is not reported.
+/// Objects move while the check runs. The check walks over the keys, and then looks again at every
+/// suspicion. It must not report a violation that is gone at the second look.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_only_moves_is_no_violation() {
     let (redis, mut state) = fresh().await;
@@ -399,8 +399,9 @@ async fn what_only_moves_is_no_violation() {
     assert!(report(&mut state).await.is_clean());
 }
 
-/// A producer pushes events of an object all the time, but never a marker. Its queue is longer at
-/// each look, so no look confirms the one before.
+/// A producer pushes events of one object all the time, but never a marker. The object's queue is
+/// longer at each look of the check, so no two looks are equal. The check must still report the
+/// object.
 #[tokio::test]
 async fn an_object_that_is_fed_without_markers_is_found() {
     let (redis, mut state) = fresh().await;

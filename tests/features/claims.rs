@@ -1,5 +1,5 @@
-//! Claims by hand: a program with its own loop asks for the next event, and gives the result at any
-//! time.
+//! Claims by hand: a program with a loop of its own claims events one by one, and gives the result
+//! of each at any time.
 #![cfg(feature = "worker")]
 
 use std::time::Duration;
@@ -22,7 +22,7 @@ async fn next(claims: &Claims) -> Claimed {
     tokio::time::timeout(PATIENCE, claims.next()).await.expect("there is one").expect("claimed")
 }
 
-/// Waits until nothing is left. A last claim removes markers that lead to no event.
+/// Waits until no event is left. The last claim removes markers that lead to no event.
 async fn at_rest(claims: &Claims, console: &Console) {
     until("nothing more is there", PATIENCE, async || claims.try_next().await.expect("asked").is_none().then_some(())).await;
     console.until_at_rest().await;
@@ -37,8 +37,8 @@ fn event(object: &str, text: &str, id: u64, prev: u64) -> (String, String, u64, 
     (object.to_owned(), text.to_owned(), id, prev)
 }
 
-/// The events of an object come one at a time and in order, with events of other objects between
-/// them. If there is no event, `try_next` does not wait.
+/// The events of an object are claimed one at a time and in order, with events of other objects
+/// between them. If there is no event, `try_next` does not wait.
 #[tokio::test]
 async fn events_are_claimed_one_by_one_and_in_order() {
     let redis = Redis::start();
@@ -63,7 +63,8 @@ async fn events_are_claimed_one_by_one_and_in_order() {
     assert_eq!(console.text(&console.keys.worker_lease("w")).await, None);
 }
 
-/// An event wakes a waiting caller. A caller that does not ask again keeps no other caller waiting.
+/// An event wakes a waiting caller. If the program claims no more, another worker takes the next
+/// event.
 #[tokio::test]
 async fn what_is_not_asked_for_is_not_taken() {
     let redis = Redis::start();
@@ -84,7 +85,7 @@ async fn what_is_not_asked_for_is_not_taken() {
     console.until_at_rest().await;
 }
 
-/// Only the first result of an event counts. Repeating it, or giving another one, changes nothing.
+/// Only the first result of an event counts. A second result, equal or not, changes nothing.
 #[tokio::test]
 async fn the_first_answer_counts() {
     let redis = Redis::start();
@@ -106,7 +107,7 @@ async fn the_first_answer_counts() {
     console.release("work:1").await;
     let mut again = next(&worker).await;
     assert_eq!((told(&again), again.attempt()), (event("work:1", "2", 2, 1), 2));
-    // The first hand-out already has a result, which does not apply to this hand-out.
+    // The first hand-out already has a result. A second result of it changes nothing.
     second.commit().await.expect("nothing is done");
     again.reject("no such thing").await.expect("rejected");
     again.reject("no such thing").await.expect("nothing is done");
@@ -118,7 +119,7 @@ async fn the_first_answer_counts() {
     worker.close().await;
 }
 
-/// The retry policy ends the attempts, as in any worker.
+/// The retry policy ends the attempts, as for a worker with a sink.
 #[tokio::test]
 async fn attempts_end_as_the_policy_says() {
     let redis = Redis::start();
@@ -136,8 +137,8 @@ async fn attempts_end_as_the_policy_says() {
     worker.close().await;
 }
 
-/// An event dropped without a result counts as a failure. An event claimed for a caller that waits
-/// no more does not.
+/// An event that the program drops without a result counts a failed attempt. If the caller no
+/// longer waits when its event is claimed, no attempt is counted.
 #[tokio::test]
 async fn what_is_dropped_comes_again() {
     let redis = Redis::start();
@@ -159,7 +160,7 @@ async fn what_is_dropped_comes_again() {
     worker.close().await;
 }
 
-/// There are as many claims as slots; the next caller waits for a slot.
+/// At most as many events are claimed as there are slots. The next caller waits for a slot.
 #[tokio::test]
 async fn slots_bound_what_is_claimed() {
     let redis = Redis::start();
@@ -177,8 +178,8 @@ async fn slots_bound_what_is_claimed() {
     worker.close().await;
 }
 
-/// The rest of a batch that another worker had taken continues with its ids, behind its first
-/// event.
+/// A program that claims by hand gets a held batch of another worker event by event, with the same
+/// ids.
 #[tokio::test]
 async fn a_batch_of_another_worker_comes_one_by_one() {
     let redis = Redis::start();
@@ -201,8 +202,8 @@ async fn a_batch_of_another_worker_comes_one_by_one() {
     other.close().await;
 }
 
-/// `close` gives back the events without a result, without counting an attempt. So does a program
-/// that just ends its claims.
+/// `close` gives back the events without a result, and counts no attempt. A program that drops its
+/// claims without `close` also gives them back.
 #[tokio::test]
 async fn a_close_gives_everything_back() {
     let redis = Redis::start();
@@ -231,8 +232,8 @@ async fn a_close_gives_everything_back() {
     worker.close().await;
 }
 
-/// If the lease lapses, the claimed events are lost to the program. The name is attached again, and
-/// the event comes again with the same id.
+/// After a lapse of the lease the program has lost its claimed events. The process attaches again,
+/// and the event comes again with its id.
 #[tokio::test]
 async fn after_a_lapse_the_event_comes_again() {
     let redis = Redis::start();
@@ -249,8 +250,8 @@ async fn after_a_lapse_the_event_comes_again() {
     worker.close().await;
 }
 
-/// Another process takes over the name: callers get an error, and the claimed events belong to the
-/// other process.
+/// Another process takes over the name. The first program gets errors, and its claimed events come
+/// to the other process.
 #[tokio::test]
 async fn a_name_taken_over_ends_the_claims() {
     let redis = Redis::start();
@@ -270,7 +271,7 @@ async fn a_name_taken_over_ends_the_claims() {
     other.close().await;
 }
 
-/// Redis may close every connection at any time: claimed events are committed over a new one.
+/// If Redis closes every connection, claimed events are committed over a new connection.
 #[tokio::test]
 async fn claims_go_on_over_new_connections() {
     let redis = Redis::start();
@@ -293,7 +294,7 @@ async fn claims_go_on_over_new_connections() {
     worker.close().await;
 }
 
-/// An object with many events gives way: an event of another object is claimed before its third.
+/// An object with many events yields: another object's event is claimed before its third event.
 #[tokio::test]
 async fn an_object_with_many_events_leaves_room() {
     let redis = Redis::start();
@@ -314,7 +315,7 @@ async fn an_object_with_many_events_leaves_room() {
     worker.close().await;
 }
 
-/// With the event log on, each result has its row, as in any other worker.
+/// With the event log on, each result writes a row, as for a worker with a sink.
 #[tokio::test]
 async fn what_is_answered_is_logged() {
     let redis = Redis::start();
@@ -338,7 +339,7 @@ async fn what_is_answered_is_logged() {
     worker.close().await;
 }
 
-/// A caller that does not wait finds an event behind any number of markers that lead to none.
+/// `try_next` finds an event even behind 3,000 markers that lead to no event.
 #[tokio::test]
 async fn what_is_behind_many_markers_is_found() {
     let redis = Redis::start();
@@ -355,10 +356,9 @@ async fn what_is_behind_many_markers_is_found() {
     worker.close().await;
 }
 
-/// Story: an event that was claimed for `next()` counted as seen before the future had returned it.
-/// If the future was dropped in between (a `select!`), the event counted as "dropped without an
-/// answer". With one attempt and dead letters, ten of ten events became dead letters that no caller
-/// had seen.
+/// Story: an event that was claimed for `next()` counted as seen before the future returned it. If
+/// a `select!` dropped the future in between, the event counted as "dropped without an answer".
+/// With one attempt and dead letters, ten of ten events became dead letters, unseen.
 #[tokio::test]
 async fn an_event_that_next_never_returned_is_given_back() {
     let redis = Redis::start();
@@ -369,7 +369,7 @@ async fn an_event_that_next_never_returned_is_given_back() {
         {
             let waiting = worker.next();
             tokio::pin!(waiting);
-            // The future is polled once, and dropped without reading its result.
+            // Polls the future once. Then the future is dropped unfinished.
             tokio::select! {
                 biased;
                 claimed = &mut waiting => panic!("nothing is there: {claimed:?}"),
@@ -378,7 +378,7 @@ async fn an_event_that_next_never_returned_is_given_back() {
             console.emit("work:1", n.to_string()).await;
             let owner = console.keys.event_worker("work:1");
             until("it is claimed", PATIENCE, async || console.text(&owner).await).await;
-            // One more round trip: the reply of the claim came before this one.
+            // One more round trip, so that the reply of the claim has arrived.
             console.run::<String>(&["PING"]).await;
         }
         let mut claimed = next(&worker).await;
@@ -398,15 +398,15 @@ async fn figure(console: &Console, section: &str, name: &str) -> u64 {
     value.split(',').next().and_then(|value| value.parse().ok()).expect("a number")
 }
 
-/// Waits until this many pops have passed.
+/// Waits until Redis has run this many more pops.
 async fn pops_pass(console: &Console, more: u64) {
     let pops = async || figure(console, "commandstats", "cmdstat_blmove").await;
     let seen = pops().await;
     until("pops pass", PATIENCE, async || (pops().await >= seen + more).then_some(())).await;
 }
 
-/// Story: each waiting `next()` had its own connection. Now one wait serves all callers, and wakes as
-/// many as there are events.
+/// Story: each waiting `next()` had its own connection. Now all callers share one pop, and as many
+/// callers wake as there are events.
 #[tokio::test]
 async fn any_number_of_waiters_shares_one_wait() {
     let redis = Redis::own(&[]);
@@ -419,7 +419,7 @@ async fn any_number_of_waiters_shares_one_wait() {
             let worker = std::sync::Arc::clone(&worker);
             waiting.spawn(async move { worker.next().await });
         }
-        // The first pops open the connections that stay.
+        // The first pops open connections that then stay open.
         pops_pass(&console, 5).await;
         let connections = async || figure(&console, "stats", "total_connections_received").await;
         let before = connections().await;
@@ -447,8 +447,8 @@ async fn any_number_of_waiters_shares_one_wait() {
     }
 }
 
-/// Story: callers that ask again and again with a time limit, and so drop the future of `next()`,
-/// opened a connection each second: 64 of them 63.
+/// Story: 64 callers asked again and again with a time limit, so each dropped its future of
+/// `next()`. Together they opened 63 new connections a second.
 #[tokio::test]
 async fn waiters_that_give_up_and_ask_again_open_no_connections() {
     let redis = Redis::own(&[]);
@@ -473,8 +473,8 @@ async fn waiters_that_give_up_and_ask_again_open_no_connections() {
     std::sync::Arc::into_inner(worker).expect("nobody else has it").close().await;
 }
 
-/// Story: a caller waits, and the result of another caller makes an event due soon. The wait once
-/// continued until its block time was over, up to a second each time.
+/// Story: a caller waited, and the result of another caller made an event due soon. The waiting
+/// caller got the event only after the block time of its pop, up to a second later.
 #[tokio::test]
 async fn an_object_that_becomes_due_during_the_wait_is_claimed() {
     let redis = Redis::start();

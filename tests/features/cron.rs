@@ -1,4 +1,4 @@
-//! Cron jobs: each tick fires once, whatever happens to processes and clocks.
+//! Cron jobs: each tick fires once, even if processes pause or die, or clocks change.
 #![cfg(feature = "cli")]
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -31,7 +31,7 @@ fn tick_of(schedule: CronSchedule) -> CronDraft<Json> {
     CronDraft::new("tick", schedule, "work:1", Json::new("\"tick\""))
 }
 
-/// Returns the time up to which the ticks of a job are handled.
+/// Returns the time up to which the ticks of a job count as handled.
 async fn handled(console: &Console, name: &str) -> u64 {
     let last: Option<String> = console.run(&["HGET", &console.keys.events_cron_last(), name]).await;
     CronLast::read(&last.unwrap_or_default()).handled_ms
@@ -56,13 +56,14 @@ async fn ten_processes_fire_each_tick_once() {
     for worker in workers {
         worker.finish().await;
     }
-    // The pause handles the ticks up to its own time, of which the last ones may not have fired.
+    // Pausing a job counts all ticks before the pause as handled, even if the last of them did not
+    // fire. So the events are compared with the last tick that fired.
     let (sent, last) = (sink.sent().len() as u64, fired.last_ms.expect("a run"));
     assert!(sent == (last - since) / 1000, "{sent} events in {} ms", last - since);
     console.check().await;
 }
 
-/// A job with ticks of every second, while one of two processes stands still for some ticks.
+/// A job has a tick every second. Each of two processes is paused in turn for some ticks.
 #[tokio::test]
 async fn a_process_that_is_paused_across_a_tick_fires_nothing_twice() {
     let redis = Redis::start();
@@ -89,11 +90,13 @@ async fn a_process_that_is_paused_across_a_tick_fires_nothing_twice() {
     let events: usize = files.iter().map(|file| sent_to(file).len()).sum();
     let paused_at = handled(&console, "tick").await;
     let ticks = usize::try_from((paused_at - since) / 1000).expect("few");
-    // The pause handles the ticks up to its own time, of which the last ones may not have fired.
+    // Pausing a job counts all ticks before the pause as handled, even if the last of them did not
+    // fire.
     assert!((4..=ticks).contains(&events), "{events} events of {ticks} ticks");
 }
 
-/// The same at the level of calls: a process has computed a tick, and another one fires it.
+/// Two processes compute the same tick, tested with direct script calls. The second call to fire
+/// this tick is refused.
 #[tokio::test]
 async fn a_tick_that_another_process_has_fired_is_refused() {
     let redis = Redis::start();
@@ -120,7 +123,8 @@ async fn a_tick_that_another_process_has_fired_is_refused() {
     console.check().await;
 }
 
-/// Jobs that cannot be read are named with their reasons. They fire no tick, and wait a while.
+/// The script names each unreadable job with the reason. Such a job fires no tick, and its next
+/// tick is put off for a while.
 #[tokio::test]
 async fn jobs_that_cannot_be_read_are_named() {
     let redis = Redis::start();
@@ -141,7 +145,7 @@ async fn jobs_that_cannot_be_read_are_named() {
 const SPRING: u64 = 43_914;
 const AUTUMN: u64 = 44_131;
 
-/// Returns a time of a day by UTC, in ms.
+/// Returns a time of day in UTC on this day, as ms since 1970.
 fn at(day: u64, hour: u64, minute: u64, second: u64) -> u64 {
     (day * 86_400 + hour * 3600 + minute * 60 + second) * 1000
 }
@@ -165,8 +169,8 @@ async fn a_job_fires_once_across_both_changes_of_daylight_saving_time() {
     let daily = CronSchedule::new("30 2 * * *", Some("Europe/Berlin")).expect("a schedule");
     let next = async || control.crons(None, 1).await.expect("a page").jobs[0].detail.clone().expect("a job").next_ms;
     let sink = Recorder::new();
-    // 02:30 does not exist in spring, and the gap ends at 03:00. In autumn it comes at 00:30 and at
-    // 01:30 UTC.
+    // In spring 02:30 does not exist: the tick is at the end of the gap, 03:00. In autumn 02:30
+    // comes twice, at 00:30 and at 01:30 UTC.
     let spring = (at(SPRING, 0, 50, 0), at(SPRING, 1, 0, 0), at(SPRING + 1, 0, 30, 0), at(SPRING, 2, 30, 0));
     let autumn = (at(AUTUMN, 0, 20, 0), at(AUTUMN, 0, 30, 0), at(AUTUMN + 1, 1, 30, 0), at(AUTUMN, 1, 30, 5));
     for (n, (before, tick, next_tick, later)) in [spring, autumn].into_iter().enumerate() {
@@ -198,7 +202,8 @@ async fn set_back(console: &Console, name: &str, ms: u64) {
     let _: () = console.run(&["HSET", &keys.events_cron(), name, &parts.join(" ")]).await;
 }
 
-/// No worker runs for some ticks.
+/// No worker runs for some ticks of a job. Afterwards the missed ticks are skipped, or fire once,
+/// or all fire.
 #[tokio::test]
 async fn after_an_outage_ticks_are_skipped_or_fire_once_or_all() {
     let redis = Redis::start();
@@ -275,8 +280,8 @@ async fn bad_jobs_are_refused_and_nothing_is_written() {
     assert!(control.crons(None, 10).await.expect("a page").jobs.is_empty());
 }
 
-/// A job for a queue of a wrong type, one of a newer version, invalid ones, an entry without a job, a
-/// paused job with a tick, and a good one.
+/// Jobs that cannot fire: one whose queue has a wrong type, one of a newer version, invalid ones,
+/// an entry without a job, and a paused job with a tick. A good job still fires.
 #[tokio::test]
 async fn a_job_that_cannot_fire_keeps_its_ticks_and_stops_no_other() {
     let redis = Redis::start();
@@ -312,8 +317,9 @@ async fn a_job_that_cannot_fire_keeps_its_ticks_and_stops_no_other() {
     assert_eq!(listed.iter().filter(|job| job.detail.is_none()).count(), 3, "{listed:?}");
 }
 
-/// Story: ticks were lost with many processes. Each waited between reading the jobs and firing them, so
-/// most calls were in vain, until the ticks were more than 60 s late. Schedules waited meanwhile.
+/// Story: with many processes, ticks were lost. Each process waited between reading the jobs and
+/// firing their ticks. So another process had already fired most of these jobs, and the calls had
+/// no effect. In the end ticks were more than 60 s late. Schedules waited meanwhile.
 #[tokio::test]
 async fn many_processes_fire_many_jobs_soon_and_schedules_do_not_wait() {
     let redis = Redis::start();
@@ -342,7 +348,7 @@ async fn many_processes_fire_many_jobs_soon_and_schedules_do_not_wait() {
     console.check().await;
 }
 
-/// The jobs of one moment come in steps.
+/// A thousand jobs are due at the same moment. They fire in bounded steps.
 #[tokio::test]
 async fn a_thousand_jobs_of_one_moment_all_fire_once() {
     let redis = Redis::start();
@@ -355,7 +361,7 @@ async fn a_thousand_jobs_of_one_moment_all_fire_once() {
         set_back(&console, &name, 9_000_000).await;
     }
     let workers = ["a", "b", "c"].map(|name| start(&redis, name, &sink, |config| config.concurrency = 64));
-    // Two hours and a half have two ticks.
+    // Each job was set two and a half hours ago, so it has two ticks.
     sink.until_sent(2000).await;
     for worker in workers {
         worker.finish().await;
@@ -364,7 +370,8 @@ async fn a_thousand_jobs_of_one_moment_all_fire_once() {
     console.check().await;
 }
 
-/// Story: the next tick of a resumed `@every` job once counted from the time of the resumption.
+/// Story: the interval of an `@every` job once began again when the job was resumed. So its next
+/// tick came too late.
 #[tokio::test]
 async fn a_resumed_job_keeps_the_ticks_of_its_interval() {
     let redis = Redis::start();
@@ -379,7 +386,8 @@ async fn a_resumed_job_keeps_the_ticks_of_its_interval() {
     assert_eq!(next, Some(since + 3_600_000));
 }
 
-/// Another event for the same schedule: a tick that is due fires with the new event.
+/// Replaces the event of a job and keeps its schedule. A tick that is already due fires with the
+/// new event.
 #[tokio::test]
 async fn another_event_keeps_the_ticks_that_are_due() {
     let redis = Redis::start();

@@ -1,5 +1,5 @@
-//! Dead letters and operators: reading, retrying as new events, dropping, and the records of these
-//! actions.
+//! Dead letters and operators: dead letters are listed, retried as new events, or dropped. Each of
+//! these actions is recorded.
 #![cfg(feature = "cli")]
 
 use std::process::{Command, Output};
@@ -53,8 +53,8 @@ async fn all_actions(state: &mut State) -> Vec<Action> {
     control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions
 }
 
-/// A retried event is a new event: it has a new id, is behind all queued events, and a worker finds
-/// it by its marker.
+/// A retried dead letter is a new event with a new id, behind all queued events. Its marker leads a
+/// worker to it.
 #[tokio::test]
 async fn a_retried_dead_letter_is_a_new_event_at_the_end_of_the_queue() {
     let (redis, mut state) = empty().await;
@@ -82,7 +82,7 @@ async fn a_retried_dead_letter_is_a_new_event_at_the_end_of_the_queue() {
     console.until_at_rest().await;
 }
 
-/// A retry whose reply was lost is repeated, and pushes nothing more.
+/// The reply to a retry is lost, and the retry is repeated. The second call pushes no event.
 #[tokio::test]
 async fn a_retry_made_twice_pushes_once() {
     let (redis, mut state) = empty().await;
@@ -97,7 +97,8 @@ async fn a_retry_made_twice_pushes_once() {
     assert_eq!(all_actions(&mut state).await.len(), 1);
 }
 
-/// Retries keep the given order, for any number per call.
+/// Dead letters are retried in the order in which the caller names them, even if this takes several
+/// calls.
 #[tokio::test]
 async fn retries_keep_the_order_they_are_named_in() {
     let (redis, mut state) = empty().await;
@@ -111,7 +112,7 @@ async fn retries_keep_the_order_they_are_named_in() {
     assert_eq!(redis.console().await.list(&redis.keys().events("work:1")).await, expected);
 }
 
-/// A drop is recorded with the actor, the reason, and the event.
+/// The record of a drop has the operator, the reason, and the event.
 #[tokio::test]
 async fn a_drop_is_logged_with_who_and_why_and_the_event() {
     let (redis, mut state) = empty().await;
@@ -134,7 +135,7 @@ async fn a_drop_is_logged_with_who_and_why_and_the_event() {
     assert_eq!(redis.console().await.list(&redis.keys().objects_with_events()).await, Vec::<String>::new());
 }
 
-/// If a retry is impossible, nothing is done and the dead letter stays.
+/// If a dead letter cannot be retried, nothing changes and the dead letter stays.
 #[tokio::test]
 async fn what_cannot_be_retried_stays() {
     let (redis, mut state) = empty().await;
@@ -166,8 +167,7 @@ async fn what_cannot_be_retried_stays() {
     assert_eq!(settled, [Settled::Dropped; 4]);
 }
 
-/// A missing right is found before anything is done: half a retry would duplicate or lose the
-/// event.
+/// A missing right is found before the first write. Half a retry would duplicate or lose the event.
 #[tokio::test]
 async fn a_right_that_is_missing_leaves_everything_as_it_is() {
     let redis = Redis::own(&[]);
@@ -184,8 +184,7 @@ async fn a_right_that_is_missing_leaves_everything_as_it_is() {
     assert_eq!(redis.console().await.list(&redis.keys().events("work:1")).await, Vec::<String>::new());
 }
 
-/// All dead letters, or all of one object, are retried in bounded steps. A new dead letter that
-/// comes meanwhile is not retried.
+/// Tests an action on all dead letters of one object, and an action on all dead letters.
 #[tokio::test]
 async fn all_of_an_object_or_all_there_are_are_retried() {
     let (redis, mut state) = empty().await;
@@ -204,7 +203,8 @@ async fn all_of_an_object_or_all_there_are_are_retried() {
     assert_eq!((none.done, none.left), (0, 0));
 }
 
-/// Tests that the steps of an action end at the dead letter that was the last at its first step.
+/// An action on all dead letters takes several steps. The steps end at the dead letter that was the
+/// last one when the first step began.
 #[tokio::test]
 async fn steps_end_at_the_last_dead_letter_of_the_first_step() {
     let (redis, mut state) = empty().await;
@@ -216,7 +216,8 @@ async fn steps_end_at_the_last_dead_letter_of_the_first_step() {
     let first = control.settle_step(ADA, Settle::Retry, None, None).await.expect("an answer");
     assert_eq!((first.done, first.left, first.next.is_some()), (32, 0, true));
     state.dead_letter("1800-0", "work:1", b"1").await;
-    // A reply may be lost: the same step again does nothing more.
+    // The second step is called twice, as after a lost reply. The repeated call retries no dead
+    // letter.
     for done in [8, 0] {
         let second = control.settle_step(ADA, Settle::Retry, None, first.next.as_ref()).await.expect("an answer");
         assert_eq!((second.done, second.left, second.next), (done, 0, None));
@@ -228,7 +229,7 @@ async fn steps_end_at_the_last_dead_letter_of_the_first_step() {
     }
 }
 
-/// Tests lists that begin behind the first or the last possible entry.
+/// Tests lists that begin at the lowest or the highest possible id.
 #[tokio::test]
 async fn a_list_can_begin_at_either_end_of_all_ids() {
     let (redis, mut state) = empty().await;
@@ -247,7 +248,8 @@ async fn a_list_can_begin_at_either_end_of_all_ids() {
     }
 }
 
-/// At `maxmemory`, a drop frees memory, and a retry takes no more than it frees.
+/// Without free memory, an operator can still drop a dead letter, retry one, and skip an event. A
+/// retry takes no more memory than it frees.
 #[tokio::test]
 async fn an_operator_can_act_when_memory_has_run_out() {
     let redis = Redis::own(&[]);
@@ -268,7 +270,7 @@ async fn an_operator_can_act_when_memory_has_run_out() {
     assert!(matches!(skipped, seriatim::control::held::Skipped::Skipped { left: 1, .. }), "{skipped:?}");
 }
 
-/// The reason of an action is cut at a thousand bytes, and about a thousand actions are kept.
+/// The reason of an action is cut at 1,000 bytes. Redis keeps about 1,000 actions.
 #[tokio::test]
 async fn what_is_kept_of_actions_is_bounded() {
     let (redis, mut state) = empty().await;
@@ -289,8 +291,8 @@ async fn what_is_kept_of_actions_is_bounded() {
     assert_eq!(before[0].dead_id.as_ref().map(RowId::as_str), Some("1700-1499"));
 }
 
-/// The list can be read in both directions, in pages with a cursor, and one letter is found by its
-/// id.
+/// The list can be read in both directions, in pages with a cursor. One dead letter can be found by
+/// its id.
 #[tokio::test]
 async fn the_list_goes_both_ways() {
     let (redis, mut state) = empty().await;
@@ -313,7 +315,7 @@ async fn the_list_goes_both_ways() {
     assert_eq!(ids(&["dead", "list", "--json", "--after", "1700-2"]), ["1700-3", "1700-4"]);
 }
 
-/// The commands: output and exit codes.
+/// Tests the output and exit codes of the commands.
 #[tokio::test]
 async fn the_commands_show_retry_and_drop() {
     let (redis, mut state) = empty().await;
@@ -357,8 +359,8 @@ async fn the_commands_show_retry_and_drop() {
         done(&seriatim(&redis, &["actions", "--json"])).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let words: Vec<_> = kept.iter().map(|action| action["action"].as_str().expect("a word")).collect();
     assert_eq!(words, ["retry", "retry", "drop", "retry"]);
-    // Story: the event of a drop was once a string here, though `dead list --json` shows it as
-    // JSON.
+    // Story: the record of a drop once had its event as a string here, although `dead list --json`
+    // shows events as JSON.
     assert_eq!((&kept[1]["event"], &kept[2]["event"]), (&Value::Null, &Value::from(1)));
     assert!(kept[3]["who"].as_str().expect("a name").contains('@'), "the user and the host: {}", kept[3]);
     assert_eq!(done(&seriatim(&redis, &["actions", "--limit", "1"])).lines().filter(|line| !line.starts_with(' ')).count(), 1);

@@ -44,11 +44,11 @@ async fn a_worker_counts_what_it_does() {
     .await;
     assert_eq!((seen.rejected, seen.delivery.rejected.count()), (1, 1));
     assert_eq!((seen.delivery.transient.count(), seen.delivery.postponed.count()), (3 + 2, 1));
-    // `down` is retried twice, `busy` twice, `slow` once.
+    // Held for a retry: `down` twice, `busy` twice, `slow` once.
     assert_eq!((seen.holds.retry, seen.holds.attempts, seen.holds.stop), (5, 0, 0));
     assert_eq!((seen.attaches.fresh, seen.attaches.resumed, seen.takeovers, seen.is_attached), (1, 0, 0, true));
     assert_eq!(seen.errors, ErrorFigures::default());
-    // 22 delivered, 1 rejected, 1 given up.
+    // 24 events are finalized: 22 delivered, 1 rejected, 1 completed with errors.
     assert_eq!((seen.attempts.count(), seen.attempts.sum), (24, 22.0 + 3.0 + 3.0));
     assert!(seen.batch.count() >= 3 && (seen.batch.sum - 22.0).abs() < 0.5, "{seen:?}");
     for times in [&seen.delivery.delivered, &seen.commit, &seen.calls.advance] {
@@ -72,7 +72,7 @@ async fn a_worker_counts_what_it_does() {
     assert!(!vitals.figures().is_attached);
 }
 
-/// Tests the state of the sink: since when it is unavailable, and why.
+/// Tests that the figures show since when the sink is unavailable, and the error.
 #[tokio::test]
 async fn an_unavailable_sink_is_shown_with_its_error() {
     let redis = Redis::start();
@@ -125,7 +125,7 @@ async fn attaches_takeovers_and_errors_are_counted() {
     .await;
     assert_eq!(seen.attaches.fresh, 1);
     sink.until_sent(1).await;
-    // The event of the dead process waits at the gate no more.
+    // Opens the gate for the event of the dead process.
     gate.open();
     redis.server().kill();
     until("the worker meets errors", PATIENCE, async || (worker.vitals.figures().errors.connection > 0).then_some(())).await;
@@ -136,8 +136,8 @@ async fn attaches_takeovers_and_errors_are_counted() {
     worker.finish().await;
 }
 
-/// Tests that the age counts from the event's own time to its commit, and that an event without a
-/// time is only counted.
+/// Tests that the age of an event counts from the time in the event to its commit. An event without
+/// a time is only counted.
 #[tokio::test]
 async fn events_have_an_age_by_their_own_time() {
     let redis = Redis::start();

@@ -1,4 +1,5 @@
-//! Forgetting idle objects: by name, and automatically after a time.
+//! Forgetting idle objects: an operator forgets them by name, or a worker some time after their
+//! last event.
 #![cfg(feature = "cli")]
 
 use std::io::Write as _;
@@ -30,7 +31,8 @@ fn lines(output: &Output) -> Vec<String> {
     String::from_utf8(output.stdout.clone()).expect("UTF-8").lines().map(str::to_owned).collect()
 }
 
-/// The command forgets idle objects and keeps the others with a reason. Its exit code shows which.
+/// The command forgets idle objects, and keeps every other object with a reason. It exits with code
+/// 1 if it did not forget all of them.
 #[tokio::test]
 async fn the_command_forgets_what_is_idle_and_keeps_the_rest() {
     let redis = Redis::start();
@@ -73,8 +75,8 @@ async fn a_name_of_which_nothing_is_known_is_told() {
     assert_eq!(lines(&output), ["work:l  unknown", "work:2  forgotten, its last id was 4"]);
 }
 
-/// Standard input has one name per line, in any number. An invalid name is reported with its line
-/// number, after all names before it.
+/// The command reads any number of names from standard input, one per line. An invalid name is
+/// reported with its line number, after the names before it were handled.
 #[tokio::test]
 async fn names_come_from_standard_input() {
     let redis = Redis::start();
@@ -101,7 +103,7 @@ async fn names_come_from_standard_input() {
     }
 }
 
-/// The library does the same. An invalid name is refused before anything is forgotten.
+/// The library forgets objects, too. If a name is invalid, the library forgets no object.
 #[tokio::test]
 async fn the_library_forgets_in_the_order_of_the_names() {
     let redis = Redis::start();
@@ -116,7 +118,7 @@ async fn the_library_forgets_in_the_order_of_the_names() {
     assert_eq!(control(&state.conn, &keys).forget(&[""; 0]).await.expect("an answer"), []);
 }
 
-/// The rights listed in docs/protocol.md are enough for an operator who forgets.
+/// An operator who forgets objects also needs the right to DEL, as docs/protocol.md says.
 #[tokio::test]
 async fn an_operator_needs_one_right_more() {
     let redis = Redis::own(&[]);
@@ -138,8 +140,9 @@ async fn fades(console: &Console, object: &str) -> i64 {
     console.run(&["PTTL", &console.keys.last_event_id(object)]).await
 }
 
-/// A worker forgets an object some time after its last event, but not while it has one in flight.
-/// The next event begins a new chain, and a receiver that remembers the object applies it.
+/// A worker forgets an object some time after its last event, but not while an event is in flight.
+/// The object's next event begins a new chain. A receiver that remembers the object applies this
+/// event.
 #[tokio::test]
 async fn a_worker_forgets_after_a_while() {
     let redis = Redis::start();
@@ -150,7 +153,7 @@ async fn a_worker_forgets_after_a_while() {
     let worker = start(&redis, "w", &sink, |config| config.forget_after = Some(Duration::from_secs(1)));
     console.emit("work:1", "1").await;
     until("its time begins", PATIENCE, async || (fades(&console, "work:1").await > 0).then_some(())).await;
-    // An event comes before the time is over.
+    // The next event comes before the object is forgotten.
     console.emit("work:1", "2").await;
     barrier.until_reached(1).await;
     assert_eq!(fades(&console, "work:1").await, -1, "it does not fade under a batch");
@@ -162,7 +165,7 @@ async fn a_worker_forgets_after_a_while() {
     worker.finish().await;
     let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.id, offer.prev)).collect();
     assert_eq!(sent, [(1, 0), (2, 1), (3, 0)]);
-    // One receiver remembers the object, another one has forgotten it, too.
+    // One receiver remembers the object, a second receiver does not.
     for seen in [&sent[..], &sent[2..]] {
         let mut gate = Gate::new(Start::Origin);
         for (id, prev) in seen {
@@ -173,7 +176,7 @@ async fn a_worker_forgets_after_a_while() {
     console.until_at_rest().await;
 }
 
-/// Without the setting, no last id expires.
+/// Without `forget_after`, no last id expires.
 #[tokio::test]
 async fn a_worker_forgets_nothing_unless_told_to() {
     let redis = Redis::start();

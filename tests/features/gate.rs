@@ -1,19 +1,19 @@
-//! The receiver's rule over random histories of sends: I5.
+//! Tests the receiver's rule (I5) with random histories of deliveries.
 
 use futures_util::FutureExt as _;
 use proptest::prelude::*;
 use seriatim::consume::{Gate, GateError, GateStore, Memory, NumbersError, Start, Verdict};
 
-/// The history of one object: its events in the order of the push.
+/// One event of an object. The history of the object is a list of these, in the order of the push.
 #[derive(Debug, Clone)]
 struct Pushed {
     id: u64,
-    /// Whether the event ended as a dead letter, perhaps after a send. The chain continues without
-    /// it.
+    /// Whether the event became a dead letter, perhaps after a delivery. The chain continues
+    /// without a dead letter.
     dead: bool,
 }
 
-/// One send: the index of the event, and of its named predecessor, if any.
+/// One delivery: the index of the event, and the index of the event that `prev` names, if any.
 #[derive(Debug, Clone, Copy)]
 struct Send {
     event: usize,
@@ -32,9 +32,9 @@ fn pushed() -> impl Strategy<Value = Vec<Pushed>> {
     })
 }
 
-/// Returns the sends of a history as workers make them. Batches begin at or before the delivered
-/// position, so events may come twice. If an event of a batch becomes a dead letter later, the
-/// events behind it name it as predecessor.
+/// Returns the deliveries of a history, as workers make them. A batch begins at or before the
+/// delivered position, so an event may come twice. If a batch is delivered with an event that later
+/// becomes a dead letter, the event behind it has the dead letter as `prev`.
 fn sends(pushed: &[Pushed], batches: &[(usize, usize, bool)]) -> Vec<Send> {
     let alive_before = |at: usize| (0..at).rev().find(|&j| !pushed[j].dead);
     let mut sends = Vec::new();
@@ -52,13 +52,13 @@ fn sends(pushed: &[Pushed], batches: &[(usize, usize, bool)]) -> Vec<Send> {
         send(from, to, with_dead);
         delivered = delivered.max(to);
     }
-    // At the end everything is sent without the dead letters.
+    // The last batch delivers all events except the dead letters.
     send(0, pushed.len(), false);
     sends
 }
 
-/// Moves each send by at most `reach` places. The keys come from the test case, so a seed repeats
-/// the order.
+/// Moves each delivery by at most `reach` places. The keys are part of the test case, so a seed
+/// repeats the order.
 fn reorder(sends: &mut Vec<Send>, keys: &[usize], reach: usize) {
     let mut keyed: Vec<_> =
         sends.iter().enumerate().map(|(at, send)| (at + keys[at % keys.len()] % (reach + 1), *send)).collect();
@@ -70,7 +70,8 @@ fn numbers(pushed: &[Pushed], send: Send) -> (u64, u64) {
     (pushed[send.event].id, send.prev.map_or(0, |at| pushed[at].id))
 }
 
-/// Asks the gate, and records the event if the gate passes it.
+/// Asks the gate about an event. If the verdict is to apply the event, records the event as
+/// applied.
 fn offer(gate: &mut Gate, (id, prev): (u64, u64)) -> Verdict {
     let verdict = gate.check("o", id, prev).now_or_never().expect("memory never waits").expect("sound numbers");
     if verdict == Verdict::Apply {
@@ -79,7 +80,8 @@ fn offer(gate: &mut Gate, (id, prev): (u64, u64)) -> Verdict {
     verdict
 }
 
-/// Returns whether `next` may follow `last` by I5: later, and only dead letters are skipped.
+/// Returns whether a receiver may apply `next` after `last` by I5: `next` is later, and only dead
+/// letters are left out.
 fn follows(pushed: &[Pushed], last: Option<usize>, next: usize) -> bool {
     let from = last.map_or(0, |at| at + 1);
     from <= next && pushed[from..next].iter().all(|skipped| skipped.dead)
@@ -88,9 +90,9 @@ fn follows(pushed: &[Pushed], last: Option<usize>, next: usize) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// In any order of arrivals: passed events are in order and skip only dead letters. Early
-    /// events are needed and could not pass. Offering the early events again passes everything in
-    /// the end.
+    /// Deliveries arrive in any order. The applied events are in order, and only dead letters are
+    /// left out. An early event really has an earlier event to wait for. If the early events are
+    /// offered again, in the end every event is applied.
     #[test]
     fn what_passes_is_the_chain(
         pushed in pushed(),
@@ -126,8 +128,8 @@ proptest! {
         prop_assert!(follows(&pushed, last, pushed.len()), "{:?} is not the end", last);
     }
 
-    /// A consumer that joins late applies everything after the first `prev` it sees, by the same
-    /// rule.
+    /// A receiver that joins late begins at the first `prev` that it sees. From there on it applies
+    /// events by the same rule.
     #[test]
     fn a_late_joiner_follows_from_the_first_prev_it_sees(
         pushed in pushed(),
@@ -151,7 +153,8 @@ proptest! {
                 Verdict::Early => prop_assert!(last < send.prev),
             }
         }
-        // The last batch of a history is complete: sent in order, it skips nothing.
+        // The last batch of a history is complete and arrives in order, so in the end no event is
+        // missing.
         prop_assert!(first + 1 == all.len() || follows(&pushed, last, pushed.len()));
     }
 }
@@ -160,7 +163,8 @@ proptest! {
 async fn the_first_seen_counts_even_if_it_was_not_applied() {
     let mut gate = Gate::new(Start::FirstSeen);
     assert_eq!(gate.check("o", 12, 7).await.expect("sound"), Verdict::Apply);
-    // The effect failed, so nothing was recorded. The next event must not pass instead.
+    // The receiver did not apply event 12, and recorded nothing. So event 13 must not pass before
+    // event 12.
     assert_eq!(gate.check("o", 13, 12).await.expect("sound"), Verdict::Early);
     assert_eq!(gate.check("o", 12, 7).await.expect("sound"), Verdict::Apply);
     assert_eq!(gate.check("another", 3, 0).await.expect("sound"), Verdict::Apply);

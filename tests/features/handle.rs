@@ -1,4 +1,5 @@
-//! The handle of an operator: it connects, its clones share a connection, and it reconnects.
+//! The handle of an operator (`Control`): it connects and reconnects, and its clones share a
+//! connection.
 #![cfg(feature = "worker")]
 
 use seriatim::control::held::Which;
@@ -13,7 +14,8 @@ async fn killed(redis: &Redis) {
     assert!(killed > 0, "no connection was there");
 }
 
-/// The operation that loses the connection may fail. The next one reconnects, even on a clone.
+/// If the connection is lost during an operation, this operation may fail. The next operation
+/// reconnects, even on a clone.
 #[tokio::test]
 async fn the_next_operation_after_a_lost_connection_connects_again() {
     let redis = Redis::own(&[]);
@@ -33,7 +35,7 @@ async fn the_next_operation_after_a_lost_connection_connects_again() {
     assert_eq!(connections.lines().count(), 2, "the handle and this console: {connections}");
 }
 
-/// An invalid URL or an absent server is reported without the password.
+/// Tests that the error for an invalid URL or an absent server does not contain the password.
 #[tokio::test]
 async fn a_url_that_leads_nowhere_is_told_without_its_password() {
     let refused = Control::connect("redis://u:hush#hush@host").await.expect_err("no URL");
@@ -43,7 +45,7 @@ async fn a_url_that_leads_nowhere_is_told_without_its_password() {
     assert!(!format!("{refused:?}").contains("hush"));
 }
 
-/// A cursor of one list is refused by the others, before anything is read.
+/// Each list refuses a cursor that is from another list, before it reads from Redis.
 #[tokio::test]
 async fn a_cursor_of_another_list_is_refused() {
     let redis = Redis::start();
@@ -62,7 +64,8 @@ async fn a_cursor_of_another_list_is_refused() {
     assert!(matches!(refused, Err(ControlError::LogId(_))), "{refused:?}");
 }
 
-/// A server shares the handle among its requests, each in its own task.
+/// Checks at compile time that the future of every operation can run in a task of its own. A server
+/// needs this to share the handle among its requests.
 #[allow(dead_code)]
 fn every_operation_can_be_a_task_of_its_own(control: &'static Control) {
     fn task<T>(_: impl Future<Output = T> + Send + 'static) {}

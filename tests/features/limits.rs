@@ -75,7 +75,8 @@ async fn too_many_markers_refuse_emits_of_all_objects() {
     assert!(error.to_string().contains("there are 4 markers, the limit is 4"), "{error}");
 }
 
-/// Only the objects above the limit fail, with the position of their first refused event.
+/// If one call emits for many objects, only the objects above their limit fail. Each failure has
+/// the position of the first refused event.
 #[tokio::test]
 async fn many_events_at_once_stop_only_the_objects_above_the_limit() {
     let redis = Redis::start();
@@ -95,7 +96,7 @@ async fn many_events_at_once_stop_only_the_objects_above_the_limit() {
     console.check().await;
 }
 
-/// An emitter that is connected learns of a new limit while it is used, and of its end.
+/// An emitter that is already connected notices when a limit is set and when it is removed.
 #[tokio::test]
 async fn a_connected_emitter_learns_of_limits() {
     let redis = Redis::start();
@@ -146,7 +147,8 @@ async fn a_limit_is_for_all_objects_or_a_prefix() {
     assert!(actions.iter().all(|action| action.action == "limit-set" && action.object == "work:*"), "{actions:?}");
 }
 
-/// Story: the events of an object in one transaction once were refused together, although some fit.
+/// Story: if the events of an object in one transaction did not all fit, all of them were once
+/// refused.
 #[tokio::test]
 async fn of_many_events_as_many_are_queued_as_fit() {
     let redis = Redis::start();
@@ -162,7 +164,8 @@ async fn of_many_events_as_many_are_queued_as_fit() {
     console.check().await;
 }
 
-/// Story: an object waited for long. The marks behind its marker used up the limit of markers.
+/// Story: an object waited for a long time. The marks behind its marker used up the limit of
+/// markers.
 #[tokio::test]
 async fn marks_do_not_count_as_markers() {
     let redis = Redis::start();

@@ -1,5 +1,5 @@
-//! The event log: each finalized event has one row, written in the step that finalizes it. And
-//! reading the log.
+//! The event log: each finalized event has one row, written in the step that finalizes the event.
+//! Also tests how the log is read.
 #![cfg(feature = "cli")]
 
 use std::process::{Command, Output};
@@ -60,7 +60,7 @@ fn report(object: &'static str, first: u64, count: usize, then: BatchResult) -> 
     Report { object: object.into(), tag: tag(first), count, last, then }
 }
 
-/// Reports for slot 0. Returns the quarantined objects.
+/// Reports a result for slot 0. Returns the quarantined objects with their reasons.
 async fn tell(state: &mut State, keep: Option<EventLog>, report: &Report) -> Vec<(String, String)> {
     let mut call = Advance::new(&state.keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
     if let Some(keep) = keep {
@@ -82,7 +82,7 @@ async fn rows(state: &mut State) -> Vec<LogEntry> {
     control(&state.conn, &keys).log(None, PER_CALL_MAX).await.expect("the log").entries
 }
 
-/// Formats a row in short: status, id, prev, object, event, error, attempts.
+/// Formats a row as one line: status, id, prev, object, event, error, attempts.
 fn short(row: &LogEntry) -> String {
     let LogEntry { status, id, prev, object, event, error, attempts, .. } = row;
     let number = |number: &Option<u64>| number.map_or("?".to_owned(), |number| number.to_string());
@@ -101,7 +101,8 @@ fn logging(config: &mut WorkerConfig) {
     config.retry_types.insert("soft".to_owned(), "fixed:1ms,attempts=2,then=complete-with-errors".parse().expect("a policy"));
 }
 
-/// Returns a sink that fails an event if its text says so, and delivers the others.
+/// Returns a sink that rejects an event or fails, if the text of the event says so. It delivers all
+/// other events.
 fn sink() -> Recorder {
     Recorder::with(|offer| match offer.text() {
         text if text.contains("reject") => Act::Stop(Stop::rejected("never")),
@@ -110,7 +111,8 @@ fn sink() -> Recorder {
     })
 }
 
-/// Each event has one row for any result, in the order of finalizing.
+/// Each finalized event has one row, whatever its result. The rows are in the order in which the
+/// events were finalized.
 #[tokio::test]
 async fn every_event_that_is_finalized_has_one_row() {
     let redis = Redis::start();
@@ -136,7 +138,8 @@ async fn every_event_that_is_finalized_has_one_row() {
     console.check().await;
 }
 
-/// A call is repeated after its reply was lost, and again much later: the log has each event once.
+/// A call is repeated after its reply was lost, and repeated again much later. The log has each
+/// event once.
 #[tokio::test]
 async fn finalizing_twice_leaves_one_row() {
     let redis = Redis::start();
@@ -154,8 +157,8 @@ async fn finalizing_twice_leaves_one_row() {
     assert_eq!(redis.console().await.dead().await.len(), 1);
 }
 
-/// A row has the time at which the worker took the event, by the clock of Redis. It also has the
-/// failed attempts, which belong to the first event of the batch.
+/// A row has the time at which the worker took the event, by Redis' clock. It also has the number
+/// of failed attempts; only the first event of a batch can have any.
 #[tokio::test]
 async fn a_row_says_when_the_event_was_taken_and_how_often_it_failed() {
     let redis = Redis::start();
@@ -172,7 +175,7 @@ async fn a_row_says_when_the_event_was_taken_and_how_often_it_failed() {
     }
 }
 
-/// An event that waits, is held or is given back is not finalized.
+/// An event that was not finalized has no row: it waits, is held, or was given back.
 #[tokio::test]
 async fn what_is_not_finalized_has_no_row() {
     let redis = Redis::start();
@@ -190,8 +193,9 @@ async fn what_is_not_finalized_has_no_row() {
     assert_eq!(shorts(&rows(&mut state).await), ["completed 7 0 work:2 7 - 0"]);
 }
 
-/// If the log has another type, no event leaves its batch. The batch is held unchanged until an
-/// operator has repaired the key. Then it comes again, with the same ids.
+/// If the log's key has a wrong type, no event leaves its batch. The batch is held unchanged. After
+/// an operator has repaired the key and released the object, the batch comes again with the same
+/// ids.
 #[tokio::test]
 async fn what_the_log_cannot_take_is_held() {
     let redis = Redis::start();
@@ -217,7 +221,7 @@ async fn what_the_log_cannot_take_is_held() {
         assert_eq!(console.due(object).await, Some(f64::INFINITY));
         assert_eq!(console.list(&state.keys.events_held(object)).await, ["1"]);
     }
-    // A retry needs no log.
+    // A hold for a retry writes no row, so it works.
     state.own("w.0", "e", 5, &["1"]).await;
     let (rest, delay) = (Tag { attempts: 1, ..tag(5) }, Some(Duration::from_secs(600)));
     tell(&mut state, on(), &report("e", 5, 0, BatchResult::Hold { rest, delay, reason: "retry: no".into() })).await;
@@ -245,8 +249,8 @@ async fn rows_error(state: &mut State) -> Option<ControlError> {
     control(&state.conn, &keys).log(None, 1).await.err()
 }
 
-/// An event that could not become a dead letter stays and has no row. The events delivered before
-/// it have rows.
+/// If an event cannot become a dead letter, it stays in its batch and has no row. The events
+/// delivered before it have rows.
 #[tokio::test]
 async fn an_event_that_cannot_be_a_dead_letter_has_no_row() {
     let redis = Redis::start();
@@ -260,7 +264,8 @@ async fn an_event_that_cannot_be_a_dead_letter_has_no_row() {
     assert!(held.starts_with("6 0 0 0 quarantine: events.dead: WRONGTYPE "), "{held}");
 }
 
-/// With the log off, delivered and dead events have no row, and no command is run for the log.
+/// With the log off, delivered events and dead letters have no row, and the script runs no command
+/// for the log.
 #[tokio::test]
 async fn a_log_that_is_off_costs_nothing() {
     let redis = Redis::own(&[]);
@@ -291,7 +296,8 @@ async fn filled(state: &mut State, rows: usize, from_ms: u64) {
     fill.query_async::<()>(&mut state.conn).await.expect("filled");
 }
 
-/// The log is trimmed by count, and by age if configured. It keeps slightly more.
+/// The log is trimmed by number of rows, and also by age if configured. It may keep slightly more
+/// rows.
 #[tokio::test]
 async fn the_log_is_trimmed_by_count_and_by_age() {
     let redis = Redis::start();
@@ -314,7 +320,7 @@ async fn the_log_is_trimmed_by_count_and_by_age() {
     assert!((1..100).contains(&kept[1].0) && kept[1].1 == 1001, "{kept:?}");
 }
 
-/// A call trims a bounded number of rows.
+/// One call trims only a bounded number of rows.
 #[tokio::test]
 async fn a_call_trims_a_bounded_number_of_rows() {
     let redis = Redis::start();
@@ -338,8 +344,8 @@ async fn connect(state: &mut State, event_log: bool) {
     wire::connect(&mut state.conn, &keys, "", Seen { event_log, ..Seen::default() }).await.expect("connected");
 }
 
-/// An operator finalizes, too: a skipped event has a row only if the worker that connected last has
-/// its log on.
+/// An operator's skip finalizes an event, too. The event has a row only if the worker that
+/// connected last has its log on.
 #[tokio::test]
 async fn a_skipped_event_is_dead_in_the_log_where_it_is_on() {
     let redis = Redis::start();
@@ -368,7 +374,7 @@ async fn a_skipped_event_is_dead_in_the_log_where_it_is_on() {
     }
 }
 
-/// A worker without the right to trim the log is refused before it does anything.
+/// A worker without the right to trim the log is refused when it starts.
 #[tokio::test]
 async fn the_right_to_trim_is_asked_for() {
     let redis = Redis::own(&[]);
@@ -378,7 +384,8 @@ async fn the_right_to_trim_is_asked_for() {
     assert!(matches!(&connected, Err(ScriptError::Denied(command)) if command == "XTRIM"), "{connected:?}");
 }
 
-/// The log continues when Redis is out of memory: delivered events must leave.
+/// Without free memory, events are still finalized and logged, because delivered events must leave
+/// Redis.
 #[tokio::test]
 async fn events_are_finalized_and_logged_when_memory_has_run_out() {
     let redis = Redis::own(&[]);
@@ -390,8 +397,8 @@ async fn events_are_finalized_and_logged_when_memory_has_run_out() {
     assert_eq!(shorts(&rows(&mut state).await), ["completed 1 0 work:1 1 - 0"]);
 }
 
-/// Pages are read in both directions, begin at a row or a time, and are bounded. An invalid id of a
-/// row is refused.
+/// The log is read in pages, in both directions. A page can begin at a row or at a time, and is
+/// bounded. An invalid row id is refused.
 #[tokio::test]
 async fn the_log_is_read_in_pages() {
     let redis = Redis::start();
@@ -428,8 +435,8 @@ fn done(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("UTF-8")
 }
 
-/// The command shows the rows of all objects or of one, for people or as JSON lines, with the
-/// event's own time if its member is given.
+/// The command shows the rows of all objects or of one object, as text or as JSON lines. If a
+/// member of the event is named as its time, the output shows this time.
 #[tokio::test]
 async fn the_command_shows_the_log() {
     let redis = Redis::start();
@@ -456,14 +463,14 @@ async fn the_command_shows_the_log() {
     assert_eq!(seriatim(&redis, &["log", "--since", "yesterday"]).status.code(), Some(2));
 }
 
-/// With --follow it shows events finalized from then on, until its limit.
+/// With `--follow`, the command shows the events that are finalized from then on, up to its limit.
 #[tokio::test]
 async fn the_command_follows_the_log() {
     let redis = Redis::start();
     let mut state = attached(&redis).await;
     state.own("w.0", "work:1", 1, &["1"]).await;
     tell(&mut state, on(), &report("work:1", 1, 1, BatchResult::Done)).await;
-    // Loads the script into Redis, so that the command needs only one call.
+    // Loads the script into Redis, so that the command's first call succeeds.
     assert_eq!(rows(&mut state).await.len(), 1);
     let mut follow = Command::new(env!("CARGO_BIN_EXE_seriatim"));
     follow.args(["--redis", redis.url(), "--namespace", redis.namespace(), "log", "--follow", "--limit", "2", "--json"]);

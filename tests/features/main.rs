@@ -1,4 +1,4 @@
-//! The features, each in its own module, from handlers to the event log.
+//! Tests of the features, one module for each feature.
 
 #[cfg(feature = "worker")]
 #[path = "../../examples/handlers.rs"]

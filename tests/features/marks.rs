@@ -1,4 +1,4 @@
-//! Marks: the age of the oldest marker.
+//! Tests of marks, which tell the age of the oldest marker.
 #![cfg(feature = "worker")]
 
 use std::collections::HashMap;
@@ -24,7 +24,8 @@ impl Pushed {
         console.emit(object, "1").await;
     }
 
-    /// Returns the age of the oldest marker: the last name of the list that is no mark.
+    /// Returns the age of the oldest marker. The oldest marker is the last name of the list that is
+    /// not a mark.
     async fn age(&self, console: &Console, list: &str) -> Duration {
         let names: Vec<Vec<u8>> = console.run(&["LRANGE", list, "-50", "-1"]).await;
         let pushed = self.0.lock().expect("no panic");
@@ -32,12 +33,13 @@ impl Pushed {
         oldest.map_or(Duration::ZERO, Instant::elapsed)
     }
 
-    /// Compares the shown age with the true one.
+    /// Compares the age in `stats` with the true age.
     async fn compare(&self, console: &Console, control: &Control, list: &str, worst: &mut Duration) {
         let before = self.age(console, list).await;
         let stats = control.stats().await.expect("stats");
         let after = self.age(console, list).await;
-        // The age falls while events are taken, and grows while none are.
+        // The age falls when workers take markers, and grows in between. So the true age lies
+        // between both.
         let (least, most) = (before.min(after), before.max(after));
         let Some(ms) = stats.oldest_waiting_ms else { panic!("the age is unknown, it is {before:?}") };
         let shown = Duration::from_millis(ms);
@@ -47,8 +49,8 @@ impl Pushed {
     }
 }
 
-/// Tests that the shown age is exact to 2 s or 5 %: while a backlog grows, while no worker runs, after
-/// a kill of Redis, and while the backlog drains.
+/// Tests that the age in `stats` is exact to 2 s or 5 %: while the number of markers grows, while
+/// no worker runs, after a kill of Redis, and while the number of markers falls.
 #[tokio::test]
 async fn the_age_of_the_oldest_marker_is_shown() {
     let mut redis = Redis::own(&["--appendonly", "yes", "--appendfsync", "always"]);
@@ -75,7 +77,7 @@ async fn the_age_of_the_oldest_marker_is_shown() {
         }
         sleep((began + Duration::from_millis(10) * n).saturating_duration_since(Instant::now())).await;
     }
-    // Without a worker only this program pushes marks.
+    // No worker runs now, so only this test pushes marks.
     worker.crash().await;
     for n in 0..8 {
         watching.mark().await.expect("marked");
@@ -136,8 +138,8 @@ async fn paused_objects_have_no_age() {
     worker.finish().await;
 }
 
-/// Tests that the age is unknown if markers wait and nobody has pushed a mark, and that it is 0
-/// without markers.
+/// Tests that the age is unknown if markers wait and no process has pushed a mark. Without markers
+/// the age is 0.
 #[tokio::test]
 async fn without_a_mark_the_age_is_unknown() {
     let redis = Redis::start();
@@ -153,8 +155,8 @@ async fn without_a_mark_the_age_is_unknown() {
     console.check().await;
 }
 
-/// Tests that marks are few: of many calls one pushes a mark per second, and the older the oldest
-/// marker, the farther they are apart.
+/// Tests that there are few marks. Many calls together push at most one mark per second. The older
+/// the oldest marker is, the farther apart are the marks.
 #[tokio::test]
 async fn marks_are_few() {
     let redis = Redis::start();
@@ -166,10 +168,11 @@ async fn marks_are_few() {
         control.mark().await.expect("marked");
     }
     assert_eq!(marks().await, 1);
-    // As if each mark were some hours older than it is, so the next one is due after 10 s.
+    // Makes each mark look more than 11 hours older. So the next mark is due 10 s after the one
+    // before.
     let hours = 40_960_000_u64;
     let age = async |ms: u64| {
-        // The name of a mark is its time, so no two are pushed in the same ms.
+        // The name of a mark is its time in ms, so two marks need different times.
         sleep(Duration::from_millis(5)).await;
         let all: Vec<(String, u64)> = console.run(&["ZRANGE", &keys.event_marks(), "0", "-1", "WITHSCORES"]).await;
         for (member, score) in all {
@@ -189,8 +192,8 @@ async fn marks_are_few() {
     assert_eq!(list.iter().filter(|name| name.starts_with(b"\0t")).count(), 3);
 }
 
-/// Tests that a mark that was met ends the older ones, that marks of somebody else change nothing, and
-/// that no key of a wrong type stops a worker.
+/// Tests that a worker that meets a mark removes the older marks from `event.marks`. It ignores a
+/// mark that `event.marks` does not have. A wrong type of `event.marks` stops no worker.
 #[tokio::test]
 async fn a_mark_that_is_met_ends_older_ones() {
     let redis = Redis::start();
@@ -200,7 +203,7 @@ async fn a_mark_that_is_met_ends_older_ones() {
     for ms in ["1700000000001", "1700000000002", "1700000000003"] {
         let _: u64 = console.run(&["ZADD", &marks, ms, ms]).await;
     }
-    // The first mark was dropped by an older worker.
+    // The list lacks the first mark, as if an older version of the worker had dropped it.
     let _: u64 = console.run(&["LPUSH", &list, "\0t1700000000002", "\0t1799999999999", "\0t", "\0tx"]).await;
     console.emit("work:1", "1").await;
     let _: u64 = console.run(&["LPUSH", &list, "\0t1700000000003"]).await;
@@ -213,7 +216,7 @@ async fn a_mark_that_is_met_ends_older_ones() {
     });
     gate.until_reached(1).await;
     let left: Vec<(String, u64)> = console.run(&["ZRANGE", &marks, "0", "-1", "WITHSCORES"]).await;
-    // The first sweep may have met the last mark, too: no marker is before it any more.
+    // The first sweep may also have met the last mark, because no marker is before it any more.
     assert_eq!(left[0].0, "met", "{left:?}");
     assert!(left.iter().all(|(_, ms)| *ms >= 1_700_000_000_002), "{left:?}");
     gate.open();
@@ -241,7 +244,8 @@ async fn a_mark_that_is_met_ends_older_ones() {
     assert!(report.violations.iter().any(|violation| format!("{violation:?}").contains("event.marks")), "{report:#?}");
 }
 
-/// Tests that an inspection tells since when an object waits, and does not count marks as markers.
+/// Tests that `inspect` shows since when an object waits, and that it does not count marks as
+/// markers.
 #[tokio::test]
 async fn an_inspection_tells_since_when_an_object_waits() {
     let redis = Redis::start();
@@ -265,7 +269,8 @@ async fn an_inspection_tells_since_when_an_object_waits() {
     }
 }
 
-/// Tests that a time ahead of Redis' clock ends, and that the list of marks ends with the markers.
+/// Tests that a mark whose time is ahead of Redis' clock gets the present time. When no marker is
+/// left, `event.marks` keeps no mark, only the member `met`.
 #[tokio::test]
 async fn a_step_of_the_clock_moves_the_marks_back() {
     let redis = Redis::start();

@@ -1,4 +1,4 @@
-//! Retry policies: the effect of failures, and the events that attempts survive.
+//! Retry policies: the effect of failures, and the cases in which failed attempts stay counted.
 #![cfg(feature = "worker")]
 
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
 use crate::support::until;
 
-/// Returns a sink that fails transiently if the event mentions `bad`, and delivers the others.
+/// Returns a sink that fails transiently if the event contains `bad`, and delivers all other
+/// events.
 fn failing() -> Recorder {
     Recorder::with(|offer| match offer.text() {
         text if text.contains("bad") => Act::Stop(Stop::transient(format!("no {}", offer.before + 1))),
@@ -27,8 +28,8 @@ fn retry(policy: &str) -> impl FnOnce(&mut WorkerConfig) {
     move |config| config.retry = policy
 }
 
-/// Waits until the object is held with this many failed attempts. Returns the time until it is due,
-/// in seconds.
+/// Waits until the object is held with this many failed attempts. Returns the seconds until the
+/// object is due.
 async fn wait_after(console: &Console, object: &str, attempts: usize) -> f64 {
     until(&format!("{object} has failed {attempts} times"), PATIENCE, async || {
         let held = console.held_id(object).await?;
@@ -53,8 +54,8 @@ fn fields<const N: usize>(fields: [(&str, &str); N]) -> Vec<(String, String)> {
     fields.into_iter().map(|(field, value)| (field.to_owned(), value.to_owned())).collect()
 }
 
-/// Two retries, five minutes apart. Then the event is a dead letter with its error, and the chain
-/// continues without it.
+/// The policy allows two retries, five minutes apart. After them the event is a dead letter with
+/// its error, and the chain continues without it.
 #[tokio::test]
 async fn three_failures_under_fixed_5m_2_leave_it_in_the_dead_letters_and_the_next_event_runs_with_the_right_prev() {
     let redis = Redis::start();
@@ -78,8 +79,8 @@ async fn three_failures_under_fixed_5m_2_leave_it_in_the_dead_letters_and_the_ne
     console.check().await;
 }
 
-/// The event is completed with errors: the log has it with its error, and the chain continues
-/// without it. No receiver knows its id.
+/// The event is completed with errors. The log has the event with its error, and the chain
+/// continues without it. No receiver has seen its id.
 #[tokio::test]
 async fn attempts_used_up_complete_with_errors_and_the_log_says_so() {
     let redis = Redis::start();
@@ -107,7 +108,7 @@ async fn attempts_used_up_complete_with_errors_and_the_log_says_so() {
     console.check().await;
 }
 
-/// The object waits for an operator, with the error. Each release gives one more attempt.
+/// The object is held for an operator, with the error. Each release allows one more attempt.
 #[tokio::test]
 async fn attempts_used_up_hold_the_object_until_an_operator_releases_it() {
     let redis = Redis::start();
@@ -133,7 +134,7 @@ async fn attempts_used_up_hold_the_object_until_an_operator_releases_it() {
     console.until_at_rest().await;
 }
 
-/// One process with several policies: one for the event's type, and one for all others.
+/// One process has two retry policies: one for a type of event, and one for all other events.
 #[tokio::test]
 async fn a_type_has_a_policy_of_its_own() {
     let redis = Redis::start();
@@ -159,7 +160,8 @@ async fn a_type_has_a_policy_of_its_own() {
     worker.stop().await;
 }
 
-/// A sink that requests its own wait changes only the wait.
+/// A sink may name the wait before the retry. This changes only the wait, not the number of
+/// attempts.
 #[tokio::test]
 async fn a_wait_that_the_sink_names_is_no_attempt_more() {
     let redis = Redis::start();
@@ -179,8 +181,8 @@ async fn a_wait_that_the_sink_names_is_no_attempt_more() {
     assert_eq!((sink.sent()[0].id, sink.sent()[0].prev), (2, 0));
 }
 
-/// A sink that postpones an event counts no attempt, and keeps the attempts before. No other event
-/// overtakes the postponed event.
+/// If the sink postpones an event, no attempt is counted, and the earlier failed attempts stay
+/// counted. No event of the object overtakes the postponed event.
 #[tokio::test]
 async fn a_postponed_event_costs_no_attempt() {
     let redis = Redis::start();
@@ -207,8 +209,8 @@ async fn a_postponed_event_costs_no_attempt() {
     assert_eq!((sent, console.dead().await.len()), (vec![(1, 0), (2, 1), (3, 2)], 0));
 }
 
-/// The attempts stay counted however the event comes back: after a restart under the same name, a
-/// takeover, a graceful stop, or a pause of its process beyond the lease.
+/// Failed attempts stay counted in whatever way the event comes back: after a restart under the
+/// same name, a takeover, a graceful stop, or a pause of the process beyond its lease.
 #[tokio::test]
 async fn attempts_survive_restarts_takeovers_stops_and_pauses() {
     let redis = Redis::start();
@@ -225,30 +227,30 @@ async fn attempts_survive_restarts_takeovers_stops_and_pauses() {
     wait_after(&console, "work:1", 1).await;
     console.release("work:1").await;
     wait_after(&console, "work:1", 2).await;
-    // From now on deliveries stand still, so deaths are counted, not failures.
+    // From now on deliveries hang. So later hand-outs count deaths, and no failures.
     failing_now.store(false, Ordering::SeqCst);
     console.release("work:1").await;
     gate.until_reached(1).await;
-    // Restarted under its name.
+    // The process dies and is restarted under its name.
     first.crash().await;
     console.end_lease("first").await;
     let first = start(&redis, "first", &sink, retry(hour));
     gate.until_reached(2).await;
-    // Paused beyond its lease.
+    // The lease ends, as if the process had been paused, and the process attaches again.
     console.end_lease("first").await;
     gate.until_reached(3).await;
-    // Killed for good, and taken over.
+    // The process dies and is not restarted. Another process takes over its name.
     let second = start(&redis, "second", &sink, retry(hour));
     first.crash().await;
     console.end_lease("first").await;
     gate.until_reached(4).await;
-    // Stopped without grace while the delivery stands still, so the event is given back.
+    // The process is stopped without grace while the delivery hangs, so the event is given back.
     second.shutdown.stop_at_once();
     second.ended().await.expect("a stop");
     let third = start(&redis, "third", &sink, retry(hour));
     gate.until_reached(5).await;
     let seen: Vec<_> = sink.offered().iter().map(|offer| (offer.id, offer.attempts, offer.crashes)).collect();
-    // At first the batch also had the other event. Only deaths count as crashes.
+    // For each hand-out: id, failed attempts, crashes. Only the two deaths count as crashes.
     assert_eq!(seen, [(1, 0, 0), (1, 1, 0), (1, 2, 0), (1, 2, 1), (1, 2, 1), (1, 2, 2), (1, 2, 2)]);
     failing_now.store(true, Ordering::SeqCst);
     gate.open();
@@ -257,8 +259,8 @@ async fn attempts_survive_restarts_takeovers_stops_and_pauses() {
     assert_eq!(sink.applied_of("work:1")[0], "1");
 }
 
-/// Deaths are counted separately. An event that has killed five workers is held with that error,
-/// even if its policy allows fewer attempts.
+/// Deaths are counted apart from failed attempts. After five deaths the event is held for an
+/// operator, even if its policy allows fewer attempts.
 #[tokio::test]
 async fn five_deaths_hold_the_event_and_are_no_attempts() {
     let redis = Redis::start();
@@ -282,8 +284,8 @@ async fn five_deaths_hold_the_event_and_are_no_attempts() {
     other.stop().await;
 }
 
-/// A graceful stop, a pause of the process and an unavailable sink are not failures of an event.
-/// The event has only one attempt here, and is delivered.
+/// A graceful stop, a pause of the process and an unavailable sink count no failed attempt. The
+/// policy allows only one attempt here, and the event is still delivered.
 #[tokio::test]
 async fn a_stop_a_pause_and_an_unavailable_sink_count_nothing() {
     let redis = Redis::start();
@@ -299,7 +301,7 @@ async fn a_stop_a_pause_and_an_unavailable_sink_count_nothing() {
     console.emit("work:1", "1").await;
     let worker = start(&redis, "w", &sink, once());
     sink.until_offered(3).await;
-    // The sink is unavailable at the stop: the batch is held for other workers.
+    // The process stops while the sink is unavailable, so the batch is held for other workers.
     worker.stop().await;
     down.store(false, Ordering::SeqCst);
     let worker = start(&redis, "w", &sink, once());
@@ -340,7 +342,7 @@ async fn waiting_occupies_no_slot() {
     worker.finish().await;
 }
 
-/// If the log cannot be written, the event is held, not lost with its error.
+/// If a row cannot be written to the log, the event is held. The event and its error are not lost.
 #[tokio::test]
 async fn an_event_that_the_log_cannot_take_is_held() {
     let redis = Redis::start();
@@ -358,7 +360,7 @@ async fn an_event_that_the_log_cannot_take_is_held() {
     assert_eq!(entries(&console, &console.keys.event_log()).await.len(), 1);
 }
 
-/// The log of events completed with errors is bounded.
+/// The number of kept events that were completed with errors is bounded.
 #[tokio::test]
 async fn the_log_keeps_about_the_last_thousand() {
     let redis = Redis::start();

@@ -1,4 +1,4 @@
-//! The sink `file:PATH` on real files: its lines, the removal of torn lines, refused files, and a
+//! The sink `file:PATH` with real files: its lines, the removal of torn lines, refused files, and a
 //! full disk.
 #![cfg(feature = "worker")]
 
@@ -16,7 +16,7 @@ use seriatim::consume::{Envelope, Gate, Start, Verdict};
 use seriatim::event::ObjectName;
 use seriatim::sink::{Batch, Context, Delivered, File, Sink, SinkError, Spec, Stop};
 
-/// Environment variable with the file of a child test process.
+/// The environment variable that tells a child test process its file.
 const CHILD_FILE: &str = "SERIATIM_TEST_SINK_FILE";
 
 fn batch(object: &str, first: u64, prev: u64, payloads: &[&str]) -> Batch {
@@ -36,7 +36,7 @@ fn line(id: u64) -> String {
     format!("{{\"id\":{id},\"prev\":0,\"object\":\"o\",\"event\":{{}}}}\n")
 }
 
-/// Runs one test of this file in its own process; the shell text runs first.
+/// Runs one test of this file in a process of its own. The shell first runs the text `shell`.
 fn child(test: &str, shell: &str, file: &Path) -> Output {
     Command::new("sh")
         .arg("-c")
@@ -60,7 +60,7 @@ async fn each_event_is_one_line_exactly() {
     let path = dir.path().join("out.ndjson");
     let sink = File::open(&path).expect("opens");
     assert_eq!(deliver(&sink, &batch("work:\"1\"", 12, 7, &["{\"a\":\r\n 1}", "[ 2 ]"])).await, Delivered::all());
-    // Nothing is closed or dropped yet: a delivered event is already in the file.
+    // A delivered event is in the file at once, although the sink is not closed or dropped yet.
     let expected = "{\"id\":12,\"prev\":7,\"object\":\"work:\\\"1\\\"\",\"event\":{\"a\":   1}}\n\
                     {\"id\":13,\"prev\":12,\"object\":\"work:\\\"1\\\"\",\"event\":[ 2 ]}\n";
     assert_eq!(read(&path), expected);
@@ -137,7 +137,7 @@ fn a_second_sink_is_refused_and_the_file_is_free_again_after_the_first() {
     drop(File::open(&path).expect("free again"));
 }
 
-/// Run by the test above in another process. Alone it does nothing.
+/// The test above runs this test in a child process. In any other run it does nothing.
 #[test]
 fn child_is_refused() {
     let Some(path) = std::env::var_os(CHILD_FILE) else { return };
@@ -145,15 +145,16 @@ fn child_is_refused() {
     assert!(matches!(error, SinkError::Locked { .. }), "{error}");
 }
 
-/// The limit on a file's size simulates a full disk: a part of a write succeeds, the rest fails.
+/// A limit on the size of files simulates a full disk: one part of a write succeeds, and the rest
+/// fails.
 #[test]
 fn a_full_disk_makes_the_sink_unavailable_and_cuts_the_partial_write() {
     let dir = tempfile::tempdir().expect("a directory");
-    // Ignores the signal of the limit, which would end the process.
+    // Ignores the signal SIGXFSZ of the limit, which would end the process.
     passed(&child("child_with_a_full_disk", "trap '' XFSZ;", &dir.path().join("out.ndjson")));
 }
 
-/// Run by the test above in another process, because the limit applies to the whole process.
+/// The test above runs this test in a child process, because the limit applies to a whole process.
 #[tokio::test]
 async fn child_with_a_full_disk() {
     let Some(path) = std::env::var_os(CHILD_FILE) else { return };
@@ -172,7 +173,7 @@ async fn child_with_a_full_disk() {
         assert!(error.starts_with(&expected), "{error}");
         assert_eq!(read(path), line(1));
     }
-    // Smaller events that still fit are delivered.
+    // Events that still fit below the limit are delivered.
     assert_eq!(deliver(&sink, &batch("o", 4, 0, &["{}"])).await, Delivered::all());
     setrlimit(Resource::Fsize, before).expect("the old limit");
     assert_eq!(deliver(&sink, &batch("large", 2, 0, &["1", &large])).await, Delivered::all());
@@ -256,7 +257,7 @@ async fn a_dropped_delivery_leaves_whole_lines_and_a_working_sink() {
     for id in 1..=100 {
         let dropped = batch("dropped", id, id - 1, &["{}"]);
         let mut delivery = std::pin::pin!(deliver(&sink, &dropped));
-        // Polled once, so that the delivery has begun, then dropped.
+        // Polls the delivery once, so that it has begun. Then it is dropped.
         let _ = futures_util::poll!(&mut delivery);
     }
     assert_eq!(deliver(&sink, &batch("o", 1, 0, &["{}"])).await, Delivered::all());
@@ -272,7 +273,8 @@ async fn a_dropped_delivery_leaves_whole_lines_and_a_working_sink() {
     }
 }
 
-/// The lock of a killed process may outlive it for a moment. Opening waits for it.
+/// The lock of a killed process may exist for a moment after its death. `File::open` waits for its
+/// end.
 #[test]
 fn a_killed_process_leaves_a_file_that_opens() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -293,12 +295,12 @@ fn a_killed_process_leaves_a_file_that_opens() {
     assert_eq!(read(&path), line(1) + &line(2));
 }
 
-/// Run by the test above in another process, until it is killed.
+/// The test above runs this test in a child process, and kills it.
 #[tokio::test]
 async fn child_holds_the_file() {
     let Some(path) = std::env::var_os(CHILD_FILE) else { return };
     let sink = File::open(path).expect("opens");
     assert_eq!(deliver(&sink, &batch("o", 1, 0, &["{}"])).await, Delivered::all());
-    // The test kills this process. The time limit is only for a test that died before.
+    // The parent kills this process. The time limit is needed only if the parent has died.
     tokio::time::sleep(Duration::from_secs(60)).await;
 }

@@ -1,4 +1,4 @@
-//! The sink `stdout` with a real pipe: a slow reader, and a reader that goes away.
+//! The sink `stdout` with a real pipe: a slow reader, and a reader that closes the pipe.
 #![cfg(feature = "worker")]
 
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -8,7 +8,7 @@ use seriatim::consume::Envelope;
 use seriatim::event::ObjectName;
 use seriatim::sink::{self, Batch, Context, Delivered, Sink as _, Stop};
 
-/// Environment variable of the child processes: the number of events to write.
+/// The environment variable that tells a child process how many events to write.
 const CHILD: &str = "SERIATIM_TEST_SINK_STDOUT";
 
 fn start(events: u64) -> Child {
@@ -21,7 +21,7 @@ fn start(events: u64) -> Child {
         .expect("starts")
 }
 
-/// Run by the tests below in another process, whose standard output they read.
+/// The tests below run this test in a child process, and read its standard output.
 #[tokio::test]
 async fn child_writes() {
     let Ok(events) = std::env::var(CHILD) else { return };
@@ -49,7 +49,8 @@ fn lines_reach_the_reader_whole_and_in_order() {
     let mut child = start(2000);
     let out = child.stdout.take().expect("a pipe");
     let mut next = 1;
-    // The test program's own output is between the lines of the sink, never inside one.
+    // The test program also prints to standard output: between the lines of the sink, never inside
+    // one.
     for line in BufReader::new(out).lines().map(|line| line.expect("text")) {
         let Some(at) = line.find("{\"id\"") else { continue };
         let envelope = Envelope::parse(&line.as_bytes()[at..]).expect("a whole line");

@@ -1,5 +1,5 @@
-//! Events that may have killed their worker: few of them are in flight at a time, so that a death
-//! holds no other event.
+//! Suspects: events that may have killed their worker. Only few of them are in flight at a time, so
+//! that a death holds no other event.
 #![cfg(feature = "worker")]
 
 use std::collections::BTreeSet;
@@ -18,13 +18,13 @@ use crate::support::recorder::{Act, Gate, Offer, Recorder};
 use crate::support::running::{Running, config, start};
 use crate::support::{Redis, until};
 
-/// Drops the worker during its work, and ends its lease.
+/// Kills the worker during its work, and ends its lease.
 async fn kill(console: &Console, worker: Running) {
     worker.crash().await;
     console.end_lease("w").await;
 }
 
-/// Returns the crashes of all batches in flight.
+/// Returns the numbers of crashes of all batches in flight.
 async fn crashes_in_hand(console: &Console) -> Vec<u32> {
     let pattern = format!("{}event.worker:*:event.id", console.keys.prefix());
     let keys: Vec<String> = console.run(&["KEYS", &pattern]).await;
@@ -36,9 +36,9 @@ async fn crashes_in_hand(console: &Console) -> Vec<u32> {
     crashes
 }
 
-/// Story: a sink stood still, and five deaths of its process held 256 healthy objects for an
-/// operator, together with the one that was the cause. Now, from two crashes on, few such events
-/// are in flight at a time, and the last one is alone.
+/// Story: a sink hung, and its process died five times. So 256 healthy objects were held for an
+/// operator, together with the object of the event that killed. Now only few events with two or
+/// more crashes are in flight at a time, and an event with four crashes is alone.
 #[tokio::test]
 async fn five_deaths_put_only_the_killer_aside() {
     const OBJECTS: usize = 300;
@@ -56,7 +56,7 @@ async fn five_deaths_put_only_the_killer_aside() {
     for n in 1..OBJECTS {
         console.emit(&format!("work:{n}"), "1").await;
     }
-    // All events in flight count two crashes.
+    // After two deaths, all events in flight have two crashes.
     for deaths in 0..2 {
         let worker = run();
         let full = |crashes: &Vec<u32>| crashes.iter().filter(|crashes| **crashes == deaths).count() == 256;
@@ -82,7 +82,7 @@ async fn five_deaths_put_only_the_killer_aside() {
     console.check().await;
 }
 
-/// A program that claims by hand, with its own runtime, so that it can die.
+/// A program that claims by hand. It has a runtime of its own, so that the test can kill it.
 struct Program {
     runtime: Runtime,
     claims: Arc<Claims>,
@@ -98,22 +98,22 @@ impl Program {
         Self { runtime, claims }
     }
 
-    /// Calls `try_next` in the program's runtime.
+    /// Calls `try_next` in the runtime of the program.
     async fn try_next(&self) -> Option<Claimed> {
         let claims = Arc::clone(&self.claims);
         self.runtime.spawn(async move { claims.try_next().await }).await.expect("no panic").expect("asked")
     }
 
-    /// Calls `next` in the program's runtime.
+    /// Calls `next` in the runtime of the program.
     async fn next(&self) -> Claimed {
         let claims = Arc::clone(&self.claims);
         let next = self.runtime.spawn(async move { claims.next().await });
         tokio::time::timeout(PATIENCE, next).await.expect("one is due").expect("no panic").expect("claimed")
     }
 
-    /// Ends the program at any point, and ends its lease.
+    /// Kills the program, and ends its lease.
     async fn kill(self, console: &Console, in_hand: Vec<Claimed>) {
-        // Nothing is given back: the tasks for that end with the runtime.
+        // The program gives back no event, because the tasks for this end with its runtime.
         let over = tokio::task::spawn_blocking(move || self.runtime.shutdown_timeout(PATIENCE));
         over.await.expect("no panic");
         drop((in_hand, self.claims));
@@ -121,8 +121,8 @@ impl Program {
     }
 }
 
-/// Claims events as long as there is room, until the killer is among them. If no more events come,
-/// commits those in flight.
+/// Claims all events that it can get. If the event that kills is not among them, commits them and
+/// repeats.
 async fn claim_the_killer(program: &Program) -> Vec<Claimed> {
     loop {
         let in_hand = claim_all(program).await;
@@ -144,8 +144,8 @@ async fn claim_all(program: &Program) -> Vec<Claimed> {
     in_hand
 }
 
-/// The same for claims by hand. Story: a program claimed all events and died five times, and all of
-/// them were held.
+/// Programs that claim by hand keep to the limits of suspects, too. Story: a program claimed all
+/// events and died five times, and all events were held.
 #[tokio::test]
 async fn five_deaths_of_a_program_put_only_the_killer_aside() {
     const OBJECTS: usize = 40;
@@ -156,7 +156,7 @@ async fn five_deaths_of_a_program_put_only_the_killer_aside() {
     for n in 1..OBJECTS {
         console.emit(&format!("work:{n}"), "1").await;
     }
-    // All events are in flight, and count two crashes.
+    // After two deaths, all events have two crashes. Each time all of them were in flight.
     for deaths in 0..2 {
         let program = run().await;
         let in_hand = claim_all(&program).await;
@@ -188,8 +188,8 @@ async fn five_deaths_of_a_program_put_only_the_killer_aside() {
     program.kill(&console, Vec::new()).await;
 }
 
-/// A program with one slot waits for events. The call behind the wait has room for the suspect that
-/// becomes due meanwhile.
+/// A program with one slot waits for an event, and a suspect becomes due. The call behind the pop
+/// must allow this suspect.
 #[tokio::test]
 async fn who_waits_gets_a_suspect() {
     let redis = Redis::start();
@@ -207,9 +207,8 @@ async fn who_waits_gets_a_suspect() {
     }
 }
 
-/// Story: the call behind the wait for a marker had no room for suspects, and put off the one that
-/// was due at its end. A worker with one free slot makes no other call, so the event was never
-/// delivered.
+/// Story: the call behind a pop allowed no suspects, and put off the suspect that was due. A worker
+/// with one free slot makes no other call, so the event was never delivered.
 #[tokio::test]
 async fn a_worker_with_one_slot_gets_a_suspect() {
     let redis = Redis::start();
@@ -224,8 +223,8 @@ async fn a_worker_with_one_slot_gets_a_suspect() {
     console.until_at_rest().await;
 }
 
-/// An event that has killed too many workers may end like used-up attempts. It is not delivered
-/// again, and its object continues.
+/// An event has killed too many workers. The setting `crashes_then` makes it a dead letter or
+/// completes it with errors. The event is not delivered again, and its object continues.
 #[rstest]
 #[case::dead_letter(UsedUp::DeadLetter)]
 #[case::complete(UsedUp::CompleteWithErrors)]

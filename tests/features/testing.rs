@@ -1,5 +1,5 @@
-//! The test kit without Redis: it runs handlers as a worker does, and returns their results. The
-//! handlers of the example are tested with it.
+//! The test kit, which needs no Redis. It runs handlers as a worker does, and returns their
+//! results. The example's handlers are tested with this kit.
 #![cfg(feature = "worker")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,14 +24,14 @@ fn moved() -> TestEvent {
     event(&json!({"type": "moved"}))
 }
 
-/// Returns the panic message of an `assert_…` function.
+/// Returns the panic message of an `assert_…` function that must fail.
 fn refused<T>(assertion: impl FnOnce() -> T) -> String {
     let panic = catch_unwind(AssertUnwindSafe(assertion)).map(drop).expect_err("the assertion fails");
     panic.downcast_ref::<String>().expect("a text").clone()
 }
 
-/// The handlers of the example: paid at the second attempt, charged once, a dead letter for too
-/// large an amount, and a closed order is archived.
+/// Tests the example's handlers. An order is paid at the second attempt and charged once. Too large
+/// an amount becomes a dead letter. A closed order is archived.
 #[tokio::test]
 async fn the_example_is_tested_with_the_kit() {
     let test = HandlerTest::new(crate::example::handlers(&Shutdown::new()).expect("a set"));
@@ -51,8 +51,8 @@ async fn the_example_is_tested_with_the_kit() {
     test.run(archived).await.assert_delivered().assert_succeeded("stop");
 }
 
-/// A second run of an event is a retry: successful handlers and subtasks do not run again. For
-/// another event, or after `forget`, all of them run.
+/// If an event is run again, the kit treats the run as a retry: successful handlers and subtasks do
+/// not run again. For another event, or after `forget`, all of them run.
 #[tokio::test]
 async fn a_second_run_does_what_a_retry_does() {
     let (mail, charged) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
@@ -109,7 +109,7 @@ async fn a_second_run_does_what_a_retry_does() {
     assert_eq!(counts(), (3, 3));
 }
 
-/// Each handler has its own outcome, and the event gets the same result as in a worker.
+/// Each handler has its own outcome, and the event gets the result that it would get in a worker.
 #[tokio::test]
 async fn every_way_to_end_is_told() {
     let handlers = Handlers::builder()
@@ -143,8 +143,8 @@ async fn every_way_to_end_is_told() {
     assert_eq!(ran.outcome("slow"), Some(&HandlerOutcome::TimedOut(Duration::from_millis(5))));
 }
 
-/// A handler's context has the values chosen by the test. An event that it cannot deserialize, and
-/// an event without a handler, become dead letters.
+/// The context of a handler has the values that the test chose. An event that the handler cannot
+/// deserialize becomes a dead letter, and so does an event without a handler.
 #[tokio::test]
 async fn a_handler_is_told_what_the_test_chose() {
     let seen = Arc::new(Mutex::new(String::new()));
@@ -171,8 +171,8 @@ async fn a_handler_is_told_what_the_test_chose() {
     assert!(HandlerTest::one("", |_: Value, _| async { Ok(()) }).is_err());
 }
 
-/// A cancelled delivery drops the futures of the handlers and fires their token. Earlier successes
-/// are kept.
+/// If a run is cancelled, the futures of the handlers are dropped and their token is cancelled.
+/// Handlers that have succeeded stay successful.
 #[tokio::test]
 async fn a_run_can_be_cancelled() {
     let (waiting, token) = (Arc::new(Notify::new()), Arc::new(Mutex::new(CancellationToken::new())));
@@ -183,7 +183,7 @@ async fn a_run_can_be_cancelled() {
             *its_token.lock().expect("no panic") = cx.cancelled().clone();
             let told = Arc::clone(&told);
             async move {
-                // The other handler has ended by the second turn.
+                // When this future is polled again, the other handler has ended.
                 tokio::task::yield_now().await;
                 told.notify_one();
                 std::future::pending().await
@@ -201,7 +201,7 @@ async fn a_run_can_be_cancelled() {
     assert_eq!(again.outcome("quick"), Some(&HandlerOutcome::SucceededBefore));
 }
 
-/// The limits of emits are those of a worker.
+/// The kit has the same limits of emits as a worker.
 #[tokio::test]
 async fn what_a_worker_refuses_is_refused() {
     let test = HandlerTest::one("emits", |_: Value, cx: HandlerContext| async move {
@@ -216,8 +216,8 @@ async fn what_a_worker_refuses_is_refused() {
     assert_eq!(ran.assert_delivered().emitted().len(), seriatim::handlers::EMITS_MAX);
 }
 
-/// The limit of subtasks is that of a worker: subtasks of earlier runs count, and one more is
-/// refused without running.
+/// The kit has the same limit of subtasks as a worker. Subtasks of earlier runs count. One subtask
+/// above the limit is refused and does not run.
 #[tokio::test]
 async fn one_subtask_too_many_is_refused() {
     let runs = Arc::new(AtomicU32::new(0));
@@ -225,7 +225,7 @@ async fn one_subtask_too_many_is_refused() {
     let test = HandlerTest::one("names", move |_: Value, cx: HandlerContext| {
         let counts = Arc::clone(&counts);
         async move {
-            // The second run names the last subtask again, and one more.
+            // The second run names all subtasks of the first run again, and one more.
             let last = seriatim::handlers::SUBTASKS_MAX + cx.attempt() as usize - 2;
             for n in 0..=last {
                 let run = || async { Ok::<_, Failure>(counts.fetch_add(1, Relaxed)) };
@@ -242,7 +242,7 @@ async fn one_subtask_too_many_is_refused() {
     assert_eq!(runs.load(Relaxed), 1000);
 }
 
-/// A failed assertion shows all results.
+/// The message of a failed assertion shows all results.
 #[tokio::test]
 async fn a_failed_assertion_tells_what_happened() {
     let handlers = Handlers::builder()

@@ -1,4 +1,4 @@
-//! `testing::drain`: runs a worker until no work is left, and returns the results.
+//! `testing::drain` runs a worker until no work is left, and returns the results.
 #![cfg(feature = "worker")]
 
 use std::time::Duration;
@@ -19,8 +19,8 @@ fn worker(redis: &Redis, handlers: &Handlers) -> WorkerBuilder {
     Worker::builder(redis.url()).config(config(redis, "w")).sink(handlers.clone())
 }
 
-/// Every event that can be handled is handled, including emitted ones. Waiting objects are
-/// returned, not waited for.
+/// `drain` handles every event that it can, including emitted ones. It does not wait for held and
+/// paused objects, but returns them.
 #[tokio::test]
 async fn what_happened_and_what_is_left_is_returned() {
     let redis = Redis::start();
@@ -78,7 +78,7 @@ async fn what_happened_and_what_is_left_is_returned() {
     assert_eq!(first.result("pay"), Some(json!({"attempt": 1})));
     console.check().await;
 
-    // A second drain finds no work; a drain after the due time of the retry continues.
+    // A second drain finds no work. A later drain, when a retry is due, continues.
     let again = drain(self::worker(&redis, &handlers), PATIENCE).await.expect("drained");
     assert_eq!((again.events.len(), again.held.len(), again.paused.len()), (0, 2, 1));
     console.emit("order:7", event("soon")).await;
@@ -87,7 +87,7 @@ async fn what_happened_and_what_is_left_is_returned() {
     assert!(seen.failures == 1 && matches!(seen.fate, Fate::Retry { .. } | Fate::Delivered), "{seen:?}");
 }
 
-/// The batches of a dead process are taken over and handled.
+/// `drain` takes over the batches of a dead process and handles their events.
 #[tokio::test]
 async fn what_a_dead_process_had_in_hand_is_handled() {
     let redis = Redis::start();
@@ -105,7 +105,7 @@ async fn what_a_dead_process_had_in_hand_is_handled() {
     assert_eq!(drained.of("order:1").count(), 2);
 }
 
-/// If the work does not end, a typed error has the remaining work and the results so far.
+/// If the work does not end in time, the error has the remaining work and the results so far.
 #[tokio::test]
 async fn patience_comes_to_an_end() {
     let redis = Redis::start();

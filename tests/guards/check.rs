@@ -26,7 +26,7 @@ async fn broken_by(state: &mut State, commands: &str) {
 }
 
 async fn each(cases: &[(&str, &str)]) {
-    // A server of the test's own, because it is flushed.
+    // The test flushes its server, so this server is shared with no other test.
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     for (commands, expected) in cases {

@@ -1,4 +1,4 @@
-//! `advance`: the names that a slot claims, and the treatment of the others.
+//! `advance`: the names that a slot claims, and the treatment of all other names.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ async fn an_owned_object_without_events_is_let_go_of() {
     console.check().await;
 }
 
-/// A reply was lost, and a pop has moved another name into the slot's list since. The repeated
-/// batch is of the object that the slot owns.
+/// A reply was lost, and a pop has moved another name into the slot's list since. The slot gets the
+/// lost batch again, as a batch of the object that the slot owns.
 #[tokio::test]
 async fn a_lost_batch_is_of_the_object_the_slot_owns() {
     let redis = Redis::start();
@@ -60,7 +60,8 @@ async fn the_empty_name_is_no_object() {
     assert_eq!(console.list(&state.keys.events("")).await, ["1", "2"]);
 }
 
-/// Two pops have filled one slot's list. The slot takes one object, and the other becomes a marker.
+/// Two pops have moved two names into one slot's list. The slot takes one object, and the name of
+/// the other object becomes a marker.
 #[tokio::test]
 async fn a_slot_takes_one_of_two_names() {
     let redis = Redis::start();
@@ -94,8 +95,8 @@ async fn of_two_slots_with_one_name_the_first_gets_the_object() {
     console.check().await;
 }
 
-/// A pop has moved a marker, but its slot may claim nothing now. The marker goes back; otherwise
-/// its events would wait for a renewal.
+/// A pop has moved a marker, but its slot may claim nothing now. The marker goes back to the other
+/// markers; otherwise the object's events would wait for a renewal.
 #[tokio::test]
 async fn a_name_that_may_not_be_claimed_becomes_a_marker_again() {
     let redis = Redis::start();
@@ -183,8 +184,8 @@ async fn a_held_batch_whose_owner_was_evicted_comes_first() {
     assert_eq!(redis.console().await.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.1"));
 }
 
-/// A due held object is quarantined, because its owner cannot be read. The marker of it in the same
-/// call then leads to no event.
+/// A due held object is quarantined, because its owner cannot be read. The same call then reads the
+/// object's marker. The marker leads to no event and to no second report.
 #[tokio::test]
 async fn what_was_put_aside_is_told_once() {
     let redis = Redis::start();
@@ -202,8 +203,8 @@ async fn what_was_put_aside_is_told_once() {
 }
 
 /// A call takes at most 4,096 events; the first event of each batch counts as four. Otherwise calls
-/// with one event per object would take longest. Events behind the first ones come with later
-/// batches.
+/// with one event per object would take longest. An object whose batch has only the first event
+/// gets its other events in later batches.
 #[tokio::test]
 async fn the_first_event_of_a_batch_counts_as_four() {
     const OBJECTS: usize = 100;

@@ -60,8 +60,8 @@ async fn what_was_written_before_a_step_ahead_stays_when_the_clock_steps_back() 
 }
 
 /// Story: the rules key had become a string when the clock stepped back. The call that moves the
-/// times failed behind its first write. The step was forgotten, and held objects waited for an
-/// hour, even after the repair.
+/// times failed after its first write. The step was forgotten, and held objects waited for an hour,
+/// even after the repair.
 #[tokio::test]
 async fn rules_of_a_wrong_type_do_not_keep_held_objects_from_moving() {
     let redis = Redis::start();
@@ -78,8 +78,8 @@ async fn rules_of_a_wrong_type_do_not_keep_held_objects_from_moving() {
     assert!(due.abs_diff(now + MINUTE_MS) < MINUTE_MS, "due in {} ms", due - now);
 }
 
-/// Shortly after a step ahead, nothing is taken over. The name gets a later look, like a living
-/// one, so it is not the first of each sweep.
+/// Shortly after a step ahead, nothing is taken over. A name without a lease gets a later look,
+/// like a name with a lease. So it is not the first name of each sweep.
 #[tokio::test]
 async fn a_name_is_looked_at_later_after_a_step_ahead() {
     let redis = Redis::start();
@@ -98,8 +98,8 @@ async fn a_name_is_looked_at_later_after_a_step_ahead() {
     assert!(next > now as f64, "{next}");
 }
 
-/// The clock steps ahead, then back by up to 5 s more. Times that were written before both steps do
-/// not move.
+/// The clock steps ahead, and then back by the same time, or by up to 5 s more. Times that were
+/// written before both steps do not move.
 #[tokio::test]
 async fn a_step_back_undoes_a_step_ahead_of_its_length() {
     let redis = Redis::start();

@@ -29,8 +29,8 @@ async fn a_new_namespace_begins_at_the_time() {
     }
 }
 
-/// The pass over the worker names starts again on another server, and only there: a cursor belongs to
-/// one server.
+/// The pass over the worker names starts again on another server, and only there: a cursor belongs
+/// to one server.
 #[tokio::test]
 async fn the_pass_over_the_names_starts_again_on_another_server() {
     let redis = Redis::start();
@@ -45,7 +45,7 @@ async fn the_pass_over_the_names_starts_again_on_another_server() {
     }
 }
 
-/// The namespace's meta key was lost, but not the counter: ids continue behind it.
+/// The namespace's meta key was lost, but not the counter: new ids continue above the counter.
 #[tokio::test]
 async fn a_new_namespace_does_not_begin_below_the_counter() {
     let redis = Redis::start();
@@ -57,8 +57,8 @@ async fn a_new_namespace_does_not_begin_below_the_counter() {
     assert!(connected.counter > counter, "{connected:?}");
 }
 
-/// The counter exists from the first connection on. So an absent counter was evicted, and it jumps,
-/// even if a first id is chosen.
+/// The first connection to a namespace sets the counter. So an absent counter was evicted, and it
+/// jumps, even if a first id is chosen.
 #[tokio::test]
 async fn an_absent_counter_was_evicted() {
     let redis = Redis::start();

@@ -49,7 +49,8 @@ impl Scene {
         redis::cmd("LRANGE").arg(key).arg(0).arg(-1).query_async(&mut self.state.conn).await.expect("a list")
     }
 
-    /// Asserts that the next call drops and reports the name, and returns no event of it.
+    /// Asserts that the next call drops the foreign name, reports it `times` times, and returns no
+    /// event of it.
     async fn dropped(&mut self, times: usize) {
         let answer = ask(&mut self.state, BOUNDS).await.expect("an answer");
         assert_eq!(objects(&answer), Vec::<&str>::new());
@@ -72,18 +73,18 @@ async fn an_object_of_a_namespace_is_not_claimed_without_it() {
     let before = scene.of_shop().await;
     scene.state.run("LPUSH", &["objects.with.events", FOREIGN, FOREIGN]).await;
     scene.dropped(1).await;
-    // A pop has moved it to a free slot.
+    // A pop has moved the foreign name to a free slot.
     scene.state.run("LPUSH", &["objects.with.events", FOREIGN]).await;
     pop(&mut scene.state, "w.0").await;
     scene.dropped(1).await;
-    // It is among the held objects.
+    // The foreign name is among the held objects.
     scene.state.run("ZADD", &["objects.held", "0", FOREIGN]).await;
     scene.dropped(1).await;
     assert_eq!(scene.of_shop().await, before);
 }
 
-/// A pop has moved the name to a busy slot. It goes back to the markers, and the next call drops
-/// it.
+/// A pop has moved the name of an object of another namespace to a busy slot. The name goes back to
+/// the markers, and the next call drops it.
 #[tokio::test]
 async fn a_stray_of_a_namespace_is_dropped() {
     let redis = Redis::own(&[]);
@@ -120,8 +121,8 @@ async fn a_lost_batch_is_of_no_object_of_a_namespace() {
     assert_eq!(scene.of_shop().await, before);
 }
 
-/// A dead letter that names such an object stays. A retry would push its event into the queue of
-/// the other namespace.
+/// A dead letter that names an object of another namespace stays. A retry would push its event into
+/// the queue of the other namespace.
 #[tokio::test]
 async fn a_dead_letter_of_a_namespace_is_not_retried_without_it() {
     let redis = Redis::own(&[]);

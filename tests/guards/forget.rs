@@ -49,18 +49,18 @@ async fn only_what_is_released_is_forgotten() {
     assert_eq!(fades(&state).await, -1, "claimed by a marker");
     assert!(objects(&reported(&mut state, one, 3, 1).await).is_empty());
     assert!(fades(&state).await > 0, "released while another call goes on with nothing");
-    // Claimed by a pop, too.
+    // A claim of a popped name also removes the expiry.
     state.emit("work:1", "4").await;
     pop(&mut state, "w.0").await;
     assert_eq!(objects(&ask(&mut state, one).await.expect("an answer")), ["work:1"]);
     assert_eq!(fades(&state).await, -1, "claimed by a pop");
-    // Without the setting, it stays.
+    // Without the setting `forget_after`, the last id does not expire.
     assert!(objects(&reported(&mut state, BOUNDS, 4, 1).await).is_empty());
     assert_eq!(fades(&state).await, -1, "nobody forgets");
 }
 
-/// An object is released while another slot of the same call goes on: its last id expires all the
-/// same.
+/// An object is released while another slot of the same call goes on with its object. The last id
+/// of the released object expires all the same.
 #[tokio::test]
 async fn what_is_released_beside_another_object_is_forgotten() {
     let redis = Redis::start();
@@ -118,8 +118,8 @@ async fn a_call_of_all_slots_keeps_all_last_ids() {
     assert_eq!(objects(&wire::advance(&mut state.conn, &call).await.expect("an answer")).len(), CLAIMS_MAX);
 }
 
-/// The same with the maximum number of paused objects. No command exceeds the limit of arguments in
-/// a script.
+/// The maximum number of slots claim in one call, which also pauses the maximum number of objects.
+/// No command exceeds the limit of arguments in a script.
 #[tokio::test]
 async fn a_call_of_all_slots_pauses_others_too() {
     let redis = Redis::start();
@@ -147,8 +147,8 @@ async fn a_call_of_all_slots_pauses_others_too() {
     assert_eq!((objects(&answer).len(), paused), (CLAIMS_MAX, 255));
 }
 
-/// Each other key of an object prevents forgetting, and then the last id stays, too. A marker does
-/// not prevent it.
+/// If any other key of an object exists, the object is not forgotten, and its last id stays. A
+/// marker does not prevent forgetting.
 #[tokio::test]
 async fn only_an_idle_object_is_forgotten() {
     let redis = Redis::start();

@@ -45,8 +45,8 @@ async fn set_counter(state: &mut State, counter: Option<u64>) {
     }
 }
 
-/// The counter was evicted, or Redis went back, while the connections lived. Even a call that gives
-/// no id repairs it.
+/// The counter was evicted, or Redis went back to an earlier counter, while the connections stayed
+/// open. Even a call that gives no id repairs the counter.
 #[rstest]
 #[case::absent(None, 0)]
 #[case::absent_and_known(None, 40)]
@@ -91,8 +91,8 @@ async fn what_was_seen_may_not_be_so_high_that_no_id_is_left() {
     assert_eq!(counter(&mut state).await, 0);
 }
 
-/// A claimed object has an id above the counter. Another slot went on in the same call: its ids are
-/// already given, and stay.
+/// The last id of a claimed object is above the counter. Another slot has gone on with its object
+/// in the same call. The ids that it got were already given, so they stay.
 #[tokio::test]
 async fn a_counter_below_an_objects_last_id_jumps_before_ids_are_given() {
     let redis = Redis::start();
@@ -110,7 +110,7 @@ async fn a_counter_below_an_objects_last_id_jumps_before_ids_are_given() {
     assert_eq!(counter(&mut state).await, batches[1].tag.first);
 }
 
-/// The last id of an object may be the last one ever given.
+/// The last id of an object may be equal to the counter. Then the counter does not jump.
 #[tokio::test]
 async fn a_counter_that_is_an_objects_last_id_goes_on() {
     let redis = Redis::start();
@@ -121,8 +121,8 @@ async fn a_counter_that_is_an_objects_last_id_goes_on() {
     assert_eq!((batches[0].tag.first, batches[0].prev), (31, 30));
 }
 
-/// A last id without a following valid id, or a held batch with such ids, quarantines its object
-/// only.
+/// A last id with no valid id after it quarantines only its own object. So does a held batch with
+/// such ids.
 #[tokio::test]
 async fn ids_at_the_end_put_their_object_aside() {
     let redis = Redis::start();
@@ -141,8 +141,8 @@ async fn ids_at_the_end_put_their_object_aside() {
     console.until_held("work:2", "quarantine: work:2:events.held.id").await;
 }
 
-/// After a lost reply, a slot gets the batch it has. Other slots that claim in this call must not
-/// get its ids.
+/// After a lost reply, a slot gets the batch that it has. Other slots that claim in this call must
+/// not get the ids of this batch.
 #[tokio::test]
 async fn a_batch_that_is_given_again_lifts_the_counter() {
     let redis = Redis::start();

@@ -7,8 +7,8 @@ use crate::support::Redis;
 use crate::support::sweep::sweep;
 use crate::{LEASE, attach, attached};
 
-/// The name was taken over, and then its new owner's lease ended too. For the first process that is
-/// not a lapse.
+/// Another process took the name over, and then the lease of that process ended, too. The first
+/// process is still fenced: for it this is no lapse.
 #[tokio::test]
 async fn a_process_that_was_taken_over_is_fenced_even_when_its_successor_is_gone() {
     let redis = Redis::start();
@@ -23,7 +23,8 @@ async fn a_process_that_was_taken_over_is_fenced_even_when_its_successor_is_gone
     assert_eq!(second, Renewed::Lapsed);
 }
 
-/// Only the lease that was read is displaced, because another process may have attached meanwhile.
+/// Attach replaces only the lease that its caller has read, because another process may have
+/// attached meanwhile.
 #[tokio::test]
 async fn a_lease_that_was_not_seen_is_not_displaced() {
     let redis = Redis::start();
@@ -33,7 +34,7 @@ async fn a_lease_that_was_not_seen_is_not_displaced() {
     assert!(matches!(&third, Attached::InUse { lease, .. } if lease == "token-1 host 1 1"), "{third:?}");
 }
 
-/// A process that was taken over gives back nothing at its stop.
+/// A process whose name was taken over gives back nothing when it stops.
 #[tokio::test]
 async fn a_fenced_process_gives_back_nothing() {
     let redis = Redis::start();
@@ -114,8 +115,8 @@ async fn a_takeover_is_a_sign_of_life() {
     assert!(at_ms > 7, "{registered}");
 }
 
-/// A process whose lease has ended sweeps before it has noticed. Its own objects do not count as
-/// left by a dead process.
+/// A process whose lease has ended sweeps before it has noticed the end. The sweep does not treat
+/// the process's own objects as those of a dead process.
 #[tokio::test]
 async fn a_sweep_leaves_the_own_name_alone() {
     let redis = Redis::start();

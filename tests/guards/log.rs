@@ -65,16 +65,16 @@ async fn the_log_is_bounded() {
     let mut state = attached(&redis).await;
     let kept = rows_after_completion(&mut state, 1500).await;
     assert!((1000..1200).contains(&kept), "{kept}");
-    // An unreadable number of rows counts as absent.
+    // If the stored number of rows to keep cannot be read, it counts as absent.
     let keys = state.keys.clone();
     state.run("HSET", &[&keys.meta(), "event.log.keep", "many"]).await;
     let kept = rows_after_completion(&mut state, 500).await;
     assert!((1000..1200).contains(&kept), "{kept}");
 }
 
-/// Story: during a rolling change to the event log, a worker without it completed an event with
-/// errors. It trimmed the rows of the others to 1,000. Now it keeps as many rows as they do, even
-/// if it connected last.
+/// Story: during a rolling change to the event log, a worker without the log completed an event
+/// with errors. It trimmed the rows of the other workers to 1,000. Now it keeps as many rows as
+/// they do, even if it connected last.
 #[tokio::test]
 async fn a_worker_without_the_log_keeps_the_rows_of_those_with_it() {
     let redis = Redis::start();
@@ -86,7 +86,7 @@ async fn a_worker_without_the_log_keeps_the_rows_of_those_with_it() {
         wire::connect(&mut state.conn, &keys, "", Seen { event_log, ..Seen::default() }).await.expect("connected");
     }
     assert_eq!(rows_after_completion(&mut state, 1500).await, 1501);
-    // It trims rows above that number.
+    // The worker without the log trims rows above that number.
     let kept = rows_after_completion(&mut state, 1000).await;
     assert!((2000..2200).contains(&kept), "{kept}");
 }

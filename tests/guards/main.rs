@@ -56,7 +56,8 @@ async fn attach(conn: &mut MultiplexedConnection, keys: &Keys, token: &str, disp
     wire::attach(conn, keys, &args).await.expect("an answer")
 }
 
-/// Attaches a process with two slots, and makes these changes to Redis before its call.
+/// Attaches a process with two slots. Returns a state, with which a test can change Redis before
+/// the process makes a call.
 async fn attached(redis: &Redis) -> State {
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     attach(&mut conn, keys, "token-1", "").await;

@@ -37,7 +37,7 @@ impl Scene {
         self.console.emit("work:1", "1").await;
     }
 
-    /// Replaces `event.marks`: members, and times from now in ms.
+    /// Replaces `event.marks` by these members, each with a time in ms from now.
     async fn set(&self, members: &[(&str, i64)]) {
         let key = self.keys.event_marks();
         let _: u64 = self.console.run(&["DEL", &key]).await;
@@ -50,13 +50,14 @@ impl Scene {
         }
     }
 
-    /// Returns the members, with times from the beginning of the test.
+    /// Returns the members of `event.marks`, with times from the beginning of the test.
     async fn marks(&self) -> Vec<(String, i64)> {
         let all: Vec<(String, i64)> = self.console.run(&["ZRANGE", &self.keys.event_marks(), "0", "-1", "WITHSCORES"]).await;
         all.into_iter().map(|(member, ms)| (member, ms - self.began_ms)).collect()
     }
 
-    /// Calls the script, and compares what a sweep says of it before and after.
+    /// Calls the script. Asserts that a sweep says before the call whether a mark is due, and says
+    /// after it that none is.
     async fn mark(&mut self) -> Marked {
         let was_due = self.is_due().await;
         let marked = wire::mark(&mut self.conn, &self.keys).await.expect("a reply");
@@ -71,8 +72,8 @@ impl Scene {
         wire::adopt(&mut self.conn, &self.keys, &sweep).await.expect("swept").mark
     }
 
-    /// Returns the times of the marks among the markers, the newest first, from the beginning of the
-    /// test.
+    /// Returns the times of the marks among the markers, the newest first, from the beginning of
+    /// the test.
     async fn listed(&self) -> Vec<i64> {
         let names: Vec<Vec<u8>> = self.console.run(&["LRANGE", &self.keys.objects_with_events(), "0", "-1"]).await;
         names.iter().filter_map(|name| Mark::read(name)).map(|mark| mark.ms as i64 - self.began_ms).collect()
@@ -114,7 +115,8 @@ async fn marks_have_a_distance(#[case] marks: &[(&str, i64)], #[case] expected: 
     assert_eq!((scene.marks().await.len(), scene.listed().await.len()), (marks.len() + pushed, pushed));
 }
 
-/// Tests that without markers only the time is noted, and that marks that are left go.
+/// Tests that without markers only the time is noted, and that the marks in `event.marks` are
+/// removed.
 #[rstest::rstest]
 #[case::nothing(&[])]
 #[case::met(&[("met", -1100)])]
@@ -163,8 +165,8 @@ async fn the_number_of_marks_is_bounded() {
     assert_eq!(scene.listed().await.len(), 1);
 }
 
-/// Story: all slots were busy when the last marker was taken. The marks behind it stayed, and the next
-/// marker seemed to have waited as long as they had.
+/// Story: all slots were busy when the last marker was taken. The marks behind it stayed, and the
+/// next marker seemed to have waited as long as they had.
 #[tokio::test]
 async fn marks_without_a_marker_before_them_go() {
     let mut scene = Scene::new().await;
@@ -181,7 +183,7 @@ async fn marks_without_a_marker_before_them_go() {
     let marks = scene.marks().await;
     assert_eq!(marks[..2], [("met".to_owned(), -20_000), (members[2].clone(), -10_000)]);
     assert_eq!((marks.len(), scene.listed().await[1..].to_vec()), (3, vec![-10_000]));
-    // Only marks: the list becomes empty, and the time is noted.
+    // With only marks in the list, the list becomes empty, and the time is noted.
     let _: u64 = scene.console.run(&["LREM", &list, "0", "work:1"]).await;
     assert_eq!(scene.mark().await, Marked::Noted);
     let marks = scene.marks().await;
@@ -189,7 +191,7 @@ async fn marks_without_a_marker_before_them_go() {
     assert_eq!(scene.console.run::<u64>(&["EXISTS", &list]).await, 0);
 }
 
-/// Tests that many old marks go at once with a newer one that is met.
+/// Tests that a call that meets a mark also removes all older marks, even if they are many.
 #[tokio::test]
 async fn many_old_marks_go_with_a_newer_one() {
     let redis = Redis::start();
@@ -205,8 +207,8 @@ async fn many_old_marks_go_with_a_newer_one() {
     assert_eq!(left, [("met".to_owned(), 5998), ("5999".to_owned(), 5999)]);
 }
 
-/// Tests that a user without one of the rights changes nothing, and that a key of a wrong type is left
-/// alone.
+/// Tests that a user without one of the rights changes nothing, and that a key of a wrong type is
+/// left alone.
 #[tokio::test]
 async fn without_rights_nothing_is_changed() {
     let mut scene = Scene::new().await;
@@ -234,7 +236,8 @@ async fn without_rights_nothing_is_changed() {
     }
 }
 
-/// Tests that a mark of somebody else, read together with a mark of `event.marks`, does not hide it.
+/// Tests that a call still meets a mark of `event.marks` if it reads a mark of another program
+/// together with this mark.
 #[tokio::test]
 async fn a_mark_of_somebody_else_hides_no_other() {
     let redis = Redis::start();

@@ -6,9 +6,9 @@ use crate::state::State;
 use crate::support::{Redis, control};
 use crate::{BOUNDS, LEASE, ask, attach, attached, done, objects, pop};
 
-/// Makes a worker that owns `work:1`, with another name behind it in its list that it does not own.
-/// Usually new names come first in a list, so the keys are set by hand. The slot must release the
-/// object of the report all the same.
+/// Makes a worker that owns `work:1`. Behind `work:1`, its list has the name of an object that it
+/// does not own. Usually new names come first in a list, so the keys are set by hand. The slot must
+/// release the object of its report all the same.
 async fn with_a_name_behind(redis: &Redis) -> (State, Report) {
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     attach(&mut conn, keys, "token-1", "").await;
@@ -42,8 +42,9 @@ async fn an_object_is_released_by_its_name() {
     assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), ["work:2"]);
 }
 
-/// The next object takes the former one's place at the end of the list. Names moved there by a pop
-/// stay before it, for the next look.
+/// A slot leaves its object and claims another one. In the slot's list, the name of the new object
+/// replaces the former name, at the end. Names that pops have moved there stay before it, for the
+/// next look.
 #[tokio::test]
 async fn the_next_object_takes_the_place_of_the_one_that_was_left() {
     let redis = Redis::start();
@@ -86,7 +87,8 @@ async fn a_look_at_a_slot_that_reports_returns_only_what_was_popped() {
     console.check().await;
 }
 
-/// The same while another slot of the call goes on with its object.
+/// A slot releases its object, although another name is behind it in the list. Another slot of the
+/// same call goes on with its object.
 #[tokio::test]
 async fn an_object_is_released_by_its_name_while_another_one_goes_on() {
     let redis = Redis::start();
@@ -115,8 +117,8 @@ async fn an_object_is_held_by_its_name() {
     assert_eq!(told(&mut state, &report).await, [Some("held".to_owned()), Some("w.0".to_owned())]);
 }
 
-/// A late result of an earlier hand-out: the batch begins with the same id, but is not the
-/// delivered one.
+/// A late result is about an earlier hand-out. The batch in flight begins with the same id, but it
+/// is not the delivered batch.
 #[tokio::test]
 async fn a_result_of_an_earlier_hand_out_is_ignored() {
     let redis = Redis::start();
@@ -129,8 +131,8 @@ async fn a_result_of_an_earlier_hand_out_is_ignored() {
     assert_eq!(console.text(&keys.last_event_id("work:1")).await, None);
 }
 
-/// The slot's list has a wrong type. The call fails, and the object that should follow stays
-/// unchanged.
+/// The slot's list has a wrong type. The call fails, and the object that the slot should claim next
+/// stays unchanged.
 #[tokio::test]
 async fn what_cannot_be_listed_is_as_it_was() {
     for held in [false, true] {
@@ -159,8 +161,8 @@ async fn what_cannot_be_listed_is_as_it_was() {
     }
 }
 
-/// The second slot's batch key has a wrong type. The call fails, but the batch that it had given to
-/// the first slot stays given.
+/// The second slot's batch key has a wrong type. The call fails, but the first slot keeps the batch
+/// that the call has already given to it.
 #[tokio::test]
 async fn a_call_that_fails_half_way_writes_down_what_it_did() {
     let redis = Redis::start();
@@ -180,7 +182,7 @@ async fn a_call_that_fails_half_way_writes_down_what_it_did() {
 }
 
 /// The last event of a batch becomes a dead letter, and then the call fails on a key of another
-/// slot. Nothing is in flight, and there is no tag.
+/// slot. The first slot then has no batch and no tag.
 #[tokio::test]
 async fn a_call_that_fails_behind_a_dead_letter_leaves_no_tag() {
     let redis = Redis::start();

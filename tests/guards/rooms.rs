@@ -1,4 +1,5 @@
-//! The folders of `src` (rooms): none imports from a higher one, so that there is no circle.
+//! The folders of `src`, called rooms. No room imports from a higher room, so imports form no
+//! circle.
 
 use std::path::{Path, PathBuf};
 

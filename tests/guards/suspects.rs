@@ -9,7 +9,7 @@ use crate::support::Redis;
 use crate::support::sweep::sweep;
 use crate::{BOUNDS, LEASE, ask, attached, objects};
 
-/// Adds held batches with these crashes, due in this order.
+/// Adds a held batch for each of these numbers of crashes. They are due in this order.
 async fn held(state: &mut State, crashes: &[u32]) {
     for (n, crashes) in crashes.iter().enumerate() {
         let id = n + 1;
@@ -61,7 +61,8 @@ async fn one_with_many_crashes_is_alone() {
     assert_eq!(objects(&ask(&mut state, with(Suspects::of(5, false))).await.expect("an answer")), ["work:1"]);
 }
 
-/// A reply was lost: the batch unknown to the process uses up its room.
+/// A reply was lost. The batch in it, which the process does not know, still uses up room of the
+/// process.
 #[tokio::test]
 async fn a_batch_given_again_takes_room() {
     let redis = Redis::start();
@@ -74,7 +75,7 @@ async fn a_batch_given_again_takes_room() {
     assert_eq!(objects(&ask(&mut state, room).await.expect("an answer")), ["work:1"]);
 }
 
-/// A batch that is settled without a delivery is not a suspect.
+/// If the process settles batches with so many crashes without a delivery, they need no room.
 #[tokio::test]
 async fn what_is_settled_needs_no_room() {
     let redis = Redis::start();
@@ -84,7 +85,7 @@ async fn what_is_settled_needs_no_room() {
     assert_eq!(objects(&answer), ["work:1", "work:2"]);
 }
 
-/// A call puts off a limited number of suspects, and the next one continues.
+/// A call puts off a limited number of suspects. The next call continues with the others.
 #[tokio::test]
 async fn a_call_puts_off_so_many() {
     let redis = Redis::start();
@@ -130,8 +131,8 @@ async fn attach_keeps_few_suspects() {
     console.check().await;
 }
 
-/// Without a crash limit for the takeover, no event waits for an operator: the next worker settles
-/// it.
+/// If the takeover has no limit of crashes, it makes the event due, whatever its crashes. No event
+/// waits for an operator: the next worker settles it.
 #[tokio::test]
 async fn without_a_limit_a_takeover_makes_it_due() {
     let redis = Redis::start();

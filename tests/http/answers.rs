@@ -107,8 +107,8 @@ async fn a_rejected_event_is_a_dead_letter_with_the_answer() {
     assert_eq!(dead_errors(&console).await, [expected]);
 }
 
-/// Tests that of a rejected list only the bad event is lost to the dead letters, and that its other
-/// events are sent one by one, in order.
+/// Tests that only the bad event of a rejected list becomes a dead letter, and that the other
+/// events of the list are sent one by one, in order.
 #[tokio::test]
 async fn a_rejected_list_is_sent_again_one_by_one() {
     let redis = Redis::start();
@@ -162,7 +162,7 @@ async fn a_closed_idle_connection_costs_no_attempt() {
     assert!(dead_errors(&console).await.is_empty());
 }
 
-/// Tests that a large answer, or one that never ends, neither fails nor holds the delivery.
+/// Tests that a large answer, or one that never ends, neither fails nor delays the delivery.
 #[tokio::test]
 async fn an_endless_answer_is_not_read() {
     let endless = |got: &Got| Reply::Endless(if got.number == 0 { 1 << 20 } else { 10 });

@@ -10,8 +10,8 @@ use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, until};
 
-/// Tests that many dead letters and held objects are handled in one request, and only those that
-/// it names.
+/// Tests that one request handles many dead letters or held objects, and handles only those that it
+/// names.
 #[tokio::test]
 async fn many_dead_letters_and_held_objects_are_handled_at_once() {
     let redis = Redis::start();
@@ -55,7 +55,8 @@ async fn many_dead_letters_and_held_objects_are_handled_at_once() {
     assert_eq!(all.json(), json!({ "released": 39, "due": 11, "more": false }));
 }
 
-/// Tests that events that die again meanwhile are not retried again by the same action.
+/// Tests that an action does not retry an event a second time if the event dies again while the
+/// action runs.
 #[tokio::test]
 async fn what_dies_again_is_not_retried_again() {
     let redis = Redis::start();
@@ -73,7 +74,8 @@ async fn what_dies_again_is_not_retried_again() {
     worker.finish().await;
 }
 
-/// Tests that an action that fails in the middle says what is done, and can go on.
+/// Tests that an action that fails in the middle reports how much is done, and that a further
+/// request can continue it.
 #[tokio::test]
 async fn an_action_that_fails_in_the_middle_can_go_on() {
     let redis = Redis::start();
@@ -87,7 +89,7 @@ async fn an_action_that_fails_in_the_middle_can_go_on() {
     let worker = start(&redis, "w", &sink, |_| {});
     until("all are dead", PATIENCE, async || (console.dead().await.len() == 200).then_some(())).await;
     worker.stop().await;
-    // Redis has the scripts.
+    // After these requests Redis has loaded the scripts.
     assert_eq!(serving.get("/v1/dead").await.status, 200);
     let drop_some = json!({ "object": "dead:7", "reason": "known" }).to_string();
     assert_eq!(serving.post("/v1/dead/drop", &drop_some).await.json()["done"], 1);
@@ -107,7 +109,7 @@ async fn an_action_that_fails_in_the_middle_can_go_on() {
     assert_eq!(serving.post("/v1/dead/drop", &rest.to_string()).await.json(), json!({ "done": 199 - done, "left": 0 }));
 }
 
-/// Tests that an action whose reply is lost is not told as undone.
+/// Tests that an action whose reply is lost is not reported as undone.
 #[tokio::test]
 async fn an_action_whose_reply_is_lost_has_an_unknown_outcome() {
     let redis = Redis::start();

@@ -35,7 +35,7 @@ async fn the_description_has_the_routes_of_the_server() {
             assert_eq!(answer.status == 405, methods.get(method).is_none(), "{method} {path}: {answer:?}");
         }
     }
-    // Every reference leads somewhere.
+    // Every reference of the description leads to a part of it.
     for reference in document.to_string().split("\"$ref\":\"#").skip(1) {
         let pointer = reference.split('"').next().expect("a pointer");
         assert!(document.pointer(pointer).is_some(), "{pointer}");

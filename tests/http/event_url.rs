@@ -1,4 +1,4 @@
-//! The sink that sends each event to the URL in it.
+//! The sink that sends each event to the URL that the event contains.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,8 +46,8 @@ async fn each_event_goes_to_its_own_url() {
     assert_eq!(other.got()[0].events(), [(2, 1, "work:1".to_owned(), event(&urls[1]))]);
 }
 
-/// Tests that URLs are refused that are not allowed, or lead to an address that is not public, and
-/// that nothing is sent to them.
+/// Tests that a URL is refused if it is not allowed, or if it leads to an address that is not
+/// public. Nothing is sent to such a URL.
 #[tokio::test]
 async fn what_is_not_allowed_is_a_dead_letter_with_the_reason() {
     let (redis, receiver) = (Redis::start(), Receiver::start().await);
@@ -94,8 +94,8 @@ async fn a_name_that_leads_to_an_allowed_address_is_used() {
     worker.finish().await;
 }
 
-/// Tests that a receiver that is down holds its own objects only, gets one request per second over
-/// all objects, each time of another one, and that each time counts as an attempt.
+/// Tests that a receiver that is down holds only its own objects. It gets one request per second
+/// over all objects, each time of another object, and each time counts as an attempt.
 #[tokio::test]
 async fn a_receiver_that_is_down_holds_its_own_objects_only() {
     let (redis, good, bad) = (Redis::start(), Receiver::start().await, Receiver::with(|_| Reply::Status(503)).await);
@@ -167,8 +167,8 @@ async fn a_receiver_that_stalls_does_not_occupy_the_slots() {
     worker.crash().await;
 }
 
-/// Tests that a wrong path or token holds the event's object, and neither the others nor the
-/// receiver.
+/// Tests that a wrong path or token holds only the object of the event. Events of other objects are
+/// still sent to the same receiver.
 #[tokio::test]
 async fn a_receiver_that_refuses_a_url_holds_that_object() {
     let refuse = |got: &crate::receiver::Got| Reply::Status(if got.target == "/gone" { 404 } else { 200 });
@@ -197,7 +197,7 @@ async fn a_receiver_that_resets_has_an_open_circuit() {
         config.concurrency = 4;
         config.retry = "fixed:100ms".parse().expect("a policy");
     });
-    // The first ones come together, each twice.
+    // The first requests come together, each of them twice.
     bad.until_got(1).await;
     let began = Instant::now();
     sleep(Duration::from_millis(4200)).await;
@@ -229,7 +229,8 @@ async fn a_slow_receiver_costs_no_attempts() {
     worker.finish().await;
 }
 
-/// Tests that what a receiver repeats of a request is not kept, if it may be secret.
+/// Tests that an error does not keep parts of an answer that repeat possible secrets of the
+/// request.
 #[tokio::test]
 async fn secrets_that_an_answer_repeats_are_left_out() {
     let (redis, receiver) = (Redis::start(), Receiver::start().await);

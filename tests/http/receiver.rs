@@ -47,13 +47,13 @@ impl Got {
     }
 }
 
-/// The behaviour for one request.
+/// The behaviour of the server for one request.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
     Status(u16),
     /// A status with headers, each `name: value`, and a body.
     With(u16, Vec<String>, String),
-    /// A status, and the end of the connection without a word.
+    /// A status; then the connection ends, without any header that announces this.
     ThenClose(u16),
     /// A 200 whose body of this many bytes never ends.
     Endless(usize),
@@ -97,7 +97,7 @@ impl Receiver {
         this
     }
 
-    /// Changes the behaviour.
+    /// Changes the behaviour of the server.
     pub(crate) fn behave(&self, rule: impl Fn(&Got) -> Reply + Send + Sync + 'static) {
         *self.state.rule.lock().expect("no panic") = Arc::new(rule);
     }
@@ -121,7 +121,7 @@ impl Receiver {
         }
     }
 
-    /// Starts it again on the same port.
+    /// Starts the server again on the same port.
     pub(crate) async fn revive(&mut self) {
         let listener = TcpListener::bind(("127.0.0.1", self.port)).await.expect("its port");
         self.serve(listener);

@@ -58,8 +58,8 @@ async fn a_list_has_at_most_so_many_events_of_one_object() {
     console.until_at_rest().await;
 }
 
-/// Tests that both signatures of a request are valid, and that the id stays the same over attempts
-/// while the timestamp is that of the attempt.
+/// Tests that both signatures of a request are valid. Over all attempts the id stays the same; the
+/// timestamp is that of the attempt.
 #[tokio::test]
 async fn requests_are_signed_with_both_secrets() {
     let (redis, receiver) = (Redis::start(), Receiver::with(|got| Reply::Status(if got.number == 0 { 500 } else { 200 })).await);

@@ -132,7 +132,8 @@ mod serve {
         Client::builder().tls_certs_only([trusted]).pool_max_idle_per_host(0).build().expect("a client")
     }
 
-    /// Tests that SIGHUP takes a new certificate, and that a broken one leaves the old one.
+    /// Tests that SIGHUP makes the server read a new certificate. If the new certificate is broken,
+    /// the server keeps the old one.
     #[tokio::test]
     async fn the_certificate_is_read_again_at_sighup() {
         let redis = Redis::start();

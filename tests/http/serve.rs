@@ -35,7 +35,7 @@ async fn an_event_is_emitted_and_reaches_its_sink_byte_for_byte() {
     assert_eq!(console.text(&console.keys.data("work:2")).await.as_deref(), Some("{\"x\": 1}"));
 }
 
-/// Tests names that a path cannot have, or only with an escape.
+/// Tests objects whose names a path cannot contain, or can contain only with an escape.
 #[tokio::test]
 async fn every_object_is_reachable() {
     let redis = Redis::start();
@@ -99,7 +99,7 @@ async fn a_full_queue_is_429_with_retry_after() {
             assert_eq!((answer.problem().1.as_str(), answer.retry_after.as_deref()), ("full", Some("1")));
         }
     }
-    // Of a stream, the lines of the full object fail, also those that would fit.
+    // In a stream, all lines of the full object fail, even a line that would fit.
     let lines = serving
         .lines("{\"object\":\"work:1\",\"event\":1}\n{\"object\":\"other\",\"event\":2}\n{\"object\":\"work:1\",\"event\":3}\n")
         .await;
@@ -123,7 +123,8 @@ fn told(answers: &[serde_json::Value]) -> Vec<(u64, u64)> {
     answers.iter().map(|line| (number(line, "line"), number(line, "status"))).collect()
 }
 
-/// Tests that a line whose object is unknown ends the lines: a later one may be of the same object.
+/// Tests that a line whose object is unknown ends the stream: a later line may be of the same
+/// object.
 #[tokio::test]
 async fn a_line_that_cannot_be_read_ends_the_lines() {
     let redis = Redis::start();
@@ -147,7 +148,7 @@ async fn empty_lines_do_not_end_a_stream() {
     assert_eq!(told(&serving.lines(&lines).await), [((3 << 20) + 1, 202)]);
 }
 
-/// Tests that an idempotency key is refused where it would not help.
+/// Tests that an idempotency key is refused if it would not help.
 #[tokio::test]
 async fn an_idempotency_key_is_for_single_events() {
     let redis = Redis::start();
@@ -162,7 +163,7 @@ async fn an_idempotency_key_is_for_single_events() {
     assert_eq!(serving.post("/v1/object/events?object=a&object=b", "1").await.problem().0, 400);
 }
 
-/// Tests that many lines come in order, and that each is answered.
+/// Tests that the events of many lines are queued in order, and that each line is answered.
 #[tokio::test]
 async fn a_long_stream_keeps_the_order() {
     let redis = Redis::start();
@@ -291,7 +292,7 @@ async fn a_stop_answers_the_requests_under_way() {
 #[tokio::test]
 async fn a_stopping_server_answers_probes() {
     let redis = Redis::start();
-    // Each request has a connection of its own: a stop closes those that are kept.
+    // Each request has its own connection, because a stop closes connections that are kept open.
     let client = client_of(|client| client.pool_max_idle_per_host(0));
     let mut serving = Serving::start_at(&redis, "127.0.0.1:0", &[], client).await;
     let address = serving.url.strip_prefix("http://").expect("a URL").to_owned();

@@ -1,4 +1,4 @@
-//! `seriatim serve`: who may, and hostile clients.
+//! `seriatim serve`: the rights of its users, and hostile clients.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -55,7 +55,7 @@ async fn each_refusal_is_a_problem_document() {
     assert!(!serving.log().contains("hunter2"));
 }
 
-/// Tests every route with users that lack its right, and that nothing is done.
+/// Tests every route with users that lack its right. No such request changes anything.
 #[tokio::test]
 async fn every_route_needs_its_right() {
     let redis = Redis::start();
@@ -88,7 +88,8 @@ async fn every_route_needs_its_right() {
     assert!(tried >= 50, "{tried}");
 }
 
-/// Tests that a user with prefixes sees and changes only objects that begin with them.
+/// Tests that a user with prefixes sees and changes only objects whose names begin with one of
+/// them.
 #[tokio::test]
 async fn prefixes_bind_looks_and_actions() {
     let redis = Redis::start();
@@ -161,7 +162,7 @@ async fn what_cannot_be_served_is_told_at_the_start() {
         (vec!["--users", "/nonexistent"], 2, "No such file"),
         (vec!["--users", empty], 2, "it has no user"),
         (vec!["--tls-cert", empty, "--tls-key", empty], 2, "cannot be used"),
-        // The directory may come later.
+        // The directory may be made later, so this is no error of usage.
         (vec!["--listen", "unix:/nonexistent/socket"], 1, "cannot listen on unix:/nonexistent/socket"),
     ] {
         let output = command(&redis, &options).stdout(Stdio::null()).output().expect("it runs");
@@ -205,7 +206,7 @@ async fn the_rights_of_the_protocol_are_enough() {
     let control = crate::support::control(&redis.connect().await, redis.keys());
     let by = seriatim::control::By { who: "test", why: "" };
     control.set_limit(by, &"full:*".parse().expect("a selector"), std::num::NonZero::new(1), None).await.expect("set");
-    // The option after `serve` replaces the one before.
+    // The option `--redis` after `serve` replaces the one before `serve`.
     let url = format!("redis://serve:p@127.0.0.1:{port}");
     let serving = Serving::start(&redis, &["--redis", &url]).await;
     let schedule = "{\"key\":\"k\",\"time\":4102444800,\"event\":1}";
@@ -239,7 +240,7 @@ async fn the_rights_of_the_protocol_are_enough() {
     assert_eq!(serving.delete("/v1/rules?kind=block&selector=a").await.status, 200);
 }
 
-/// Splits the rights of an ACL line. A selector in parentheses is one.
+/// Splits the rights of an ACL line. A selector in parentheses counts as one right.
 fn rights(line: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for word in line.split(' ') {
@@ -322,7 +323,7 @@ async fn bodies_have_a_bounded_part_of_the_memory() {
     for _ in 0..200 {
         let mut stream = TcpStream::connect(&address).await.expect("a connection");
         stream.write_all(head.as_bytes()).await.expect("written");
-        // A refused one may be closed before all is written.
+        // The server may close a refused connection before the whole part is written.
         let _ = stream.write_all(&part).await;
         let mut answer = [0; 12];
         match timeout(Duration::from_millis(20), stream.read_exact(&mut answer)).await {

@@ -68,7 +68,7 @@ async fn answers_end_when_redis_is_away() {
     until_answered(&mut stream, "\"status\":202").await;
     drop(proxy);
     send(&mut stream, "{\"object\":\"a\",\"event\":2}\n").await;
-    // The last chunk.
+    // The answers end with the last chunk.
     let rest = until_answered(&mut stream, "\r\n0\r\n\r\n").await;
     assert!(rest.contains("{\"line\":2,") && rest.contains("\"status\":50"), "{rest}");
 }

@@ -38,7 +38,7 @@ async fn a_task_posted_twice_is_delivered_once_at_its_second_time_after_kills() 
     receiver.until_accepted(1).await;
     let late = unix_ms() - (now + 7) * 1000;
     assert!(late < 5_000, "{late} ms late");
-    // Longer than the first time would need, in any case.
+    // Waits longer, so that a delivery for the first time would have come as well.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let got = receiver.got();
     assert_eq!(got.len(), 1, "{got:?}");

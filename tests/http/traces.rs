@@ -44,7 +44,7 @@ struct Span {
 }
 
 impl Span {
-    /// Returns the value of an attribute; empty without it.
+    /// Returns the value of an attribute; empty if the span has no such attribute.
     fn at(&self, name: &str) -> String {
         attribute(&self.attributes, name)
     }
@@ -170,7 +170,8 @@ async fn a_list_has_one_span_with_a_link_for_each_sampled_event() {
     assert_eq!((many.links.len(), many.cut_links, many.at("seriatim.delivered").as_str()), (128, 72, "200"));
 }
 
-/// Tests that the span of a single event is a child of its producer's span, if that is wanted.
+/// Tests that the span of a single event is a child of its producer's span, if the settings ask for
+/// it.
 #[tokio::test]
 async fn a_span_can_be_a_child() {
     let redis = Redis::start();
@@ -264,7 +265,7 @@ async fn spans_go_in_requests_of_bounded_size() {
     assert!(log.contains(r"it refused spans: too\\nmany") && log.contains("lost=2") && !log.contains("hunter"), "{log}");
 }
 
-/// Tests the variables of OpenTelemetry that turn spans off or change their way.
+/// Tests the variables of OpenTelemetry that turn spans off, or change how they are sent.
 #[tokio::test]
 async fn the_variables_of_opentelemetry_count() {
     let redis = Redis::start();

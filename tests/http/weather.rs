@@ -27,8 +27,8 @@ fn random(seed: u64) -> impl Fn() -> u64 {
     }
 }
 
-/// Tests that each object's events arrive in order and without loss, whatever the receiver does.
-/// Some repetitions are allowed: an event was accepted, and the answer was lost.
+/// Tests that each object's events arrive in order and without loss, whatever the receiver does. An
+/// event may arrive twice if it was accepted and the answer was lost.
 #[tokio::test]
 async fn nothing_is_lost_or_reordered_in_bad_weather() {
     let seed = std::env::var("SERIATIM_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
@@ -86,7 +86,7 @@ async fn an_absent_receiver_gets_one_request_per_second_and_all_of_them_when_it_
         console.emit_all(&object.to_string(), ["1", "2"]).await;
     }
     receiver.until_got(1).await;
-    // Deliveries that began together may all be answered with 503.
+    // Deliveries that began at the same time may all be answered with 503.
     let began = Instant::now();
     sleep(Duration::from_millis(4500)).await;
     let times: Vec<_> = receiver.got().iter().map(|got| got.at).filter(|at| *at > began + Duration::from_millis(200)).collect();
@@ -139,7 +139,8 @@ async fn a_stall_delays_one_object_only() {
     worker.crash().await;
 }
 
-/// Tests that many events of a slow receiver are committed while they are delivered.
+/// Tests that a worker commits delivered events of a slow receiver while it delivers the next
+/// events. So after a crash only few events come again.
 #[tokio::test]
 async fn delivered_events_are_committed_within_about_a_second() {
     let redis = Redis::start();
@@ -163,8 +164,8 @@ async fn delivered_events_are_committed_within_about_a_second() {
     assert_eq!(receiver.accepted(), 100);
 }
 
-/// Story: with a short timeout, a receiver that took no connection counted as one that does not
-/// answer. Its events went to the dead letters.
+/// Story: with a short timeout, a receiver that accepted no connection counted as a receiver that
+/// does not answer. Its events went to the dead letters.
 #[tokio::test]
 async fn a_receiver_that_takes_no_connection_is_unavailable() {
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");

@@ -61,7 +61,8 @@ where
 }
 
 /// Returns the shortest trace that breaks a property; empty if there is none. The checker keeps the
-/// latest trace found. It stops at once only with one property and one thread.
+/// latest trace that it finds. It stops at the first trace only if it checks one property with one
+/// thread.
 pub fn shortest<M>(model: M, property: &'static str) -> Vec<String>
 where
     M: Properties,

@@ -1,5 +1,5 @@
-//! Complete explorations of the protocol with all guards: a small one in every run of the tests, a
-//! large one on demand.
+//! Complete explorations of the protocol with all guards on: small ones in every run of the tests,
+//! large ones on demand.
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::check::{Verdict, explore};
@@ -18,12 +18,13 @@ fn with_failover(bounds: Bounds) -> Bounds {
     Bounds { fault_kinds: &[Fault::Crash, Fault::LostReply, Fault::LateSend, Fault::Rollback], ..bounds }
 }
 
-/// Gives the first process handlers; the others have another sink.
+/// Gives the first process handlers. All other processes have another sink.
 fn with_handlers(bounds: Bounds) -> Bounds {
     Bounds { handlers: &[0], outcome_kinds: HANDLERS, ..bounds }
 }
 
-/// Explores each to its end, asserts that no property breaks, and prints the sizes.
+/// Explores all states within each of these bounds, asserts that no property breaks, and prints the
+/// sizes.
 fn holds(explorations: Vec<(&str, Bounds)>, threads: usize) {
     let (mut generated, mut unique) = (0, 0);
     for (title, bounds) in explorations {
@@ -54,7 +55,7 @@ fn memory() -> String {
     peak.map(|peak| format!(", at most {} of memory", peak.trim())).unwrap_or_default()
 }
 
-/// Every kind of fault and of outcome, within bounds that take seconds.
+/// Explores every kind of fault and of outcome, within bounds that take seconds.
 #[test]
 fn small() {
     let one = Bounds { faults: 1, outcomes: 1, ..Bounds::default() };
@@ -98,7 +99,7 @@ fn small() {
     );
 }
 
-/// The small exploration with handlers.
+/// Explores processes with handlers, within small bounds.
 #[test]
 fn small_handlers() {
     let one = with_handlers(Bounds { faults: 1, outcomes: 2, ..Bounds::default() });
@@ -114,7 +115,7 @@ fn small_handlers() {
     );
 }
 
-/// The large exploration with handlers.
+/// Explores processes with handlers, within large bounds.
 #[test]
 fn large_handlers() {
     if std::env::var("SERIATIM_MODEL").as_deref() != Ok("large") {
@@ -133,8 +134,8 @@ fn large_handlers() {
             ("two names, two objects, handlers", Bounds { objects: 2, events: 1, faults: 1, ..all.clone() }),
             ("one name, a successor with another sink", same_name(all.clone())),
             ("two names, a successor, handlers", with_successor(Bounds { faults: 1, ..all.clone() })),
-            // After a failover an emit may be repeated. The repeated event needs a number of its
-            // own.
+            // After a failover an emit may be repeated. The repeated event needs its own event
+            // number.
             ("two names, handlers, a failover", with_failover(Bounds { faults: 1, outcomes: 1, ..all.clone() })),
             ("two names, handlers, failovers", with_failover(Bounds { events: 1, outcomes: 1, ..all })),
         ],
@@ -142,7 +143,7 @@ fn large_handlers() {
     );
 }
 
-/// The large exploration of operators: events that wait for one, and the actions.
+/// Explores operators within large bounds: events that wait for an operator, and the actions.
 #[test]
 fn large_operator() {
     if std::env::var("SERIATIM_MODEL").as_deref() != Ok("large") {
@@ -163,8 +164,8 @@ fn large_operator() {
     );
 }
 
-/// The largest bounds that fit in two hours and 8 GB, with at least ten million states. Runs with
-/// `SERIATIM_MODEL=large`, in a release build.
+/// Explores the largest bounds that fit in two hours and 8 GB: at least ten million states. Runs
+/// with `SERIATIM_MODEL=large`, in a release build.
 #[test]
 fn large() {
     if std::env::var("SERIATIM_MODEL").as_deref() != Ok("large") {
@@ -174,8 +175,8 @@ fn large() {
     let all = Bounds { faults: 2, outcomes: 1, fault_kinds: FAULTS, outcome_kinds: SPECIALS, ..Bounds::default() };
     let two = Bounds { objects: 2, ..all.clone() };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    // At most one special outcome. So one exploration per kind covers all of them, with less
-    // memory.
+    // These explorations have at most one special outcome each. So one exploration per kind of
+    // outcome covers all of them, with less memory.
     let by_kind =
         |at| ("two names, two objects, one kind of outcome", Bounds { outcome_kinds: &SPECIALS[at..=at], ..two.clone() });
     holds((0..SPECIALS.len()).map(by_kind).collect(), threads);

@@ -1,4 +1,5 @@
-//! The faults of the model. Each uses one of the budget, except effects of time on dead processes.
+//! The faults of the model. Each fault uses up one of the faults that the bounds allow; effects of
+//! time on dead processes use up none.
 use crate::process::next_envelope;
 use crate::protocol::{Action, Fault, Protocol};
 use crate::state::*;
@@ -62,7 +63,7 @@ impl Protocol {
                 s.spend_fault(true);
             }
             Action::Late { markers_first } => {
-                // No process reads the reply.
+                // No process reads the reply to the second copy.
                 match s.late.take() {
                     Some(Late::Advance(call)) => drop(self.advance(s, &call, true, markers_first)),
                     Some(Late::Handled(call)) => drop(self.handled(s, &call)),
@@ -124,7 +125,8 @@ impl Protocol {
         s.time += 1;
         s.late = None;
         s.spend_fault(true);
-        // Every process loses its connections, and with them its lease. A stop may be undone, too.
+        // Every process loses its connections, and with them its lease. The failover may also undo
+        // the stop of a process.
         s.ghost.deaths += self.bounds.processes.len() as u8;
         for name in 0..NAMES {
             s.ghost.newest[name] = s.redis.names[name].last_token;

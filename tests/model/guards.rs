@@ -1,5 +1,5 @@
-//! Every guard is needed: without it the checker finds a violation; with it, within the same
-//! bounds, none.
+//! Tests that every guard of the protocol is needed. If a guard is off, the checker finds a
+//! violation. If all guards are on, the checker finds none within the same bounds.
 use crate::check::{explore, shortest};
 use crate::protocol::{Bounds, EmitsAre, Fault, Guards, Jump, Protocol, Special};
 
@@ -11,8 +11,8 @@ fn matters(guard: &str, bounds: Bounds, without: Guards, property: &str) {
     assert!(found.breaks(property), "without {guard}, `{property}` should break: {:?}", found.broken);
 }
 
-/// With equal slot counts the batch check alone protects the receiver. So this test has two
-/// processes of one NAME, with 2 and 1 slots.
+/// With equal slot counts, the check of the batch alone would protect the receiver, even without
+/// the fence. So this test has two processes of one name, with 2 slots and 1 slot.
 #[test]
 fn fence() {
     let bounds =
@@ -20,19 +20,20 @@ fn fence() {
     matters("fence", bounds, Guards { fence: false, ..Guards::default() }, "I6 accepted calls come from the newest token");
 }
 
-/// A second copy of "delivered", arriving late, removes events that were never sent.
+/// A late second copy of a call reports a batch as delivered. Without the guard, the call removes
+/// events that were never sent.
 #[test]
 fn batch_check() {
     let bounds = Bounds { batch_max: 1, faults: 1, fault_kinds: &[Fault::RepeatedCall], ..Bounds::default() };
     let without = Guards { batch_first: false, ..Guards::default() };
     matters("the check of the first id", bounds.clone(), without.clone(), "a result counts once");
-    // Consequence: an event that is never delivered.
+    // The consequence is an event that is never delivered.
     let trace = shortest(Protocol { bounds, guards: without, ..Protocol::default() }, "I7 nothing is lost");
     assert!(!trace.is_empty(), "the second copy should lose an event");
 }
 
-/// A second copy of "hold" arrives after the object was handed out again with the same first id.
-/// Without the guard, it holds the object again.
+/// A second copy of a call that holds an object arrives after the object was handed out again with
+/// the same first id. Without the guard, the call holds the object again.
 #[test]
 fn hand_outs_of_a_batch() {
     let bounds = Bounds {
@@ -49,8 +50,8 @@ fn hand_outs_of_a_batch() {
     matters("a hand-out more per claim", held_only, Guards { handouts: false, ..Guards::default() }, "a result counts once");
 }
 
-/// Two names are in one `event.worker:W:object`, after a pop whose reply was lost. A blind pop
-/// removes the wrong one.
+/// After a pop whose reply was lost, two names are in one `event.worker:W:object`. Without the
+/// guard, the worker removes a name by its place in the list, and that is the wrong one.
 #[test]
 fn remove_by_value() {
     let bounds = Bounds {
@@ -66,18 +67,19 @@ fn remove_by_value() {
     matters("removal by value", bounds, without, "I2 owners and held objects are where they belong");
 }
 
-/// A pop ends after its slot was given another object. Its object must not wait behind that one.
+/// A pop ends after its slot was given another object. The popped object must not wait until the
+/// slot is done with the other object.
 #[test]
 fn return_of_strays() {
     let bounds = Bounds { objects: 2, events: 1, faults: 1, fault_kinds: &[Fault::GhostPop], stall: true, ..Bounds::default() };
     let without = Guards { strays: false, ..Guards::default() };
     matters("the return of strays", bounds.clone(), without.clone(), "L2 a slow object holds up only itself");
-    // Without a process that runs the name, it would wait for ever.
+    // Without a process that runs the worker name, the popped object would wait for ever.
     let bounds = Bounds { stall: false, outcomes: 1, outcome_kinds: &[Special::Detach], ..bounds };
     matters("the return of strays", bounds, without, "L1 nothing waits for ever");
 }
 
-/// The pop of a dead process moves a marker after the takeover.
+/// The pop of a dead process moves a marker after the takeover, so the name must be swept again.
 #[test]
 fn sweep_again() {
     let bounds = Bounds { events: 1, faults: 2, fault_kinds: &[Fault::Crash, Fault::GhostPop], ..Bounds::default() };
@@ -87,14 +89,16 @@ fn sweep_again() {
     matters("takeover", bounds, Guards { takeover: false, ..Guards::default() }, "L1 nothing waits for ever");
 }
 
-/// An event is pushed between the read of the empty queue and the release.
+/// An event is pushed between the read of the empty queue and the release of the object. Without
+/// the guard, these are two steps.
 #[test]
 fn atomic_release() {
     let without = Guards { atomic_release: false, ..Guards::default() };
     matters("the atomic release", Bounds::default(), without, "I1 every queued event is covered");
 }
 
-/// A process with a copy of the rules claims paused objects, and pauses free ones.
+/// Without the guard, a process uses its own copy of the rules. If the copy is old, the process
+/// claims paused objects, and pauses objects without a rule.
 #[test]
 fn rules_read_by_the_script() {
     let bounds = Bounds { events: 1, outcomes: 1, outcome_kinds: &[Special::Rule], ..Bounds::default() };
@@ -102,8 +106,9 @@ fn rules_read_by_the_script() {
     matters("rules read by the script", bounds, without, "a paused object is not claimed");
 }
 
-/// A rule over all objects is woken in steps. If it is set again meanwhile, paused objects behind
-/// the cursor must be woken, too. If it is deleted too early, its remaining objects wait for ever.
+/// A rule over all objects is woken in steps. If the rule is set again meanwhile, the next waking
+/// must begin with the first object again. Otherwise the objects that the cursor has already passed
+/// stay paused. If the rule is deleted too early, its remaining objects wait for ever.
 #[test]
 fn waking() {
     let bounds = Bounds {
@@ -122,7 +127,8 @@ fn waking() {
     matters("waking to the end", bounds, without, "L1 nothing waits for ever");
 }
 
-/// After a failover the old counter would repeat ids that are already in use.
+/// After a failover the counter is back at an earlier value. Without a jump it would give ids that
+/// are already in use.
 #[test]
 fn counter_jump() {
     let bounds = Bounds { objects: 2, events: 1, faults: 1, fault_kinds: &[Fault::Rollback], ..Bounds::default() };
@@ -130,12 +136,12 @@ fn counter_jump() {
     matters("the jump of the counter", bounds, without, "I5 no two events share an id");
 }
 
-/// A second failover may undo the first one's jump. A shorter jump then leads to ids below those of
-/// the receivers.
+/// A second failover may undo the jump of the first one. If the second jump is shorter, it leads to
+/// ids below those that receivers already have.
 #[test]
 fn jump_to_the_time() {
-    // The process that connects first must not have seen the ids, so a second process of the name
-    // is enough.
+    // The process that connects first must not have seen the ids of the first jump. For this, a
+    // second process of the same name is enough.
     let processes = vec![(0, 1), (0, 1)];
     let bounds =
         Bounds { objects: 2, events: 1, faults: 2, fault_kinds: &[Fault::Rollback], processes, attached: 1, ..Bounds::default() };
@@ -145,8 +151,8 @@ fn jump_to_the_time() {
     matters("a jump to the time", Bounds { objects: 1, events: 2, ..bounds }, random, "L1 nothing waits for ever");
 }
 
-/// Redis came back empty, and no process was left that remembered an id. The new ids began like the
-/// old ones.
+/// Redis came back empty, and no process was left that remembered an id. Without the guard, the new
+/// ids are the same as the old ones.
 #[test]
 fn emptied() {
     let processes = vec![(0, 1), (0, 1)];
@@ -155,7 +161,7 @@ fn emptied() {
     matters("a new namespace begins at the time", bounds, without, "I5 no two events share an id");
 }
 
-/// Only the counter is lost, while connections live.
+/// Only the counter is lost. All connections stay open, so no process calls `connect`.
 #[test]
 fn counter_lost() {
     let bounds = Bounds { faults: 1, fault_kinds: &[Fault::Evicted], ..Bounds::default() };
@@ -164,25 +170,25 @@ fn counter_lost() {
     let without = Guards { lost_counter_jumps: false, ..Guards::default() };
     let two = Bounds { objects: 2, events: 1, ..bounds.clone() };
     matters("the jump of a lost counter, before anything is claimed", two, without, "I5 no two events share an id");
-    // A process that has not seen the lost ids checks the last id of the object it claims.
+    // A process that has not seen the lost ids checks the last id of the object that it claims.
     let set_back = Bounds { fault_kinds: &[Fault::SetBack], events: 3, ..bounds };
     let without = Guards { last_id_lifts_the_counter: false, ..Guards::default() };
     matters("the last id of the object", set_back, without, "I5 no two events share an id");
 }
 
-/// A receiver never gets a dead letter. If the chain led through it, every later event would be
-/// early.
+/// A receiver never gets a dead letter. If a dead letter became the last id of its object, every
+/// later event would be early for the receiver.
 #[test]
 fn dead_letter_leaves_last_event_id() {
     let bounds = Bounds { outcomes: 1, outcome_kinds: &[Special::Reject], ..Bounds::default() };
     let without = Guards { dead_letter_leaves_last: false, ..Guards::default() };
     matters("`a dead letter leaves last.event.id`", bounds.clone(), without.clone(), "I5 a receiver is never early");
-    // The same if an operator makes the dead letter.
+    // An event that an operator skips becomes a dead letter, too.
     let skipped = Bounds { outcomes: 2, outcome_kinds: &[Special::Wait, Special::Skip], ..bounds };
     matters("`a skipped event leaves last.event.id`", skipped, without, "I5 a receiver is never early");
 }
 
-/// A retried dead letter is a normal emit.
+/// A retried dead letter is pushed like any emit: behind all other events, and with a marker.
 #[test]
 fn retry_of_a_dead_letter() {
     let bounds =
@@ -199,7 +205,7 @@ fn owner_check() {
     matters("the look at the owner", Bounds::default(), without, "I3 who owns nothing has an empty batch");
 }
 
-/// A process whose lease ended must not take it back from its successor.
+/// A process whose lease has ended must not take the lease back from its successor.
 #[test]
 fn renewal_never_creates_a_lease() {
     let bounds = Bounds {
@@ -214,8 +220,8 @@ fn renewal_never_creates_a_lease() {
     matters("`renewal never creates a lease`", bounds, without, "I6 accepted calls come from the newest token");
 }
 
-/// A pop of the former process, for a slot that the new one does not run. No sweep finds it,
-/// because the name has a lease.
+/// A pop of the former process moves a marker to a slot that the new process does not run. No sweep
+/// finds the marker, because the name has a lease.
 #[test]
 fn renewal_looks_at_every_registered_slot() {
     let bounds = Bounds {
@@ -230,8 +236,8 @@ fn renewal_looks_at_every_registered_slot() {
     matters("renewal of every registered slot", bounds, without, "L1 nothing waits for ever");
 }
 
-/// After a late pop of a second marker, the name of an owned object is twice in the list. Its batch
-/// would count two crashes for one death.
+/// After a late pop of a second marker, the name of an owned object is twice in its worker's list.
+/// Without the guard, the object's batch counts two crashes for one death.
 #[test]
 fn owned_object_is_dealt_with_once() {
     let bounds = Bounds {
@@ -246,8 +252,9 @@ fn owned_object_is_dealt_with_once() {
     matters("`an owned object is dealt with once`", bounds, without, "a death counts as one crash");
 }
 
-/// Two pops of one idle slot, the first without a reply, move two markers of one object. The second
-/// name must not release the batch that the first one brought.
+/// Two pops of one idle slot, the first without a reply, move two markers of one object into the
+/// slot's list. The call claims the object by the first copy of the name. Without the guard, the
+/// second copy makes the same call hold the object without its batch.
 #[test]
 fn claimed_object_is_claimed_once() {
     let bounds = Bounds { faults: 1, fault_kinds: &[Fault::GhostPop], ..Bounds::default() };
@@ -255,12 +262,13 @@ fn claimed_object_is_claimed_once() {
     matters("`a claimed object is claimed once`", bounds, without, "I3 who owns nothing has an empty batch");
 }
 
-/// Gives one process handlers, which may emit, and the other another sink.
+/// Gives process 0 handlers, which may emit. The other process has another sink.
 fn with_handlers(bounds: Bounds) -> Bounds {
     Bounds { handlers: &[0], ..bounds }
 }
 
-/// A row is written only for a result that counts. Otherwise a late result would write one, too.
+/// The event log gets rows only for a result that counts. Otherwise a late copy of a result would
+/// write rows, too.
 #[test]
 fn rows_of_the_event_log() {
     let bounds = Bounds { batch_max: 1, faults: 1, fault_kinds: &[Fault::RepeatedCall], ..Bounds::default() };
@@ -271,8 +279,8 @@ fn rows_of_the_event_log() {
     matters("the row of a skip", skipped, without, "an event that is over has one row in the log");
 }
 
-/// A second copy of a handler's success arrives after its event is over. Without the guard, it
-/// would be stored for a finished event, or its emits would be pushed again.
+/// A second copy of a handler's success arrives after the event is over. Without the guard, the
+/// success would be stored for a finished event, or its emits would be pushed again.
 #[test]
 fn tag_of_what_handlers_have_finished() {
     let bounds = with_handlers(Bounds {
@@ -285,8 +293,8 @@ fn tag_of_what_handlers_have_finished() {
     });
     let without = Guards { handled_looks_at_the_tag: false, ..Guards::default() };
     matters("the tag of what is finished", bounds.clone(), without.clone(), "nothing is kept of an event that is over");
-    // Consequence: if the next event is held once, and so may end a record, the emits are pushed
-    // again.
+    // The consequence is a second push of the emits: if the next event is held once, its end may
+    // also end the record that the second copy has written.
     let bounds = Bounds { outcomes: 2, outcome_kinds: &[Special::Emit, Special::Hold], ..bounds };
     let trace = shortest(
         Protocol { bounds, guards: without, ..Protocol::default() },
@@ -295,8 +303,8 @@ fn tag_of_what_handlers_have_finished() {
     assert!(!trace.is_empty(), "the second copy should push twice");
 }
 
-/// After a lapse the same process may have its name, and its batch under the same tag, again. The
-/// token refuses a copy of an earlier call.
+/// After a lapse, the same process may have its name again, and its batch under the same tag. So
+/// only the token refuses a late copy of a call from before the lapse.
 #[test]
 fn fence_of_what_handlers_have_finished() {
     let bounds = with_handlers(Bounds {
@@ -312,6 +320,7 @@ fn fence_of_what_handlers_have_finished() {
 }
 
 /// A second copy of a handler's success may arrive when the next event of the batch is under way.
+/// The record of the next event must stay.
 #[test]
 fn later_events_of_the_batch_stay() {
     let bounds = with_handlers(Bounds {
@@ -323,14 +332,14 @@ fn later_events_of_the_batch_stay() {
     });
     let without = Guards { later_stays: false, ..Guards::default() };
     matters("what is kept of a later event stays", bounds.clone(), without.clone(), "nothing is kept of an event that is over");
-    // Consequence: the successes of the later event are lost.
+    // The consequence is that the successes of the later event are lost.
     let protocol = Protocol { bounds, guards: without, ..Protocol::default() };
     let trace = shortest(protocol, "what is written down as finished does not run again");
     assert!(!trace.is_empty(), "a handler of the later event should run again");
 }
 
-/// An event's emits are pushed in the step that ends it: not before, not after. They must not be
-/// lost because the next event of the batch overwrites them.
+/// An event's emits are pushed in the step that ends the event: not before, not after. The record
+/// of the next event of the batch must not overwrite emits that are not pushed yet.
 #[test]
 fn emits_with_the_commit() {
     const PUSHED: &str = "what is emitted is pushed once, when its event ends";
@@ -345,7 +354,8 @@ fn emits_with_the_commit() {
     matters("what is kept goes with the commit", finish, without, "nothing is kept of an event that is over");
 }
 
-/// An operator who skips the event ends it, too.
+/// An operator who skips an event ends it, too. So the skip pushes the emits of the event's
+/// handlers, and deletes their record.
 #[test]
 fn emits_of_a_skipped_event() {
     let outcome_kinds = &[Special::Emit, Special::Wait, Special::Skip];
@@ -360,7 +370,8 @@ fn emits_of_a_skipped_event() {
     matters("a skip pushes what was emitted", bounds, without, "what is emitted is pushed once, when its event ends");
 }
 
-/// After a crash, a process with another sink ends the event, without knowledge of handlers.
+/// After a crash, a process with another sink ends the event. This process does not know that the
+/// event has a record of handlers.
 #[test]
 fn another_sink_ends_the_event() {
     let bounds = with_handlers(Bounds {
@@ -372,7 +383,8 @@ fn another_sink_ends_the_event() {
     });
     let without = Guards { word_of_what_comes_again: false, ..Guards::default() };
     matters("the word of what comes again", bounds.clone(), without, "nothing is kept of an event that is over");
-    // It may end an event before the one with the record.
+    // The process may also end an event before the event with the record. Then the record must
+    // stay.
     let without = Guards { only_what_ends: false, ..Guards::default() };
     let part = "what is emitted is pushed once, when its event ends";
     matters("only what ends goes", bounds.clone(), without.clone(), part);
@@ -380,8 +392,9 @@ fn another_sink_ends_the_event() {
     matters("only what ends goes", finish, without, "what is written down as finished does not run again");
 }
 
-/// A process with another sink, started under the same name, rejects an event before the one with
-/// the record. The rest of the batch still comes again, although it is not handed out again.
+/// A process with another sink, started under the same name, rejects an event before the event with
+/// the record. The rest of the batch still counts as delivered again, although the rejection does
+/// not hand it out again.
 #[test]
 fn rest_behind_a_rejected_event() {
     let bounds = with_handlers(Bounds {
@@ -398,8 +411,8 @@ fn rest_behind_a_rejected_event() {
     matters("crashes after a rejection", bounds, without, "what is emitted is pushed once, when its event ends");
 }
 
-/// The next process with the event reads the record: always if the batch was in other hands, or if
-/// the process has lapsed.
+/// The next process that gets the event reads its record of handlers. A process always reads if the
+/// batch was in other hands, or if the process has lapsed.
 #[test]
 fn what_is_finished_is_read() {
     const RAN: &str = "what is written down as finished does not run again";

@@ -52,7 +52,7 @@ impl Protocol {
     }
 
     /// The part of commit and skip that ends an event: pushes its emits, and deletes its record.
-    /// `behind` = the first id still to come.
+    /// `behind`: the first id of the batch that has not ended.
     pub fn end_handled(&self, s: &mut State, at: usize, behind: u8) {
         let kept = s.redis.objects[at].handled;
         if kept.id >= behind && self.guards.only_what_ends {
@@ -77,8 +77,8 @@ impl Protocol {
         self.apply(s, Action::Push { object });
     }
 
-    /// Returns a batch as the sink gets it. Handlers get the record, unless the batch was never in
-    /// other hands.
+    /// Returns a batch as the sink gets it. Handlers get the record of their event, unless the
+    /// batch was never in other hands.
     pub fn take_in(&self, s: &State, process: usize, hand: Hand) -> Hand {
         let mut hand = hand;
         let Tag { first, handouts, attempts, crashes } = hand.tag;
@@ -112,8 +112,8 @@ impl Protocol {
         hand.handled != 0 && hand.handled < behind
     }
 
-    /// Adds the steps in which one of the two handlers finishes alone and is recorded: because the
-    /// other has not finished, or because it emits.
+    /// Adds the steps in which one of the two handlers finishes alone, and its success is recorded.
+    /// A success is recorded if the other handler has not finished, or if this handler has emitted.
     pub fn finish_actions(&self, s: &State, process: usize, slot: usize, actions: &mut Vec<Action>) {
         let hand = s.processes[process].hand[slot];
         if !self.has_handlers(process) || hand.sent >= hand.batch.len() {
@@ -155,7 +155,7 @@ impl Protocol {
         }
         match self.handled(s, &call) {
             Err(refused) => self.refused(s, process, refused),
-            // The handler does not count as finished.
+            // The script has not recorded the success, so the handler does not count as finished.
             Ok(false) => {}
             Ok(true) => {
                 let hand = &mut s.processes[process].hand[slot];
@@ -181,7 +181,8 @@ impl Protocol {
         let Process { token, hand, .. } = s.processes[process];
         let envelope = next_envelope(&hand[slot]);
         let name = s.redis.names[self.bounds.processes[process].0];
-        // A process that has lost its lease may do anything here.
+        // A process that has lost its lease may run a finished handler again; that breaks no
+        // property.
         let in_hand = name.lease == token && s.redis.slots[self.worker(process, slot)].tag == hand[slot].tag;
         if in_hand && s.redis.past.finished[usize::from(handler == EMITS)] & wide_bit(envelope.event) != 0 {
             s.ghost.broken |= RAN_AGAIN;
@@ -198,7 +199,7 @@ fn go_behind_what_is_finished(hand: &mut Hand) {
     }
 }
 
-/// A record belongs to an event that is in a slot's batch, or held.
+/// Returns whether each record of handlers belongs to an event that is in a slot's batch, or held.
 pub fn nothing_stays_behind(redis: &Redis) -> bool {
     redis.objects.iter().all(|object| {
         let (batch, tag) = match object.owner {
@@ -210,7 +211,7 @@ pub fn nothing_stays_behind(redis: &Redis) -> bool {
     })
 }
 
-/// An event's emits are pushed when the event is over, and not before.
+/// Returns whether the emits of exactly those events that are over were pushed.
 pub fn emitted_with_the_end(s: &State) -> bool {
     let over: u16 = s.events().filter(|&event| s.redis.is_over(event)).map(wide_bit).sum();
     s.redis.past.pushed == s.redis.past.emitters & over

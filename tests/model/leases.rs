@@ -5,8 +5,8 @@ use crate::state::*;
 use crate::steps::Refused;
 
 impl Protocol {
-    /// Calls `owned` for every object that a slot of a name owns. Returns all other names in its
-    /// slots to the markers.
+    /// Calls `owned` for every object that a slot of a name owns. Moves all other names in the
+    /// slots' lists back to the markers.
     fn each_slot(&self, s: &mut State, name: usize, slots: u8, mut owned: impl FnMut(&mut State, usize, usize)) {
         for w in name * SLOTS_EACH..name * SLOTS_EACH + slots as usize {
             let mut seen = Short::default();
@@ -38,8 +38,9 @@ impl Protocol {
         self.hold(s, w, at, due);
     }
 
-    /// Returns false if the name is in use. `displace` = the lease that the caller read, and knows
-    /// to be dead or wants to take over.
+    /// Gives the name a lease with the caller's token. Returns false if the name is in use.
+    /// `displace`: the lease that the call may replace; its process is dead, or is to be taken
+    /// over.
     pub fn attach(&self, s: &mut State, name: usize, slots: u8, token: u8, before: u8, displace: u8) -> bool {
         let found = s.redis.names[name];
         let repeated = found.lease == token;
@@ -82,7 +83,7 @@ impl Protocol {
         Ok(())
     }
 
-    /// `slots` = the slots that the process runs.
+    /// Renews the lease of a name. `slots`: the number of slots that the process runs.
     pub fn renew(&self, s: &mut State, name: usize, token: u8, slots: u8) -> Result<(), Refused> {
         if !self.guards.renew_never_creates && s.redis.names[name].lease == 0 {
             s.redis.names[name].lease = token;

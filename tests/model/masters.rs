@@ -1,17 +1,19 @@
-//! Two masters at once: a model of its own, of ids, epochs and the wait for replicas.
+//! Two masters at once: a separate model, of ids, epochs and the wait for replicas.
 //!
-//! One object, two servers. One of them is the master; the other one has a copy of an earlier state
-//! of it. A failover makes the other one the master too, with a higher epoch. The old master goes on
-//! until it hears of that. A process has two connections, each to any master that it accepts.
+//! There are one object and two servers. One server is the master, the other one has a copy of an
+//! earlier state of the master. A failover makes the second server a master too, with a higher
+//! epoch. The old master goes on until it hears of the failover. A process has two connections,
+//! each to any master that it accepts.
 //!
-//! Leases, holds and everything else are in the model beside this one, and left out here. So any
-//! process may get the batch in flight, under its id.
+//! Leases, holds and everything else are in the main model of the protocol. This model leaves them
+//! out. So any process may get the batch in flight, under its id.
 use stateright::{Model, Property};
 
 use crate::check::{Properties, explore, shortest};
 
 const PROCESSES: usize = 2;
-/// Time at the start. Ids begin far below it, as after `--first-id 1`. Each id takes one unit.
+/// The time at the start. Ids begin far below it, as after `--first-id 1`. Each id takes one unit
+/// of time.
 const START: u8 = 20;
 
 /// The guards of the protocol. Each can be switched off.
@@ -21,9 +23,9 @@ struct Guards {
     epoch: bool,
     /// A process closes its other connections when it meets a higher epoch.
     close: bool,
-    /// A batch reaches the receiver only when the replica has it.
+    /// A batch reaches the receiver only after the replica has it.
     wait_before_delivery: bool,
-    /// An emit is acknowledged only when the replica has it.
+    /// An emit is acknowledged only after the replica has it.
     wait_for_emits: bool,
 }
 
@@ -46,7 +48,7 @@ const EVENTS: u8 = 3;
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Data {
     counter: u8,
-    /// The epoch of the master that `connect` has recorded: stands for the replication id.
+    /// The epoch of the master that `connect` has recorded. It stands for the replication id.
     recorded: u8,
     queue: Vec<u8>,
     /// The batch in flight: id and event.
@@ -66,13 +68,13 @@ impl Data {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Server {
     data: Data,
-    /// Its epoch as a master; 0: a replica.
+    /// The epoch of this server as a master; 0: the server is a replica.
     epoch: u8,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Process {
-    /// Server of each connection, and its epoch then.
+    /// For each connection: the server, and the epoch that it had when the connection was made.
     conns: [Option<(usize, u8)>; 2],
     epoch: u8,
     highest: u8,
@@ -96,7 +98,7 @@ struct State {
     pushed: u8,
     failovers: u8,
     acknowledged: u8,
-    /// Events that only a replaced master accepted, as bits: they are lost, or come at any place.
+    /// Events that only a replaced master accepted, as bits. They are lost, or come in any order.
     doomed: u8,
     /// The receiver: highest id applied, newest event applied, applied events.
     last: u8,
@@ -114,7 +116,7 @@ enum Action {
     Emit(usize),
     /// The replica gets the present state of its master.
     Replicate,
-    /// The replica becomes the master; the old one goes on.
+    /// The replica becomes the master. The old master goes on.
     FailOver,
     /// The old master becomes a replica of the new one.
     Demote,
@@ -127,7 +129,7 @@ enum Action {
         process: usize,
         conn: usize,
     },
-    /// The replica of the hand's server has the batch.
+    /// The wait of a process ends: the replica has the batch that the process has in hand.
     Wait(usize),
     Deliver(usize),
     Commit {
@@ -304,7 +306,7 @@ impl Model for Masters {
             Action::Commit { process, conn } => {
                 let (server, _) = s.processes[process].conns[conn]?;
                 let hand = s.processes[process].hand.take()?;
-                // Only what was delivered is committed.
+                // A process commits only an event that it has delivered.
                 if !s.seen.contains(&(hand.id, hand.event)) {
                     return None;
                 }
@@ -340,7 +342,7 @@ impl Model for Masters {
 }
 
 impl Masters {
-    /// Returns whether nothing is waited for, so that events may be lost.
+    /// Returns whether neither emits nor deliveries wait for the replica. Then events may be lost.
     fn is_plain(&self) -> bool {
         !self.guards.wait_before_delivery && !self.guards.wait_for_emits
     }
@@ -380,21 +382,22 @@ fn without_a_wait_ids_and_order_hold() {
     holds(WITHOUT_WAIT, [1, 1]);
 }
 
-/// A process comes back to the old master with an id of the new one. Both counters have jumped to
-/// the time then.
+/// A process comes back to the old master with an id of the new master. By then the counters of
+/// both masters have jumped to the time.
 #[test]
 fn epochs_are_needed() {
     breaks(Guards { epoch: false, ..WITHOUT_WAIT }, [1, 1], "no two events share an id");
 }
 
-/// A connection to the old master stays open, and its next call names an id of the new one. So the
-/// old master jumps.
+/// A connection to the old master stays open, and the next call on it names an id of the new
+/// master. So the counter of the old master jumps.
 #[test]
 fn old_connections_must_be_closed() {
     breaks(Guards { close: false, ..WITHOUT_WAIT }, [2, 1], "no two events share an id");
 }
 
-/// The event survives, its id does not. Under another id the receiver takes it for a new event.
+/// The event survives the failover, but its id does not. Under another id the receiver takes it for
+/// a new event.
 #[test]
 fn the_wait_before_delivery_is_needed() {
     breaks(Guards { wait_before_delivery: false, ..ALL }, [1, 1], "no event is applied twice");

@@ -3,7 +3,8 @@
 //!
 //! Workers block on `BRPOPLPUSH objects.with.events event.worker:W:object`, then call `SETNX
 //! OBJ:event.worker W`. Then a script takes one event at a time, and the worker sends and commits
-//! it. At the end: `RPOP event.worker:W:object`. A restarted worker first reads its own list.
+//! the event. If the object has no more events, the worker calls `RPOP event.worker:W:object`. A
+//! restarted worker first reads its own list.
 use stateright::{Model, Property};
 
 use crate::check::{Properties, explore, shortest};
@@ -16,7 +17,7 @@ const PROCESSES: usize = 3;
 struct Object {
     queue: Short,
     last: u8,
-    /// Worker + 1.
+    /// The worker that owns the object, + 1.
     owner: u8,
 }
 
@@ -65,7 +66,7 @@ enum Fault {
     Restart,
     /// A crash; the worker never returns.
     Gone,
-    /// The worker is started a second time, while its first process only pauses.
+    /// The worker is started a second time. Its first process is not dead, it only pauses.
     Twice,
 }
 
@@ -82,7 +83,7 @@ enum Action {
 struct Plain {
     objects: usize,
     events: u8,
-    /// Worker of each process.
+    /// The worker that each process runs, as an index.
     processes: Vec<usize>,
     started: usize,
     fault: Option<Fault>,
@@ -349,7 +350,7 @@ fn fails(flaw: &str, plain: Plain, property: &'static str) {
     assert!(!trace.is_empty(), "{flaw}: `{property}` should break");
 }
 
-/// With only crashes of workers that come back, the algorithm keeps its promise.
+/// If workers only crash and come back, the algorithm keeps its promise.
 #[test]
 fn holds_without_its_flaws() {
     let sound = Plain { objects: 2, ..Plain::default() };
@@ -358,15 +359,15 @@ fn holds_without_its_flaws() {
     assert!(explore("the plain algorithm with a restart", restarts, 1).broken.is_empty());
 }
 
-/// Coverage holds, not the published count.
+/// Every queued event is covered, but the published invariant, which counts markers, does not hold.
 #[test]
 fn counts_too_much() {
     let plain = Plain { events: 3, counting: true, ..Plain::default() };
     fails("without any fault", plain, "I1 in its counting form");
 }
 
-/// `RPOP event.worker:W:object` takes the oldest name. After a lost reply this is not the finished
-/// one.
+/// `RPOP event.worker:W:object` takes the oldest name. After a lost reply, this may not be the name
+/// of the finished object.
 #[test]
 fn pops_its_object_blindly() {
     let plain = Plain { objects: 2, events: 1, fault: Some(Fault::PopReplyLost), ..Plain::default() };
@@ -384,7 +385,8 @@ fn releases_what_it_does_not_own() {
     fails("releasing without a fence", plain, "I5 none is skipped");
 }
 
-/// A take whose reply was lost is repeated, and the first event is never sent.
+/// A take whose reply was lost is repeated, and takes the next event. The first event is never
+/// sent.
 #[test]
 fn takes_twice() {
     let plain = Plain { fault: Some(Fault::TakeReplyLost), ..Plain::default() };

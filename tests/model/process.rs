@@ -97,8 +97,8 @@ impl Protocol {
         }
     }
 
-    /// Adds the possible calls of advance: one slot alone in every way, and all slots at once in
-    /// the plain ways.
+    /// Adds the possible calls of advance. A call names one slot with any possible report, or all
+    /// slots with their plain reports.
     fn advance_actions(&self, s: &State, process: usize, actions: &mut Vec<Action>) {
         let slots = self.bounds.processes[process].1 as usize;
         let mut call = |reports: [Option<Report>; SLOTS_EACH]| {
@@ -140,11 +140,12 @@ impl Protocol {
         if len == 0 {
             return;
         }
-        // If a handler has finished the event, all events before it are delivered. Any other event
-        // may have arrived although the worker sees a failure.
+        // The last sent event may have arrived although the worker sees a failure. So the worker
+        // may report one event less than it has sent. But if a handler has finished the next event,
+        // the worker knows that all events before that event are delivered.
         let least = if finished == 0 { sent.saturating_sub(1) } else { sent };
-        // A part is reported of a batch with crashes or attempts, or to push emits; and only
-        // between two events.
+        // The worker reports a part only of a batch with crashes or attempts, or to push emits. It
+        // does so only between two events.
         let wants_part = match finished {
             0 => tag.attempts + tag.crashes > 0 || (handled != 0 && handled < tag.first + sent),
             _ => !self.guards.part_between_events,
@@ -201,15 +202,15 @@ impl Protocol {
         let found = &s.processes[process];
         match found.mode {
             Mode::Attaching => true,
-            // A lapsed process waits until there is no lease. A start also takes the lease of a
-            // dead process.
+            // A lapsed process waits until there is no lease. A process that starts also takes the
+            // lease of a dead process.
             Mode::Lapsed => s.redis.names[name].lease == 0,
             Mode::Off => !self.is_kept(s, name) || self.may(s, Fault::Takeover),
             Mode::Running | Mode::Stopped => false,
         }
     }
 
-    /// Attach, on the side of the process.
+    /// Calls attach for a process, and lets the process react to the reply.
     pub fn start(&self, s: &mut State, process: usize, fate: Fate) {
         let (name, slots) = self.bounds.processes[process];
         let mut found = s.processes[process];
@@ -234,8 +235,8 @@ impl Protocol {
         } else if attached {
             found = Process { mode: Mode::Running, before: 0, displace: 0, ..found };
         } else {
-            // The name is in use: another process took it over while the first call was repeated.
-            // The process waits, and begins again.
+            // The name is in use: another process took the name over before the repeated call. This
+            // process waits, and begins again.
             found = Process { mode: Mode::Off, token: 0, before: 0, displace: 0, ..found };
         }
         s.processes[process] = found;
@@ -294,7 +295,8 @@ impl Protocol {
         }
     }
 
-    /// A lapsed process drops its batches and attaches again; a fenced one stops.
+    /// A process whose call is refused reacts: a lapsed process drops its batches and attaches
+    /// again, a fenced process stops.
     pub fn refused(&self, s: &mut State, process: usize, refused: Refused) {
         let found = &mut s.processes[process];
         found.hand = Default::default();
@@ -304,7 +306,7 @@ impl Protocol {
         };
     }
 
-    /// Renew, on the side of the process.
+    /// Calls renew for a process, and lets the process react to the reply.
     pub fn keep(&self, s: &mut State, process: usize) {
         let (name, slots) = self.bounds.processes[process];
         if let Err(refused) = self.renew(s, name, s.processes[process].token, slots) {
@@ -312,7 +314,8 @@ impl Protocol {
         }
     }
 
-    /// Detach, on the side of the process. A repeated detach that finds no lease is done.
+    /// Calls detach for a process, which then stops. A repeated call that finds no lease counts as
+    /// done.
     pub fn stop(&self, s: &mut State, process: usize, fate: Fate) {
         s.spend_outcome(true);
         let token = s.processes[process].token;

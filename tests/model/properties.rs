@@ -72,8 +72,8 @@ impl Protocol {
         if object_of(event) != object as usize {
             broken |= WRONG_OBJECT;
         } else if id <= found.last {
-            // After a rollback, an event dropped here may come again under a new id. I7 checks
-            // that.
+            // After a rollback, an event that is dropped here may come again under a new id. The
+            // property I7 checks that it does.
             broken |= if settled(event) || with_losses { 0 } else { DROPPED_AS_DUPLICATE };
         } else if prev > found.last {
             broken |= EARLY;
@@ -98,7 +98,7 @@ impl Protocol {
     /// slot is free.
     pub fn comes_to_rest(&self, s: &State, stalled: Option<usize>) -> bool {
         if s.ghost.broken != 0 {
-            // Its own property reports this.
+            // The broken property is reported on its own.
             return true;
         }
         let mut s = s.clone();
@@ -157,7 +157,7 @@ impl Protocol {
         }
     }
 
-    /// One turn of a process without faults.
+    /// Lets a process do each kind of its work once, without faults.
     fn work(&self, s: &mut State, process: usize, markers_first: bool, stalled: Option<usize>) {
         let (name, slots) = self.bounds.processes[process];
         self.apply(s, Action::ReadRules { process });

@@ -31,8 +31,8 @@ fn idle_process_after_a_lost_reply() {
     assert!(walk.is_applied(0, 0));
 }
 
-/// A pop ends after its slot was given another object. Its object goes back to the markers with the
-/// next renewal, or the next call.
+/// A pop ends after its slot was given another object. The name of the popped object goes back to
+/// the markers with the next renewal, or the next call.
 #[test]
 fn stray_behind_a_busy_slot() {
     let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));
@@ -73,8 +73,8 @@ fn pop_outstanding_at_detach() {
     assert!(walk.is_applied(0, 0));
 }
 
-/// A start with fewer slots holds the batches of the other slots, due now: same ids, same prev, one
-/// more crash.
+/// A process that starts with fewer slots holds the batches of the other slots, due now. They keep
+/// their ids and `prev`, and count one more crash.
 #[test]
 fn restart_with_fewer_slots() {
     let mut walk = Walk::begin(bounds(&[(0, 2), (0, 1)], 1));
@@ -127,8 +127,8 @@ fn skipped_head_of_a_held_batch() {
     assert!(walk.is_applied(0, 2), "as a new event");
 }
 
-/// A second copy of "hold" arrives after the object was released and handed out again, to the same
-/// slot, under the same first id.
+/// A second copy of a call that holds an object arrives late. By then the object was released and
+/// handed out again, to the same slot, under the same first id.
 #[test]
 fn late_duplicate_of_a_hold() {
     let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));
@@ -140,8 +140,8 @@ fn late_duplicate_of_a_hold() {
     walk.send(0, 0).report(0, 0, Outcome::Done(1));
 }
 
-/// The claim comes before, between or after the steps of lifting. In each case its object is
-/// claimed or woken.
+/// A claim comes before, between or after the steps in which a rule is lifted. In each case the
+/// object of the rule is claimed or woken.
 #[test]
 fn pause_lifted_while_a_claim_is_under_way() {
     for claim_at in 0..3 {
@@ -159,7 +159,7 @@ fn pause_lifted_while_a_claim_is_under_way() {
         walk.send(0, 0).report(0, 0, Outcome::Done(1));
         assert!(walk.is_applied(0, 0), "claim at {claim_at}");
     }
-    // A call with its own copy of the rules pauses an object that nobody will ever wake.
+    // A call that uses its own old copy of the rules pauses an object that nobody will ever wake.
     let mut walk = Walk::begin_with(bounds(&[(0, 1)], 1), Guards { rules_in_script: false, ..Guards::default() });
     walk.push(0).go(Action::Pause { object: 0 }).go(Action::ReadRules { process: 0 });
     walk.go(Action::Lift { object: 0 }).go(Action::Wake { object: 0 });
@@ -168,8 +168,8 @@ fn pause_lifted_while_a_claim_is_under_way() {
 }
 
 /// The rule over all objects is lifted and woken in steps, and the claiming process crashes
-/// meanwhile. One object is also under its own rule: it stays, and continues when that rule is
-/// lifted.
+/// meanwhile. One object is also under a rule of its own. This object stays paused until that rule
+/// is lifted, too.
 #[test]
 fn one_of_two_rules_is_lifted_in_steps() {
     let mut walk = Walk::begin(Bounds { outcome_kinds: RULES, objects: 2, outcomes: 2, ..bounds(&[(0, 1), (1, 1)], 2) });
@@ -199,8 +199,8 @@ fn lapsed_process_against_its_successor() {
     assert_eq!((walk.state.processes[0].mode, walk.state.redis), (Mode::Stopped, before), "fenced, not lapsed");
     walk.report(1, 0, Outcome::Done(1));
 
-    // Without a successor it lapses and gets its batch again under the same numbers. No crash is
-    // counted.
+    // Without a successor, the process lapses and gets its batch again under the same numbers. No
+    // crash is counted.
     let mut walk = Walk::begin(bounds(&[(0, 1)], 1));
     walk.push(0).claim(0, 0).go(Action::Expire { name: 0 }).report_refused(0);
     walk.attach(0).claim(0, 0);
@@ -301,8 +301,8 @@ fn two_failovers_that_jump_equally_far() {
     assert!(broken.contains(&"I5 no two events share an id"), "{broken:?}");
 }
 
-/// A forgotten object begins a new chain, with `prev` 0. A receiver that remembers it applies its
-/// next event, and drops older events that come late.
+/// A forgotten object begins a new chain, with `prev` 0. A receiver that still remembers the object
+/// applies its next event, and drops older events that come late.
 #[test]
 fn forgotten_and_emitted_again() {
     let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));

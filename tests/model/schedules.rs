@@ -1,9 +1,11 @@
-//! Schedules: a model of its own, of what producers store, replace and cancel, and of promotion.
+//! Schedules: a separate model of the schedules that producers store, replace and cancel, and of
+//! promotion.
 //!
-//! One object with two keys. A producer stores an event with a due time under a key. Two processes
+//! One object has two keys. A producer stores an event with a due time under a key. Two processes
 //! promote at any time, and again after a lost reply. Redis' clock goes on, and may step back. A
 //! promoted event is queued as a reference: the event stays under its key, where it can be replaced
-//! and cancelled, until a slot takes it. What happens to it then is in the model beside this one.
+//! and cancelled, until a slot takes it. The main model of the protocol shows what happens after
+//! that.
 use stateright::{Model, Property};
 
 use crate::check::{Properties, explore, shortest};
@@ -21,9 +23,9 @@ const STEPS_BACK: u8 = 1;
 struct Guards {
     /// Event and time are stored, and removed, in one transaction.
     one_transaction: bool,
-    /// The step that pushes the reference marks the schedule as queued.
+    /// The step that pushes the reference also marks the schedule as queued.
     one_step: bool,
-    /// A reference counts only if the schedule was queued when the reference says.
+    /// A reference counts only if its schedule was queued at the time that the reference names.
     time_in_reference: bool,
     /// Redis' clock decides what is due, not the clock of a process.
     clock_of_redis: bool,
@@ -40,12 +42,12 @@ struct Schedules {
     only: Option<&'static str>,
 }
 
-/// A write of a producer that is still to come, if it takes two steps.
+/// The second half of a producer's write, if the write takes two steps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Half {
-    /// The due time of a key.
+    /// The due time of a key is still to be stored.
     Time(usize, u8),
-    /// The removal of a due time.
+    /// The due time of a key is still to be removed.
     NoTime(usize),
 }
 
@@ -55,11 +57,11 @@ struct State {
     steps_back: u8,
     /// `OBJ:events.scheduled`: the event of each key.
     events: [Option<u8>; KEYS],
-    /// `events.scheduled`: the due time of each key, and the number of the reference to its event, if
-    /// that is queued.
+    /// `events.scheduled`: the due time of each key and, if its event is queued, the number of the
+    /// reference to the event.
     times: [Option<(u8, Option<u8>)>; KEYS],
     half: Option<Half>,
-    /// The schedule that a process has pushed, but not marked as queued yet.
+    /// For each process: the schedule that it has pushed, but not marked as queued yet.
     pushed: [Option<(usize, u8)>; PROCESSES],
     /// The time that each process has seen last.
     clocks: [u8; PROCESSES],
@@ -69,8 +71,8 @@ struct State {
     references: u8,
     /// All events that slots have taken.
     taken: Vec<u8>,
-    /// Ghosts: scheduled events, as a number; the due time of each; those replaced or cancelled
-    /// before a slot took them.
+    /// State that only the properties read: the number of scheduled events; the due time of each;
+    /// the events that were replaced or cancelled before a slot took them.
     made: u8,
     due: [u8; EVENTS as usize],
     withdrawn: u8,
@@ -80,7 +82,7 @@ struct State {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Action {
-    /// Stores a new event under a key, or replaces the one there.
+    /// Stores a new event under a key, or replaces the event there.
     Schedule {
         key: usize,
         due: u8,
@@ -92,18 +94,18 @@ enum Action {
     Cancel {
         key: usize,
     },
-    /// The second command of a producer.
+    /// The second half of a producer's write.
     Half,
     /// A call for at most one schedule. A repeated call after a lost reply is another call.
     Promote {
         process: usize,
         key: usize,
     },
-    /// Marks what was pushed in a step of its own.
+    /// Marks a pushed schedule as queued, in a separate step.
     Mark {
         process: usize,
     },
-    /// A slot takes what is next in the queue.
+    /// A slot takes the next entry of the queue.
     Take,
     Tick,
     StepBack,
@@ -308,29 +310,29 @@ fn schedules_with_all_guards() {
     assert!(found.broken.is_empty(), "{:#?}", found.broken);
 }
 
-/// A producer replaces the event first, and then the time. In between the new event comes at the old
-/// time. A cancelled schedule leaves a time, which a new event then gets.
+/// A producer replaces the event first, and then the time. In between the new event comes at the
+/// old time. A cancelled schedule leaves a time, which a new event then gets.
 #[test]
 fn event_and_time_change_in_one_transaction() {
     breaks(Guards { one_transaction: false, ..ALL }, "no event is early");
     breaks(Guards { one_transaction: false, ..ALL }, "I8 every schedule has one event and one due time");
 }
 
-/// A slot comes to the reference before the schedule is marked, and passes it over. A producer replaces
-/// the event meanwhile, and the new event is marked although its time has not come.
+/// A slot comes to the reference before the schedule is marked, and passes it over. A producer
+/// replaces the event meanwhile, and the new event is marked although its time has not come.
 #[test]
 fn the_push_marks_the_schedule() {
     breaks(Guards { one_step: false, ..ALL }, "I8 a queued event has one reference that counts");
 }
 
-/// A key is replaced after its event was queued. The old reference leads to the new event, which is not
-/// due yet.
+/// A key is replaced after its event was queued. The old reference leads to the new event, which is
+/// not due yet.
 #[test]
 fn a_reference_says_when_its_event_was_queued() {
     breaks(Guards { time_in_reference: false, ..ALL }, "no event is early");
 }
 
-/// Redis' clock steps back, and a process still has the time before.
+/// Redis' clock steps back, and a process still uses the time that it saw before the step.
 #[test]
 fn the_clock_of_redis_decides() {
     breaks(Guards { clock_of_redis: false, ..ALL }, "no event is early");

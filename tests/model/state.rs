@@ -16,10 +16,10 @@ pub const EVENTS_MAX: u8 = 4;
 /// Number of ids in the ghost table of given ids (used with rollback only).
 pub const IDS: usize = 128;
 
-/// `seriatim.meta` is absent: no process has connected yet.
+/// The value of `Redis::meta` if `seriatim.meta` is absent: no process has connected yet.
 pub const EMPTY: u8 = 15;
 
-/// The owner of a held object.
+/// The value of `Object::owner` for a held object.
 pub const HELD: u8 = 15;
 
 /// The two handlers of an event, as bits. The first one sends to the receiver, the second may emit.
@@ -140,7 +140,7 @@ pub enum Rule {
     #[default]
     Absent,
     Paused,
-    /// Being lifted: claims ignore the rule, but not all its objects are woken yet.
+    /// The rule is being lifted: claims ignore it, but not all its objects are woken yet.
     Lifted,
 }
 
@@ -161,7 +161,7 @@ pub struct Handled {
 pub struct Object {
     pub queue: Short,
     pub last: u8,
-    /// Owner: 0 none, w + 1, or HELD.
+    /// Owner: 0 = none, w + 1 = worker `w`, or HELD.
     pub owner: u8,
     pub held: Short,
     pub held_tag: Tag,
@@ -191,7 +191,7 @@ pub struct Name {
     /// Value in `event.workers`: the last token (0 = not registered) and the slots.
     pub last_token: u8,
     pub slots: u8,
-    /// Used only with the guard `resweep` off: whether it was swept since its lease ended.
+    /// Used only with the guard `resweep` off: whether the name was swept since its lease ended.
     pub swept: bool,
 }
 
@@ -215,10 +215,10 @@ pub struct Redis {
     pub past: Past,
 }
 
-/// Sets of events that only the properties read, and a failover sets back.
+/// Sets of events that only the properties read. A failover sets them back, as it does Redis.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Past {
-    /// Events whose first handler, or second, was recorded as finished.
+    /// For each of the two handlers: the events for which it was recorded as finished.
     pub finished: [u16; 2],
     /// Events with a recorded emit.
     pub emitters: u16,
@@ -227,7 +227,8 @@ pub struct Past {
 }
 
 impl Redis {
-    /// Returns whether a rule in force is over the object: its own one, or the one over all.
+    /// Returns whether a rule in force is over the object: its own rule, or the rule over all
+    /// objects.
     pub fn is_ruled(&self, at: usize) -> bool {
         self.objects[at].rule == Rule::Paused || self.all == Rule::Paused
     }
@@ -235,7 +236,7 @@ impl Redis {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum Mode {
-    /// Not started yet, or crashed: the process may be started.
+    /// The process is not started yet, or has crashed. It may be started.
     #[default]
     Off,
     /// The process has sent an attach, and has no reply yet.
@@ -243,7 +244,7 @@ pub enum Mode {
     Running,
     /// The process knows that its lease has ended, and attaches again.
     Lapsed,
-    /// Fenced or detached: the process never acts again.
+    /// The process is fenced or detached: it never acts again.
     Stopped,
 }
 
@@ -255,11 +256,11 @@ pub struct Hand {
     pub batch: Short,
     pub tag: Tag,
     pub prev: u8,
-    /// Number of events sent, from the front.
+    /// Number of sent events, from the front of the batch.
     pub sent: u8,
     /// Handlers that have finished the next event, as bits.
     pub finished: u8,
-    /// Id of the event with a record, as far as the process knows; 0 = none.
+    /// Id of the event with a record of handlers, as far as the process knows; 0 = none.
     pub handled: u8,
 }
 
@@ -272,9 +273,9 @@ pub struct Process {
     /// While attaching: the lease to displace.
     pub displace: u8,
     pub hand: [Hand; SLOTS_EACH],
-    /// Replication id of its connections (with losses only).
+    /// Replication id of its connections (used only if Redis may lose writes).
     pub replication: u8,
-    /// Highest id that the process has seen (with losses only).
+    /// Highest id that the process has seen (used only if Redis may lose writes).
     pub highest: u8,
     /// Used only with the guard `rules_in_script` off: the objects that the process considers
     /// paused.
@@ -289,7 +290,7 @@ pub struct Process {
 pub struct Received {
     /// Highest id applied.
     pub last: u8,
-    /// Events ever applied.
+    /// Events that the receiver has ever applied, as bits.
     pub applied: u8,
     /// Event applied last, and the epoch of its id.
     pub newest: u8,
@@ -304,8 +305,8 @@ pub struct Envelope {
     pub event: u8,
 }
 
-/// The result of a batch, as a worker reports it. The number is the number of delivered events,
-/// from the front.
+/// The result of a batch, as a worker reports it. Each number is the number of delivered events,
+/// from the front of the batch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
     Done(u8),
@@ -343,18 +344,18 @@ pub enum Named {
     },
 }
 
-/// A call of advance, on its way.
+/// A call of advance that is under way to Redis.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Call {
     pub name: u8,
     pub token: u8,
     pub rules: u8,
-    /// Highest id that the process has seen (with losses only).
+    /// Highest id that the process has seen (used only if Redis may lose writes).
     pub highest: u8,
     pub slots: [Named; SLOTS_EACH],
 }
 
-/// A call of `handled` that records a success, on its way.
+/// A call of `handled` that is under way to Redis, and records a success.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Keep {
     pub name: u8,
@@ -365,7 +366,7 @@ pub struct Keep {
     pub what: Handled,
 }
 
-/// A call that was made, and may arrive once more.
+/// A call that was made, and of which a second copy may still arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Late {
     Advance(Call),
@@ -384,11 +385,12 @@ pub struct State {
     pub outcomes: u8,
     /// Second copy of a call, which may still arrive.
     pub late: Option<Late>,
-    /// Envelope on its way that its sender has given up.
+    /// Envelope that is under way although its sender has given it up.
     pub wire: Option<Envelope>,
     /// Replication id of the server: 0 until a failover.
     pub replication: u8,
-    /// Number of losses of Redis. More time has passed than ids were given.
+    /// Number of times that Redis lost writes. It stands for the time, which grows faster than ids
+    /// are given.
     pub time: u8,
     /// State to which Redis may be rolled back.
     pub snapshot: Option<Box<Redis>>,
@@ -404,9 +406,9 @@ pub struct Ghost {
     pub deaths: u8,
     /// Events that Redis itself lost.
     pub excused: u16,
-    /// Properties broken for good, as bits.
+    /// Broken properties of steps, as bits. They stay broken.
     pub broken: u16,
-    /// Event and epoch (upper bits) of every id given (with losses only).
+    /// Event and epoch (upper bits) of every id given (used only if Redis may lose writes).
     pub given: Option<Box<[u8; IDS]>>,
 }
 
@@ -428,8 +430,8 @@ impl State {
         self.outcomes = self.outcomes.checked_sub(u8::from(spend)).expect("an action takes more outcomes than there are");
     }
 
-    /// Returns a token that occurs nowhere. Tokens are only compared for equality, so a forgotten
-    /// one can be reused.
+    /// Returns a token that occurs nowhere. Tokens are only compared for equality, so a token that
+    /// has disappeared everywhere can be used again.
     pub fn fresh_token(&self) -> u8 {
         let used = |token: u8| {
             let names = |redis: &Redis| redis.names.iter().any(|name| name.lease == token || name.last_token == token);
@@ -463,7 +465,7 @@ impl Redis {
         self.objects.iter().position(|object| object.owner == w as u8 + 1)
     }
 
-    /// Returns whether a pushed event is over: it has left its batch.
+    /// Returns whether a pushed event is over: it has left its batch for good.
     pub fn is_over(&self, event: u8) -> bool {
         self.places(event) <= usize::from(self.objects[object_of(event)].dead & bit(event) != 0)
     }

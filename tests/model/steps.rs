@@ -4,7 +4,7 @@ use crate::properties::{CLAIMED_PAUSED, ID_REUSED, LOGGED_TWICE, RESULT_TWICE, S
 use crate::protocol::{Jump, Protocol};
 use crate::state::*;
 
-/// More ids than are given between two failovers.
+/// The distance of a jump: more ids than are given between two failovers.
 const JUMP: u8 = 16;
 
 /// The result of a fenced script.
@@ -81,7 +81,7 @@ impl Protocol {
         Ok(reply)
     }
 
-    /// Returns whether a result with the tag `named` is about the batch `present`.
+    /// Returns whether a result with the tag `named` is about the batch with the tag `present`.
     fn is_meant(&self, present: Tag, named: Tag) -> bool {
         if !self.guards.batch_first {
             return true;
@@ -89,7 +89,8 @@ impl Protocol {
         present.first == named.first && (!self.guards.batch_handouts || present == named)
     }
 
-    /// `handled`: the caller states that the result may end the event with a record.
+    /// Commits the result of a slot. `handled`: the caller states that the result may end the event
+    /// with a record of handlers.
     fn commit(&self, s: &mut State, w: usize, outcome: Outcome, handled: bool) {
         let Some(at) = s.redis.owned(w) else { return };
         let k = outcome.delivered().min(s.redis.slots[w].batch.len());
@@ -133,7 +134,8 @@ impl Protocol {
         }
     }
 
-    /// Moves the first event of a held object to the dead letters. The rest is due now.
+    /// Moves the first event of a held object to the dead letters. The rest of its batch is due
+    /// now.
     pub fn skip(&self, s: &mut State, at: usize) {
         s.spend_outcome(true);
         let object = &mut s.redis.objects[at];
@@ -159,7 +161,8 @@ impl Protocol {
         s.redis.slots[w].batch.iter().take(k.into()).for_each(|event| self.log(s, event));
     }
 
-    /// Writes a row of the event log. Not with losses: the rows would only multiply the states.
+    /// Writes a row of the event log. If Redis may lose writes, writes none, because rows would
+    /// then only multiply the states.
     fn log(&self, s: &mut State, event: u8) {
         if self.may_lose() {
             return;
@@ -195,8 +198,8 @@ impl Protocol {
         object.gone |= first;
     }
 
-    /// Holds the rest of a batch. If neither the batch nor the queue has events, go on releases the
-    /// object.
+    /// Holds the rest of a batch. If neither the batch nor the queue has events, holds nothing, and
+    /// `go_on` then releases the object.
     fn hold_rest(&self, s: &mut State, w: usize, object: usize, due: Due) {
         if !s.redis.slots[w].batch.is_empty() {
             self.hold(s, w, object, due);
@@ -228,7 +231,7 @@ impl Protocol {
             if s.redis.owned(w).is_none() {
                 self.claim_name(s, w, name, call);
             } else if !self.guards.claimed_once && s.redis.owned(w) == Some(name as usize - 1) {
-                // Without the guard: the object is read as one with an empty queue, and held
+                // Without the guard, the object is read as one with an empty queue, and held
                 // without its batch.
                 let batch = std::mem::take(&mut s.redis.slots[w].batch);
                 self.hold(s, w, name as usize - 1, Due::Now);
@@ -358,7 +361,7 @@ impl Protocol {
         s.redis.objects[at].paused = true;
     }
 
-    /// Makes an object due that a rule has held, unless another rule is over it.
+    /// Makes a paused object due, unless a rule is still over it.
     pub fn wake(&self, s: &mut State, at: usize) {
         if s.redis.objects[at].paused && !s.redis.is_ruled(at) {
             (s.redis.objects[at].paused, s.redis.objects[at].due) = (false, Due::Now);

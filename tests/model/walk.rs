@@ -12,7 +12,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Begins with the processes attached by the bounds.
+    /// Begins a walk. The processes that the bounds count as attached are attached.
     pub fn begin(bounds: Bounds) -> Self {
         Self::begin_with(bounds, Guards::default())
     }

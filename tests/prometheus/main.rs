@@ -1,4 +1,5 @@
-//! A real Prometheus scrapes a running system: the documented metrics, the alerts and the dashboard.
+//! Runs a real Prometheus that scrapes a running system. Tests the documented metrics, the alerts
+//! and the dashboard.
 //!
 //! Needs `prometheus` and `promtool` on the PATH; `scripts/test-prometheus` installs and runs it.
 #![cfg(feature = "cli")]
@@ -42,7 +43,8 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts with the alerts of `deploy/prometheus`, which wait for 1 s in place of minutes.
+    /// Starts Prometheus with the alerts of `deploy/prometheus`. Here they fire after 1 s instead
+    /// of minutes.
     fn start(targets: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let rules = include_str!("../../deploy/prometheus/seriatim.rules.yml");
@@ -71,7 +73,7 @@ impl Prometheus {
         Self { _process: Running(process), _dir: dir, url: format!("http://{address}"), client }
     }
 
-    /// Returns the data of an answer; `None` while Prometheus starts.
+    /// Returns the data of a response, or `None` if Prometheus has not started yet.
     async fn get(&self, path: &str, parameters: &[(&str, &str)]) -> Option<Value> {
         let mut url: reqwest::Url = format!("{}{path}", self.url).parse().expect("a URL");
         url.query_pairs_mut().extend_pairs(parameters);
@@ -81,7 +83,7 @@ impl Prometheus {
         Some(answer["data"].take())
     }
 
-    /// Returns the values of an expression, one for each series.
+    /// Returns the values of a query expression, one for each series.
     async fn query(&self, expression: &str) -> Vec<f64> {
         let Some(data) = self.get("/api/v1/query", &[("query", expression)]).await else { return Vec::new() };
         let series = data["result"].as_array().expect("a vector").iter();
@@ -107,8 +109,8 @@ impl Prometheus {
     }
 }
 
-/// A receiver over HTTP: refuses objects `bad:*`, fails for `fails:*`, and does not answer for
-/// `hangs:*` before it may.
+/// An HTTP receiver. It returns 400 for objects `bad:*` and 500 for `fails:*`. It answers for
+/// `hangs:*` only when the test allows it.
 struct Receiver {
     address: String,
     go_on: Arc<Semaphore>,
@@ -163,7 +165,7 @@ async fn serve(stream: TcpStream, go_on: Arc<Semaphore>) {
     }
 }
 
-/// Returns the names of the samples that the documents promise.
+/// Returns the names of the samples that docs/operations.md promises.
 fn documented() -> BTreeSet<String> {
     let page = include_str!("../../docs/operations.md");
     let (_, chapter) = page.split_once("\n## Metrics\n").expect("a chapter");
@@ -187,7 +189,7 @@ fn documented() -> BTreeSet<String> {
     names
 }
 
-/// Returns the expressions of the dashboard, with their variables replaced.
+/// Returns the query expressions of the dashboard, with values for their variables.
 fn expressions() -> Vec<String> {
     let board: Value = serde_json::from_str(include_str!("../../deploy/grafana/seriatim.json")).expect("JSON");
     let panels = board["panels"].as_array().expect("panels").iter();
@@ -210,8 +212,8 @@ fn the_alerts_are_valid_and_pass_their_tests() {
     promtool(&["check", "config", "prometheus.yml"]);
 }
 
-/// Tests each documented metric, the alerts of a sink that is away, a dead worker, a dead letter, a
-/// held object and a delivery that hangs, and each expression of the dashboard.
+/// Tests each documented metric, and each expression of the dashboard. Tests the alerts of an
+/// unavailable sink, a dead worker, a dead letter, a held object, and a delivery that hangs.
 #[tokio::test]
 #[ignore = "needs Prometheus: scripts/test-prometheus"]
 async fn a_real_prometheus_sees_a_running_system() {
@@ -225,7 +227,8 @@ async fn a_real_prometheus_sees_a_running_system() {
     let prometheus =
         Prometheus::start(&[("seriatim-exporter", exporter_at), ("seriatim-worker", first_at), ("seriatim-worker2", second_at)]);
 
-    // No worker runs. Then one whose sink is away dies with a batch in hand.
+    // At first no worker runs. Then a worker whose sink is unavailable starts, and dies with a
+    // batch in flight.
     prometheus.until_firing("SeriatimNoWorker").await;
     let nobody = format!("http://127.0.0.1:{}/", free_port());
     let mut first = Process::start(&redis, "first", &nobody, &["--http", first_at, "--lease", "2s", "--event-log"]);
@@ -251,7 +254,7 @@ async fn a_real_prometheus_sees_a_running_system() {
     receiver.go_on.close();
     prometheus.until_quiet("SeriatimDeliveryHangs").await;
 
-    // Something of everything, so that no panel is empty.
+    // Makes a projection and a schedule, so that no panel of the dashboard is empty.
     for (field, value) in [("p", "0 0 0-0")] {
         let _: u64 = console.run(&["HSET", &console.keys.event_projections(), field, value]).await;
     }

@@ -1,11 +1,11 @@
-//! Compares the documents with the tests: each test named in a table is in the named file. Compares
-//! the protocol with the list of keys.
+//! Tests that each test named in a table of the documents exists in the named file. Also tests that
+//! docs/protocol.md describes every key.
 
 use std::path::PathBuf;
 
 use seriatim::keys::{OBJECT_KINDS, SHARED_KINDS};
 
-/// The tables at the end of documents name the tests that prove a sentence.
+/// The table "What proves it" of a document names the tests that prove its sentences.
 #[test]
 fn every_test_that_the_documents_name_is_there() {
     assert!(tests_named_in("docs/outcomes.md") > 30);
@@ -32,7 +32,7 @@ fn tests_named_in(document: &str) -> usize {
     let (_, table) = document.split_once("\n## What proves it\n").expect("the table");
     let mut named = 0;
     for row in table.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | ")).skip(1) {
-        // `FILE`: `test`, `test`; `FILE`: …; [a chapter](…)
+        // The form of a cell: `FILE`: `test`, `test`; `FILE`: …; [a chapter](…)
         for of_file in row.1.split("; ").filter(|of_file| !of_file.starts_with('[')) {
             let mut names = of_file.split('`').skip(1).step_by(2);
             let path = root.join(names.next().expect("a file"));
@@ -47,7 +47,7 @@ fn tests_named_in(document: &str) -> usize {
     named
 }
 
-/// Returns the file itself, or all files of a folder and its subfolders.
+/// Returns the path itself if it is a file, or else all files of the folder and its subfolders.
 fn files_of(path: PathBuf) -> Vec<PathBuf> {
     if !path.is_dir() {
         return vec![path];

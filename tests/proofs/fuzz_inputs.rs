@@ -1,6 +1,6 @@
 //! Random bytes for every parser of outside data: names, payloads, envelopes, replies of scripts.
-//! No parser panics, and accepted values keep their promises. A failure prints the shortest input
-//! found. The same properties run endlessly under `fuzz/`.
+//! No parser panics, and every accepted value has the properties of its type. A failure prints the
+//! shortest failing input found. The fuzz targets in `fuzz/` test the same properties without end.
 #![allow(unreachable_pub)]
 
 #[path = "../support/replies.rs"]
@@ -14,7 +14,7 @@ use seriatim::consume::Envelope;
 use seriatim::event::{EVENT_BYTES_MAX, Event, EventError, IntoEvent, Json, NAME_BYTES_MAX, ObjectName};
 use seriatim::keys::Keys;
 
-/// Generates pieces of names and keys, and bytes that no name has.
+/// Generates names from pieces of names and keys, and from bytes that no valid name has.
 fn name_bytes() -> impl Strategy<Value = Vec<u8>> {
     let pieces: Vec<&[u8]> =
         vec![b"a", b":", b"{", b"}", b"\0", b"\xff", b"events", b"event.worker:", b"\n", "é".as_bytes(), b"held", b" ", b"\x7f"];
@@ -26,7 +26,7 @@ fn name_bytes() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Generates text that is JSON, or nearly.
+/// Generates texts that are JSON, or nearly JSON.
 fn payload_bytes() -> impl Strategy<Value = Vec<u8>> {
     let pieces: Vec<&[u8]> = vec![
         b"{",
@@ -117,7 +117,7 @@ fn an_event_may_have_as_many_bytes_as_the_limit() {
     assert!(matches!(refused, Err(EventError::TooLarge { .. })), "{refused:?}");
 }
 
-/// Generates words and numbers of replies, and invalid pieces.
+/// Generates words and numbers that occur in replies, and invalid values.
 fn piece() -> impl Strategy<Value = Value> {
     let words = vec![
         "ok",
@@ -167,7 +167,7 @@ fn tree() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Generates any tree, or a valid reply with some pieces replaced.
+/// Generates any tree of values, or a valid reply in which some values are replaced.
 fn reply() -> impl Strategy<Value = Value> {
     let text = |text: &str| Value::BulkString(text.into());
     let entry = vec![text("0"), text("a"), text("12 1"), text("7"), text("{}")];
@@ -192,7 +192,7 @@ fn reply() -> impl Strategy<Value = Value> {
             .prop_map(|(word, rest)| Value::Array([vec![Value::BulkString(word.into())], rest].concat()))
     };
     let words = ["ok", "attached", "in_use", "renewed", "detached", "swept", "fenced", "lapsed", "counter", "schema", "kept"];
-    // Numbers of emits, and invalid ones.
+    // Generates the counts of emits, valid and invalid.
     let number = || select(vec!["0", "7", "18446744073709551615", "18446744073709551616", "-1", "", "a"]);
     let emitted = (number(), number()).prop_map(|(events, bytes)| Value::BulkString(format!("{events} {bytes}").into()));
     let field = select(vec!["id", "handler:a", "once:a", "emit:a", "emit:b", "emit:", ""]);

@@ -1,5 +1,5 @@
-//! A real worker with names, payloads and keys that the library never leaves in Redis: no panic, no
-//! effect on other objects, no lost event.
+//! A real worker meets names, payloads and keys that the library never leaves in Redis. It does not
+//! panic, loses no event, and other objects continue.
 #![allow(unreachable_pub)]
 
 use std::collections::BTreeMap;
@@ -19,13 +19,13 @@ use tokio::task::JoinHandle;
 use crate::support::{Redis, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Time after which a worker has met a key of a wrong type, and waits.
+/// The time after which a worker has certainly met a key of a wrong type, and waits.
 const MEETS: Duration = Duration::from_millis(500);
 
-/// Id, prev and payload of a delivered event.
+/// The id, the `prev` and the payload of a delivered event.
 type Seen = (u64, u64, Vec<u8>);
 
-/// All delivered events, by object.
+/// All delivered events, by object. This is also the sink.
 #[derive(Clone, Default)]
 struct Record(Arc<Mutex<BTreeMap<String, Vec<Seen>>>>);
 
@@ -53,7 +53,7 @@ impl Record {
     }
 }
 
-/// A worker in this process.
+/// A worker that runs in the test process.
 struct Running {
     shutdown: Shutdown,
     task: JoinHandle<Result<Stopped, WorkerError>>,
@@ -79,7 +79,7 @@ async fn run(conn: &mut MultiplexedConnection, command: &str, args: &[&[u8]]) ->
     for arg in args {
         cmd.arg(*arg);
     }
-    // An error is fine: these tests are about wrong types.
+    // An error is allowed, because these tests set keys of wrong types.
     cmd.query_async(conn).await.unwrap_or(Value::Nil)
 }
 
@@ -92,14 +92,14 @@ async fn push(conn: &mut MultiplexedConnection, keys: &Keys, object: &[u8], even
     run(conn, "LPUSH", &[keys.objects_with_events().as_bytes(), object]).await;
 }
 
-/// Returns the dead letters, oldest first: object and event.
+/// Returns the object and the event of each dead letter, oldest first.
 async fn dead(conn: &mut MultiplexedConnection, keys: &Keys) -> Vec<(Vec<u8>, Vec<u8>)> {
     let entries: Vec<(String, Vec<Vec<u8>>)> =
         cmd("XRANGE").arg(keys.events_dead()).arg("-").arg("+").query_async(conn).await.expect("a stream");
     entries.into_iter().map(|(_, fields)| (fields[5].clone(), fields[7].clone())).collect()
 }
 
-/// A small random generator; its seed is printed.
+/// A small random generator. It prints its seed.
 struct Rng(u64);
 
 impl Rng {
@@ -142,13 +142,14 @@ async fn every_name_gets_its_events() {
     names.sort();
     names.dedup();
     for keys in [redis.keys().clone(), Keys::new()] {
-        // Without a namespace, names that begin with a brace are dropped.
+        // Without a namespace, the test leaves out names that begin with a brace.
         let names: Vec<&Vec<u8>> = names.iter().filter(|name| !keys.prefix().is_empty() || name[0] != b'{').collect();
         for n in 0..3 {
             for name in &names {
                 push(&mut conn, &keys, name, n.to_string().as_bytes()).await;
             }
-            // An empty name only wakes a worker. Events pushed for it stay.
+            // A marker with an empty name only wakes a worker. Events pushed for this name stay
+            // queued.
             push(&mut conn, &keys, b"", b"{}").await;
         }
         let sink = Record::default();
@@ -172,7 +173,8 @@ async fn every_name_gets_its_events() {
                 Value::Int(0)
             );
         }
-        // The library never emits for these names, so no sink gets their events: all of them wait.
+        // The library emits no event for these names, so the worker gives their events to no sink.
+        // All of them are held or queued.
         for name in &odd {
             let Value::Int(held) = run(&mut conn, "LLEN", &[&key(&keys, name, ":events.held")]).await else { panic!("a list") };
             let Value::Int(queued) = run(&mut conn, "LLEN", &[&key(&keys, name, ":events")]).await else { panic!("a list") };
@@ -230,7 +232,8 @@ async fn every_payload_is_delivered_or_dead_as_it_was_pushed() {
     for (object, pushed) in &pushed {
         let delivered = sink.of(object);
         let dead: Vec<&Vec<u8>> = dead.iter().filter(|(name, _)| name == object.as_bytes()).map(|(_, event)| event).collect();
-        // The delivered list and the dead letters together are the pushed events, each in order.
+        // Each pushed event is delivered or is a dead letter. Both lists are in the order of the
+        // pushes.
         let (mut next, mut next_dead) = (delivered.iter().peekable(), dead.into_iter().peekable());
         for payload in pushed {
             let is_json = next.peek() == Some(&payload);
@@ -255,7 +258,7 @@ async fn an_event_beyond_the_limit_leaves_nothing_behind() {
     emitter.event("a", text(EVENT_BYTES_MAX)).send().await.expect("at the limit");
 }
 
-/// Replaces a key by one of this type.
+/// Replaces a key by a key of this type.
 async fn plant(conn: &mut MultiplexedConnection, kind: &str, key: &[u8]) {
     run(conn, "DEL", &[key]).await;
     match kind {
@@ -283,7 +286,8 @@ async fn a_wrong_type_under_an_object_stops_no_other_object() {
     for (kind, suffix) in OBJECT_KINDS {
         for wrong in TYPES.iter().filter(|wrong| **wrong != right_type(kind)) {
             let victim = format!("{kind}:{wrong}");
-            // Overwriting a queue loses its events, so here the wrong key comes first.
+            // Sets the wrong key before the event is pushed, because overwriting a queue would lose
+            // its events.
             plant(&mut conn, wrong, &key(&keys, victim.as_bytes(), suffix)).await;
             push(&mut conn, &keys, victim.as_bytes(), b"1").await;
             push(&mut conn, &keys, format!("beside {victim}").as_bytes(), b"1").await;
@@ -297,8 +301,8 @@ async fn a_wrong_type_under_an_object_stops_no_other_object() {
         planted.iter().all(|(victim, ..)| sink.of(&format!("beside {victim}")).len() == 1).then_some(())
     })
     .await;
-    // Acts as an operator: deletes the key, releases the object. No event of the victims is lost
-    // either.
+    // Acts as an operator: deletes each wrong key and releases its object. These objects lose no
+    // event either.
     for (victim, kind, key, wrong) in &planted {
         let Value::SimpleString(found) = run(&mut conn, "TYPE", &[key]).await else { panic!("a type") };
         if found == *wrong {
@@ -337,18 +341,20 @@ async fn a_wrong_type_of_a_shared_or_a_workers_key_loses_nothing() {
         let sink = Record::default();
         let worker = Running::start(&redis, &keys, "w", &sink);
         let done = || sink.of("a").len() == 1 && sink.of("b").len() == 1;
-        // The worker delivers, or waits for the key, or reports the reason.
+        // The worker delivers both events, or waits for the repair of the key, or ends with the
+        // reason.
         let since = Instant::now();
         until("the worker has met the key", PATIENCE, async || {
             (worker.task.is_finished() || done() || since.elapsed() > MEETS).then_some(())
         })
         .await;
-        // In one step; otherwise a waiting worker would create the key again.
+        // Puts the right key back in one step. In two steps, a waiting worker could create the key
+        // in between.
         match run(&mut conn, "EXISTS", &[aside]).await {
             Value::Int(1) => run(&mut conn, "RENAME", &[aside, key.as_bytes()]).await,
             _ => run(&mut conn, "DEL", &[key.as_bytes()]).await,
         };
-        // A worker that met the key just before may end only now.
+        // A worker may have met the wrong key just before the repair, and may end only now.
         until("everything is delivered or the worker has ended", PATIENCE, async || {
             (worker.task.is_finished() || done()).then_some(())
         })

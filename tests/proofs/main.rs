@@ -1,5 +1,5 @@
-//! Proofs over many schedules: the scripts against a reference, the invariants after every step,
-//! random bytes, a fault at every command.
+//! Proofs over many schedules. The scripts are compared with a reference, and the invariants are
+//! checked after every step. Parsers get random bytes, and each command meets a fault.
 #![cfg(feature = "worker")]
 
 #[path = "../support/mod.rs"]

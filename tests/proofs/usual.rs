@@ -1,9 +1,9 @@
-//! A call of `advance` has the same effect whether its modules read the state of the call at the
-//! start or only when needed. Both ways run on the same random state, and must leave the same reply
-//! and keys.
+//! The modules of `advance` read the state of a call when they need it, or at the start of the
+//! call. Both ways must have the same effect. This test makes both calls on the same random state,
+//! and compares the replies and the keys.
 //!
-//! A call that also looks at a slot without a batch reads the state at once, and does nothing else.
-//! `SERIATIM_SEED=… cargo test --test proofs usual` repeats one state.
+//! To read the state at the start, the second call also looks at a slot that has nothing. This look
+//! has no other effect. `SERIATIM_SEED=… cargo test --test proofs usual` repeats one state.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,19 +17,19 @@ use crate::support::Redis;
 
 const CASES: u64 = 400;
 const SLOTS: usize = 3;
-/// A slot without anything.
+/// A slot that has nothing: no object, batch or list.
 const ELSEWHERE: usize = 900;
-/// The last id given.
+/// The last id given before the call.
 const COUNTER: u64 = 2_000;
 
-/// A state, as the commands that build it, and a call.
+/// A random state, as the commands that build it, and a call.
 struct Case {
     commands: Vec<Vec<String>>,
     slots: Vec<(usize, Option<Report>)>,
     bounds: Bounds,
     from: ClaimFirst,
     highest: u64,
-    /// Whether unusual things are rare in this state. Half of the states are like this.
+    /// Whether unusual values are rare in this state. This is so in half of the states.
     is_tame: bool,
 }
 
@@ -38,8 +38,8 @@ impl Case {
         self.commands.push(words.iter().map(|word| (*word).to_owned()).collect());
     }
 
-    /// Returns whether an unusual thing is present: one time in `chance`, or rarely in a tame
-    /// state.
+    /// Draws whether an unusual value occurs: with a chance of 1 in `chance`, or 20 times rarer in
+    /// a tame state.
     fn has(&self, rng: &mut Rng, chance: u64) -> bool {
         rng.below(if self.is_tame { 20 * chance } else { chance }) == 0
     }
@@ -124,7 +124,7 @@ impl Case {
         self.slots.push((slot, None));
     }
 
-    /// Adds a slot with a batch, and its report.
+    /// Adds a slot with a batch, and usually its report.
     fn in_flight(&mut self, keys: &Keys, rng: &mut Rng, slot: usize) {
         let (worker, object, count) = (format!("w.{slot}"), format!("busy:{slot}"), 1 + rng.at(2));
         let first = 1_000 + 10 * slot as u64;
@@ -145,11 +145,13 @@ impl Case {
         self.slots.push((slot, (!self.has(rng, 8)).then_some(report)));
     }
 
-    /// Builds the state and makes the call. Returns the reply and all keys.
+    /// Builds the state and makes the call. `opened` says whether the call reads the state at its
+    /// start. Returns the reply and all keys.
     async fn call(&self, conn: &mut MultiplexedConnection, keys: &Keys, opened: bool) -> (String, BTreeMap<String, String>) {
         run::<()>(conn, &["FLUSHALL"]).await;
         for command in &self.commands {
-            // An object may come twice. A command that does not fit its state fails and is ignored.
+            // Two commands may name the same object. A command that does not fit the state fails
+            // and is ignored.
             let _ = try_run::<redis::Value>(conn, command).await;
         }
         let mut call = Advance::beyond(keys, "w", "token", self.bounds, self.from, self.highest);
@@ -188,7 +190,7 @@ async fn run<T: redis::FromRedisValue>(conn: &mut MultiplexedConnection, words: 
     try_run(conn, words).await.expect("an answer")
 }
 
-/// Masks ids and times that come from the clock, because they differ from call to call.
+/// Masks ids and times that come from the clock, because both calls get different ones.
 fn masked(text: &str) -> String {
     let mut masked = String::new();
     for piece in text.split_inclusive(|c: char| !c.is_ascii_digit()) {

@@ -33,7 +33,7 @@ async fn a_list_of_one_object_looks_at_so_many_and_says_how_to_go_on() {
     assert_eq!(after, "1024-0", "the page in which 1,000 were reached");
     let rest = control(&conn, &keys).dead_letters_of("rare", false, Some(&after), 10).await.expect("a page");
     assert_eq!((ids(&rest), &rest.next), (vec!["1201-0".into()], &None));
-    // A page ends behind its last requested entry.
+    // A page ends with the last entry that was requested.
     let one = control(&conn, &keys).dead_letters_of("rare", true, None, 1).await.expect("a page");
     assert_eq!(ids(&one), ["1201-0"]);
 }
@@ -52,7 +52,7 @@ async fn a_drop_frees_the_memory_of_large_events() {
         add.arg(keys.events_dead()).arg(&["*", "id", "7", "object", "work:1", "error", "no", "event", event]);
         dead_ids.push(add.query_async::<String>(&mut conn).await.expect("added").into());
     }
-    // One call ends behind the second event; `settle` makes further calls.
+    // One call ends after the second event; `settle` makes further calls.
     let by = By { who: "ada", why: "large" };
     let some = wire::operator::dead(&mut conn, &keys, by, Settle::Drop, &dead_ids).await.expect("settled");
     assert_eq!(some, [Settled::Dropped, Settled::Dropped]);
@@ -155,7 +155,7 @@ async fn inspect_searches_so_many_markers_and_says_so() {
     let seen = control(&conn, &keys).inspect("work:1").await.expect("inspected");
     assert_eq!((seen.markers_before, seen.markers_beyond, seen.standing), (None, true, Standing::Marked));
     assert!(seen.why.contains("more than 10000 other markers"), "{}", seen.why);
-    // An object without events waits for nothing.
+    // An object without events waits for no marker, so an incomplete search does not matter.
     let idle = control(&conn, &keys).inspect("work:2").await.expect("inspected");
     assert_eq!((idle.markers_beyond, idle.standing), (true, Standing::Unknown));
 }

@@ -1,6 +1,7 @@
 //! Names whose processes have left. A pop under way may still move a marker to one of their slots,
-//! so a process must look. Story: every process read 2 keys for each slot of each such name, every
-//! second. With 3,000 names Redis did little else, and an emit took a third of a second.
+//! so other processes must look at these slots. Story: every process read 2 keys for each slot of
+//! each such name, every second. With 3,000 names Redis did little else, and an emit took a third
+//! of a second.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,8 @@ for n = ARGV[1], ARGV[1] + ARGV[2] - 1 do
   if #KEYS > 1 then redis.call('ZADD', KEYS[2], ARGV[4], 'left-' .. n) end
 end";
 
-/// The reply of a sweep that finds nothing; a mark is due, because nobody pushes one.
+/// The reply of a sweep that finds nothing. It says that a mark is due, because no process of these
+/// tests pushes marks.
 const NOTHING: Adopted = Adopted { more: false, moved: 0, is_ahead: false, mark: true, held: 0, strays: 0, names: Vec::new() };
 
 async fn adopt(conn: &mut MultiplexedConnection, keys: &Keys) -> Adopted {
@@ -133,7 +135,8 @@ async fn one_round_in_a_second_looks_at_so_many_keys() {
     }
 }
 
-/// The time of the next round is an hour ahead, from a wrong clock. It delays nothing.
+/// The time of the next round was set an hour ahead by a wrong clock. The round comes at once all
+/// the same.
 #[tokio::test]
 async fn a_round_that_lies_far_ahead_is_not_awaited() {
     let redis = Redis::start();
@@ -190,8 +193,8 @@ async fn a_large_takeover_goes_on_in_the_next_call() {
     assert_eq!((strays.iter().sum::<u64>(), strays.iter().max()), (600, Some(&256)), "{strays:?}");
 }
 
-/// A pop of a paused process ended five minutes after the process's end. The next look finds the
-/// marker, and the series of looks starts again.
+/// A pop moved a marker to a name five minutes after the name's last sign of life. The next look
+/// finds the marker, and the series of looks starts again.
 #[tokio::test]
 async fn a_late_pop_to_a_departed_name_is_found() {
     let redis = Redis::start();
@@ -204,7 +207,7 @@ async fn a_late_pop_to_a_departed_name_is_found() {
     assert!((next - now - 300_000.0).abs() < 10_000.0, "it is looked at 10 min after its end, not in {} ms", next - now);
 
     let _: u64 = console.run(&["LPUSH", &keys.worker_object("gone.3"), "work:1"]).await;
-    // Ten minutes after its end.
+    // Now the last sign of life was ten minutes ago.
     left(&console, "gone", Duration::from_secs(600)).await;
     next_round(&console).await;
     let adopted = adopt(&mut conn, &keys).await;
@@ -216,8 +219,8 @@ async fn a_late_pop_to_a_departed_name_is_found() {
     assert_eq!(score(&console, &keys.event_workers_watched(), "gone").await, None);
 }
 
-/// The longer ago its end, the later the next look: after 1 s, 10 s, 1 min, 10 min, 1 h, and when
-/// the name is forgotten.
+/// The longer ago the last sign of life of a name, the later its next look. Looks come after 1 s,
+/// 10 s, 1 min, 10 min, 1 h, and when the name is forgotten.
 #[rstest]
 #[case(0, 1)]
 #[case(4, 10)]
@@ -237,7 +240,8 @@ async fn a_departed_name_is_looked_at_ever_more_rarely(#[case] age_s: u64, #[cas
     assert!((next - at - next_s as f64 * 1000.0).abs() <= 1.0, "{} ms", next - at);
 }
 
-/// After a last look the name is removed. If it has a marker then, it is taken over and stays.
+/// A sweep looks a last time at a departed name, and then removes the name. If one of its slots has
+/// a marker at this look, the marker is taken over and the name stays.
 #[tokio::test]
 async fn a_departed_name_is_looked_at_a_last_time_when_it_is_forgotten() {
     let redis = Redis::start();
@@ -363,7 +367,7 @@ async fn the_pass_begins_anew_on_another_server() {
     }
 }
 
-/// A process returns, and another one leaves: the sets are updated.
+/// A process returns, and another process leaves: each name moves into the other set.
 #[tokio::test]
 async fn a_name_is_watched_while_its_process_lives() {
     let redis = Redis::start();
@@ -388,7 +392,7 @@ async fn a_name_is_watched_while_its_process_lives() {
 }
 
 /// Story: a pass treated a watched name as one in neither set. A name whose lease had just ended,
-/// seen by its own process, was then in both.
+/// seen by its own process, was then in both sets.
 #[tokio::test]
 async fn a_pass_leaves_watched_names_alone() {
     let redis = Redis::start();

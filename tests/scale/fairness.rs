@@ -18,7 +18,8 @@ const BATCH: usize = 5;
 const TURN_MAX: usize = 10;
 /// Number of events of the rare object.
 const ROUNDS: usize = 10;
-/// Maximum number of turns of a hot object between the reply to the emit and the delivery.
+/// Maximum number of turns of a hot object between the reply to an emit for the rare object and the
+/// delivery of that event.
 const TURNS_MAX: usize = 3;
 
 /// Counts turns. A hot object never runs out of events, so each of its turns has exactly `TURN_MAX`
@@ -30,7 +31,8 @@ struct Turns(Arc<Mutex<Log>>);
 struct Log {
     /// Number of events delivered to the sink, by object.
     given: HashMap<String, usize>,
-    /// Turns begun by each object when an event of the rare object came.
+    /// For each event of the rare object: the number of turns that each object had begun when the
+    /// event came.
     at_seldom: Vec<HashMap<String, usize>>,
 }
 

@@ -1,4 +1,4 @@
-//! The cost of looks: `stats`, and with it each scrape of an exporter.
+//! The cost of looks at the whole system: of `stats`, and so of each scrape of an exporter.
 
 use std::time::Duration;
 
@@ -26,11 +26,11 @@ async fn fill(console: &Console, what: &str, key: &str, count: u64) {
     }
 }
 
-/// Returns the time that Redis has worked on commands of clients, in µs, and the longest of the last
-/// commands.
+/// Returns the time that Redis has worked on commands of clients, in µs, and the longest of the
+/// last commands.
 async fn worked(console: &Console) -> (u64, u64) {
     let stats: String = console.run(&["INFO", "commandstats"]).await;
-    // EVALSHA contains the time of the commands in its script.
+    // The time of EVALSHA already contains the time of the commands in its script.
     let commands = stats.lines().filter(|line| !line.starts_with("cmdstat_config") && !line.starts_with("cmdstat_info"));
     let in_scripts = ["cmdstat_xinfo", "cmdstat_type:"];
     let commands = commands.filter(|line| !in_scripts.iter().any(|command| line.starts_with(command)));
@@ -59,7 +59,7 @@ async fn a_look_at_millions_of_objects_is_cheap() {
     let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", "1000"]).await;
     let _: () = console.run(&["SLOWLOG", "RESET"]).await;
     let (mut fastest, mut longest) = (Duration::MAX, 0);
-    // The least of some looks: other processes disturb single ones.
+    // The fastest of several looks counts, because other processes may slow down a single look.
     for _ in 0..20 {
         let (before, _) = worked(&console).await;
         let seen = control.stats().await.expect("stats");
@@ -73,8 +73,8 @@ async fn a_look_at_millions_of_objects_is_cheap() {
     assert!(fastest <= Duration::from_millis(2) && longest <= 5000, "{fastest:?}, {longest} µs");
 }
 
-/// Story: many names of restarted workers came before a live worker in the order of the alphabet. The
-/// look counted their empty slots, and not the batch of the live worker.
+/// Story: many names of restarted workers came before a live worker in the order of the alphabet.
+/// The look counted their empty slots, and not the batch of the live worker.
 #[tokio::test]
 async fn a_look_counts_the_batches_of_live_workers_first() {
     let redis = Redis::start();

@@ -12,8 +12,8 @@ const OBJECTS: usize = 1_000_000;
 /// One in this many objects has an event.
 const EVENT_EVERY: usize = 500;
 
-/// Lua that makes a million objects, paused as a worker leaves them: `held`, in `objects.paused`,
-/// some with a queued event.
+/// Lua that makes a million objects, paused as a worker leaves them: their owner is `held`, and
+/// they are in `objects.paused`. Some have a queued event.
 const PREPARE: &str = r"
 local P, from, to, every = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 for first = from, to - 1, 1000 do

@@ -1,4 +1,4 @@
-//! `seriatim doctor`: what is wrong with a Redis, and the exit code.
+//! `seriatim doctor`: its findings about a Redis, and its exit code.
 
 use std::process::{Command, Output};
 
@@ -12,7 +12,7 @@ fn doctor(redis: &Redis, url: &str, options: &[&str]) -> Output {
     command.args(["--redis", url, "--namespace", redis.namespace(), "doctor"]).args(options).output().expect("run")
 }
 
-/// Returns the exit code, and the verdict and the text of what was examined.
+/// Returns the exit code of `doctor`, and the verdict and the text of its finding about `what`.
 fn found(redis: &Redis, url: &str, what: &str, options: &[&str]) -> (Option<i32>, String, String) {
     let output = doctor(redis, url, &[options, &["--json"]].concat());
     let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
@@ -40,7 +40,7 @@ async fn a_sound_redis_passes_and_each_fault_is_told() {
     set("appendonly", "no").await;
     let (code, verdict, told) = found(&redis, redis.url(), "persistence", &[]);
     assert!(code == Some(1) && verdict == "wrong" && told.contains("appendonly yes"), "{told}");
-    // It has written nothing.
+    // `doctor` has written nothing.
     let keys: Vec<String> = console.run(&["KEYS", "*meta"]).await;
     assert!(keys.is_empty(), "{keys:?}");
 }

@@ -51,7 +51,7 @@ impl Sentinel {
         Self::start_with(&crate::support::program(), master, port, &format!("port {port}\n")).await
     }
 
-    /// Starts a Sentinel that these lines let listen on this port.
+    /// Starts a Sentinel on this port. `lines`: the part of its configuration that sets the port.
     pub(crate) async fn start_with(program: &str, master: u16, port: u16, lines: &str) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("sentinel.conf");
@@ -92,8 +92,9 @@ async fn a_sentinel_tells_its_services() {
     assert_eq!(emit(&master, &right), "");
 }
 
-/// The rights in docs/protocol.md, and no others: of a producer that waits and finds its master
-/// through Sentinels, and of a user of the Sentinels.
+/// The rights in docs/protocol.md are enough, and no other right is given. There are two users: a
+/// producer that waits for replicas and finds its master through Sentinels, and a user of the
+/// Sentinels.
 #[tokio::test]
 async fn the_rights_in_the_documents_are_enough() {
     let port = free_port();

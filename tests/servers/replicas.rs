@@ -1,4 +1,5 @@
-//! The wait for replicas: an emit counts, and a batch reaches the sink, only when they have it.
+//! The wait for replicas: an emit counts, and a batch reaches the sink, only when the replicas have
+//! it.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,7 @@ impl Pair {
     async fn until_attached(&self, replicas: u64) {
         let console = self.master.console().await;
         until("the replica is attached", Duration::from_secs(20), async || {
-            // WAIT counts replicas that are in step.
+            // WAIT counts the replicas that have received the write before it.
             let _: () = console.run(&["SET", "touched", "1"]).await;
             (console.run::<u64>(&["WAIT", "1", "100"]).await == replicas).then_some(())
         })
@@ -54,12 +55,12 @@ async fn an_emit_counts_only_if_replicas_have_it() {
     let error = two.emit("work:1", Json::new("2")).await.expect_err("one replica only");
     assert!(matches!(error, EmitError::Unreplicated { .. }) && error.is_unknown(), "{error}");
     assert!(error.to_string().contains("1 of 2 replicas"), "{error}");
-    // It is queued all the same.
+    // The second event is queued all the same.
     let console = pair.master.console().await;
     assert_eq!(console.list(&console.keys.events("work:1")).await, ["1", "2"]);
 }
 
-/// 256 emits at once share few waits, so a lost replica does not multiply their time.
+/// 256 emits at once share few waits. So even a lost reply delays them for the time of few waits.
 #[tokio::test]
 async fn emits_together_share_a_wait() {
     let pair = Pair::start().await;
@@ -75,7 +76,8 @@ async fn emits_together_share_a_wait() {
     several.emit_many((0..3000).map(|n| (format!("work:{}", n % 9), Json::new(n.to_string())))).await.expect("replicated");
 }
 
-/// The sink gets nothing while no replica has the ids. Afterwards it gets everything once.
+/// As long as no replica has the ids, the sink gets nothing. Afterwards the sink gets each event
+/// once.
 #[tokio::test]
 async fn a_worker_delivers_only_what_replicas_have() {
     let mut pair = Pair::start().await;
@@ -104,8 +106,9 @@ async fn a_worker_delivers_only_what_replicas_have() {
     console.until_at_rest().await;
 }
 
-/// A connection breaks between the call and the wait. The next connection has written nothing, so
-/// its own wait would say nothing, if the batch were not written again.
+/// A connection breaks between the call and the wait. A wait covers only the writes of its own
+/// connection, and the next connection has written nothing yet. So the batch is written again
+/// before the wait.
 #[tokio::test]
 async fn a_batch_given_again_over_another_connection_is_waited_for() {
     let mut pair = Pair::start().await;
@@ -132,8 +135,8 @@ async fn a_batch_given_again_over_another_connection_is_waited_for() {
     worker.finish().await;
 }
 
-/// On a server with `WAITAOF`, emits and batches wait for disks. A server without it is told at the
-/// first connection.
+/// On a server with `WAITAOF`, emits and batches wait for disks. On a server without it, the first
+/// connection fails with an error.
 #[tokio::test]
 async fn disks_are_waited_for_where_the_server_can() {
     let options = ["--appendonly", "yes", "--appendfsync", "always"];
@@ -211,8 +214,8 @@ async fn a_replica_may_be_promoted_by_hand() {
     sink.applied();
 }
 
-/// A master with `min-replicas-to-write` and no replica refuses writes. An emit is told, and a worker
-/// waits.
+/// A master with `min-replicas-to-write` and no replica refuses writes. An emit fails with an
+/// error, and a worker waits.
 #[tokio::test]
 async fn a_master_without_its_replicas_refuses_emits_and_workers_wait() {
     let redis = Redis::own(&[]);

@@ -1,4 +1,4 @@
-//! TLS to a real redis-server, also where the other tests use another server.
+//! TLS to a real redis-server, even if the other tests use another server.
 
 use std::collections::HashSet;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::support::recorder::{Offer, Recorder};
 use crate::support::running::start_at;
 use crate::support::{Redis, free_port, until};
 
-/// A redis-server with TLS, and its authority.
+/// A redis-server with TLS, and the authority of its certificate.
 struct Secured {
     redis: Redis,
     authority: Authority,
@@ -83,7 +83,7 @@ async fn bad_certificates_are_refused_with_the_reason() {
     let unknown = Server::new(wrong_host.url()).ca_file(other.file());
     let told = refused(unknown).await;
     assert!(told.contains("UnknownIssuer"), "{told}");
-    // Without a file, only the authorities of the system count.
+    // Without a file of authorities, only the authorities of the system count.
     let told = Emitter::connect(wrong_host.url()).await.expect_err("refused").to_string();
     assert!(told.contains("UnknownIssuer") || told.contains("no certificates of authorities"), "{told}");
 }

@@ -1,4 +1,4 @@
-//! Claim: the ways from objects to slots.
+//! Claim: the ways in which an object comes to a slot.
 #![cfg(feature = "worker")]
 
 use std::time::{Duration, Instant};
@@ -24,7 +24,8 @@ async fn an_idle_worker_gets_the_first_event_without_polling() {
         console.emit("work:1", n.to_string()).await;
         sink.until_sent(n + 1).await;
     }
-    // A worker that looked once per block time would need half of it for each event, 20 s in all.
+    // A worker that polled once per block time would need half of this time for each event, 20 s in
+    // all.
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     worker.finish().await;
     console.until_at_rest().await;
@@ -74,7 +75,7 @@ async fn a_held_object_waits_for_its_time() {
     pipe.cmd("SET").arg(keys.event_worker("late")).arg("held").cmd("ZADD").arg(keys.objects_held()).arg(due).arg("late");
     pipe.cmd("SET").arg(keys.next_event_id()).arg(1);
     let () = pipe.query_async(&mut redis.connect().await).await.expect("held");
-    // A marker does not make a held object due.
+    // A new marker does not make a held object due earlier.
     console.emit("late", "2").await;
     console.emit("other", "1").await;
     sink.until_sent(3).await;
@@ -91,8 +92,8 @@ async fn markers_that_lead_nowhere_are_dropped() {
     let redis = Redis::start();
     let console = redis.console().await;
     let keys = &console.keys;
-    // More markers than one call reads: empty ones, markers of objects without events, and many of
-    // one object.
+    // There are more markers than one call reads: empty ones, markers of an object without events,
+    // and many markers of one object.
     let mut pipe = redis::pipe();
     for n in 0..1500 {
         pipe.cmd("LPUSH").arg(keys.objects_with_events()).arg(["", "nothing", "busy"][n % 3]).ignore();
@@ -105,7 +106,8 @@ async fn markers_that_lead_nowhere_are_dropped() {
     console.emit("last", "1").await;
     let worker = start(&redis, "w", &sink, |_| {});
     until("the last marker is found", PATIENCE, async || (sink.sent_of("last").len() == 1).then_some(())).await;
-    // Markers of an owned object are dropped, too, and its later events are delivered all the same.
+    // Markers of an owned object are dropped, too. The later events of the object are still
+    // delivered.
     gate.until_reached(1).await;
     console.emit_all("busy", ["2", "3"]).await;
     until("the markers are gone", PATIENCE, async || (console.list(&keys.objects_with_events()).await.is_empty()).then_some(()))
@@ -157,8 +159,8 @@ async fn a_busy_object_yields_and_its_markers_buy_it_no_turns() {
     worker.finish().await;
     let order: Vec<_> = sink.sent().into_iter().map(|offer| offer.object).collect();
     let turns: Vec<(&str, usize)> = order.chunk_by(|a, b| a == b).map(|turn| (turn[0].as_str(), turn.len())).collect();
-    // Its first turn came from a marker. So its second one, as a due held object, follows at once;
-    // then markers have their turn.
+    // The first turn of `busy` came from a marker. So its second turn, as a due held object,
+    // follows at once. After that it is the turn of the markers.
     assert_eq!(turns, [("busy", 16), ("second", 1), ("busy", 8), ("third", 1), ("busy", 16)]);
     assert_eq!(sink.applied_of("busy").len(), 40);
     console.until_at_rest().await;

@@ -1,4 +1,5 @@
-//! Commit: results reach Redis once, in groups, and no event emitted meanwhile is lost.
+//! Commit: each result reaches Redis once, several results in one call, and an event that is
+//! emitted meanwhile is not lost.
 #![cfg(feature = "worker")]
 
 use std::sync::Arc;
@@ -27,7 +28,7 @@ async fn many_slots_commit_in_one_call() {
     let gate = Gate::closed();
     let held_up = gate.clone();
     let sink = Recorder::with(move |_| Act::Wait(held_up.clone()));
-    // Almost only commits call scripts meanwhile.
+    // With these settings, almost only commits call scripts during the test.
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = 64;
         config.block = Duration::from_secs(1);
@@ -62,7 +63,7 @@ async fn a_commit_moves_the_last_id_and_releases_the_object_in_one_step() {
     assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:1"]);
     console.emit("work:1", "2").await;
     first.open();
-    // The same slot goes on with its object.
+    // The slot goes on with the next event of its object.
     second.until_reached(1).await;
     assert_eq!(console.text(&keys.last_event_id("work:1")).await.as_deref(), Some("1"));
     assert_eq!(console.text(&keys.worker_event_id("w.0")).await.as_deref(), Some("2"));
@@ -73,9 +74,9 @@ async fn a_commit_moves_the_last_id_and_releases_the_object_in_one_step() {
     worker.finish().await;
 }
 
-/// The gap that the plain algorithm closes with an extra read: a producer pushes just when the
-/// worker has found the queue empty and releases the object. Every round emits to an object when
-/// its last event is delivered.
+/// The worker finds the queue of an object empty, and a producer pushes before the worker releases
+/// the object. The plain algorithm needs an extra read for this case. Each round emits an event
+/// when the object's last event is being committed.
 #[tokio::test]
 async fn an_event_pushed_during_the_last_empty_take_is_not_lost() {
     const OBJECTS: usize = 8;
@@ -90,8 +91,8 @@ async fn an_event_pushed_during_the_last_empty_take_is_not_lost() {
         let mut last = 0;
         for round in 0..ROUNDS {
             console.emit(&object, round.to_string()).await;
-            // Some rounds push right behind the delivery, some as soon as its commit is visible,
-            // some without any wait.
+            // Before the next emit, a round waits until the commit is visible, or only for the
+            // delivery, or not at all.
             match round % 3 {
                 0 => until("it is committed", PATIENCE, async || (console.number(&key).await > last).then_some(())).await,
                 1 => {
@@ -116,7 +117,8 @@ async fn an_event_pushed_during_the_last_empty_take_is_not_lost() {
     console.until_at_rest().await;
 }
 
-/// Calls and replies are lost. Every call is repeated, and no repetition changes anything.
+/// Calls and replies are lost. The worker repeats every such call, and a repeated call changes
+/// nothing.
 #[tokio::test]
 async fn lost_requests_and_replies_change_nothing() {
     let redis = Redis::own(&[]);
@@ -149,7 +151,7 @@ async fn lost_requests_and_replies_change_nothing() {
     assert!(proxy.lost() >= 10, "only {} calls were disturbed", proxy.lost());
     proxy.lose(|_| None);
     worker.finish().await;
-    // A lost call delays a commit, but delivers no batch twice.
+    // A lost call delays a commit, but no batch is delivered twice.
     assert_eq!((sink.sent().len() + console.dead().await.len(), sink.overlaps().len()), (401, 0));
     let dead: Vec<_> =
         console.dead().await.into_iter().map(|fields| String::from_utf8(fields[3].1.clone()).expect("text")).collect();
@@ -160,8 +162,8 @@ async fn lost_requests_and_replies_change_nothing() {
     console.until_at_rest().await;
 }
 
-/// A late duplicate of a call must not hold an object again after it was released and handed out
-/// again.
+/// An object was held, released, and handed out again. A late duplicate of the first call must not
+/// hold it again.
 #[tokio::test]
 async fn a_repeated_result_of_an_earlier_hand_out_is_ignored() {
     let redis = Redis::own(&[]);
@@ -176,7 +178,8 @@ async fn a_repeated_result_of_an_earlier_hand_out_is_ignored() {
     });
     console.emit("warm:up", "0").await;
     console.until_held("warm:up", "retry").await;
-    // The hold is done, but its reply is lost, and the process cannot repeat the call for a while.
+    // The object is held, but the reply is lost. The closed proxy keeps the process from repeating
+    // the call.
     proxy.lose_next(&["hold"], Lose::Reply, true);
     console.emit("work:1", "1").await;
     console.until_held("work:1", "retry").await;
@@ -184,8 +187,8 @@ async fn a_repeated_result_of_an_earlier_hand_out_is_ignored() {
     let here = start(&redis, "here", &second, |_| {});
     console.release("work:1").await;
     gate.until_reached(1).await;
-    // At most two calls are under way at once. So the third call behind the repeated one shows that
-    // it had its reply.
+    // At most two calls are under way at a time. So when the third call after the repeated one is
+    // sent, the repeated one has its reply.
     let behind = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&behind);
     proxy.lose(move |request| {

@@ -28,7 +28,8 @@ async fn a_transient_failure_comes_again_with_the_same_id_and_prev() {
     let second: Vec<_> = sink.offered().into_iter().filter(|offer| offer.text() == "2").collect();
     let tries: Vec<_> = second.iter().map(|offer| (offer.id, offer.prev, offer.before)).collect();
     assert_eq!(tries, [(2, 1, 0), (2, 1, 1), (2, 1, 2), (2, 1, 3)]);
-    // The first delivery was behind another event; the later ones alone, with its failures counted.
+    // The first delivery was in a batch behind another event. The later ones were alone, with the
+    // earlier failures counted.
     let alone: Vec<_> = second[1..].iter().map(|offer| (offer.batch, offer.attempts, offer.crashes)).collect();
     assert_eq!(alone, [(1, 1, 0), (1, 2, 0), (1, 3, 0)]);
     let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.text(), offer.id, offer.prev, offer.attempts)).collect();
@@ -150,7 +151,7 @@ async fn a_rejected_event_is_a_dead_letter_and_the_chain_goes_on() {
     worker.finish().await;
     let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.text(), offer.prev)).collect();
     let ids: Vec<_> = sink.sent().into_iter().map(|offer| offer.id).collect();
-    // The dead letters have ids, but no event has one of them as its prev.
+    // Each dead letter has an id, but no event has this id as its `prev`.
     let prevs = [0, ids[0], ids[1], ids[2]];
     assert_eq!(sent, ["1", "2", "3", "4"].into_iter().map(str::to_owned).zip(prevs).collect::<Vec<_>>());
     let dead = console.dead().await;
@@ -218,7 +219,7 @@ async fn an_unavailable_sink_stops_the_claims_and_costs_no_attempt() {
         console.emit_all(&format!("work:{n}"), ["1", "2"]).await;
     }
     let worker = start(&redis, "w", &sink, |_| {});
-    // Each of the four slots fails once; then one slot probes repeatedly.
+    // Each of the four slots fails once. Then only one slot tries the sink again, several times.
     sink.until_offered(4 + 5).await;
     let owned = console.left().await.into_iter().filter(|key| key.ends_with(":event.worker")).count();
     let held: u64 = console.run(&["ZCARD", &console.keys.objects_held()]).await;
@@ -301,7 +302,8 @@ async fn the_sink_is_told_worker_and_token_and_when_it_sends_in_vain() {
     worker.finish().await;
 }
 
-/// The error of a failure is stored with the object, but shortened, so that no sink can fill Redis.
+/// The error of a failed attempt is stored with the object, but shortened, so that a sink cannot
+/// fill Redis.
 #[tokio::test]
 async fn a_long_error_is_shortened() {
     let redis = Redis::start();

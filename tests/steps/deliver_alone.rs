@@ -1,5 +1,5 @@
-//! Deliver: the loop of a worker polls a lone delivery itself if the last ones were short. Every
-//! other delivery gets its own task.
+//! Deliver: if the last deliveries were short, the loop of a worker itself polls a delivery that is
+//! the only one. Every other delivery gets a task of its own.
 #![cfg(feature = "worker")]
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::task::Id;
 use crate::support::Redis;
 use crate::support::running::config;
 
-/// The number of short deliveries in a row that the loop waits for.
+/// The number of short deliveries in a row after which the loop polls a delivery itself.
 const SHORT_RUN: usize = 8;
 
 #[tokio::test]
@@ -27,7 +27,7 @@ async fn a_short_lone_delivery_has_no_task_of_its_own() {
         let (sends, panicked) = (Arc::clone(&sends), Arc::clone(&panicked));
         async move {
             match &event.payload[..] {
-                // Too long for one poll.
+                // This delivery does not end at its first poll.
                 b"\"slow\"" => tokio::time::sleep(Duration::from_millis(20)).await,
                 b"\"panics\"" if !panicked.swap(true, Ordering::SeqCst) => panic!("once"),
                 _ => {}
@@ -47,18 +47,18 @@ async fn a_short_lone_delivery_has_no_task_of_its_own() {
     for _ in 0..SHORT_RUN {
         assert_ne!(deliver("1").await, of_the_loop, "before the loop knows that deliveries are short");
     }
-    // On a busy machine one of them may take longer.
+    // On a busy machine a short delivery may take longer, so the test repeats it.
     let mut tries = 0;
     while deliver("1").await != of_the_loop {
         tries += 1;
         assert!(tries < 2000, "no delivery was polled by the loop");
     }
-    // A delivery that does not end at once gets a task, and so do the next ones.
+    // A delivery that does not end at its first poll gets a task. So do the next deliveries.
     assert_ne!(deliver("\"slow\"").await, of_the_loop);
     for _ in 0..SHORT_RUN {
         assert_ne!(deliver("1").await, of_the_loop, "after a long delivery");
     }
-    // A panic in the loop's own poll is a failure like any other.
+    // A panic in a delivery that the loop polls is a failure, as in a task.
     while deliver("1").await != of_the_loop {}
     deliver("\"panics\"").await;
     deliver("1").await;

@@ -54,7 +54,7 @@ async fn a_closure_per_batch_answers_for_all_of_it() {
         let sees = Arc::clone(&sees);
         async move {
             sees.lock().expect("no panic").push(batch.len());
-            // Half of the rest, or all of the last event.
+            // Delivers half of the batch, or the whole batch if it has only one event.
             if batch.len() > 1 { Delivered::stopped(batch.len() / 2, Stop::unavailable("full")) } else { Delivered::all() }
         }
     });

@@ -89,7 +89,7 @@ async fn an_emit_joins_the_callers_transaction() {
     assert_eq!(markers(keys, &mut con).await, ["work:1", "work:2"]);
     assert_eq!(con.get::<_, String>(keys.data("work:1")).await.expect("GET"), "{}");
 
-    // If Redis refuses a command of the caller, the emit is not applied either.
+    // If Redis refuses another command of the transaction, the emit is not applied either.
     let mut pipe = redis::pipe();
     pipe.cmd("NO-SUCH-COMMAND");
     em.event("work:1", Json::new("3")).append_to(&mut pipe).expect("valid");
@@ -153,8 +153,8 @@ async fn many_are_chunked_in_order_with_one_marker_per_object_and_chunk() {
 
     let nothing = em.emit_many(events(0)).await.expect("nothing to do");
     assert_eq!((nothing.events, nothing.chunks), (0, 0));
-    // One less than a chunk, a chunk, one more, by events and by bytes (a name of 1 byte and an
-    // event of 1).
+    // A chunk is full with 4 events, or with 8 bytes: a name of 1 byte and an event of 1 byte, four
+    // times. The counts are around full chunks: one less, equal, one more.
     for (count, chunks) in [(3, 1), (4, 1), (5, 2), (8, 2), (9, 3)] {
         for em in [em.clone().with_chunk(4, usize::MAX), em.clone().with_chunk(1024, 8)] {
             let emitted = em.emit_many(events(count)).await.expect("emitted");
@@ -198,8 +198,8 @@ async fn many_fail_per_object_and_the_others_go_on() {
     assert_eq!(queue(keys, &mut con, "b").await, ["2", "5", "9"]);
 }
 
-/// Random events, some refused, in random chunks. Every queue has the events before the object's
-/// first refused one.
+/// Emits random events in random chunks. Redis refuses some of the events. Each queue must have the
+/// events of its object before the first refused one.
 #[tokio::test]
 async fn random_many_keep_every_objects_order() {
     let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
@@ -254,7 +254,7 @@ async fn a_key_of_a_wrong_type_is_named_with_what_took_effect() {
     assert_eq!(error.stopped, Some(1));
 }
 
-/// design.md section 6: at `maxmemory` emit must fail with a clear error.
+/// At `maxmemory` an emit must fail with a clear error, and push nothing.
 #[tokio::test]
 async fn without_memory_nothing_is_applied() {
     let redis = Redis::own(&["--maxmemory-policy", "noeviction"]).empty();
@@ -313,7 +313,7 @@ async fn a_user_without_the_right_is_refused_and_no_error_shows_a_password() {
     }
 }
 
-/// design.md section 6: a timed-out call may still take effect.
+/// An emit that times out may still take effect, so its outcome is unknown.
 #[tokio::test]
 async fn an_emit_without_an_answer_is_unknown_and_is_not_sent_again() {
     let redis = Redis::own(&[]);
@@ -329,13 +329,15 @@ async fn an_emit_without_an_answer_is_unknown_and_is_not_sent_again() {
 
     redis::cmd("CLIENT").arg("UNPAUSE").exec_async(&mut con).await.expect("CLIENT UNPAUSE");
     em.emit("c", Json::new("3")).await.expect("emitted over a new connection");
-    // Commands sent over a closed connection have run or are dropped by now: each at most once.
+    // Redis has run or dropped the commands that were sent over a closed connection. So each of
+    // them has run at most once.
     let queued = [queue(keys, &mut con, "a").await, queue(keys, &mut con, "b").await];
     assert!(queued.iter().all(|queue| queue.len() <= 1), "{queued:?}");
     assert_eq!(queue(keys, &mut con, "c").await, ["3"]);
 }
 
-/// A TCP proxy that can lose replies: the request arrives, then the connection breaks.
+/// A TCP proxy that can lose replies: it passes the request, and closes the connection before the
+/// reply.
 struct Proxy {
     url: String,
     lose_replies: Arc<AtomicBool>,
@@ -396,7 +398,8 @@ async fn a_restarted_redis_is_connected_to_by_the_next_emit() {
     em.emit("a", Json::new("1")).await.expect("emitted");
 
     redis.server().kill();
-    // When the broken connection is noticed, an emit is not sent at all, and its error says so.
+    // When the emitter knows that its connection is broken, it does not send the emit. The error of
+    // the emit says so.
     until("nothing is sent any more", Duration::from_secs(5), || async {
         matches!(em.emit("a", Json::new("2")).await, Err(EmitError::Connect { .. })).then_some(())
     })
@@ -419,7 +422,7 @@ async fn a_restarted_redis_is_connected_to_by_the_next_emit() {
     assert_eq!(queue(redis.keys(), &mut redis.connect().await, "a").await, ["3"]);
 }
 
-/// The next emit must not be lost if an unused connection has closed.
+/// If the connection was closed while it was unused, the next emit must still reach Redis.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_closed_while_idle_is_replaced_before_anything_is_sent() {
     let redis = Redis::own(&[]);

@@ -1,4 +1,4 @@
-//! An emit in a transaction of the caller: each reply, and its outcome.
+//! Emits inside a transaction of the caller: for each reply, the outcome of each emit.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use seriatim::{EmitError, Emitter};
 use crate::emit::{config, markers, queue};
 use crate::support::Redis;
 
-/// Sends a transaction that increments `own_key` between two emits, of a with data and of b.
-/// Returns its reply.
+/// Sends a transaction with two emits, one for `a` with data and one for `b`. In between it
+/// increments `own_key`. Returns the emits and the reply.
 async fn transaction(
     emitter: &Emitter,
     connection: &mut MultiplexedConnection,
@@ -76,7 +76,8 @@ async fn a_key_of_a_wrong_type_fails_its_emit_only() {
     assert_eq!(queue(keys, &mut con, "a").await, ["1"], "the event is queued");
 }
 
-/// The caller's own command fails in each way. Redis does not roll back.
+/// The caller's own command fails in several ways. Redis does not roll back, so the emits stay
+/// queued.
 #[tokio::test]
 async fn a_failed_command_of_the_callers_leaves_the_emits_queued() {
     let redis = Redis::start();
@@ -87,7 +88,7 @@ async fn a_failed_command_of_the_callers_leaves_the_emits_queued() {
     a.outcome(&reply).expect("queued");
     b.outcome(&reply).expect("queued");
 
-    // Errors of a script that look like those of a transaction that did not run.
+    // A script returns errors that look like the errors of a transaction that did not run.
     for code in ["EXECABORT", "OOM", "NOPERM", "READONLY"] {
         let mut pipe = redis::pipe();
         pipe.cmd("EVAL").arg(format!("return redis.error_reply('{code} of a script')")).arg(0);
@@ -112,8 +113,8 @@ async fn a_refused_command_means_that_nothing_is_applied() {
     }
     config(&mut con, "maxmemory", "0").await;
 
-    // A user who may not push for b, and one who may not increment. For each, everything is
-    // refused.
+    // The first user may not push for `b`, the second may not increment, and the third may do
+    // neither. Redis refuses the whole transaction each time.
     let [data, events, markers] = [redis.keys().data("a"), redis.keys().events("a"), redis.keys().objects_with_events()];
     let [a, data, own] = [format!("~{events}"), format!("~{data}"), format!("~{own_key}")];
     let (markers, b) = (format!("~{markers}"), format!("~{}", redis.keys().events("b")));
@@ -157,7 +158,8 @@ async fn without_a_reply_that_tells_the_outcome_is_unknown() {
     redis::cmd("CLIENT").arg("UNPAUSE").exec_async(&mut con).await.expect("CLIENT UNPAUSE");
 }
 
-/// If Redis did not run a transaction under WATCH, its reply reads as `None`.
+/// If a watched key has changed, Redis does not run the transaction. Its reply then reads as
+/// `None`.
 #[tokio::test]
 async fn a_watched_key_that_changed_reads_as_none() {
     let redis = Redis::start();

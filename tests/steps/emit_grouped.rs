@@ -1,7 +1,7 @@
-//! Single emits that share transactions: their order, their errors, and their bounds.
+//! Single emits that share transactions: their order, their errors, and the limits of a group.
 //!
-//! Tests run on one thread, so it is certain which emits are queued together. The first one finds
-//! no other under way and is sent alone; the others follow in groups.
+//! The tests run on one thread, so it is certain which emits are queued together. The first emit
+//! finds no other under way and is sent alone. The others follow in groups.
 
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ async fn transactions(con: &mut MultiplexedConnection) -> usize {
     exec.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-/// Emits concurrently: one event per object, with its position as a number.
+/// Emits one event for each of these objects, all at the same time. The event is the position of
+/// its object in the list.
 async fn emit_all<O: AsRef<str>>(em: &Emitter, objects: impl IntoIterator<Item = O>) -> Vec<Result<Emitted, EmitError>> {
     join_all(objects.into_iter().enumerate().map(|(at, object)| async move { em.emit(object, &at).await })).await
 }
@@ -32,7 +33,7 @@ fn spawn(em: &Emitter, object: &str, event: usize) -> JoinHandle<Result<Emitted,
     tokio::spawn(async move { em.emit(object, &event).await })
 }
 
-/// Lets all tasks run until they have sent everything.
+/// Lets all tasks run until each of them has sent its emit.
 async fn settle() {
     for _ in 0..10 {
         yield_now().await;
@@ -47,7 +48,8 @@ fn numbers(range: impl Iterator<Item = usize>) -> Vec<String> {
 async fn emits_at_once_share_transactions_and_keep_their_order() {
     let redis = Redis::own(&[]);
     let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
-    // The first is sent alone, each group has 64 emits: one less than two groups, two, one more.
+    // The first emit is sent alone, and then each group has up to 64 emits. Some counts are around
+    // two full groups: one less, equal, one more.
     for (count, expected) in [(1, 1), (2, 2), (128, 3), (129, 3), (130, 4), (1000, 17)] {
         let before = transactions(&mut con).await;
         for (at, emitted) in emit_all(&em, vec!["a"; count]).await.into_iter().enumerate() {
@@ -55,7 +57,8 @@ async fn emits_at_once_share_transactions_and_keep_their_order() {
             assert_eq!((emitted.events, emitted.queued), (1, at as u64 + 1));
         }
         let used = transactions(&mut con).await - before;
-        // More than the queue can hold: a group may be sent before it is full.
+        // If there are more emits than the emitter can queue, a group may be sent before it is
+        // full.
         assert!(used == expected || count > 256 && used < count / 4, "{count} emits in {used}");
         assert_eq!(queue(keys, &mut con, "a").await, numbers(0..count));
         assert_eq!(markers(keys, &mut con).await.len(), used, "one marker per object and transaction");
@@ -117,7 +120,8 @@ async fn a_key_of_a_wrong_type_fails_its_own_emits_only() {
     assert_eq!(queue(keys, &mut con, "c").await, ["0", "1"], "the events are queued");
 }
 
-/// Redis discards the whole transaction if it refuses one command. The other emits are sent again.
+/// If Redis refuses one command, it discards the whole transaction. The emitter sends the other
+/// emits of the group again.
 #[tokio::test]
 async fn a_refused_emit_does_not_fail_the_others() {
     let redis = Redis::own(&[]);
@@ -158,7 +162,8 @@ async fn without_memory_no_emit_is_applied() {
     assert_eq!(queue(keys, &mut con, "a").await, ["0", "1"]);
 }
 
-/// Emits already sent have an unknown outcome. Queued emits go over the next connection.
+/// The connection is lost. Emits that were sent have an unknown outcome. Emits that are still
+/// queued go over the next connection.
 #[tokio::test]
 async fn a_lost_connection_is_unknown_to_those_sent_only() {
     let redis = Redis::own(&[]);
@@ -167,7 +172,8 @@ async fn a_lost_connection_is_unknown_to_those_sent_only() {
         redis::cmd("CLIENT").arg("PAUSE").arg(60_000).arg("WRITE").exec_async(con).await.expect("CLIENT PAUSE");
     };
     pause(&mut con).await;
-    // One alone, then groups of one up to the maximum under way; the rest stays queued.
+    // The first emit is sent alone, and then groups of one emit each, up to the maximum number of
+    // groups under way. All further emits stay queued.
     let mut sent = Vec::new();
     for event in 0..65 {
         sent.push(spawn(&em, "sent", event));
@@ -190,7 +196,7 @@ async fn a_lost_connection_is_unknown_to_those_sent_only() {
     assert_eq!(queued, numbers(0..400));
 }
 
-/// Redis does not reply in time: nothing more is sent over that connection.
+/// If Redis does not reply in time, the emitter sends no further emit over this connection.
 #[tokio::test]
 async fn emits_without_a_reply_are_unknown_and_are_not_sent_again() {
     let redis = Redis::own(&[]);
@@ -207,8 +213,8 @@ async fn emits_without_a_reply_are_unknown_and_are_not_sent_again() {
     assert!(queued.is_sorted_by(|before, after| before < after), "each at most once");
 }
 
-/// A dropped emit may have happened or not. It affects no other emit of its group, whether queued
-/// or sent.
+/// A caller may drop its emit when it is queued or already sent. The emit may then have happened or
+/// not. No other emit of its group is affected.
 #[tokio::test]
 async fn a_dropped_emit_harms_no_other() {
     let redis = Redis::own(&[]);
@@ -234,7 +240,7 @@ async fn a_dropped_emit_harms_no_other() {
     }
 }
 
-/// On many threads each task keeps its order, and every event is queued once.
+/// On many threads the events of each task are queued in their order, and every event once.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_task_keeps_its_order_on_many_threads() {
     let redis = Redis::start();

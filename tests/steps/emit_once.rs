@@ -1,4 +1,5 @@
-//! Emits with an idempotency key: queued once, whatever is repeated or lost.
+//! Emits with an idempotency key. Each is queued once, even if the call is repeated or a reply is
+//! lost.
 
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ async fn a_lost_reply_is_repeated_and_the_emit_is_queued_once() {
     let redis = Redis::own(&[]);
     let proxy = Proxy::before(&redis);
     let emitter = emitter(&redis, &proxy.url()).await;
-    // The first emit loads the script.
+    // The first emit loads the script into Redis.
     emitter.event("work:1", Json::new("0")).idempotency_key("first").send().await.expect("queued");
     for (n, lose) in [Lose::Request, Lose::Reply].into_iter().enumerate() {
         proxy.lose_next(&["EVALSHA"], lose, false);
@@ -100,7 +101,8 @@ async fn after_its_window_a_key_is_free_and_is_removed() {
     for (member, _) in &due {
         console.run::<()>(&["ZADD", &keys.events_emitted_ends(), "1", member]).await;
     }
-    // The window of k0 is over, so it is queued again. Each emit removes up to 8 other keys.
+    // The window of every key is over. So the emit with `k0` is queued again, and each emit removes
+    // up to 8 other keys.
     for (n, left) in [(0, 12), (1, 5), (2, 3)] {
         let key = if n == 0 { "k0".to_owned() } else { format!("new {n}") };
         let emitted = emitter.event("work:1", Json::new("2")).idempotency_key(key).send().await.expect("queued");
@@ -132,7 +134,7 @@ async fn an_emit_that_is_too_large_for_a_script_is_refused() {
     assert!(matches!(with_data, Err(EmitError::TooLarge { events: 1, .. })), "{with_data:?}");
 }
 
-/// The script checks types first: nothing is half done.
+/// The script checks all types before its first write, so a refused emit changes nothing.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_refuses_the_whole_emit() {
     let redis = Redis::own(&[]);
@@ -164,7 +166,8 @@ async fn a_key_costs_what_its_comment_says() {
     let each = (bytes[0] + bytes[1]) / 10_000;
     println!("{each} bytes per key");
     let names = "user:1234567\npayment 10 00000000".len() as u64;
-    // Redis 7 needs 210 bytes beside the names, Valkey 9 130: its tables are denser.
+    // Besides the names, Redis 7 needs 210 bytes per key and Valkey 9 needs 130, because its tables
+    // are denser.
     assert!((100..=300).contains(&(each - 2 * names)), "{each} bytes");
 }
 

@@ -1,4 +1,4 @@
-//! The errors of the last attempts of an object's first event: when they are written, kept and
+//! The errors of the failed attempts of an object's first event: when they are written, kept and
 //! deleted.
 #![cfg(feature = "cli")]
 
@@ -30,7 +30,7 @@ const BOUNDS: Bounds = Bounds {
 };
 const ADA: By<'static> = By { who: "ada@host", why: "known" };
 
-/// Attaches a worker without an object.
+/// Attaches a worker that owns no object.
 async fn attached(redis: &Redis) -> (State, Console) {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let lease = Duration::from_secs(600);
@@ -56,7 +56,8 @@ async fn in_hand(redis: &Redis) -> (State, Console) {
     (state, console)
 }
 
-/// Does the same, after two failed attempts of event 5.
+/// Makes a worker `w.0` that owns `work:1`, with its events 5, 6 and 7 in flight. Event 5 has
+/// failed twice.
 async fn failed_twice(redis: &Redis) -> (State, Console) {
     let (mut state, console) = in_hand(redis).await;
     let keys = state.keys.clone();
@@ -77,7 +78,7 @@ fn hold(rest: Tag, why: &str) -> BatchResult {
     BatchResult::Hold { rest, delay: None, reason: why.into() }
 }
 
-/// Reports for slot 0. Returns the batch that it gets, if it may claim.
+/// Reports a result for slot 0. Returns the batch that the slot gets, if it may claim and gets one.
 async fn told(state: &mut State, report: &Report, claims: usize) -> Option<BatchReply> {
     let mut call = Advance::new(&state.keys, "w", "t", Bounds { claims, ..BOUNDS }, ClaimFirst::Held);
     call.report(0, report);
@@ -86,15 +87,15 @@ async fn told(state: &mut State, report: &Report, claims: usize) -> Option<Batch
     batches.into_iter().next()
 }
 
-/// Returns the stored errors, newest first, without the times.
+/// Returns the stored errors of `work:1`, newest first, without their times.
 async fn kept(console: &Console) -> Vec<String> {
     let mut all = console.list(&console.keys.event_errors("work:1")).await;
     all.reverse();
     all.iter().map(|entry| entry.split_once(' ').expect("a time").1.to_owned()).collect()
 }
 
-/// Each failed attempt leaves its time, its number and its error, for the last 20 attempts. A
-/// repeated call stores nothing twice.
+/// Redis stores the time, the number and the error of each failed attempt, for the last 20
+/// attempts. A repeated call stores no error twice.
 #[tokio::test]
 async fn the_errors_of_the_last_20_attempts_are_kept() {
     let redis = Redis::start();
@@ -107,7 +108,7 @@ async fn the_errors_of_the_last_20_attempts_are_kept() {
         let failed = report(tag, 0, then);
         let batch = told(&mut state, &failed, 1).await.expect("the batch again");
         assert_eq!((batch.tag.attempts, batch.events.len()), (attempt, 3));
-        // Repeated, the result names another batch than the one in flight.
+        // The repeated result names another batch than the one in flight, so it is ignored.
         told(&mut state, &failed, 0).await;
         tag = batch.tag;
         assert_eq!(kept(&console).await.len(), attempt.min(20) as usize);
@@ -125,8 +126,8 @@ async fn the_errors_of_the_last_20_attempts_are_kept() {
     assert_eq!(kept(&console).await, Vec::<String>::new());
 }
 
-/// If attempts are used up and the object waits for an operator, the last error is stored like all
-/// others. Each release gives one more attempt.
+/// The attempts are used up, and the object waits for an operator. The last error is stored like
+/// all others. Each release allows one more attempt.
 #[tokio::test]
 async fn attempts_used_up_are_kept_too() {
     let redis = Redis::start();
@@ -150,8 +151,8 @@ async fn attempts_used_up_are_kept_too() {
     console.until_at_rest().await;
 }
 
-/// The errors are deleted in the step that finalizes the event, for any reason. In any other step
-/// they stay.
+/// The errors of an event are deleted in the step that finalizes the event, for whatever reason.
+/// Every other step keeps them.
 #[tokio::test]
 async fn they_go_with_the_event() {
     let next = Tag { first: 6, handouts: 2, ..Tag::default() };
@@ -160,25 +161,26 @@ async fn they_go_with_the_event() {
     let second = || BatchResult::Reject { next: Some(Tag { first: 7, ..next }), id: 6, error: "bad".to_owned(), attempts: 1 };
     let both = ["2 no 2", "1 no 1"];
     let third = |error: &'static str| vec![error, "2 no 2", "1 no 1"];
-    // The result, the keys with a wrong type, and the remaining errors.
+    // For each case: the result, whether the keys `events.dead` and `event.log` have a wrong type,
+    // and the remaining errors.
     let cases = [
         (report(FAILED, 3, BatchResult::Done), false, vec![]),
         (report(FAILED, 3, BatchResult::Yield), false, vec![]),
         (report(FAILED, 1, BatchResult::Part { next }), false, vec![]),
         (report(FAILED, 0, reject(2)), false, vec![]),
         (report(FAILED, 0, complete(3)), false, vec![]),
-        // The next event has failed, or is held for another reason.
+        // Event 5 is delivered, and the next event has failed or is held for another reason.
         (report(FAILED, 1, hold(next.failed(), "retry: other")), false, vec!["1 other"]),
         (report(FAILED, 1, hold(next, "stop")), false, vec![]),
-        // The same event again, or held for another reason.
+        // Event 5 has failed again, or is held for another reason.
         (report(FAILED, 0, hold(FAILED.failed(), "retry: retry: it")), false, third("3 retry: it")),
         (report(FAILED, 0, hold(FAILED.failed(), "down")), false, third("3 down")),
         (report(FAILED, 0, hold(FAILED, "stop")), false, both.to_vec()),
         (report(FAILED, 0, BatchResult::Part { next: FAILED }), false, both.to_vec()),
-        // A late result.
+        // A late result of an earlier hand-out.
         (report(Tag { handouts: 1, ..FAILED }, 3, BatchResult::Done), false, both.to_vec()),
-        // An event that cannot become a dead letter stays where it is. A rejection is not an
-        // attempt; the end of attempts is one.
+        // An event that cannot become a dead letter stays in its place. A rejection counts no
+        // attempt. If the attempts are used up, the last failure counts one.
         (report(FAILED, 0, reject(2)), true, both.to_vec()),
         (report(FAILED, 0, complete(3)), true, third("3 bad")),
         (report(FAILED, 1, second()), true, vec!["1 bad"]),
@@ -196,8 +198,8 @@ async fn they_go_with_the_event() {
     }
 }
 
-/// An event that has not failed has no errors, and no command runs for any. Leftovers stay, for
-/// `check` to find.
+/// An event without failed attempts has no errors, so the script runs no command for them. Leftover
+/// errors stay, and `check` reports them.
 #[tokio::test]
 async fn what_has_not_failed_costs_nothing() {
     for tag in [Tag { first: 5, ..Tag::default() }, Tag { first: 5, handouts: 10, crashes: 10, ..Tag::default() }] {
@@ -215,7 +217,7 @@ async fn what_has_not_failed_costs_nothing() {
     }
 }
 
-/// An event keeps its errors when another process takes it: after a death, a stop, a release.
+/// An event keeps its errors when another process gets it, after a death, a stop, or a release.
 #[tokio::test]
 async fn they_survive_deaths_stops_and_releases() {
     let redis = Redis::start();
@@ -234,7 +236,8 @@ async fn they_survive_deaths_stops_and_releases() {
     failing_now.store(false, Ordering::SeqCst);
     console.release("work:1").await;
     gate.until_reached(1).await;
-    // Killed, and taken over: a death is not an attempt.
+    // The process is killed, and another process takes over its name. A death does not count as an
+    // attempt.
     let second = start(&redis, "second", &sink, hour);
     first.crash().await;
     console.end_lease("first").await;
@@ -253,8 +256,8 @@ async fn they_survive_deaths_stops_and_releases() {
     console.until_at_rest().await;
 }
 
-/// Errors are cut between two characters. So an object that fails for a long time takes only some
-/// 10 KB more.
+/// A long error is cut between two characters. So an object that fails for a long time needs only
+/// about 10 KB more.
 #[tokio::test]
 async fn a_long_error_is_cut() {
     for (error, expected) in [
@@ -274,7 +277,8 @@ async fn a_long_error_is_cut() {
     }
 }
 
-/// A list of a wrong type delays nothing, and is not overwritten. It is deleted with the event.
+/// If the list of errors has a wrong type, no event is delayed and the key is not overwritten. The
+/// key is deleted when the event is finalized.
 #[tokio::test]
 async fn a_wrong_type_holds_up_nothing() {
     let redis = Redis::start();
@@ -292,8 +296,8 @@ async fn a_wrong_type_holds_up_nothing() {
     console.check().await;
 }
 
-/// The errors are deleted with the longest possible batch, too, whose last id has three more digits
-/// than its first.
+/// The errors are deleted even with the longest possible batch. Its last id has three more digits
+/// than its first id.
 #[tokio::test]
 async fn they_go_with_the_longest_batch() {
     let redis = Redis::start();
@@ -328,8 +332,8 @@ async fn a_skip_and_a_forgetting_take_them_along() {
     assert!(!console.left().await.iter().any(|key| key.ends_with(":event.errors")));
 }
 
-/// Leftover errors of another event, in flight or held, are a finding, and are not shown for the
-/// first event.
+/// If an object has leftover errors of another event, `check` reports them. `inspect` does not show
+/// them for the first event.
 #[tokio::test]
 async fn what_is_left_behind_is_found() {
     for (at, tag) in [("idle", ""), ("hand", "5"), ("hand", "5 1 0 1"), ("held", "5 3 0 1 stop"), ("held", "0 0 0 0 yield")] {
@@ -355,7 +359,8 @@ async fn what_is_left_behind_is_found() {
     }
 }
 
-/// `inspect` shows the errors, newest first, in lines that fit, and with `--json` unchanged.
+/// `inspect` shows the errors, newest first, in lines that fit the terminal. With `--json` it shows
+/// them unchanged.
 #[tokio::test]
 async fn the_command_shows_them() {
     let redis = Redis::start();

@@ -1,5 +1,5 @@
-//! The record of finished handlers of an event: the right to write it, and its deletion. The script
-//! is called directly.
+//! The record of finished handlers of an event: who may write it, and when it is deleted. The tests
+//! call the scripts directly.
 #![cfg(feature = "worker")]
 
 use std::time::Duration;
@@ -69,7 +69,7 @@ async fn is_kept(state: &mut State) -> bool {
     redis::cmd("EXISTS").arg(key).query_async(&mut state.conn).await.expect("an answer")
 }
 
-/// The owner of the batch can read the record. The next event's record replaces it.
+/// The owner of the batch can read the record. A record of a later event replaces it.
 #[tokio::test]
 async fn what_is_finished_is_told_until_the_next_event() {
     let redis = Redis::start();
@@ -81,7 +81,8 @@ async fn what_is_finished_is_told_until_the_next_event() {
     assert_eq!(told(&mut state, batch(), None).await, kept(5, &["handler:a", "once:b"]));
     assert_eq!(told(&mut state, batch(), Some((7, "handler:c"))).await, kept(0, &[]));
     assert_eq!(told(&mut state, batch(), None).await, kept(7, &["handler:c"]));
-    // A late record of an earlier event of the batch is refused. A leftover record is overwritten.
+    // A late success of an earlier event of the batch is refused. A leftover record of an event
+    // outside the batch is overwritten.
     assert_eq!(told(&mut state, batch(), Some((6, "handler:a"))).await, Handled::Other);
     assert_eq!(told(&mut state, batch(), None).await, kept(7, &["handler:c"]));
     for left_behind in ["4", "8", "1000", "nan"] {
@@ -118,7 +119,7 @@ async fn only_the_owner_of_the_batch_is_heard() {
     assert!(!console.left().await.contains(&"work:2:event.handled".to_owned()));
     console.end_lease("w").await;
     assert_eq!(told(&mut state, batch(), Some((5, "handler:b"))).await, Handled::Lapsed);
-    // A key of a wrong type stays unchanged.
+    // A record key of a wrong type is reported and stays unchanged.
     let key = state.keys.event_handled("work:1");
     let _: u64 = console.run(&["DEL", &key]).await;
     let _: String = console.run(&["SET", &key, "wrong"]).await;
@@ -130,8 +131,8 @@ async fn only_the_owner_of_the_batch_is_heard() {
     assert_eq!(console.text(&key).await.as_deref(), Some("wrong"));
 }
 
-/// The result that finalizes the event deletes its record in the same step. Any other result, and
-/// an ignored one, leaves the record.
+/// The result that finalizes an event deletes the record of the event in the same step. Any other
+/// result, and an ignored result, keeps the record.
 #[tokio::test]
 async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
     let all = |then| Report { object: "work:1".into(), tag: tag(5), count: 3, last: Some(7), then };
@@ -141,8 +142,8 @@ async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
     let hold = BatchResult::Hold { rest: tag(5).failed(), delay: None, reason: "retry: no".into() };
     let part = Report { count: 1, last: Some(5), ..none(BatchResult::Part { next: tag(6) }) };
     let late = Report { tag: tag(6), ..all(BatchResult::Done) };
-    // The result; whether it states that the event may be over; whether `events.dead` has a wrong
-    // type; and the remaining record.
+    // For each case: the result, whether the call states that it may end the event, whether
+    // `events.dead` has a wrong type, and whether the record is kept.
     let cases = [
         (all(BatchResult::Done), true, false, false),
         (all(BatchResult::Yield), true, false, false),
@@ -152,7 +153,7 @@ async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
         (all(BatchResult::Done), false, false, true),
         (none(hold), false, false, true),
         (late, true, false, true),
-        // The event stays where it is, held, with its record.
+        // The event cannot become a dead letter, so it is held in its place and keeps its record.
         (none(reject), true, true, true),
     ];
     for (report, over, broken, left) in cases {
@@ -168,7 +169,7 @@ async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
             call.handled(0);
         }
         call.report(0, &report);
-        // The other slot has no such statement.
+        // For the second slot the call makes no such statement.
         call.free(1);
         let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
         assert!(matches!(answer, Advanced::Ok { .. }), "{answer:?}");
@@ -176,7 +177,8 @@ async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
     }
 }
 
-/// If two slots report, the statement of one does not apply to the other.
+/// Two slots report results, and the call states only for one that an event with a record may end.
+/// The statement does not apply to the other slot.
 #[tokio::test]
 async fn what_one_slot_says_is_not_said_of_another() {
     let redis = Redis::start();
@@ -194,8 +196,8 @@ async fn what_one_slot_says_is_not_said_of_another() {
     assert_eq!(left, ["work:1:event.handled"]);
 }
 
-/// A skip deletes the record of the skipped event, but not of a later one. Such a record shows that
-/// all events before it are finished.
+/// A skip deletes the record of the skipped event. It keeps the record of a later event, because
+/// this record shows that all events before it are finished.
 #[tokio::test]
 async fn a_skip_takes_along_what_is_finished_of_the_event() {
     let by = By { who: "ada", why: "because" };
@@ -211,7 +213,7 @@ async fn a_skip_takes_along_what_is_finished_of_the_event() {
     }
 }
 
-/// A leftover record of an object without owner is found.
+/// `check` reports a leftover record of an object without an owner.
 #[tokio::test]
 async fn what_is_left_behind_is_found() {
     let redis = Redis::start();
@@ -224,7 +226,7 @@ async fn what_is_left_behind_is_found() {
     assert!(found.len() == 1 && found[0].contains("tells what handlers have finished"), "{found:?}");
 }
 
-/// A record of any size is returned completely.
+/// The script returns a record completely, whatever its size.
 #[tokio::test]
 async fn much_that_is_finished_is_told() {
     let redis = Redis::start();

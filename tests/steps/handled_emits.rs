@@ -1,5 +1,5 @@
-//! Emits of handlers: stored in the record of finished handlers, and pushed in the step that
-//! finalizes their event. The scripts are called directly.
+//! Emits of handlers. They are stored in the record of finished handlers, and pushed in the step
+//! that finalizes their event. The tests call the scripts directly.
 #![cfg(feature = "worker")]
 
 use std::time::Duration;
@@ -25,7 +25,7 @@ const BOUNDS: Bounds = Bounds {
     forget_after: None,
     suspects: Suspects::NONE,
 };
-/// A name and an event that look like other parts of the format.
+/// A name and an event that look like other parts of the stored format.
 const ODD: (&[u8], &[u8]) = (b"3 4 a\0\r\n:\xff", b"1 1 \0\xff{}\n");
 
 /// Makes a worker `w.0` that owns `work:1`, with its events 5, 6 and 7 in flight.
@@ -52,8 +52,8 @@ fn tag(first: u64) -> Tag {
     Tag { first, ..Tag::default() }
 }
 
-/// Formats the emits of a handler as stored: its position, and for each event the object and the
-/// event.
+/// Formats the emits of a handler as they are stored: the handler's place in the order of
+/// registration, and for each event the object and the event.
 fn emits(place: usize, events: &[(&str, &str)]) -> Vec<u8> {
     let mut emits = Emits::default();
     events.iter().for_each(|(object, event)| emits.push(object.as_bytes(), event.as_bytes()));
@@ -69,8 +69,8 @@ fn nothing_told() -> Handled {
     Handled::Kept { id: 0, finished: [].into(), emitted: (0, 0), results: 0 }
 }
 
-/// Records that the handlers `a` and `b` of an event have finished and emitted, `a` first. But `b`
-/// is registered before `a`.
+/// Records that the handlers `a` and `b` of an event have finished and emitted. `a` finishes first,
+/// but `b` is registered first.
 async fn finish(state: &mut State, id: u64, by_a: &[(&str, &str)], by_b: &[(&str, &str)]) {
     for (field, emit, value) in [("handler:a", "emit:a", emits(11, by_a)), ("handler:b", "emit:b", emits(2, by_b))] {
         let done = asked(state, Some(Finished { id, field, emits: Some((emit, &value)), result: None })).await;
@@ -109,8 +109,8 @@ fn hold(count: usize) -> BatchResult {
     BatchResult::Hold { rest: tag(5).after(count, 1).failed(), delay: None, reason: "retry: no".into() }
 }
 
-/// Reports for slot 0, which may end the event with the record; slot 1 is free. Returns the batches
-/// and the quarantined objects.
+/// Reports a result for slot 0, and states that it may end an event with a record. Slot 1 is free.
+/// Returns the batches and the quarantined objects.
 async fn advance(state: &mut State, report: &Report, bounds: Bounds, log: bool) -> (Vec<BatchReply>, Vec<(String, String)>) {
     let keys = state.keys.clone();
     let mut call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Held);
@@ -126,8 +126,8 @@ async fn advance(state: &mut State, report: &Report, bounds: Bounds, log: bool) 
     }
 }
 
-/// One call records that a handler has finished, with its emits. Repeating it changes nothing. A
-/// reader of the record gets the number and bytes of the emits.
+/// One call records that a handler has finished, together with its emits. A repeated call changes
+/// nothing. A call that reads the record gets the number and the bytes of the emits.
 #[tokio::test]
 async fn what_is_emitted_is_kept_with_what_is_finished() {
     let redis = Redis::start();
@@ -143,8 +143,8 @@ async fn what_is_emitted_is_kept_with_what_is_finished() {
     console.check().await;
 }
 
-/// While emits are not yet pushed, no record of another event can be written. Otherwise the emits
-/// would be lost.
+/// As long as a record has emits that are not pushed yet, no record of another event can replace
+/// it. Otherwise the emits would be lost.
 #[tokio::test]
 async fn what_is_still_to_be_pushed_is_not_written_over() {
     let redis = Redis::start();
@@ -156,18 +156,18 @@ async fn what_is_still_to_be_pushed_is_not_written_over() {
         assert_eq!(asked(&mut state, Some(next)).await, Handled::Unpushed { id: id.to_owned() });
         assert_eq!(hash(&console).await, ["emit:a", "emit:b", "handler:a", "handler:b", "id"]);
     }
-    // A later event of the batch is recorded first.
+    // If the record is of a later event of the batch, the success is refused for this reason first.
     let _: u64 = console.run(&["HSET", &console.keys.event_handled("work:1"), "id", "7"]).await;
     assert_eq!(asked(&mut state, Some(next)).await, Handled::Other);
 }
 
-/// However the event ends, its emits are pushed: in the order of registration, with one marker per
-/// object.
+/// In whatever way the event ends, its emits are pushed: in the order in which the handlers are
+/// registered, with one marker per object.
 #[tokio::test]
 async fn what_is_emitted_is_pushed_with_the_result_that_ends_the_event() {
     let by_a = [("work:2", "a1"), ("work:3", "a2"), ("work:2", "a3")];
     let by_b = [("work:3", "b1"), ("work:2", "b2")];
-    // The event with the record, the report, and whether the report ends the event.
+    // For each case: the event of the record, the report, and whether the report ends this event.
     let cases = [
         (5, report(3, BatchResult::Done), true),
         (7, report(3, BatchResult::Done), true),
@@ -196,15 +196,15 @@ async fn what_is_emitted_is_pushed_with_the_result_that_ends_the_event() {
             let pushed = (of(&["b2", "a1", "a3"]), of(&["b1", "a2"]), of(&["work:3", "work:2"]));
             assert_eq!(found, if is_over { pushed } else { Default::default() }, "{id} {report:?} {log}");
             assert_eq!(hash(&console).await.is_empty(), is_over, "{id} {report:?} {log}");
-            // Pushed once: the call is repeated because its reply was lost.
+            // The call is repeated, as after a lost reply. The emits are not pushed again.
             advance(&mut state, &report, BOUNDS, log).await;
             assert_eq!(queued(&console, "work:2").await.len(), if is_over { 3 } else { 0 });
         }
     }
 }
 
-/// A handler that schedules an event for soon wakes a worker, as a producer does. One for much later,
-/// or one that changes no due time, does not.
+/// If a handler schedules an event that is due soon, a worker is woken, as for a producer's
+/// schedule. A schedule for much later wakes no worker. Neither does one that changes no due time.
 #[tokio::test]
 async fn what_is_scheduled_for_soon_wakes_a_worker() {
     const HOUR_MS: u64 = 3_600_000;
@@ -219,7 +219,7 @@ async fn what_is_scheduled_for_soon_wakes_a_worker() {
         let (mut state, console) = in_hand(&redis).await;
         let keys = state.keys.clone();
         if !wakes && due == Due::After(1000) {
-            // A schedule for much later is there.
+            // A schedule with this key exists, due much later.
             let _: u64 = console.run(&["HSET", &keys.events_scheduled_of("work:2"), "k", "0"]).await;
             let _: u64 = console.run(&["ZADD", &keys.events_scheduled(), "9e12", "work:2\nk"]).await;
         }
@@ -235,7 +235,8 @@ async fn what_is_scheduled_for_soon_wakes_a_worker() {
     }
 }
 
-/// An ignored result, or one without the statement that it may end the event, pushes nothing.
+/// A result that is ignored pushes no emits. Neither does a result without the statement that it
+/// may end the event.
 #[tokio::test]
 async fn nothing_is_pushed_for_a_result_that_is_not_taken_in() {
     let redis = Redis::start();
@@ -251,8 +252,8 @@ async fn nothing_is_pushed_for_a_result_that_is_not_taken_in() {
     assert!(markers(&console).await.is_empty());
 }
 
-/// If an event cannot become a dead letter, it stays with its emits. The emits of an event before
-/// it, which is over, do not stay.
+/// If an event cannot become a dead letter, its emits stay in its record. If the record is of a
+/// delivered event before it, the emits are pushed.
 #[tokio::test]
 async fn what_is_emitted_stays_with_an_event_that_cannot_be_buried() {
     for (id, count, rejected, pushed) in [(5, 0, 5, 0), (6, 1, 6, 0), (5, 1, 6, 2)] {
@@ -266,7 +267,7 @@ async fn what_is_emitted_stays_with_an_event_that_cannot_be_buried() {
     }
 }
 
-/// Emits of any bytes are pushed unchanged.
+/// Emits may be any bytes, and are pushed unchanged.
 #[tokio::test]
 async fn any_bytes_are_pushed_as_they_are() {
     let redis = Redis::start();
@@ -287,8 +288,8 @@ async fn any_bytes_are_pushed_as_they_are() {
     assert!(hash(&console).await.is_empty());
 }
 
-/// Emits for the object itself: the slot goes on with them, in order and with the right ids. After
-/// a yield, the object waits for its next turn.
+/// Handlers emit for the object of their own event. The slot goes on with these events, in order
+/// and with the right ids. After a yield, the object waits for its next turn.
 #[tokio::test]
 async fn the_object_itself_goes_on_with_what_is_emitted_for_it() {
     for (then, log) in [(BatchResult::Done, false), (BatchResult::Done, true), (BatchResult::Yield, false)] {
@@ -307,7 +308,7 @@ async fn the_object_itself_goes_on_with_what_is_emitted_for_it() {
     }
 }
 
-/// A pushed event can be claimed in the same call, by its marker.
+/// The call that pushes an emit can also claim its object, through the new marker.
 #[tokio::test]
 async fn what_is_pushed_is_claimed_in_the_same_call() {
     let redis = Redis::start();
@@ -319,8 +320,8 @@ async fn what_is_pushed_is_claimed_in_the_same_call() {
     console.check().await;
 }
 
-/// If a target queue is not a list, nothing is pushed, and the event is not finalized. Its batch
-/// waits for an operator, and is committed after the repair.
+/// If a target queue is not a list, no emit is pushed, and the event is not finalized. Its batch
+/// waits for an operator, and can be committed after the repair.
 #[tokio::test]
 async fn a_target_of_a_wrong_type_holds_the_batch() {
     for (then, log) in
@@ -356,7 +357,7 @@ async fn a_target_of_a_wrong_type_holds_the_batch() {
     }
 }
 
-/// An unreadable record is not lost.
+/// If the record cannot be read, its batch is held, so that no emit is lost.
 #[tokio::test]
 async fn what_cannot_be_read_holds_the_batch() {
     let right = String::from_utf8(emits(0, &[("work:2", "{}")])).expect("text");
@@ -388,7 +389,7 @@ async fn what_cannot_be_read_holds_the_batch() {
     }
 }
 
-/// A record key of a wrong type counts as no record, and stops nothing.
+/// A record key of a wrong type counts as an absent record. It stops no event.
 #[tokio::test]
 async fn a_hash_that_is_none_goes_with_the_event() {
     let redis = Redis::start();
@@ -399,8 +400,8 @@ async fn a_hash_that_is_none_goes_with_the_event() {
     assert!(!console.left().await.contains(&"work:1:event.handled".to_owned()));
 }
 
-/// A skip finalizes the event, too. It is refused if the emits cannot be pushed. Emits of a later
-/// event stay.
+/// A skip finalizes an event, so it pushes the event's emits. If they cannot be pushed, the skip is
+/// refused. The emits of a later event stay in its record.
 #[tokio::test]
 async fn a_skip_pushes_what_is_emitted_of_the_event() {
     let by = By { who: "ada", why: "because" };
@@ -427,7 +428,7 @@ async fn a_skip_pushes_what_is_emitted_of_the_event() {
     }
 }
 
-/// An object with leftover emits is not forgotten.
+/// An object whose record still has emits is not forgotten.
 #[tokio::test]
 async fn an_object_is_not_forgotten_with_what_is_still_to_be_pushed() {
     let redis = Redis::start();
@@ -440,8 +441,8 @@ async fn an_object_is_not_forgotten_with_what_is_still_to_be_pushed() {
     assert_eq!((hash(&console).await.len(), console.number(&console.keys.last_event_id("work:1")).await), (2, 7));
 }
 
-/// At `maxmemory` no further emit is stored, just as an emitter is refused. Stored emits are
-/// pushed, and successes are recorded.
+/// At `maxmemory` no further emit of a handler is stored, as the emit of a producer is refused.
+/// Stored emits are still pushed, and successes without emits are recorded.
 #[tokio::test]
 async fn at_maxmemory_nothing_is_emitted_but_what_was_is_pushed() {
     let redis = Redis::own(&[]);

@@ -1,5 +1,5 @@
-//! Results of handlers: stored with their success, written into the event's log row in the step
-//! that finalizes it, and shown.
+//! Results of handlers. A result is stored together with the success of the handler. The step that
+//! finalizes the event writes its results into the log row of the event.
 #![cfg(feature = "cli")]
 
 use std::process::Command;
@@ -69,7 +69,7 @@ async fn finish(state: &mut State, id: u64) {
     }
 }
 
-/// Reports for slot 0, which may end the event with the record.
+/// Reports a result for slot 0, and states that it may end an event with a record.
 async fn advance(state: &mut State, count: usize, then: BatchResult, is_on: bool) {
     let keys = state.keys.clone();
     let mut call = Advance::new(&keys, "w", "t", BOUNDS, ClaimFirst::Held);
@@ -89,7 +89,7 @@ async fn rows(redis: &Redis) -> Vec<LogEntry> {
     control(&redis.connect().await, redis.keys()).log(None, 100).await.expect("the log").entries
 }
 
-/// Returns the status, id and results of each row.
+/// Returns the status, the id and the handlers' results of each log row.
 async fn shorts(redis: &Redis) -> Vec<String> {
     let short = |row: LogEntry| format!("{} {} {}", row.status, row.id.unwrap_or(0), row.results.as_deref().unwrap_or("-"));
     rows(redis).await.into_iter().map(short).collect()
@@ -105,8 +105,8 @@ fn complete(id: u64) -> BatchResult {
 
 const BOTH: &str = r#"{"a":1,"b":[2]}"#;
 
-/// Results are stored with the success, and returned unchanged. They are written only into the row
-/// of their event, however it ends.
+/// The results of handlers are stored with their success, and returned unchanged. Only the log row
+/// of their own event has them, in whatever way the event ends.
 #[tokio::test]
 async fn results_are_written_into_the_row_of_their_event() {
     let hold = BatchResult::Hold { rest: tag(5).after(2, 1).failed(), delay: None, reason: "retry: no".into() };
@@ -131,7 +131,8 @@ async fn results_are_written_into_the_row_of_their_event() {
     }
 }
 
-/// With the log off, results are deleted with their event, even if its errors are logged.
+/// With the log off, the handlers' results are deleted with their event, even if the errors of the
+/// event are logged.
 #[tokio::test]
 async fn without_the_log_results_go_with_their_event() {
     let redis = Redis::start();
@@ -143,8 +144,8 @@ async fn without_the_log_results_go_with_their_event() {
     assert!(!is_left);
 }
 
-/// The row of an event that an operator skips has the results of its successful handlers. Results
-/// of a later event stay.
+/// If an operator skips an event, its log row has the results of its successful handlers. The
+/// results of a later event stay in its record.
 #[tokio::test]
 async fn a_skipped_event_has_its_results() {
     for (id, results) in [(5, BOTH), (6, "-")] {
@@ -167,9 +168,9 @@ fn logging(config: &mut WorkerConfig) {
     config.retry = "fixed:1h".parse().expect("a policy");
 }
 
-/// The result of a successful handler survives the failure of another handler and the end of the
-/// process. A worker with another sink logs it. Until the event is finalized, `inspect` shows it. A
-/// failed handler has no result.
+/// The result of a successful handler is kept when another handler fails and when the process dies.
+/// Until the event is finalized, `inspect` shows the result. A worker with a sink other than
+/// `Handlers` writes it to the log. A failed handler has no result.
 #[tokio::test]
 async fn a_result_outlives_a_retry_and_the_process() {
     let redis = Redis::start();
@@ -224,7 +225,7 @@ async fn a_result_outlives_a_retry_and_the_process() {
     console.check().await;
 }
 
-/// Each event of a batch has the results of its own handlers, in one row.
+/// Each event of a batch has its own log row, with the results of its handlers.
 #[tokio::test]
 async fn each_event_of_a_batch_has_its_own_results() {
     let redis = Redis::start();
@@ -275,7 +276,8 @@ fn seriatim(redis: &Redis, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// A result has at most 64 KiB of JSON. A refused result leaves the earlier one unchanged.
+/// A result may have up to 64 KiB of JSON. If a result is refused, the handler's earlier result
+/// stays unchanged.
 #[tokio::test]
 async fn a_result_that_is_too_large_is_refused() {
     let redis = Redis::start();
@@ -297,7 +299,8 @@ async fn a_result_that_is_too_large_is_refused() {
     worker.finish().await;
     let result = rows(&redis).await[0].result("large").expect("a result");
     assert_eq!(result.len(), RESULT_BYTES_MAX);
-    // The results shown for an object's last events are bounded.
+    // The results shown with an object's last events are limited. This result is too large to be
+    // shown.
     let event = control(&redis.connect().await, redis.keys()).ended("work:1").await.expect("an answer").events.remove(0);
     assert_eq!(event.results, None);
 }

@@ -1,4 +1,4 @@
-//! The lease: the right to run a name, and how a process notices that it has lost it.
+//! The lease: the right to run a worker name, and how a process notices that it has lost the lease.
 #![cfg(feature = "worker")]
 
 use std::sync::{Arc, Mutex};
@@ -36,7 +36,8 @@ async fn a_name_in_use_is_refused_soon_and_clearly() {
     owner.finish().await;
 }
 
-/// A dead process of another host cannot be recognized, but its lease is not renewed any more.
+/// A process cannot see whether a process of another host is dead. So it waits until the lease
+/// ends, because a dead process does not renew it.
 #[tokio::test]
 async fn a_lease_that_nobody_renews_is_awaited() {
     let redis = Redis::start();
@@ -54,7 +55,8 @@ async fn a_lease_that_nobody_renews_is_awaited() {
     worker.finish().await;
 }
 
-/// The lease of a process of this host that no longer runs is taken at once.
+/// If the lease belongs to a process of this host that no longer runs, a new process takes the
+/// lease at once.
 #[tokio::test]
 async fn a_lease_of_a_process_that_is_gone_is_not_awaited() {
     let redis = Redis::start();
@@ -85,7 +87,7 @@ async fn a_process_may_be_told_to_stop_while_it_waits_for_its_name() {
     assert!(lease.starts_with("other "), "{lease}");
 }
 
-/// A slow sink does not lose the lease.
+/// A process keeps its lease while its sink is slow.
 #[tokio::test]
 async fn the_lease_is_renewed_while_the_sink_is_busy() {
     let redis = Redis::start();
@@ -138,7 +140,7 @@ async fn a_lapsed_process_drops_what_it_has_and_goes_on() {
     assert!(second.starts_with(&sink.sent()[1].token));
 }
 
-/// Its objects were adopted while it was away.
+/// A process lapses, and its objects were adopted while it was away. It continues without them.
 #[tokio::test]
 async fn a_lapsed_process_goes_on_without_what_others_took() {
     let redis = Redis::own(&[]);
@@ -176,7 +178,8 @@ async fn a_process_that_was_taken_over_stops_and_commits_nothing() {
     let second = start(&redis, "w", &taken, |config| config.takeover = true);
     taken.until_sent(1).await;
     assert_eq!((taken.sent()[0].id, taken.sent()[0].prev, taken.sent()[0].crashes), (1, 0, 1));
-    // The first process only renews its lease, once a minute. Another event lets it notice earlier.
+    // By itself the first process would only renew its lease, once a minute. Another event makes it
+    // call Redis earlier.
     for n in 0.. {
         if first.is_over() {
             break;
@@ -193,7 +196,8 @@ async fn a_process_that_was_taken_over_stops_and_commits_nothing() {
     console.until_at_rest().await;
 }
 
-/// A result comes late: meanwhile another process delivered the object, and two more events.
+/// A fenced process reports a result late. Meanwhile another process has delivered the event and
+/// two more events of the object.
 #[tokio::test]
 async fn a_late_result_of_a_fenced_process_changes_nothing() {
     let redis = Redis::own(&[]);
@@ -226,7 +230,8 @@ async fn a_process_whose_registration_is_gone_stops_and_says_why() {
     let console = redis.console().await;
     let worker = start(&redis, "w", &Recorder::new(), |_| {});
     console.until_lease("w").await;
-    // In one step; otherwise the process would only have lapsed in between.
+    // Both keys are deleted in one step. In two steps, the process could find only its lease
+    // deleted, which is a lapse.
     let mut pipe = redis::pipe();
     pipe.atomic().cmd("DEL").arg(console.keys.worker_lease("w")).cmd("DEL").arg(console.keys.event_workers());
     let () = pipe.query_async(&mut redis.connect().await).await.expect("deleted");
@@ -234,8 +239,8 @@ async fn a_process_whose_registration_is_gone_stops_and_says_why() {
     assert_eq!(error, "fenced: the name \"w\" is no longer registered in Redis; was its data deleted?");
 }
 
-/// The reply to an attach is lost, and the call repeated. The lease already has its token, so no
-/// death is counted.
+/// The reply to an attach is lost, and the call is repeated. The lease already has the token of the
+/// process, so no crash is counted.
 #[tokio::test]
 async fn a_repeated_attach_counts_no_crash() {
     let redis = Redis::own(&[]);
@@ -245,7 +250,8 @@ async fn a_repeated_attach_counts_no_crash() {
     let worker = start_at(proxy.url(), &redis, "w", &sink, |_| {});
     console.emit("work:1", "1").await;
     sink.until_offered(1).await;
-    // The length of the lease follows the holder.
+    // The proxy recognizes the attach, because in its arguments the length of the lease follows the
+    // holder.
     proxy.lose_next(&[&format!("{} 60000ms", Holder::current())], Lose::Reply, false);
     console.end_lease("w").await;
     sink.until_sent(1).await;
@@ -253,8 +259,8 @@ async fn a_repeated_attach_counts_no_crash() {
     worker.finish().await;
 }
 
-/// The reply to a detach is lost, and the call repeated. The lease is already gone, so nothing is
-/// done.
+/// The reply to a detach is lost, and the call is repeated. The lease is already gone, so the
+/// second call changes nothing.
 #[tokio::test]
 async fn a_repeated_detach_is_done() {
     let redis = Redis::own(&[]);
@@ -265,7 +271,7 @@ async fn a_repeated_detach_is_done() {
     console.emit("work:1", "1").await;
     sink.until_offered(1).await;
     let token = sink.offered()[0].token.clone();
-    // Of the scripts with the token as an argument, only in detach is it the last one.
+    // The proxy recognizes the detach, because only this script has the token as its last argument.
     let end = format!("${}\r\n{token}\r\n", token.len());
     proxy.lose(move |request| request.ends_with(end.as_bytes()).then_some(Lose::Reply));
     worker.shutdown.stop();
@@ -277,7 +283,7 @@ async fn a_repeated_detach_is_done() {
     assert_eq!(console.text(&console.keys.worker_lease("w")).await, None);
 }
 
-/// Keeps the context of its single delivery.
+/// A sink that keeps the context of its only delivery.
 #[derive(Clone, Default)]
 struct Keeps(Arc<Mutex<Option<Context>>>);
 
@@ -303,7 +309,8 @@ async fn a_sink_is_told_when_the_lease_is_lost() {
     worker.crash().await;
 }
 
-/// Blocks the whole runtime of its process for longer than the lease, as a blocking sink does.
+/// A sink that blocks the whole runtime of its process, in its first delivery, for longer than the
+/// lease.
 #[derive(Clone)]
 struct Blocks(Recorder);
 

@@ -1,4 +1,4 @@
-//! Promotion, one call at a time.
+//! Promotion of schedules, tested one call at a time.
 #![cfg(feature = "worker")]
 
 use std::time::Duration;
@@ -15,14 +15,14 @@ async fn promote(redis: &Redis, events: usize, bytes: usize) -> Promoted {
     wire::promote(&mut redis.connect().await, redis.keys(), events, bytes).await.expect("a reply")
 }
 
-/// Stores a schedule as a producer does. The time is in ms since the epoch.
+/// Stores a schedule as a producer does. The due time is in ms since 1970.
 async fn schedule(console: &Console, object: &str, key: &str, time: &str, event: &str) {
     let keys = &console.keys;
     console.run::<()>(&["HSET", &keys.events_scheduled_of(object), key, event]).await;
     console.run::<()>(&["ZADD", &keys.events_scheduled(), time, &format!("{object}\n{key}")]).await;
 }
 
-/// Returns the queue of an object, with `T` for the times in references.
+/// Returns the queue of an object. In references, `T` replaces the time.
 async fn queue(console: &Console, object: &str) -> Vec<String> {
     let hide = |event: String| match event.strip_prefix("\0queued ").and_then(|rest| rest.split_once(' ')) {
         Some((time, key)) if time.parse::<u64>().is_ok() => format!("\0queued T {key}"),
@@ -55,8 +55,8 @@ async fn a_call_takes_its_events_and_bytes_and_says_when_the_next_is_due() {
     console.check().await;
 }
 
-/// Story: one object has a queue of a wrong type, one has schedules of a wrong type. There are an
-/// entry without an event, and entries that name no object.
+/// Wrong schedules stop no other schedule. The queue of `bad:1` and the hash of schedules of
+/// `bad:2` have a wrong type. Other entries have no event, or name no object.
 #[tokio::test]
 async fn an_event_that_cannot_be_queued_stays_and_stops_no_other() {
     let redis = Redis::start();
@@ -81,14 +81,15 @@ async fn an_event_that_cannot_be_queued_stays_and_stops_no_other() {
     assert!(done.next_due.is_some_and(|due| due > Duration::from_secs(55) && due <= Duration::from_secs(60)), "{done:?}");
     let left: Vec<String> = console.run(&["ZRANGE", &keys.events_scheduled(), "0", "-1"]).await;
     assert_eq!(left, ["work:1\nk", "bad:1\nk", "bad:2\nk"]);
-    // An operator moves the keys away.
+    // An operator deletes the queue of a wrong type.
     console.run::<()>(&["DEL", &keys.events("bad:1")]).await;
     console.run::<()>(&["ZADD", &keys.events_scheduled(), "1", "bad:1\nk"]).await;
     assert_eq!(promote(&redis, 100, MIB).await.events, 1);
     assert_eq!(queue(&console, "bad:1").await, ["\0queued T k"]);
 }
 
-/// Without a namespace, a name that begins with a brace may belong to one.
+/// For a worker without a namespace, a name that begins with a brace may be an object of a
+/// namespace. Its schedule is not promoted.
 #[tokio::test]
 async fn the_schedules_of_another_namespace_are_left_alone() {
     let redis = Redis::own(&[]);
@@ -103,8 +104,8 @@ async fn the_schedules_of_another_namespace_are_left_alone() {
     assert_eq!(kept, 1);
 }
 
-/// Story: a million overdue events were queued, ten times 256 a second, before a slow worker. An
-/// emitted event then waited behind all of them.
+/// Story: a million overdue events were queued before a slow worker, 256 events ten times a second.
+/// An event that was emitted later waited behind all of them.
 #[tokio::test]
 async fn with_many_markers_few_schedules_are_promoted() {
     let redis = Redis::start();
@@ -120,8 +121,8 @@ async fn with_many_markers_few_schedules_are_promoted() {
     assert_eq!(promote(&redis, 256, MIB).await.events, 8);
 }
 
-/// Story: 256 schedules of 1 MiB on a queue of a wrong type took Redis a second, every minute. The log
-/// had a line for each of them.
+/// Story: for a queue of a wrong type, 256 schedules of 1 MiB each took Redis a second, every
+/// minute. The worker's log had a line for each of them.
 #[tokio::test]
 async fn events_that_cannot_be_queued_are_not_read() {
     let redis = Redis::start();
@@ -141,7 +142,8 @@ async fn events_that_cannot_be_queued_are_not_read() {
     assert_eq!(reads().await, before);
 }
 
-/// Story: a statistic of a wrong type stopped all promotion, and a flood of wakes cost one call each.
+/// Story: if the key of a statistic had a wrong type, no schedule was promoted. And each of many
+/// wakes cost one call.
 #[tokio::test]
 async fn a_wrong_statistic_and_many_wakes_stop_nothing() {
     let redis = Redis::start();
@@ -157,7 +159,8 @@ async fn a_wrong_statistic_and_many_wakes_stop_nothing() {
     assert_eq!(wakes, 0);
 }
 
-/// Story: a user lost the right to HDEL. The event was pushed without a marker, and came again later.
+/// Story: a Redis user lost the right to HDEL. So an event was pushed without a marker, and was
+/// pushed again later.
 #[tokio::test]
 async fn without_a_right_nothing_is_pushed() {
     let redis = Redis::own(&[]);
@@ -171,8 +174,8 @@ async fn without_a_right_nothing_is_pushed() {
     assert_eq!(console.list(&redis.keys().events("work:1")).await, Vec::<String>::new());
 }
 
-/// Story: a user may not write to the queue of one object. The call names the command, and keeps the
-/// schedule.
+/// A Redis user may not write to the queue of one object. The error names the refused command, and
+/// the schedule stays.
 #[tokio::test]
 async fn a_push_that_is_refused_is_told() {
     let redis = Redis::own(&[]);
@@ -184,14 +187,15 @@ async fn a_push_that_is_refused_is_told() {
     let mut conn = redis.connect().await;
     redis::cmd("AUTH").arg("worker").arg("x").query_async::<()>(&mut conn).await.expect("logged in");
     let refused = wire::promote(&mut conn, redis.keys(), 10, MIB).await.expect_err("it may not push").to_string();
-    // Redis and Valkey word it differently.
+    // Redis and Valkey word this error differently.
     assert!(["access", "ermission", "NOPERM"].iter().any(|word| refused.contains(word)), "{refused}");
     assert_eq!(console.list(&queue).await, Vec::<String>::new());
     assert_eq!(console.run::<u64>(&["ZCARD", &redis.keys().events_scheduled()]).await, 1);
 }
 
-/// Story: a key is replaced again and again after its event was queued, while its object is paused. Each
-/// time leaves a reference. A call passes over a bounded number, and loses nothing behind them.
+/// Story: the object was paused, and its key was replaced again and again after the event was
+/// queued. Each time a reference stayed in the queue. A call removes only a bounded number of such
+/// references, and loses no event behind them.
 #[tokio::test]
 async fn references_that_lead_nowhere_are_passed_over_in_bounded_calls() {
     let redis = Redis::own(&[]);
@@ -224,7 +228,7 @@ async fn references_that_lead_nowhere_are_passed_over_in_bounded_calls() {
         let expected: &[&[&[u8]]] = if queued > 0 { &[] } else { &[&[b"1", b"2"]] };
         assert_eq!(events, expected);
     }
-    // The bound is one of the call, not of each object.
+    // The bound is for the whole call, not for each object.
     for n in 0..300 {
         let object = format!("user:{n}");
         state.run("LPUSH", &[&keys.events(&object), "\0queued 1 k", "\0queued 2 k"]).await;
@@ -237,7 +241,8 @@ async fn references_that_lead_nowhere_are_passed_over_in_bounded_calls() {
     assert_eq!(markers, 300 - 128, "two references of each object, 256 in all");
 }
 
-/// A key that comes due again takes the place of its reference only if that is the newest in the queue.
+/// A key comes due again. Its new reference replaces an older one only if the older one is the
+/// newest entry of the queue.
 #[tokio::test]
 async fn a_key_that_is_due_again_leaves_one_reference_if_nothing_was_queued_between() {
     let redis = Redis::start();

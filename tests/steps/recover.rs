@@ -10,7 +10,7 @@ use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::{Running, start, start_at};
 use crate::support::{Redis, until};
 
-/// Returns the data of each delivered event.
+/// Returns the text, the id and the `prev` of each delivered event.
 fn told(sink: &Recorder) -> Vec<(String, u64, u64)> {
     sink.sent().into_iter().map(|offer| (offer.text(), offer.id, offer.prev)).collect()
 }
@@ -19,7 +19,8 @@ fn expected(events: &[(&str, u64, u64)]) -> Vec<(String, u64, u64)> {
     events.iter().map(|(text, id, prev)| ((*text).to_owned(), *id, *prev)).collect()
 }
 
-/// The process dies. Then one of the same name starts, or another one takes over.
+/// Kills the process. Then starts a process with the same name, or another process that takes over
+/// the name.
 async fn succeed(redis: &Redis, console: &Console, dead: Running, sink: &Recorder, same_name: bool) -> Running {
     dead.crash().await;
     if same_name {
@@ -75,8 +76,8 @@ async fn crash_after_send(same_name: bool) {
     let after = Recorder::new();
     let worker = succeed(&redis, &console, worker, &after, same_name).await;
     after.until_sent(4).await;
-    // The whole batch comes again, including events that the dead process had sent. The receiver's
-    // rule drops the duplicates.
+    // The whole batch comes again, including the events that the dead process had delivered. The
+    // receiver's rule recognizes these as duplicates.
     assert_eq!(told(&before), expected(&[("1", 1, 0), ("2", 2, 1), ("3", 3, 2)]));
     assert_eq!(told(&after), expected(&[("1", 1, 0), ("2", 2, 1), ("3", 3, 2), ("4", 4, 3)]));
     worker.finish().await;
@@ -93,7 +94,7 @@ async fn crash_after_send_then_takeover() {
     crash_after_send(false).await;
 }
 
-/// The commit happened, but its reply was lost, and with it the slot's next batch.
+/// The commit took effect, but its reply was lost. The reply had the slot's next batch.
 async fn crash_after_commit(same_name: bool) {
     let redis = Redis::own(&[]);
     let console = redis.console().await;
@@ -125,7 +126,7 @@ async fn crash_after_commit_then_takeover() {
     crash_after_commit(false).await;
 }
 
-/// The commit never reached Redis: the event was sent, but the object was not released.
+/// The commit did not reach Redis. The event was delivered, but the object was not released.
 async fn crash_before_release(same_name: bool) {
     let redis = Redis::own(&[]);
     let console = redis.console().await;
@@ -137,7 +138,8 @@ async fn crash_before_release(same_name: bool) {
     proxy.lose_next(&["done"], Lose::Request, true);
     console.emit("work:1", "1").await;
     proxy.until_lost(1).await;
-    // An event that comes meanwhile, and whose marker may be dropped, waits behind it.
+    // A second event comes in between. Its marker may be dropped. The event waits behind the first
+    // event.
     console.emit("work:1", "2").await;
     let after = Recorder::new();
     let worker = succeed(&redis, &console, worker, &after, same_name).await;
@@ -158,7 +160,7 @@ async fn crash_before_release_then_takeover() {
     crash_before_release(false).await;
 }
 
-/// The last commit released the object, but the process died before the reply.
+/// The last commit released the object, but the process died before it got the reply.
 #[tokio::test]
 async fn crash_after_release_leaves_nothing_behind() {
     let redis = Redis::own(&[]);
@@ -180,8 +182,8 @@ async fn crash_after_release_leaves_nothing_behind() {
     worker.finish().await;
 }
 
-/// All slots are busy at each death, and the deaths come at any point. The receiver's rule finds
-/// every event once.
+/// Processes die at any point, each time with all slots busy. By the receiver's rule, every event
+/// is applied once and in order.
 #[tokio::test]
 async fn deaths_at_any_point_lose_and_reorder_nothing() {
     const EVENTS: usize = 600;
@@ -238,8 +240,8 @@ async fn a_restart_with_fewer_slots_holds_what_the_others_had() {
     let after = Recorder::with(move |_| Act::Wait(held_up.clone()));
     let worker = start(&redis, "w", &after, |config| config.concurrency = 2);
     gate.until_reached(2).await;
-    // The batches of the other four slots are held, due now. The running slots continue with
-    // theirs.
+    // The new process has only two slots. The batches of the other four slots are held, due at
+    // once. The two slots continue with their own batches.
     let held: Vec<String> = console.run(&["ZRANGE", &console.keys.objects_held(), "0", "-1"]).await;
     assert_eq!(held.len(), 4);
     for object in &held {
@@ -279,7 +281,8 @@ async fn a_process_that_never_returns_is_taken_over_when_its_lease_ends() {
     let mut again: Vec<_> = after.sent().iter().map(|offer| (offer.object.clone(), offer.text(), offer.crashes)).collect();
     again.sort();
     let one = |object: &str, text: &str| (object.to_owned(), text.to_owned(), 1);
-    // Events behind a suspect in its batch are still delivered alone, so one crash stays with them.
+    // The events behind a suspect in its batch are still delivered one by one, so they keep one
+    // crash.
     assert_eq!(again, [one("work:1", "1"), one("work:1", "2"), one("work:2", "1")]);
     assert!(after.sent().iter().all(|offer| offer.batch == 1));
     console.until_at_rest().await;
@@ -312,12 +315,12 @@ async fn an_event_that_kills_its_worker_is_held_for_an_operator() {
     let id: u64 = held.split(' ').next().expect("an id").parse().expect("a number");
     assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
     assert_eq!(console.list(&console.keys.events_held("work:1")).await, ["2", "3"]);
-    // Other objects are not affected.
+    // Other objects are still served.
     console.emit("work:2", "1").await;
     sink.until_sent(1).await;
     worker.stop().await;
 
-    // The operator has repaired the cause.
+    // The operator has repaired the cause of the deaths.
     let mended = Recorder::new();
     let worker = start(&redis, "w", &mended, |_| {});
     console.until_lease("w").await;
@@ -329,7 +332,8 @@ async fn an_event_that_kills_its_worker_is_held_for_an_operator() {
     console.until_at_rest().await;
 }
 
-/// The same, with a takeover by another process each time.
+/// An event kills five processes, and each time another process takes over. The event is then held
+/// for an operator.
 #[tokio::test]
 async fn an_event_that_kills_one_worker_after_the_other_is_held_for_an_operator() {
     let redis = Redis::start();
@@ -354,8 +358,8 @@ async fn an_event_that_kills_one_worker_after_the_other_is_held_for_an_operator(
     console.until_at_rest().await;
 }
 
-/// Only the first event of a batch is suspected of a death. Events before it are cleared one by
-/// one.
+/// After a death, the whole batch is delivered one event at a time, because each of its events may
+/// be the killer.
 #[tokio::test]
 async fn a_suspect_batch_is_delivered_one_event_at_a_time() {
     let redis = Redis::start();

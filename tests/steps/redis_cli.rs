@@ -1,4 +1,5 @@
-//! A producer needs nothing but Redis: here a person types a plain `MULTI` into `redis-cli`.
+//! A producer needs only Redis. In these tests, plain `MULTI` transactions are typed into
+//! `redis-cli`.
 #![cfg(feature = "worker")]
 
 use std::io::Write as _;
@@ -23,7 +24,8 @@ fn redis_cli(redis: &Redis, lines: &str) -> String {
     String::from_utf8(out.stdout).expect("text")
 }
 
-/// The user may do what docs/protocol.md says, and nothing else.
+/// With the rights that docs/protocol.md lists, a user can schedule and cancel, and cannot write
+/// other keys.
 #[tokio::test]
 async fn the_schedules_of_the_protocol_work_with_redis_cli_and_its_rights() {
     let redis = Redis::own(&[]);
@@ -34,7 +36,8 @@ async fn the_schedules_of_the_protocol_work_with_redis_cli_and_its_rights() {
     redis_cli(&redis, &format!("{}\n", line.replace("{shop:0}:", p)));
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
-    // One is due at once, one is replaced, and one is cancelled.
+    // The commands make one schedule and replace it by one that is due at once. They make another
+    // schedule and cancel it.
     let said = redis_cli(
         &redis,
         &format!(

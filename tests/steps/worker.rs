@@ -1,4 +1,4 @@
-//! The path from end to end, and the stop of a worker process.
+//! A worker process as a whole: events on their whole path, and the stop of the process.
 #![cfg(feature = "worker")]
 
 use std::collections::HashMap;
@@ -74,7 +74,8 @@ async fn a_graceful_stop_finishes_what_is_in_hand_and_takes_nothing_more() {
     let worker = start(&redis, "w", &sink, |config| config.batch = 2);
     console.emit_all("work:1", ["1", "2", "3"]).await;
     gate.until_reached(1).await;
-    // A pop under way takes the next marker until the worker has given it up.
+    // Waits until the stopping worker has given up its pop. Until then the pop would take the next
+    // marker.
     console.until_idle(1).await;
     worker.shutdown.stop();
     console.until_idle(0).await;
@@ -85,7 +86,7 @@ async fn a_graceful_stop_finishes_what_is_in_hand_and_takes_nothing_more() {
     assert_eq!(sink.sent_of("work:2"), Vec::<String>::new());
     assert_eq!(console.text(&console.keys.worker_lease("w")).await, None);
 
-    // The rest continues in another process at once, although the object's markers were used up.
+    // Another process continues with the rest at once, although no marker of the object is left.
     let other = Recorder::new();
     let worker = start(&redis, "other", &other, |_| {});
     other.until_sent(4 - stopped.delivered as usize).await;
@@ -128,7 +129,7 @@ async fn a_stop_at_once_holds_everything_in_hand() {
         console.emit(object, "1").await;
     }
     sink.until_sent(2).await;
-    // A graceful stop is under way when the second signal comes.
+    // The second signal comes during a graceful stop.
     worker.shutdown.stop();
     worker.shutdown.stop_at_once();
     let stopped = worker.ended().await.expect("a stop");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use tempfile::TempDir;
 
-/// An authority, with its files in a directory.
+/// A certificate authority, with its files in a directory.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     dir: TempDir,

@@ -1,5 +1,5 @@
-//! A clock for a Redis of the test's own, which the test can set: a small library, built with `cc`,
-//! is preloaded into the server.
+//! A clock of a test's own Redis that the test can set. A small library, built with `cc`, is
+//! preloaded into the server.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// The clock of one server, with its difference from the machine's.
+/// The clock of one server, with its difference from the machine's clock.
 pub struct Clock {
     dir: tempfile::TempDir,
     offset: File,
 }
 
 impl Clock {
-    /// Builds the library, and a clock without a difference.
+    /// Builds the library, and makes a clock that shows the machine's time.
     pub fn new() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let source = dir.path().join("clock.c");

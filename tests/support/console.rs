@@ -116,7 +116,7 @@ impl Console {
         until("the name has a lease", PATIENCE, async || self.text(&self.keys.worker_lease(name)).await).await
     }
 
-    /// Waits until this many clients are blocked in a pop: that many processes are idle.
+    /// Waits until this many clients are blocked in a pop. Each idle process has one such client.
     pub async fn until_idle(&self, processes: usize) {
         until("the processes wait for markers", PATIENCE, async || {
             let clients: String = self.run(&["CLIENT", "LIST"]).await;

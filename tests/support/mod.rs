@@ -100,23 +100,23 @@ impl Server {
         }
     }
 
-    /// Returns the URL of its socket.
+    /// Returns the URL of the server's socket.
     pub fn url(&self) -> String {
         format!("unix://{}", self.dir.path().join("redis.sock").display())
     }
 
-    /// Returns its process id.
+    /// Returns the process id of the server.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Kills it with SIGKILL.
+    /// Kills the server with SIGKILL.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Restarts it with the same options and the same directory.
+    /// Restarts the server with the same options and the same directory.
     pub fn restart(&mut self) {
         self.kill();
         self.child = Self::spawn(&self.program, self.dir.path().to_path_buf(), &self.options, &self.environment);
@@ -144,8 +144,8 @@ impl Redis {
         Self::over(server.url(), Some(server))
     }
 
-    /// Starts a private server with TLS: the redis-server on the PATH, because some builds of other
-    /// servers have no TLS.
+    /// Starts a private server with TLS. It is always the redis-server on the PATH, because some
+    /// builds of other servers have no TLS.
     pub fn with_tls(options: &[&str]) -> Self {
         let server = Server::start_program("redis-server".to_owned(), options, Vec::new());
         Self::over(server.url(), Some(server))

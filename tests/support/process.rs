@@ -68,24 +68,24 @@ impl Process {
         Self { child, dir }
     }
 
-    /// Returns the reading end of its standard output. As long as nobody reads it, a sink `stdout`
-    /// stands still in an event larger than the pipe (64 KiB).
+    /// Returns the reading end of the process's standard output. As long as nobody reads this end,
+    /// a sink `stdout` stands still in an event larger than the pipe (64 KiB).
     pub fn stdout(&mut self) -> ChildStdout {
         self.child.stdout.take().expect("not taken before")
     }
 
-    /// Kills it with SIGKILL.
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it can be reaped");
     }
 
-    /// Pauses it with SIGSTOP. The process does not notice.
+    /// Pauses the process with SIGSTOP. The process does not notice.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Continues it with SIGCONT.
+    /// Continues the paused process with SIGCONT.
     pub fn go_on(&self) {
         self.signal(Signal::CONT);
     }
@@ -104,7 +104,7 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).expect("the signal is sent");
     }
 
-    /// Waits until it has ended.
+    /// Waits until the process has ended.
     pub async fn ended(&mut self) -> ExitStatus {
         let mut status = None;
         let deadline = std::time::Instant::now() + PATIENCE;
@@ -116,12 +116,12 @@ impl Process {
         status.expect("it ended")
     }
 
-    /// Returns its log so far.
+    /// Returns the log of the process so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).expect("a log")
     }
 
-    /// Waits until its log has this text.
+    /// Waits until the log of the process has this text.
     pub async fn until_logged(&self, text: &str) {
         until(&format!("{text:?} is logged"), PATIENCE, async || self.log().contains(text).then_some(())).await;
     }
@@ -155,8 +155,9 @@ pub fn sent_to(file: &Path) -> Vec<Sent> {
 /// Merges several outputs, by object, in the order of the ids. Fails in these cases:
 ///
 /// - an id was given to two events;
-/// - a file goes back behind earlier ids of an object, other than to repeat them;
-/// - an event's prev is not the event before it.
+/// - in one file, an object has an id behind a higher one, and the file did not have this id
+///   before;
+/// - an event's `prev` is not the id of the event before it.
 pub fn merged(files: &[PathBuf]) -> HashMap<String, Vec<Sent>> {
     let mut merged: HashMap<String, HashMap<u64, Sent>> = HashMap::new();
     for file in files {
@@ -173,7 +174,7 @@ pub fn merged(files: &[PathBuf]) -> HashMap<String, Vec<Sent>> {
     let in_order = |events: HashMap<u64, Sent>| {
         let mut events: Vec<_> = events.into_values().collect();
         events.sort_by_key(|sent| sent.id);
-        // Every event's prev is the event before it.
+        // The `prev` of every event must be the id of the event before it.
         events.iter().fold(0, |last, sent| {
             assert_eq!(sent.prev, last, "{sent:?}");
             sent.id

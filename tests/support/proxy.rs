@@ -1,4 +1,5 @@
-//! A proxy before Redis that loses requests and replies, is slow, or stands still, on request.
+//! A proxy in front of Redis. If a test asks for it, the proxy loses requests or replies, is slow,
+//! or stands still.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -45,7 +46,7 @@ struct Shared {
 }
 
 /// Listens on its own socket and forwards everything to the server, until its rule loses a request
-/// or a reply. Then the connection ends.
+/// or a reply. Then the proxy ends that connection.
 pub struct Proxy {
     dir: tempfile::TempDir,
     shared: Arc<Shared>,
@@ -53,7 +54,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Makes a proxy before a private server.
+    /// Makes a proxy in front of a private server.
     pub fn before(redis: &Redis) -> Self {
         let server = PathBuf::from(redis.url().strip_prefix("unix://").expect("a server of this test's own"));
         let dir = tempfile::tempdir().expect("a temporary directory");
@@ -83,7 +84,7 @@ impl Proxy {
         format!("unix://{}", self.dir.path().join("proxy.sock").display())
     }
 
-    /// Sets a rule, which sees every request and decides the loss.
+    /// Sets the rule. It sees every request, and decides whether the request or its reply is lost.
     pub fn lose(&self, rule: impl FnMut(&[u8]) -> Option<Lose> + Send + 'static) {
         *self.shared.rule.lock().expect("no panic") = Box::new(rule);
     }
@@ -120,7 +121,7 @@ impl Proxy {
         self.shared.stuck.load(Ordering::SeqCst)
     }
 
-    /// Ends all connections and accepts no more.
+    /// Ends all connections and accepts no new connections.
     pub fn close(&self) {
         self.shared.closed.store(true, Ordering::SeqCst);
         self.shared.closing.notify_waiters();
@@ -136,7 +137,7 @@ impl Proxy {
         self.shared.lost.load(Ordering::SeqCst)
     }
 
-    /// Waits until this many were lost.
+    /// Waits until this many requests and replies were lost.
     pub async fn until_lost(&self, count: usize) {
         until(&format!("{count} requests or replies are lost"), PATIENCE, async || (self.lost() >= count).then_some(())).await;
     }
@@ -177,8 +178,8 @@ async fn pass_on(mut client: UnixStream, server: impl AsRef<Path>, shared: Arc<S
     let (mut request, mut reply) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     let mut reply_bytes = 0;
     loop {
-        // Begins to listen for the close before it reads the flag. So a close in between, or during
-        // a write, is not missed.
+        // Begins to listen for the close before it reads the flag. So it does not miss a close that
+        // comes between these two steps, or during a write.
         let closing = shared.closing.notified();
         tokio::pin!(closing);
         closing.as_mut().enable();

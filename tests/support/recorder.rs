@@ -50,7 +50,7 @@ pub enum Act {
     SendThenWait(Gate),
 }
 
-/// A gate that stops deliveries until it is opened; it stays open.
+/// A gate that stops deliveries until it is opened. Once open, it stays open.
 #[derive(Clone)]
 pub struct Gate(Arc<(Semaphore, AtomicUsize)>);
 
@@ -94,7 +94,8 @@ struct Log {
     overlaps: Vec<String>,
 }
 
-/// A delivery under way; also ends when it is dropped.
+/// A delivery under way. It counts as ended when this value is dropped, even if the delivery was
+/// cancelled.
 struct Busy<'a>(&'a Recorder, String);
 
 impl Drop for Busy<'_> {

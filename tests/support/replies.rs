@@ -32,8 +32,8 @@ impl ConnectionLike for Same {
     }
 }
 
-/// Calls every script over such a connection. For any reply, no call panics, and accepted values
-/// are usable.
+/// Calls every script over a connection that returns `reply` to everything. Whatever the reply is,
+/// no call panics, and accepted values are usable.
 pub async fn every_call(reply: Value) {
     let (mut conn, keys, lease) = (Same(reply), Keys::new(), Duration::from_secs(1));
     let bounds =

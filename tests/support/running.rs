@@ -39,7 +39,7 @@ pub fn start(redis: &Redis, name: &str, sink: &(impl Sink + Clone), change: impl
     start_at(redis.url(), redis, name, sink, change)
 }
 
-/// Starts a worker process that reaches Redis in another way.
+/// Starts a worker process that reaches Redis through `server`, for example through a proxy.
 pub fn start_at(
     server: impl Into<seriatim::Server>,
     redis: &Redis,
@@ -47,7 +47,7 @@ pub fn start_at(
     sink: &(impl Sink + Clone),
     change: impl FnOnce(&mut WorkerConfig),
 ) -> Running {
-    // The log is shown for a failed test.
+    // If the test fails, its output has the log.
     let _ = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_test_writer().try_init();
     let mut config = config(redis, name);
     change(&mut config);
@@ -58,28 +58,28 @@ pub fn start_at(
 }
 
 impl Running {
-    /// Stops it gracefully.
+    /// Stops the worker process gracefully.
     pub async fn stop(self) -> Stopped {
         self.shutdown.stop();
         self.ended().await.expect("a graceful stop")
     }
 
-    /// Stops it gracefully, and asserts that nothing was left to hold.
+    /// Stops the worker process gracefully, and asserts that it held no object at the stop.
     pub async fn finish(self) {
         assert_eq!(self.stop().await.reason, StopReason::Graceful { held: 0 });
     }
 
-    /// Waits until it ends.
+    /// Waits until the worker process ends.
     pub async fn ended(self) -> Result<Stopped, WorkerError> {
         tokio::time::timeout(super::console::PATIENCE, self.task).await.expect("it ends").expect("no panic")
     }
 
-    /// Returns whether it has ended.
+    /// Returns whether the worker process has ended.
     pub fn is_over(&self) -> bool {
         self.task.is_finished()
     }
 
-    /// Ends it at any point, like SIGKILL; its lease stays.
+    /// Ends the worker process at any point, like SIGKILL. Its lease stays.
     pub async fn crash(self) {
         self.task.abort();
         let _ = self.task.await;

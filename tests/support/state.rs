@@ -82,7 +82,7 @@ impl State {
         self.given(id).await;
     }
 
-    /// Adds a rule, and the time of the next waking.
+    /// Adds a rule. Sets `next`, the time at which workers must next wake objects of a rule.
     pub async fn rule(&mut self, field: &str, value: &str, next: &str) {
         self.run("HSET", &[&self.keys.event_rules(), field, value, "next", next]).await;
     }
@@ -94,8 +94,8 @@ impl State {
         add.query_async::<String>(&mut self.conn).await.expect("XADD");
     }
 
-    /// Builds a valid state with one of each: queued, taken, owned, held in every way, delivered,
-    /// and a stray.
+    /// Builds a valid state with at least one object of each kind: queued, taken, owned, held in
+    /// every way, delivered. It also has a stray.
     pub async fn clean(&mut self) {
         self.register("a", 3).await;
         self.lease("a").await;
@@ -106,7 +106,8 @@ impl State {
         self.own("a.0", "work:2", 12, &["{\"n\":3}", "{\"n\":4}"]).await;
         self.delivered("work:2", 11).await;
         self.run("LPUSH", &[&self.keys.events("work:2"), "{}"]).await;
-        // A late pop: a.0 has a second name, which it does not own.
+        // After a late pop, the list of the worker a.0 has a second name. The worker does not own
+        // this object.
         self.run("LPUSH", &[&self.keys.events("work:3"), "{}"]).await;
         self.run("LPUSH", &[&self.keys.worker_object("a.0"), "work:3"]).await;
         self.own("gone.0", "work:4", 14, &["{}"]).await;

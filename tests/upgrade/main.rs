@@ -1,5 +1,5 @@
-//! A rolling upgrade from the previous version: its scripts (`tests/upgrade/previous`) claim, hold,
-//! emit and pause, and this version takes over everything.
+//! A rolling upgrade from the previous version. Its scripts (`tests/upgrade/previous`) claim, hold,
+//! emit and pause. Then this version takes over everything.
 #![cfg(feature = "worker")]
 
 #[path = "../support/mod.rs"]
@@ -43,14 +43,14 @@ impl Previous {
         reply.into_iter().map(|value| String::from_redis_value(value).expect("text")).collect()
     }
 
-    /// Attaches the name for an hour.
+    /// Attaches to the name for an hour.
     async fn attach(&mut self) {
         let args = ["old", "token-1", "host 1 1", "3600000", "8", "", "", "5"];
         let reply = self.call(ATTACH, self.keys.worker_lease("old"), &args).await;
         assert_eq!(reply[0], Value::BulkString(b"attached".to_vec()));
     }
 
-    /// Makes the call with these slots and results. Returns the object and the tag of each batch.
+    /// Calls *advance* with these slots and results. Returns the object and the tag of each batch.
     async fn advance(&mut self, slots: &[&str]) -> Vec<(String, String)> {
         let bounds = ["old", "token-1", "2", "1048576", "8388608", "8", "4096", "markers", "0"];
         let reply = self.call(ADVANCE, self.keys.worker_lease("old"), &[&bounds, slots].concat()).await;
@@ -59,7 +59,8 @@ impl Previous {
         batches.into_iter().map(|batch| (batch[1].clone(), batch[2].clone())).collect()
     }
 
-    /// Records that its handler has finished, and emitted an event for another object.
+    /// Records that a handler of the slot's event has finished, and has emitted an event for
+    /// another object.
     async fn emit(&mut self, slot: &str, object: &str, tag: &str, to: &str, event: &str) {
         let mut emits = Emits::default();
         emits.push(to.as_bytes(), event.as_bytes());
@@ -70,9 +71,8 @@ impl Previous {
     }
 }
 
-/// Makes the previous version's state: two events in flight, of which one has an emit; a failed
-/// event; a dead letter; a paused object; an object that waits for an operator; and an unclaimed
-/// one.
+/// Lets the previous version attach, set a pause for `paused:*`, and claim. Two events of each of
+/// six objects are emitted. Returns the object and the tag of each of the five batches.
 async fn at_work(console: &Console, previous: &mut Previous) -> Vec<(String, String)> {
     assert_eq!(previous.connect().await[0], "ok");
     previous.attach().await;
@@ -116,7 +116,8 @@ async fn what_the_previous_version_has_is_taken_over(#[case] name: &str) {
     previous.advance(&rejected.each_ref().map(String::as_str)).await;
     console.emit("queued", r#"{"n":1}"#).await;
 
-    // Both versions run for a while: the new one connects, the old one continues with its batches.
+    // Both versions run for a while. The new version connects, and the old version continues with
+    // its batches.
     let sink = Recorder::new();
     let other = start(&redis, "beside", &sink, |config| config.concurrency = 8);
     sink.until_sent(1).await;
@@ -126,7 +127,7 @@ async fn what_the_previous_version_has_is_taken_over(#[case] name: &str) {
     previous.advance(&[&slot("dead").await, "done", "dead", &after(&dead), &after(&dead)]).await;
     other.finish().await;
 
-    // Its process ends, and is replaced.
+    // The process of the previous version ends, and a process of this version replaces it.
     console.end_lease("old").await;
     let worker = start(&redis, name, &sink, |config| config.concurrency = 8);
     sink.until_sent(1 + 2 + 2 + 1).await;
@@ -153,7 +154,8 @@ async fn what_the_previous_version_has_is_taken_over(#[case] name: &str) {
     console.check().await;
 }
 
-/// A version older than the data does not know all its rules.
+/// This version refuses data of a later version, because it does not know all rules of the later
+/// protocol.
 #[tokio::test]
 async fn data_of_a_later_version_is_refused() {
     let redis = Redis::start();
@@ -171,8 +173,8 @@ async fn data_of_a_later_version_is_refused() {
     assert!(error.to_string().contains("protocol version two"), "{error}");
 }
 
-/// The first worker of this version raises the version of the data, for any number of workers, and
-/// changes nothing else.
+/// The first worker of this version raises the version of the data, and changes nothing else.
+/// Further workers find it raised.
 #[tokio::test]
 async fn the_version_is_raised() {
     let redis = Redis::start();

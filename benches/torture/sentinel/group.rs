@@ -1,4 +1,4 @@
-//! One master, two replicas and three Sentinels, and the ways to make them fail over.
+//! A group of one master, two replicas and three Sentinels. Has several ways to force a failover.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -19,20 +19,20 @@ use crate::server::program;
 pub(super) const SERVICE: &str = "shop";
 const SERVERS: usize = 3;
 const SENTINELS: usize = 3;
-/// Time without a reply after which a Sentinel takes a server for down.
+/// Time without a reply after which a Sentinel considers a server to be down.
 const DOWN_AFTER_MS: u32 = 500;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The way in which a master fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// SIGSTOP until after the failover, then SIGCONT.
+    /// SIGSTOP to the master, and SIGCONT after the failover.
     Stopped,
-    /// No byte from or to replicas and Sentinels until after the failover.
+    /// No byte passes between the master and its replicas and Sentinels, until after the failover.
     CutOff,
-    /// `SENTINEL FAILOVER`.
+    /// A Sentinel is asked for a failover with `SENTINEL FAILOVER`. The master does not fail.
     Asked,
-    /// SIGKILL; started again after the failover.
+    /// SIGKILL to the master, which is started again after the failover.
     Killed,
 }
 
@@ -42,7 +42,7 @@ struct Node {
     dir: PathBuf,
     /// The port of the server itself.
     port: u16,
-    /// The port that all others know.
+    /// The port of the server's proxy. Clients, replicas and Sentinels know only this port.
     announced: u16,
     cut: Arc<AtomicBool>,
     child: Child,
@@ -55,8 +55,8 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Starts all servers, and waits until both replicas are attached. `options` are for each
-    /// server.
+    /// Starts all servers, and waits until both replicas are attached. `options`: options for the
+    /// master and for each replica.
     pub(super) async fn start(dir: &Path, options: Vec<String>) -> anyhow::Result<Self> {
         let ports = free_ports(SERVERS * 2 + SENTINELS)?;
         let mut nodes: Vec<Node> = Vec::new();
@@ -125,7 +125,8 @@ impl Group {
         connect(self.nodes[self.master().await?].port).await
     }
 
-    /// Returns the number of the master on which all Sentinels agree.
+    /// Returns the index of the master in `nodes`. It is an error if the Sentinels do not all name
+    /// the same master.
     async fn master(&self) -> anyhow::Result<usize> {
         let mut masters = Vec::new();
         for (port, _) in &self.sentinels {
@@ -159,7 +160,8 @@ impl Group {
         Ok(info.get::<String>("role").as_deref() == Some("master") && online.count() == SERVERS - 1)
     }
 
-    /// Waits until both replicas are attached and all Sentinels list them as sound.
+    /// Waits until both replicas are attached to the master, and all Sentinels list both replicas
+    /// as up and linked to it.
     pub(super) async fn until_whole(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while !self.is_whole().await.unwrap_or(false) {
@@ -188,8 +190,8 @@ impl Group {
         Ok(true)
     }
 
-    /// Makes the master fail, and waits until another one is in its place. Ends the failure after
-    /// `hold`, and waits until both replicas are attached.
+    /// Makes the master fail, and waits until the Sentinels name another master. After `hold`, ends
+    /// the failure, and waits until both replicas are attached to the new master.
     pub(super) async fn fail_over(&mut self, failure: Failure, hold: Duration) -> anyhow::Result<()> {
         let old = self.master().await?;
         match failure {
@@ -224,7 +226,8 @@ impl Group {
         self.until_attached().await
     }
 
-    /// Asks a Sentinel for a failover. It refuses shortly after the last one.
+    /// Asks a Sentinel for a failover. Tries again if the Sentinel refuses, as it does shortly
+    /// after another failover.
     async fn ask(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {

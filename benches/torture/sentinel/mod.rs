@@ -1,8 +1,9 @@
-//! Failovers under load: one master, two replicas, three Sentinels; producers and workers that find
-//! the master through the Sentinels.
+//! Makes failovers under load. There are one master, two replicas and three Sentinels. Producers
+//! and workers find the master through the Sentinels.
 //!
-//! With a wait for both replicas nothing may be lost. With less, writes may be lost, but no id is
-//! given twice and no receiver applies an older event after a newer one.
+//! If emits and workers wait for both replicas, nothing may be lost. If they wait for fewer
+//! replicas, writes may be lost. But even then no id may be given twice, and no receiver may apply
+//! an older event after a newer one.
 
 mod group;
 mod peers;
@@ -28,9 +29,10 @@ use crate::receiver::Receiver;
 use crate::stage::PROGRAM;
 use crate::workers::Workers;
 
-/// The longest time from the end of a failover to the next event.
+/// Maximum time from the end of a failover to the next received event. If it takes longer, the run
+/// fails.
 const FIRST_MAX: Duration = Duration::from_secs(3);
-/// Time before a failover whose writes may be lost.
+/// A failover may lose the writes of this time before it.
 const MAY_LOSE: Duration = Duration::from_secs(2);
 const DRAIN: Duration = Duration::from_secs(60);
 /// The number of replicas.
@@ -101,7 +103,7 @@ pub(crate) async fn run(plan: &Plan, dir: &Path) -> anyhow::Result<bool> {
     }
     producers.stop.store(true, Ordering::Relaxed);
     tokio::time::timeout(Duration::from_secs(60), emitting).await.context("a producer hangs")???;
-    // No worker may be down when all are told to stop.
+    // The kills end first, because every worker must be running when all workers are told to stop.
     let _ = enough.send(());
     killing.await??;
     let drained = drain(&group).await;
@@ -141,7 +143,7 @@ fn receive(receiver: &Mutex<Receiver>, workers: &Workers, history: &History) -> 
     receiver.lock().unwrap_or_else(PoisonError::into_inner).receive(workers.outputs(), history)
 }
 
-/// Kills a worker every few seconds, and starts it again, until `enough` says so.
+/// Kills a worker every few seconds and starts it again, until `enough` gets a message.
 async fn kill_workers(workers: Arc<Workers>, mut random: Random, mut enough: oneshot::Receiver<()>) -> anyhow::Result<()> {
     loop {
         tokio::select! {
@@ -152,7 +154,7 @@ async fn kill_workers(workers: Arc<Workers>, mut random: Random, mut enough: one
     }
 }
 
-/// Waits until nothing is queued, owned or held.
+/// Waits until no event is queued or scheduled, and no object is owned or held.
 async fn drain(group: &Group) -> anyhow::Result<()> {
     let deadline = Instant::now() + DRAIN;
     loop {

@@ -1,5 +1,5 @@
-//! A TCP proxy before each server. It can cut a server off from its peers, the replicas and the
-//! Sentinels, while clients still reach it.
+//! A TCP proxy in front of each Redis server. It can cut the server off from its peers, which are
+//! the other servers and the Sentinels. Clients still reach a server that is cut off.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Starts the proxy at `port`. While `cut` is set, no byte from or to a peer passes. A peer's
-/// connection that was cut ends when `cut` is lifted.
+/// Starts the proxy of the server at `port`. As long as `cut` is true, no byte from or to a peer
+/// passes. When `cut` becomes false, each peer's connection with a byte that was held back is
+/// closed.
 pub(super) async fn start(port: u16, server: u16, cut: Arc<AtomicBool>) -> anyhow::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     tokio::spawn(async move {
@@ -21,8 +22,8 @@ pub(super) async fn start(port: u16, server: u16, cut: Arc<AtomicBool>) -> anyho
     Ok(())
 }
 
-/// Returns whether these first bytes are from a replica or a Sentinel. A replica begins with
-/// `PING`; a Sentinel names its connection.
+/// Returns whether the first bytes of a connection are from a replica or a Sentinel. A replica
+/// sends `PING` first, and a Sentinel first gives its connection a name with `sentinel-`.
 fn is_peer(first: &[u8]) -> bool {
     let has = |text: &[u8]| first.windows(text.len()).any(|found| found == text);
     first.starts_with(b"*1\r\n$4\r\nPING") || has(b"sentinel-") || has(b"REPLCONF")
@@ -62,7 +63,8 @@ async fn serve(mut client: TcpStream, server: u16, cut: Arc<AtomicBool>) {
     }
 }
 
-/// Waits while a peer is cut off. Returns whether it was.
+/// Waits as long as `cut` is true, if this is the connection of a peer. Returns whether it had to
+/// wait.
 async fn while_cut(peer: bool, cut: &AtomicBool) -> bool {
     let was_cut = peer && cut.load(Ordering::SeqCst);
     while peer && cut.load(Ordering::SeqCst) {

@@ -1,7 +1,7 @@
 //! `seriatim`: events of many producers, one at a time and in order per object, through Redis.
 #![forbid(unsafe_code)]
-// `println!` panics if nobody reads standard output, `eprintln!` if standard error is closed.
-// `shown` does neither.
+// `println!` panics if nobody reads standard output, and `eprintln!` panics if standard error is
+// closed. So all output goes through the functions of `shown`, which do not panic.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
@@ -56,17 +56,18 @@ fn main() -> ExitCode {
             return exit::report(&error);
         }
     };
-    // The workers of a bench do not log their start and stop.
+    // `bench` logs only warnings by default, so that its workers do not log their start and stop.
     cli.global.init_logs(if matches!(cli.command, Command::Bench(_)) { "warn" } else { "info" });
-    // The provider of cryptography for TLS. No other can be installed before.
+    // Installs the provider of cryptography for TLS. This cannot fail, because no other provider
+    // was installed before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return exit::report(&anyhow::anyhow!("cannot start the runtime: {error}")),
     };
     let done = runtime.block_on(cli.command.run(&cli.global));
-    // A blocking read of standard input cannot be cancelled. It must not keep a finished program
-    // alive.
+    // The runtime does not wait for blocking tasks. Otherwise a read of standard input, which
+    // cannot be cancelled, would keep a finished program alive.
     runtime.shutdown_background();
     match done {
         Ok(exit) => exit.into(),
@@ -74,9 +75,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Why there is no command to run.
+/// The reason why there is no command to run.
 enum Unparsed {
-    /// The command line is wrong, or asks for help.
+    /// The command line is invalid, or asks for help or the version.
     Usage(clap::Error),
     /// The configuration file is wrong.
     File(anyhow::Error),
@@ -99,12 +100,13 @@ fn parse() -> Result<Cli, Unparsed> {
     })
 }
 
-/// Returns the command line of the program. An empty environment variable counts as unset. The
-/// variable of a flag is one of the usual words for true and false.
+/// Returns clap's definition of the command line. An environment variable that is empty counts as
+/// unset. The variable of a switch may have any of the usual words for true and false.
 fn command() -> clap::Command {
     let from_env = |arg: Arg| match arg.get_env() {
         Some(_) if !config::is_set(&arg) => arg.env(Resettable::<OsStr>::Reset),
-        // 1, true, yes, on, y, t, and 0, false, no, off, n, f, in any case.
+        // The words are 1, true, yes, on, y, t, and 0, false, no, off, n, f, in upper or lower
+        // case.
         Some(_) if matches!(arg.get_action(), ArgAction::SetTrue) => arg.value_parser(BoolishValueParser::new()),
         _ => arg,
     };
@@ -118,14 +120,15 @@ fn cli(command: &mut clap::Command, words: &[OsString]) -> Result<Cli, clap::Err
     Cli::from_arg_matches(&matches).map_err(|error| error.format(command))
 }
 
-/// Returns whether an invalid command line asks for JSON lines.
+/// Returns whether the command line has `--log-format json`. It also works if clap has refused the
+/// command line.
 fn asks_for_json() -> bool {
     let words: Vec<_> = std::env::args_os().collect();
     let two = words.windows(2).any(|pair| pair[0] == "--log-format" && pair[1] == "json");
     two || words.iter().any(|word| word == "--log-format=json")
 }
 
-/// Returns the error of a command line, without the usage text.
+/// Returns clap's error as one line, without the usage text.
 fn in_one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let what = text.split("\n\nUsage:").next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Random-looking numbers that a seed reproduces.
+//! Numbers that look random. The same seed gives the same numbers.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ pub(crate) fn fresh_seed() -> u64 {
     Random::new(now.as_nanos() as u64).next() % 1_000_000
 }
 
-/// SplitMix64: small, and the same on every machine.
+/// The generator SplitMix64. It is small, and gives the same numbers on every machine.
 pub(crate) struct Random(u64);
 
 impl Random {

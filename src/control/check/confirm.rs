@@ -1,5 +1,5 @@
-//! The second look at each suspicion, and the search for objects without a marker or a worker that
-//! covers them.
+//! Looks again, alone, at each suspicion of the walk. Also searches markers and workers' lists for
+//! objects that seem uncovered.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,18 +12,19 @@ use super::report::Invariant;
 use super::script::{self, Finding, Kind, uncovered};
 use super::state::{MARKERS_PER_CALL, SEEN_MAX, Walk};
 
-/// Maximum number of possibly uncovered objects that are searched for at once.
+/// Maximum number of possibly uncovered objects for which one search looks.
 const UNCOVERED_MAX: usize = 4096;
 
-/// Maximum number of searches for an object whose events change during the search.
+/// Maximum number of searches for one object. A search is repeated if the object's events changed
+/// during the search.
 const SEARCHES_MAX: usize = 3;
 
-/// Maximum number of extra pages that a search reads beyond the initial number of pages. After them
-/// the search gives up, because markers grow faster than they can be read.
+/// Number of pages by which a search may exceed the number of pages at its start. A search that
+/// exceeds it gives up, because new markers come faster than the search reads them.
 const PAGES_MORE_MAX: usize = 1000;
 
 impl<C: ConnectionLike> Walk<'_, C> {
-    /// Looks at the pending subjects, then looks again at each suspicion alone.
+    /// Looks at the pending subjects together, then at each suspicious one alone.
     pub(super) async fn flush(&mut self) -> Result<(), ControlError> {
         let pending = std::mem::take(&mut self.pending);
         if pending.is_empty() {
@@ -45,7 +46,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
         Ok(())
     }
 
-    /// Calls the script once. Objects in the lists of registered workers then count as covered.
+    /// Calls the script once. Afterwards, objects that the script saw in the lists of registered
+    /// workers count as covered.
     async fn look(&mut self, subjects: &[(Kind, Vec<u8>)], hint: Option<&str>) -> Result<Vec<Finding>, ControlError> {
         let covered = &self.covered;
         let hinted = subjects.iter().map(|(kind, name)| {
@@ -71,8 +73,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
         if self.uncovered.len() >= UNCOVERED_MAX { self.settle().await } else { Ok(()) }
     }
 
-    /// Searches all markers and lists for the possibly uncovered objects, then looks at each object
-    /// again.
+    /// Searches all markers and all lists of workers for the possibly uncovered objects. Then looks
+    /// at each of these objects again.
     pub(super) async fn settle(&mut self) -> Result<(), ControlError> {
         let mut texts = std::mem::take(&mut self.uncovered);
         let mut searches_left = SEARCHES_MAX;
@@ -85,9 +87,10 @@ impl<C: ConnectionLike> Walk<'_, C> {
                 let hint = if found.contains(&suspect.1) { "covered" } else { "searched" };
                 let findings = self.look(std::slice::from_ref(&suspect), Some(hint)).await?;
                 match uncovered(&findings) {
-                    // The events changed during the search, and a marker may have come with them.
-                    // Search again. The last search counts in any case; otherwise an object whose
-                    // events always change would never be reported.
+                    // The object's events changed during the search, and a marker may have come
+                    // with them. So the object is searched for again. The last search decides even
+                    // if the events changed. Otherwise an object whose events always change would
+                    // never be reported.
                     Some(now) if now != text && searches_left > 0 => drop(changed.insert(suspect.1, now)),
                     _ => self.report(&suspect, findings)?,
                 }
@@ -121,9 +124,9 @@ impl<C: ConnectionLike> Walk<'_, C> {
         Ok(())
     }
 
-    /// Returns those of `objects` that have a marker or are in the list of a registered worker.
-    /// Markers are read first, because objects move from markers to lists. If markers grow faster
-    /// than they can be read, returns all objects: the search is then inconclusive.
+    /// Returns the objects among `objects` that have a marker or are in the list of a registered
+    /// worker. Markers are read first, because objects move from markers to lists. If new markers
+    /// come faster than they can be read, the search proves nothing, and all objects are returned.
     async fn search(&mut self, objects: &HashMap<Vec<u8>, String>) -> Result<HashSet<Vec<u8>>, ControlError> {
         let mut found = HashSet::new();
         let pages_max = self.count_markers().await? / MARKERS_PER_CALL + PAGES_MORE_MAX;

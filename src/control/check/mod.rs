@@ -1,15 +1,17 @@
-//! Checks the invariants ("Invariants" in `docs/design.md`) on a live Redis, by number.
+//! Checks the invariants of `docs/design.md` ("Invariants") on a live Redis. Violations name the
+//! invariant by its number.
 //!
-//! The system changes during the check. So the walk over the keys only finds *suspicions*. A script
-//! then looks at each suspicion alone, in one atomic step, and only violations found there are
-//! reported. A violation that is repaired between the two looks is not reported. In a system at
-//! rest, no violation is missed.
+//! The system changes during the check. So the walk over the keys only finds *suspicions*. Then a
+//! script looks at each suspicion alone, in one atomic step. The check reports only the violations
+//! that this second look finds. A violation that is repaired before the second look is not
+//! reported. In a system at rest, no violation is missed.
 //!
-//! No atomic step could read all markers: it would stop Redis for too long. So possibly uncovered
-//! objects are collected, searched for in steps, and looked at again. A producer pushes a marker
-//! with each event. A worker that takes an event changes the queue or the last id. If queue and
-//! last id are the same before and after the search, the object really has no marker. Otherwise the
-//! search is repeated, up to three times.
+//! No atomic step could read all markers: it would stop Redis for too long. So the check collects
+//! the objects that seem uncovered, searches for their markers in several steps, and looks at the
+//! objects again. A producer pushes a marker with each event. A worker that takes an event changes
+//! the queue or the last id. If queue and last id of an object are the same before and after the
+//! search, the object really has no marker. Otherwise the check repeats the search, up to three
+//! times.
 //!
 //! - `walk`: the walk over the keys, which collects the subjects
 //! - `state`: the subjects and names that the walk has seen
@@ -17,9 +19,9 @@
 //! - `script`: the call of `lua/check.lua`, and its findings
 //! - `report`: invariants, violations and counts
 //!
-//! Memory: the reported violations; 8 bytes for each marker and each object with events, up to 32
-//! MiB each; 4,096 objects to search for; and all registered names. Beyond these limits the check
-//! is still correct, but slower.
+//! Memory of the check: the reported violations; 8 bytes for each marker and each object with
+//! events, up to 32 MiB each; 4,096 objects to search for; and all registered names. Beyond 32 MiB
+//! or 4,096 objects the check is still correct, but slower.
 
 mod confirm;
 mod report;
@@ -37,8 +39,8 @@ pub const VIOLATIONS_MAX: usize = 100;
 impl Control {
     /// Checks the invariants on a live Redis. Lists at most [`VIOLATIONS_MAX`] violations.
     ///
-    /// Walks over all keys in bounded steps. Only reads; may be called again, and dropped at any
-    /// time.
+    /// Walks over all keys in bounded steps. The call only reads. It may be repeated, and its
+    /// future may be dropped at any time.
     ///
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked. Broken invariants and keys of wrong types are not
@@ -47,8 +49,8 @@ impl Control {
         self.check_up_to(VIOLATIONS_MAX).await
     }
 
-    /// Does the same as [`Control::check`], with another limit for the listed violations. Each
-    /// takes some hundred bytes of memory.
+    /// Like [`Control::check`], but lists at most `violations_max` violations. Each listed
+    /// violation takes some hundred bytes of memory.
     ///
     /// # Errors
     /// As [`Control::check`].

@@ -4,19 +4,20 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// An invariant, or the layout of the keys.
+/// An invariant of `docs/design.md`, or the layout of the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[non_exhaustive]
 pub enum Invariant {
     /// Every queued event is covered: its object has a marker, is in a worker's list, or is held.
     I1,
-    /// The owner key agrees with the worker's list, and `held` with the sets of held objects.
+    /// The owner key agrees with the list of the worker. The value `held` of an owner key agrees
+    /// with the sorted sets of held and paused objects.
     I2,
     /// A worker that does not own its object has an empty batch.
     I3,
     /// An event is in exactly one place.
     I4,
-    /// Ids increase, and none is given twice.
+    /// Ids of an object's events increase, and no id is given twice.
     I5,
     /// At most one worker that passes the fence owns an object.
     I6,
@@ -26,7 +27,7 @@ pub enum Invariant {
     I8,
     /// Every cron job that is not paused has one next tick.
     I9,
-    /// None of the nine invariants, but the layout: a key has another type or form than in
+    /// Not an invariant, but the layout of the keys: a key has a type or form that differs from
     /// `docs/protocol.md`.
     #[serde(rename = "layout")]
     Layout,
@@ -46,15 +47,16 @@ impl fmt::Display for Invariant {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Subject {
-    /// An object, by its [escaped](crate::escape::name) name.
+    /// An object; the value is its [escaped](crate::escape::name) name.
     Object(String),
     /// A worker, by id, e.g. `catalog-a.3`.
     Worker(String),
     /// A worker process, by NAME.
     Name(String),
-    /// A schedule, by its member of `events.scheduled`, escaped: the object, `\n` and the key.
+    /// A schedule; the value is its member of `events.scheduled`, escaped: the object, `\n` and the
+    /// key.
     Schedule(String),
-    /// A cron job, by its escaped name.
+    /// A cron job; the value is its escaped name.
     Cron(String),
     /// A key shared by all workers.
     Shared,
@@ -79,14 +81,14 @@ impl fmt::Display for Subject {
 pub struct Violation {
     /// The broken invariant.
     pub invariant: Invariant,
-    /// The subject that breaks it.
+    /// The subject that breaks the invariant.
     pub subject: Subject,
     /// Description of the violation, in one line.
     pub what: String,
 }
 
-/// Counts of the check. Redis may return a key twice while it resizes its tables; such a key is
-/// counted twice.
+/// Numbers of the things that the check looked at. Redis may return a key twice while it resizes
+/// its tables. Such a key is counted twice.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LookedAt {
@@ -94,11 +96,11 @@ pub struct LookedAt {
     pub keys: u64,
     /// Objects with events queued.
     pub objects_with_events: u64,
-    /// Objects with an owner, including held ones.
+    /// Objects that have an owner key. Includes held objects, whose owner key is `held`.
     pub objects_owned: u64,
     /// Members of `objects.held` and `objects.paused`.
     pub objects_held: u64,
-    /// Objects with a last id: at least one event was delivered.
+    /// Objects with a last id, i.e. with at least one delivered event.
     pub objects_delivered: u64,
     /// Members of `events.scheduled`.
     pub schedules: u64,
@@ -108,21 +110,22 @@ pub struct LookedAt {
     pub markers: u64,
     /// Worker processes in `event.workers`.
     pub names: u64,
-    /// Workers, registered or with keys.
+    /// Workers that are registered or have keys.
     pub workers: u64,
     /// Subjects that the check looked at a second time, alone.
     pub suspicions: u64,
-    /// Keys of other programs whose names end like seriatim's. Counted only without a namespace.
+    /// Keys of other programs whose names end like the keys of seriatim. Counted only without a
+    /// namespace.
     pub foreign: u64,
 }
 
-/// An invariant that Redis alone cannot show, and the part of it that was checked.
+/// An invariant that cannot be fully checked in Redis, and the part of it that was checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NotReadable {
     /// The invariant.
     pub invariant: Invariant,
-    /// The reason, and the part that was checked.
+    /// The reason why Redis cannot show the invariant, and the part that was checked.
     pub why: &'static str,
 }
 
@@ -154,11 +157,11 @@ pub const NOT_READABLE: &[NotReadable] = &[
 pub struct CheckReport {
     /// Counts of the check.
     pub looked_at: LookedAt,
-    /// Number of violations, including those not listed.
+    /// Number of all violations, including those that `violations` does not list.
     pub violations_total: u64,
-    /// The first violations.
+    /// The first violations, up to the limit of the call.
     pub violations: Vec<Violation>,
-    /// Invariants that Redis cannot show.
+    /// Invariants that cannot be fully checked in Redis.
     pub not_readable: &'static [NotReadable],
 }
 

@@ -1,4 +1,4 @@
-//! The call of `lua/check.lua`: sends subjects, returns findings.
+//! The call of `lua/check.lua`. The call sends subjects, and the reply has findings.
 
 use redis::aio::ConnectionLike;
 use redis::{RedisResult, Value};
@@ -52,24 +52,28 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    /// Returns whether the finding is "nothing covers the object", which only a search can confirm.
+    /// Returns whether the finding says that the object is uncovered. Only a search can confirm
+    /// such a finding.
     fn is_of_cover(&self) -> bool {
         matches!(self.word.as_str(), "I1" | "foreign")
     }
 }
 
-/// Returns the text of the finding that nothing covers the object; none without such a finding.
+/// Returns the text of the finding that says that the object is uncovered; none if no finding says
+/// so.
 pub(super) fn uncovered(findings: &[Finding]) -> Option<String> {
     findings.iter().find(|finding| finding.is_of_cover()).map(|finding| finding.what.clone())
 }
 
-/// The reply of the script: its findings, and the objects in the lists of the workers it read.
+/// The reply of the script: its findings, and the objects in the lists of the workers that it has
+/// read.
 pub(super) struct Reply {
     pub(super) findings: Vec<Finding>,
     pub(super) in_lists: Vec<Vec<u8>>,
 }
 
-/// Calls the script once. Each subject has a hint: `covered`, `searched` or `unknown`.
+/// Calls the script once. Each subject has a hint for the script: `covered`, `searched` or
+/// `unknown`.
 pub(super) async fn look<'s>(
     conn: &mut impl ConnectionLike,
     keys: &Keys,

@@ -1,4 +1,5 @@
-//! The state of a walk: the subjects and names seen so far, and the report.
+//! The state of a walk over all keys: the subjects and names that it has seen so far, and its
+//! report.
 
 use std::collections::HashMap;
 
@@ -15,15 +16,15 @@ use crate::wire::values::Mark;
 /// Number of markers that one call reads.
 pub(super) const MARKERS_PER_CALL: usize = 1000;
 
-/// Maximum number of remembered entries, 8 bytes each.
+/// Maximum number of entries in each set of things seen; an entry takes 8 bytes.
 pub(super) const SEEN_MAX: usize = 4 << 20;
 
 /// A registered name.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Name {
     pub(super) slots: u32,
-    /// Whether the name has a lease. Its slots are then looked at one by one. Without a lease, only
-    /// slots with keys are looked at, when the walk over the keys meets them.
+    /// Whether the name has a lease. If so, the walk looks at each of its slots. Otherwise the walk
+    /// looks only at those slots whose keys it meets.
     pub(super) is_alive: bool,
 }
 
@@ -32,19 +33,21 @@ pub(super) struct Walk<'a, C> {
     pub(super) keys: &'a Keys,
     pub(super) conn: &'a mut C,
     violations_max: usize,
-    /// Objects that recently had a marker or were in a registered worker's list.
+    /// Objects for which the walk has seen a marker, or which it has seen in a registered worker's
+    /// list.
     pub(super) covered: Seen,
-    /// Subjects with a violation, so that each counts once.
+    /// Subjects for which a violation was reported. Each is confirmed only once.
     pub(super) broken: Seen,
-    /// Objects that were reported for an invalid name.
+    /// Objects for which an invalid name was reported.
     named: Seen,
     /// Registered names.
     pub(super) names: HashMap<String, Name>,
-    /// Objects in the lists of all registered workers, read when the first object seemed uncovered.
+    /// Objects in the lists of all registered workers. The lists are read when an object first
+    /// seems uncovered.
     pub(super) taken: Option<Seen>,
-    /// Possibly uncovered objects, each with the texts of the findings that say so.
+    /// Possibly uncovered objects, each with the text of the finding that calls it uncovered.
     pub(super) uncovered: HashMap<Vec<u8>, String>,
-    /// Subjects that the next call of the script looks at.
+    /// Subjects at which the next call of the script looks.
     pub(super) pending: Vec<(Kind, Vec<u8>)>,
     pub(super) report: CheckReport,
 }
@@ -78,8 +81,9 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
         }
     }
 
-    /// Returns the markers from index `from` on; none after the last marker. Producers push at the
-    /// front, so no marker that stays is missed.
+    /// Returns one page of markers, from index `from` on; none if there are no more markers.
+    /// Producers push at the front. So between two pages markers only move to higher indexes, and
+    /// no marker is missed unless it is taken.
     pub(super) async fn page_of_markers(&mut self, from: usize) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
         let mut ask = redis::cmd("LRANGE");
         ask.arg(self.keys.objects_with_events()).arg(from).arg(from + MARKERS_PER_CALL - 1);
@@ -105,8 +109,8 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
         self.name_of(worker).is_some_and(|name| name.is_alive)
     }
 
-    /// Reports an object name that no worker accepts, once per name. An empty marker only wakes a
-    /// worker and is valid.
+    /// Reports an object name that no worker accepts. Each name is reported once. An empty marker
+    /// is valid: it only wakes a worker.
     pub(super) fn look_at_name(&mut self, name: &[u8], has_keys: bool) {
         let what = match (self.keys.found(name), ObjectName::from_bytes(name)) {
             (Err(NameError::Brace(_)), _) => {

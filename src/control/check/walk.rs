@@ -1,4 +1,5 @@
-//! The walk over markers, workers, objects and held objects, which collects the subjects.
+//! The walk over markers, workers, objects and held objects. The walk collects the subjects of the
+//! check.
 
 use redis::Value;
 use redis::aio::ConnectionLike;
@@ -14,18 +15,18 @@ use crate::keys;
 use crate::wire::operator;
 use crate::wire::values::Mark;
 
-/// Number of subjects per call of the script. Each blocks Redis for about 10 microseconds.
+/// Number of subjects per call of the script. Each subject blocks Redis for about 10 microseconds.
 const SUBJECTS_PER_CALL: usize = 32;
 
-/// Number of schedules that one HSCAN asks for.
+/// Number of schedules that one HSCAN is to return.
 const SCHEDULES_PER_CALL: usize = 4;
 
 impl<C: ConnectionLike> Walk<'_, C> {
     /// Walks over all keys and returns the report.
     pub(super) async fn run(mut self) -> Result<CheckReport, ControlError> {
         self.look_at(Kind::Shared, Vec::new()).await?;
-        // Objects move from markers to workers' lists. If markers are read first, few objects are
-        // missed in both.
+        // Objects move from markers to the lists of workers. So the walk reads the markers first,
+        // and misses few objects in both places.
         self.markers().await?;
         self.workers().await?;
         self.objects().await?;
@@ -41,7 +42,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
 
     async fn markers(&mut self) -> Result<(), ControlError> {
         let (total, mut from) = (self.count_markers().await?, 0);
-        // A marker that moves out of the page meanwhile only adds a suspicion.
+        // If a marker moves to another page meanwhile, the walk may miss it. That only adds a
+        // suspicion.
         while from < total
             && let Some(page) = self.page_of_markers(from).await?
         {
@@ -127,7 +129,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
         let mut cursor = 0_u64;
         loop {
             let mut ask = redis::cmd("HSCAN");
-            // The reply has the events, too.
+            // The number is small, because the reply also has the events of the schedules.
             ask.arg(&hash).arg(cursor).arg("COUNT").arg(SCHEDULES_PER_CALL);
             let (next, page): (u64, Vec<Vec<u8>>) = match ask.query_async(self.conn).await {
                 Ok(page) => page,
@@ -174,7 +176,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
         }
     }
 
-    /// Checks objects that have only a last id, as most objects do. Reads many of them at once.
+    /// Checks objects whose only key is the last id, as it is for most objects. Reads the ids of
+    /// many objects at once.
     async fn delivered(&mut self, objects: &[(&[u8], &[u8])]) -> Result<(), ControlError> {
         const WHAT: &str = "the last ids";
         if objects.is_empty() {
@@ -188,7 +191,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
         let ids: Vec<Value> = ask.query_async(self.conn).await.map_err(ControlError::redis(WHAT))?;
         let given = ids.last().and_then(reply::number).unwrap_or(0);
         for ((object, _), id) in objects.iter().zip(&ids) {
-            // A key of a wrong type reads as no value here. The script can tell the difference.
+            // For a key of a wrong type, MGET returns no value, as for an absent key. The script
+            // can tell the two apart.
             if reply::number(id).is_none_or(|id| id > given) {
                 self.look_at(Kind::Object, object.to_vec()).await?;
             }
@@ -226,7 +230,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
         if kind == Kind::Object {
             self.look_at_name(&name, true);
             if matches!(self.keys.found(&name), Err(NameError::Brace(_))) {
-                // The keys belong to another program.
+                // The object's keys belong to another program.
                 return Ok(());
             }
         }
@@ -235,7 +239,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
     }
 }
 
-/// The owner of a key.
+/// The object or the worker to which a key belongs.
 enum Found<'a> {
     Object { name: &'a [u8], kind: &'static str },
     Worker { id: &'a [u8] },
@@ -248,7 +252,7 @@ fn classify(key: &[u8]) -> Option<Found<'_>> {
         kinds.iter().find(|(_, ending)| ending.as_bytes() == suffix).map(|(kind, _)| *kind)
     };
     if let Some(kind) = kind_of(keys::OBJECT_KINDS) {
-        // No invariant concerns the other keys.
+        // No invariant concerns the other kinds of keys.
         return keys::is_read_of_object(kind).then_some(Found::Object { name, kind });
     }
     let id = name.strip_prefix(keys::WORKER.as_bytes())?;

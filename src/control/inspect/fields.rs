@@ -13,7 +13,7 @@ use crate::keys::Keys;
 use crate::wire;
 use crate::wire::values::{HeldId, Tag};
 
-/// Reads the object in one atomic step.
+/// Reads all keys of the object in one atomic step.
 pub(super) async fn look<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: &[u8]) -> Result<Fields, ControlError> {
     const WHAT: &str = "lua/inspect.lua";
     let mut call = wire::INSPECT.invoke();
@@ -83,7 +83,7 @@ impl Fields {
         self.text(field)?.parse().ok()
     }
 
-    /// Returns the due time of a held object, ms; infinity if it waits for an operator.
+    /// Returns the due time of a held object, in ms; infinity if the object waits for an operator.
     pub(super) fn due(&self) -> Option<f64> {
         self.text("due_ms")?.parse().ok()
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::super::reply;
 use super::super::rules::Rule;
 
-/// Maximum number of bytes that are read of an event.
+/// Maximum number of bytes that are read from an event.
 pub const TEXT_BYTES_MAX: usize = 4096;
 
 /// The state of an object.
@@ -37,21 +37,24 @@ pub enum Standing {
     Uncovered,
 }
 
-/// The state of an object's first event: the one in flight or held, or else the oldest queued one.
+/// The state of an object's first event. This is the event in flight or held, or, if there is none,
+/// the oldest queued event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EventState {
     /// The event waits for a worker.
     Queued,
-    /// A worker has the event in flight, or had it when its process ended.
+    /// A worker has the event in flight, or had it in flight when the worker's process ended.
     InFlight,
-    /// The event was in flight and is delivered again, at the time `due_ms` or when an operator
-    /// releases the object.
+    /// The event was in flight and will be delivered again: at the time `due_ms`, or when an
+    /// operator releases the object.
     Waiting,
-    /// A rule holds the object now, or will hold it before the next claim. No block matches it.
+    /// A rule holds the object now, or will hold it when a worker next wants to claim it. No block
+    /// matches the object.
     Paused,
-    /// As `Paused`, and a block matches the object.
+    /// A rule holds the object now, or will hold it when a worker next wants to claim it. A block
+    /// matches the object.
     Blocked,
 }
 
@@ -63,7 +66,7 @@ pub struct FailedAttempt {
     pub attempt: u64,
     /// Time of the failure, ms since the epoch by Redis' clock.
     pub at_ms: u64,
-    /// First 500 bytes of the error.
+    /// The first 500 bytes of the error text.
     pub error: String,
 }
 
@@ -86,7 +89,7 @@ pub enum Place {
 pub struct NextEvent {
     /// Place of the event.
     pub place: Place,
-    /// Id of the event; none while it is queued.
+    /// Id of the event; none if the event is still queued.
     pub id: Option<u64>,
     /// Size of the event in bytes.
     pub bytes: u64,
@@ -100,9 +103,9 @@ pub struct NextEvent {
 pub struct NextSchedule {
     /// Key of the schedule, escaped.
     pub key: String,
-    /// Due time, ms since the epoch; none if the schedule is broken (`check` gives details).
+    /// Due time, ms since the epoch; none if the schedule is broken. `check` gives details.
     pub due_ms: Option<u64>,
-    /// Whether the event is queued, and no worker has taken it yet.
+    /// Whether the event is already queued and no worker has taken it yet.
     pub queued: bool,
 }
 
@@ -110,27 +113,28 @@ pub struct NextSchedule {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Tries {
-    /// Number of earlier hand-outs.
+    /// Number of earlier hand-outs of the batch.
     pub handouts: u64,
-    /// Number of failed deliveries.
+    /// Number of failed deliveries of its first event.
     pub attempts: u64,
     /// Number of processes that died with the batch in flight.
     pub crashes: u64,
 }
 
-/// Results of successful handlers of an event that is not yet finalized.
+/// Results that handlers have stored for an event that is not yet finalized.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct KeptResults {
     /// Id of the event.
     pub id: Option<u64>,
-    /// Results by handler id: the text of one JSON object. Only as many results as fit in 64 KiB.
+    /// Results by handler id, as the text of one JSON object. It has only as many results as fit in
+    /// 64 KiB.
     #[serde(serialize_with = "reply::as_json")]
     pub results: Option<String>,
 }
 
 impl KeptResults {
-    /// Returns the results by handler id, as JSON text on one line each.
+    /// Returns the results by handler id, each as JSON text on one line.
     pub fn results(&self) -> BTreeMap<String, String> {
         self.results.as_deref().map(reply::members).unwrap_or_default()
     }
@@ -149,15 +153,16 @@ pub struct Inspection {
     pub now_ms: u64,
     /// State of the object.
     pub standing: Standing,
-    /// State of its first event; none without an event.
+    /// State of the object's first event; none if the object has no event.
     pub state: Option<EventState>,
-    /// Explanation of the state in one sentence, with the next step of the system or advice.
+    /// One sentence that explains the state. It also says what the system does next, or gives
+    /// advice.
     pub why: String,
-    /// Events in its queue.
+    /// Number of events in the object's queue.
     pub events_queued: u64,
-    /// Events in its owner's batch.
+    /// Number of events in the batch of the object's owner.
     pub events_in_flight: u64,
-    /// Events in its held batch.
+    /// Number of events in the object's held batch.
     pub events_held: u64,
     /// Owner: a worker id, or `held`.
     pub owner: Option<String>,
@@ -167,35 +172,38 @@ pub struct Inspection {
     pub next_event: Option<NextEvent>,
     /// Delivery counts of the batch in flight or held; none without a batch.
     pub tries: Option<Tries>,
-    /// Last errors of the event in flight or held, newest first; at most 20. A death of its worker
-    /// is not an attempt.
+    /// Last errors of the event in flight or held, newest first; at most 20. A death of the worker
+    /// is not an attempt, so it is not in this list.
     pub errors: Vec<FailedAttempt>,
-    /// Results that handlers of the event have stored; none without results.
+    /// Results that handlers have stored for the event in flight or held; none without results.
     pub kept_results: Option<KeptResults>,
     /// Recorded reason of the hold.
     pub held_why: Option<String>,
-    /// Rules that match the object, blocks first. Includes lifted rules whose objects are still
-    /// being woken. While a rule is in force, workers claim no further event of the object.
+    /// Rules that match the object, blocks first. This includes lifted rules whose objects are
+    /// still being woken. As long as a rule is in force, workers claim no further event of the
+    /// object.
     pub rules: Vec<Rule>,
-    /// Due time, ms since the epoch. None if the object is not held, or waits for an operator or a
-    /// rule.
+    /// Due time of the object, ms since the epoch. None if the object is not held, or waits for an
+    /// operator or a rule.
     pub due_ms: Option<u64>,
     /// Number of schedules of the object.
     pub schedules: u64,
-    /// Schedules of the object, by due time. If it has more than 100, only some of them.
+    /// Schedules of the object, by due time. If the object has more than 100 schedules, only some
+    /// of them.
     pub next_schedules: Vec<NextSchedule>,
-    /// Number of markers before the object's first marker, without marks; none if the first 10,000
-    /// markers have none of it.
+    /// Number of markers before the object's first marker, not counting marks. None if the object
+    /// has no marker among the first 10,000 markers.
     pub markers_before: Option<u64>,
-    /// Time for which the object's first marker has waited at least, ms, exact to 2 s or 5 %. None if
-    /// no mark was pushed since, or if the first 10,000 markers have none of it.
+    /// Minimum time for which the object's first marker has waited, in ms, exact to 2 s or 5 %.
+    /// None if no mark was pushed after this marker, or if the object has no marker among the first
+    /// 10,000.
     pub waits_ms: Option<u64>,
-    /// Whether there are more than 10,000 markers and none of the object among the first 10,000.
-    /// The object then has a later marker, or none.
+    /// Whether there are more than 10,000 markers and the first 10,000 have no marker of the
+    /// object. Then the object has a later marker, or none.
     pub markers_beyond: bool,
     /// Registered workers that have the object in their lists.
     pub taken_by: Vec<String>,
-    /// Number of worker processes with a lease, of all names.
+    /// Number of worker processes with a lease.
     pub names_alive: u64,
     /// Keys of the object that have wrong types.
     pub wrong_types: Vec<String>,

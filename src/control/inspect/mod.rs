@@ -1,4 +1,4 @@
-//! Inspects one object at one moment: the places of its events, and why they wait.
+//! Inspects one object at one moment: shows the places of its events, and why the events wait.
 //!
 //! - `inspection`: the result
 //! - `fields`: the reply of `lua/inspect.lua`, and the values in it
@@ -17,19 +17,19 @@ use super::{Control, ControlError};
 use crate::escape;
 use crate::keys::Keys;
 
-/// Maximum number of looks at an object that seems uncovered, because it may move while its workers
-/// are read.
+/// Maximum number of looks at an object that seems uncovered. One look is not enough, because the
+/// object may move while its workers are read.
 const LOOKS_MAX: usize = 3;
 
 impl Control {
     /// Reads all keys of one object in one atomic step. Then finds the workers that have the object
     /// in their lists, in bounded steps.
     ///
-    /// Only reads; may be called again, and dropped at any time.
+    /// The call only reads. It may be repeated, and its future may be dropped at any time.
     ///
     /// # Errors
-    /// [`ControlError::Name`] for an invalid object name. Other errors if Redis cannot be asked. An
-    /// object without any key is not an error: [`Standing::Unknown`].
+    /// [`ControlError::Name`] for an invalid object name. Other errors if Redis cannot be asked.
+    /// For an object without any key the result is [`Standing::Unknown`], not an error.
     pub async fn inspect(&self, object: impl AsRef<[u8]>) -> Result<Inspection, ControlError> {
         let (mut conn, keys) = (self.connection(), &self.keys);
         let object = keys.found(&object)?;
@@ -76,7 +76,8 @@ fn inspection(fields: Fields, keys: &Keys, object: &[u8]) -> Inspection {
         markers_beyond: fields.text("markers_beyond").is_some(),
         next_schedules: fields.schedules,
         names_alive: fields.names_alive,
-        // Errors left over from another event are a finding of `check`.
+        // Errors are shown only if this event has failed. Otherwise they were left over from
+        // another event, which `check` reports.
         errors: if has_failed { fields.errors } else { Vec::new() },
         taken_by: fields.taken,
         rules: fields.rules,

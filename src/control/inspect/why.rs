@@ -45,12 +45,12 @@ impl Fields {
         }
     }
 
-    /// Returns the time for which the object's first marker has waited at least, in ms.
+    /// Returns the minimum time for which the object's first marker has waited, in ms.
     pub(super) fn waits_ms(&self) -> Option<u64> {
         Some(self.number("now_ms")?.saturating_sub(self.number("marked_before_ms")?))
     }
 
-    /// Returns the first rule in force, blocks before pauses.
+    /// Returns the first rule that is in force. Blocks come before pauses.
     fn rule(&self) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.in_force)
     }

@@ -1,33 +1,35 @@
-//! The meaning of an answer: the result for each status, and for each failure of the exchange.
+//! The meaning of an answer: how the sink treats each HTTP status, and each failure of a request.
 
 use std::time::{Duration, SystemTime};
 
 use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
-/// The longest wait that a receiver can ask for with `Retry-After`: that of the retry policies.
+/// Longest wait that a receiver can ask for with `Retry-After`. It equals the longest wait of a
+/// retry policy.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The meaning of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// The receiver has the events.
+    /// The receiver has accepted the events.
     Delivered,
-    /// The events may succeed later.
+    /// The receiver has refused the events now, but may accept them later.
     Transient,
     /// The receiver will never take these events.
     Rejected,
-    /// There was no answer: a timeout, or a connection that ended. The events may succeed later.
+    /// There was no answer: the request timed out, or its connection ended. The receiver may accept
+    /// the events later.
     Silent,
     /// The receiver itself fails.
     Unavailable,
-    /// The receiver does not accept the URL or its credentials. For a fixed URL, no event can
-    /// succeed. For the URL of an event, this event fails.
+    /// The receiver does not accept the URL or its credentials. If the URL is fixed, no event can
+    /// succeed. If the event names the URL, only this event fails.
     Misconfigured,
-    /// No request can have this URL.
+    /// The URL is one with which no request can be made.
     Unsendable,
-    /// This process cannot send, e.g. because it has too many files open. The receiver has no part
-    /// in it.
+    /// This process cannot send, e.g. because it has too many files open. The receiver is not the
+    /// cause.
     Unable,
 }
 
@@ -44,12 +46,13 @@ impl Meaning {
     }
 }
 
-/// Returns the wait that the receiver asks for: seconds, or a date of HTTP. At most 24 h. An
-/// invalid header does not count, and neither does a wait of 0, which would make a busy loop.
+/// Returns the wait that the receiver asks for, as a number of seconds or as an HTTP date. The wait
+/// is at most 24 h. An invalid header does not count. A wait of 0 does not count either, because it
+/// would make a busy loop.
 pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = match text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
-        // More digits than fit ask for a very long wait.
+        // A number that is too large for u64 asks for a very long wait.
         true => Duration::from_secs(text.parse().unwrap_or(u64::MAX)),
         false => httpdate::parse_http_date(text).ok()?.duration_since(now).unwrap_or_default(),
     };

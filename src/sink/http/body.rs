@@ -9,24 +9,24 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
 use crate::event::{Event, type_of};
 
-/// The characters that are percent-encoded in the value of a header, as the HTTP binding of
-/// CloudEvents wants it (section 3.1.3.2); all characters beyond ASCII are encoded, too.
+/// The ASCII characters that are percent-encoded in the value of a header, as the HTTP binding of
+/// CloudEvents requires (section 3.1.3.2). All characters beyond ASCII are encoded, too.
 const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
 
-/// The longest type of an event that becomes the type of a CloudEvent.
+/// Maximum length of an event's type that becomes the type of the CloudEvent.
 const TYPE_BYTES_MAX: usize = 512;
 
-/// The type of a CloudEvent whose event has no type.
+/// The type of the CloudEvent if the event has no type, or one that is too long.
 const TYPE: &str = "seriatim.event";
 
 /// The form in which events are sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
-    /// The envelope `{"id":12,"prev":7,"object":"work:1","event":{…}}`, or an array of them.
+    /// One envelope `{"id":12,"prev":7,"object":"work:1","event":{…}}`, or an array of envelopes.
     #[default]
     Envelope,
-    /// CloudEvents 1.0: one event in binary mode, or an array in batched mode.
+    /// CloudEvents 1.0: one event in binary mode, or an array of events in batched mode.
     CloudEvents,
 }
 
@@ -46,23 +46,23 @@ impl FromStr for Format {
 pub(super) struct Message {
     pub(super) body: Bytes,
     pub(super) headers: HeaderMap,
-    /// The id of Standard Webhooks: the id of the event, or the ids of the first and the last
-    /// event.
+    /// The message id of Standard Webhooks: the id of the event, or the ids of the first and the
+    /// last event.
     pub(super) id: String,
 }
 
-/// Returns the message for these events of one object. There is at least one.
+/// Returns the message for these events of one object. `events` must have at least one event.
 ///
-/// - `as_list`: whether a single event is sent as a list, too
-/// - `attempt`: the attempt of the first event, from 1
-/// - `source`: the source of CloudEvents
+/// - `as_list`: whether even a single event is sent as a list
+/// - `attempt`: the number of the first event's attempt, counted from 1
+/// - `source`: the attribute `source` of the CloudEvents
 pub(super) fn message(format: Format, events: &[Event], as_list: bool, attempt: u32, source: &str) -> Message {
     let (Some(first), Some(last)) = (events.first(), events.last()) else {
         return Message { body: Bytes::new(), headers: HeaderMap::new(), id: String::new() };
     };
     let mut headers = HeaderMap::new();
     let mut set = |name: &'static str, value: String| {
-        // The values are digits, or percent-encoded, and so always valid.
+        // The values are digits, or percent-encoded. So they are always valid values of a header.
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.insert(HeaderName::from_static(name), value);
         }
@@ -118,8 +118,8 @@ fn list(events: &[Event], write: impl Fn(&Event, &mut Vec<u8>)) -> Bytes {
     out.into()
 }
 
-/// Appends the event in the JSON format of CloudEvents. Numbers of a CloudEvent have 32 bits, so
-/// `prev` is a text, as `id` is.
+/// Appends the event in the JSON format of CloudEvents. Integers of a CloudEvent have only 32 bits,
+/// so `prev` is a text, like `id`.
 fn cloud_event(event: &Event, source: &str, out: &mut Vec<u8>) {
     use std::io::Write as _;
     // Writing to a Vec and serializing a string cannot fail.

@@ -9,13 +9,13 @@ pub enum HttpError {
     /// The text is not a URL to send to.
     #[error("this is not a URL to send events to: {why}; write e.g. https://host/path")]
     Url {
-        /// The mistake, without any part of the text, which may have a password.
+        /// The mistake. It repeats no part of the text, because the text may have a password.
         why: String,
     },
     /// The text is not a prefix of allowed URLs.
     #[error("this is not a prefix of URLs: {why}; write e.g. https://host/path/, or https:// for all hosts")]
     Prefix {
-        /// The mistake, without any part of the text.
+        /// The mistake. It repeats no part of the text.
         why: String,
     },
     /// No URL is allowed.
@@ -33,7 +33,7 @@ pub enum HttpError {
     /// A header cannot be sent.
     #[error("a header is invalid: {why}")]
     Header {
-        /// The mistake, without the value.
+        /// The mistake. It does not repeat the value of the header.
         why: String,
     },
     /// A setting is out of its range.
@@ -41,9 +41,9 @@ pub enum HttpError {
     Range {
         /// The setting.
         setting: &'static str,
-        /// Its value.
+        /// The value of the setting.
         value: String,
-        /// The range.
+        /// The range in which the value must be.
         range: &'static str,
     },
     /// TLS is not possible, e.g. because there are no certificates of authorities.

@@ -21,41 +21,44 @@ use crate::connection::https;
 use crate::escape;
 use crate::event::Event;
 
-/// The time after which an idle connection is closed. Shorter than the same time of most servers
-/// (Node: 5 s), because a request on a connection that the server closes at this moment is lost.
+/// The time after which an idle connection is closed. It is shorter than the time after which most
+/// servers close it (Node: 5 s). Otherwise a request could be lost, because the server closes the
+/// connection just then.
 const IDLE: Duration = Duration::from_secs(4);
-/// The same time for receivers that events name, and the most idle connections to one such
-/// receiver.
+/// The time after which an idle connection to a receiver that an event names is closed, and the
+/// maximum number of idle connections to one such receiver.
 const IDLE_CHECKED: Duration = Duration::from_secs(2);
 const IDLE_CHECKED_MAX: usize = 16;
-/// The interval of pings on an HTTP/2 connection with a request, and the time for their answers.
+/// Interval of pings on an HTTP/2 connection that has a request under way. Also the time limit for
+/// the answers to them.
 const PING: Duration = Duration::from_secs(10);
-/// The bytes of an answer that are read, so that its connection can be used again.
+/// Number of bytes of an answer that are read, so that its connection can be used again.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// The time for which the rest of an answer is read.
+/// Longest time for which the rest of an answer is read.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
-/// The characters of an answer, and of a path, that are shown in an error.
+/// Number of characters of an answer, or of a path, that an error shows.
 const SHOWN_MAX: usize = 200;
-/// The shortest value of a header or a query, in bytes, that errors leave out.
+/// Minimum length, in bytes, of a value of a header or a query that errors leave out.
 const SECRET_BYTES_MIN: usize = 4;
 
 /// The result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) meaning: Meaning,
-    /// The text of the failure; empty if the events are delivered.
+    /// The error text; empty if the events are delivered.
     pub(super) error: String,
     /// The wait that the receiver asks for.
     pub(super) retry_after: Option<Duration>,
-    /// Whether the receiver took too long.
+    /// Whether the request has timed out.
     pub(super) is_timeout: bool,
 }
 
-/// Whether a request whose connection ends is sent again.
+/// Whether a request is sent again if its connection ends before the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
     Once,
-    /// The request is the only one to a receiver that is down.
+    /// The request is never sent again, because it is the only one that may go to a receiver that
+    /// is down.
     Never,
 }
 
@@ -65,22 +68,23 @@ impl Answer {
     }
 }
 
-/// The client and the form of requests.
+/// The HTTP client, and the settings of requests.
 pub(super) struct Exchange {
     client: Client,
     options: Options,
 }
 
-/// The routes that requests may take.
+/// The routes by which requests may reach a receiver.
 pub(super) enum Routes {
-    /// Any address, and the proxy that the environment names (`HTTPS_PROXY`, `NO_PROXY`).
+    /// Any address. If the environment names a proxy (`HTTPS_PROXY`, `NO_PROXY`), requests go
+    /// through it.
     Any,
-    /// Only addresses of this resolver, without a proxy.
+    /// Only the addresses that this resolver returns, without a proxy.
     Checked(Arc<dyn Resolve>),
 }
 
 impl Exchange {
-    /// `needs_tls`: whether a URL is `https`.
+    /// `needs_tls` says whether a URL begins with `https`.
     pub(super) fn new(options: Options, routes: Routes, needs_tls: bool) -> Result<Self, HttpError> {
         options.validate()?;
         let tls = https(options.ca_file.as_deref(), needs_tls, "--sink-ca").map_err(HttpError::Tls)?;
@@ -97,8 +101,8 @@ impl Exchange {
             .http2_keep_alive_interval(PING)
             .http2_keep_alive_timeout(PING);
         if let Routes::Checked(resolver) = routes {
-            // Each event may name another host. So the client keeps few idle connections, and keeps
-            // them for a short time.
+            // Each event may name another host. So the client keeps only a few idle connections,
+            // and only for a short time.
             client =
                 client.no_proxy().dns_resolver(resolver).pool_idle_timeout(IDLE_CHECKED).pool_max_idle_per_host(IDLE_CHECKED_MAX);
         }
@@ -109,9 +113,9 @@ impl Exchange {
     /// Sends these events of one object in one request.
     ///
     /// If the connection ends before the answer, the request may be sent once more, on a new
-    /// connection: in most cases the server has closed an idle connection.
+    /// connection. The usual cause is that the server has just closed an idle connection.
     ///
-    /// Cancellation: the receiver may have got the events.
+    /// Cancellation: if the future is dropped, the receiver may or may not have got the events.
     pub(super) async fn post(&self, url: &Url, events: &[Event], as_list: bool, attempt: u32, repeat: Repeat) -> Answer {
         let message = message(self.options.format, events, as_list, attempt, &self.options.source);
         let mut sent = self.send(url, &message).await;
@@ -131,7 +135,8 @@ impl Exchange {
             let signatures: Vec<_> =
                 self.options.secrets.iter().map(|secret| secret.sign(&message.id, now, &message.body)).collect();
             headers.insert("webhook-timestamp", HeaderValue::from(now));
-            // An id is digits, and a signature is base64.
+            // An id consists of digits, and a signature of base64. So both are valid values of a
+            // header.
             if let (Ok(id), Ok(signatures)) = (HeaderValue::from_str(&message.id), HeaderValue::try_from(signatures.join(" "))) {
                 headers.insert("webhook-id", id);
                 headers.insert("webhook-signature", signatures);
@@ -139,7 +144,7 @@ impl Exchange {
         }
         #[cfg(feature = "traces")]
         for (name, value) in crate::trace::current() {
-            // Both are printable ASCII.
+            // Timestamp and values consist of printable ASCII characters, so they are valid.
             if let Ok(value) = HeaderValue::try_from(value) {
                 headers.insert(name, value);
             }
@@ -162,8 +167,8 @@ impl Exchange {
         Answer { meaning, error, retry_after, is_timeout }
     }
 
-    /// Returns the text of an answer. A receiver may repeat the request in it, so values of headers
-    /// and the query, and the password, are left out.
+    /// Returns the text of an answer. A receiver may repeat parts of the request in its answer. So
+    /// the values of headers, the query and the password are replaced.
     fn without_secrets(&self, url: &Url, text: &[u8]) -> String {
         let mut text = String::from_utf8_lossy(text).into_owned();
         let mut secrets: Vec<String> = Vec::new();
@@ -181,7 +186,8 @@ impl Exchange {
             secrets.push(STANDARD.encode(format!("{user}:{plain}")));
             secrets.extend([password.to_owned(), plain]);
         }
-        // A part of a longer secret would hide its end only.
+        // Longer secrets are replaced first. Otherwise a secret that is part of a longer one would
+        // be replaced alone, and the rest of the longer one would be shown.
         secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         for secret in secrets.iter().filter(|secret| secret.len() >= SECRET_BYTES_MIN) {
             text = text.replace(secret.as_str(), "***");
@@ -216,14 +222,15 @@ fn told(url: &Url, status: StatusCode, text: &str) -> String {
     format!("{} answered {status}{colon}{}", shown(url), escape::text(&text))
 }
 
-/// Returns the URL for people: without user, password and query, which may be secret.
+/// Returns the URL in a form for people. User, password and query are left out, because they may be
+/// secret.
 pub(super) fn shown(url: &Url) -> String {
     let path = url.path();
     let end = path.char_indices().nth(SHOWN_MAX).map_or(path.len(), |(end, _)| end);
     format!("{}{}{}", url.origin().ascii_serialization(), &path[..end], if end < path.len() { "…" } else { "" })
 }
 
-/// The error of a resolver that is not one of DNS.
+/// An error of the resolver that does not come from DNS.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ResolveError {
     /// The address is not allowed.
@@ -247,7 +254,7 @@ fn failure(url: &Url, error: &reqwest::Error) -> Answer {
     } else if is_own_fault(error) {
         (Meaning::Unable, "cannot be reached from this process")
     } else if error.is_connect() || causes(error).contains("received fatal alert") {
-        // With TLS 1.3, a server may refuse the client after the handshake.
+        // With TLS 1.3, a server may refuse the client's certificate only after the handshake.
         (Meaning::Unavailable, "cannot be reached")
     } else if is_timeout {
         (Meaning::Silent, "has not answered in time")
@@ -257,7 +264,8 @@ fn failure(url: &Url, error: &reqwest::Error) -> Answer {
     Answer { meaning, error: format!("{} {what}: {}", shown(url), causes(error)), retry_after: None, is_timeout }
 }
 
-/// Returns whether this process has too few files, or too little memory.
+/// Returns whether the error came because this process has too many open files, or too little
+/// memory.
 fn is_own_fault(error: &reqwest::Error) -> bool {
     use rustix::io::Errno;
     let own = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
@@ -275,8 +283,8 @@ fn causes_of(error: &reqwest::Error) -> impl Iterator<Item = &(dyn std::error::E
     std::iter::successors(error.source(), |&cause| cause.source())
 }
 
-/// Returns the innermost cause, which names the problem. The outer causes only say that a request
-/// failed.
+/// Returns the innermost cause, because it names the problem. The outer causes only say that a
+/// request failed.
 fn causes(error: &reqwest::Error) -> String {
     let innermost = causes_of(error).last().map_or_else(|| error.to_string(), ToString::to_string);
     escape::text(&innermost).to_string()

@@ -16,22 +16,22 @@ use super::exchange::{Exchange, Repeat, Routes, shown};
 use super::options::Options;
 use crate::sink::{Batch, Context, Delivered, Sink, SinkError, Stop};
 
-/// The most bytes of a URL that a request can have, with room for percent-encoding.
+/// Maximum number of bytes of a URL. It leaves room for percent-encoding.
 const URL_BYTES_MAX: usize = 60_000;
-/// The most events of one request.
+/// Maximum number of events of one request.
 const BATCH_MAX: usize = 1000;
-/// The time after which the delivered events of a batch are committed.
+/// If the delivery of a batch takes longer than this, the events delivered so far are committed.
 const COMMIT_AFTER: Duration = Duration::from_secs(1);
-/// The least time between two requests to an unavailable receiver.
+/// Shortest time between two requests to an unavailable receiver.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// The longest wait that an unavailable receiver can ask for.
+/// Longest wait for which an unavailable receiver can ask.
 const AWAY_MAX: Duration = Duration::from_secs(60);
 
 /// The URL of the sink [`Http`], and the number of events in a request.
 ///
-/// The text is the URL. Its query parameter `batch=N`, 1 to 1000, is for the sink and is not sent.
-/// With `batch` each request has a list of up to N events. User and password of the URL are sent as
-/// basic authentication, and are never shown.
+/// The text is a URL. Its query parameter `batch=N`, 1 to 1000, is a setting of the sink and is not
+/// sent. With `batch`, each request has a list of up to N events. User and password in the URL are
+/// sent as basic authentication, and are never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Target {
     url: Url,
@@ -55,7 +55,7 @@ impl FromStr for Target {
         };
         drop(batches);
         if batch.is_some() {
-            // The other parameters stay as they are, byte for byte.
+            // The other parameters of the query stay unchanged, byte for byte.
             let is_other = |part: &&str| form_urlencoded::parse(part.as_bytes()).all(|(name, _)| name != "batch");
             let others: Vec<_> = url.query().unwrap_or_default().split('&').filter(is_other).collect();
             let others = others.join("&");
@@ -88,7 +88,7 @@ pub(super) fn parse(text: &str) -> Result<Url, HttpError> {
     Ok(url)
 }
 
-/// Shows neither user, password nor query.
+/// Shows the URL without user, password and query.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&shown(&self.url))?;
@@ -104,8 +104,8 @@ impl fmt::Debug for Target {
 
 /// A sink that posts events to one URL.
 ///
-/// Without `batch` a request has one envelope. With it, a request has a list of envelopes of one
-/// object. The answers mean:
+/// Without `batch`, a request has one envelope. With `batch`, a request has a list of envelopes of
+/// one object. The answers have these meanings:
 ///
 /// | answer | result |
 /// |---|---|
@@ -114,8 +114,9 @@ impl fmt::Debug for Target {
 /// | 502, 503; no connection; 401, 403, 404, 405, 407 | [`Stop::Unavailable`] |
 /// | other 4xx | [`Stop::Rejected`]; the events of a list are sent again one by one |
 ///
-/// While the receiver is unavailable, a process sends it one request per second. With `Retry-After`
-/// the process waits as long as this header says, up to one minute. Redirects are not followed.
+/// While the receiver is unavailable, each process sends it one request per second. If the answer
+/// has `Retry-After`, the process waits for that time, at most one minute. Redirects are not
+/// followed.
 #[derive(Debug)]
 pub struct Http {
     exchange: Exchange,
@@ -124,7 +125,7 @@ pub struct Http {
     gate: Gate,
 }
 
-/// The settings of a sink [`Http`].
+/// The settings of the sink [`Http`].
 #[derive(Debug)]
 pub struct HttpBuilder {
     target: Target,
@@ -154,7 +155,8 @@ impl Http {
         let stop = match answer.meaning {
             Meaning::Delivered => None,
             Meaning::Transient => Some(Stop::Transient { error, retry_after: answer.retry_after }),
-            // Only an answer shows that the receiver is there again.
+            // A timeout or a lost connection does not open the gate. Only an answer shows that the
+            // receiver is available again.
             Meaning::Silent => return (0, Some(Stop::transient(error))),
             Meaning::Rejected => Some(Stop::Rejected { error }),
             Meaning::Unavailable | Meaning::Misconfigured | Meaning::Unsendable | Meaning::Unable => {
@@ -176,7 +178,7 @@ impl HttpBuilder {
         self
     }
 
-    /// Opens the sink. Connects to nothing yet.
+    /// Opens the sink. Does not connect yet.
     ///
     /// # Errors
     /// [`SinkError::Http`] if a setting is invalid, or TLS is not possible.
@@ -201,7 +203,8 @@ impl Sink for Http {
         let events: Vec<_> = batch.events().collect();
         let began = Instant::now();
         let mut delivered = 0;
-        // The end of a list that was rejected. Its events are sent one by one.
+        // The end of a list that the receiver has rejected. The events up to this end are sent one
+        // by one.
         let mut single_until = 0;
         while delivered < events.len() {
             if delivered > 0 && began.elapsed() >= COMMIT_AFTER {
@@ -231,11 +234,11 @@ struct Gate(Mutex<Option<Closed>>);
 struct Closed {
     until: Instant,
     error: String,
-    /// Whether a delivery waits for the end of the time.
+    /// Whether a delivery already waits until `until`.
     has_waiter: bool,
 }
 
-/// The one delivery that waits at the gate. If it is dropped, another one may wait.
+/// The only delivery that waits at the gate. If it is dropped, another delivery may wait.
 struct Waiter<'a>(&'a Gate);
 
 impl Drop for Waiter<'_> {
@@ -247,9 +250,9 @@ impl Drop for Waiter<'_> {
 }
 
 impl Gate {
-    /// Waits until a request may be sent. Returns whether the request may be repeated: it may not
-    /// while the gate is closed. Returns [`Stop::Unavailable`] at once if the wait would be longer
-    /// than a second, or if another delivery waits already.
+    /// Waits until a request may be sent. Returns whether the request may be repeated: only if the
+    /// gate is open. Returns [`Stop::Unavailable`] at once if the wait would be longer than a
+    /// second, or if another delivery already waits.
     async fn pass(&self) -> Result<Repeat, Stop> {
         let (_waiter, wait) = {
             let mut state = self.state();
@@ -264,7 +267,7 @@ impl Gate {
         sleep(wait).await;
         let now = Instant::now();
         if let Some(closed) = &mut *self.state() {
-            // Meanwhile the receiver may have asked for more time.
+            // During this wait, the receiver may have asked for more time.
             if closed.until > now {
                 return Err(Stop::unavailable(&closed.error));
             }
@@ -334,8 +337,8 @@ mod tests {
         }
     }
 
-    /// Tests that a closed gate lets one delivery pass per second, whatever the number of
-    /// deliveries and whether some of them are dropped.
+    /// Tests that a closed gate lets one delivery pass per second. This holds for any number of
+    /// deliveries, and even if some of them are dropped.
     #[tokio::test(start_paused = true)]
     async fn a_closed_gate_lets_one_delivery_pass_per_second() {
         let (gate, began) = (Gate::default(), Instant::now());

@@ -1,13 +1,13 @@
 //! Sinks that send events over HTTP.
 //!
-//! - [`Http`]: to one URL
-//! - [`EventUrl`]: to the URL in each event
-//! - [`Options`]: the settings of both
+//! - [`Http`]: sends to one URL
+//! - [`EventUrl`]: sends each event to the URL that the event names
+//! - [`Options`]: the settings that both sinks have
 //! - [`Secret`]: signs requests, and verifies signatures
 //!
-//! Each request has the events of one object only, and the object's next request begins after its
-//! answer. If the process dies before the answer, the same events come again with the same ids. So
-//! a receiver must apply the receiver's rule of [`consume`](crate::consume), or be idempotent.
+//! Each request has the events of one object only. The next request for this object begins after
+//! the answer. If the process dies before the answer, the same events come again with the same ids.
+//! So a receiver must apply the receiver's rule of [`consume`](crate::consume), or be idempotent.
 
 mod answer;
 mod body;

@@ -10,38 +10,39 @@ use super::body::Format;
 use super::error::HttpError;
 use super::signature::Secret;
 
-/// The most secrets that sign one request.
+/// Maximum number of secrets that sign one request.
 const SECRETS_MAX: usize = 2;
 
-/// The headers that the sink or the connection sets.
+/// Headers that the sink or the HTTP connection sets itself.
 const OWN: [&str; 9] =
     ["connection", "content-length", "content-type", "expect", "host", "keep-alive", "te", "transfer-encoding", "upgrade"];
 
-/// The beginnings of names of headers that the sink sets.
+/// Prefixes of the names of headers that the sink sets itself.
 const OWN_PREFIXES: [&str; 3] = ["ce-", "seriatim-", "webhook-"];
 
 /// The settings that all HTTP sinks have.
 ///
-/// `Debug` shows neither secrets nor the values of headers.
+/// The `Debug` output shows neither secrets nor the values of headers.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// The form of the events. Default: envelopes.
+    /// The form in which events are sent. Default: envelopes.
     pub format: Format,
-    /// The longest time from the beginning of a request to the end of its answer. 10 ms to 1 hour,
-    /// default 30 s.
+    /// Longest time from the beginning of a request to the end of its answer: 10 ms to 1 hour.
+    /// Default: 30 s.
     pub timeout: Duration,
-    /// The longest time of an attempt to connect, with DNS and TLS. 10 ms to 1 hour, default 5 s.
-    /// At most half of `timeout` counts: an attempt to connect that takes too long means that the
-    /// receiver is unavailable, and an answer that takes too long does not.
+    /// Longest time of an attempt to connect, with DNS and TLS: 10 ms to 1 hour. Default: 5 s. If
+    /// it is longer than half of `timeout`, half of `timeout` is used. So a failed attempt to
+    /// connect can be told from a late answer: only the failed attempt means that the receiver is
+    /// unavailable.
     pub connect_timeout: Duration,
-    /// The secrets that sign each request: none, one, or, while a secret is replaced, two. Default:
+    /// Secrets that sign each request: none, one, or, while you replace a secret, two. Default:
     /// none.
     pub secrets: Vec<Secret>,
-    /// The PEM file with the authorities whose certificates are accepted. Default: those of the
-    /// system.
+    /// PEM file with the authorities whose certificates are accepted. Default: the authorities of
+    /// the system.
     pub ca_file: Option<PathBuf>,
-    /// The attribute `source` of CloudEvents, a URI or a part of one. Default: `/seriatim`.
+    /// The attribute `source` of CloudEvents: a URI or a relative URI. Default: `/seriatim`.
     pub source: String,
     headers: HeaderMap,
 }
@@ -61,14 +62,14 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Adds a header to each request, e.g. `authorization`. Its value is not logged.
+    /// Adds a header to each request, e.g. `authorization`. The value of the header is not logged.
     ///
     /// # Errors
     /// [`HttpError::Header`] if the name or the value is invalid, or if the sink sets this header
     /// itself.
     pub fn header(&mut self, name: &str, value: &str) -> Result<(), HttpError> {
         let refused = |why: String| HttpError::Header { why };
-        // A text that is no name may be a secret.
+        // The text is not repeated in the error, because a text that is not a name may be a secret.
         let key =
             HeaderName::from_bytes(name.as_bytes()).map_err(|_| refused("its name is not a name of a header".to_owned()))?;
         if OWN.contains(&key.as_str()) || OWN_PREFIXES.iter().any(|own| key.as_str().starts_with(own)) {

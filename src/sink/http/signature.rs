@@ -2,7 +2,7 @@
 //! (<https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>).
 //!
 //! A signature is the HMAC-SHA256 of `ID.TIMESTAMP.BODY`. The header `webhook-signature` has one
-//! `v1,BASE64` per secret, separated by spaces.
+//! text `v1,BASE64` per secret, separated by spaces.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,27 +14,28 @@ use ring::hmac;
 
 use super::error::HttpError;
 
-/// The largest difference between the timestamp of a request and the clock of its receiver.
+/// Largest accepted difference between the timestamp of a request and the clock of its receiver.
 pub(super) const TOLERANCE: Duration = Duration::from_secs(5 * 60);
 
-/// A secret of Standard Webhooks. It signs requests, and a receiver verifies them with it.
+/// A secret of Standard Webhooks. A sink signs requests with it, and a receiver verifies them with
+/// it.
 ///
-/// Its text is `whsec_` and the base64 form of 24 to 64 bytes; the part before the base64 may be
-/// missing. `Debug` does not show it.
+/// The text of a secret is `whsec_` and the base64 form of 24 to 64 bytes; `whsec_` may be missing.
+/// The `Debug` output does not show the secret.
 #[derive(Clone)]
 pub struct Secret(hmac::Key);
 
-/// The reason why a request is not accepted.
+/// The reason why a receiver does not accept a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignatureError {
     /// The header `webhook-timestamp` is not a number of seconds.
     #[error("the header webhook-timestamp is not a Unix time in seconds")]
     Timestamp,
-    /// The request is more than 5 minutes old, or from the future.
+    /// The timestamp of the request is more than 5 minutes before or after the present time.
     #[error("the request was signed more than 5 minutes before or after the present time")]
     Expired,
-    /// No signature belongs to one of the secrets.
+    /// No signature in the header belongs to one of the secrets.
     #[error("no signature in the header webhook-signature belongs to the secret and the body")]
     Mismatch,
 }
@@ -42,18 +43,20 @@ pub enum SignatureError {
 impl Secret {
     /// Returns the signature `v1,BASE64` of a request.
     ///
-    /// - `id`: the header `webhook-id`
-    /// - `timestamp`: the header `webhook-timestamp`, in Unix seconds
+    /// - `id`: the value of the header `webhook-id`
+    /// - `timestamp`: the value of the header `webhook-timestamp`, in Unix seconds
     #[must_use]
     pub fn sign(&self, id: &str, timestamp: u64, body: &[u8]) -> String {
         format!("v1,{}", STANDARD.encode(hmac::sign(&self.0, &signed(id, &timestamp.to_string(), body))))
     }
 
-    /// Verifies a request against the present time. The headers are `webhook-id`,
-    /// `webhook-timestamp` and `webhook-signature`. Compares in constant time.
+    /// Verifies a request against the present time. The first three arguments are the values of the
+    /// headers `webhook-id`, `webhook-timestamp` and `webhook-signature`. Signatures are compared
+    /// in constant time.
     ///
     /// # Errors
-    /// [`SignatureError`] if the request is too old, or no signature fits.
+    /// [`SignatureError`] if the timestamp is too far from the present time, or if no signature
+    /// fits.
     pub fn verify(&self, id: &str, timestamp: &str, signatures: &str, body: &[u8]) -> Result<(), SignatureError> {
         self.verify_at(SystemTime::now(), id, timestamp, signatures, body)
     }
@@ -105,7 +108,7 @@ mod tests {
         text.parse().expect("a secret")
     }
 
-    /// The example of the reference libraries of Standard Webhooks (Svix' documentation).
+    /// Tests the example of the reference libraries of Standard Webhooks (Svix' documentation).
     #[test]
     fn the_signature_is_that_of_the_reference() {
         let secret = secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");

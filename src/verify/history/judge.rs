@@ -1,4 +1,4 @@
-//! Compares the events that the receiver applied with the emitted ones.
+//! Compares the events that the receiver applied with the events that producers emitted.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -7,35 +7,36 @@ use super::receiver::Receiver;
 use super::report::{Findings, HistoryKind, HistoryReport};
 use super::{Emit, History, KnownEvent, Outcome, Place, Received, Window};
 
-/// When Redis goes back, the id counter jumps to the time in microseconds. No Redis restarts within
-/// 10 ms. So if an id is above another id by less than this, it does not come from a jump.
+/// When Redis goes back to an older state, the id counter jumps to the time in microseconds. A
+/// Redis needs more than 10 ms for a restart. So two ids that differ by less than this number have
+/// no jump between them.
 const JUMP_MIN: u64 = 10_000;
 
 /// The arrivals of one event.
 #[derive(Debug, Clone, Default)]
 struct Came {
-    /// Ids under which the event came, including dead letters, with the time of each.
+    /// Ids under which the event came, each with its time. Includes the ids of dead letters.
     ids: Vec<(u64, u64)>,
-    /// First id under which the event was applied; 0 if never.
+    /// First id under which the event was applied; 0 if it was never applied.
     applied: u64,
     dead: bool,
 }
 
-/// The data of one id.
+/// The data of the first arrival with an id.
 struct Known {
     event: super::Print,
     object: u32,
     prev: u64,
 }
 
-/// The times of an emit and of its reply.
+/// The time of an emit and the time of its reply.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     invoked: u64,
     done: u64,
 }
 
-/// The event of an object that was emitted last.
+/// The event that was emitted last, among some events of an object.
 #[derive(Debug, Clone, Copy)]
 struct Latest {
     invoked: u64,
@@ -47,7 +48,7 @@ struct Judge<'a> {
     findings: Findings,
     totals: HistoryReport,
     came: Vec<Came>,
-    /// Ids of dead letters.
+    /// Ids of all dead letters.
     dead: HashSet<u64>,
 }
 
@@ -77,39 +78,40 @@ impl Judge<'_> {
         &self.history.emits[event.emit as usize]
     }
 
-    /// Returns whether Redis may have lost a write between these times, and the history may be
-    /// judged as lossy.
+    /// Returns whether Redis may have lost a write between these two times. False if the history is
+    /// not judged as lossy.
     fn may_be_lost(&self, from: u64, to: u64) -> bool {
         self.history.lossy && self.history.windows.iter().any(|window| window.from <= to && from <= window.to)
     }
 
-    /// Returns whether the second id may have been given because Redis had lost the delivery under
-    /// the first one.
+    /// Returns whether an event may have got the second id because Redis had lost its delivery
+    /// under the first id.
     fn may_be_again(&self, first: u64, second: u64, second_t: u64) -> bool {
         let jumped = second - first >= JUMP_MIN;
         self.history.lossy && jumped && self.history.windows.iter().any(|Window { to, .. }| *to <= second_t)
     }
 
-    /// Returns by how much Redis' clock was set ahead between two times.
+    /// Returns by how much Redis' clock was set ahead in total between two times.
     fn steps_ahead(&self, from: u64, to: u64) -> u64 {
         self.history.steps.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, by)| by).sum()
     }
 
-    /// Returns a time before which the event was certainly not queued.
+    /// Returns a time before which the event of this emit was certainly not queued.
     fn not_queued_before(&self, emit: &Emit) -> u64 {
         let is_steady = self.history.steps.iter().all(|(at, _)| *at < emit.invoked);
         emit.due.filter(|_| is_steady).map_or(emit.invoked, |due| due.max(emit.invoked))
     }
 
-    /// Checks that each id has one event, and that each event was emitted. Counts duplicates.
+    /// Checks that each id belongs to one event, and that each event was emitted. Counts
+    /// duplicates.
     fn ids(&mut self, received: &[Received]) {
         let mut known: HashMap<u64, Known> = HashMap::new();
         for Received { t, id, prev, event, object, place, dead } in received.iter().copied() {
             let first = known.entry(id).or_insert(Known { event, object, prev });
             if first.event != event || first.object != object {
                 self.findings.add(HistoryKind::IdReused, place, || format!("id {id} belongs to another event, too"));
-                // It is unknown which of the two events owns the id. Each event is judged all the
-                // same.
+                // It is unknown which of the two events is the right one for this id. So both
+                // events are judged further.
             } else if first.prev != prev && !self.dead.contains(&prev.max(first.prev)) {
                 let other = first.prev;
                 self.findings.add(HistoryKind::Forked, place, || format!("id {id} came with prev {prev}, and with prev {other}"));
@@ -142,7 +144,7 @@ impl Judge<'_> {
         self.totals.dead = self.dead.len() as u64;
     }
 
-    /// Applies the receiver's rule to all arrivals.
+    /// Applies the receiver's rule to all arrivals, in their order.
     fn play(&mut self, received: &[Received]) -> Vec<Receiver> {
         let mut receivers: Vec<Receiver> = Vec::new();
         receivers.resize_with(self.history.names.len(), Receiver::default);
@@ -168,8 +170,8 @@ impl Judge<'_> {
         receivers
     }
 
-    /// Checks that each `prev` has one successor, dead letters aside. A `prev` of 0 has one
-    /// successor for each time that the object was forgotten.
+    /// Checks that each `prev` has one successor. Dead letters do not count as successors. A `prev`
+    /// of 0 has one successor for each time that the object was forgotten.
     fn chain(&mut self, object: usize, applied: &[Received]) {
         for (at, Received { t, id, prev, place, .. }) in applied.iter().copied().enumerate() {
             let beside = applied[..at].iter().rev().take_while(|earlier| earlier.id > prev);
@@ -191,35 +193,37 @@ impl Judge<'_> {
         }
     }
 
-    /// Checks that the order of applied events respects the times of emits and replies, and the
-    /// order within each emit.
+    /// Checks that the order of applied events agrees with the times of emits and replies, and with
+    /// the order within each emit.
     fn order(&mut self, object: usize, applied: &[Received]) {
         let name = &self.history.names[object];
-        // The applied events that Redis has not lost. `Latest` is about the event that was emitted
-        // last, among this event and the events before it: the time of its emit, and its id.
+        // The applied events that Redis has not lost. Each entry has a `Latest`: among this event
+        // and the entries before it, the event that was emitted last, with the time of its emit and
+        // its id.
         let mut kept: Vec<(u64, Span, Latest)> = Vec::new();
         let mut before: Option<KnownEvent> = None;
-        // The applied event with the latest due time: its due time, a time before which it was not
-        // queued, and its id.
+        // Of the applied event with the latest due time: its due time, a time before which it was
+        // not queued, and its id.
         let mut latest_due: Option<(u64, u64, u64)> = None;
         for Received { id, prev, event, place, .. } in applied.iter().copied() {
             let Some(&at) = self.history.events_by_name.get(&event) else { continue };
-            // Only the first arrival counts, because an event that comes again under a new id comes
-            // after later events.
+            // Only the first id under which an event was applied counts. If an event comes again
+            // under a new id, it comes after later events, and this is no fault.
             if self.came[at as usize].applied != id {
                 continue;
             }
             let event = self.history.emitted[at as usize];
             let emit = self.emit(event);
             let stored = if emit.outcome == Outcome::Ok { emit.done } else { u64::MAX };
-            // A schedule's event is queued at an unknown time after it is due.
+            // The event of a schedule is queued at an unknown time after it is due. So its emit has
+            // no known end.
             let (invoked, done) = (self.not_queued_before(emit), if emit.due.is_some() { u64::MAX } else { stored });
             let due_ms = emit.due_ms;
-            // The events of an emit must follow each other. Missing events are judged elsewhere.
+            // The events of one emit must follow each other. Another check reports missing events.
             let whole = self.came[at as usize - event.sub as usize..at as usize].iter().all(|came| came.applied > 0);
             let follows = before.is_some_and(|before| before.emit == event.emit && before.sub + 1 == event.sub);
-            // Events with ids above `prev` are not in the Redis that gave this id: two masters may
-            // have accepted events at the same time.
+            // The Redis that gave this id has no events with ids between `prev` and this id. Two
+            // masters may have accepted events at the same time.
             let mut latest = kept.last().map(|(.., latest)| *latest);
             let with_lost = latest;
             while let Some((_, span, _)) = kept.last().filter(|(other, ..)| *other > prev)
@@ -242,8 +246,8 @@ impl Judge<'_> {
                 }),
                 _ => {}
             }
-            // If a schedule was stored before another schedule was queued, and is due before that
-            // schedule, its event must be queued first.
+            // If one schedule was stored before the event of another schedule was queued, and is
+            // due earlier, its event must be queued first.
             if let (Some(due), Some((later, queued, other))) = (due_ms, latest_due)
                 && due < later
                 && stored < queued
@@ -261,7 +265,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Compares the arrivals of each event with the reply to its producer.
+    /// Compares the arrivals of each event with the reply that its producer got.
     fn events(&mut self) {
         for (at, mut came) in std::mem::take(&mut self.came).into_iter().enumerate() {
             let event = self.history.emitted[at];
@@ -298,7 +302,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Checks that the event has one id.
+    /// Checks that an event came under only one id.
     fn again(&mut self, came: &mut Came, place: Place, object: u32) {
         came.ids.sort_unstable();
         for pair in came.ids.windows(2) {

@@ -1,9 +1,9 @@
-//! Judges a history: the calls of producers with their replies, and the arrivals at a receiver, in
-//! the order of one clock.
+//! Judges a history: the calls of producers with their replies, and the arrivals at a receiver. All
+//! times of a history come from one clock.
 //!
-//! Lines are JSON objects. `op` is the operation and `t` its time: nanoseconds of one machine's
-//! monotonic clock, or numbers from one shared counter. Files may be given in any order, and their
-//! lines may be slightly out of order, but an emit's `invoke` stands before its result.
+//! Each line is a JSON object. `op` is the operation. `t` is its time: nanoseconds of one machine's
+//! monotonic clock, or a number from one shared counter. Files may be given in any order, and their
+//! lines may be slightly out of order. But the `invoke` of an emit must come before its result.
 //!
 //! | `op` | members | logged |
 //! |---|---|---|
@@ -14,9 +14,10 @@
 //! | `dead` | `t object id prev event` | for every dead letter |
 //! | `redis_lost` | `from to` | Redis may have lost what was written between the two times |
 //!
-//! The receiver's rule is replayed: it applies an event if `prev <= last < id`, drops it if `id <=
-//! last`, and keeps it back if `prev > last`. The applied events are then compared with the emitted
-//! ones. Payloads are not stored: an event costs about 200 bytes, and each arrival 60 more.
+//! The judge replays the receiver's rule: it applies an event if `prev <= last < id`, drops it if
+//! `id <= last`, and keeps it back if `prev > last`. Then it compares the applied events with the
+//! emitted ones. Payloads are not stored: an event costs about 200 bytes, and each arrival 60 bytes
+//! more.
 
 mod judge;
 mod receiver;
@@ -103,7 +104,7 @@ struct EventLine<'a> {
 /// The outcome of an emit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// No result in the history: the producer died, or the history ends here.
+    /// The history has no result of this emit, because the producer died or the history ends.
     Open,
     Ok,
     Failed,
@@ -114,12 +115,12 @@ enum Outcome {
 struct Emit {
     object: u32,
     invoked: u64,
-    /// Time of the reply; the largest time if there was none.
+    /// Time of the reply; the largest possible time if there was no reply.
     done: u64,
     outcome: Outcome,
-    /// Of a schedule: a time before which the event is not due.
+    /// A time before which the event is not due; none if it is not the event of a schedule.
     due: Option<u64>,
-    /// Of a schedule: the due time by Redis' clock, ms.
+    /// The due time by Redis' clock, ms; none if it is not the event of a schedule.
     due_ms: Option<u64>,
 }
 
@@ -127,8 +128,8 @@ struct Emit {
 #[derive(Debug, Clone, Copy)]
 struct KnownEvent {
     emit: u32,
-    /// Position in the emit: 0 for the main event, then the subevents. The events of one emit are
-    /// adjacent.
+    /// Position in the emit: 0 for the main event, from 1 on for the subevents. The events of one
+    /// emit stand next to each other.
     sub: u32,
     place: Place,
 }
@@ -152,8 +153,7 @@ struct Window {
     to: u64,
 }
 
-/// Collects the lines of a history, in any order of files, and judges them in
-/// [`finish`](Self::finish).
+/// Collects the lines of a history from files in any order. [`finish`](Self::finish) judges them.
 #[derive(Debug, Default)]
 pub struct History {
     lossy: bool,
@@ -167,36 +167,37 @@ pub struct History {
     emitted: Vec<KnownEvent>,
     received: Vec<Received>,
     windows: Vec<Window>,
-    /// Steps ahead of Redis' clock: the times, and the nanoseconds.
+    /// Steps by which Redis' clock was set ahead: the time of each, and its nanoseconds.
     steps: Vec<(u64, u64)>,
     findings: Findings,
 }
 
 impl History {
-    /// Makes a judge without data. With `lossy`, events that Redis lost in the declared windows are
-    /// counted and are not faults. Even then no id may be given twice, and no older event may be
-    /// applied after a newer one.
+    /// Makes a judge without data. If `lossy` is true, events that Redis lost in the declared
+    /// windows are counted and are not faults. Even then, no id may be given to two events, and no
+    /// older event may be applied after a newer one.
     pub fn new(lossy: bool) -> Self {
         Self { lossy, ..Self::default() }
     }
 
-    /// Declares that no object was ever forgotten. An event with `prev` 0 after others of its
-    /// object is then a fork, not a new chain.
+    /// Declares that no object was ever forgotten. After this, an event with `prev` 0 that comes
+    /// after other events of its object is a fork, not the begin of a new chain.
     pub fn never_forgotten(&mut self) {
         self.never_forgotten = true;
     }
 
-    /// Adds a file whose lines follow. The name is only shown.
+    /// Adds a file. Its lines are added later. The name is only used in reports.
     pub fn file(&mut self, name: impl Into<String>) -> FileId {
         self.files.push(name.into());
         FileId(u32::try_from(self.files.len() - 1).unwrap_or(u32::MAX))
     }
 
-    /// Adds one line, without its line break; `line` counts from 1. Empty lines are skipped.
+    /// Adds one line, without its line break. `line` is its number, counted from 1. Empty lines are
+    /// skipped.
     ///
     /// # Errors
     ///
-    /// The line is invalid. The judge ignores it.
+    /// The line is invalid. Such a line is ignored.
     pub fn line(&mut self, file: FileId, line: u64, text: &[u8]) -> Result<(), HistoryLineError> {
         if text.trim_ascii().is_empty() {
             return Ok(());

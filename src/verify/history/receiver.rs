@@ -1,4 +1,5 @@
-//! A model of the receiver: the events that it applies, drops and keeps back, per object.
+//! A model of the receiver. For each object it has the events that the receiver applies, drops and
+//! keeps back.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +10,14 @@ use crate::consume::{Verdict, judge};
 #[derive(Debug, Default)]
 pub(super) struct Receiver {
     last: u64,
-    /// Events kept back, by id, because an event before them is missing.
+    /// Events that are kept back because an earlier event is missing, by id.
     early: BTreeMap<u64, Received>,
-    /// Applied events; ids grow.
+    /// Applied events, in the order of their ids.
     pub(super) applied: Vec<Received>,
 }
 
 impl Receiver {
-    /// Receives the next event, in the order of arrival.
+    /// Receives the event that arrives next.
     pub(super) fn take(&mut self, received: Received) {
         match judge(self.last, received.id, received.prev) {
             Ok(Verdict::Apply) => {
@@ -26,13 +27,13 @@ impl Receiver {
             Ok(Verdict::Early) => {
                 self.early.entry(received.id).or_insert(received);
             }
-            // The numbers are valid here, so only a duplicate is left.
+            // The numbers are valid here, so the only other verdict is a duplicate.
             Ok(Verdict::Duplicate) | Err(_) => {}
         }
     }
 
-    /// At the end, skips an event that never came, and returns the event that waited for it. Called
-    /// until it returns none.
+    /// Used at the end of a history. Gives up waiting for an event that never came, and returns an
+    /// event that was kept back for it. To be called until it returns none.
     pub(super) fn give_up(&mut self) -> Option<Received> {
         while let Some((id, received)) = self.early.pop_first() {
             if id > self.last {

@@ -1,4 +1,4 @@
-//! The report on a history: counts, and the first examples of each kind of fault.
+//! The report on a history: counts, and the first few examples of each kind of fault.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::verify::seen::Place;
 
-/// Maximum number of examples of each kind.
+/// Maximum number of examples that are kept for each kind of fault.
 const EXAMPLES_MAX: usize = 5;
 
 /// A kind of fault in a history.
@@ -18,28 +18,28 @@ pub enum HistoryKind {
     Lost,
     /// An event that came although its emit certainly failed.
     Undone,
-    /// One event under two ids.
+    /// One event that came under two ids.
     Doubled,
-    /// Two events under one id.
+    /// Two events that came under one id.
     IdReused,
-    /// An event applied out of the order of the emits, or of the due times of schedules; or an
-    /// event that came only after a later event was applied.
+    /// An event that was applied out of the order of the emits, or out of the order of the due
+    /// times of schedules. Or an event that came only after a later event was applied.
     Reordered,
     /// A scheduled event that came before it was due.
     Early,
-    /// A second event after the same `prev`, unless this `prev` is 0; or an id that came with two
+    /// A second event with the same `prev`, unless this `prev` is 0. Or an id that came with two
     /// different `prev`.
     Forked,
-    /// An event whose `prev` never came: the chain has a gap, or does not start at 0.
+    /// An event whose `prev` never came. The chain of the object has a gap, or does not start at 0.
     Gap,
-    /// An event that nobody emitted, or that came for another object or before its emit.
+    /// An event that nobody emitted, that came for another object, or that came before its emit.
     Unexpected,
-    /// A line that contradicts another one, or whose numbers are invalid for an event.
+    /// A line that contradicts another line, or whose numbers are invalid for an event.
     Malformed,
 }
 
 impl HistoryKind {
-    /// All kinds, the most serious first.
+    /// All kinds of faults, the most serious first.
     pub const ALL: [Self; 10] = [
         Self::Lost,
         Self::Undone,
@@ -97,16 +97,18 @@ pub struct HistoryReport {
     pub failed: u64,
     /// Events whose emit has an unknown outcome, including those without any reply.
     pub unknown: u64,
-    /// Events among `unknown` that came.
+    /// Events among `unknown` that were applied or became dead letters.
     pub unknown_came: u64,
     /// Different events that the receiver applied.
     pub applied: u64,
     /// Objects with at least one applied event.
     pub objects: u64,
-    /// Arrivals of an event again under the same id. The receiver's rule drops them.
+    /// Number of times that an event came again under the same id. The receiver's rule drops such
+    /// arrivals.
     pub duplicates: u64,
     /// Number of times that an object's chain began anew, with `prev` 0, because the object was
-    /// forgotten. Not a fault if objects are forgotten.
+    /// forgotten. If the caller has declared that no object was forgotten, such a chain counts as
+    /// forked instead.
     pub anew: u64,
     /// Number of dead letters.
     pub dead: u64,
@@ -122,7 +124,7 @@ pub struct HistoryReport {
     pub behind_lost: u64,
     /// The faults.
     pub faults: Faults,
-    /// The first few faults of each kind.
+    /// The first few examples of each kind of fault.
     pub examples: Vec<HistoryExample>,
 }
 
@@ -132,13 +134,13 @@ impl HistoryReport {
         self.faults.0[kind as usize]
     }
 
-    /// Returns whether there is no fault.
+    /// Returns whether the history has no fault.
     pub fn is_clean(&self) -> bool {
         self.faults.0.iter().all(|count| *count == 0)
     }
 }
 
-/// Counts by kind; serialized as an object with a member for each kind.
+/// Numbers of faults by kind; serialized as an object with a member for each kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Faults([u64; HistoryKind::ALL.len()]);
 

@@ -8,7 +8,7 @@ use crate::wire::error::ScriptError;
 use crate::wire::lua::Script;
 use crate::wire::reply::Reply;
 
-/// The most bytes that are stored of an actor, and of a reason.
+/// The most bytes of an actor, or of a reason, that are stored. A longer text is cut.
 const TEXT_BYTES_MAX: usize = 1000;
 
 /// The actor and the reason of an action.
@@ -31,7 +31,8 @@ fn shortened(text: &str) -> &str {
     &text[..end]
 }
 
-/// Calls an operator script. Returns the first word of the reply, or the refusal as an error.
+/// Calls an operator script. Returns the first word of the reply, and the rest of the reply. If the
+/// script refuses the action, returns the refusal as an error.
 pub(super) async fn call(
     conn: &mut impl ConnectionLike,
     name: &'static str,

@@ -1,4 +1,4 @@
-//! The calls that set, remove, pause, resume and list cron jobs, and that run one now.
+//! The calls that set, remove, pause, resume, run or list cron jobs.
 
 use redis::aio::ConnectionLike;
 
@@ -13,7 +13,7 @@ use crate::wire::reply::Reply;
 pub enum CronStep<'a> {
     /// Set the job.
     Set {
-        /// A new id, without blanks.
+        /// A new id for the job, without blanks.
         id: &'a str,
         /// The object.
         object: &'a str,
@@ -21,11 +21,11 @@ pub enum CronStep<'a> {
         plan: &'a [u8],
         /// The event.
         event: &'a [u8],
-        /// The first tick; `None` if there is none.
+        /// The time of the first tick, in ms since the epoch; `None` if there is no tick.
         next_ms: Option<u64>,
         /// Whether the event is also queued now.
         now: bool,
-        /// The most jobs there may be.
+        /// The most jobs that a namespace may have.
         jobs_max: u64,
     },
     /// Remove the job.
@@ -36,12 +36,12 @@ pub enum CronStep<'a> {
     Resume {
         /// The id of the paused job.
         id: &'a str,
-        /// A new id.
+        /// A new id for the job.
         new_id: &'a str,
-        /// The first tick; `None` if there is none.
+        /// The time of the next tick, in ms since the epoch; `None` if there is no tick.
         next_ms: Option<u64>,
     },
-    /// Queue the event now.
+    /// Run the job now: queue its event once.
     Run,
 }
 
@@ -49,9 +49,9 @@ pub enum CronStep<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CronDone {
-    /// The job is set, and was not there before.
+    /// The job is set. Before, no job had this name.
     New,
-    /// The job has replaced another one of this name.
+    /// The job is set. It has replaced another job of this name.
     Replaced,
     /// The job was set before with the same schedule, object and event. Nothing has changed.
     Same,
@@ -63,17 +63,19 @@ pub enum CronDone {
     Resumed,
     /// The event is queued.
     Ran,
-    /// There is no such job.
+    /// No job has this name.
     NotSet,
-    /// The job was changed meanwhile, or is not paused.
+    /// The job was not resumed: it has another id by now, or it is not paused.
     Changed,
-    /// The stored job is invalid. It can be set and removed.
+    /// The stored job is invalid. Only setting or removing the job is possible.
     Invalid,
-    /// The maximum number of jobs is reached. The call changed nothing.
+    /// The maximum number of jobs is reached; the value is the present number. The call changed
+    /// nothing.
     TooMany(u64),
 }
 
-/// Changes a cron job. It is safe to repeat the call, except one that queues the event now.
+/// Changes a cron job. It is safe to repeat any call except [`CronStep::Run`], which queues the
+/// event each time.
 pub async fn cron(
     conn: &mut impl ConnectionLike,
     keys: &Keys,
@@ -118,15 +120,15 @@ pub async fn cron(
 /// A cron job, as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CronReply {
-    /// Its name.
+    /// The job's name.
     pub name: Vec<u8>,
-    /// Its value, or the first 16 KiB of it.
+    /// The job's value in `events.cron`, or the first 16 KiB of the value.
     pub value: Vec<u8>,
     /// The size of the whole value.
     pub value_bytes: u64,
-    /// The next tick as stored; empty if there is none.
+    /// The time of the next tick, as stored in Redis; empty if there is no next tick.
     pub next: String,
-    /// The last run as stored; empty if there is none.
+    /// The value of `events.cron.last`, which has the last run; empty if there is no value.
     pub last: String,
 }
 
@@ -135,13 +137,13 @@ pub struct CronReply {
 pub enum Which<'a> {
     /// The job of this name.
     One(&'a [u8]),
-    /// A page of all jobs: the cursor of the page before (0 for the first), and about the number of
-    /// jobs (1 to 100).
+    /// A page of all jobs. The numbers: the cursor that came with the previous page (0 for the
+    /// first page), and the approximate number of jobs in the page (1 to 100).
     All(u64, usize),
 }
 
-/// Returns the time of Redis in ms since the epoch, the cursor of the next page (0: the end), and
-/// the jobs.
+/// Returns the time of Redis in ms since the epoch, the cursor of the next page (0 after the last
+/// page), and the jobs.
 pub async fn crons(
     conn: &mut impl ConnectionLike,
     keys: &Keys,

@@ -29,14 +29,15 @@ pub enum Settled {
     Dropped,
     /// The dead letter does not exist, or no longer exists.
     Gone,
-    /// The dead letter stays: its object or its event is missing.
+    /// The dead letter stays: it has no valid object name, or no event.
     Unreadable,
     /// The dead letter stays: the queue of its object is not a list.
     WrongType,
 }
 
-/// Retries or drops dead letters, in order, up to [`DEAD_PER_CALL_MAX`] or 1 MiB of events. Returns
-/// a result for each dead letter that the call reached, at least one.
+/// Retries or drops dead letters, in order. The call ends after [`DEAD_PER_CALL_MAX`] dead letters,
+/// or after 1 MiB of events. Returns a result for each dead letter that the call reached, at least
+/// one.
 ///
 /// It is safe to repeat the call: dead letters that no longer exist are skipped.
 pub async fn dead(

@@ -22,7 +22,9 @@ pub struct HeldReply {
     pub events: u64,
 }
 
-/// Returns a page of held objects, and the time of Redis in ms since the epoch.
+/// Returns the time of Redis in ms since the epoch, and a page of held objects. With
+/// `until_released`, the page has only objects that wait for an operator. The page begins behind
+/// the object `after`.
 pub async fn held(
     conn: &mut impl ConnectionLike,
     keys: &Keys,

@@ -16,7 +16,7 @@ pub enum LimitStep {
         queued_max: Option<u64>,
         /// The most markers; `None`: any number.
         markers_max: Option<u64>,
-        /// The most limits there may be.
+        /// The most limits that a namespace may have.
         limits_max: u64,
     },
     /// Remove the limit.
@@ -27,15 +27,16 @@ pub enum LimitStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitDone {
-    /// The limit is set, and was not set before.
+    /// The limit is set. Before, this selector had no limit.
     New,
     /// The limit was set before. It now has the numbers, the actor and the reason of this call.
     Again,
     /// The limit is removed.
     Removed,
-    /// There is no such limit.
+    /// This selector has no limit.
     NotSet,
-    /// The maximum number of limits is reached. The call changed nothing.
+    /// The maximum number of limits is reached; the value is the present number. The call changed
+    /// nothing.
     TooMany(u64),
 }
 

@@ -1,6 +1,6 @@
 //! The calls of operators. They retry or drop dead letters, list and release held objects, skip
-//! first events, set or lift rules, list schedules, set limits, and
-//! change cron jobs. Each call may be repeated.
+//! first events, set or lift rules, list schedules, set limits, and change cron jobs. The comment
+//! of each function that changes data says whether it is safe to repeat the call.
 
 mod action;
 mod cron;

@@ -1,4 +1,5 @@
-//! The call of the script `paused`: it lists the objects that rules hold.
+//! The call of the script `paused`: it returns a page of paused objects, with the rules that hold
+//! them.
 
 use redis::aio::ConnectionLike;
 
@@ -15,7 +16,8 @@ pub struct PausedReply {
     pub now_ms: u64,
     /// The rules that hold any of these objects: fields and values of `event.rules`.
     pub rules: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The objects, sorted by name. Each has the fields of the rules that hold it, blocks first.
+    /// The objects, sorted by name. Each object comes with the fields in `event.rules` of the rules
+    /// that hold it, blocks first.
     pub objects: Vec<(HeldReply, Vec<Vec<u8>>)>,
 }
 

@@ -10,11 +10,12 @@ use crate::wire::lua::RELEASE;
 /// The result of a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Released {
-    /// The object is due at once. The text is the reason it was held; empty for a yield.
+    /// The object is due at once. The text is the reason for which it was held; empty if it had
+    /// only yielded its slot.
     Released(String),
     /// The object is not held. The text is its owner; empty if it has none.
     NotHeld(String),
-    /// A rule holds the object. It goes on when the rule is lifted.
+    /// A rule holds the object. The object goes on when the rule is lifted.
     Paused,
 }
 

@@ -18,7 +18,7 @@ pub enum ReleasedOne {
     Released,
     /// The object was already due.
     Due,
-    /// The object does not meet the conditions.
+    /// The object does not meet the conditions of the call.
     Other,
     /// A rule holds the object.
     Paused,
@@ -26,10 +26,10 @@ pub enum ReleasedOne {
     NotHeld,
 }
 
-/// Makes each of these objects due at once if it meets the conditions. Takes at most
-/// [`RELEASE_PER_CALL_MAX`] objects. With `until_released`, only objects that wait for an operator
-/// are released. The reason of an object must contain `text`. Returns a result for each object, in
-/// order. It is safe to repeat the call.
+/// Makes each of these objects due at once if it meets the conditions: the reason for its hold
+/// contains `text`, and, with `until_released`, the object waits for an operator. Takes at most
+/// [`RELEASE_PER_CALL_MAX`] objects. Returns a result for each object, in order. It is safe to
+/// repeat the call.
 pub async fn release_many(
     conn: &mut impl ConnectionLike,
     keys: &Keys,

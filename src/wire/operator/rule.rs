@@ -1,4 +1,4 @@
-//! The calls that set and lift pauses and blocks.
+//! The call that sets or lifts a rule: a pause or a block.
 
 use std::time::Duration;
 
@@ -13,9 +13,10 @@ use crate::wire::reply::millis;
 /// The change of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleStep {
-    /// Set the rule, until it is lifted or for this time.
+    /// Set the rule for this time; `None`: until the rule is lifted.
     Set(Option<Duration>),
-    /// Lift the rule. From then on it holds no further object, and workers wake its objects.
+    /// Lift the rule. From then on the rule holds no further object, and workers wake the objects
+    /// that it held.
     Lift,
 }
 
@@ -23,7 +24,7 @@ pub enum RuleStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ruled {
-    /// The rule is in force, and was not set before.
+    /// The rule is in force. It was not set before.
     New,
     /// The rule was in force already. It now has the end, the actor and the reason of this call.
     Again,
@@ -31,11 +32,12 @@ pub enum Ruled {
     Revived,
     /// The rule is lifted.
     Lifted,
-    /// The rule was lifted before, and workers are still waking its objects.
+    /// The rule was lifted before, and workers are still waking the objects that it held.
     Lifting,
     /// The rule does not exist.
     NotSet,
-    /// The maximum number of rules is reached. The call changed nothing.
+    /// The maximum number of rules is reached; the value is the present number. The call changed
+    /// nothing.
     TooMany(u64),
 }
 

@@ -10,21 +10,21 @@ use crate::wire::reply::Reply;
 /// The schedules to read.
 #[derive(Debug, Clone, Copy)]
 pub enum Range<'a> {
-    /// The schedules of all objects that are due between these times, in ms, sorted by due time.
-    /// `after`: the due time and the member of the schedule before the page.
+    /// The schedules of all objects, sorted by due time, if they are due between `from` and `to`
+    /// (in ms since the epoch).
     All {
         /// The first due time; `None`: from the earliest.
         from: Option<u64>,
         /// The last due time; `None`: to the latest.
         to: Option<u64>,
-        /// The schedule before the page.
+        /// The due time and the member of the last schedule before the page.
         after: Option<(&'a str, &'a [u8])>,
     },
-    /// The schedules of one object, in no order.
+    /// The schedules of one object, in no particular order.
     Object {
         /// The object's name.
         object: &'a [u8],
-        /// The cursor of the page before; 0 for the first page.
+        /// The cursor that came with the previous page; 0 for the first page.
         cursor: u64,
     },
 }
@@ -32,15 +32,15 @@ pub enum Range<'a> {
 /// A schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScheduledReply {
-    /// Its member of `events.scheduled`.
+    /// The schedule's member of `events.scheduled`.
     pub member: Vec<u8>,
     /// The due time, as stored in Redis; empty if there is none.
     pub due: String,
-    /// The size of the event; `None` without an event.
+    /// The size of the event in bytes; `None` if the schedule has no event.
     pub event_bytes: Option<u64>,
     /// The event; empty if it is larger than 8 KiB.
     pub event: Vec<u8>,
-    /// Whether the event is queued.
+    /// Whether the event is already queued.
     pub is_queued: bool,
 }
 
@@ -49,7 +49,7 @@ pub struct ScheduledReply {
 pub struct ScheduledPage {
     /// The time of Redis in ms since the epoch.
     pub now_ms: u64,
-    /// Of one object: the cursor of the next page; 0 at the end.
+    /// For [`Range::Object`], the cursor of the next page; 0 after the last page.
     pub cursor: u64,
     /// The schedules.
     pub schedules: Vec<ScheduledReply>,

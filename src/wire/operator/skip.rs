@@ -21,16 +21,18 @@ pub enum Skipped {
     },
     /// The object is not held. The text is its owner; empty if it has none.
     NotHeld(String),
-    /// A rule holds the object. It goes on when the rule is lifted.
+    /// A rule holds the object. The object goes on when the rule is lifted.
     Paused,
-    /// The object is held without a batch. The text is the reason it is held; empty for a yield.
+    /// The object is held without a batch. The text is the reason for which it is held; empty if it
+    /// has only yielded its slot.
     NoBatch(String),
-    /// The first event has another id, which is given here.
+    /// The first event has another id than the call expected. The number is that other id.
     Other(u64),
 }
 
-/// Sends the first event of a held object to the dead letters. If the expected id is given, it is
-/// safe to repeat the call.
+/// Sends the first event of a held object to the dead letters. If `id` is given, the call skips
+/// only the event with this id, so it is safe to repeat the call. Without `id`, a repeated call may
+/// skip the next event, too.
 pub async fn skip(
     conn: &mut impl ConnectionLike,
     keys: &Keys,

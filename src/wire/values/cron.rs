@@ -8,11 +8,12 @@ use crate::cron::{CronError, CronSchedule, Missed};
 /// EVENT`. Between OBJECT, PLAN and EVENT there are no spaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CronValue {
-    /// A text without blanks that changes with every change of the job.
+    /// A text without blanks, which changes when the job is set differently or resumed.
     pub id: String,
     /// Whether the job is paused.
     pub is_paused: bool,
-    /// The time of the last change, in ms since the epoch. Intervals count from it.
+    /// The time from which the job's intervals count, in ms since the epoch: the time at which the
+    /// schedule was set.
     pub since_ms: u64,
     /// The object.
     pub object: Vec<u8>,
@@ -48,7 +49,8 @@ impl CronValue {
         [numbers.as_bytes(), &self.object, &self.plan, &self.event].concat()
     }
 
-    /// Returns the number of bytes of the event in a value of this many bytes.
+    /// Returns the number of bytes of the whole event. `value_bytes` is the size of the whole
+    /// value, of which `self` may be only the beginning.
     pub fn event_bytes(&self, value_bytes: u64) -> u64 {
         let others = self.text().len() - self.event.len();
         value_bytes.saturating_sub(others as u64)
@@ -75,7 +77,7 @@ impl CronPlan {
     /// Reads a plan.
     ///
     /// # Errors
-    /// The defect of the JSON. A newer version may have written it.
+    /// The mistake in the JSON text. A newer version may have written the text.
     pub fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(text)
     }
@@ -88,7 +90,7 @@ impl CronPlan {
     /// Returns the schedule.
     ///
     /// # Errors
-    /// [`CronError`] if this version cannot read it.
+    /// [`CronError`] if this version cannot read the schedule.
     pub fn schedule(&self) -> Result<CronSchedule, CronError> {
         CronSchedule::new(&self.schedule, Some(&self.zone))
     }
@@ -97,14 +99,14 @@ impl CronPlan {
 /// A value of `events.cron.last`: `HANDLED_MS FIRED_MS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CronLast {
-    /// Ticks up to this time have fired, or were skipped.
+    /// The time up to which the job's ticks have fired or were skipped, in ms since the epoch.
     pub handled_ms: u64,
-    /// The time at which the job fired last; 0: never.
+    /// The time at which the job fired last, in ms since the epoch; 0: never.
     pub fired_ms: u64,
 }
 
 impl CronLast {
-    /// Reads a value. An invalid one counts as absent.
+    /// Reads a value. Returns zeros if the value is invalid, as if it were absent.
     pub fn read(value: &str) -> Self {
         let read = || {
             let (handled, fired) = value.split_once(' ')?;

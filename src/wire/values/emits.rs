@@ -26,7 +26,7 @@ pub struct Later<'a> {
     pub due: Due,
 }
 
-/// The treatment of an existing schedule with the same key.
+/// The treatment of an existing schedule of the object with the same key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaterMode {
     /// Replace event and time.
@@ -84,14 +84,14 @@ impl Emits {
             Due::After(ms) => format!("+{ms}"),
         };
         let (key_bytes, mode) = (later.key.len(), later.mode.letter());
-        // An older program stops reading at the letter.
+        // A program of an older version does not know the letter `s`, and stops reading there.
         self.text.extend_from_slice(format!("s{} {} {key_bytes} {mode}{due} ", object.len(), event.len()).as_bytes());
         self.text.extend_from_slice(object);
         self.text.extend_from_slice(event);
         self.text.extend_from_slice(later.key);
     }
 
-    /// Returns the number of events; a scheduled one counts twice.
+    /// Returns the number of events; a scheduled event counts as two.
     pub fn events(&self) -> usize {
         self.events
     }
@@ -102,13 +102,14 @@ impl Emits {
         number.and_then(|number| number.parse().ok()).unwrap_or(0)
     }
 
-    /// Returns the bytes of the object names and of the events.
+    /// Returns the number of bytes of the events, of their object names, and of the keys of
+    /// schedules.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Returns the value of the field `emit:ID`. `place` is the handler's position in the order of
-    /// registration. The emits of several handlers are pushed in that order.
+    /// registration. If several handlers emit, their emits are pushed in the order of registration.
     pub fn value(&self, place: usize) -> Vec<u8> {
         [format!("{place} {} {} ", self.events, self.bytes).as_bytes(), &self.text].concat()
     }

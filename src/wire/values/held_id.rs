@@ -10,7 +10,7 @@ use super::tag::Tag;
 /// held without a batch, the four numbers are 0.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HeldId {
-    /// The tag of the held batch; `None` without a batch.
+    /// The tag of the held batch; `None` if the object is held without a batch.
     pub tag: Option<Tag>,
     /// The reason why the object is held.
     pub reason: Reason,

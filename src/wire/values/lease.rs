@@ -7,13 +7,13 @@ use std::time::Duration;
 /// The value of `event.worker:NAME:lease`: `TOKEN HOST PID START LENGTHms`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// The fence: a fresh UUID per attach.
+    /// The token: a fresh UUID per attach. The fence compares it.
     pub token: String,
     /// The process that holds the lease.
     pub holder: Holder,
     /// The time for which the lease is valid without a renewal; `None` if an older version wrote
-    /// the lease. The value states this time because Redis keeps only the end of a lease, and its
-    /// clock may step.
+    /// the lease. The value states this time because Redis itself keeps only the time at which a
+    /// lease ends, and Redis' clock may step.
     pub length: Option<Duration>,
 }
 
@@ -46,12 +46,12 @@ impl FromStr for Lease {
     }
 }
 
-/// The process that holds a lease, `host pid start`. With it, another process of the same host can
-/// see whether the holder is gone.
+/// The process that holds a lease, `host pid start`. With these three values, another process of
+/// the same host can see whether the holder is gone.
 ///
-/// The host is the host's name, the boot id and the process namespace. A process id proves
-/// something only to a process that shares all three. A container with the same name on the same
-/// host does not share them, and waits for the lease to end.
+/// The value `host` consists of the host's name, the boot id and the process namespace. Only a
+/// process that shares all three can check the holder's process id. A container with the same host
+/// name has another process namespace, so it waits for the lease to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     host: String,
@@ -71,19 +71,19 @@ impl Holder {
         Self { host: host(), pid, start: started(pid).unwrap_or(0) }
     }
 
-    /// Returns the text of a lease after its token.
+    /// Returns the part of a lease's value that follows the token.
     pub fn with_length(&self, length: Duration) -> String {
         format!("{self} {}ms", length.as_millis())
     }
 
-    /// Returns whether the holder was a process of this host, boot and process namespace that no
-    /// longer runs.
+    /// Returns whether the holder certainly does not run any more. This can be known only if the
+    /// holder was a process of the same host, boot and process namespace.
     pub fn is_gone(&self) -> bool {
         // Without a start time (no /proc), a process id proves nothing.
         self.start != 0 && self.host == host() && started(std::process::id()).is_some() && started(self.pid) != Some(self.start)
     }
 
-    /// Returns the holder in a lease, `token host pid start`.
+    /// Returns the holder in a lease, `token host pid start`; `None` if the text is no lease.
     pub fn of_lease(lease: &str) -> Option<Self> {
         lease.parse::<Lease>().ok().map(|lease| lease.holder)
     }
@@ -114,10 +114,11 @@ fn host() -> String {
 }
 
 /// Returns the start time of the process, in ticks since boot; `None` if it does not run. A zombie
-/// does not run.
+/// counts as a process that does not run.
 fn started(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command's name, in parentheses, may contain any character.
+    // The line has the command's name in parentheses. The name may contain any character, so the
+    // last parenthesis counts.
     let rest = &stat[stat.rfind(')')? + 1..];
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;

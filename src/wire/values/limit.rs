@@ -1,7 +1,8 @@
 //! A limit of the queues.
 
-/// The value of a limit in `event.limits`: `QUEUED MARKERS SET_MS WHO_BYTES WHO WHY`, without
-/// spaces between the texts. The field is its selector, `*` or `PREFIX:*`.
+/// The value of a limit in `event.limits`: `QUEUED MARKERS SET_MS WHO_BYTES WHO WHY`, without a
+/// space between WHO and WHY. The field of the value in the hash is the selector of the limit, `*`
+/// or `PREFIX:*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitValue {
     /// The most events queued for an object; `None`: any number.

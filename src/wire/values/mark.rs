@@ -1,18 +1,19 @@
 //! A mark: a marker with a time.
 
-/// The name of a mark among the markers: a NUL, `t`, and a time in ms since the epoch. No object has
-/// such a name.
+/// The name of a mark among the markers: a NUL, `t`, and a time in ms since the epoch. No object
+/// has such a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     /// The time at which the mark was pushed.
     pub ms: u64,
 }
 
-/// The member of `event.marks` whose score is the time of the last mark that was met.
+/// The member of `event.marks` whose score is the time of the mark that workers met last, or a time
+/// at which no marker waited.
 pub const MET: &str = "met";
 
 impl Mark {
-    /// Reads the name of a marker. Returns `None` if it is no mark.
+    /// Reads the name of a marker. Returns `None` if the marker is no mark.
     pub fn read(name: &[u8]) -> Option<Self> {
         let digits = name.strip_prefix(b"\0t").filter(|digits| digits.iter().all(u8::is_ascii_digit))?;
         std::str::from_utf8(digits).ok()?.parse().ok().map(|ms| Self { ms })

@@ -1,6 +1,6 @@
-//! The values that Redis stores as one text. Each has one file, with one type that reads and prints
-//! the value. `tests/guards/values.rs` compares the types with the Lua modules that read the same
-//! values.
+//! The values that Redis stores as one text. Each kind of value has one file and one type, which
+//! reads and prints the value. `tests/guards/values.rs` compares the types with the Lua modules
+//! that read the same values.
 //!
 //! | value | type | Lua |
 //! |---|---|---|

@@ -18,7 +18,7 @@ impl Position {
         format!("{} {} {}", self.rows, self.missed, self.log_id)
     }
 
-    /// Reads the text that [`Position::text`] returns.
+    /// Reads the text that [`Position::text`] returns. Returns `None` if the text is invalid.
     pub fn of(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, ' ');
         let (rows, missed) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);

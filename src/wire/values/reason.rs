@@ -25,13 +25,13 @@ pub enum ReasonCode {
     Yield,
     /// The worker was stopped.
     Stop,
-    /// The worker was started again with fewer slots.
+    /// The worker was started again with fewer slots, or found too many suspects in its slots.
     Slots,
     /// The worker died.
     Takeover,
     /// The sink of the worker was unavailable for a long time.
     Unavailable,
-    /// A key of the object has a wrong type, or the name is invalid for every sink.
+    /// A key of the object has a wrong type, or no sink can get an object of its name.
     Quarantine,
     /// An operator has skipped an event of the object.
     Skip,

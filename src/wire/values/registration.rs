@@ -10,7 +10,7 @@ pub struct Registration {
     pub slots: u32,
     /// The token of the last process that attached.
     pub token: String,
-    /// The last sign of life, in ms since the epoch.
+    /// The time of the name's last sign of life, in ms since the epoch.
     pub last_seen_ms: u64,
 }
 

@@ -1,7 +1,7 @@
 //! A pause or a block.
 
 /// The value of a rule in `event.rules`: `SET_MS END_MS LIFTED WHO_BYTES CURSOR_BYTES WHO CURSOR
-/// WHY`, without spaces between the texts.
+/// WHY`, without spaces between WHO, CURSOR and WHY.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleValue {
     /// The time at which the rule was set, in ms since the epoch.
@@ -12,7 +12,7 @@ pub struct RuleValue {
     pub lifted: bool,
     /// The actor who set the rule.
     pub who: Vec<u8>,
-    /// The position of the wake: objects up to this name are woken.
+    /// The position of the wake: the objects up to this name have been woken.
     pub cursor: Vec<u8>,
     /// The reason why the rule was set.
     pub why: Vec<u8>,

@@ -9,13 +9,15 @@ use crate::event::ID_END;
 /// Identifies a batch in flight. No two hand-outs in a namespace have the same first id and the
 /// same number of hand-outs.
 ///
-/// Redis stores the tag as `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]` without trailing zeros; the
-/// first hand-out of an event with a key is `FIRST 0`. The scripts compare tags as text.
+/// Redis stores the tag as `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]` without trailing zeros. The one
+/// exception is the first hand-out of a schedule's event with a key, whose tag is `FIRST 0`. The
+/// scripts compare tags as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tag {
     /// The id of the first event.
     pub first: u64,
-    /// The number of earlier hand-outs: the batch was held and claimed again.
+    /// The number of earlier hand-outs of the batch. It grows when the batch was held and is
+    /// claimed again.
     pub handouts: u32,
     /// The number of failed deliveries of the first event.
     pub attempts: u32,
@@ -28,9 +30,9 @@ pub struct Tag {
 impl Tag {
     /// Returns the tag of the rest after the first `count` events. Ids are `stride` apart.
     ///
-    /// The attempts belonged to the first event, so they become 0. Of the crashes one is kept,
-    /// because the event that killed the worker may still be ahead. While a batch has a crash, its
-    /// events are delivered one at a time.
+    /// The attempts belonged to the first event, so the rest has 0 attempts. If the batch has
+    /// crashes, the rest keeps one crash, because the event that killed the worker may be in the
+    /// rest. As long as a batch has a crash, its events are delivered one at a time.
     pub fn after(self, count: usize, stride: u64) -> Self {
         match count {
             0 => self,
@@ -54,7 +56,8 @@ impl Tag {
         self.attempts > 0 || self.crashes > 0
     }
 
-    /// Returns whether another worker, or an earlier hand-out, may have had the batch before.
+    /// Returns whether the batch may have been in hand before, in another worker or in an earlier
+    /// hand-out.
     pub fn is_again(self) -> bool {
         self.handouts > 0 || self.is_suspect()
     }
@@ -80,8 +83,8 @@ impl FromStr for Tag {
     fn from_str(text: &str) -> Result<Self, TagError> {
         let wrong = || TagError(text.to_owned());
         let mut parts = text.split(' ');
-        // The ids of the whole batch are computed from the first id, so an invalid id must stop
-        // here.
+        // The ids of the whole batch are computed from the first id, so an invalid first id is
+        // refused here.
         let first = parts.next().and_then(|n| n.parse().ok()).filter(|first| (1..ID_END).contains(first)).ok_or_else(wrong)?;
         let mut rest = [0; 3];
         for (slot, part) in rest.iter_mut().zip(&mut parts) {

@@ -17,10 +17,10 @@ use crate::worker::slots::{InFlight, failed, shortened};
 
 /// An event that was claimed by hand. The program gives it one result: `commit`, `retry` or
 /// `reject`. Only the first result counts; a further call changes nothing and returns the outcome
-/// of the first.
+/// of the first call.
 ///
 /// A separate task sends the result, so dropping the future of the call does not take the result
-/// back. An event that is dropped without a result counts as failed transiently.
+/// back. If the program drops the event without a result, this counts as a transient failure.
 #[must_use]
 pub struct Claimed {
     event: Event,
@@ -58,8 +58,8 @@ impl Claimed {
         self.in_flight.tag.crashes
     }
 
-    /// Returns a token that is cancelled when this worker loses the event. Work after that is in
-    /// vain.
+    /// Returns a token that is cancelled when this worker loses the event. Work on the event after
+    /// that is in vain.
     pub fn cancelled(&self) -> &CancellationToken {
         &self.cancelled
     }
@@ -67,8 +67,8 @@ impl Claimed {
     /// Reports the event as delivered. The object's next event can then be claimed.
     ///
     /// # Errors
-    /// [`ClaimError::Lost`] if the event is lost to this worker: it comes again, unless the commit
-    /// took effect just before. `retry` and `reject` return the same errors.
+    /// [`ClaimError::Lost`] if this worker has lost the event. Then the event comes again, unless
+    /// the commit took effect just before the loss. `retry` and `reject` return the same errors.
     pub async fn commit(&mut self) -> Result<(), ClaimError> {
         // The events after this one exist only if another worker had taken a larger batch. They are
         // held, due at once, with their ids.
@@ -81,9 +81,9 @@ impl Claimed {
         self.give(report, true).await
     }
 
-    /// Reports that the event failed and shall be retried. The wait is `retry_after`, or else the
-    /// wait of the retry policy. The policy also decides the event's fate when its attempts are
-    /// used up.
+    /// Reports that the event failed and shall be retried. The wait until the next attempt is
+    /// `retry_after` or, if this is `None`, the wait of the retry policy. The policy also decides
+    /// the event's fate when its attempts are used up.
     pub async fn retry(&mut self, error: impl fmt::Display, retry_after: Option<Duration>) -> Result<(), ClaimError> {
         let (report, over) = self.failure(&error.to_string(), retry_after);
         self.give(report, over).await

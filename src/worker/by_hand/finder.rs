@@ -2,8 +2,8 @@
 //!
 //! One task has the queue of callers. A call of advance claims for several callers at once, and one
 //! pop waits for all of them. So a thousand waiting callers cost Redis no more than one. An event
-//! goes to the caller that has waited longest. No slot is assigned to a caller before it has an
-//! event. The task ends with its session.
+//! goes to the caller that has waited longest. A slot is assigned to a caller only when the slot
+//! has an event. The task ends with its session.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -25,7 +25,8 @@ use crate::worker::pending::{ready, until};
 use crate::worker::slots::InFlight;
 use crate::worker::wait::{Waited, pop, wait};
 
-/// The length of the queue from which callers that stopped waiting are removed.
+/// When the queue of callers has at least this length, the finder removes callers that have stopped
+/// waiting.
 const WAITING_MIN: usize = 64;
 
 /// The channel to the caller of `next` or `try_next`; closed if the caller stopped waiting.
@@ -40,8 +41,8 @@ pub(super) struct Ask {
 
 /// The result of a call that has ended.
 enum Called {
-    /// The call claimed, with these slots, for `claims` callers. `impatient` are the callers that
-    /// do not wait. `had_room`: whether the call could take suspects.
+    /// The call claimed events for `claims` callers, and named the slots `used`. `impatient` are
+    /// those callers that do not wait. `had_room`: whether the call could take suspects.
     Claimed { used: Vec<UsedSlot>, claims: usize, impatient: Vec<Asker>, had_room: bool, reply: Result<Found, ClaimError> },
     /// The call reported the result of a batch that cannot be given to any caller.
     Settled(Result<(), ClaimError>),
@@ -143,8 +144,8 @@ impl Finder {
         self.waiting_max = (2 * (self.fresh.len() + self.waiting.len())).max(WAITING_MIN);
     }
 
-    /// Claims for new callers, and, if there may be events, for waiting ones. Returns whether a
-    /// call was made.
+    /// Makes a call that claims for new callers and, if there may be events, for waiting callers.
+    /// Returns whether a call was made.
     fn call(&mut self) -> bool {
         if self.claiming.0 >= CALLS_MAX {
             return false;
@@ -214,8 +215,9 @@ impl Finder {
         let until = self.slots.soonest();
         let block = until.saturating_duration_since(Instant::now()).min(config.block);
         let pop = pop(config, slot.number, block);
-        // The call behind the pop may take suspects if no other call may. That call runs when the
-        // next held object is due, so it may find a suspect.
+        // The call behind the pop may take suspects, unless another call under way has the
+        // permission. The call runs at the latest when the next held object is due, and this object
+        // may be a suspect.
         let has_room = self.suspects.take_if(true);
         let mut call = self.slots.new_call(1, has_room);
         call.free(slot.number);
@@ -311,8 +313,8 @@ impl Finder {
         }
     }
 
-    /// Gives an event to the caller that has waited longest. If there is none, the event is
-    /// dropped, which gives it back.
+    /// Gives an event to the caller that has waited longest. If there is no caller, `claimed` is
+    /// dropped, which gives the event back.
     fn give(&mut self, mut claimed: Claimed, impatient: &mut Vec<Asker>) {
         loop {
             let first = (!impatient.is_empty()).then_some(0);

@@ -1,8 +1,8 @@
-//! Claiming by hand: for a program with its own loop that asks for each event.
+//! Claiming by hand, for a program that has its own loop and asks for each event.
 //!
 //! The process has a name, a lease and slots like any worker. But it claims only on request: one
 //! event of one object for one slot. The object is released with the event's result. So a program
-//! that asks no more keeps no object from other workers. A separate task makes every call, so
+//! that stops asking keeps no object from other workers. A separate task makes every call, so
 //! dropping the future of a caller loses no event. If the process dies, other workers deliver its
 //! claimed events again.
 
@@ -50,11 +50,12 @@ const TURN: Duration = Duration::from_millis(250);
 /// ```
 ///
 /// At most one event per slot is claimed at a time, each of another object. The events of an object
-/// come one at a time and in order, over all processes. Events with crashes have smaller limits: at
-/// most 8 events with two crashes are claimed at a time, 4 with three, and 1 with four.
+/// come one at a time and in order, over all processes. Events with crashes have smaller limits.
+/// With the default `crashes_max`, at most 8 events with two crashes are claimed at a time, 4 with
+/// three, and 1 with four.
 ///
-/// Dropping a `Claims` gives everything back, as [`close`](Self::close) does, but does not wait for
-/// Redis.
+/// Dropping a `Claims` gives back the name and all claimed events, as [`close`](Self::close) does,
+/// but does not wait for Redis.
 #[derive(Debug)]
 pub struct Claims {
     now: watch::Receiver<Now>,
@@ -87,12 +88,13 @@ impl WorkerBuilder {
 }
 
 impl Claims {
-    /// Claims the next event. Waits for an event, and for a free slot if all are in use.
+    /// Claims the next event. Waits for an event, and for a free slot if all slots are in use.
     /// Cancellation safe: if the future is dropped, an event that was claimed for it is given back.
     ///
     /// # Errors
-    /// [`ClaimError::Ended`] if the worker cannot go on: another process took the name, or a key
-    /// has a wrong type. If Redis goes away, the call waits for it.
+    /// [`ClaimError::Ended`] if the worker cannot go on, for example because another process took
+    /// the name. If Redis goes away, or a key has a wrong type, the call waits until Redis is back,
+    /// or an operator has moved the key away.
     pub async fn next(&self) -> Result<Claimed, ClaimError> {
         loop {
             let session = self.session()?;
@@ -114,12 +116,13 @@ impl Claims {
         self.session()?.claim(false).await
     }
 
-    /// Gives everything back. Claimed events without a result come again elsewhere at once, and
-    /// count no attempt.
+    /// Gives back the name and all claimed events. Claimed events without a result come again
+    /// elsewhere at once, and count no attempt.
     pub async fn close(mut self) {
         self.closed.cancel();
         if let Some(supervisor) = self.supervisor.take() {
-            // The task cannot panic, and ends within its patience.
+            // The task cannot panic. It ends soon, because it waits for the detach at most for
+            // `DETACH_PATIENCE`.
             let _ = supervisor.await;
         }
     }
@@ -142,7 +145,7 @@ impl Drop for Claims {
     }
 }
 
-/// Keeps the lease, takes the name again after a lapse, and gives it back at the end.
+/// Keeps the lease, takes the name again after a lapse, and gives the name back at the end.
 async fn supervise(redis: Redis, config: Arc<WorkerConfig>, first: Session, say: watch::Sender<Now>, closed: CancellationToken) {
     let mut session = first;
     let activity = Arc::new(Activity::default());
@@ -163,8 +166,8 @@ async fn supervise(redis: Redis, config: Arc<WorkerConfig>, first: Session, say:
                     Some(Notice::Failed(error)) => break Some(Err(error)),
                     None => break None,
                 },
-                // An idle runtime may have no other task to run, and that must not look like a loop
-                // that stands still.
+                // The loop must turn from time to time even if nothing happens, or an idle program
+                // would look like a loop that stands still.
                 () = sleep(TURN) => {}
             }
         };

@@ -13,12 +13,13 @@ use crate::worker::config::WorkerConfig;
 use crate::worker::connect::Redis;
 use crate::worker::lease::Session;
 
-/// The capacity of the channel to the finder, which takes requests at once.
+/// The capacity of the channel to the finder. The finder takes each request from the channel at
+/// once.
 const ASKS_MAX: usize = 64;
 
 pub(super) struct ClaimSession {
     slots: Arc<HandSlots>,
-    /// The channel to the finder, which ends with the session.
+    /// The channel to the finder. The finder ends when this channel closes.
     asks: mpsc::Sender<Ask>,
 }
 
@@ -42,7 +43,8 @@ impl ClaimSession {
             asked.await.ok()
         };
         let mut claimed = claimed.await.unwrap_or(Err(ClaimError::Lost))?;
-        // There is no await between here and the caller: the same poll returns the event.
+        // From here to the program there is no await, so the same poll returns the event to the
+        // program.
         if let Some(claimed) = &mut claimed {
             claimed.seen = true;
         }

@@ -1,5 +1,5 @@
-//! The slots of a program that claims events by hand, in a loop of its own, and the calls of these
-//! slots: from an attach until the lease ends.
+//! The slots of one session of claiming by hand, and the calls to Redis for these slots. A session
+//! lasts from an attach until the lease ends.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ use crate::worker::lease::{self, Session};
 use crate::worker::logged;
 use crate::worker::slots::{InFlight, shortened};
 
-/// The slots of a session, and the crashes of the batches in hand.
+/// The slots of a session, with the crashes of the batches in hand.
 pub(super) struct HandSlots {
     pub(super) redis: Redis,
     pub(super) config: Arc<WorkerConfig>,
@@ -91,7 +91,7 @@ impl HandSlots {
     }
 
     /// Gives back the batches of all slots. An error is ignored here, because the first claim meets
-    /// it, too.
+    /// the same error and returns it.
     pub(super) async fn give_all_back(&self) {
         loop {
             let mut call = self.new_call(0, false);
@@ -146,7 +146,7 @@ impl HandSlots {
         self.caller.new_call(claims, self.config.reply_bytes, *lock(&self.claim_first), in_hand)
     }
 
-    /// Repeats the call until Redis replies.
+    /// Sends a call, and repeats it until Redis replies.
     pub(super) async fn advance(&self, call: &Advance) -> Result<Found, ClaimError> {
         let mut backoff = GrowingWait::new(FAILED_MIN, FAILED_MAX);
         let ended = |error| ClaimError::Ended(Arc::new(error));

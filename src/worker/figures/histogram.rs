@@ -1,4 +1,4 @@
-//! Counts of values by range: the sizes and times that a worker meets.
+//! Counts of values by range. The values are sizes and times that a worker measures.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(super) const ATTEMPTS: [u64; 8] = [1, 2, 3, 5, 10, 20, 50, 100];
 #[derive(Debug)]
 pub(crate) struct Histogram {
     bounds: &'static [u64],
-    /// One more than bounds: the last is for values above all of them.
+    /// The number of values in each range. The last number is for values above all bounds.
     counts: Box<[AtomicU64]>,
     sum: AtomicU64,
 }
@@ -38,7 +38,8 @@ impl Histogram {
         self.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), 1);
     }
 
-    /// Returns the values so far. `per_unit`: the number of its values in one unit of the result.
+    /// Returns the counts so far. `per_unit`: the number of units of the histogram in one unit of
+    /// the result, for example 1e6 for µs and s.
     pub(super) fn look(&self, per_unit: f64) -> Distribution {
         Distribution {
             bounds: self.bounds.iter().map(|bound| *bound as f64 / per_unit).collect(),
@@ -52,7 +53,7 @@ impl Histogram {
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Distribution {
-    /// The upper bounds of the ranges, rising. A value at a bound is below it.
+    /// The upper bounds of the ranges, in ascending order. A range includes its upper bound.
     pub bounds: Vec<f64>,
     /// The number of values in each range, and last the number above all bounds.
     pub counts: Vec<u64>,
@@ -67,8 +68,8 @@ impl Distribution {
         self.counts.iter().sum()
     }
 
-    /// Returns the bound below which this part of the values is, e.g. 0.99. `None` without values;
-    /// the highest bound if the value is above it.
+    /// Returns the upper bound of the range in which the quantile `part` (e.g. 0.99) lies. Returns
+    /// the highest bound if the quantile is above all bounds; `None` if there are no values.
     #[must_use]
     pub fn quantile(&self, part: f64) -> Option<f64> {
         let wanted = (self.count() as f64 * part).ceil().max(1.0);
@@ -80,7 +81,7 @@ impl Distribution {
         self.bounds.get(at).or(self.bounds.last()).copied()
     }
 
-    /// Returns the values of all of these, which have the same ranges.
+    /// Returns the sum of these distributions, which must have the same ranges.
     pub(super) fn sum<const N: usize>(all: [&Self; N]) -> Self {
         let mut sum = all.first().map_or_else(Self::default, |first| (*first).clone());
         for more in all.iter().skip(1) {
@@ -92,7 +93,7 @@ impl Distribution {
         sum
     }
 
-    /// Returns the values that came after an earlier look.
+    /// Returns the distribution of the values that were added after `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let counts = self.counts.iter().zip(&earlier.counts).map(|(now, then)| now.saturating_sub(*then)).collect();

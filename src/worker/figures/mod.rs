@@ -1,8 +1,8 @@
 //! The figures of a worker: counts and times since its start, and its state now.
 //!
-//! The worker's tasks add to them, and other threads read them. An addition is one atomic operation
-//! without a lock. A look is not a snapshot of one moment: each number is right, but two of them may
-//! be a few events apart. If the process dies, its figures are gone.
+//! The worker's tasks add to the figures, and other threads read them. An addition is one atomic
+//! operation without a lock. A read is not a snapshot of one moment: each number is right, but two
+//! numbers may be a few events apart. If the process dies, its figures are gone.
 //!
 //! - `histogram`: the number of values in each of some ranges
 
@@ -39,7 +39,7 @@ pub(crate) enum Call {
 pub struct SlotFigures {
     /// Slots without a batch.
     pub free: usize,
-    /// Slots that a call to Redis under way names.
+    /// Slots that are named in a call to Redis that is under way.
     pub asked: usize,
     /// Slots whose batch the sink has.
     pub delivering: usize,
@@ -73,8 +73,8 @@ impl DeliveryFigures {
     }
 }
 
-/// The times of calls to Redis, by script, in seconds. A call that got no reply counts with the time
-/// until that was known.
+/// The times of calls to Redis, by script, in seconds. For a call without a reply, the time until
+/// the failure was known counts.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CallFigures {
@@ -82,9 +82,9 @@ pub struct CallFigures {
     pub advance: Distribution,
     /// Renewals of the lease.
     pub renew: Distribution,
-    /// Looks at names without a lease.
+    /// Sweeps, which look at other worker names and take over names without a lease.
     pub adopt: Distribution,
-    /// Calls that store the progress of handlers.
+    /// Calls that store or read the progress of handlers.
     pub handled: Distribution,
     /// Promotions of schedules.
     pub promote: Distribution,
@@ -118,7 +118,7 @@ pub struct ErrorFigures {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HoldFigures {
-    /// An event failed, or the sink postponed it, and it will be tried again.
+    /// An event failed, or the sink postponed the event. The event will be tried again.
     pub retry: u64,
     /// The attempts of an event are used up.
     pub attempts: u64,
@@ -126,7 +126,7 @@ pub struct HoldFigures {
     pub crashes: u64,
     /// The sink was unavailable for a long time.
     pub unavailable: u64,
-    /// A name that no sink can get, or a key of a wrong type.
+    /// The object has a name that no sink can get, or a key of a wrong type.
     pub quarantine: u64,
     /// The object yielded to other objects.
     pub yielded: u64,
@@ -140,7 +140,8 @@ pub struct HoldFigures {
 pub struct AttachFigures {
     /// The slots of the name were empty.
     pub fresh: u64,
-    /// The worker went on with the batches of a process before it.
+    /// The slots of the name had batches of an earlier process, and the worker went on with these
+    /// batches.
     pub resumed: u64,
     /// The worker's own lease had lapsed.
     pub lapsed: u64,
@@ -150,9 +151,9 @@ pub struct AttachFigures {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SinkFigures {
-    /// The time since the sink became unavailable; `None` while it is available.
+    /// The time since the sink became unavailable; `None` while the sink is available.
     pub down_for: Option<Duration>,
-    /// The last error of the unavailable sink; empty while it is available.
+    /// The last error of the unavailable sink; empty while the sink is available.
     pub error: String,
     /// The number of times that the sink became unavailable.
     pub outages: u64,
@@ -164,14 +165,15 @@ pub struct SinkFigures {
 pub struct LongestDelivery {
     /// The object.
     pub object: String,
-    /// The id of the event under delivery. A sink that gets a whole batch at once has the first id.
+    /// The id of the event under delivery. If the sink gets the whole batch at once, this is the id
+    /// of the first event.
     pub id: u64,
     /// The time since the sink got the batch.
     pub since: Duration,
 }
 
-/// The figures of a worker since it was made, and its state now. Times of distributions are in
-/// seconds.
+/// The figures of a worker since the worker was made, and its present state. Times of distributions
+/// are in seconds.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct WorkerFigures {
@@ -197,19 +199,20 @@ pub struct WorkerFigures {
     pub calls: CallFigures,
     /// Failed calls to Redis.
     pub errors: ErrorFigures,
-    /// Holds.
+    /// Number of holds, by reason.
     pub holds: HoldFigures,
-    /// Attaches.
+    /// Number of attaches, by the state that the worker found.
     pub attaches: AttachFigures,
     /// Number of names without a lease whose objects the worker took over.
     pub takeovers: u64,
-    /// The slots.
+    /// Number of slots in each state.
     pub slots: SlotFigures,
-    /// The sink.
+    /// State of the sink.
     pub sink: SinkFigures,
-    /// Whether the worker has its name.
+    /// Whether the worker has its worker name now.
     pub is_attached: bool,
-    /// The longest delivery under way; `None` without any.
+    /// The delivery that has been under way for the longest time; `None` if no delivery is under
+    /// way.
     pub longest: Option<LongestDelivery>,
 }
 
@@ -283,14 +286,14 @@ impl Figures {
         self.delivery[outcome].add_time(took);
     }
 
-    /// Adds a result that Redis has, this time after the sink's answer.
+    /// Adds a result that was committed. `after` is the time from the sink's answer to the commit.
     pub(crate) fn committed(&self, report: &Report, after: Duration) {
         self.commit.add_time(after);
         let count = report.count as u64;
         if count > 0 {
             add(&self.delivered, count);
             self.batch.add(count, 1);
-            // The attempts of a batch are those of its first event.
+            // The attempts in a batch's tag are attempts of its first event.
             self.attempts.add(u64::from(report.tag.attempts) + 1, 1);
             self.attempts.add(1, count - 1);
         }
@@ -355,7 +358,7 @@ impl Figures {
     }
 
     /// Adds an attach. `kept`: whether the slots had batches. `lapsed`: whether the process had the
-    /// name before.
+    /// name before, and its lease lapsed.
     pub(crate) fn attached(&self, kept: bool, lapsed: bool) {
         let found = match (lapsed, kept) {
             (true, _) => 2,
@@ -400,7 +403,8 @@ impl Figures {
         self.sink.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the figures so far, without the state that only the activity knows.
+    /// Returns the figures so far, without `is_attached` and `longest`, which only the activity
+    /// knows.
     pub(super) fn look(&self) -> WorkerFigures {
         const PER_SECOND: f64 = 1e6;
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);

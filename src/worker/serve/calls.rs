@@ -1,4 +1,4 @@
-//! The calls under way, and their connections.
+//! The calls of `advance` that are under way, and their connections.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) struct Calls {
     lines: Vec<Line>,
     under_way: FuturesUnordered<BoxFuture<'static, (usize, Answer)>>,
     backoff: GrowingWait,
-    /// The line of the last call that was taken from `under_way`.
+    /// The number of the line whose call was last taken from `under_way`.
     answered: usize,
 }
 
@@ -99,7 +99,8 @@ impl Calls {
         }));
     }
 
-    /// Waits for the next result. `None`: a new connection is ready. Cancellation safe.
+    /// Waits for the result of the next call that ends. Returns `None` if instead a new connection
+    /// became ready. Cancellation safe.
     pub(super) async fn next(&mut self) -> Result<Option<Answer>, WorkerError> {
         let lines = &mut self.lines;
         let connected = poll_fn(|cx| {

@@ -20,8 +20,8 @@ use crate::worker::traces;
 
 /// The longest delivery that counts as short.
 const SHORT_MAX: Duration = Duration::from_micros(200);
-/// The number of short deliveries in a row after which a lone delivery is polled before it is
-/// spawned.
+/// The number of short deliveries in a row after which a lone delivery is polled once before it
+/// gets a task.
 const SHORT_RUN: u32 = 8;
 
 /// A delivery that has ended.
@@ -37,13 +37,14 @@ pub(super) struct Deliveries {
     sink: Arc<dyn Sink>,
     config: Arc<WorkerConfig>,
     token: Arc<str>,
-    /// Whether batches may come again under the same tags.
+    /// Whether batches may come again under the same tags, because the lease of this process has
+    /// lapsed before.
     again: bool,
     ledger: Arc<SessionLedger>,
     /// The posts of the slots, by slot number.
     posts: Vec<Arc<Post>>,
     running: JoinSet<EndedDelivery>,
-    /// The lone delivery that ended when it was polled.
+    /// The lone delivery that ended when it was polled without a task.
     polled: Option<EndedDelivery>,
     /// The number of short deliveries since the last longer one.
     short_run: u32,
@@ -81,9 +82,10 @@ impl Deliveries {
 
     /// Gives the slot's batch to the sink. `alone`: no other slot gets a batch at this moment.
     ///
-    /// A lone delivery is polled once before it is spawned, if the last deliveries were short and
-    /// no other delivery is under way. A task would take longer than a short delivery. If such a
-    /// poll blocks, the session stands still meanwhile, but later deliveries get their own tasks.
+    /// A lone delivery is polled once before it gets a task, if the last deliveries were short and
+    /// no other delivery is under way. The reason is that a task would take longer than a short
+    /// delivery. If such a poll blocks, the session stands still until the poll ends. After that,
+    /// deliveries get their own tasks again.
     pub(super) fn start(&mut self, slot: usize, in_flight: &InFlight, alone: bool) {
         let ledger = Arc::new(BatchLedger::new(Arc::clone(&self.ledger), slot, in_flight, self.again));
         let post = Arc::clone(&self.posts[slot]);
@@ -128,13 +130,13 @@ impl Deliveries {
         self.measure(ended)
     }
 
-    /// Waits for the next delivery that ends. Returns none if none is running.
+    /// Waits for the next delivery that ends. Returns `None` if no delivery is running.
     pub(super) async fn next(&mut self) -> Option<Result<EndedDelivery, JoinError>> {
         let ended = self.running.join_next().await;
         self.measure(ended)
     }
 
-    /// Returns the next delivery that has already ended.
+    /// Returns the next delivery that has already ended; `None` if there is none.
     pub(super) fn try_next(&mut self) -> Option<Result<EndedDelivery, JoinError>> {
         let ended = self.running.try_join_next();
         self.measure(ended)

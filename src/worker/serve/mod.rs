@@ -1,10 +1,11 @@
-//! One session of a worker process, from attach until its lease is lost or the process stops: a
-//! loop of claim, deliver, commit.
+//! One session of a worker process, from an attach until the lease is lost or the process stops. A
+//! session is a loop of claim, deliver, commit.
 //!
-//! One task has the slots and decides. Deliveries, the wait for markers and the lease run beside it
-//! and report. Dropping the session ends every delivery; the batches are still in Redis.
+//! One task has the slots and makes all decisions. Deliveries, the wait for markers and the lease
+//! thread run at the same time, and report to this task. Dropping the session ends every delivery;
+//! the batches are still in Redis.
 //!
-//! - `calls`: the calls under way, and their connection
+//! - `calls`: the calls of `advance` under way, and their connections
 //! - `pacing`: when the next call is due, and which slots it names
 //! - `waiting`: the wait for a marker, and the call behind it
 //! - `deliveries`: the deliveries under way
@@ -69,7 +70,7 @@ pub(crate) struct Serve<'a> {
     deliveries: Deliveries,
     health: Health,
     notices: mpsc::Receiver<Notice>,
-    /// The lease thread, which ends with the session.
+    /// The handle of the lease thread. The thread ends when the session drops this handle.
     _keeper: Keeper,
     activity: Arc<Activity>,
     times: Option<EventTimes>,
@@ -88,8 +89,7 @@ impl<'a> Serve<'a> {
         delivered: &'a mut u64,
         stop_began: &'a mut Option<Instant>,
     ) -> Result<Self, WorkerError> {
-        // The keeper watches the posts that the deliveries have made, so the deliveries are made
-        // first.
+        // `Deliveries::new` makes the posts that the keeper watches, so it comes first.
         let deliveries = Deliveries::new(redis, config, sink, session, activity);
         activity.figures.sink_is_up();
         let status = StatusWriter::new(config, activity, &sink.name());
@@ -114,8 +114,8 @@ impl<'a> Serve<'a> {
         })
     }
 
-    /// Works until the session ends. Every turn does all that can be done at once, then waits for
-    /// the next event.
+    /// Works until the session ends. Every turn does all that is possible without waiting, then
+    /// waits for a report, a request or a time.
     pub(crate) async fn run(mut self, shutdown: &Shutdown) -> Result<SessionEnd, WorkerError> {
         let mut grace_over = None;
         loop {
@@ -131,8 +131,9 @@ impl<'a> Serve<'a> {
             if self.stopping && self.slots.is_idle() {
                 return Ok(SessionEnd::Finished);
             }
-            // A delivery that ended when it was polled is committed before the process waits for
-            // more. The others wait for the select below, so that one call commits many.
+            // A delivery that ended when it was polled without a task is committed before the
+            // process waits for more. All other deliveries are collected in the select below, so
+            // that one call commits many.
             if let Some(ended) = self.deliveries.take_polled() {
                 self.delivery_ended(ended);
             }
@@ -196,7 +197,8 @@ impl<'a> Serve<'a> {
         };
         let (mut call, has_room) = self.new_call(claims_max, claims_max > 0);
         let asked = self.pacing.name_slots(&mut self.slots, &mut call, claims, self.waiting.popped);
-        // If the slot of the last pop is busy now, it is named only for a look at its list.
+        // If the slot of the pop that was given up is busy now, the call names this slot only to
+        // look at its list.
         if let Some(slot) = self.waiting.popped.take()
             && !(asked.contains(&slot) && matches!(self.slots.get(slot), Some(Slot::Asked(None))))
         {
@@ -246,7 +248,8 @@ impl<'a> Serve<'a> {
             self.pacing.wake();
         }
         self.pacing.answered(&self.slots, &asked, &batches);
-        // While the sink is unavailable, due objects are not claimed.
+        // While the sink is unavailable, due objects are not claimed, so the time until they are
+        // due does not count.
         let next_due = next_due.filter(|_| self.health.is_up());
         self.pacing.wake_by(Instant::now() + self.caller.next_look(next_due));
         self.hand_out(asked, batches);
@@ -341,8 +344,8 @@ impl<'a> Serve<'a> {
         }
     }
 
-    /// Begins a pop for the last free slot. Claims begin with the first slot, so the two seldom
-    /// meet.
+    /// Begins a pop for the last free slot. Calls name free slots from the first one on, so they
+    /// seldom need the slot of the pop.
     fn wait(&mut self) {
         let idle = !self.pacing.is_due() && self.calls.is_idle() && self.health.is_up() && !self.stopping;
         if !idle || !self.waiting.can_begin() || !self.calls.is_connected() {
@@ -353,8 +356,9 @@ impl<'a> Serve<'a> {
         // needs this slot.
         let until_due = self.pacing.due_at().saturating_duration_since(Instant::now());
         let block = if alone { self.config.block.min(until_due) } else { self.config.block };
-        // The pop may take long. If no other slot is free, only the call behind the pop can claim a
-        // suspect that falls due at its end.
+        // The pop may take long, and its call would have the permission to take suspects all the
+        // time. So it gets the permission only if no other slot is free. Then no other call could
+        // claim a suspect that falls due at the end of the pop.
         let (mut call, has_room) = self.new_call(1, alone);
         call.free(slot);
         self.slots.step(slot, Step::Ask);
@@ -442,7 +446,7 @@ impl<'a> Serve<'a> {
 
     /// Holds the parked batches for other workers, because the sink is unavailable for a long time,
     /// maybe only for this process. From then on the process claims one batch at a time to try the
-    /// sink, and gives that back, too.
+    /// sink, and gives that batch back, too.
     fn give_back(&mut self) {
         self.health.gave_back();
         let parked = self.slots.parked();

@@ -19,11 +19,12 @@ pub(super) struct Pacing {
     due_at: Instant,
     /// The longest time between two calls.
     block: Duration,
-    /// The most free slots that a call may name. Doubles after each call in which all of them got a
-    /// batch.
+    /// The most free slots that a call may name. Doubles after each call in which all named free
+    /// slots got a batch.
     named_max: usize,
-    /// The time from which the next call names all free slots, so that it finds a batch unknown to
-    /// the process. Set after an attach, after a lost reply, and once a second.
+    /// The next call from this time on names all free slots, so that it finds a batch of a slot
+    /// that the process does not know of. This happens after an attach, after a lost reply, and
+    /// once a second.
     name_all_at: Instant,
     /// The slot at which the next call begins, because the call before had no room for the result
     /// of this slot. So no result waits for ever.
@@ -79,8 +80,9 @@ impl Pacing {
         self.allowance.bytes()
     }
 
-    /// Adds slots to the call: those with results while there is room, and, if it claims, free
-    /// ones. `popped` is a free slot that is added in any case. Returns the slots.
+    /// Adds slots to the call: slots with results as long as there is room and, with `claims`, free
+    /// slots. The slot `popped`, if it is free, is added even beyond the limit on free slots.
+    /// Returns the numbers of the added slots.
     pub(super) fn name_slots(
         &mut self,
         slots: &mut Slots,
@@ -152,7 +154,7 @@ impl Pacing {
         self.is_due = true;
     }
 
-    /// Lowers the bytes per reply, because the link may have been too slow.
+    /// Lowers the limit on the bytes of a reply, because the link may have been too slow.
     pub(super) fn ask_for_less(&mut self) {
         if self.allowance.failed() {
             debug!(bytes = self.allowance.bytes(), "claim: the next replies are smaller");

@@ -1,4 +1,4 @@
-//! The wait for a marker, and the call behind it.
+//! The wait for a marker (the pop), and the call of `advance` that follows it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,9 +28,11 @@ pub(super) struct Pop {
 pub(super) struct Waiting {
     pop: Option<Pop>,
     conn: Option<PatientConnection>,
-    /// The slot of the last pop. A call must look at its list even if the slot is busy by now.
+    /// The slot of a pop that was given up. The next call must look at this slot's list, even if
+    /// the slot is busy by then.
     pub(super) popped: Option<usize>,
-    /// The earliest time of the next pop, after a failed one.
+    /// The earliest time at which the next pop may begin. It is later than now after a failed pop,
+    /// or while Redis is out of memory.
     after: Instant,
     backoff: GrowingWait,
 }
@@ -71,7 +73,7 @@ impl Waiting {
         self.pop.take()
     }
 
-    /// Keeps the connection of a successful pop for the next one.
+    /// Keeps the connection of a successful pop for the next pop.
     pub(super) fn keep(&mut self, conn: PatientConnection) {
         self.conn = Some(conn);
     }
@@ -81,12 +83,13 @@ impl Waiting {
         self.backoff = GrowingWait::new(FAILED_MIN, FAILED_MAX);
     }
 
-    /// Records that the pop or the call failed. The next pop begins after a wait.
+    /// Records that the pop or the call behind it failed. The next pop begins after a wait.
     pub(super) fn failed(&mut self) {
         self.after = Instant::now() + self.backoff.delay();
     }
 
-    /// Lets the next pop begin after this time. Returns the time at which it may begin.
+    /// Makes the next pop wait at least this time. Returns the earliest time at which the next pop
+    /// may begin.
     pub(super) fn pause(&mut self, time: Duration) -> Instant {
         self.after = Instant::now() + time;
         self.after

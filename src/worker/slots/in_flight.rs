@@ -9,7 +9,8 @@ use crate::wire::values::{Reason, ReasonCode, Tag};
 use crate::wire::{BatchReply, BatchResult, Report};
 use crate::worker::retry::UsedUp;
 
-/// The distance between the ids of one batch: 1, because there is one partition.
+/// The distance between the ids of neighbouring events of a batch. It is 1, because a namespace has
+/// one partition.
 pub(crate) const STRIDE: u64 = 1;
 
 /// A batch that a slot has in flight.
@@ -28,15 +29,16 @@ pub(crate) struct InFlight {
     pub(crate) taken: Instant,
     /// The id of the event whose handler progress is stored, as far as the process knows.
     pub(crate) handled: Option<u64>,
-    /// The number and the bytes of the events that its handlers have emitted.
+    /// The number and the bytes of the events that the handlers of the event `handled` have
+    /// emitted.
     pub(crate) emitted: (usize, usize),
-    /// The number of finished handlers and subtasks of that event.
+    /// The number of finished handlers and subtasks of the event `handled`.
     pub(crate) finished: usize,
 }
 
 impl InFlight {
-    /// Makes a batch in flight from a reply. `turn` is the number of events that the slot had of
-    /// the object before.
+    /// Makes a batch in flight from a reply. `turn` is the number of events of the object that the
+    /// slot had without a pause before this batch.
     pub(crate) fn new(reply: BatchReply, turn: usize) -> Self {
         // A name that is not UTF-8 never reaches a sink: see `unfit`.
         let object = ObjectName::found(&String::from_utf8_lossy(&reply.object));
@@ -54,8 +56,8 @@ impl InFlight {
         if self.tag.is_suspect() { 1 } else { self.batch.len() }
     }
 
-    /// Returns the reason if no sink may get the batch: the library refuses the object's name, and
-    /// outputs cannot show it as it is.
+    /// Returns the reason if no sink may get the batch; otherwise `None`. No sink may get a batch
+    /// whose object name the library refuses, because outputs cannot show such a name as it is.
     pub(crate) fn unfit(&self) -> Option<Reason> {
         // Fast path: most names are short and ASCII.
         if self.raw.len() <= NAME_BYTES_MAX && self.raw.iter().all(|byte| matches!(byte, 0x20..=0x7e)) {
@@ -69,8 +71,8 @@ impl InFlight {
         self.batch.first + at as u64 * STRIDE
     }
 
-    /// Returns the tag of the events after the one at index `count`; `None` if that is the last
-    /// one.
+    /// Returns the tag of the events after the event at index `count`; `None` if that event is the
+    /// last one of the batch.
     pub(crate) fn behind(&self, count: usize) -> Option<Tag> {
         (count + 1 < self.batch.len()).then(|| self.tag.after(count + 1, STRIDE))
     }

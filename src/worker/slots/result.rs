@@ -18,7 +18,7 @@ pub(crate) struct PendingReport {
     pub(crate) report: Report,
     /// The time at which the slot got the batch.
     pub(crate) taken: Instant,
-    /// The time at which the sink had answered.
+    /// The time at which the sink had returned its result.
     pub(crate) ended: Instant,
     /// Whether the result may end the event whose handler progress is stored.
     pub(crate) handled: bool,
@@ -71,8 +71,8 @@ pub(super) fn hand_over(in_flight: InFlight, outcome: Outcome, policy: &Policy<'
         None if turn_over => BatchResult::Yield,
         None => BatchResult::Done,
     };
-    // A result that lets the object go ends its turn, even if the same call gives the object back
-    // to the slot.
+    // A result that lets the object go ends the object's turn, even if the same call gives the
+    // object back to the slot.
     let turn = if then.lets_go() { 0 } else { in_flight.turn - (len - count) };
     HandedOver::Reported(over(in_flight, count, then, turn, policy.logs))
 }
@@ -101,7 +101,7 @@ fn load(in_flight: &InFlight, then: &BatchResult, count: usize, logs: bool, hand
     if handled { load.with_emits(in_flight.emitted.0, in_flight.emitted.1).with_finished(in_flight.finished) } else { load }
 }
 
-/// Returns the result for the failed event at index `count`: it is retried later, unless its
+/// Returns the result for the failed event at index `count`: the event is retried later, unless its
 /// attempts are used up.
 pub(crate) fn failed(
     in_flight: &InFlight,
@@ -126,7 +126,8 @@ pub(crate) fn failed(
     }
 }
 
-/// Returns an error as stored in Redis: its first thousand bytes.
+/// Returns an error as it is stored in Redis: at most its first 1,000 bytes, cut between
+/// characters.
 pub(crate) fn shortened(error: &str) -> String {
     let end = (0..=error.len().min(1000)).rev().find(|at| error.is_char_boundary(*at)).unwrap_or(0);
     error[..end].to_owned()

@@ -43,7 +43,7 @@ impl Slot {
     /// The number of states.
     pub(crate) const NUMBERS: usize = 5;
 
-    /// Returns the number of the state: the place of the figure for it.
+    /// Returns the number of the state: its place among the figures of all states.
     pub(crate) fn number(&self) -> usize {
         match self {
             Self::Free => 0,
@@ -65,7 +65,7 @@ impl Slot {
     }
 }
 
-/// An event that changes a slot.
+/// A step that changes a slot.
 pub(crate) enum Step<'a> {
     /// A call names the slot.
     Ask,
@@ -113,8 +113,8 @@ impl Slot {
             (Self::Reported(pending), Step::Ask) => Self::Asked(Some(pending)),
             (Self::Asked(_), Step::Answer(None)) => Self::Free,
             (Self::Asked(pending), Step::Answer(Some(reply))) => {
-                // If the same object comes back, its turn goes on. For another object, the turn
-                // begins anew.
+                // If the slot gets the same object again, the object's turn goes on. For another
+                // object, a new turn begins.
                 let turn = pending.filter(|pending| pending.report.object == reply.object).map_or(0, |pending| pending.turn);
                 Self::Delivering(InFlight::new(reply, turn))
             }
@@ -133,8 +133,8 @@ impl Slot {
             }
             (Self::Delivering(in_flight), Step::Settle(then)) => {
                 let then = in_flight.crashed(then);
-                // The log is assumed to be on. A suspect is settled alone, so the estimated work
-                // may be too high.
+                // The load is estimated as if the event log were on. The estimate may be too high,
+                // but this does no harm, because a suspect is settled alone.
                 Self::Reported(over(in_flight, 0, then, 0, true))
             }
             (Self::Delivering(in_flight), Step::Refuse(reason)) => Self::Reported(PendingReport {

@@ -50,7 +50,7 @@ fn what_handlers_have_finished_goes_with_their_event() {
     assert!(is_over("7", Some(8), 1, rejected()));
     assert!(!is_over("7", Some(9), 1, rejected()));
     assert!(!is_over("7", Some(8), 1, None));
-    // The worker that had the batch before may have stored progress of its first event.
+    // A worker that had the batch before may have stored progress of the batch's first event.
     assert!(is_over("7 1", None, 3, None) && is_over("7 0 0 1", None, 1, None));
     assert!(!is_over("7 1", None, 0, transient()));
 }
@@ -84,8 +84,8 @@ fn a_result_tells_its_work() {
         (in_flight.handled, in_flight.emitted) = (Some(9), (1000, 1 << 20));
     }
     assert_eq!(load_of(slot, 3, None, false), delivered.with_emits(1000, 1 << 20));
-    // Regression: one call read 1,000 subtasks of each of 128 slots. Subtasks of an event that goes
-    // on are not read.
+    // Regression: one call read 1,000 subtasks of each of 128 slots. If the result does not end the
+    // event, its subtasks are not read.
     let remembers = |id: u64| {
         let mut slot = delivering("7", 3);
         if let Slot::Delivering(in_flight) = &mut slot {
@@ -103,8 +103,8 @@ fn a_long_turn_yields() {
     assert_eq!(reported(delivering("7", 4), 4, None).then, BatchResult::Yield);
 }
 
-/// Regression: a slot yielded and got the same object back in the same call, and its turn went on
-/// counting. From then on, every batch yielded.
+/// Regression: a slot yielded and got the same object back in the same call, but the turn did not
+/// begin anew. From then on, every batch of the object yielded.
 #[test]
 fn a_turn_begins_anew_after_it_was_yielded() {
     let yielded = delivering("7", 4).next(Step::Outcome(Outcome { count: 4, stop: None }, &POLICY));
@@ -131,8 +131,8 @@ fn a_postponed_event_holds_the_rest_and_does_not_count() {
     assert_eq!((later.count, later.then), (1, held(Tag { first: 8, handouts: 2, ..Tag::default() })));
 }
 
-/// Tests that the limit counts the attempt that has just failed. A wait that the sink states adds
-/// no attempt.
+/// Tests that the attempt that has just failed counts towards the limit. A wait that the sink
+/// states (`retry_after`) does not raise the limit.
 #[test]
 fn the_last_attempt_is_followed_by_what_the_policy_says() {
     let last = |then: UsedUp, tag: &str, count: usize| {
@@ -155,12 +155,13 @@ fn the_last_attempt_is_followed_by_what_the_policy_says() {
     let reason = "attempts: failed 3 times, at last: down".into();
     let held = BatchResult::Hold { rest: Tag { attempts: 3, ..rest }, delay: None, reason };
     assert_eq!(last(UsedUp::Hold, "7 2 2", 0), held);
-    // The attempts were attempts of the first event, and crashes do not count as attempts.
+    // The attempts in the tag belong to the first event only. Crashes do not count as attempts.
     assert!(matches!(last(UsedUp::DeadLetter, "7 2 2", 1), BatchResult::Hold { rest, .. } if rest.attempts == 1));
     assert!(matches!(last(UsedUp::DeadLetter, "7 2 0 4", 0), BatchResult::Hold { rest, .. } if rest.attempts == 1));
 }
 
-/// Tests that the failed event's own policy applies.
+/// Tests that the retry policy of the event that failed applies, not the policy of the batch's
+/// first event.
 #[test]
 fn the_event_that_failed_is_asked_for_its_policy() {
     let retry_of = |payload: &[u8]| {

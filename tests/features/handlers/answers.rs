@@ -14,7 +14,7 @@ use crate::support::console::{Console, PATIENCE};
 use crate::support::running::start;
 use crate::support::{Redis, control, until};
 
-/// Records of handlers, in order.
+/// The journal of a test, to which handlers add lines in order.
 #[derive(Clone, Default)]
 struct Journal(Arc<Mutex<Vec<String>>>);
 
@@ -48,7 +48,7 @@ impl Journal {
     }
 }
 
-/// Records its drop.
+/// A value that adds a line to the journal when it is dropped.
 struct Dropped(Journal);
 
 impl Drop for Dropped {
@@ -57,8 +57,8 @@ impl Drop for Dropped {
     }
 }
 
-/// A handler that ends only in its run `ends_at`, with success. Records each attempt, the drop of
-/// its future, and the firing of its token.
+/// A handler that never ends, except that run `ends_at` and later runs succeed. It records each
+/// attempt, the drop of its future, and the cancellation by its token.
 struct Endless {
     journal: Journal,
     ends_at: usize,
@@ -115,9 +115,10 @@ async fn a_catch_all_runs_for_every_event_beside_the_handlers_for_its_type() {
     assert_eq!(console.dead().await.len(), 0);
 }
 
-/// After its timeout the future of a handler is dropped and its token fires. This is a transient
-/// failure; the successes of other handlers are kept, and the worker continues with other objects.
-/// A handler's own timeout overrides that of the set.
+/// After the timeout of a handler, its future is dropped and its token is cancelled. A timeout is a
+/// transient failure. The successes of the event's other handlers are kept, and the worker
+/// continues with other objects. A handler's own timeout takes precedence over the timeout of the
+/// set.
 #[tokio::test]
 async fn what_takes_too_long_is_cut_off_and_what_others_have_finished_is_kept() {
     let redis = Redis::start();
@@ -151,9 +152,10 @@ async fn what_takes_too_long_is_cut_off_and_what_others_have_finished_is_kept() 
     assert_eq!((journal.count("dropped"), console.dead().await.len()), (1, 0));
 }
 
-/// If the lease is lost, by a lapse or to another process, or the worker is stopped at once, the
-/// token fires and the future is dropped. None of these is an attempt: the event runs again under
-/// the same attempt number.
+/// A handler is cancelled if the lease is lost, by a lapse or to another process. It is also
+/// cancelled if the worker is stopped at once. To cancel a handler, the worker cancels its token
+/// and drops its future. None of these cases counts an attempt: the event runs again with the same
+/// attempt number.
 #[tokio::test]
 async fn a_handler_is_cut_off_where_the_lease_is_lost_or_the_worker_stops_at_once() {
     for how in ["lapse", "takeover", "stop"] {
@@ -193,9 +195,10 @@ async fn a_handler_is_cut_off_where_the_lease_is_lost_or_the_worker_stops_at_onc
     }
 }
 
-/// A handler whose result means a failure has still completed. A handler that fails for good ends
-/// the event with the errors of all handlers. Used-up attempts end it as the policy says. The log
-/// has one row for each.
+/// If a handler returns `Ok`, the event is completed, even if the result of its work is negative.
+/// If a handler fails as unrecoverable, the event ends with the errors of all handlers. If the
+/// attempts are used up, the retry policy ends the event. The event log has one row for each of
+/// these events.
 #[tokio::test]
 async fn what_becomes_of_an_event_is_logged_with_the_errors_of_its_handlers() {
     /// The possible results of a payment.
@@ -251,9 +254,10 @@ async fn what_becomes_of_an_event_is_logged_with_the_errors_of_its_handlers() {
     assert_eq!(console.dead().await.len(), 1);
 }
 
-/// Story: handlers named any number of subtasks, and Redis read all of them in the call that ended
-/// the event: 100,000 took 121 ms, in which it did nothing else. Now the first name above the limit
-/// is refused without running. Finished subtasks stay finished, even for a retry.
+/// Story: the handlers of an event could name any number of subtasks, and the call that ended the
+/// event read all of them. For 100,000 subtasks Redis took 121 ms, and did nothing else in this
+/// time. Now the first name above the limit is refused, and its subtask does not run. Finished
+/// subtasks stay finished, even for a retry.
 #[tokio::test]
 async fn one_subtask_above_the_limit_is_refused() {
     let redis = Redis::start();
@@ -300,7 +304,7 @@ async fn one_subtask_above_the_limit_is_refused() {
     console.emit("work:1", "{}").await;
     let why = "retry: names_one_more: the handlers of one event name at most 1000 subtasks";
     assert!(console.until_held("work:1", why).await.ends_with(r#"refused: "one more""#));
-    // These include the event's id and the successful handler.
+    // Besides the subtasks, the record has the event's id and the handler that succeeded.
     assert_eq!(finished(&console, "work:1").await.len(), SUBTASKS_MAX + 2);
     console.release("work:1").await;
     console.until_at_rest().await;

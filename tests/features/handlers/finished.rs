@@ -1,5 +1,5 @@
-//! Finished handlers of an event: they stay finished while the others run again, and the record is
-//! deleted with the event.
+//! Finished handlers of an event. They stay finished while the other handlers run again. The record
+//! of finished handlers is deleted when the event is finalized.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::support::recorder::Gate;
 use crate::support::running::start;
 use crate::support::{Redis, until};
 
-/// Finished handlers of an event stay finished while the others are retried. The record is gone
-/// when the event is finalized.
+/// Finished handlers of an event stay finished while the other handlers are retried. When the event
+/// is finalized, the record of finished handlers is deleted.
 #[tokio::test]
 async fn two_handlers_succeed_and_one_is_transient_only_that_one_runs_again() {
     let redis = Redis::start();
@@ -40,13 +40,13 @@ async fn two_handlers_succeed_and_one_is_transient_only_that_one_runs_again() {
     expected.extend(["first 2", "second 2", "third 2", "third 2", "third 2", "third 2"]);
     expected.sort_unstable();
     assert_eq!(journal.sorted(), expected);
-    // In order: the second event waits until all handlers of the first have succeeded.
+    // The second event runs only after all handlers of the first event have succeeded.
     assert_eq!(journal.lines().iter().position(|line| line.ends_with(" 2")), Some(6));
     assert_eq!(console.number(&console.keys.last_event_id("work:1")).await, 2);
 }
 
-/// The worker dies in the first of three events, of which one handler has succeeded. Another worker
-/// runs the other handler again, and only then the events behind it.
+/// The worker dies in the first of three events, after one of the event's handlers has succeeded.
+/// Another worker runs the other handler again, and after it the two later events.
 #[tokio::test]
 async fn an_event_whose_worker_dies_runs_again_ahead_of_its_objects_later_events() {
     let redis = Redis::start();
@@ -78,8 +78,8 @@ async fn an_event_whose_worker_dies_runs_again_ahead_of_its_objects_later_events
     assert_eq!(journal.lines(), expected);
 }
 
-/// The worker dies in the second event of a batch, of which a record exists. The first event is
-/// finished and does not run again.
+/// The worker dies in the second event of a batch. The record of finished handlers is for this
+/// event. So the first event is finished and does not run again.
 #[tokio::test]
 async fn the_events_before_the_one_under_way_do_not_run_again() {
     let redis = Redis::start();
@@ -114,8 +114,8 @@ async fn the_events_before_the_one_under_way_do_not_run_again() {
     assert_eq!(runs, [1, 1, 1, 2, 1, 1], "{:?}", journal.lines());
 }
 
-/// A successful subtask does not run again when its handler does, not even in another worker. A
-/// failed subtask does.
+/// If a handler runs again, its successful subtasks do not run again, not even in another worker.
+/// Its failed subtasks do.
 #[tokio::test]
 async fn a_subtask_succeeds_once() {
     let redis = Redis::start();
@@ -156,7 +156,8 @@ async fn a_subtask_succeeds_once() {
     assert_eq!(journal.lines(), expected);
 }
 
-/// Two handlers of an event name the same subtask: one runs it, and the other one sees it as done.
+/// Two handlers of an event name the same subtask. One handler runs the subtask, and the other
+/// handler finds it done.
 #[tokio::test]
 async fn a_subtask_is_one_for_all_handlers_of_an_event() {
     let redis = Redis::start();
@@ -217,7 +218,8 @@ async fn what_is_finished_stays_finished_after_a_lapse() {
     assert_eq!(journal.count("quick 1"), 1, "{:?}", journal.lines());
 }
 
-/// Redis closes every connection while handlers run: their success is recorded over a new one.
+/// Redis closes every connection while handlers run. Their successes are recorded over a new
+/// connection.
 #[tokio::test]
 async fn what_is_finished_is_kept_over_a_new_connection() {
     let redis = Redis::start();
@@ -254,7 +256,8 @@ async fn what_is_finished_is_kept_over_a_new_connection() {
     worker.finish().await;
 }
 
-/// A wrong type of the key for finished handlers holds the event and is reported.
+/// If the key of finished handlers has a wrong type, the event is held, and the reason names the
+/// key.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_is_named() {
     let redis = Redis::start();
@@ -284,8 +287,8 @@ async fn a_key_of_a_wrong_type_is_named() {
     worker.finish().await;
 }
 
-/// A worker with another sink takes over the object: the record of finished handlers is deleted
-/// with the event.
+/// A worker with a sink other than `Handlers` takes over the object. When it finalizes the event,
+/// the record of finished handlers is deleted.
 #[tokio::test]
 async fn another_sink_leaves_nothing_behind() {
     let redis = Redis::start();
@@ -308,8 +311,8 @@ async fn another_sink_leaves_nothing_behind() {
     other.finish().await;
 }
 
-/// Finished events of a slow batch are committed while it continues, so that a crash does not rerun
-/// all of them.
+/// A slow batch is committed in parts while it continues. So a crash does not repeat all of its
+/// finished events.
 #[tokio::test]
 async fn a_long_batch_is_committed_in_parts() {
     let redis = Redis::start();
@@ -320,7 +323,8 @@ async fn a_long_batch_is_committed_in_parts() {
         let gate = opens.clone();
         async move {
             match cx.id() {
-                // Longer than finished events are held back from a commit.
+                // This wait is longer than the time for which a worker keeps finished events
+                // uncommitted.
                 1 => tokio::time::sleep(Duration::from_millis(120)).await,
                 2 => gate.pass().await,
                 _ => {}

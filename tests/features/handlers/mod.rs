@@ -1,4 +1,4 @@
-//! Handlers: the ones that run, the ones that run again, and the result of the event.
+//! Handlers: which handlers of an event run, which run again, and the result of the event.
 #![cfg(feature = "worker")]
 
 mod answers;
@@ -26,7 +26,7 @@ impl EventType for Moved {
     const TYPE: &'static str = "moved";
 }
 
-/// Records of handlers, in order.
+/// The journal of a test, to which handlers add lines in order.
 #[derive(Clone, Default)]
 struct Journal(Arc<Mutex<Vec<String>>>);
 
@@ -39,7 +39,7 @@ impl Journal {
         self.0.lock().expect("no panic").clone()
     }
 
-    /// Returns the records, sorted, because handlers of one event run at the same time.
+    /// Returns the journal's lines, sorted, because the handlers of one event run at the same time.
     fn sorted(&self) -> Vec<String> {
         let mut lines = self.lines();
         lines.sort();
@@ -93,7 +93,8 @@ async fn handled(console: &Console, object: &str) -> Vec<String> {
     fields
 }
 
-/// An unrecoverable handler ends the event with the errors of all handlers. No handler runs again.
+/// If one handler fails as unrecoverable, the event ends with the errors of all handlers. No
+/// handler runs again.
 #[tokio::test]
 async fn an_unrecoverable_beside_a_transient_the_transient_never_runs_again() {
     let redis = Redis::start();
@@ -116,7 +117,7 @@ async fn an_unrecoverable_beside_a_transient_the_transient_never_runs_again() {
     assert_eq!(error.as_deref(), Some("down: no route; bad: no such place"));
 }
 
-/// Only the process that claims the object runs the handlers.
+/// Ten processes run, but only the process that claims the object runs the handler.
 #[tokio::test]
 async fn ten_worker_processes_one_event_one_run() {
     let redis = Redis::start();
@@ -134,8 +135,8 @@ async fn ten_worker_processes_one_event_one_run() {
     assert_eq!(journal.lines(), ["one 1"]);
 }
 
-/// A panic and a timeout are transient failures. The worker continues, and tasks that the handler
-/// has started are cancelled by its token.
+/// A panic and a timeout of a handler are transient failures, and the worker continues. The token
+/// of a handler also cancels the tasks that the handler has started.
 #[tokio::test]
 async fn a_panic_and_a_timeout_are_transient() {
     let redis = Redis::start();
@@ -178,7 +179,7 @@ async fn a_panic_and_a_timeout_are_transient() {
     worker.finish().await;
 }
 
-/// An event that a handler cannot deserialize is unrecoverable.
+/// If a handler cannot deserialize an event, the handler fails as unrecoverable.
 #[tokio::test]
 async fn an_event_that_does_not_deserialize_is_unrecoverable() {
     let redis = Redis::start();
@@ -204,7 +205,8 @@ async fn an_event_that_does_not_deserialize_is_unrecoverable() {
     assert_eq!(journal.lines(), ["here"]);
 }
 
-/// There are three policies for an event without a handler. A catch-all handler takes such events.
+/// Tests the three policies for an event without a handler, and a catch-all handler, which takes
+/// such an event.
 #[tokio::test]
 async fn an_event_without_a_handler_goes_as_the_policy_says() {
     let redis = Redis::start();
@@ -245,8 +247,8 @@ async fn an_event_without_a_handler_goes_as_the_policy_says() {
     assert_eq!(journal.lines(), ["other 4", "moved 5"]);
 }
 
-/// The wait that a handler requests is used; of several, the longest. When the attempts are used
-/// up, the policy decides.
+/// If several handlers request a wait before the retry, the longest wait is used. When the attempts
+/// are used up, the retry policy ends the event.
 #[tokio::test]
 async fn the_longest_wait_asked_for_counts_and_attempts_end() {
     let redis = Redis::start();
@@ -275,7 +277,8 @@ async fn the_longest_wait_asked_for_counts_and_attempts_end() {
     assert_eq!((log, console.dead().await.len()), (1, 0));
 }
 
-/// A handler of its own type, with its own timeout, and the data in its context.
+/// A handler that is a type with a timeout of its own. Its context has the object, the id, the type
+/// and the attempt of the event.
 #[tokio::test]
 async fn a_handler_is_told_what_it_handles() {
     struct Store(Journal);
@@ -311,7 +314,7 @@ async fn a_handler_is_told_what_it_handles() {
     assert_eq!(journal.lines(), ["work:1 1 0 moved here 1", "work:1 2 1 moved there 1"]);
 }
 
-/// An invalid set is refused when it is built, with the name of the fault.
+/// An invalid set of handlers is refused when it is built. The error names the mistake.
 #[test]
 fn a_set_that_cannot_be_used_is_refused() {
     let journal = Journal::default();
@@ -328,8 +331,8 @@ fn a_set_that_cannot_be_used_is_refused() {
     }
 }
 
-/// The example works as stated: one event is a dead letter, all others are delivered, including the
-/// emitted one.
+/// Runs the example `handlers`. One event becomes a dead letter. All other events are delivered,
+/// including the emitted one.
 #[tokio::test]
 async fn the_example_runs() {
     let redis = Redis::start();

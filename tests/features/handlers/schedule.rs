@@ -1,4 +1,5 @@
-//! Schedules of handlers: set when their event is finalized, once, and not before.
+//! Schedules that handlers make. They are set once, in the step that finalizes the event, and not
+//! earlier.
 #![cfg(feature = "worker")]
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -110,7 +111,7 @@ async fn a_key_replaces_keeps_its_time_or_keeps_the_first() {
             cx.schedule("user:1", Json::new("\"after\"")).at(at).key("t").keep_time().add()?;
             cx.schedule("user:1", Json::new("\"after\"")).at(at).key("f").keep_first().add()?;
             cx.schedule("user:1", Json::new("\"after\"")).at(at).key("new").keep_first().add()?;
-            // Due at once.
+            // A schedule without a due time is due at once.
             cx.schedule("user:2", &json!({"type": "due"})).add()?;
             Ok(())
         })
@@ -128,8 +129,8 @@ async fn a_key_replaces_keeps_its_time_or_keeps_the_first() {
     console.check().await;
 }
 
-/// The hash of an object's schedules is a string: the event is held. It ends after the key is
-/// repaired and an operator has released the object.
+/// The hash of an object's schedules has a wrong type. So the event of the handler is held. After
+/// an operator has repaired the key and released the object, the event is finalized.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_holds_the_event_and_loses_nothing() {
     let redis = Redis::start();
@@ -154,7 +155,8 @@ async fn a_key_of_a_wrong_type_holds_the_event_and_loses_nothing() {
     console.check().await;
 }
 
-/// An operator skips an event of which one handler has succeeded.
+/// An operator skips an event after one of its handlers has succeeded. The schedules of this
+/// handler are set.
 #[tokio::test]
 async fn what_is_scheduled_is_set_with_a_skip_too() {
     let redis = Redis::start();

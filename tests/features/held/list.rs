@@ -1,4 +1,5 @@
-//! The lists: reasons of held objects, and rules of paused ones.
+//! Lists of held and paused objects: the reason of each held object, and the rules over each paused
+//! one.
 
 use seriatim::control::held::{HeldObject, WaitsFor};
 use seriatim::control::rules::Kind;
@@ -21,7 +22,7 @@ async fn listed(state: &mut State, until_released: bool, per_page: usize) -> Vec
     }
 }
 
-/// The list shows for each object its reason, due time, numbers and last error.
+/// The list shows the reason, due time, numbers and last error of each held object.
 #[tokio::test]
 async fn the_list_says_why_an_object_waits() {
     let (_redis, mut state) = clean().await;
@@ -51,7 +52,8 @@ async fn the_list_says_why_an_object_waits() {
     }
 }
 
-/// If an object leaves the list between two pages, no other one is missed.
+/// If an object of the first page moves in the list before the second page is read, the second page
+/// still has all other objects.
 #[tokio::test]
 async fn a_page_goes_on_behind_an_object_that_is_gone() {
     let redis = Redis::start();
@@ -68,7 +70,7 @@ async fn a_page_goes_on_behind_an_object_that_is_gone() {
     assert_eq!(rest, ["o2", "o1", "o3", "o4", "o5"]);
 }
 
-/// A batch or numbers of a wrong type do not stop the list.
+/// If an object's held batch, or its numbers, have a wrong type, the list still shows the object.
 #[tokio::test]
 async fn the_list_goes_on_beside_wrong_types() {
     let (_redis, mut state) = clean().await;
@@ -137,14 +139,14 @@ async fn the_list_says_under_which_rules_an_object_is_paused() {
     for per_page in 1..4 {
         assert_eq!(listed_paused(&mut state, per_page).await, all);
     }
-    // None of them waits for a time or an operator.
+    // The paused objects wait for a rule, so the list of held objects does not have them.
     assert_eq!(listed(&mut state, false, 100).await, []);
-    // A page continues behind an object that is gone.
+    // The last object of the first page is gone. The second page still begins behind its place.
     let second = control(&state.conn, &keys).paused(None, 2).await.expect("a page").next;
     state.run("ZREM", &[&keys.objects_paused(), "a:1:x"]).await;
     let rest = control(&state.conn, &keys).paused(second.as_ref(), 2).await.expect("a page").objects;
     assert_eq!(rest, all[2..4]);
-    // It continues despite wrong types of a batch, numbers, and the rules.
+    // The list is complete even if a held batch, its numbers, and the rules have a wrong type.
     for key in [keys.events_held("a:2"), keys.events_held_id("a:2"), keys.event_rules()] {
         state.run("DEL", &[&key]).await;
         state.run("SADD", &[&key, "wrong"]).await;

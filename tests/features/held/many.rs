@@ -40,9 +40,9 @@ async fn waiting(redis: &Redis) -> Vec<String> {
     objects
 }
 
-/// Objects are released by prefix, by reason, by both, or all. A paused object stays, and a due one
-/// is only counted. Each release is recorded with its object, id and reason, and one marker per
-/// step wakes a worker.
+/// Held objects are released by prefix, by reason, by both, or all of them. A paused object stays
+/// paused, and an object that is already due is only counted. Each release is recorded with its
+/// object, id and reason. One marker per step wakes a worker.
 #[tokio::test]
 async fn held_objects_are_released_by_prefix_by_reason_and_all() {
     let (redis, mut state) = empty().await;
@@ -61,7 +61,8 @@ async fn held_objects_are_released_by_prefix_by_reason_and_all() {
     {
         state.hold(object, due, &["{}"], &format!("{} 1 1 0 {why}", at + 1)).await;
     }
-    // A rule holds this object; its entry in objects.held is a mistake.
+    // A rule holds this object. Its entry in `objects.held` is a mistake, so a release must not use
+    // it.
     state.rule("pause work:9", "1 0 0 3 0 adanot yet", "never").await;
     state.run("SET", &[&keys.event_worker("work:9"), "held"]).await;
     state.run("ZADD", &[&keys.objects_paused(), "0", "work:9"]).await;
@@ -82,7 +83,7 @@ async fn held_objects_are_released_by_prefix_by_reason_and_all() {
         redis.console().await.held_id("work:2").await.as_deref(),
         Some("2 1 1 0 attempts: failed 3 times, at last: connection refused")
     );
-    // Plain text, not a pattern.
+    // The reason is compared as plain text, not as a pattern.
     assert_eq!(done(&redis, &["--why", "50% [off]"]), "1 released\n");
     assert_eq!(done(&redis, &["--why", "connection refused"]), "2 released, 1 were due already\n");
     assert_eq!(waiting(&redis).await, ["page:2", "work:3", "work:9"]);
@@ -95,8 +96,8 @@ async fn held_objects_are_released_by_prefix_by_reason_and_all() {
     redis.console().await.check().await;
 }
 
-/// Thousands are released in bounded steps, which the library reports. A repeated call finds
-/// nothing to do.
+/// Thousands of objects are released in bounded steps, and the library reports each step. A
+/// repeated call releases no object.
 #[tokio::test]
 async fn thousands_are_released_in_steps() {
     let (redis, mut state) = empty().await;
@@ -124,8 +125,8 @@ async fn thousands_are_released_in_steps() {
     redis.console().await.check().await;
 }
 
-/// The script checks each object itself, because the state that the caller has read may have
-/// changed.
+/// The script checks each object in the step that releases it. The state may have changed since the
+/// caller read it.
 #[tokio::test]
 async fn each_object_is_judged_in_the_step_that_releases_it() {
     let (redis, mut state) = empty().await;
@@ -142,7 +143,7 @@ async fn each_object_is_judged_in_the_step_that_releases_it() {
     redis.console().await.check().await;
 }
 
-/// Every obstacle is found before anything is done.
+/// A wrong type or a missing right is found before the first object is released.
 #[tokio::test]
 async fn what_stands_in_the_way_is_told_first() {
     let redis = Redis::own(&[]);
@@ -169,9 +170,9 @@ async fn what_stands_in_the_way_is_told_first() {
         &["work:1", "--all"],
         &["work:1", "--until-released"],
         &["--all", "--prefix", "work:"],
-        // A shell variable that is unset.
+        // An unset shell variable gives an empty prefix.
         &["--prefix", ""],
-        // Written like the selector of a pause.
+        // The prefix is written like the selector of a pause.
         &["--prefix", "work:*"],
         &["--why", ""],
     ] {

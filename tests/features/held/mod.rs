@@ -47,8 +47,8 @@ async fn newest_action(state: &mut State) -> Action {
     control(&state.conn, &keys).actions(None, 1).await.expect("the actions").actions.remove(0)
 }
 
-/// A released object is due now, for any reason of the hold, and keeps its numbers. An idle worker
-/// is woken.
+/// A released object is due at once, whatever the reason of its hold, and keeps its numbers. The
+/// release wakes an idle worker.
 #[tokio::test]
 async fn a_released_object_is_tried_at_once_and_stays_counted() {
     let redis = Redis::start();
@@ -75,7 +75,7 @@ async fn a_released_object_is_tried_at_once_and_stays_counted() {
     console.until_at_rest().await;
 }
 
-/// An empty marker wakes a worker that waits for markers.
+/// A release pushes an empty marker, which wakes a worker that waits for markers.
 #[tokio::test]
 async fn a_release_wakes_a_worker() {
     let redis = Redis::start();
@@ -88,7 +88,8 @@ async fn a_release_wakes_a_worker() {
     console.check().await;
 }
 
-/// Only held objects are released. No other object is changed, and no action is recorded.
+/// Only held objects can be released or skipped. A refused call changes no object and records no
+/// action.
 #[tokio::test]
 async fn what_is_not_held_is_not_released() {
     let (redis, mut state) = clean().await;
@@ -101,7 +102,7 @@ async fn what_is_not_held_is_not_released() {
         let refused = control(&state.conn, &keys).skip(ADA, object, None).await.expect("an answer");
         assert_eq!(refused, Skipped::NotHeld(owner.to_owned()));
     }
-    // This object waits for a rule, not for a time.
+    // The object `work:9` waits for a rule, not for a time.
     assert_eq!(control(&state.conn, &keys).release(ADA, "work:9").await.expect("an answer"), Released::Paused);
     assert_eq!(control(&state.conn, &keys).skip(ADA, "work:9", None).await.expect("an answer"), Skipped::Paused);
     let console = redis.console().await;
@@ -111,7 +112,7 @@ async fn what_is_not_held_is_not_released() {
     console.check().await;
 }
 
-/// A key of a wrong type is reported before anything is done: half a skip would lose or duplicate
+/// A key of a wrong type is reported before the first write. Half a skip would lose or duplicate
 /// the event.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_leaves_everything_as_it_is() {
@@ -143,14 +144,14 @@ async fn a_key_of_a_wrong_type_leaves_everything_as_it_is() {
         assert_eq!(console.due("work:1").await, Some(f64::INFINITY), "{key}");
     }
     assert_eq!((console.dead().await.len(), console.list(&keys.objects_with_events()).await.len()), (0, 0));
-    // An owner key of a wrong type reads as no owner.
+    // An owner key of a wrong type counts as an absent owner.
     state.run("DEL", &[&keys.event_worker("work:1")]).await;
     state.run("SADD", &[&keys.event_worker("work:1"), "wrong"]).await;
     let refused = control(&state.conn, &keys).skip(ADA, "work:1", None).await.expect("an answer");
     assert_eq!(refused, Skipped::NotHeld(String::new()));
 }
 
-/// The commands: output and exit codes.
+/// Tests the output and exit codes of the commands.
 #[tokio::test]
 async fn the_commands_list_release_and_skip() {
     let (redis, _state) = clean().await;
@@ -214,8 +215,8 @@ async fn the_commands_list_release_and_skip() {
     assert!(report.ends_with("as far as Redis can show it\n"), "{report}");
 }
 
-/// An operator releases an object before its retry. The attempts stay counted, up to the end of the
-/// policy.
+/// An operator releases an object before its retry is due. The failed attempts stay counted, so the
+/// retry policy still ends them.
 #[tokio::test]
 async fn releases_do_not_lift_the_limit() {
     let redis = Redis::start();
@@ -238,8 +239,8 @@ async fn releases_do_not_lift_the_limit() {
     assert_eq!(sink.offered().len(), 3);
 }
 
-/// Story: the set of held objects was evicted, and the objects waited for ever. Each emit's marker
-/// was dropped, because they were held, and no command released them.
+/// Story: Redis evicted `objects.held`, and the held objects waited for ever. Workers dropped the
+/// marker of each emit, because the object was held. No command released such an object.
 #[tokio::test]
 async fn an_object_that_is_held_and_in_no_set_is_released() {
     let redis = Redis::start();

@@ -13,9 +13,9 @@ use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, control};
 
-/// The first event goes to the dead letters with its error, and the rest of the batch continues
-/// unchanged: the same ids, the last delivered event as `prev`, and its own attempts. It keeps one
-/// crash, because the event that kills may be in the rest.
+/// The first event becomes a dead letter with its error. The rest of the batch keeps its ids, has
+/// the last delivered event as `prev`, and has no failed attempts. It keeps one crash, because the
+/// event that kills may be in the rest.
 #[tokio::test]
 async fn a_skipped_event_is_a_dead_letter_and_the_rest_goes_on() {
     let redis = Redis::start();
@@ -37,7 +37,7 @@ async fn a_skipped_event_is_a_dead_letter_and_the_rest_goes_on() {
     );
     assert_eq!(console.list(&keys.objects_with_events()).await, [""]);
     console.check().await;
-    // Repeated, the skip finds another event there.
+    // A repeated skip names event 12, but the first event is now event 13. So the skip is refused.
     let again = control(&state.conn, &keys).skip(ADA, "work:1", Some(12)).await.expect("an answer");
     assert_eq!(again, Skipped::Other(13));
     let kept = newest_action(&mut state).await;
@@ -54,8 +54,8 @@ async fn a_skipped_event_is_a_dead_letter_and_the_rest_goes_on() {
     console.until_at_rest().await;
 }
 
-/// After the last event of a batch, queued events continue. Without queued events, the object
-/// becomes idle.
+/// If an operator skips the last event of a batch, the queued events continue. If no event is
+/// queued, the object becomes idle.
 #[tokio::test]
 async fn skipping_the_last_event_of_a_batch_leaves_no_batch() {
     let redis = Redis::start();
@@ -84,8 +84,8 @@ async fn skipping_the_last_event_of_a_batch_leaves_no_batch() {
     console.check().await;
 }
 
-/// A sink had applied the skipped event, so one receiver has it. The next event is in order for
-/// receivers with and without it.
+/// A sink had applied the skipped event, so one receiver has it. The next event is in order both
+/// for this receiver and for a receiver without the skipped event.
 #[tokio::test]
 async fn a_receiver_that_has_the_skipped_event_applies_the_next() {
     let redis = Redis::start();
@@ -107,7 +107,7 @@ async fn a_receiver_that_has_the_skipped_event_applies_the_next() {
     sink.until_sent(2).await;
     worker.finish().await;
     let third = sink.sent()[1].clone();
-    // The receiver's rule, for a receiver that has applied event 2 and for one that has not.
+    // Applies the receiver's rule for two receivers: one has applied event 2, the other has not.
     for last in [1, 2] {
         assert_eq!(seriatim::consume::judge(last, third.id, third.prev), Ok(seriatim::consume::Verdict::Apply), "{third:?}");
     }
@@ -115,8 +115,8 @@ async fn a_receiver_that_has_the_skipped_event_applies_the_next() {
     console.until_at_rest().await;
 }
 
-/// An object that is held without a batch, for a yield or because of a key of a wrong type, has no
-/// event to skip.
+/// An object may be held without a batch, after a yield or because a key has a wrong type. Such an
+/// object has no event to skip.
 #[tokio::test]
 async fn what_has_no_batch_is_not_skipped() {
     let (redis, mut state) = clean().await;
@@ -130,7 +130,7 @@ async fn what_has_no_batch_is_not_skipped() {
         let refused = control(&state.conn, &keys).skip(ADA, object, None).await.expect("an answer");
         assert_eq!(refused, Skipped::NoBatch(why.to_owned()), "{object}");
     }
-    // A batch with unknown ids, because its numbers are absent or invalid.
+    // The ids of this batch are unknown, because its numbers are absent or invalid.
     state.hold("lost", "inf", &["1"], "19 0 1 0 retry: x").await;
     for numbers in ["9007199254740993 0 1 0 retry: x", "1 retry: x", ""] {
         state.run("SET", &[&keys.events_held_id("lost"), numbers]).await;
@@ -138,18 +138,18 @@ async fn what_has_no_batch_is_not_skipped() {
         assert!(matches!(refused, Skipped::NoBatch(_)), "{numbers:?}: {refused:?}");
     }
     assert_eq!(console.dead().await.len(), 0);
-    // An object that is in no set of held objects is not held, whatever its owner key says.
+    // An object that is in no set of held objects is not held, even if its owner key is `held`.
     state.hold("astray", "1", &["1"], "20 0 1 0 retry: x").await;
     state.run("ZREM", &[&keys.objects_held(), "astray"]).await;
     let refused = control(&state.conn, &keys).skip(ADA, "astray", None).await.expect("an answer");
     assert_eq!(refused, Skipped::NotHeld("held".to_owned()));
     assert_eq!(console.dead().await.len(), 0);
-    // They can be released.
+    // An object without a batch can be released.
     assert_eq!(control(&state.conn, &keys).release(ADA, "work:8").await.expect("an answer"), Released::Released(String::new()));
 }
 
-/// A late result of an earlier hand-out, after its event was skipped, does not apply to the next
-/// event.
+/// An operator skips an event. A late result of an earlier hand-out of this event does not apply to
+/// the next event.
 #[tokio::test]
 async fn a_late_result_of_a_skipped_event_is_ignored() {
     use seriatim::wire::{self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag};
@@ -195,7 +195,8 @@ async fn a_late_result_of_a_skipped_event_is_ignored() {
     let answer = wire::advance(&mut state.conn, &tell(None, 10)).await.expect("claimed");
     let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
     assert_eq!((batches[0].tag.to_string().as_str(), batches[0].prev, batches[0].events.len()), ("2 1", 0, 2));
-    // The same hold again, and a late report that the whole first hand-out was delivered.
+    // Two late results: the first hold again, and a report that the whole first hand-out was
+    // delivered.
     let all = Report { count: 3, last: Some(3), then: BatchResult::Done, ..hold.clone() };
     for late in [&hold, &all] {
         let answer = wire::advance(&mut state.conn, &tell(Some(late), 0)).await.expect("an answer");

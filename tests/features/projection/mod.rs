@@ -1,4 +1,5 @@
-//! Projections: folds over the event log that apply each row once, even if they are killed.
+//! Projections fold the rows of the event log into a state. Each row is applied once, even if the
+//! process is killed.
 #![cfg(feature = "cli")]
 
 mod store;
@@ -23,7 +24,7 @@ use crate::support::{Redis, control};
 
 const LEASE: Duration = Duration::from_secs(600);
 
-/// A projection of the ids of all rows, in the order of application.
+/// A projection whose state is the ids of all rows, in the order in which they were applied.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Ids(Vec<u64>);
 
@@ -70,7 +71,7 @@ async fn catch_up(runner: &mut Ran) -> usize {
     }
 }
 
-/// Returns the saved state.
+/// Returns the state of the projection, which must be loaded.
 fn state_of<S: Store>(runner: &Runner<Ids, S>) -> &Ids {
     runner.projection().expect("the state is the saved one")
 }
@@ -79,7 +80,7 @@ fn ids(range: std::ops::RangeInclusive<u64>) -> Vec<u64> {
     range.collect()
 }
 
-/// Rows are applied in order, page after page. Another process continues at the saved position.
+/// Rows are applied in order, page after page. A second process continues at the saved position.
 #[tokio::test]
 async fn a_projection_applies_the_log_in_order_and_goes_on_where_it_was() {
     let (redis, mut state) = empty().await;
@@ -97,7 +98,7 @@ async fn a_projection_applies_the_log_in_order_and_goes_on_where_it_was() {
     assert_eq!((runner.position().rows, runner.position().missed), (260, 0));
 }
 
-/// A rebuild from the beginning gives the same state.
+/// A rebuild from the first row of the log gives the same state.
 #[tokio::test]
 async fn a_projection_is_rebuilt_from_the_start() {
     let (redis, mut state) = empty().await;
@@ -109,7 +110,7 @@ async fn a_projection_is_rebuilt_from_the_start() {
     assert_eq!(catch_up(&mut runner).await, 120);
     assert_eq!(state_of(&runner).0, ids(1..=120));
     runner.close().await.expect("closed");
-    // A state of another version prevents opening, but not a rebuild.
+    // A saved state that cannot be read prevents opening, but does not prevent a rebuild.
     let key = redis.keys().event_projection("ids");
     state.run("SET", &[&key, "no JSON"]).await;
     assert!(matches!(open(&redis, Gaps::Refuse).await, Err(ProjectionError::State(_))));
@@ -119,7 +120,8 @@ async fn a_projection_is_rebuilt_from_the_start() {
     assert_eq!(catch_up(&mut runner).await, 120);
 }
 
-/// One process runs a projection. A process that has lost it writes nothing, however late.
+/// Only one process runs a projection. A process that has lost the projection can no longer write,
+/// however late its write comes.
 #[tokio::test]
 async fn one_process_runs_a_projection_and_who_has_lost_it_writes_nothing() {
     let (redis, mut state) = empty().await;
@@ -140,8 +142,8 @@ async fn one_process_runs_a_projection_and_who_has_lost_it_writes_nothing() {
     assert!(matches!(second.step().await, Err(ProjectionError::Lost)), "also with nothing to do");
 }
 
-/// Story: after a refused save, `projection()` was once a page ahead of `position()`. Users of both
-/// showed rows twice or too early. Now there is no state until it is loaded again.
+/// Story: after a refused save, `projection()` was once a page ahead of `position()`. Programs that
+/// used both showed rows twice or too early. Now there is no state until it is loaded again.
 #[tokio::test]
 async fn after_an_error_there_is_no_state_beyond_the_position() {
     let (redis, mut state) = empty().await;
@@ -160,8 +162,8 @@ async fn after_an_error_there_is_no_state_beyond_the_position() {
     assert_eq!((state_of(&runner).0.clone(), runner.position().rows), (ids(1..=9), 9));
 }
 
-/// Rows trimmed before they were applied are an error with their number, or counted; never skipped
-/// silently.
+/// Rows that were trimmed before they were applied are never skipped silently. The step returns an
+/// error with their number, or counts them.
 #[tokio::test]
 async fn rows_trimmed_away_unseen_are_told() {
     let (redis, mut state) = empty().await;
@@ -172,7 +174,7 @@ async fn rows_trimmed_away_unseen_are_told() {
     log(&mut state, 51..=55).await;
     let key = redis.keys().event_log();
     state.run("XTRIM", &[&[key.as_str()], &trim[..]].concat()).await;
-    // The trimmed rows had been applied.
+    // The trimmed rows had already been applied, so no row is missed.
     assert_eq!(catch_up(&mut runner).await, 5);
     log(&mut state, 56..=80).await;
     state.run("XTRIM", &[&[key.as_str()], &trim[..]].concat()).await;
@@ -185,7 +187,7 @@ async fn rows_trimmed_away_unseen_are_told() {
     assert_eq!(catch_up(&mut runner).await, 10);
     assert_eq!((runner.position().missed, runner.position().rows), (15, 80));
     assert_eq!(state_of(&runner).0, [ids(1..=55), ids(71..=80)].concat());
-    // All remaining rows are trimmed, too.
+    // All remaining rows are trimmed before they are applied.
     log(&mut state, 81..=82).await;
     state.run("XTRIM", &[&key, "MAXLEN", "0"]).await;
     assert_eq!(catch_up(&mut runner).await, 0);
@@ -195,7 +197,8 @@ async fn rows_trimmed_away_unseen_are_told() {
     assert_eq!(runner.position().missed, 82);
 }
 
-/// A log that was deleted, or lost rows by hand, is not the one read before.
+/// If the log was deleted, or rows were deleted by hand, it is no longer the log that the
+/// projection has read. The step returns an error.
 #[tokio::test]
 async fn a_log_that_is_another_one_is_told() {
     for delete in [true, false] {
@@ -217,7 +220,7 @@ async fn a_log_that_is_another_one_is_told() {
     }
 }
 
-/// It runs until it is stopped, applies new rows meanwhile, and then releases the name.
+/// `run` applies new rows until it is stopped, and then releases the name of the projection.
 #[tokio::test]
 async fn a_projection_runs_until_it_is_stopped() {
     let (redis, mut state) = empty().await;
@@ -237,7 +240,8 @@ async fn a_projection_runs_until_it_is_stopped() {
     assert_eq!(state_of(&open(&redis, Gaps::Refuse).await.expect("free")).0, applied);
 }
 
-/// A name whose lease has ended can be taken, and each step renews the lease.
+/// Another process can take the name of a projection when its lease has ended. Each step renews the
+/// lease.
 #[tokio::test]
 async fn each_step_keeps_the_name_for_a_lease() {
     let (redis, mut state) = empty().await;
@@ -293,7 +297,7 @@ async fn a_name_is_one_word() {
     }
 }
 
-/// The statistics show how far a projection is behind.
+/// The statistics show how many rows a projection is behind.
 #[tokio::test]
 async fn the_lag_is_in_the_statistics() {
     let (redis, mut state) = empty().await;
@@ -312,7 +316,7 @@ async fn the_lag_is_in_the_statistics() {
     assert!(shown.contains("projection    ids: 50 rows behind, not running"), "{shown}");
 }
 
-/// A store that fails or hangs, before or after it has saved.
+/// A store whose saves fail or hang, some before and some after they have saved.
 struct Failing {
     store: RedisStore<MultiplexedConnection>,
     calls: Arc<AtomicUsize>,
@@ -351,8 +355,8 @@ impl Store for Failing {
     }
 }
 
-/// A save fails or is given up, with and without effect. The runner continues from the saved state,
-/// and no row is missing or applied twice.
+/// A save fails or is given up, whether or not it has saved. The runner continues from the saved
+/// state. No row is missing or applied twice.
 #[tokio::test]
 async fn a_save_of_unknown_effect_applies_no_row_twice() {
     let (redis, mut state) = empty().await;
@@ -362,7 +366,7 @@ async fn a_save_of_unknown_effect_applies_no_row_twice() {
     let mut runner: Runner<Ids, _> =
         Runner::open(failing, control(&state.conn, redis.keys()), LEASE, Gaps::Refuse).await.expect("opened");
     loop {
-        // A step that hangs is given up.
+        // The test gives up a step that hangs.
         let step = tokio::time::timeout(Duration::from_millis(300), runner.step()).await;
         assert!(!matches!(step, Ok(Err(ProjectionError::Lost))), "nobody else has it");
         if matches!(step, Ok(Ok(stepped)) if stepped.applied == 0) {
@@ -373,7 +377,8 @@ async fn a_save_of_unknown_effect_applies_no_row_twice() {
     assert_eq!(state_of(&runner).0, ids(1..=650));
 }
 
-/// Runs in a child process until it is killed; the test below starts it.
+/// The child process of `a_projection_killed_at_any_point_applies_each_row_once`. It runs until it
+/// is killed.
 #[tokio::test]
 #[ignore = "the child of a_projection_killed_at_any_point_applies_each_row_once"]
 async fn child() {
@@ -395,8 +400,8 @@ async fn rows_applied(console: &Console) -> u64 {
     position.and_then(|text| Position::of(&text)).map_or(0, |position| position.rows)
 }
 
-/// A process that runs the projection is killed repeatedly, at any point, while rows are written.
-/// Each row is in the state once, in order.
+/// A process that runs the projection is killed again and again, at varying points, while rows are
+/// written. The state has each row once, in order.
 #[tokio::test]
 async fn a_projection_killed_at_any_point_applies_each_row_once() {
     let (redis, mut state) = empty().await;
@@ -411,7 +416,8 @@ async fn a_projection_killed_at_any_point_applies_each_row_once() {
             .stderr(Stdio::null())
             .spawn()
             .expect("the test runs");
-        // In each round one more row is applied before the kill, so the point of the kill varies.
+        // The number of rows before the kill varies from round to round, and so does the point of
+        // the kill.
         let until_rows = written + 40 * round + 1;
         log(&mut state, written + 1..=written + 700).await;
         written += 700;
@@ -422,7 +428,7 @@ async fn a_projection_killed_at_any_point_applies_each_row_once() {
         child.kill().expect("killed");
         child.wait().expect("reaped");
         killed += usize::from(rows_applied(&console).await < written);
-        // Ends the lease of the dead process, as time would.
+        // Ends the lease of the dead process at once.
         console.run::<u64>(&["DEL", &redis.keys().event_projection_lease("ids")]).await;
     }
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened");
@@ -432,8 +438,8 @@ async fn a_projection_killed_at_any_point_applies_each_row_once() {
     assert!(killed > 0, "none was killed in the middle");
 }
 
-/// Redis runs nothing else while it writes a state, so a state of hundreds of megabytes would stop
-/// it.
+/// A state that is too large is refused. Redis runs no other command while it writes a state, so
+/// hundreds of megabytes would stop all work.
 #[tokio::test]
 async fn a_state_that_is_too_large_is_refused_and_the_one_before_stays() {
     let redis = Redis::start();

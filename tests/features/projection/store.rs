@@ -1,4 +1,4 @@
-//! A projection whose position and state are in a user's own store.
+//! A projection that keeps its position and state in a user's own store, not in Redis.
 #![cfg(feature = "worker")]
 
 use std::convert::Infallible;
@@ -24,7 +24,7 @@ impl Projection for Ids {
 }
 
 /// A table with one row, as in a database: the position as text, the state, the token of the
-/// process, and the expiry time.
+/// process that has the projection, and the expiry time.
 #[derive(Clone, Default)]
 struct Table(Arc<Mutex<Row>>);
 
@@ -36,7 +36,7 @@ struct Row {
 }
 
 impl Table {
-    /// Changes the row in one step if the token has it. Returns whether the token has it.
+    /// Changes the row in one step if its token is this token. Returns whether this was so.
     fn update(&self, token: &str, change: impl FnOnce(&mut Row)) -> bool {
         let mut row = self.0.lock().expect("no panic");
         let has_it = row.had_by.as_ref().is_some_and(|(by, _)| by == token);
@@ -78,8 +78,8 @@ impl Store for Table {
     }
 }
 
-/// The store saves position and state together, one process has it, the next one continues, and
-/// Redis has only the log.
+/// The store saves position and state together. Only one process has the projection, and the next
+/// process continues from the saved position. Redis has only the log.
 #[tokio::test]
 async fn a_projection_is_kept_in_a_store_of_its_own() {
     let redis = Redis::start().empty();

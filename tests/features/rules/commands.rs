@@ -1,4 +1,4 @@
-//! The commands: output and exit codes.
+//! Tests the output and exit codes of the commands for rules.
 
 use std::process::{Command, Output};
 
@@ -60,7 +60,7 @@ async fn the_commands_set_list_and_lift_rules() {
     assert!(done(&redis, &["check"]).ends_with("as far as Redis can show it\n"));
 }
 
-/// An impossible request is reported in one line, with the exit code for invalid input.
+/// An impossible request is reported in one line, with exit code 2.
 #[tokio::test]
 async fn the_commands_say_what_is_wrong() {
     let redis = Redis::start().empty();
@@ -69,7 +69,7 @@ async fn the_commands_say_what_is_wrong() {
     for (arguments, why) in [
         (&["resume", "work:*"][..], "there is no pause for work:*"),
         (&["unblock", "*"], "there is no block for *"),
-        // These were once read as names of objects, and paused nothing.
+        // These selectors were once read as names of objects, and paused no object.
         (&["pause", "work*"], "write `*` for all, a prefix as in work:*, or --exact"),
         (&["pause", "*:1"], "\"*:1\" has a star elsewhere than at the end"),
         (&["block", "k:*:x"], "has a star elsewhere than at the end"),
@@ -86,8 +86,8 @@ async fn the_commands_say_what_is_wrong() {
     assert_eq!(redis.console().await.left().await, Vec::<String>::new());
 }
 
-/// An object with a star or a blank in its name can be paused with --exact. A rule that an older
-/// version has set with such a selector can be lifted.
+/// An object with a star or a blank in its name can be paused with `--exact`. If an older version
+/// has set a rule with such a selector, the rule can be lifted.
 #[tokio::test]
 async fn an_object_of_a_strange_name_can_be_meant() {
     let redis = Redis::start();

@@ -1,4 +1,4 @@
-//! The cost of rules if none is set.
+//! The cost of rules for a call if no rule is set.
 
 use futures_util::StreamExt as _;
 use seriatim::wire::{self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, Report, Suspects};
@@ -6,12 +6,12 @@ use seriatim::wire::{self, Advance, Advanced, Attach, BatchResult, Bounds, Claim
 use super::{Kind, lift, set};
 use crate::support::Redis;
 
-/// Text of an ECHO that ends the recorded commands.
+/// The text of an ECHO that marks the end of the recorded commands.
 const END: &str = "that was all";
 
-/// Without a rule, each call of a worker checks once whether there is one, for any number of
-/// objects, and reads no other key of rules. With a rule it reads more. After the last rule is
-/// gone, the cost is as before.
+/// Without a rule, each call of a worker checks once whether any rule is set, for any number of
+/// objects. It reads no other key of rules. With a rule it reads more. After the last rule is
+/// deleted, the cost is as before.
 #[tokio::test]
 async fn without_rules_a_call_asks_once_whether_there_is_one() {
     const SLOTS: usize = 8;
@@ -50,7 +50,7 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
         }
         let client = redis::Client::open(redis.url()).expect("a URL");
         let monitor = client.get_async_monitor().await.expect("a monitor");
-        // Calls that claim, commit and go on, and commit the last events.
+        // The calls claim batches, commit them and go on, and at last commit the last events.
         let mut reports: Vec<Option<Report>> = vec![None; SLOTS];
         let (mut calls, mut sent) = (0, 0);
         loop {
@@ -79,7 +79,8 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
         let _: String = console.run(&["ECHO", END]).await;
         let ran: Vec<String> =
             monitor.into_on_message().take_while(|line: &String| std::future::ready(!line.contains(END))).collect().await;
-        // The text of the script in SCRIPT LOAD is not a command of a script.
+        // The text of the script in SCRIPT LOAD contains these keys, but is not a command that a
+        // script runs.
         let in_script = ran.iter().filter(|line| line.contains(" lua] "));
         let of_rules: Vec<_> =
             in_script.filter(|line| line.contains(&keys.event_rules()) || line.contains(&keys.objects_paused())).collect();
@@ -87,7 +88,7 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
         counted.push((of_rules.len(), of_rules.iter().filter(|line| line.contains(&asked)).count()));
         if with_rule {
             lift(&conn, &keys, Kind::Pause, "never:*").await;
-            // The next call finds nothing to wake, and deletes the rule.
+            // The next call finds no object to wake, and deletes the lifted rule.
             let call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Markers);
             wire::advance(&mut conn, &call).await.expect("an answer");
             assert_eq!(console.run::<u64>(&["EXISTS", &keys.event_rules()]).await, 0);

@@ -1,5 +1,5 @@
-//! Pauses and blocks: setting, lifting, listing, the objects they hold, and that all of them
-//! continue.
+//! Pauses and blocks: how they are set, lifted and listed, which objects they hold, and that all
+//! objects continue afterwards.
 #![cfg(feature = "cli")]
 #![allow(unreachable_pub)]
 

@@ -21,7 +21,8 @@ async fn now_ms(console: &Console) -> u64 {
     s * 1000 + us / 1000
 }
 
-/// Emits events for all objects until this time of Redis. The events are numbered from `next` on.
+/// Emits events for all objects until this time by Redis' clock. The events are numbered from
+/// `next` on.
 async fn load(console: &Console, next: &mut usize, until_ms: u64) {
     while now_ms(console).await < until_ms {
         for object in 0..OBJECTS {
@@ -34,8 +35,8 @@ async fn load(console: &Console, next: &mut usize, until_ms: u64) {
     }
 }
 
-/// Returns for each event id the time at which its batch was taken, in ms by the clock of Redis,
-/// and its object.
+/// Returns for each event id the object, and the time at which the batch of the event was taken, in
+/// ms by Redis' clock.
 async fn taken(redis: &Redis) -> HashMap<u64, (u64, String)> {
     let conn = redis.connect().await;
     let (mut taken, mut after) = (HashMap::new(), None);
@@ -50,9 +51,9 @@ async fn taken(redis: &Redis) -> HashMap<u64, (u64, String)> {
     }
 }
 
-/// Within a second after `pause` or `block` has returned, no process begins another batch of a
-/// matching object, although all are busy and emits continue. All of them continue with other
-/// objects. Afterwards every event comes, once and in order.
+/// Within a second after `pause` or `block` has returned, no process takes another batch of a
+/// matching object, although all processes are busy and producers emit. The processes continue with
+/// the other objects. After the rule is lifted, every event is delivered, once and in order.
 #[tokio::test]
 async fn a_rule_takes_effect_within_a_second_on_all_processes() {
     let redis = Redis::start();
@@ -76,7 +77,7 @@ async fn a_rule_takes_effect_within_a_second_on_all_processes() {
         done(&redis, &[set, selector, "--reason", "a look"]);
         let ruled_ms = now_ms(&console).await;
         load(&console, &mut emitted, ruled_ms + PROMISED_MS + 300).await;
-        // Events of other objects were emitted to the end, and are all delivered.
+        // The other objects got events all the time, and all of these events are taken.
         if selector != "*" {
             let queued = async || {
                 let queues = (0..OBJECTS).map(|object| console.keys.events(&format!("other:{object}")));
@@ -100,7 +101,7 @@ async fn a_rule_takes_effect_within_a_second_on_all_processes() {
                 sent_to(file).iter().any(|sent| taken.get(&sent.id).is_some_and(|(at_ms, _)| *at_ms > ruled_ms + PROMISED_MS));
             assert_eq!(went_on, selector != "*", "{}", file.display());
         }
-        // Emits continued all the time.
+        // Events of matching objects were emitted all the time, so some of them wait.
         let waits: u64 = console.run(&["LLEN", &console.keys.events("work:1")]).await;
         assert!(waits > 0);
         done(&redis, &[lift, selector]);

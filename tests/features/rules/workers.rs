@@ -11,7 +11,7 @@ use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::{Running, start};
 use crate::support::{Redis, control, until};
 
-/// Starts a worker, and returns it with a console and a connection.
+/// Starts a worker. Returns it with its Redis, a console and a connection.
 async fn running(sink: &Recorder) -> (Redis, Running, Console, redis::aio::MultiplexedConnection) {
     let redis = Redis::start();
     let worker = start(&redis, "w", sink, |_| ());
@@ -30,8 +30,8 @@ async fn until_no_rule(console: &Console) {
     until("the rules are gone", PATIENCE, async || (console.run::<u64>(&["EXISTS", &rules]).await == 0).then_some(())).await;
 }
 
-/// A pause and a block may be set for the same objects, in either order, and lifted in either
-/// order. The remaining one still holds the objects.
+/// A pause and a block are set for the same objects, in either order. One of the two is lifted, and
+/// the other one still holds the objects.
 #[tokio::test]
 async fn of_a_pause_and_a_block_the_one_that_is_left_holds_on() {
     for first in [Kind::Pause, Kind::Block] {
@@ -65,7 +65,7 @@ async fn of_a_pause_and_a_block_the_one_that_is_left_holds_on() {
     }
 }
 
-/// After any number of resumes, each event is delivered once.
+/// After nine resumes in a row, each event is delivered once.
 #[tokio::test]
 async fn nine_resumes_in_a_row_run_the_event_once() {
     let sink = Recorder::new();
@@ -85,7 +85,8 @@ async fn nine_resumes_in_a_row_run_the_event_once() {
     console.until_at_rest().await;
 }
 
-/// A rule with an end lifts itself, and its objects continue, even without an emit or a lifting.
+/// A rule with an end counts as lifted from its end on. Its objects continue without an emit and
+/// without an operator.
 #[tokio::test]
 async fn a_rule_lifts_itself_at_its_end() {
     let sink = Recorder::new();
@@ -99,8 +100,8 @@ async fn a_rule_lifts_itself_at_its_end() {
     console.until_at_rest().await;
 }
 
-/// Events in flight finish, later events are not claimed, emits continue, and afterwards all events
-/// come in order.
+/// When a rule is set, events in flight finish and later events are not claimed. Producers can
+/// still emit. After the rule is lifted, all events are delivered in order.
 #[tokio::test]
 async fn what_is_in_flight_finishes_and_emits_go_on() {
     let gate = Gate::closed();
@@ -127,7 +128,7 @@ async fn what_is_in_flight_finishes_and_emits_go_on() {
     console.until_at_rest().await;
 }
 
-/// An event that waits for a retry also waits for the rule, with its attempts and its id.
+/// An event that waits for a retry also waits for a rule. It keeps its failed attempts and its id.
 #[tokio::test]
 async fn a_retry_waits_for_the_rule_and_stays_counted() {
     let sink = Recorder::with(|offer| if offer.before == 0 { Act::Stop(Stop::transient("down")) } else { Act::Send });
@@ -148,8 +149,8 @@ async fn a_retry_waits_for_the_rule_and_stays_counted() {
     console.until_at_rest().await;
 }
 
-/// An event with only one attempt is paused and blocked repeatedly in every possible place. None of
-/// that counts as an attempt.
+/// The policy allows only one attempt. Events are paused and blocked again and again, in flight and
+/// queued. No pause and no block counts as an attempt.
 #[tokio::test]
 async fn a_pause_counts_nothing() {
     let gate = Gate::closed();
@@ -164,12 +165,12 @@ async fn a_pause_counts_nothing() {
     });
     console.emit("work:1", "1").await;
     gate.until_reached(1).await;
-    // The event is in flight, with another one behind it.
+    // The event is in flight, and another event is queued behind it.
     set(&conn, redis.keys(), Kind::Pause, "work:1").await;
     console.emit("work:1", "2").await;
     gate.open();
     until_paused(&console, "work:1").await;
-    // The event is queued, and always under one of the two rules.
+    // The event is queued. At any time at least one of the two rules is set.
     for _ in 0..5 {
         set(&conn, redis.keys(), Kind::Block, "*").await;
         lift(&conn, redis.keys(), Kind::Pause, "work:1").await;

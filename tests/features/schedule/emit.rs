@@ -1,4 +1,4 @@
-//! Schedules as a producer sees them: what is new, replaced, kept and cancelled.
+//! Schedules as a producer sees them: which calls make, replace, keep or cancel a schedule.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,7 +15,8 @@ async fn emitter(redis: &Redis) -> Emitter {
     Emitter::connect(redis.url()).await.expect("a connection").with_keys(redis.keys().clone())
 }
 
-/// Returns the schedules of an object by key, from the list of this object and from that of all.
+/// Returns the schedules of an object, sorted by key. Asserts that the object's own list and the
+/// list of all schedules agree.
 async fn schedules_of(redis: &Redis, object: &str) -> Vec<ScheduledEvent> {
     let control = crate::support::control(&redis.connect().await, redis.keys());
     let mut own = control.schedules_of(object, None, 100).await.expect("listed").schedules;
@@ -77,7 +78,7 @@ async fn the_list_has_pages_by_time_and_by_object() {
     let emitter = emitter(&redis).await;
     let base = SystemTime::now() + HOUR;
     let schedules = (0..250).map(|n| {
-        // Many are due at the same time.
+        // Each due time is shared by 100 schedules, except the last.
         let at = base + Duration::from_secs(n / 100);
         emitter.schedule(format!("work:{}", n % 2), Json::new(format!("{n}"))).at(at)
     });

@@ -1,4 +1,4 @@
-//! Events with keys behind their due time: in the queue, in hand, and while they wait for a retry.
+//! Events with keys after their due time: in the queue, in flight, and while they wait for a retry.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use crate::support::{Redis, until};
 
 const OBJECT: &str = "user:1";
 
-/// A worker that has the first event, `first`, of the object in hand, so that later ones stay queued.
+/// A worker whose delivery of the object's event `first` hangs, so that later events of the object
+/// stay queued.
 struct Busy {
     redis: Redis,
     emitter: Emitter,
@@ -40,7 +41,7 @@ impl Busy {
         Self { redis, emitter, console, worker, sink, gate }
     }
 
-    /// Schedules an event that is due now, and waits until this many events are queued.
+    /// Schedules an event that is due at once. Waits until at least this many events are queued.
     async fn queue(&self, key: &str, event: &str, queued: usize) {
         let change = self.emitter.schedule(OBJECT, Json::new(event.to_owned())).key(key).send().await.expect("scheduled").change;
         assert_ne!(change, Change::Running);
@@ -48,7 +49,7 @@ impl Busy {
         until("it is queued", PATIENCE, async || (self.console.list(&queue).await.len() >= queued).then_some(())).await;
     }
 
-    /// Lets the worker go on, and returns what was sent behind the first event.
+    /// Lets the worker go on. Returns the events that were delivered after the event `first`.
     async fn sent(self, events: usize) -> Vec<String> {
         self.gate.open();
         self.sink.until_sent(1 + events).await;
@@ -135,8 +136,8 @@ async fn a_queued_event_keeps_its_place_with_its_time() {
     assert_eq!(busy.sent(3).await, ["10", "2", "3"]);
 }
 
-/// A key that is replaced and comes due again, at the same due time, leaves references behind. It comes
-/// once, and overtakes nothing that was queued between.
+/// A schedule is replaced or cancelled and comes due again, many times. Each time a reference stays
+/// in the queue. The event comes once, and overtakes no event that was queued in between.
 #[tokio::test]
 async fn a_key_that_comes_due_again_and_again_comes_once_and_overtakes_nothing() {
     let busy = Busy::begin().await;
@@ -153,8 +154,9 @@ async fn a_key_that_comes_due_again_and_again_comes_once_and_overtakes_nothing()
     assert_eq!(busy.sent(21).await, expected);
 }
 
-/// Story: a producer saw that its key was in hand, and was slow. Its new event had failed once when it
-/// came to end the old one, and was ended itself.
+/// Story: a slow producer saw that the event of its key was in flight, and wanted to end this
+/// event. Meanwhile a new event with the key had failed once. The late call of the producer ended
+/// the new event.
 #[tokio::test]
 async fn only_the_event_that_was_seen_is_ended() {
     let redis = Redis::start();
@@ -174,7 +176,7 @@ async fn only_the_event_that_was_seen_is_ended() {
     worker.finish().await;
 }
 
-/// A worker that fails each event of a text once, and then tries again in an hour.
+/// Starts a worker that fails the event `"bad"` once, and then waits an hour for the retry.
 async fn failing(redis: &Redis, log: bool) -> (Running, Recorder) {
     let sink = Recorder::with(|offer| match (offer.text().as_str(), offer.before) {
         ("\"bad\"", 0) => Act::Stop(Stop::transient("not yet")),
@@ -277,7 +279,7 @@ async fn in_flight_the_calls_say_running_and_after_the_end_the_key_is_free() {
     assert_eq!(sink.sent_of(OBJECT), ["1"]);
 }
 
-/// The event is still known by its key after its worker has died with it.
+/// A worker dies with the event in flight. Afterwards the event can still be cancelled by its key.
 #[tokio::test]
 async fn an_event_is_known_by_its_key_after_its_worker_died() {
     let redis = Redis::start();
@@ -317,14 +319,15 @@ async fn an_event_that_begins_with_a_nul_is_an_event() {
         found.expect("a field")
     };
     let dead: Vec<_> = console.dead().await.iter().map(|letter| (field(letter, "id"), field(letter, "event"))).collect();
-    // No event is JSON but the one.
+    // Only the event `2` is JSON. All other events become dead letters.
     let expected = odd.iter().enumerate().filter(|(_, event)| **event != "2");
     assert_eq!(dead, expected.map(|(at, event)| ((at + 1).to_string(), (*event).to_owned())).collect::<Vec<_>>());
     assert_eq!(sink.sent().iter().map(|offer| (offer.id, offer.text())).collect::<Vec<_>>(), [(4, "2".to_owned())]);
     console.check().await;
 }
 
-/// Without the rights of the script, the error says so, and the event goes on.
+/// A producer without the rights of the script cannot cancel an event that waits for a retry. The
+/// call returns the error `Refused`, and the event stays.
 #[tokio::test]
 async fn without_the_rights_of_the_script_a_waiting_event_is_not_cancelled() {
     let redis = Redis::own(&[]);
@@ -354,7 +357,8 @@ async fn without_the_rights_of_the_script_a_waiting_event_is_not_cancelled() {
     console.check().await;
 }
 
-/// A script that fails halfway is not undone, so it looks for all its rights first.
+/// Redis does not undo a script that fails halfway. So the script checks all its rights before its
+/// first write.
 #[tokio::test]
 async fn without_one_right_the_script_changes_nothing() {
     let redis = Redis::own(&[]);

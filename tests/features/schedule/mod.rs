@@ -1,4 +1,4 @@
-//! Schedules: events that are queued when they are due.
+//! Schedules: events that are pushed to their queue when they are due.
 #![cfg(feature = "worker")]
 
 mod emit;

@@ -1,4 +1,4 @@
-//! Promotion: when scheduled events are queued, and in which order.
+//! Promotion: when scheduled events are pushed to their queues, and in which order.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -40,8 +40,8 @@ fn timed() -> (Recorder, Times) {
     (sink, times)
 }
 
-/// Emits 200 events at once, and returns the time in ms until 95 % of them were sent. On a busy machine
-/// no schedule can be faster than that.
+/// Emits 200 events at once. Returns the time in ms until 95 % of them were delivered. On a busy
+/// machine, scheduled events cannot be faster than this.
 async fn emitted_95_percent(redis: &Redis, emitter: &Emitter) -> u64 {
     let (sink, times) = timed();
     let worker = start(redis, "before", &sink, |config| config.concurrency = 64);
@@ -54,7 +54,8 @@ async fn emitted_95_percent(redis: &Redis, emitter: &Emitter) -> u64 {
     times.lock().expect("no panic")[189].1 - began
 }
 
-/// Each is due at the same millisecond. On a machine that is not busy, 95 % come within 50 ms.
+/// All events are due about a second after they are scheduled. On a machine that is not busy, 95 %
+/// of them are delivered within 50 ms of their due time.
 #[tokio::test]
 async fn of_200_events_in_a_second_none_is_early_and_95_percent_come_within_50_ms() {
     let redis = Redis::start();
@@ -78,7 +79,7 @@ async fn of_200_events_in_a_second_none_is_early_and_95_percent_come_within_50_m
     redis.console().await.check().await;
 }
 
-/// Nothing ran while the events became due.
+/// No worker ran when the events became due.
 #[tokio::test]
 async fn overdue_events_fire_at_once_at_the_start_in_the_order_of_their_times() {
     let redis = Redis::start();
@@ -134,8 +135,8 @@ async fn events_scheduled_in_the_reverse_order_fire_in_due_order_also_of_one_obj
     assert_eq!(sent, ["work:2", "work:3"]);
 }
 
-/// Two schedules of one object that are due at the same millisecond come in the order in which the
-/// process made them.
+/// Schedules of one object with the same due time are delivered in the order in which the producer
+/// made them.
 #[tokio::test]
 async fn schedules_without_a_key_that_are_due_together_keep_their_order() {
     let redis = Redis::start();
@@ -227,7 +228,8 @@ async fn processes_that_promote_at_once_push_each_event_once() {
     assert_eq!(sent, (0..5000).collect::<Vec<_>>());
 }
 
-/// Idle workers know of no schedule, and look only once a second or more rarely.
+/// Idle workers do not know of a new schedule, and look for schedules only once a second or more
+/// rarely. So a new schedule that is due soon must wake a worker.
 #[tokio::test]
 async fn a_schedule_that_is_due_soon_wakes_an_idle_worker() {
     let redis = Redis::start();
@@ -249,14 +251,15 @@ async fn a_schedule_that_is_due_soon_wakes_an_idle_worker() {
     late.sort_unstable();
     emitted.sort_unstable();
     println!("lateness in ms: {late:?}; emitted: {emitted:?}");
-    // A worker that is not woken looks within half a second to a second.
+    // A worker that is not woken looks for due schedules only after half a second to a second.
     assert!(late[15] <= 50.max(3 * emitted[15]) && late[10] < 200, "{late:?}, emitted {emitted:?}");
     for worker in workers {
         worker.finish().await;
     }
 }
 
-/// The worker with the timer dies. Another one finds the schedule at a look.
+/// The worker that has set a timer for the schedule dies. Another worker finds the schedule when it
+/// looks for due schedules.
 #[tokio::test]
 async fn a_schedule_fires_although_the_worker_that_knew_of_it_is_dead() {
     let redis = Redis::start();

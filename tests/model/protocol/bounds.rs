@@ -11,13 +11,13 @@ pub struct Bounds {
     pub processes: Vec<(usize, u8)>,
     /// Number of processes that are attached from the start: the first ones.
     pub attached: usize,
-    /// Number of all faults together; then their kinds.
+    /// Number of faults that may happen, of all kinds together; then these kinds.
     pub faults: u8,
     pub fault_kinds: &'static [Fault],
-    /// Number of all special outcomes together; then their kinds.
+    /// Number of special outcomes that may happen, of all kinds together; then these kinds.
     pub outcomes: u8,
     pub outcome_kinds: &'static [Special],
-    /// Processes whose sink is handlers; the others have another sink.
+    /// Processes whose sink is handlers. All other processes have another sink.
     pub handlers: &'static [usize],
     /// Number of crashes before an event is held for an operator.
     pub crashes_max: u8,
@@ -46,12 +46,13 @@ pub enum Fault {
     Emptied,
     /// Only the counter of ids is lost: it is evicted.
     Evicted,
-    /// The counter of ids is set back. With one object only: no process knows the higher ids of
-    /// other objects.
+    /// The counter of ids is set back. Used only with one object. With more objects, a process may
+    /// claim an object without knowing the higher ids of the others, and such a loss is not
+    /// noticed.
     SetBack,
 }
 
-/// Losses of Redis.
+/// The faults with which Redis loses writes.
 pub const LOSSES: &[Fault] = &[Fault::Rollback, Fault::Emptied, Fault::Evicted, Fault::SetBack];
 
 /// Outcomes that are neither a fault nor a plain delivery.
@@ -62,7 +63,7 @@ pub enum Special {
     Reject,
     Hold,
     Rule,
-    /// A rule over all objects: set, and set again while it is being lifted.
+    /// A rule over all objects is set, and is set again while it is being lifted.
     RuleOfAll,
     Detach,
     /// An idle object is forgotten, by an operator or by time.
@@ -77,7 +78,8 @@ pub enum Special {
     Drop,
     /// One of the two handlers of an event has finished, and its success is recorded.
     Finish,
-    /// The same for the handler that emits, with its emitted event.
+    /// The handler that emits has finished: its success is recorded together with its emitted
+    /// event.
     Emit,
 }
 
@@ -86,7 +88,7 @@ pub const FAULTS: &[Fault] =
 pub const SPECIALS: &[Special] =
     &[Special::Yield, Special::Retry, Special::Reject, Special::Hold, Special::Rule, Special::Detach, Special::Forget];
 
-/// Rules over one object and over all.
+/// Outcomes with rules, over one object and over all objects.
 pub const RULES: &[Special] = &[Special::Rule, Special::RuleOfAll, Special::Retry];
 
 /// Outcomes that need an operator, and the operator's actions.

@@ -1,14 +1,14 @@
 //! The guards of the protocol. A test can turn each of them off.
 
-/// The target of the counter's jump after a failover, from the knowledge of Redis and the process.
+/// The value to which the counter of ids jumps after a failover.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Jump {
     Nowhere,
-    /// Always the same distance.
+    /// Always the same distance beyond the known ids.
     AsFar,
-    /// A distance that differs from all others: the second one may be shorter.
+    /// A distance that is different each time: the second jump may be shorter than the first one.
     AtRandom,
-    /// Beyond every id ever given: time has passed since, and ids are given more slowly than time
+    /// The time, which is beyond every id ever given, because ids are given more slowly than time
     /// passes.
     ToTheTime,
 }
@@ -40,9 +40,9 @@ pub struct Guards {
     pub resweep: bool,
     /// A name without a lease is taken over.
     pub takeover: bool,
-    /// An empty queue releases the object in the same step.
+    /// The step that finds the queue empty also releases the object.
     pub atomic_release: bool,
-    /// Rules are read by the script.
+    /// The script reads the rules. Processes have no copy of them.
     pub rules_in_script: bool,
     /// A rule that is set again while it is being lifted is later woken from the beginning.
     pub waking_anew: bool,
@@ -52,10 +52,10 @@ pub struct Guards {
     pub jump: Jump,
     /// The counter of a namespace without `seriatim.meta` begins at the time.
     pub emptied_begins_at_the_time: bool,
-    /// An absent counter, or one below an id the process has seen, jumps before anything is
-    /// claimed.
+    /// If the counter is absent, or below an id that the process has seen, it jumps before anything
+    /// is claimed.
     pub lost_counter_jumps: bool,
-    /// So does a counter below an id of the claimed object.
+    /// If the counter is below an id of the object that is claimed, it jumps before the claim.
     pub last_id_lifts_the_counter: bool,
     /// A dead letter leaves `last.event.id` unchanged.
     pub dead_letter_leaves_last: bool,
@@ -81,24 +81,25 @@ pub struct Guards {
     pub handled_is_fenced: bool,
     /// Successes of handlers are recorded only under the tag of the batch.
     pub handled_looks_at_the_tag: bool,
-    /// A record of successes is not overwritten by one of an earlier event of the batch.
+    /// The record of an earlier event of the batch does not overwrite the record of a later event.
     pub later_stays: bool,
-    /// A record of successes is not overwritten while some of its emits are not yet pushed.
+    /// A record is not overwritten as long as some of its emits are not pushed.
     pub unpushed_stays: bool,
     /// An event's emits are pushed in the step that ends the event.
     pub emits_are: EmitsAre,
     /// The commit that ends an event deletes its record.
     pub handled_goes_with_the_commit: bool,
-    /// A skip deletes the record of its event, too.
+    /// A skip deletes the record of handlers of its event.
     pub skip_ends_handled: bool,
-    /// The record of a later event is not deleted.
+    /// The step that ends an event does not delete the record of a later event.
     pub only_what_ends: bool,
     /// If a batch comes again, a process with another sink also states that there may be a record
     /// to delete.
     pub word_of_what_comes_again: bool,
-    /// The rest of a batch behind a dead letter still counts as delivered again after a crash.
+    /// If a batch was delivered again after a crash, the rest behind a dead letter still counts as
+    /// delivered again.
     pub rejection_keeps_crashes: bool,
-    /// Handlers get the record of their event.
+    /// Handlers get the record of their event if it comes again.
     pub handled_is_read: bool,
     /// Handlers get the record of their event even if their process has lapsed.
     pub handled_read_after_a_lapse: bool,

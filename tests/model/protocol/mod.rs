@@ -103,14 +103,14 @@ pub enum Action {
     Lift {
         object: usize,
     },
-    /// Wakes the objects that only the lifted rule holds, and deletes the rule.
+    /// Deletes the lifted rule of an object, and wakes the object if no other rule is over it.
     Wake {
         object: usize,
     },
     PauseAll,
     LiftAll,
     /// One step of the waking of the rule over all objects: wakes the next paused object, if no
-    /// other rule is over it. Without a further object, deletes the rule.
+    /// other rule is over it. If no object is left, deletes the rule.
     WakeNext,
     Crash {
         process: usize,
@@ -159,7 +159,7 @@ pub enum Action {
 pub struct Protocol {
     pub bounds: Bounds,
     pub guards: Guards,
-    /// The only property to check; none: all.
+    /// The only property to check; `None`: all properties.
     pub only: Option<&'static str>,
     pub allowed: Arc<Allowed>,
 }
@@ -223,7 +223,7 @@ impl Protocol {
         s.outcomes > 0 && self.bounds.outcome_kinds.contains(&special)
     }
 
-    /// Returns the next state, even if it is unchanged.
+    /// Changes the state by one action.
     pub fn apply(&self, s: &mut State, action: Action) {
         match action {
             Action::Push { object } => {

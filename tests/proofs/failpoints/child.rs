@@ -1,4 +1,5 @@
-//! A worker process for the scene: the test program itself, configured by environment variables.
+//! A worker process for the scene. It is the test program itself, configured by environment
+//! variables.
 
 use std::time::Duration;
 
@@ -8,12 +9,13 @@ use seriatim::keys::Keys;
 use seriatim::sink::{Batch, Context, Delivered, File, Sink, Stop};
 use seriatim::worker::{Shutdown, Worker, WorkerConfig};
 
-/// Exit code of a stop that was requested.
+/// The exit code after a requested stop.
 pub const FINISHED: i32 = 0;
-/// Exit code of an error of the worker, which is in its log.
+/// The exit code after an error of the worker. The error is in its log.
 pub const FAILED: i32 = 3;
 
-/// A sink that writes to a file, but follows the instructions in some events.
+/// A sink that writes events to a file. Some events contain an instruction, which the sink follows
+/// instead.
 struct Obedient {
     file: File,
     stuck: bool,
@@ -44,7 +46,7 @@ impl Sink for Obedient {
 }
 
 impl Obedient {
-    /// Writes the first `count` events.
+    /// Writes the first `count` events of the batch.
     async fn send(&self, batch: &Batch, count: usize, cx: &Context) -> Delivered {
         let Some(first) = batch.events().next().filter(|_| count > 0) else { return Delivered::all() };
         let payloads: Vec<Bytes> = batch.events().take(count).map(|event| event.payload).collect();
@@ -52,7 +54,7 @@ impl Obedient {
     }
 }
 
-/// Works until SIGTERM if `SERIATIM_CHILD` is set; otherwise returns at once.
+/// Runs the worker until SIGTERM if `SERIATIM_CHILD` is set. Otherwise returns at once.
 pub fn run() {
     let Ok(told) = std::env::var("SERIATIM_CHILD") else { return };
     let told: Vec<&str> = told.split('|').collect();
@@ -71,7 +73,7 @@ pub fn run() {
         config.block = ms(50);
         config.sweep = ms(50);
         config.grace = ms(100);
-        // Only faults lose replies, not a busy machine.
+        // A long timeout, so that only faults lose replies, and a busy machine does not.
         config.response_timeout = Duration::from_secs(20);
         config.retry = "exponential:5ms..50ms".parse().expect("a policy");
         config.probe_max = ms(100);

@@ -1,15 +1,16 @@
-//! The faults: a point, an action, and the number of hits that pass before.
+//! A fault: a fail point, an action, and the number of hits of the point before the action.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Every call of a worker. Each has a fail point before and one after it.
+/// The calls of a worker. Each call has a fail point before it and one after it.
 const CALLS: [&str; 14] = [
     "open", "info", "connect", "load", "attach", "renew", "adopt", "mark", "promote", "cron", "advance", "detach", "pop",
     "deliver",
 ];
 const ACTIONS: [&str; 4] = ["error", "lost", "delay", "abort"];
-/// Calls that a run makes several times, and whose later hits find another state.
+/// Calls that a run makes several times, with the number of later hits to test. At a later hit the
+/// state is another one.
 const REPEATED: [(&str, u32); 2] = [("advance", 3), ("deliver", 3)];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Returns each action at the first hit of each point.
+    /// Returns, for each fail point, each action at the first hit.
     pub fn firsts() -> Vec<Self> {
         let mut all = Vec::new();
         for call in CALLS {
@@ -34,7 +35,7 @@ impl Fault {
         all
     }
 
-    /// Returns the same, and later hits of repeated calls.
+    /// Returns the faults of `firsts`, and for repeated calls also the faults at later hits.
     pub fn all() -> Vec<Self> {
         let mut all = Self::firsts();
         for (call, last) in REPEATED {
@@ -46,7 +47,7 @@ impl Fault {
         all
     }
 
-    /// Returns the value of the variable `FAILPOINTS`.
+    /// Returns the value of the environment variable `FAILPOINTS` for this fault.
     pub fn setting(&self) -> String {
         let off = if self.passed > 0 { format!("{}*off->", self.passed) } else { String::new() };
         let task = if self.action == "panic" { "panic".to_owned() } else { format!("return({})", self.action) };

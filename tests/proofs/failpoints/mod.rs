@@ -1,9 +1,10 @@
 //! A scripted run of real worker processes, with a fault before or after every Redis command and
 //! every delivery.
 //!
-//! Each action at each point alone always runs. `SERIATIM_FAILPOINTS_PAIRS=1` runs all pairs.
-//! `SERIATIM_FAILPOINTS='advance.after=abort'` runs one plan again (`POINT=ACTION[@N]`: N hits of
-//! the point pass before). A comma joins two faults to a pair; spaces separate plans.
+//! By default the test runs each single fault. `SERIATIM_FAILPOINTS_PAIRS=1` runs all pairs of
+//! faults. `SERIATIM_FAILPOINTS='advance.after=abort'` repeats one plan. A fault has the form
+//! `POINT=ACTION[@N]`: N hits of the point pass before the action. A comma joins two faults to a
+//! pair. Spaces separate plans.
 #![cfg(all(feature = "cli", feature = "failpoints"))]
 #![allow(unreachable_pub)]
 
@@ -19,11 +20,11 @@ use std::time::Instant;
 use fault::Fault;
 use scene::{Figures, Scene};
 
-/// Number of concurrent runs, each against its own Redis. They mostly wait for a lease or a
-/// timeout.
+/// The number of concurrent runs, each with its own Redis. A run mostly waits for the end of a
+/// lease or for a timeout.
 const LANES: usize = 6;
 
-/// The worker process of the tests below. Run as a test, it does nothing.
+/// The worker process of the scene. Without `SERIATIM_CHILD` it does nothing.
 #[test]
 fn worker_process() {
     child::run();
@@ -57,7 +58,7 @@ fn no_fault_loses_reorders_or_forks_anything() {
     assert!(failures.is_empty(), "\n{}", failures.join("\n\n"));
 }
 
-/// Returns all pairs of faults that differ in point, side or action.
+/// Returns all pairs of faults at different fail points.
 fn pairs() -> Vec<Vec<Fault>> {
     let all = Fault::firsts();
     let mut pairs = Vec::new();
@@ -67,7 +68,7 @@ fn pairs() -> Vec<Vec<Fault>> {
     pairs
 }
 
-/// Runs one plan after the other. Returns the counts and the failures.
+/// Runs the plans of the queue one after another. Returns the counts and the failures.
 fn lane(queue: &Mutex<VecDeque<Vec<Fault>>>) -> (Figures, Vec<String>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let redis = crate::support::Redis::own(&[]);

@@ -1,8 +1,8 @@
-//! The scripted run. `gone` dies with batches in flight. `first`, the process with the faults,
-//! takes them over. It delivers batches, parts of batches, an event that fails once and one that is
-//! rejected, and waits for markers. It is stopped while one delivery is stuck. `last`, without
-//! faults, takes the rest. At the end every event must be there: once, in order, with one chain per
-//! object.
+//! The scripted run with three processes. `gone` dies with batches in flight. `first`, the process
+//! with the faults, takes over these batches. It delivers whole batches and parts of batches, an
+//! event that fails once, and an event that is rejected. It also waits for markers. It is stopped
+//! while one delivery hangs. `last`, without faults, takes the rest. At the end every event must be
+//! delivered, except the rejected one, in order and with one chain per object.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -23,11 +23,11 @@ use crate::support::console::Console;
 use crate::support::process::sent_to;
 use crate::support::{Redis, control};
 
-/// Maximum wait for anything.
+/// The longest wait for any state.
 const PATIENCE: Duration = Duration::from_secs(30);
 const SIGABRT: i32 = 6;
-/// The objects and their events before the start. An event's last word is the instruction for the
-/// sink.
+/// The objects with the events that are emitted before the start. The last word of an event may be
+/// an instruction for the sink.
 const EVENTS: [(&str, &[&str]); 5] = [
     ("plain", &["1", "2", "3", "4", "5", "6", "7"]),
     ("again", &["1", "2 retry", "3", "4"]),
@@ -38,7 +38,7 @@ const EVENTS: [(&str, &[&str]); 5] = [
 
 static SCENES: AtomicU32 = AtomicU32::new(0);
 
-/// Counts over successful runs.
+/// Counts of all successful runs.
 #[derive(Debug, Default)]
 pub struct Figures {
     pub runs: u64,
@@ -114,7 +114,7 @@ impl<'a> Scene<'a> {
         Self { redis, console, namespace, dir, faults, single, emitted: BTreeMap::new(), files, figures: Figures::default() }
     }
 
-    /// Plays the run. Returns the counts, or the failure.
+    /// Makes the whole run. Returns the counts, or a description of the failure.
     pub async fn play(mut self) -> Result<Figures, String> {
         for (object, events) in EVENTS {
             for event in events {
@@ -126,7 +126,7 @@ impl<'a> Scene<'a> {
         if status.signal() != Some(SIGABRT) {
             return Err(format!("`gone` should be aborted: {status}\n{}", gone.log()));
         }
-        // The server forgets every script once more.
+        // Makes Redis forget every script.
         self.console.run::<()>(&["SCRIPT", "FLUSH"]).await;
         for event in ["1", "2", "3"] {
             self.schedule("due", event).await;
@@ -154,7 +154,7 @@ impl<'a> Scene<'a> {
         self.emitted.entry(object).or_default().push(event);
     }
 
-    /// Schedules an event that is due at the time of its number, long ago.
+    /// Schedules an event. Its due time is its number, long ago.
     async fn schedule(&mut self, object: &'static str, number: &str) {
         let event = format!("{:?}", format!("{object} {number}"));
         let (hash, set) = (self.console.keys.events_scheduled_of(object), self.console.keys.events_scheduled());
@@ -206,7 +206,7 @@ impl<'a> Scene<'a> {
         Player { child, log }
     }
 
-    /// Waits for a state. If a fault has ended `first`, restarts it without that fault.
+    /// Waits for a state. If a fault has ended the process `first`, restarts it without that fault.
     async fn wait_for(&mut self, what: &str, player: &mut Player, mut ready: impl AsyncFnMut() -> bool) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         while !ready().await {
@@ -228,14 +228,14 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// Checks that a process may end early: by a fault that kills, or by one before it had its
-    /// name.
+    /// Checks that a process had a reason to end early: a fault that kills, or a fault before the
+    /// process had its name.
     fn excuse(&mut self, status: ExitStatus, player: &Player) -> Result<(), String> {
         let log = player.log();
         let happened = self.happened(&log);
         let killed = status.signal() == Some(SIGABRT) && happened.iter().any(|fault| fault.action == "abort");
         let refused = status.code() == Some(FAILED) && !happened.is_empty() && !log.contains("recover: attached");
-        // The URL was right and Redis was there, so a start may end with these errors only.
+        // The URL was right and Redis was running. So only these errors may end a start.
         let typed = ["ended: Connect {", "ended: Script(Redis("].iter().any(|error| log.contains(error));
         if killed {
             self.figures.aborts += 1;
@@ -247,7 +247,7 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// Returns the faults that happened in this process. They are over with it.
+    /// Returns the faults that happened in this process. They do not happen again after a restart.
     fn happened(&mut self, log: &str) -> Vec<Fault> {
         let (happened, left): (Vec<_>, Vec<_>) = self.faults.drain(..).partition(|fault| fault.is_in(log));
         self.faults = left;
@@ -255,7 +255,7 @@ impl<'a> Scene<'a> {
         happened
     }
 
-    /// Waits until `first` has sent every event that it can.
+    /// Waits until `first` has delivered every event that it can deliver.
     async fn until_quiet(&mut self, first: &mut Player) -> Result<(), String> {
         let wanted: HashSet<_> =
             self.emitted.iter().flat_map(|(object, events)| events.iter().map(|event| (*object, event.clone()))).collect();
@@ -282,8 +282,8 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Waits until every fault but those of a detach has happened. The second fault of a pair may
-    /// find no occasion.
+    /// Waits until every fault has happened, except faults of a detach. If the run has two faults,
+    /// one of them may never happen.
     async fn until_over(&mut self, first: &mut Player) -> Result<(), String> {
         let patience = if self.single { PATIENCE } else { Duration::from_millis(300) };
         let deadline = Instant::now() + patience;
@@ -302,7 +302,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Sends SIGTERM, and checks the end.
+    /// Sends SIGTERM, and checks how the process ends.
     async fn stop(&mut self, player: &mut Player, name: &str) -> Result<(), String> {
         if player.has_ended().is_none() {
             let _ = kill_process(Pid::from_child(&player.child), Signal::TERM);
@@ -333,7 +333,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Returns the keys that exist while work is under way.
+    /// Returns the keys that must not exist when all work is done.
     async fn rest(console: &Console) -> Vec<String> {
         let mut rest = console.left().await;
         let lasting = ["next.event.id", "seriatim.meta", "events.dead", "events.scheduled.lateness"];

@@ -1,5 +1,5 @@
-//! The bounds of a call of advance: events, bytes, claims, markers, ids. At a bound no event is
-//! lost, reordered or starved.
+//! The limits of one call of *advance*: events, bytes, claims, markers, ids. At a limit, no event
+//! is lost or reordered, and no object waits for ever.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ fn bytes(puppet: &Puppet, slot: usize) -> usize {
     puppet.hand(slot).events.iter().map(|event| event.len()).sum()
 }
 
-/// Sizes are known only after taking. If large events follow small ones, too many are taken, and
-/// put back in order.
+/// A script knows the size of an event only after it has taken the event. If large events follow
+/// small ones, the script takes too many events. It puts the surplus back in order.
 #[tokio::test]
 async fn events_put_back_for_their_size_keep_their_order() {
     let mut rig = Rig::start().await;
@@ -44,11 +44,11 @@ async fn a_reply_is_bounded_in_bytes_and_the_rest_comes_next() {
     }
     let bounds = Bounds { batch: 2, reply_bytes: 350, ..WIDE };
     let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
-    // Each claiming slot gets one event first, and more when all have one.
+    // Each claiming slot first gets one event. Only when all of them have one, a slot gets more.
     assert_eq!((given.slots.len(), given.more), (4, true));
     rig.sound().await;
-    // Results come in, but the reply has room for few batches. Objects whose turn it would be are
-    // held, due now, and lose nothing.
+    // Results are reported, but the reply has room for few batches. If an object would go on but
+    // has no room, it is held, due at once, and loses no event.
     for _ in 0..30 {
         rig.deliver(&mut p);
         let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
@@ -60,9 +60,9 @@ async fn a_reply_is_bounded_in_bytes_and_the_rest_comes_next() {
     assert!(rig.world.undone().is_empty());
 }
 
-/// Story: a call took as many events as fitted into its slots and bytes. 512 slots with 1,000 small
-/// events each stopped Redis for 90 ms. Now a call takes at most 4,096 events, of which the first
-/// of each batch counts as four, and the next call continues.
+/// Story: a call took as many events as its slots and bytes allowed. 512 slots with 1,000 small
+/// events each stopped Redis for 90 ms. Now a call takes at most 4,096 events, and the first event
+/// of each batch counts as four. The next call continues.
 #[tokio::test]
 async fn a_call_takes_so_many_events_and_no_more() {
     let mut rig = Rig::start().await;
@@ -74,7 +74,7 @@ async fn a_call_takes_so_many_events_and_no_more() {
     let taken: usize = given.slots.iter().map(|slot| p.hand(*slot).events.len()).sum();
     assert!((4096..=4096 + 999 + 8).contains(&taken) && given.more, "{taken} events: {given:?}");
     rig.sound().await;
-    // The batches in flight are given again in the same steps.
+    // The batches in flight are given again, within the same limits.
     p.forget();
     let again = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     let given_again: usize = again.slots.iter().map(|slot| p.hand(*slot).events.len()).sum();
@@ -120,7 +120,8 @@ async fn markers_that_lead_nowhere_are_passed_over_within_the_bound() {
     assert_eq!((given.slots.len(), given.more, rig.sound().await.markers.len()), (1, false, 0));
 }
 
-/// There are more markers than one chunk, and the only object with events is at the very end.
+/// There are more markers than the script reads at a time. The only object with events is behind
+/// all of them.
 #[tokio::test]
 async fn a_long_run_of_markers_is_passed_over_in_one_call() {
     let mut rig = Rig::start().await;
@@ -135,7 +136,8 @@ async fn a_long_run_of_markers_is_passed_over_in_one_call() {
     assert_eq!((given.slots.len(), given.more, rig.sound().await.markers.len()), (1, false, 0));
 }
 
-/// Markers that lead nowhere do not count as objects that are hard to claim, so that they end no call.
+/// A call passes over at most 256 objects that cannot be claimed. A marker that leads to no event
+/// does not count as such an object. So 300 such markers between others end no call.
 #[tokio::test]
 async fn markers_that_lead_nowhere_between_others_end_no_call() {
     let mut rig = Rig::start().await;
@@ -149,7 +151,7 @@ async fn markers_that_lead_nowhere_between_others_end_no_call() {
     assert_eq!((given.slots.len(), given.more, rig.sound().await.markers.len()), (300, false, 0));
 }
 
-/// Makes objects h0 to h3 held and due, and m0 to m3 marked.
+/// Makes the objects h0 to h3 held and due, and emits for the objects m0 to m3.
 async fn held_and_marked(rig: &mut Rig, p: &mut Puppet) {
     for n in 0..4 {
         rig.emit(format!("h{n}").as_bytes(), 1, 0).await;
@@ -186,8 +188,8 @@ async fn held_objects_and_markers_take_turns(#[case] from: ClaimFirst, #[case] e
     rig.sound().await;
 }
 
-/// The same with one claim per call: the turns continue over calls, and markers that lead to no
-/// event use none.
+/// With one claim per call, held objects and markers still take turns from call to call. A marker
+/// that leads to no event uses no turn.
 #[tokio::test]
 async fn turns_go_on_over_calls() {
     let mut rig = Rig::start().await;
@@ -201,7 +203,7 @@ async fn turns_go_on_over_calls() {
         assert_eq!((given.slots.len(), given.more), (1, true));
     }
     assert_eq!(objects(&p), ["m0", "h0", "m1", "h1"]);
-    // If one side has nothing, the other continues.
+    // If no object of one kind is left, claims continue with the other kind.
     for _ in 0..2 {
         rig.deliver(&mut p);
         p.advance(&mut rig.conn, &rig.keys, WIDE).await;
@@ -245,7 +247,8 @@ async fn markers_of_one_object_give_it_to_one_slot() {
     assert!(rig.sound().await.markers.is_empty());
 }
 
-/// An object is released and claimed in one call: by a yield, and by a hold that is due at once.
+/// One call releases an object and claims it again. The result is a yield, or a hold that is due at
+/// once.
 #[rstest]
 #[case(1, BatchResult::Yield, "2")]
 #[case(0, BatchResult::Hold { rest: "1 0 1".parse().expect("a tag"), delay: Some(Duration::ZERO), reason: "retry: no".into() }, "1 1 1")]
@@ -264,7 +267,8 @@ async fn an_object_is_let_go_of_and_claimed_in_one_call(#[case] count: usize, #[
     rig.drain(&mut p).await;
 }
 
-/// An object is released while one of its markers is left, and is not claimed again.
+/// An object is released while one of its markers is left. This marker leads to no event, so the
+/// object is not claimed.
 #[tokio::test]
 async fn a_marker_left_over_gives_nothing() {
     let mut rig = Rig::start().await;
@@ -301,7 +305,7 @@ async fn batches_of_a_thousand() {
     assert!(rig.world.undone().is_empty());
 }
 
-/// From 1e14, Lua's tostring would print `1e+14`.
+/// Lua's `tostring` would print numbers from 1e14 on as `1e+14`.
 #[rstest]
 #[case("99999999999998")]
 #[case("1000000000000000")]

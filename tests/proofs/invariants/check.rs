@@ -1,8 +1,9 @@
-//! The checker: the invariants of design.md, section 5, for a state and the test's own records.
+//! The checker: compares a state with the invariants of docs/design.md and with the test's own
+//! records.
 //!
-//! It checks more if the scripts promise more. I4, I7 and the order of I5 are one statement here:
-//! the batch (the owner's or the held one) followed by the queue is exactly the end of the pushed
-//! events. Everything before is delivered or dead.
+//! It checks I4, I7 and the order of I5 together. The batch of an object (its owner's batch or the
+//! held batch) followed by its queue must be exactly the end of its pushed events. Every event
+//! before them must be delivered or dead.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use super::state::{Name, Object, State, text};
 use super::world::{Number, World, number};
 use super::{log, rules};
 
-/// Returns the first violation.
+/// Returns an error for the first violation.
 pub fn check(state: &State, world: &mut World) -> Result<(), String> {
     if let Some(strange) = state.strange.first() {
         return Err(format!("a key of no known kind or type: {strange}"));
@@ -44,7 +45,7 @@ fn counter(state: &State, world: &mut World) -> Result<(), String> {
     Ok(())
 }
 
-/// Every registered name is either watched or departed.
+/// Checks that every registered name is either watched or departed.
 fn names(state: &State) -> Result<(), String> {
     let mut looked_at = state.looked_at.clone();
     looked_at.sort();
@@ -54,7 +55,7 @@ fn names(state: &State) -> Result<(), String> {
     Ok(())
 }
 
-/// I2, I6: an owner has the object in its list, and owns no other one.
+/// Checks I2 and I6: a worker that owns an object has it in its list, and owns no other object.
 fn owned(state: &State) -> Result<BTreeMap<&str, &Name>, String> {
     let mut owned: BTreeMap<&str, &Name> = BTreeMap::new();
     for (name, object) in &state.objects {
@@ -69,8 +70,8 @@ fn owned(state: &State) -> Result<BTreeMap<&str, &Name>, String> {
     Ok(owned)
 }
 
-/// I3: only an owner has a batch. A tag exists exactly if a batch exists, and an owner has one
-/// between two scripts.
+/// Checks I3: only a worker that owns an object has a batch, and between two scripts it always has
+/// one. A tag exists exactly if a batch exists.
 fn batches(state: &State, owned: &BTreeMap<&str, &Name>) -> Result<(), String> {
     for (w, worker) in &state.workers {
         let owns = owned.contains_key(w.as_str());
@@ -84,7 +85,8 @@ fn batches(state: &State, owned: &BTreeMap<&str, &Name>) -> Result<(), String> {
     Ok(())
 }
 
-/// I2: an object is `held` exactly if it waits for a time or for a rule.
+/// Checks I2: the owner key is `held` exactly if the object is in one of `objects.held` and
+/// `objects.paused`.
 fn held(state: &State, name: &Name, object: &Object) -> Result<(), String> {
     let (is_held, waits) = (object.owner.as_deref() == Some("held"), state.due.contains_key(name));
     let is_paused = state.paused.contains(name);
@@ -105,7 +107,7 @@ fn held(state: &State, name: &Name, object: &Object) -> Result<(), String> {
     Ok(())
 }
 
-/// I1: queued events are covered.
+/// Checks I1: an object with queued events is covered.
 fn covered(state: &State, name: &Name, object: &Object) -> Result<(), String> {
     let covered = object.queue.is_empty()
         || state.markers.contains(name)
@@ -121,7 +123,8 @@ fn places(state: &State, world: &mut World, name: &Name, object: &Object) -> Res
         Some(w) => (state.worker(w).batch, state.worker(w).tag.map(|tag| tag.parse().map_err(|_| tag)).transpose()?),
         None => (Vec::new(), None),
     };
-    // Each of the last 20 attempts has left its error; no other event has one.
+    // Each failed attempt of the first event has left its error, at most 20 errors. No other event
+    // has errors.
     let attempts = tag.map_or(0, |tag| tag.attempts as usize);
     if object.errors.len() != attempts.min(20) {
         return Err(format!("{} has {attempts} failed attempts and the errors {:?}", text(name), object.errors));
@@ -163,7 +166,7 @@ fn places(state: &State, world: &mut World, name: &Name, object: &Object) -> Res
     Ok(())
 }
 
-/// Returns the numbers before the reason.
+/// Returns the numbers of a held batch, which stand before the reason.
 pub fn held_tag(held_id: &str) -> Result<Tag, String> {
     let numbers: Vec<&str> = held_id.splitn(5, ' ').take(4).collect();
     numbers.join(" ").parse().map_err(|_| format!("not the numbers of a held batch: {held_id:?}"))

@@ -1,4 +1,4 @@
-//! The end of a random schedule: no more faults, and every event must come out.
+//! The end of a random schedule: no more faults happen, and every event must be delivered or dead.
 
 use seriatim::wire::{self, Detached};
 
@@ -8,8 +8,8 @@ use super::state::{Object, State};
 use crate::support::sweep::sweep;
 
 impl Run {
-    /// Runs without faults: the processes with leases continue, or all are gone and a fresh one
-    /// takes over. Every pushed event comes out, and no unexpected key is left.
+    /// Runs without faults. Either the processes with leases continue, or all are gone and a fresh
+    /// process takes over. Every pushed event is delivered or dead, and no unexpected key is left.
     pub async fn drain(&mut self) -> Result<(), String> {
         let fresh = self.kind.fresh;
         self.say(format!("drain {}", if fresh { "by a fresh process" } else { "by those that live" }));
@@ -70,8 +70,8 @@ impl Run {
         Ok(())
     }
 
-    /// The last processes detach, and late calls find nothing to do. Only the lasting keys are
-    /// left.
+    /// Detaches the last processes. Then late calls arrive and change nothing. Only the lasting
+    /// keys are left.
     async fn leave(&mut self) -> Result<(), String> {
         for puppet in std::mem::take(&mut self.puppets) {
             let detached = wire::detach(&mut self.conn, &self.keys, &puppet.name, &puppet.token).await;

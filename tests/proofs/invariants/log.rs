@@ -1,9 +1,11 @@
-//! The event log, if it is on: one row for each finalized event, in the order of finalizing.
+//! Checks the event log. If it is on, it has one row for each finalized event, in the order of
+//! finalizing.
 
 use super::state::{Row, State, text};
 use super::world::{World, number};
 
-/// Reads the new rows, and returns the first error. Rows seen before must still exist.
+/// Checks the new rows, and returns an error for the first wrong one. All rows seen before must
+/// still exist.
 pub fn check(state: &State, world: &mut World) -> Result<(), String> {
     if !world.logs {
         let row = state.log.iter().find(|row| row.status != "completed_with_errors");

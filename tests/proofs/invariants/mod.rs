@@ -1,8 +1,8 @@
-//! The invariants of `docs/design.md`, section 5, checked against a real Redis.
+//! Checks the invariants of `docs/design.md` with a real Redis.
 //!
 //! [`random`] runs the scripts in random schedules of producers, workers and crashes. The other
-//! modules build situations that such schedules seldom reach. After every step the whole state
-//! ([`state`]) is checked by a separate checker ([`check`]).
+//! modules build situations that such schedules seldom reach. After every step, a separate checker
+//! ([`check`]) checks the whole state ([`state`]).
 #![allow(unreachable_pub)]
 
 mod bounds;

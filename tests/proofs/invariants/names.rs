@@ -1,5 +1,5 @@
-//! Object names of every kind on the whole path: claimed, held, dead letters, a death, a takeover,
-//! and drained.
+//! Object names of every kind on the whole path: claimed, held, as dead letters, after a death and
+//! a takeover, and drained.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A worker process without a worker: its beliefs about slots, and the resulting calls. Written
-//! separately from `src/worker`, so that a mistake there is not repeated.
+//! A simulated worker process: its beliefs about its slots, and the calls that follow from them. It
+//! shares no code with `src/worker`, so that it does not repeat a mistake there.
 
 use std::time::Duration;
 
@@ -14,9 +14,10 @@ use super::world::Hand;
 
 /// Lease of the test processes. Tests end a lease by deleting it, never by waiting.
 pub const LEASE: Duration = Duration::from_secs(3600);
-/// Number of crashes before an event waits for an operator; small, so that it is reached.
+/// The number of crashes after which an event waits for an operator. It is small, so that schedules
+/// reach it.
 pub const CRASHES_MAX: u32 = 3;
-/// Bounds that are never reached, unless a test wants that.
+/// Limits so wide that a call reaches them only if a test wants this.
 pub const WIDE: Bounds = Bounds {
     batch: 1000,
     batch_bytes: 1 << 20,
@@ -27,7 +28,7 @@ pub const WIDE: Bounds = Bounds {
     suspects: Suspects::NONE,
 };
 
-/// The belief of a process about a slot.
+/// The belief of a process about one of its slots.
 #[derive(Debug, Clone, Default)]
 pub enum Slot {
     #[default]
@@ -39,7 +40,7 @@ pub enum Slot {
 pub struct Puppet {
     pub name: String,
     pub token: String,
-    /// Token before a lapse.
+    /// The token before the last lapse.
     pub before: String,
     pub attached: bool,
     pub slots: Vec<Slot>,
@@ -61,7 +62,7 @@ impl Puppet {
         }
     }
 
-    /// Makes a process that has its name.
+    /// Returns a process that is attached to its name.
     pub async fn start(conn: &mut MultiplexedConnection, keys: &Keys, name: &str, token: &str, slots: usize) -> Self {
         let mut puppet = Self::new(name, token, slots);
         let attached = puppet.attach(conn, keys, "").await.expect("attach");
@@ -74,7 +75,7 @@ impl Puppet {
         format!("{}.{slot}", self.name)
     }
 
-    /// Attaches the name. The caller updates the beliefs from the reply.
+    /// Attaches to the name. The caller updates the beliefs from the reply.
     pub async fn attach(&self, conn: &mut MultiplexedConnection, keys: &Keys, displace: &str) -> Result<Attached, ScriptError> {
         let args = Attach {
             name: &self.name,
@@ -90,7 +91,8 @@ impl Puppet {
         wire::attach(conn, keys, &args).await
     }
 
-    /// Makes a call that names these slots, with the process's belief about each.
+    /// Returns a call that names these slots, each with a report or as free, as the process
+    /// believes.
     pub fn call(&self, keys: &Keys, bounds: Bounds, slots: &[usize]) -> Advance {
         let mut call = Advance::new(keys, &self.name, &self.token, bounds, self.from);
         if self.logs {
@@ -105,7 +107,7 @@ impl Puppet {
         call
     }
 
-    /// Processes the reply to a call that named these slots.
+    /// Updates the beliefs from the reply to a call that named these slots.
     pub fn answered(&mut self, named: &[usize], reply: Advanced) -> Answer {
         match reply {
             Advanced::Ok { next_due, more, from, batches, quarantined } => {
@@ -126,7 +128,7 @@ impl Puppet {
         }
     }
 
-    /// Calls advance for all slots and processes the reply; for tests in which every call gets its
+    /// Calls *advance* for all slots and updates the beliefs from the reply. For tests that lose no
     /// reply.
     pub async fn advance(&mut self, conn: &mut MultiplexedConnection, keys: &Keys, bounds: Bounds) -> Given {
         let named: Vec<usize> = (0..self.slots.len()).filter(|slot| !matches!(self.slots[*slot], Slot::Has(_))).collect();
@@ -146,7 +148,8 @@ impl Puppet {
         }
     }
 
-    /// Records that the first `count` events of the slot's batch are delivered, with this result.
+    /// Records that the first `count` events of the slot's batch are delivered, and the result of
+    /// the batch.
     pub fn tell(&mut self, slot: usize, count: usize, then: BatchResult) {
         let hand = self.hand(slot);
         let last = count.checked_sub(1).map(|at| hand.tag.first + at as u64);
@@ -163,7 +166,7 @@ impl Puppet {
         }
     }
 
-    /// The process has lapsed or is gone: it forgets its batches and its token.
+    /// Makes the process forget its batches and that it is attached, as after a lapse or a restart.
     pub fn forget(&mut self) {
         self.attached = false;
         self.slots.fill(Slot::Free);
@@ -171,7 +174,7 @@ impl Puppet {
     }
 }
 
-/// Returns the tag of the rest of a batch behind its first `count` events.
+/// Returns the tag of the batch that remains after its first `count` events.
 pub fn rest(tag: Tag, count: usize) -> Tag {
     match count {
         0 => tag,
@@ -201,8 +204,8 @@ pub enum Answer {
     Fenced,
 }
 
-/// Checks that a slot has in Redis the batch that the process was given. (I6: the process passes
-/// the fence, so no other one owns its object.)
+/// Checks that Redis has the batch that the process was given for this slot. This proves I6: a
+/// process that passes the fence owns the object, so no other process owns it.
 pub fn agrees(puppet: &Puppet, slot: usize, state: &State) -> Result<(), String> {
     let (w, hand) = (puppet.w(slot), puppet.hand(slot));
     let (worker, object) = (state.worker(&w), state.object(&hand.object));

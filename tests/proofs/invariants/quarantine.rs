@@ -1,5 +1,5 @@
-//! Keys of a wrong type stop the object that they belong to, and nothing else. A shared key of a
-//! wrong type stops the call before it writes.
+//! A key of a wrong type under an object stops only this object. A shared key of a wrong type stops
+//! the call before it writes.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use super::state::Name;
 
 const A: Name = Name::from_static(b"a");
 
-/// Found when the object is claimed, by its marker or by a pop. Another object is claimed in the
-/// same call.
+/// The wrong key is found when the object is claimed, from its marker or from a pop. The same call
+/// claims another object.
 #[rstest]
 #[case(":events", "set")]
 #[case(":last.event.id", "set")]
@@ -47,7 +47,7 @@ async fn an_object_with_a_wrong_key_is_held_and_stops_nothing(
     assert_eq!((state.due[&A], state.object(b"a").owner.as_deref()), (f64::INFINITY, Some("held")));
     assert_eq!(state.object(b"a").held_id, Some(format!("0 0 0 0 quarantine: a{suffix} is a {kind}")));
     assert_eq!(state.worker("p.0").objects, [&b"b"[..]]);
-    // Repaired and released, the object continues.
+    // After the key is repaired and the object is released, the object continues.
     rig.redis::<i64>("DEL", &[&wrong]).await;
     if moved {
         rig.redis::<()>("RENAME", &[&aside, &wrong]).await;
@@ -56,7 +56,8 @@ async fn an_object_with_a_wrong_key_is_held_and_stops_nothing(
     rig.drain(&mut p).await;
 }
 
-/// Found when the slot goes on with the object: delivered events are committed all the same.
+/// The wrong queue is found when the slot goes on with the object. The delivered events are
+/// committed all the same.
 #[tokio::test]
 async fn a_queue_that_turns_wrong_in_mid_work_is_found_when_the_object_goes_on() {
     let mut rig = Rig::start().await;
@@ -77,7 +78,7 @@ async fn a_queue_that_turns_wrong_in_mid_work_is_found_when_the_object_goes_on()
     rig.drain(&mut p).await;
 }
 
-/// Found when a held batch is claimed; its numbers stay.
+/// The wrong key is found when the held batch is claimed. The batch keeps its numbers.
 #[rstest]
 #[case(":events.held")]
 #[case(":last.event.id")]
@@ -110,7 +111,7 @@ async fn a_held_object_with_a_wrong_key_stays_held(#[case] suffix: &str) {
     rig.drain(&mut p).await;
 }
 
-/// A shared key of a wrong type fails the call before anything is written.
+/// If a shared key has a wrong type, the call fails before its first write.
 #[rstest]
 #[case("next.event.id")]
 #[case("objects.with.events")]
@@ -132,7 +133,7 @@ async fn a_shared_key_of_a_wrong_type_stops_the_call_before_it_writes(#[case] na
     assert_eq!(format!("{:?}", rig.look().await), before);
 }
 
-/// An `OBJ:event.worker` of a wrong type means no owner: the object is claimed as if it were free.
+/// An `OBJ:event.worker` of a wrong type counts as an absent owner, so the object can be claimed.
 #[tokio::test]
 async fn an_owner_of_a_wrong_type_is_nobody() {
     let mut rig = Rig::start().await;

@@ -1,6 +1,6 @@
 //! Random schedules. A failure prints its seed and the shortest failing schedule found.
-//! `SERIATIM_SEED=… cargo test --test proofs invariants::random` repeats one; `SERIATIM_CASES=…`
-//! runs more or fewer than 256.
+//! `SERIATIM_SEED=… cargo test --test proofs invariants::random` repeats one schedule.
+//! `SERIATIM_CASES=…` sets the number of schedules, by default 256.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ use crate::support::Redis;
 const CASES: u64 = 256;
 const STEPS_MIN: u64 = 100;
 const STEPS_MAX: u64 = 120;
-/// Number of runs to shorten a failing schedule.
+/// The number of runs that may be used to shorten a failing schedule.
 const SHRINKS: usize = 600;
 
 struct Failure {
@@ -22,7 +22,7 @@ struct Failure {
     trace: Vec<String>,
 }
 
-/// Runs a schedule. A failure has the number of steps made.
+/// Runs a schedule. A failure has the number of steps made before it.
 async fn run(conn: &MultiplexedConnection, keys: &Keys, steps: &[u64], kind: Kind) -> Result<(), Failure> {
     let mut run = Run::new(conn.clone(), keys.clone(), kind);
     run.clear().await;
@@ -34,7 +34,8 @@ async fn run(conn: &MultiplexedConnection, keys: &Keys, steps: &[u64], kind: Kin
     run.drain().await.map_err(|what| Failure { at: steps.len(), what, trace: run.trace })
 }
 
-/// Removes runs of steps, shorter and shorter ones, as long as the rest still fails.
+/// Shortens a failing schedule: removes groups of steps, smaller and smaller ones, as long as the
+/// rest still fails.
 async fn shrink(conn: &MultiplexedConnection, keys: &Keys, steps: &[u64], kind: Kind, failure: Failure) -> Failure {
     let (mut steps, mut failure) = (steps[..steps.len().min(failure.at + 1)].to_vec(), failure);
     let (mut chunk, mut budget) = (steps.len().div_ceil(2), SHRINKS);
@@ -64,7 +65,7 @@ fn number(variable: &str) -> Option<u64> {
 
 #[tokio::test]
 async fn random_schedules_keep_the_invariants() {
-    // A server of the test's own, because it is emptied before every schedule.
+    // The test empties its Redis before every schedule, so it needs a server of its own.
     let redis = Redis::own(&[]);
     let (conn, keys) = (redis.connect().await, redis.keys());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_nanos() as u64;

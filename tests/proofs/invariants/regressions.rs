@@ -12,10 +12,10 @@ use crate::support::sweep::sweep;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Story: two pops for one slot, the first reply lost, brought two markers of the same object.
-/// Advance gave the slot the object for the first name. It read the second as an owned object
-/// without a batch, and held it. The batch stayed behind in `W:event` and was dropped with the next
-/// commit.
+/// Story: the reply of a pop was lost. So two pops for one slot brought two markers of the same
+/// object. *Advance* gave the object to the slot for the first marker. For the second marker it saw
+/// an owned object without a batch, and held the object. The batch stayed behind in the slot's list
+/// of events, and the next commit dropped it.
 #[tokio::test]
 async fn an_object_popped_twice_keeps_its_batch() {
     let mut rig = Rig::start().await;
@@ -30,7 +30,8 @@ async fn an_object_popped_twice_keeps_its_batch() {
     rig.drain(&mut p).await;
 }
 
-/// Story: the same two names in the list of a dead slot counted two crashes.
+/// Story: the list of a dead slot had the same object twice, after two pops. So its death counted
+/// two crashes.
 #[tokio::test]
 async fn an_object_popped_twice_counts_one_crash() {
     let mut rig = Rig::start().await;
@@ -46,9 +47,9 @@ async fn an_object_popped_twice_counts_one_crash() {
     assert_eq!(rig.sound().await.worker("p.0").tag.as_deref(), Some("1 0 0 1"));
 }
 
-/// Story: a process was restarted with fewer slots under its name. A pop of the former one, for a
-/// slot that the new one does not run, moved a marker after the attach. Renewals looked only at the
-/// new process's slots, and sweeps skip names with a lease. The object waited as long as the
+/// Story: a process was restarted under its name with fewer slots. A pop of the former process then
+/// moved a marker, for a slot that the new process does not have. Renewals looked only at the slots
+/// of the new process, and sweeps skip a name with a lease. So the object waited as long as the new
 /// process lived.
 #[tokio::test]
 async fn a_pop_for_a_slot_that_is_run_no_more_is_found_by_a_renewal() {
@@ -78,9 +79,9 @@ async fn a_list_has_one_copy_of_an_object_after_a_renewal() {
     rig.drain(&mut p).await;
 }
 
-/// Story: the time stored with a name was that of its attach. A process that had run for over a
-/// day, and was paused without batches, was removed by the first sweep. When it continued, it was
-/// fenced instead of lapsed, and a marker that its pop still moved was never found.
+/// Story: a name was stored with the time of its attach. A process had run for over a day, and was
+/// paused without batches. The first sweep removed its name. When the process continued, it was
+/// fenced instead of lapsed. A marker that its pop still moved was never found.
 #[tokio::test]
 async fn a_name_is_forgotten_a_day_after_its_last_renewal() {
     let mut rig = Rig::start().await;
@@ -98,8 +99,9 @@ async fn a_name_is_forgotten_a_day_after_its_last_renewal() {
     assert!(rig.sound().await.registry.is_empty());
 }
 
-/// Story: sweeps leave a name alone if it has no lease and a key of a wrong type. After a day it
-/// was forgotten with its objects, so that repairing the key did not bring them back.
+/// Story: a name had no lease, and one of its keys had a wrong type. Sweeps could not take over
+/// such a name, and after a day they removed it with its objects. So repairing the key did not
+/// bring the objects back.
 #[tokio::test]
 async fn a_name_that_has_something_is_never_forgotten() {
     let mut rig = Rig::start().await;
@@ -117,9 +119,9 @@ async fn a_name_that_has_something_is_never_forgotten() {
     assert_eq!((adopted.held, adopted.names), (1, vec!["p".to_owned()]));
 }
 
-/// Story: `tonumber` accepts `nan`, `1e5`, `0x10` and ` 7` as numbers. A counter `nan` gave every
-/// batch the id `nan`. A last id `1e5` reached the worker process as an unreadable prev: the
-/// process stopped, and every other one after it.
+/// Story: `tonumber` of Lua accepts `nan`, `1e5`, `0x10` and ` 7`. A counter `nan` gave every batch
+/// the id `nan`. A last id `1e5` reached the worker process as an unreadable `prev`. This process
+/// stopped, and every other process after it.
 #[tokio::test]
 async fn what_is_no_id_is_not_taken_for_one() {
     let mut rig = Rig::start().await;
@@ -150,8 +152,9 @@ async fn what_is_no_id_is_not_taken_for_one() {
     }
 }
 
-/// Story: a held batch whose numbers were absent, or had a wrong type, was skipped as if the object
-/// had yielded. Later events overtook it, and the next hold of the object overwrote it.
+/// Story: the numbers of a held batch were absent or had a wrong type. The batch was left out, as
+/// if the object had yielded. Later events overtook the batch, and the next hold of the object
+/// overwrote it.
 #[tokio::test]
 async fn a_held_batch_without_numbers_is_not_passed_over() {
     let mut rig = Rig::start().await;
@@ -174,7 +177,8 @@ async fn a_held_batch_without_numbers_is_not_passed_over() {
     assert!(given.quarantined[0].1.contains("a:events.held.id is a hash"), "{given:?}");
     let state = rig.look().await;
     assert_eq!((state.object(b"a").held.len(), state.due[&Name::from_static(b"a")]), (1, f64::INFINITY));
-    // Repaired and released by the operator, it comes first.
+    // After an operator has repaired the numbers and released the object, the held batch comes
+    // first.
     rig.redis::<()>("SET", &[&numbers, id_of_a.as_bytes()]).await;
     rig.release(b"a").await;
     p.tell_done();
@@ -182,9 +186,9 @@ async fn a_held_batch_without_numbers_is_not_passed_over() {
     assert_eq!(p.hand(given.slots[0]).events, [&b"0"[..]]);
 }
 
-/// Story: if a dead letter could not be written, the batch was held with all its numbers reset
-/// to 0. After its release it got a tag it had had before, so a late call about that hand-out would
-/// have counted.
+/// Story: a dead letter could not be written. So the batch was held, with all its numbers reset to
+/// zero. After its release the batch got a tag that an earlier hand-out had had. So a late call
+/// about the earlier hand-out would have counted.
 #[tokio::test]
 async fn a_dead_letter_that_cannot_be_written_keeps_its_numbers() {
     let mut rig = Rig::start().await;
@@ -211,8 +215,9 @@ async fn a_dead_letter_that_cannot_be_written_keeps_its_numbers() {
     rig.drain(&mut p).await;
 }
 
-/// Story: the reply to the attach after a lapse was lost, the new lease lapsed as well, and the
-/// attach was repeated. It counted a crash, although the process lived all the time.
+/// Story: a process attached again after a lapse. The reply was lost, the new lease lapsed as well,
+/// and the process repeated the attach. This counted a crash, although the process lived all the
+/// time.
 #[tokio::test]
 async fn an_attach_repeated_after_its_own_lease_lapsed_counts_no_crash() {
     let mut rig = Rig::start().await;
@@ -228,9 +233,9 @@ async fn an_attach_repeated_after_its_own_lease_lapsed_counts_no_crash() {
     }
 }
 
-/// Story: a call failed on a key of a wrong type after it had committed another slot's batch. The
-/// tag stayed without its batch. From then on every sweep over the name failed, and its next
-/// process got a batch without events and stopped.
+/// Story: a call committed the batch of one slot and then failed on a key of a wrong type. A tag
+/// without its batch was left. From then on every sweep over the name failed. The next process of
+/// the name got a batch without events, and stopped.
 #[tokio::test]
 async fn a_call_that_fails_half_way_leaves_no_tag_without_a_batch() {
     let mut rig = Rig::start().await;
@@ -249,8 +254,8 @@ async fn a_call_that_fails_half_way_leaves_no_tag_without_a_batch() {
     rig.redis::<()>("SET", &[wrong.as_bytes(), b"wrong"]).await;
     let call = p.call(&rig.keys, WIDE, &[a, b]);
     let failed = wire::advance(&mut rig.conn, &call).await.expect_err("a wrong type");
-    // It was returned as `ERR WRONGTYPE …`, which a worker process treated as a passing failure,
-    // and repeated for ever.
+    // The script once returned this error as `ERR WRONGTYPE …`. A worker process treated this as a
+    // failure that passes, and repeated the call for ever.
     assert!(failed.is_wrong_type(), "{failed}");
     rig.redis::<()>("RENAME", &[&aside, wrong.as_bytes()]).await;
     rig.expire("p").await;
@@ -260,8 +265,8 @@ async fn a_call_that_fails_half_way_leaves_no_tag_without_a_batch() {
     rig.drain(&mut q).await;
 }
 
-/// Story: a batch key of a wrong type caused every object that its slot claimed to be held for an
-/// operator. The reason blamed the object's queue.
+/// Story: the batch key of a slot had a wrong type. Every object that this slot claimed was held
+/// for an operator, and the reason named the object's queue.
 #[tokio::test]
 async fn a_wrong_type_of_a_batch_is_not_blamed_on_the_object() {
     let mut rig = Rig::start().await;

@@ -1,4 +1,5 @@
-//! The shared parts of the directed tests: one Redis, the checker, and plain `MULTI` pushes.
+//! The shared parts of the tests that build one situation: one Redis, the checker, and plain
+//! `MULTI` pushes.
 
 use bytes::Bytes;
 use redis::FromRedisValue;
@@ -24,14 +25,14 @@ impl Rig {
         Self { conn: redis.connect().await, keys: redis.keys().clone(), world: World::default(), _redis: redis }
     }
 
-    /// Makes a rig with keys without a prefix, on a server of its own.
+    /// Returns a rig without a namespace, so its keys have no prefix. It needs a server of its own.
     pub async fn without_namespace() -> Self {
         let redis = Redis::own(&[]).empty();
         redis.begin_ids(&Keys::new());
         Self { conn: redis.connect().await, keys: Keys::new(), world: World::default(), _redis: redis }
     }
 
-    /// Starts a process that has its name; the name is also its token.
+    /// Starts a process that is attached to this name. Its token follows from the name.
     pub async fn process(&mut self, name: &str, slots: usize) -> Puppet {
         Puppet::start(&mut self.conn, &self.keys, name, &format!("token-of-{name}"), slots).await
     }
@@ -50,8 +51,8 @@ impl Rig {
         self.world.push(&Name::copy_from_slice(object), count)
     }
 
-    /// Runs a command that builds an odd state: a marker without events, a name in a list, a key of
-    /// a wrong type.
+    /// Runs a command that builds an unusual state, for example a marker without events, a name in
+    /// a list, or a key of a wrong type.
     pub async fn redis<T: FromRedisValue>(&mut self, command: &str, args: &[&[u8]]) -> T {
         let mut cmd = redis::cmd(command);
         for arg in args {
@@ -60,12 +61,12 @@ impl Rig {
         cmd.query_async(&mut self.conn).await.unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
-    /// Returns the key of an object, for any name.
+    /// Returns the key of an object. The name may be any bytes.
     pub fn key(&self, object: &[u8], suffix: &str) -> Vec<u8> {
         [self.keys.prefix().as_bytes(), object, suffix.as_bytes()].concat()
     }
 
-    /// Pops for a slot.
+    /// Moves a marker to a slot's list, as a pop does.
     pub async fn pop(&mut self, w: &str) -> Option<Bytes> {
         let (from, to) = (self.keys.objects_with_events(), self.keys.worker_object(w));
         self.redis::<Option<Vec<u8>>>("LMOVE", &[from.as_bytes(), to.as_bytes(), b"RIGHT", b"LEFT"]).await.map(Bytes::from)
@@ -84,7 +85,7 @@ impl Rig {
         state
     }
 
-    /// Delivers all batches of the process to the receiver. The next call reports that.
+    /// Delivers all batches of the process to the receiver. The next call reports these results.
     pub fn deliver(&mut self, puppet: &mut Puppet) {
         for slot in &puppet.slots {
             if let Slot::Has(hand) = slot {
@@ -94,19 +95,19 @@ impl Rig {
         puppet.tell_done();
     }
 
-    /// Ends a name's lease.
+    /// Ends the lease of a name.
     pub async fn expire(&mut self, name: &str) {
         let lease = self.keys.worker_lease(name);
         self.redis::<i64>("DEL", &[lease.as_bytes()]).await;
     }
 
-    /// Makes the object due now.
+    /// Makes a held object due at once.
     pub async fn release(&mut self, object: &[u8]) {
         let held = self.keys.objects_held();
         self.redis::<i64>("ZADD", &[held.as_bytes(), b"XX", b"0", object]).await;
     }
 
-    /// Advances until nothing is left. Every state in between keeps the invariants.
+    /// Calls *advance* until no event is left. Checks the invariants after every call.
     pub async fn drain(&mut self, puppet: &mut Puppet) {
         for _ in 0..2000 {
             self.deliver(puppet);

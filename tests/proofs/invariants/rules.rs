@@ -1,5 +1,5 @@
-//! Pauses and blocks in random schedules: objects under a rule are not claimed, and all continue
-//! when the rules are lifted.
+//! Pauses and blocks in random schedules. Objects under a rule are not claimed, and all objects
+//! continue when the rules are lifted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,8 @@ fn means(selector: &str, object: &Name) -> bool {
     }
 }
 
-/// Checks that a worker with a batch under a rule had it before the rule.
+/// Checks the workers whose objects are under a rule: such a worker got its batch before the rule
+/// was set.
 pub fn check(state: &State, world: &mut World, owned: &BTreeMap<&str, &Name>) -> Result<(), String> {
     let in_hand: BTreeMap<String, Vec<Number>> =
         owned.keys().map(|w| ((*w).to_owned(), state.worker(w).batch.iter().map(|event| number(event)).collect())).collect();
@@ -37,7 +38,7 @@ pub fn check(state: &State, world: &mut World, owned: &BTreeMap<&str, &Name>) ->
 }
 
 impl Run {
-    /// A user or an operator sets a rule, for ever or for a moment, or lifts one; often twice.
+    /// Sets a rule without an end or for 1 ms, or lifts a rule. Often makes the call twice.
     pub(super) async fn rule(&mut self) {
         let (kind, selector) = (KINDS[self.rng.at(KINDS.len())], SELECTORS[self.rng.at(SELECTORS.len())]);
         let step = match self.rng.below(10) {
@@ -56,7 +57,7 @@ impl Run {
         let ruled = ruled.expect("a rule");
         match step {
             RuleStep::Set(None) => drop(self.world.rules.insert((kind, selector))),
-            // A rule with an end may end at any time.
+            // A rule with an end may end at any time, so the test does not rely on it.
             RuleStep::Set(Some(_)) | RuleStep::Lift => drop(self.world.rules.remove(&(kind, selector))),
         }
         self.say(format!("{step:?} {kind} {selector}: {ruled:?}"));

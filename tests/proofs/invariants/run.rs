@@ -1,5 +1,5 @@
-//! One random schedule. Every step follows from one number, so a schedule can be repeated, and
-//! steps can be left out.
+//! One random schedule. Each step follows from one number. So a schedule can be repeated, and steps
+//! can be left out.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ pub(super) fn holds_lease(puppet: &Puppet, state: &State) -> bool {
 pub struct Kind {
     /// Whether all processes have the event log on.
     pub logs: bool,
-    /// Whether rules are set and lifted.
+    /// Whether the schedule sets and lifts rules.
     pub rules: bool,
     /// Whether a fresh process takes over at the end.
     pub fresh: bool,
@@ -69,9 +69,10 @@ pub struct Run {
     pub(super) state: State,
     pub(super) puppets: Vec<Puppet>,
     tokens: u32,
-    /// Calls sent before that arrive again, or for the first time, after their caller has given up.
+    /// Calls whose callers no longer wait. They arrive late, for the first or the second time.
     pub(super) late: Vec<Advance>,
-    /// Batches in deliveries whose process no longer waits for them.
+    /// Batches that a sink may still deliver, although their process no longer waits for the
+    /// result.
     stale: Vec<Hand>,
     /// A line for each step made.
     pub trace: Vec<String>,
@@ -94,7 +95,7 @@ impl Run {
         }
     }
 
-    /// Makes one step, and checks everything.
+    /// Makes one step, and then checks the whole state.
     pub async fn step(&mut self, number: u64) -> Result<(), String> {
         self.rng = Rng(number);
         match self.rng.below(if self.kind.rules { 106 } else { 100 }) {
@@ -125,8 +126,8 @@ impl Run {
         self.beliefs()
     }
 
-    /// I6, from the side of the processes: a process that passes the fence has the batches it was
-    /// given. Even a late call of its own does not remove them.
+    /// Checks I6 from the side of the processes: a process that passes the fence still has the
+    /// batches that it was given. Even a late call of the process does not remove them.
     fn beliefs(&self) -> Result<(), String> {
         let passes = |puppet: &&Puppet| puppet.attached && holds_lease(puppet, &self.state);
         for puppet in self.puppets.iter().filter(passes) {
@@ -202,7 +203,7 @@ impl Run {
             reply_bytes: one_of([1, 70, 1 << 20, 1 << 20]),
             claims: one_of([0, 1, 3, 1024]),
             markers: one_of([1, 2, 8, 4096]),
-            // Longer than any schedule.
+            // A day is longer than any schedule takes.
             forget_after: [None, Some(DAY)][one_of([0, 0, 0, 1])],
             suspects: Suspects::NONE,
         }
@@ -254,8 +255,8 @@ impl Run {
         self.believe(p, &named, answer, bounds)
     }
 
-    /// Checks that the reply fits the lease, and updates the beliefs of the process. `look` has
-    /// compared the batches.
+    /// Checks that the reply fits the lease, and updates the beliefs of the process. The batches
+    /// were already compared by `look`.
     fn believe(&mut self, p: usize, named: &[usize], answer: Answer, bounds: Bounds) -> Result<(), String> {
         let puppet = &mut self.puppets[p];
         let lease = self.state.leases.get(&puppet.name);
@@ -277,7 +278,7 @@ impl Run {
                 Ok(())
             }
             Answer::Fenced if !is_ours => {
-                // Most processes stop; one that continues does no harm.
+                // Most fenced processes stop. A fenced process that continues does no harm.
                 if self.rng.percent(70) {
                     self.puppets.remove(p);
                 }
@@ -287,7 +288,8 @@ impl Run {
         }
     }
 
-    /// Sends a batch to the receiver, wholly or in part. The process chooses its report.
+    /// Delivers a batch to the receiver, wholly or in part. The report of the process may name
+    /// fewer events.
     fn deliver(&mut self) -> Result<(), String> {
         let all = self.puppets.iter().enumerate().flat_map(|(p, puppet)| (0..puppet.slots.len()).map(move |slot| (p, slot)));
         let having: Vec<_> = all.filter(|(p, slot)| matches!(self.puppets[*p].slots[*slot], Slot::Has(_))).collect();
@@ -328,14 +330,14 @@ impl Run {
             }
             what => {
                 let delay = [Some(Duration::ZERO), Some(Duration::ZERO), Some(LEASE), None][what as usize % 4];
-                // A failure, or a batch held for an operator without a failure.
+                // The hold counts a failed attempt, or holds the object for another reason.
                 let failed = u32::from(self.rng.percent(60));
                 BatchResult::Hold { rest: Tag { attempts: tag.attempts + failed, ..tag }, delay, reason: "retry: no".into() }
             }
         }
     }
 
-    /// A pop for some slot of a registered name, whether or not a process runs it.
+    /// Makes a pop for a slot of a registered name, whether or not a process runs this slot.
     async fn pop(&mut self) {
         let names: Vec<String> = self.state.registry.keys().cloned().collect();
         if names.is_empty() {
@@ -343,8 +345,7 @@ impl Run {
         }
         let name = &names[self.rng.at(names.len())];
         let mut w = format!("{name}.{}", self.rng.at(self.state.slots(name)));
-        // Often a slot with something in it: two pops for one slot after a lost reply, or a late
-        // pop.
+        // Often chooses a slot that is not free: as after a lost reply, or with a late pop.
         let busy: Vec<&String> = self.state.workers.keys().collect();
         if self.rng.percent(40) && !busy.is_empty() {
             w.clone_from(busy[self.rng.at(busy.len())]);
@@ -382,7 +383,7 @@ impl Run {
         self.say(format!("adopt by {own}: {adopted:?}"));
     }
 
-    /// The process detaches, and ends after any reply.
+    /// Detaches a process once or twice. The process ends after any reply.
     async fn detach(&mut self) {
         if self.puppets.is_empty() {
             return;
@@ -395,7 +396,7 @@ impl Run {
         self.say(format!("detach {} {}: {detached:?}", puppet.name, puppet.token));
     }
 
-    /// A lease ends.
+    /// Ends a lease.
     async fn expire(&mut self) {
         let names: Vec<String> = self.state.leases.keys().cloned().collect();
         if !names.is_empty() {
@@ -409,7 +410,7 @@ impl Run {
         let _: () = redis::cmd("DEL").arg(self.keys.worker_lease(name)).query_async(&mut self.conn).await.expect("DEL");
     }
 
-    /// SIGKILL. Deliveries under way may still reach the receiver.
+    /// Kills a process. Its deliveries under way may still reach the receiver.
     fn crash(&mut self) {
         if !self.puppets.is_empty() {
             let gone = self.puppets.remove(self.rng.at(self.puppets.len()));
@@ -419,7 +420,7 @@ impl Run {
         }
     }
 
-    /// A hold ends, by its time or by an operator.
+    /// Makes a held object due, as its time or an operator does.
     async fn release(&mut self) {
         let held: Vec<Name> = self.state.due.keys().cloned().collect();
         if !held.is_empty() {
@@ -435,7 +436,7 @@ impl Run {
         let _: () = cmd.query_async(&mut self.conn).await.expect("ZADD");
     }
 
-    /// An operator forgets an object, if it is idle.
+    /// Acts as an operator who forgets an object. Only an idle object is forgotten.
     async fn forget(&mut self) {
         let object = OBJECTS[self.rng.at(OBJECTS.len())];
         let forgot = wire::forget(&mut self.conn, &self.keys, &[object]).await.expect("forget").remove(0);

@@ -1,5 +1,5 @@
-//! The whole state of a namespace, read in one step and parsed by the key names of design.md,
-//! section 3. The names are written here again, so that the tests do not rely on `keys.rs`.
+//! The whole state of a namespace, read in one step and parsed by the names of keys in
+//! docs/protocol.md. This file repeats these names, so that the tests do not rely on `keys.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,9 @@ use redis::aio::MultiplexedConnection;
 /// An object's name, as stored in Redis.
 pub type Name = Bytes;
 
-/// Returns one string of `LENGTH:BYTES` parts: for every key its name, its type, its number of
-/// values, and the values. Parsing a reply of many parts would take most of the test time.
+/// A script that returns the whole state as one string of parts `LENGTH:BYTES`. For every key the
+/// parts are its name, its type, the number of its values, and the values. Parsing a reply with
+/// many values would take most of the test's time.
 const DUMP: &str = r"
 local all = {}
 local function put(text)
@@ -54,7 +55,7 @@ pub struct Object {
     /// Events of the held batch, oldest first.
     pub held: Vec<Bytes>,
     pub held_id: Option<String>,
-    /// Errors of the first event, oldest first.
+    /// Errors of the failed attempts of the first event, oldest first.
     pub errors: Vec<Bytes>,
 }
 
@@ -67,7 +68,7 @@ pub struct Worker {
     pub tag: Option<String>,
 }
 
-/// A dead letter, or an event completed with errors. For receivers both are the same.
+/// A dead letter, or an event completed with errors. For receivers there is no difference.
 #[derive(Debug, Clone)]
 pub struct Dead {
     pub id: u64,
@@ -90,17 +91,17 @@ pub struct State {
     pub objects: BTreeMap<Name, Object>,
     pub workers: BTreeMap<String, Worker>,
     pub leases: BTreeMap<String, String>,
-    /// Markers, head first: the last one is taken next.
+    /// Markers from the head of the list on. The last one is taken next.
     pub markers: Vec<Name>,
-    /// Due times in ms; `inf` if an operator must release the object.
+    /// Due times of held objects in ms; `inf` if an operator must release the object.
     pub due: BTreeMap<Name, f64>,
-    /// Objects held by rules.
+    /// Objects that rules hold: the members of `objects.paused`.
     pub paused: BTreeSet<Name>,
-    /// Fields of the present rules.
+    /// Fields of `event.rules`, one for each rule.
     pub rules: BTreeSet<String>,
     pub counter: Option<String>,
     pub registry: BTreeMap<String, String>,
-    /// The watched and the departed names.
+    /// All watched and all departed names.
     pub looked_at: Vec<String>,
     pub dead: Vec<Dead>,
     /// Rows of the log, oldest first.
@@ -163,9 +164,11 @@ impl State {
             (b"seriatim.meta", "hash") | (b"operator.actions", "stream") => {}
             _ => {
                 let strange = format!("{} is a {kind}", text(&Bytes::copy_from_slice(key)));
-                // Redis has the newest at the head. Reversed, the oldest comes first.
+                // Redis has the newest event at the head of the list. In the reversed list the
+                // oldest comes first.
                 value.reverse();
-                // An object may be named like a worker; the endings of the keys tell them apart.
+                // An object may have the name of a worker. The suffixes of the keys tell the two
+                // apart.
                 let worker = key.strip_prefix(b"event.worker:").is_some_and(|rest| self.put_worker(rest, kind, &mut value));
                 if !worker && !self.put_object(key, kind, &mut value) {
                     self.strange.push(strange);
@@ -204,7 +207,7 @@ impl State {
     }
 }
 
-/// Returns the name before the last colon, and the rest with the colon.
+/// Splits a key at its last colon: the name before the colon, and the suffix with the colon.
 fn split(key: &[u8]) -> Option<(Name, &[u8])> {
     let at = key.iter().rposition(|byte| *byte == b':')?;
     Some((Bytes::copy_from_slice(&key[..at]), &key[at..]))
@@ -237,7 +240,7 @@ fn dead(fields: &[Bytes]) -> Dead {
     }
 }
 
-/// Takes the next `LENGTH:BYTES` part.
+/// Removes the next part `LENGTH:BYTES` from the text, and returns its bytes.
 fn part(all: &mut Bytes) -> Bytes {
     let colon = all.iter().position(|byte| *byte == b':').expect("a length");
     let length: usize = text(&all.split_to(colon)).parse().expect("a length");

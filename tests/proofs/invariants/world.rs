@@ -1,5 +1,5 @@
-//! The test's own records, without Redis: the pushed events, the id of each event, and the events
-//! that the receiver applied.
+//! The test's own records, kept outside Redis: the pushed events, the id of each event, and the
+//! events that the receiver applied.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -42,25 +42,26 @@ pub struct World {
     pub counter: u64,
     /// Last ids that were forgotten.
     pub forgotten: HashSet<u64>,
-    /// Failures of an event since it was last in flight.
+    /// Failed attempts of each event, as the tag of its batch stated at the last look.
     pub attempts: HashMap<Number, u32>,
-    /// Whether all processes have the event log on; the ids of its rows so far, and their events.
+    /// Whether all processes have the event log on. The two fields below are the ids of the rows so
+    /// far, and the events of these rows.
     pub logs: bool,
     pub log: Vec<u64>,
     pub logged: HashSet<Number>,
-    /// Kind and selector of the rules without an end that were in force since the last look.
+    /// Kind and selector of each rule without an end that was set before the last look.
     pub rules: BTreeSet<(&'static str, &'static str)>,
     /// Batch of each worker at the last look.
     pub in_hand: BTreeMap<String, Vec<Number>>,
 }
 
 impl World {
-    /// Makes the records for processes with the event log on, or off.
+    /// Returns empty records, for processes with the event log on or off.
     pub fn of_processes(logs: bool) -> Self {
         Self { logs, ..Self::default() }
     }
 
-    /// Returns the numbers of `count` new events.
+    /// Records `count` new events of an object. Returns their numbers.
     pub fn push(&mut self, object: &Name, count: usize) -> Vec<Number> {
         let pushed = self.pushed.entry(object.clone()).or_default();
         let new: Vec<Number> = (self.pushed_count..).take(count).collect();
@@ -72,7 +73,8 @@ impl World {
         new
     }
 
-    /// Records that an event was seen with an id: always the same id, and of no other event.
+    /// Records the id with which an event was seen. An event must always have the same id, and no
+    /// two events may have the same id.
     pub fn saw(&mut self, number: Number, id: u64) -> Result<(), String> {
         let before = *self.id_of.entry(number).or_insert(id);
         let other = *self.event_of.entry(id).or_insert(number);
@@ -83,7 +85,7 @@ impl World {
         }
     }
 
-    /// Returns the id of the last event delivered before this position of the object.
+    /// Returns the id of the object's last delivered event before this position.
     pub fn prev_of(&self, object: &Name, place: usize) -> u64 {
         let delivered = self.pushed[object][..place].iter().rev().find(|number| !self.dead.contains(number));
         delivered.map_or(0, |number| self.id_of[number])

@@ -1,4 +1,4 @@
-//! The frequencies of the steps.
+//! How often each kind of step is chosen.
 
 use proptest::prelude::*;
 use proptest_state_machine::ReferenceStateMachine;
@@ -9,7 +9,7 @@ use super::rules::{KINDS, SELECTORS};
 use super::schedules::{Mode, SCHEDULE_KEYS};
 use super::world::{AttachStep, Bounds, EmitPlan, OBJECTS, Part, ROOMS, Step, Token, World};
 
-/// The state machine: any step can be made in any state.
+/// The state machine for proptest. Any step can be made in any state.
 pub struct Machine;
 
 impl ReferenceStateMachine for Machine {
@@ -30,7 +30,7 @@ impl ReferenceStateMachine for Machine {
     }
 }
 
-/// Mostly the first name, so that one process makes progress.
+/// Chooses a worker name, mostly the first one, so that one process makes progress.
 fn name() -> impl Strategy<Value = usize> {
     prop_oneof![5 => Just(0), 2 => Just(1), 1 => 0..NAMES.len()]
 }

@@ -1,9 +1,9 @@
-//! The scripts against a reference: the same steps run in both. After every step the reply and all
-//! keys in Redis are the same.
+//! Runs the same steps with the scripts and with a reference. After every step, the replies must be
+//! equal, and Redis must have exactly the keys of the reference.
 //!
 //! A failure prints its seed and the shortest failing schedule found. `SERIATIM_SEED=… cargo test
-//! --test proofs machine` repeats it. `SERIATIM_MACHINE_STEPS=100000` makes more steps than the
-//! usual 5,000.
+//! --test proofs machine` repeats this schedule. `SERIATIM_MACHINE_STEPS=100000` makes more steps
+//! than the usual 5,000.
 #![allow(unreachable_pub)]
 
 mod advance;
@@ -33,7 +33,7 @@ use server::Server;
 use world::{Call, Step, World};
 
 const STEPS: u64 = 5_000;
-/// Kinds of replies that a run must reach to be meaningful.
+/// The kinds of replies and states that a run must reach. Otherwise the run proves too little.
 const SEEN: [&str; 43] = [
     "Adopt -> Swept",
     "Advance -> Advanced",
@@ -81,7 +81,7 @@ const SEEN: [&str; 43] = [
 ];
 const STEPS_OF_A_SCHEDULE: std::ops::Range<usize> = 60..120;
 
-/// Number of comparisons, by kind.
+/// The number of compared replies of each kind.
 type Figures = BTreeMap<String, u64>;
 
 fn count(figures: &mut Figures, broken: Option<Broken>, call: &Call, reply: &Reply) {
@@ -138,7 +138,7 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 fn the_scripts_do_what_the_reference_does() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    // A server of the test's own, because all its keys are compared.
+    // The test compares all keys of its Redis, so it needs a server of its own.
     let redis = Redis::own(&[]);
     let conn = runtime.block_on(redis.connect());
     let figures = RefCell::new(Figures::new());
@@ -147,7 +147,7 @@ fn the_scripts_do_what_the_reference_does() {
     let (mut seed, mut steps_made) = (seed_given.unwrap_or(now), 0);
     let steps_wanted = if seed_given.is_some() { 1 } else { number("SERIATIM_MACHINE_STEPS").unwrap_or(STEPS) };
     let missing = || SEEN.into_iter().filter(|kind| !figures.borrow().contains_key(*kind)).collect::<Vec<_>>();
-    // A rare kind may need more schedules.
+    // Makes more schedules if a kind of reply was not reached yet.
     while steps_made < steps_wanted || steps_wanted >= STEPS && steps_made < 4 * steps_wanted && !missing().is_empty() {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -159,7 +159,7 @@ fn the_scripts_do_what_the_reference_does() {
             ..Config::default()
         };
         let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
-        // Alternates between a namespace and none.
+        // Every second seed runs without a namespace.
         let keys = if seed % 2 == 0 { redis.keys().clone() } else { Keys::new() };
         let made = runner.run(&Machine::sequential_strategy(STEPS_OF_A_SCHEDULE), |(_, steps, seen)| {
             let made = || {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::reference::{Broken, Dead, Key, Name, Numbers, Reference, Reply, Row};
 
-/// Actor and reason of all actions.
+/// The operator of all actions. Their reason is `WHY`.
 pub const WHO: &str = "ada@host";
 pub const WHY: &str = "because";
 
@@ -14,7 +14,7 @@ pub const WHY: &str = "because";
 pub struct Action {
     pub action: &'static str,
     pub object: Name,
-    /// Id of the event, empty if there is none.
+    /// Id of the event; empty for an action without an event.
     pub id: String,
     pub dead: Option<u64>,
     pub error: Option<Bytes>,
@@ -22,13 +22,13 @@ pub struct Action {
 }
 
 impl Reference {
-    /// Returns whether a broken shared key stops the action: one that every action needs, or one of
-    /// `keys`.
+    /// Returns whether an action must be refused, because a shared key that it needs is broken.
+    /// Every action needs the markers and the actions. `keys` are the other keys that it needs.
     fn refuses(&self, keys: &[Broken]) -> bool {
         self.is_broken(&[Broken::Markers, Broken::Actions]) || self.is_broken(keys)
     }
 
-    /// RETRY and DROP. Returns the result of each dead letter.
+    /// RETRY and DROP: retries or drops dead letters. Returns the result of each dead letter.
     pub fn settle(&mut self, retry: bool, serials: &[u64]) -> Reply {
         if self.refuses(&[Broken::Dead]) {
             return Reply::WrongType;
@@ -54,13 +54,14 @@ impl Reference {
         "retried"
     }
 
-    /// Makes the object due at once, and wakes a worker.
+    /// Makes the object due at once, and pushes an empty marker that wakes a worker.
     fn make_due(&mut self, object: &Name) {
         self.due.insert(object.clone(), 0);
         self.markers.push(Name::new());
     }
 
-    /// Returns the numbers of the held batch, with id 0 without one, and the reason of the hold.
+    /// Returns the numbers of the held batch and the reason of the hold. Without a held batch the
+    /// id is 0.
     fn held_for(&mut self, object: &Name) -> Option<(Numbers, Bytes)> {
         let held_id = self.object(object).held_id.right()?.clone()?;
         let why = held_id.splitn(5, |byte| *byte == b' ').nth(4)?;

@@ -1,5 +1,5 @@
-//! Former differences between the scripts and the reference, each with its story. Both run the same
-//! steps.
+//! Former differences between the scripts and the reference, each with its story. Each test makes
+//! the same steps in both.
 
 use super::advance::{Choice, Delay};
 use super::reference::Reply;
@@ -7,7 +7,7 @@ use super::server::Server;
 use super::world::{AttachStep, Bounds, Part, Step, Token, World};
 use crate::support::Redis;
 
-/// Bounds that are never reached.
+/// Limits that no call reaches.
 const WIDE: Bounds = Bounds {
     batch: 1000,
     batch_bytes: 1 << 20,
@@ -30,7 +30,7 @@ fn advance(choice: Choice) -> Step {
     Step::Advance(0, Token::Mine, WIDE, [choice, Choice::Skip, Choice::Skip])
 }
 
-/// Makes the steps in Redis and in the reference. Returns the last reply.
+/// Makes the steps in Redis and in the reference, and compares both. Returns the last reply.
 async fn walk(steps: &[Step]) -> Reply {
     let redis = Redis::own(&[]);
     let mut server = Server::empty(redis.connect().await, redis.keys().clone()).await;
@@ -44,8 +44,8 @@ async fn walk(steps: &[Step]) -> Reply {
     last
 }
 
-/// Story: `string.format` ends a text at its first NUL. So the reason of a hold named half of the
-/// object and no key.
+/// Story: Lua's `string.format` ends a text at its first NUL. So the reason of a hold named only
+/// the part of the object's name before the NUL, and did not name the key.
 #[tokio::test]
 async fn a_name_with_a_nul_is_told_in_full() {
     let odd = 4;
@@ -57,9 +57,10 @@ async fn a_name_with_a_nul_is_told_in_full() {
     }
 }
 
-/// Story: the last id of an object was overwritten with an invalid id while a batch of it was in
-/// flight. After a restart the batch was handed out with that as its prev, which no process could
-/// read. The process stopped with an error, and so did the next one under that name.
+/// Story: while a batch of an object was in flight, the object's last id was overwritten with an
+/// invalid id. After a restart the batch was handed out with this invalid id as its `prev`. No
+/// process could read it. The process stopped with an error, and so did the next process of its
+/// name.
 #[tokio::test]
 async fn a_last_id_that_is_none_stops_no_worker() {
     let last = walk(&[
@@ -75,9 +76,10 @@ async fn a_last_id_that_is_none_stops_no_worker() {
     assert!(matches!(last, Reply::Advanced(_)), "{last:?}");
 }
 
-/// Story: a pop moved an empty marker, which only wakes, to a busy slot. The look at that slot
-/// dropped it, but counted it as returned to the markers. A free slot of the same call looked for
-/// one marker more. The call then failed after its commits, on `MGET` without keys.
+/// Story: a pop moved an empty marker, which only wakes a worker, to a busy slot. The look at this
+/// slot dropped the marker, but counted it as returned to the markers. So a free slot of the same
+/// call looked for a marker that did not exist. The call then failed, after its commits, on `MGET`
+/// without keys.
 #[tokio::test]
 async fn an_empty_marker_popped_for_a_busy_slot_fails_no_call() {
     let last = walk(&[
@@ -92,16 +94,16 @@ async fn an_empty_marker_popped_for_a_busy_slot_fails_no_call() {
     assert!(matches!(&last, Reply::Advanced(advanced) if !advanced.more), "{last:?}");
 }
 
-/// Story: the owner key of a held object got another type. No claim then took its batch: the first
-/// one released the object, and the first marker gave later events to a worker, before the batch.
-/// The next hold overwrote the batch.
+/// Story: the owner key of a held object got a wrong type, and no claim took the held batch. The
+/// first claim released the object. The next marker gave later events of the object to a worker,
+/// before the batch. The next hold overwrote the batch.
 #[tokio::test]
 async fn a_held_object_whose_owner_cannot_be_told_keeps_its_batch() {
     let hold = |delay| advance(Choice::Hold(0, delay, true));
     let held = [ATTACH, Step::Emit(vec![(0, vec![1])]), advance(Choice::Free)];
     let claim = [Step::Wrong(0, Part::Owner), Step::Emit(vec![(0, vec![1])]), advance(Choice::Free)];
     let release = [Step::Release(0), advance(Choice::Free)];
-    // Found as a due object, and by a marker.
+    // The claim finds the object as a due held object, or through a marker.
     for delay in [Delay::Zero, Delay::Far] {
         let mut steps = held.to_vec();
         steps.push(match hold(delay) {
@@ -115,9 +117,9 @@ async fn a_held_object_whose_owner_cannot_be_told_keeps_its_batch() {
     }
 }
 
-/// Story: a call had read the due held objects. It then met a marker of one of them, whose owner
-/// key had a wrong type, and quarantined it. It met the object again among the due ones, and handed
-/// out its batch all the same.
+/// Story: a call had read the due held objects. Then it met a marker of one of these objects, whose
+/// owner key had a wrong type, and quarantined the object. Later it found the object among the due
+/// ones, and handed out its batch all the same.
 #[tokio::test]
 async fn what_a_call_puts_aside_it_does_not_hand_out() {
     let nothing = |step| match step {
@@ -136,7 +138,7 @@ async fn what_a_call_puts_aside_it_does_not_hand_out() {
         Step::ReleaseAll,
         Step::Emit(vec![(b, vec![1])]),
         Step::Wrong(b, Part::Owner),
-        // Two slots, so that the call reads both objects as due.
+        // The call has two free slots, so that it reads both objects as due.
         Step::Advance(0, Token::Mine, WIDE, [Choice::Free, Choice::Free, Choice::Skip]),
     ])
     .await;
@@ -144,10 +146,10 @@ async fn what_a_call_puts_aside_it_does_not_hand_out() {
     assert_eq!((advanced.batches.len(), advanced.quarantined.len()), (0, 2), "{advanced:?}");
 }
 
-/// Story: two markers were popped for a busy slot, the second one of its own object. When the slot
-/// left that object for another, the reference removed the newer of the two equal names from its
-/// list. The script puts the next object in the place of the older name, which keeps an owned
-/// object last.
+/// Story: two markers were popped for a busy slot, and the second one named the slot's own object.
+/// So the slot's list had this name twice. When the slot left the object for another one, the
+/// reference replaced the newer of the two names. The script replaces the older one, so that an
+/// owned object stays the last of the list.
 #[tokio::test]
 async fn the_next_object_takes_the_oldest_place_where_a_name_is_there_twice() {
     let (a, b, c) = (0, 1, 2);

@@ -1,12 +1,12 @@
-//! Pauses and blocks: an operator sets and lifts them, they end by time, and the next call wakes
-//! their objects.
+//! Pauses and blocks: an operator sets and lifts them, and they may end by time. The next call
+//! wakes their objects.
 
 use bytes::Bytes;
 
 use super::operator::Action;
 use super::reference::{Broken, FAR, Key, Name, Reference, Reply, remove};
 
-/// The kinds of rules. A field is the kind, a blank, and the selector.
+/// The kinds of rules. The field of a rule is its kind, a blank, and its selector.
 pub const KINDS: [&str; 2] = ["pause", "block"];
 pub const SELECTORS: [&[u8]; 7] = [b"*", b"a:*", b"event.worker:*", b"a", b"b", b"event.worker:p.0", b"\xff{}\0"];
 
@@ -14,7 +14,7 @@ pub const SELECTORS: [&[u8]; 7] = [b"*", b"a:*", b"event.worker:*", b"a", b"b", 
 pub struct Rule {
     /// Step in which it was set.
     pub set: u64,
-    /// Step at which it ends; none: it does not end.
+    /// Step at which the rule ends; none if it has no end.
     pub end: Option<u64>,
     pub lifted: bool,
 }
@@ -29,13 +29,13 @@ impl Reference {
         self.rules.iter().any(|(field, rule)| self.is_in_force(rule) && means(field, name))
     }
 
-    /// Returns the time of the next waking: 0 if a rule is lifted, or the first end; none if no
-    /// rule has one.
+    /// Returns the time of the next waking: 0 if a rule is lifted, or else the first end of a rule.
+    /// Returns none if no rule is lifted or has an end.
     pub fn next_rule(&self) -> Option<u64> {
         self.rules.values().filter_map(|rule| if rule.lifted { Some(0) } else { rule.end }).min()
     }
 
-    /// SET and LIFT.
+    /// Sets or lifts a rule.
     pub fn rule(&mut self, kind: &'static str, selector: &Name, set: Option<bool>) -> Reply {
         if self.is_broken(&[Broken::Markers, Broken::Actions, Broken::Rules]) {
             return Reply::WrongType;
@@ -66,8 +66,8 @@ impl Reference {
         })
     }
 
-    /// WAKE: makes objects due that only ended or lifted rules were holding, and deletes these
-    /// rules. Returns whether there was one.
+    /// WAKE: makes objects due that only expired or lifted rules were holding, and deletes these
+    /// rules. Returns whether there was such a rule.
     pub fn wake(&mut self) -> bool {
         let over: Vec<Name> =
             self.rules.iter().filter(|(_, rule)| !self.is_in_force(rule)).map(|(field, _)| field.clone()).collect();
@@ -83,7 +83,8 @@ impl Reference {
         !over.is_empty()
     }
 
-    /// PAUSE, of an object with events whose owner is none or `w`. Returns whether it is paused.
+    /// PAUSE: pauses an object under a rule that has events and has no owner, or the owner `w`.
+    /// Returns whether the object is paused.
     pub fn pause(&mut self, w: &str, name: &Name, named: bool) -> bool {
         let has_events = self.object(name).queue.right().is_none_or(|queue| !queue.is_empty());
         if !self.is_ruled(name) || !has_events || self.due.contains_key(name) {
@@ -97,7 +98,8 @@ impl Reference {
         true
     }
 
-    /// Returns whether the object is in one of the sets, or may be, if that is unknown.
+    /// Returns whether the object is in `objects.held` or `objects.paused`. Also returns true if
+    /// `objects.paused` is broken, because the object may be there.
     pub fn is_held(&self, name: &Name) -> bool {
         self.due.contains_key(name) || self.paused.contains(name) || self.is_broken(&[Broken::Paused])
     }
@@ -118,7 +120,7 @@ fn means(field: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// Returns the value of a rule's field.
+/// Returns the value of the rule's field in `event.rules`.
 pub fn value(rule: &Rule) -> Bytes {
     let (who, why) = (super::operator::WHO, super::operator::WHY);
     format!("{} {} {} {} 0 {who}{why}", rule.set, rule.end.unwrap_or(0), u8::from(rule.lifted), who.len()).into()

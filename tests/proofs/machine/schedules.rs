@@ -1,5 +1,5 @@
-//! Schedules in the reference: what a producer stores, replaces and cancels, what is promoted, and what
-//! a slot takes.
+//! Schedules in the reference: how a producer stores, replaces and cancels them, how they are
+//! promoted, and how a slot takes their events.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,14 @@ use bytes::Bytes;
 
 use super::reference::{Broken, Dead, Event, FAR, Key, Name, Numbers, Reference, Reply, Row};
 
-/// The keys of schedules. One looks like a member of another object.
+/// The keys of schedules. `-1` looks like a key that the emitter makes. `a k` ends with the key
+/// `k`.
 pub const SCHEDULE_KEYS: [&str; 3] = ["k", "-1", "a k"];
 
-/// The most schedules that a reply names as wrong.
+/// The maximum number of wrong schedules that one reply names.
 const WRONG_MAX: usize = 16;
 
-/// The treatment of an existing schedule with the same key.
+/// The effect of a call on an existing schedule with the same key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Replace,
@@ -24,10 +25,10 @@ pub enum Mode {
 /// A schedule of an object.
 #[derive(Debug, Clone)]
 pub struct Scheduled {
-    /// The due time: below [`FAR`] in the past, from there on in the far future.
+    /// The due time. A time below [`FAR`] is in the past, any other time is in the far future.
     pub due: u64,
     pub event: Event,
-    /// The step in which the event was queued, as a reference.
+    /// The step in which a reference to the event was queued, if it was.
     pub queued: Option<u64>,
 }
 
@@ -38,18 +39,18 @@ impl Scheduled {
     }
 }
 
-/// The score of a schedule whose event is queued is minus this, minus the time.
+/// If the event of a schedule is queued, the score of the schedule is `-(QUEUED + time)`.
 pub const QUEUED: u64 = 1_000_000_000_000_000;
 
-/// The head of a queue, as a slot reads it.
+/// The first entry of a queue, as a slot reads it.
 pub enum Head {
-    /// The event of a schedule with a key.
+    /// A valid reference: the event of a schedule with a key, and the key.
     Keyed(Event, &'static str),
-    /// A reference whose schedule was replaced or cancelled.
+    /// A reference to a schedule that was replaced or cancelled.
     Void,
     /// Any other event.
     Plain,
-    /// A reference, but `events.scheduled` has a wrong type.
+    /// A reference that cannot be checked, because `events.scheduled` has a wrong type.
     Wrong,
 }
 
@@ -67,18 +68,18 @@ fn reference_to(at: u64, key: &str) -> Event {
     [REFERENCE, format!("{at} {key}").as_bytes()].concat().into()
 }
 
-/// Returns the due time of an event that could not be queued in this step.
+/// Returns the due time of an event that could not be queued in this step: a minute later.
 pub fn postponed(now: u64) -> u64 {
     2 * FAR + now
 }
 
-/// Returns the member of `events.scheduled`.
+/// Returns the member of `events.scheduled` for this object and key.
 pub fn member(object: &Name, key: &str) -> Bytes {
     [&object[..], b"\n", key.as_bytes()].concat().into()
 }
 
 impl Reference {
-    /// SCHEDULE, a plain transaction.
+    /// SCHEDULE: a producer stores a schedule in one plain transaction.
     pub fn schedule(&mut self, object: &Name, key: &'static str, due: u64, event: &Event, mode: Mode) -> Reply {
         let place = (object.clone(), key);
         match self.schedules.get_mut(&place) {
@@ -89,13 +90,14 @@ impl Reference {
         Reply::Done
     }
 
-    /// CANCEL, a plain transaction.
+    /// CANCEL, as a plain transaction: a producer deletes a schedule.
     pub fn cancel(&mut self, object: &Name, key: &'static str) -> Reply {
         self.schedules.remove(&(object.clone(), key));
         Reply::Done
     }
 
-    /// CANCEL, the script: an event that waits for a retry or an operator is over.
+    /// CANCEL, as a script: ends an event that a slot has taken and that waits for a retry or an
+    /// operator.
     pub fn cancel_taken(&mut self, object: &Name, key: &'static str) -> Reply {
         let found = self.object(object).clone();
         let last = found.last_id().unwrap_or(0);
@@ -140,7 +142,8 @@ impl Reference {
         Reply::Cancelled("cancelled")
     }
 
-    /// Reads the head of the object's queue. The event of a valid reference leaves its schedule.
+    /// Reads the first entry of the object's queue. If it is a valid reference, the schedule is
+    /// deleted and its event returned.
     pub fn head(&mut self, object: &Name, head: &Event) -> Head {
         let Some(key) = SCHEDULE_KEYS.into_iter().find(|key| is_reference_of(head, key)) else { return Head::Plain };
         if self.is_broken(&[Broken::Scheduled]) {
@@ -154,8 +157,9 @@ impl Reference {
         self.schedules.remove(&place).map_or(Head::Void, |schedule| Head::Keyed(schedule.event, key))
     }
 
-    /// PROMOTE. Due schedules become events, in the order of their due times and then of their
-    /// members. One whose queue has a wrong type is due again later.
+    /// PROMOTE: queues the events of due schedules, in the order of their due times and then of
+    /// their members. If the object's queue has a wrong type, the schedule is due again a minute
+    /// later.
     pub fn promote(&mut self, most: usize, bytes: usize) -> Reply {
         if self.is_broken(&[Broken::Markers, Broken::Scheduled]) {
             return Reply::WrongType;
@@ -183,10 +187,12 @@ impl Reference {
                         })
                     };
                     let event = event.expect("it is due");
-                    // A time in µs has 16 digits, where a step has few.
+                    // In Redis the time in a reference has 16 digits (µs). The number of the step
+                    // has fewer digits.
                     let time = if event.starts_with(REFERENCE) { 16 - self.now.to_string().len() } else { 0 };
                     left = left.saturating_sub(event.len() + time);
-                    // A reference of the same key leads nowhere any more.
+                    // If the newest entry is an older reference of this key, it is no longer valid,
+                    // so it is removed.
                     if event.starts_with(REFERENCE) && queue.last().is_some_and(|last| is_reference_of(last, key)) {
                         queue.pop();
                     }

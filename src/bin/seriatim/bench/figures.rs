@@ -1,8 +1,9 @@
-//! The measured figures, and the statistics over their samples: medians, spreads, ratios.
+//! The figures that the bench measures, and the statistics over their samples: medians,
+//! percentiles, spreads, ratios.
 
 use std::collections::BTreeMap;
 
-/// A measured quantity.
+/// A quantity that the bench measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Figure {
     EnqueueBulk,
@@ -57,7 +58,7 @@ impl Figure {
     }
 }
 
-/// All samples of a run, one per repetition.
+/// All samples of a run: for each figure and system, one sample per repetition.
 #[derive(Debug, Default)]
 pub(super) struct Samples(BTreeMap<(Figure, &'static str), Vec<f64>>);
 
@@ -78,7 +79,7 @@ impl Samples {
     }
 }
 
-/// Returns the middle value, or the mean of the two middle values; none for an empty list.
+/// Returns the middle value, or the mean of the two middle values; `None` for an empty list.
 pub(super) fn median(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let half = sorted.len() / 2;
@@ -87,21 +88,23 @@ pub(super) fn median(values: &[f64]) -> Option<f64> {
     Some((lower + upper) / 2.0)
 }
 
-/// Returns the smallest value that is at least as large as `percent` percent of all values.
+/// Returns the percentile: the smallest value such that `percent` percent of all values are not
+/// larger.
 pub(super) fn percentile(values: &[f64], percent: f64) -> Option<f64> {
     let sorted = sorted(values);
     let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied()
 }
 
-/// Returns the smallest and the largest value.
+/// Returns the smallest and the largest value; `None` for an empty list.
 pub(super) fn spread(values: &[f64]) -> Option<(f64, f64)> {
     let sorted = sorted(values);
     Some((*sorted.first()?, *sorted.last()?))
 }
 
-/// Returns the median of the ratios of each repetition. A disturbance during a repetition affects
-/// both its figures, so their ratio is stable.
+/// Computes for each repetition the ratio of its two values, and returns the median of these
+/// ratios. A disturbance of the machine affects both values of a repetition, so their ratio is
+/// stable.
 pub(super) fn ratio(values: &[f64], others: &[f64]) -> Option<f64> {
     let ratios: Vec<f64> = values.iter().zip(others).map(|(value, other)| value / other).filter(|r| r.is_finite()).collect();
     median(&ratios)

@@ -1,14 +1,15 @@
-//! `seriatim bench`: measures seriatim on the user's Redis, beside two simpler systems on the same
-//! Redis.
+//! `seriatim bench`: measures seriatim on the user's Redis. For comparison, it measures two simpler
+//! systems on the same Redis.
 //!
 //! - `workload`: the events
-//! - `system`: the interface of a measured system: `seriatim`, `streams`, `raw`
+//! - `system`: the interface of a measured system. The systems are `seriatim`, `streams` and `raw`
 //! - `phases`: the measurements; `tally` checks the deliveries, `pace` times the emits of the
 //!   latency phase
-//! - `place`, `redis_info`, `redis_benchmark`: the Redis
+//! - `place`, `redis_info`, `redis_benchmark`: the measured Redis
 //! - `figures`, `report`: statistics and output
 //!
-//! All keys are in one namespace, or on a private Redis. After SIGKILL the namespace stays.
+//! All keys are in one namespace, or on a private Redis. If the bench is killed with SIGKILL, the
+//! keys of the namespace stay in Redis.
 
 mod figures;
 mod pace;
@@ -54,22 +55,23 @@ use crate::random::{Random, fresh_seed};
 
 /// Measure throughput, latency and memory on this Redis, compared with plain streams and lists
 ///
-/// Emits events, and drains them with workers in this process whose sink only counts. It checks
-/// that every event came exactly once and in order. Two other programs are measured in turn, on the
-/// same Redis and with the same payloads. `streams` has 16 static partitions on Redis Streams with
-/// one consumer each. `raw` is one list that is pushed and popped. The table shows the medians over
-/// all repetitions; compare ratios, not figures.
+/// Emits events, and drains them with workers in this process. The sink of these workers only
+/// counts. The bench checks that every event came exactly once and in order. Two other systems are
+/// measured in turn with seriatim, on the same Redis and with the same payloads. `streams` has 16
+/// static partitions on Redis Streams with one consumer each. `raw` is one list that is pushed and
+/// popped. The table shows the medians over all repetitions. Compare the ratios of the systems, not
+/// their absolute figures.
 ///
 /// The bench works under its own namespace (bench- and 8 hex digits, or --namespace NAME, which
 /// must be empty). It touches no other key, and deletes its keys, also after Ctrl-C. Memory and
-/// processor time are those of the whole server, so other users of the server disturb the figures,
-/// and the bench disturbs them. The Redis user needs every command on these keys. With --private
-/// the bench starts its own redis-server on the loopback interface. It then uses no namespace, so
-/// that bytes per event are those of the plain keys.
+/// processor time are those of the whole server. So other users of the server disturb the figures,
+/// and the bench slows these users down. The Redis user needs every command on these keys. With
+/// --private the bench starts its own redis-server on the loopback interface. With --private it
+/// uses no namespace, so that the bytes per event are those of plain keys.
 #[derive(Debug, clap::Args, Serialize)]
 pub(crate) struct Args {
-    /// Measure on a private Redis instead of the one that --redis names; redis-server >= 7.0 or
-    /// valkey-server is on the PATH, or SERIATIM_REDIS_SERVER names one
+    /// Start a private Redis and measure it, instead of the Redis that --redis names; redis-server
+    /// >= 7.0 or valkey-server must be on the PATH, or SERIATIM_REDIS_SERVER names one
     #[arg(long)]
     private: bool,
     /// The number of objects: 1 to 10000000
@@ -81,15 +83,16 @@ pub(crate) struct Args {
     /// The size of an event, which is a JSON object: 32 to 1048576 bytes
     #[arg(long, value_name = "BYTES", default_value_t = 200)]
     payload: usize,
-    /// The spread of events over objects: zipf:EXPONENT (0 to 10), uniform, distinct (each its own
-    /// object), single (all one object)
+    /// The spread of events over objects: zipf:EXPONENT (0 to 10), uniform, distinct (each event
+    /// has its own object), single (all events have one object)
     #[arg(long, value_name = "SKEW", default_value_t = Skew::Zipf(1.0))]
     #[serde(serialize_with = "shown_as_text")]
     skew: Skew,
-    /// The number of single emits in flight: 1 to 10000
+    /// The number of emits in flight when events are emitted one by one: 1 to 10000
     #[arg(long, value_name = "N", default_value_t = 64)]
     producers: usize,
-    /// The number of workers that drain, each with its own slots and name, like a process: 1 to 64
+    /// The number of workers that drain. Each has its own name and slots, like a worker process: 1
+    /// to 64
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: usize,
     /// The number of objects that each worker delivers at the same time: 1 to 1024
@@ -104,7 +107,7 @@ pub(crate) struct Args {
     /// The number of repetitions: 1 to 1000
     #[arg(long, value_name = "N", default_value_t = 5)]
     repetitions: u32,
-    /// The number of repetitions before that, which are not counted: 0 to 1000
+    /// The number of repetitions at the start that are not counted: 0 to 1000
     #[arg(long, value_name = "N", default_value_t = 1)]
     warm_up: u32,
     /// The phases to measure
@@ -116,7 +119,7 @@ pub(crate) struct Args {
         default_value = "enqueue,drain,both,latency,memory"
     )]
     phases: Vec<Phase>,
-    /// Spread the events as an earlier run did, by the seed that it printed
+    /// Spread the events over objects as an earlier run did: the seed that the earlier run printed
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
     /// Print one JSON object, with every repetition, instead of a table
@@ -128,13 +131,16 @@ pub(crate) struct Args {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Phase {
-    /// Emits in bulk, and single emits with many in flight; processor time of Redis per event
+    /// Rate of emits in bulk, and of emits one by one with many in flight; processor time of Redis
+    /// per event
     Enqueue,
-    /// Drains of the queues of both; processor time of Redis per event
+    /// Rate of draining the queues after each of the two kinds of emits; processor time of Redis
+    /// per event
     Drain,
-    /// Single emits while workers drain
+    /// Rate of emits one by one while workers drain
     Both,
-    /// Time from the planned emit of an event to the sink, at a fixed rate for 3 s
+    /// Time from the planned time of an emit to the arrival of its event at the sink, at a fixed
+    /// rate for 3 s
     Latency,
     /// Bytes per queued event, and per idle object
     Memory,
@@ -165,7 +171,8 @@ pub(crate) async fn run(mut args: Args, global: &Global) -> anyhow::Result<Exit>
     config.keys = keys.clone();
     let info = connection_info(&url).map_err(|error| Failure::with(Exit::Input, error))?;
     let place = Place::claim(url, info, keys, args.private).await?;
-    // If a stop signal comes first, the measurement is dropped, and everything that writes with it.
+    // If a stop signal comes first, the future of the measurement is dropped. This also ends all
+    // its tasks that write to Redis.
     let measured = tokio::select! {
         measured = measure(&args, config, &place) => measured,
         stopped = stop_signal() => stopped.and(Err(Failure::with(Exit::Broken, "stopped by a signal; all written keys are deleted"))),
@@ -180,8 +187,8 @@ pub(crate) async fn run(mut args: Args, global: &Global) -> anyhow::Result<Exit>
     Ok(Exit::Done)
 }
 
-/// Deletes all keys of the run. Commands in flight when the run stopped may still arrive; a second
-/// walk deletes their keys.
+/// Deletes all keys of the run. Does so twice, because commands that were in flight when the run
+/// stopped may write keys after the first deletion.
 async fn clean_up(place: &Place) -> anyhow::Result<()> {
     if place.is_private() {
         return Ok(());
@@ -217,8 +224,8 @@ async fn measure(args: &Args, config: WorkerConfig, place: &Place) -> anyhow::Re
     for round in 0..args.warm_up + args.repetitions {
         let record = round >= args.warm_up;
         let out = if record { &mut samples } else { &mut unused };
-        // In each phase all systems are measured in turn, so that a disturbance of the machine
-        // affects all.
+        // In each phase, the systems are measured directly one after another, so that a disturbance
+        // of the machine affects all of them.
         macro_rules! in_turn {
             ($($phase:ident)*) => {$(
                 progress.at(round, stringify!($phase));
@@ -244,7 +251,7 @@ async fn measure(args: &Args, config: WorkerConfig, place: &Place) -> anyhow::Re
 }
 
 impl Args {
-    /// Checks the ranges. Returns the settings of a worker.
+    /// Checks that all numbers are in their ranges. Returns the settings of the workers.
     fn checked(&self) -> anyhow::Result<WorkerConfig> {
         let in_range = |option: &str, value: u64, min: u64, max: u64, what: &str| {
             let wrong = || Failure::with(Exit::Input, format!("--{option} is {value}; it must be {min} to {max} {what}"));
@@ -278,8 +285,8 @@ impl Args {
         }
     }
 
-    /// Returns the events, the order that one producer gives them, and the order that many give
-    /// them.
+    /// Returns the events of the run, and two chains: the order of the events if one producer emits
+    /// them, and the order if `--producers` producers emit them.
     async fn workload(&self) -> anyhow::Result<(Workload, Chain, Chain)> {
         let (payload, skew, seed, producers) = (self.payload, self.skew, self.seed.unwrap_or_default(), self.producers);
         let (events, objects) = (u32::try_from(self.events)?, u32::try_from(self.objects)?);

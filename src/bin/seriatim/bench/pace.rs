@@ -1,12 +1,12 @@
-//! Emits events at fixed times, even if earlier events are late. So a latency measured from these
-//! times includes every wait.
+//! Gives the times for the emits of the latency phase. Each event is due at a fixed time, even if
+//! earlier events are late. So a latency that is measured from the due time includes every wait.
 
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Time before an emit at which the thread stops sleeping, because a sleeping thread wakes some
-/// tens of microseconds late.
+/// Time before a due time at which the thread stops sleeping and spins. A sleeping thread would
+/// wake some tens of microseconds late.
 const AWAKE: Duration = Duration::from_micros(150);
 
 /// The times at which events are due.
@@ -21,9 +21,9 @@ impl Schedule {
         self.begin + Duration::from_secs_f64(event as f64 / f64::from(self.per_second))
     }
 
-    /// Sends each event, when due, to the next producer in turn, from its own thread: timers of the
-    /// runtime are no finer than a millisecond. The thread returns how late each event was, in
-    /// seconds. It ends early if a producer is gone.
+    /// Starts a thread that sends each event to the producers in turn when the event is due. It is
+    /// a thread, because the timers of the runtime are no finer than a millisecond. The thread
+    /// returns how late it sent each event, in seconds. It ends early if a producer has ended.
     pub(super) fn tell(self, events: usize, producers: Vec<UnboundedSender<usize>>) -> std::thread::JoinHandle<Vec<f64>> {
         std::thread::spawn(move || {
             let mut late = Vec::with_capacity(events);

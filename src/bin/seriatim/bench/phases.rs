@@ -24,7 +24,8 @@ const LEAD: Duration = Duration::from_millis(50);
 pub(super) struct Phases {
     pub(super) place: Place,
     pub(super) load: Arc<Workload>,
-    /// Order of each object's events if one producer emits them all; `of_many`: if `producers` do.
+    /// Order of each object's events if one producer emits all events. `of_many`: their order if
+    /// `producers` producers emit them.
     pub(super) of_one: Arc<Chain>,
     pub(super) of_many: Arc<Chain>,
     pub(super) producers: usize,
@@ -32,7 +33,7 @@ pub(super) struct Phases {
     pub(super) wanted: Wanted,
 }
 
-/// The requested figures.
+/// The phases that the user wants to measure.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) enqueue: bool,
@@ -42,7 +43,7 @@ pub(super) struct Wanted {
     pub(super) memory: bool,
 }
 
-/// Start values of Redis' processor time and of the clock.
+/// Start values of a measurement: Redis' processor time, and the time of the clock.
 struct Meter {
     cpu_s: f64,
     began: Instant,
@@ -54,7 +55,8 @@ impl Meter {
         Ok(Self { cpu_s, began: Instant::now() })
     }
 
-    /// Adds events per second, and microseconds of processor time per event, since the start.
+    /// Adds two samples: the events per second since the start, and the microseconds of Redis'
+    /// processor time per event.
     async fn add(
         &self,
         phases: &Phases,
@@ -71,7 +73,8 @@ impl Meter {
 }
 
 impl Phases {
-    /// Enqueues in bulk, then drains. Measures memory before, between and after.
+    /// Enqueues all events in bulk, then drains them. Measures the memory of Redis before the
+    /// enqueueing, after it, and after the drain.
     pub(super) async fn bulk<S: System>(&self, system: &S, out: &mut Samples) -> anyhow::Result<()> {
         let wanted = self.wanted;
         if !(wanted.enqueue || wanted.drain || wanted.memory) {
@@ -101,7 +104,7 @@ impl Phases {
         Ok(())
     }
 
-    /// Enqueues one by one, with many emits in flight, then drains.
+    /// Enqueues the events one by one, with many emits in flight. Then drains them.
     pub(super) async fn single<S: System>(&self, system: &S, out: &mut Samples) -> anyhow::Result<()> {
         if !(self.wanted.enqueue || self.wanted.drain) {
             return Ok(());
@@ -120,7 +123,8 @@ impl Phases {
         Ok(())
     }
 
-    /// Enqueues one by one while consumers drain, until all events are delivered.
+    /// Enqueues the events one by one while the consumers drain them. Ends when all events are
+    /// delivered.
     pub(super) async fn both<S: System>(&self, system: &S, out: &mut Samples) -> anyhow::Result<()> {
         if !self.wanted.both {
             return Ok(());
@@ -140,7 +144,8 @@ impl Phases {
         tally.check(S::NAME)
     }
 
-    /// Measures the time from the due time of an emit to the arrival of its event.
+    /// Measures the latency: the time from the due time of an emit to the arrival of its event at
+    /// the sink.
     pub(super) async fn latency<S: System>(&self, system: &S, out: &mut Samples) -> anyhow::Result<()> {
         if !self.wanted.latency {
             return Ok(());
@@ -206,7 +211,8 @@ impl Phases {
         tally.check(S::NAME)
     }
 
-    /// Emits all events one by one. Each producer awaits one emit before the next.
+    /// Emits all events one by one. Each of the producers waits for the reply of an emit before its
+    /// next emit.
     async fn push_singly<P: Producer>(&self, producer: &P) -> anyhow::Result<()> {
         let mut pushing = JoinSet::new();
         for first in 0..self.producers {
@@ -221,8 +227,8 @@ impl Phases {
         all(&mut pushing).await
     }
 
-    /// Returns the memory in use, in bytes. Waits first, because Redis frees the buffers of closed
-    /// connections late.
+    /// Returns the memory that Redis uses, in bytes. Waits a moment first, because Redis frees the
+    /// buffers of closed connections late.
     async fn memory_bytes(&self) -> anyhow::Result<f64> {
         if !self.wanted.memory {
             return Ok(f64::NAN);
@@ -232,7 +238,7 @@ impl Phases {
     }
 }
 
-/// Waits for all tasks, or for the first that fails.
+/// Waits until all tasks have ended, or one has failed.
 async fn all(tasks: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
     while let Some(done) = tasks.join_next().await {
         done??;

@@ -1,4 +1,5 @@
-//! The measured Redis and the keys of this run: connects, and deletes all keys at the end.
+//! The measured Redis and the keys of this run. Connects to Redis, and deletes all keys of the run
+//! at the end.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +15,12 @@ use crate::console::told::told;
 
 /// Maximum wait for any reply, including a large pipeline on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-/// Number of bytes that may collect before they are written to the socket, as in an emitter.
+/// Number of bytes of commands that may collect before they are written to the socket. An emitter
+/// has the same number.
 const WRITE_BYTES: usize = 64 * 1024;
-/// Number of keys that Redis reads in one step.
+/// Number of keys that Redis reads in one SCAN.
 const KEYS_PER_STEP: usize = 1000;
-/// Maximum number of walks over the keys until none is left.
+/// Maximum number of walks over all keys. The walks end earlier if a walk finds no key of the run.
 const WALKS_MAX: usize = 10;
 
 /// The Redis to measure.
@@ -33,7 +35,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Takes the keys for this run. If the server is not private, none of them may exist.
+    /// Connects to Redis for this run. If the server is not private, checks that no key of the run
+    /// exists yet.
     pub(super) async fn claim(url: String, info: ConnectionInfo, keys: Keys, private: bool) -> anyhow::Result<Self> {
         let info = info.set_tcp_settings(tcp_settings(PATIENCE));
         let conn = connect(&info, None).await?;
@@ -53,7 +56,7 @@ impl Place {
         self.private
     }
 
-    /// Returns a connection for many small writes at once.
+    /// Returns a connection that collects many small commands before it writes them to the socket.
     pub(super) async fn writing(&self) -> anyhow::Result<MultiplexedConnection> {
         connect(&self.info, Some(WRITE_BYTES)).await
     }
@@ -63,7 +66,7 @@ impl Place {
         connect(&self.info, None).await
     }
 
-    /// Returns a key of this run that no other part of the program uses.
+    /// Returns a key of this run with the prefix `bench.`, which no other part of the program uses.
     pub(super) fn key(&self, name: &str) -> String {
         format!("{}bench.{name}", self.keys.prefix())
     }
@@ -116,7 +119,8 @@ impl Place {
         Err(anyhow!("keys under {} come again while they are deleted; something else writes there", self.keys.prefix()))
     }
 
-    /// Waits until a thread of Redis has freed the unlinked keys.
+    /// Waits until Redis has freed the memory of the unlinked keys, which a thread of Redis does in
+    /// the background.
     async fn until_freed(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while super::redis_info::Info::ask(&self.conn).await?.number("lazyfree_pending_objects").unwrap_or(0.0) > 0.0 {
@@ -141,12 +145,14 @@ async fn connect(info: &ConnectionInfo, write_bytes: Option<usize>) -> anyhow::R
     client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)
 }
 
-/// Returns an error about a command of Redis.
+/// Returns a function that makes the error for a failed Redis command. `what`: the name of the
+/// command.
 pub(super) fn lost(what: &'static str) -> impl Fn(RedisError) -> anyhow::Error {
     move |error| Failure::with(Exit::Redis, format!("Redis did not answer {what}: {}", told(&error)))
 }
 
-/// Sends a pipeline, and returns the reply of each command. An error among them fails the call.
+/// Sends a pipeline, and returns the reply of each command. If one reply is an error, returns this
+/// error.
 pub(super) async fn send(conn: &mut MultiplexedConnection, pipe: &Pipeline, what: &'static str) -> anyhow::Result<Vec<Value>> {
     let answers = conn.send_packed_commands(pipe, 0, pipe.len()).await.map_err(lost(what))?;
     if let Some(Value::ServerError(error)) = answers.iter().find(|answer| matches!(answer, Value::ServerError(_))) {

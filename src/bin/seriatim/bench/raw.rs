@@ -1,5 +1,5 @@
-//! A system for comparison: one list, pushed and popped, without order per object, owners or
-//! redelivery. Shows the limit of Redis itself.
+//! A system for comparison: one list that is pushed and popped. It has no order per object, no
+//! owners and no redelivery. So it shows the limit of Redis itself.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use super::workload::Workload;
 const DEPTH: usize = 500;
 /// Maximum number of events in one RPOP.
 const COUNT: usize = 1000;
-/// Maximum wait for the next event in one command, in seconds.
+/// Maximum time that one BRPOP waits for the next event, in seconds.
 const BLOCK_S: usize = 1;
 
 pub(super) struct Raw {
@@ -85,7 +85,7 @@ impl Producer for Pushes {
     }
 }
 
-/// Pops many events at once. Waits for one if there is none.
+/// Pops many events at once with RPOP. If there is none, waits for one event with BRPOP.
 async fn pop(mut conn: MultiplexedConnection, key: &str, tally: &Tally) -> anyhow::Result<()> {
     let (mut many, mut one) = (redis::cmd("RPOP"), redis::cmd("BRPOP"));
     many.arg(key).arg(COUNT);
@@ -94,7 +94,7 @@ async fn pop(mut conn: MultiplexedConnection, key: &str, tally: &Tally) -> anyho
     loop {
         let ask = if wait { &one } else { &many };
         let answer = conn.send_packed_command(ask).await.and_then(Value::extract_error).map_err(lost("RPOP"))?;
-        // The reply of BRPOP begins with the key.
+        // The reply of BRPOP begins with the key of the list, which is not an event.
         let skip = usize::from(wait);
         wait = matches!(answer, Value::Nil);
         if let Value::Array(payloads) = answer {

@@ -1,5 +1,5 @@
-//! A comparison from outside: `redis-benchmark`, which comes with Redis, shows the speed of this
-//! machine.
+//! A comparison with another program: `redis-benchmark`, which comes with Redis, shows the speed of
+//! this machine.
 
 use std::process::Stdio;
 
@@ -18,13 +18,15 @@ pub(super) struct Lpush {
 
 impl Lpush {
     pub(super) fn new(place: &Place, payload_bytes: usize, events: u64) -> Self {
-        // `redis-benchmark` writes to a key outside the namespace.
+        // It runs only on a private Redis, because `redis-benchmark` writes to a key outside the
+        // namespace.
         let per_second =
             if place.is_private() { Ok(Vec::new()) } else { Err("not run: it writes outside of the namespace; see --private") };
         Self { payload_bytes, requests: (events * 10).clamp(1_000, 1_000_000), per_second }
     }
 
-    /// Runs it once. A failure goes to the report and does not stop the bench.
+    /// Runs `redis-benchmark` once. If it cannot run, the reason goes to the report, and the bench
+    /// goes on.
     pub(super) async fn run(&mut self, place: &Place, record: bool) -> anyhow::Result<()> {
         let Ok(samples) = &mut self.per_second else { return Ok(()) };
         place.clean().await?;

@@ -22,13 +22,13 @@ impl Info {
         self.text(field)?.parse().ok()
     }
 
-    /// Returns the version, of Redis or of Valkey.
+    /// Returns the version of the server: of Valkey, or else of Redis.
     pub(super) fn version(&self) -> &str {
         self.text("valkey_version").or_else(|| self.text("redis_version")).unwrap_or("?")
     }
 
-    /// Returns the processor time of the thread that runs commands, in seconds; of the whole
-    /// process if INFO does not list the thread.
+    /// Returns the processor time of Redis' main thread, which runs the commands, in seconds. If
+    /// INFO does not have it, returns the processor time of the whole process.
     pub(super) fn cpu_s(&self) -> f64 {
         let both = |user: &str, sys: &str| Some(self.number(user)? + self.number(sys)?);
         both("used_cpu_user_main_thread", "used_cpu_sys_main_thread")
@@ -36,8 +36,8 @@ impl Info {
             .unwrap_or(f64::NAN)
     }
 
-    /// Returns the memory in use, in bytes, without the buffers of connections and the texts of
-    /// scripts.
+    /// Returns the memory that Redis uses, in bytes. It does not include the buffers of connections
+    /// and the texts of scripts.
     pub(super) fn memory_bytes(&self) -> f64 {
         let beside = ["mem_clients_normal", "used_memory_scripts_eval"].map(|field| self.number(field).unwrap_or(0.0));
         self.number("used_memory").unwrap_or(f64::NAN) - beside.iter().sum::<f64>()

@@ -1,4 +1,5 @@
-//! The final output: a table of 80 columns, or one JSON object with every sample.
+//! The final output of the bench: a table that is 80 columns wide, or one JSON object with every
+//! sample.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

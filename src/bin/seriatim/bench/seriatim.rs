@@ -1,4 +1,5 @@
-//! Seriatim itself: an emitter as in a producer, and workers of the library whose sink only counts.
+//! Seriatim as a measured system. It has an emitter, as a producer has it, and workers of the
+//! library. The sink of these workers only counts.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -32,7 +33,7 @@ pub(super) struct Emits(Emitter);
 pub(super) struct Workers {
     running: JoinSet<Result<Stopped, WorkerError>>,
     shutdown: Shutdown,
-    /// Keys that exist while a slot has a batch.
+    /// For each slot, the key of its tag. The key exists as long as the slot has a batch.
     tags: Vec<String>,
     conn: MultiplexedConnection,
     ready_at: Instant,
@@ -106,8 +107,8 @@ impl Producer for Emits {
 }
 
 impl Workers {
-    /// Waits until each worker has its lease, and starts the clock at the first lease. Polls
-    /// without a pause, because a pause takes a few milliseconds.
+    /// Waits until the first worker has its lease, and takes this time as `ready_at`. Polls without
+    /// a pause, because a pause would take a few milliseconds.
     async fn until_attached(&mut self, leases: &[String]) -> anyhow::Result<()> {
         let asked_first = Instant::now();
         loop {

@@ -1,9 +1,10 @@
-//! A system for comparison: static partitions on Redis Streams, by a hash of the object. It also
-//! keeps the order per object, but does no more: events of a dead consumer wait until somebody
-//! claims them, and each partition waits for its slowest event.
+//! A system for comparison: static partitions on Redis Streams. A hash of the object's name gives
+//! the partition. The system keeps the order per object, as seriatim does, but does no more. Events
+//! of a dead consumer would wait until somebody claims them, and each partition waits for its
+//! slowest event.
 //!
-//! One task and one connection per partition. A round is one pipeline that acknowledges the last
-//! batch and reads the next.
+//! Each partition has one task and one connection. The task sends one pipeline after another. A
+//! pipeline acknowledges the last batch, and reads the next one.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,17 +20,17 @@ use super::tally::Tally;
 use super::workload::Workload;
 use crate::random::Random;
 
-/// Number of streams, and so the maximum number of busy consumers.
+/// Number of partitions. Each is one stream with one consumer.
 pub(super) const PARTITIONS: usize = 16;
 /// Maximum number of entries in one XREADGROUP.
 const COUNT: usize = 100;
 /// Number of entries in one pipeline of XADD.
 const DEPTH: usize = 500;
-/// Maximum wait for the next entry in one command, in milliseconds.
+/// Maximum time that one XREADGROUP waits for the next entry, in milliseconds.
 const BLOCK_MS: usize = 1000;
 const GROUP: &str = "bench";
-/// Names of the two fields of an entry. A stream stores them once per node if all entries have the
-/// same fields.
+/// Names of the two fields of an entry. All entries have the same fields, so a stream stores these
+/// names only once per node.
 const OBJECT: &[u8] = b"object";
 const EVENT: &[u8] = b"event";
 
@@ -118,8 +119,8 @@ impl Producer for Adds {
     }
 }
 
-/// Returns the partition: FNV-1a with a final mix. Without the mix, names that differ only at the
-/// end would share partitions.
+/// Returns the partition of an object: the FNV-1a hash of its name with a final mix. Without the
+/// mix, names that differ only at the end would often have the same partition.
 fn partition(object: &[u8]) -> usize {
     let hash =
         object.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
@@ -149,7 +150,8 @@ async fn read(mut conn: MultiplexedConnection, key: &str, tally: &Tally) -> anyh
     }
 }
 
-/// Returns the entries of the one stream read; none if the wait timed out.
+/// Returns the entries in a reply of XREADGROUP, which has one stream; an empty list if the wait
+/// has timed out. Returns `None` if the reply has another form.
 fn entries(answer: Option<Value>) -> Option<Vec<Value>> {
     let of_stream = match answer? {
         Value::Nil => return Some(Vec::new()),

@@ -1,4 +1,5 @@
-//! The interface of a measured system: events go in and come out again, in order per object.
+//! The interface of a measured system. A producer emits events into the system, and its consumers
+//! get them in order per object.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,17 +14,18 @@ pub(super) trait System {
 
     /// Name in the report.
     const NAME: &'static str;
-    /// Whether the system keeps something per object after all events are delivered. Its memory is
-    /// then measured.
+    /// Whether the system keeps a key per object after all events are delivered. If so, the memory
+    /// of these keys is measured.
     const KEEPS_OBJECTS: bool = false;
 
-    /// Creates what the system needs before the first event, on a Redis without keys of this run.
+    /// Creates the keys that the system needs before the first event. Redis has no keys of this run
+    /// before the call.
     async fn prepare(&self) -> anyhow::Result<()>;
 
     /// Connects a producer.
     async fn producer(&self) -> anyhow::Result<Self::Producer>;
 
-    /// Starts the consumers.
+    /// Starts the consumers, which pass each event to the tally.
     async fn consume(&self, tally: &Arc<Tally>) -> anyhow::Result<Self::Consumers>;
 }
 

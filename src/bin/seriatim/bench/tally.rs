@@ -1,7 +1,8 @@
-//! Checks the delivered events: every event exactly once, and the events of an object in the order
-//! of their emits. Any deviation is an error, not a figure.
+//! Checks the delivered events. Every event must come exactly once, and the events of an object
+//! must come in the order of their emits. Otherwise the bench ends with an error and shows no
+//! figures.
 //!
-//! It costs a few tens of nanoseconds per event, the same for all systems.
+//! The check costs a few tens of nanoseconds per event. All systems have the same cost.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::workload::{Chain, Workload};
 use crate::console::exit::{Exit, Failure};
 
-/// Longest time without an arrival, after which the drain fails.
+/// Longest time without an arriving event. After this time the drain fails.
 const STALL: Duration = Duration::from_secs(60);
 
 /// Counts and checks one drain.
@@ -26,12 +27,13 @@ pub(super) struct Tally {
     delivered: AtomicUsize,
     wanted: usize,
     wrong: Mutex<Option<String>>,
-    /// Cancelled when all events have arrived, or on the first error.
+    /// The token is cancelled when all events have arrived, or at the first error.
     over: CancellationToken,
 }
 
 impl Tally {
-    /// Expects the first `wanted` events.
+    /// Returns a tally that expects the first `wanted` events of `load`. `with_times`: whether it
+    /// records arrival times.
     pub(super) fn new(load: &Arc<Workload>, chain: &Arc<Chain>, wanted: usize, with_times: bool) -> Arc<Self> {
         let times = if with_times { wanted } else { 0 };
         Arc::new(Self {
@@ -47,7 +49,8 @@ impl Tally {
         })
     }
 
-    /// Records one event. `object`: its object, if the measured system provides it.
+    /// Checks and records one arriving event. `object`: the object of the event, if the measured
+    /// system provides it.
     pub(super) fn take(&self, payload: &[u8], object: Option<&[u8]>) {
         let Some(event) = self.load.number(payload).filter(|event| *event < self.wanted) else {
             let shown: String = String::from_utf8_lossy(payload).chars().take(40).collect();
@@ -79,7 +82,8 @@ impl Tally {
         self.over.cancel();
     }
 
-    /// Waits until every event has arrived.
+    /// Waits until every expected event has arrived. Fails at the first error, or if no event
+    /// arrives for too long.
     pub(super) async fn until_all(&self, system: &str) -> anyhow::Result<()> {
         let mut before = (self.delivered.load(Ordering::Acquire), Instant::now());
         while tokio::time::timeout(Duration::from_secs(1), self.over.cancelled()).await.is_err() {
@@ -94,7 +98,8 @@ impl Tally {
         self.check(system)
     }
 
-    /// Returns the first error. Called again at the end, to find surplus events.
+    /// Returns the first error, if any. It is called again when the consumers have stopped, because
+    /// surplus events may come after the last expected one.
     pub(super) fn check(&self, system: &str) -> anyhow::Result<()> {
         let wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone();
         wrong.map_or(Ok(()), |what| Err(Failure::with(Exit::Broken, format!("{system}: {what}; this is a fault, not a figure"))))

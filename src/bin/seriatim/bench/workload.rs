@@ -1,8 +1,8 @@
-//! The events of a measurement: the object of each, its payload, and the preceding event of its
-//! object.
+//! The events of a measurement. Each event has an object, a payload, and a preceding event of the
+//! same object.
 //!
-//! An event is a number from 0, from which everything else follows. So payloads are made on demand,
-//! and memory is about 13 bytes per event and 30 per object.
+//! An event is a number, counted from 0. Its object and its payload follow from this number. So
+//! payloads are made on demand. The memory is about 13 bytes per event and 30 bytes per object.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,9 +11,11 @@ use crate::random::Random;
 
 /// The predecessor of the first event of an object.
 pub(super) const NONE: u32 = u32::MAX;
-/// Maximum number of events, so that their numbers fit.
+/// Maximum number of events. Every event number must fit into 32 bits and into the smallest
+/// payload.
 pub(super) const EVENTS_MAX: u64 = 100_000_000;
-/// Minimum size of a payload in bytes: its frame and the longest number.
+/// Minimum size of a payload in bytes. It has room for the frame of the JSON object and the longest
+/// event number.
 pub(super) const PAYLOAD_MIN: usize = 32;
 
 const HEAD: &[u8] = b"{\"seq\":";
@@ -23,7 +25,7 @@ const TAIL: &[u8] = b"\"}";
 /// The distribution of events over objects.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Skew {
-    /// The object of rank n has 1/n^exponent times the events of the first one.
+    /// The n-th most frequent object has 1/n^exponent of the events of the most frequent object.
     Zipf(f64),
     /// All objects have about the same number of events.
     Uniform,
@@ -70,7 +72,7 @@ pub(super) struct Workload {
     objects_used: u64,
 }
 
-/// For each event, the preceding event of the same object and producer: the order to keep.
+/// The order to keep: for each event, the preceding event of the same object and the same producer.
 pub(super) struct Chain(Vec<u32>);
 
 impl Workload {
@@ -124,7 +126,7 @@ impl Workload {
         out
     }
 
-    /// Returns the number of the event with this payload; none if the payload is not from this
+    /// Returns the number of the event with this payload; `None` if the payload is not from this
     /// bench.
     pub(super) fn number(&self, payload: &[u8]) -> Option<usize> {
         let digits = payload.strip_prefix(HEAD)?;
@@ -137,12 +139,12 @@ impl Workload {
         (payload.len() == self.payload_bytes && event < self.events()).then_some(event)
     }
 
-    /// Returns the order to keep if `producers` producers emit in turn: the first emits event 0,
-    /// the second event 1, and so on.
+    /// Returns the order to keep if `producers` producers emit the events in turn: the first
+    /// producer emits event 0, the second one emits event 1, and so on.
     pub(super) fn chain(&self, producers: usize) -> Chain {
         let producers = producers.max(1);
-        // The last event of each object, and its producer. The loop handles one producer after
-        // another, so no table of objects times producers is needed.
+        // For each object: the last producer seen, and its last event of this object. The loop
+        // handles one producer after another, so one entry per object is enough.
         let mut last = vec![(usize::MAX, NONE); self.names.len()];
         let mut before = vec![NONE; self.events()];
         for producer in 0..producers.min(self.events()) {
@@ -203,7 +205,8 @@ mod tests {
     fn the_first_object_of_zipf_has_n_times_the_events_of_the_nth() {
         let counts = counts(Skew::Zipf(1.0), 1_000_000, 1000);
         let first = f64::from(counts[0]);
-        // The harmonic number of 1000 is 7.485.
+        // With exponent 1 the first of 1,000 objects has 1/7.485 of all events, because the 1,000th
+        // harmonic number is 7.485.
         assert!((first / 1_000_000.0 - 1.0 / 7.485).abs() < 0.002, "{first}");
         for rank in [2_u32, 5, 10, 100] {
             let share = f64::from(counts[rank as usize - 1]) * f64::from(rank) / first;

@@ -12,8 +12,9 @@ use crate::console::{named, shown};
 
 /// Show the actions of operators, newest first
 ///
-/// About the last 1,000 actions are kept: retries and drops of dead letters, releases and skips of
-/// held objects, pauses and blocks set and lifted (`pause`, `resume`, `block`, `unblock`).
+/// Redis keeps about the last 1,000 actions. There are these actions: a dead letter is retried or
+/// dropped; a held object is released, or its event is skipped; a pause or a block is set or lifted
+/// (`pause`, `resume`, `block`, `unblock`).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON object per line; a drop has its event as it was emitted (`event`;
@@ -67,7 +68,8 @@ fn write(out: &mut String, action: &Action, now_ms: u64) -> anyhow::Result<()> {
         }
     }
     if let Some(event) = &action.event {
-        // Converts only the shown part to text.
+        // Only the part of the event that is shown is converted to text, because an event may be
+        // large.
         let head = &event[..event.len().min(400)];
         writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;
     }

@@ -11,17 +11,17 @@ use crate::console::shown;
 
 /// Check the invariants of a live system
 ///
-/// Walks over all keys while the system runs. Before it reports a violation, it checks a second
-/// time, atomically. It only reads, also when Redis is out of memory. "Invariants" in
-/// docs/design.md explains the numbers of violations; the violation `layout` is a key of a wrong
-/// type or form. It also warns of settings of Redis that break the guarantees. The exit code is 0
-/// if every invariant holds, and 1 if one is broken.
+/// Walks over all keys while the system runs. Before it reports a violation, it checks the
+/// violation a second time, in one atomic step. The command only reads. It also works when Redis is
+/// out of memory. "Invariants" in docs/design.md explains the numbers of violations; the violation
+/// `layout` is a key of a wrong type or form. The command also warns of settings of Redis that
+/// break the guarantees. The exit code is 0 if every invariant holds, and 1 if one is broken.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON object instead of lines
     #[arg(long)]
     json: bool,
-    /// Print at most N violations; all are counted
+    /// Print at most N violations; the printed count includes all violations
     #[arg(long, default_value_t = VIOLATIONS_MAX, value_name = "N")]
     limit: usize,
 }

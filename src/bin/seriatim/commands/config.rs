@@ -26,16 +26,17 @@ enum Command {
     Check(Check),
 }
 
-/// Check a configuration file: its keys, its values, and the ranges of the worker's settings; exit
-/// code 2 if one is wrong
+/// Check a configuration file: its keys, its values, and the ranges of the worker's settings. The
+/// exit code is 2 if one of them is wrong
 ///
-/// Shows each setting of the file, its value, and whether the environment replaces it. Connects to
-/// nothing.
+/// Shows each setting of the file, its value, and whether an environment variable replaces the
+/// value. The command does not connect to Redis or to the sink.
 #[derive(Debug, clap::Args)]
 struct Check {
-    /// The file [default: that of --config]
+    /// The file to check [default: the file that --config names]
     file: Option<PathBuf>,
-    /// Show also the flags of these commands that the file does not set, with their defaults
+    /// For each command in the file, also show the flags that the file does not set, with their
+    /// defaults
     #[arg(long)]
     all: bool,
     /// Print one JSON object per line
@@ -43,7 +44,7 @@ struct Check {
     json: bool,
 }
 
-/// The value of a flag, and its source.
+/// One line of the output: a flag, its value, and the source of the value.
 #[derive(Debug, Serialize)]
 struct Line {
     setting: String,
@@ -80,9 +81,9 @@ fn shown_value(line: &Line) -> String {
     if line.value.is_empty() { "(none)".to_owned() } else { line.value.join(", ") }
 }
 
-/// Parses the command as if the command line had only the command's name. Flags that the file lacks
-/// can still come from the command line.
-/// Without a command, parses one that needs nothing.
+/// Parses a command with the flags of the file, as if the command line had only the command's name.
+/// A required flag may be absent in the file, because the command line can still have it. If
+/// `commands` is empty, parses `completions bash`, to check the options of every command.
 fn try_out(file: &File, commands: &[String]) -> anyhow::Result<()> {
     const PLAIN: [&str; 2] = ["completions", "bash"];
     let plain = if commands.is_empty() { &PLAIN[..] } else { &[] };
@@ -108,14 +109,15 @@ fn try_out(file: &File, commands: &[String]) -> anyhow::Result<()> {
     }
 }
 
-/// Checks what the parsers of the flags cannot see.
+/// Makes the checks that the parsers of single flags cannot make, e.g. of ranges and of the
+/// connection.
 fn checked(cli: &crate::Cli) -> anyhow::Result<()> {
     cli.global.route()?;
     cli.global.keys().map_err(|error| Failure::with(Exit::Input, format!("--namespace: {error}")))?;
     cli.command.check(&cli.global)
 }
 
-/// Returns the place of a table, for an error without a line.
+/// Returns the file and the name of the table, for an error whose line is not known.
 fn in_table(file: &File, commands: &[String]) -> String {
     match commands {
         [] => file.path().display().to_string(),
@@ -123,8 +125,8 @@ fn in_table(file: &File, commands: &[String]) -> String {
     }
 }
 
-/// Returns whether every argument that the command line lacks with the file is also missing without
-/// the file. A flag of the file may require another flag.
+/// Returns whether every missing argument would also be missing without the file. If not, a flag of
+/// the file requires another flag, and that is an error of the file.
 fn is_missing_anyway(bare: &[OsString], with_file: &clap::Error) -> bool {
     let missing = |error: &clap::Error| error.get(clap::error::ContextKind::InvalidArg).map(ToString::to_string);
     crate::cli(&mut crate::command(), bare).err().is_some_and(|without| {
@@ -133,7 +135,7 @@ fn is_missing_anyway(bare: &[OsString], with_file: &clap::Error) -> bool {
     })
 }
 
-/// Returns the lines of a command, in the order of `--help`.
+/// Returns the output lines for the flags of a command, in the order of `--help`.
 fn lines(file: &File, commands: &[String], root: &clap::Command, all: bool) -> Vec<Line> {
     let Some(command) = commands.iter().try_fold(root, |command, word| command.find_subcommand(word)) else { return Vec::new() };
     let line = |flag: &Arg| {

@@ -1,4 +1,5 @@
-//! `seriatim cron`: events that are queued again and again, by a schedule.
+//! `seriatim cron`: cron jobs, which queue an event again and again at the ticks of a cron
+//! schedule.
 
 use std::fmt::Write as _;
 
@@ -15,8 +16,8 @@ use crate::console::shown::{self, Level};
 
 /// Queue an event again and again, by a cron schedule
 ///
-/// Worker processes queue the event of a job at each tick of its schedule, by Redis' clock. Each
-/// tick fires once, whatever the number of processes.
+/// Worker processes queue the event of a job at each tick of the job's schedule, by Redis' clock.
+/// Each tick queues the event once, however many worker processes run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -27,20 +28,20 @@ pub(crate) struct Args {
 enum Command {
     Add(Add),
     List(List),
-    /// Remove a job; exit code 2 if there is none
+    /// Remove a job; the exit code is 2 if there is no such job
     Remove(One),
-    /// Pause a job: it has no ticks until `cron resume`
+    /// Pause a job: its ticks do not queue the event until `cron resume`
     Pause(One),
-    /// Resume a paused job; ticks during the pause are not made up for
+    /// Resume a paused job; the event is not queued for ticks during the pause
     Resume(One),
-    /// Queue the event of a job now, also if it is paused
+    /// Queue the event of a job now, even if the job is paused
     RunNow(One),
 }
 
-/// Set a job; a job of the same name is replaced
+/// Add a job, or replace the job with the same name
 ///
-/// The same command again changes nothing, so a program may run it at each start. A paused job stays
-/// paused.
+/// If the same command is run again, it changes nothing. So a program may run it at each start. A
+/// paused job stays paused.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  seriatim cron add report \"30 9 * * MON-FRI\" reports '{\"type\":\"daily\"}' --tz Europe/Berlin\n  \
@@ -49,8 +50,8 @@ enum Command {
 struct Add {
     /// The name of the job
     name: String,
-    /// Five or six fields (the first of six is the second), @every 90s, or @daily, @hourly, @weekly,
-    /// @monthly, @yearly
+    /// The cron schedule: five fields, six fields (the first field is then the second), @every 90s,
+    /// or @daily, @hourly, @weekly, @monthly, @yearly
     schedule: String,
     /// The object of the event
     object: String,
@@ -63,7 +64,8 @@ struct Add {
     /// Also queue the event now, if the job is new or changed
     #[arg(long)]
     now: bool,
-    /// The ticks that fire after an outage, if the first of them is more than 60 s late
+    /// The missed ticks that still queue the event after an outage, if the first of them is more
+    /// than 60 s late
     #[arg(long, value_name = "WHAT", default_value = "once")]
     missed: MissedArg,
     #[command(flatten)]
@@ -72,15 +74,17 @@ struct Add {
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum MissedArg {
-    /// They fire once, but those more than 60 s late do not count
+    /// The missed ticks that are at most 60 s late queue the event once together; older ticks do
+    /// nothing
     Skip,
-    /// They fire once
+    /// All missed ticks together queue the event once
     Once,
-    /// Each fires, of more than 1,000 the latest 1,000
+    /// Each missed tick queues the event; if more than 1,000 ticks were missed, only the latest
+    /// 1,000 do
     All,
 }
 
-/// Print the jobs by name, with last and next run
+/// Print the jobs in the order of their names, each with its last and next run
 #[derive(Debug, clap::Args)]
 struct List {
     /// Print one JSON object per line

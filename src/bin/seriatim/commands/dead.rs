@@ -38,8 +38,8 @@ struct List {
     /// `event_hex` if the event is not JSON)
     #[arg(long)]
     json: bool,
-    /// Only dead letters of this object, among 1,000 dead letters. If there are more, a last line
-    /// (with --json `{"after":…}`) says how to continue
+    /// Only dead letters of this object. Searches 1,000 dead letters of all objects. If there are
+    /// more to search, a last line (with --json `{"after":…}`) says how to continue
     #[arg(long, value_name = "OBJECT")]
     object: Option<String>,
     /// Print at most N [default: all]
@@ -48,7 +48,7 @@ struct List {
     /// Print the newest first
     #[arg(long)]
     newest: bool,
-    /// Only dead letters behind this one in the list
+    /// Only dead letters that come after this one in the list
     #[arg(long, value_name = "DEAD_ID")]
     after: Option<Cursor>,
 }
@@ -59,7 +59,7 @@ struct Show {
     /// The id of the dead letter as the list shows it, e.g. 1767225600000-0
     #[arg(value_name = "DEAD_ID")]
     dead_id: RowId,
-    /// Print one JSON object, as the list does
+    /// Print one JSON object, as `dead list --json` does
     #[arg(long)]
     json: bool,
 }
@@ -78,9 +78,10 @@ struct Which {
     object: Option<String>,
 }
 
-/// Emit the events of dead letters again, as new events behind all others of their objects
+/// Emit the events of dead letters again, as new events at the end of the queues of their objects
 ///
-/// The same step deletes the dead letter. An event that fails again becomes a new dead letter.
+/// The step that emits an event also deletes its dead letter. If the event fails again, it becomes
+/// a new dead letter.
 #[derive(Debug, clap::Args)]
 struct Retry {
     #[command(flatten)]
@@ -89,7 +90,8 @@ struct Retry {
     actor: ActorWithReason,
 }
 
-/// Drop dead letters; the actor, the reason and the first 8 KiB of each event are recorded
+/// Delete dead letters; the actor, the reason and the first 8 KiB of each event are recorded with
+/// the action
 #[derive(Debug, clap::Args)]
 struct Drop {
     #[command(flatten)]
@@ -139,8 +141,8 @@ impl List {
         Ok(Exit::Done)
     }
 
-    /// Prints the dead letters of one object. The request reads a bounded number of dead letters;
-    /// if there are more, prints how to continue.
+    /// Prints the dead letters of one object. One request searches a bounded number of dead letters
+    /// of all objects. If there are more to search, prints how to continue.
     async fn run_of(&self, control: &Control, object: &[u8]) -> anyhow::Result<Exit> {
         let count = self.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         let found = control.dead_letters_of(object, self.newest, self.after.as_ref(), count).await;
@@ -181,7 +183,8 @@ impl List {
             return Ok(());
         }
         head(out, letter)?;
-        // Converts only the shown part to text.
+        // Only the part of the event that is shown is converted to text, because an event may be
+        // large.
         let head = &letter.event[..letter.event.len().min(400)];
         writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;
         Ok(())

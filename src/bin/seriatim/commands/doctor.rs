@@ -12,14 +12,15 @@ use crate::console::exit::Exit;
 use crate::console::global::Global;
 use crate::console::shown;
 
-/// Examine whether this Redis fits, and whether the sink can be used
+/// Examine whether this Redis is fit for seriatim, and whether the sink can be used
 ///
 /// Looks at the version, the memory policy, persistence, replicas, the clock, the connection and
-/// the rights of the user, and says what to change. Writes nothing to Redis. The exit code is 0 if
-/// nothing is wrong, and 1 if something is; a warning alone does not count.
+/// the rights of the user, and says what to change. Writes nothing to Redis. The exit code is 1 if
+/// something is wrong. Otherwise it is 0, even if there are warnings.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also examine this sink of a worker; of a URL, whether its host accepts connections
+    /// Also examine this sink of a worker. If the sink is a URL, only test whether its host accepts
+    /// connections
     #[arg(long, value_name = "SINK")]
     sink: Option<String>,
     /// Print one JSON object instead of lines
@@ -30,7 +31,7 @@ pub(crate) struct Args {
 /// The longest attempt to connect to a sink.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// One line of the result.
+/// One line of the output: the examined thing, its verdict, and a text.
 #[derive(serde::Serialize)]
 struct Line {
     what: String,
@@ -91,7 +92,8 @@ async fn examine(global: &Global) -> anyhow::Result<Vec<Finding>> {
     control.examine().await.map_err(shown::failure)
 }
 
-/// Tries to write the file, without changing it, or to make one beside it.
+/// Checks whether the file can be written, without changing it. If the file does not exist, checks
+/// whether a file can be created in its directory.
 fn writable(path: &Path) -> std::io::Result<String> {
     if let Ok(about) = path.metadata() {
         if !about.is_file() {

@@ -27,21 +27,22 @@ use crate::listen::{Listening, metrics, probes};
 const LOG: &str = "seriatim::exporter";
 /// The most connections of scrapers and probes.
 const CONNECTIONS_MAX: u32 = 256;
-/// The age up to which a look serves further scrapes.
+/// The age up to which the result of a look at Redis is used for further scrapes.
 const LOOK_AGE_MAX: Duration = Duration::from_secs(1);
-/// The time between two marks, and the time after one that failed.
+/// The time between two marks. `MARK_AGAIN`: the time until the next try after a mark that failed.
 const MARK_EVERY: Duration = Duration::from_secs(1);
 const MARK_AGAIN: Duration = Duration::from_secs(10);
 /// The time between two counts of the queues.
 const COUNT_AGAIN: Duration = Duration::from_secs(10);
-/// The longest look.
+/// The longest time of a look at Redis.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Serve the metrics of the namespace for Prometheus: /metrics, and /healthz and /readyz for probes
 ///
-/// One exporter is enough for a namespace. It looks at Redis when it is scraped, at most once per
-/// second. Anybody who can reach the address may scrape it. Once per second it pushes a mark, if its
-/// user may, so that the age of the oldest marker is known without any worker.
+/// One exporter is enough for a namespace. It looks at Redis when it is scraped, but at most once
+/// per second. Anybody who can reach the address may scrape the exporter. If its Redis user has the
+/// right, the exporter pushes a mark once per second. So the age of the oldest marker is known even
+/// if no worker runs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The address to listen on: HOST:PORT or unix:PATH
@@ -49,8 +50,8 @@ pub(crate) struct Args {
     listen: Address,
     /// Count the queued events, over and over, with 1 % of Redis' time
     ///
-    /// With prefixes (at most 20), each has series of its own, and all other objects together. A
-    /// prefix is an object's name up to its first colon: --depth=work,mail
+    /// With prefixes (at most 20), each prefix has its own series, and all other objects have one
+    /// series together. A prefix is the name of an object up to its first colon: --depth=work,mail
     #[arg(long, value_name = "PREFIX,…", num_args = 0.., require_equals = true, value_delimiter = ',')]
     depth: Option<Vec<String>>,
 }
@@ -122,11 +123,12 @@ async fn mark(control: Control) {
     }
 }
 
-/// Counts the queues until the future is dropped, if it is asked to.
+/// Counts the queued events again and again until the future is dropped. If `prefixes` is `None`,
+/// counts nothing.
 async fn count(control: Control, metrics: NamespaceMetrics, prefixes: Option<Vec<String>>) {
     let Some(prefixes) = prefixes else { return pending().await };
     loop {
-        // A failure is reported by the looks at Redis.
+        // A failed count is not reported here, because the next look at Redis reports the failure.
         let _ = metrics.count(&control, &prefixes).await;
         sleep(COUNT_AGAIN).await;
     }
@@ -141,7 +143,7 @@ fn routes(exporter: &Arc<Exporter>) -> Router {
 }
 
 impl Exporter {
-    /// Returns the answer to a scrape. Scrapes at the same time share a look.
+    /// Returns the answer to a scrape. Scrapes that come within a second share one look at Redis.
     async fn scrape(&self) -> axum::response::Response {
         let mut looked_at = self.looked_at.lock().await;
         if looked_at.is_none_or(|at| at.elapsed() >= LOOK_AGE_MAX) {

@@ -16,26 +16,26 @@ use crate::console::{named, shown};
 /// Number of objects forgotten in one call.
 const PER_CALL: usize = 1000;
 
-/// Forget idle objects: delete the id of their last event, their only key
+/// Forget idle objects: delete the id of the last event, which is the only key of an idle object
 ///
-/// An object that has events or an owner, or is held, stays unchanged, and the reason is printed.
+/// If an object has events or an owner, or is held, it is not forgotten, and the reason is printed.
 /// The next event of a forgotten object has "prev" 0 and an id above all earlier ids. A receiver
-/// that remembers the object applies this event, but cannot see whether it missed an event before.
-/// A receiver that has forgotten the object starts anew. `seriatim worker --forget-after` forgets
-/// objects automatically.
+/// that still knows the object applies this event, but cannot see whether an earlier event is
+/// missing. For a receiver that has forgotten the object, the event is the first one. `seriatim
+/// worker --forget-after` forgets objects automatically.
 ///
-/// The exit code is 0 if all objects are forgotten, 1 if one was kept, and else 2 if one is
-/// unknown: its name may be misspelt.
+/// The exit code is 1 if an object was not forgotten because it is not idle. Otherwise it is 2 if
+/// an object is unknown, e.g. because its name is misspelt. It is 0 if all objects are forgotten.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The objects, e.g. work:1, as outputs show them; - reads names from standard input, one per
-    /// line
+    /// The objects, e.g. work:1, as the commands print them; - reads names from standard input, one
+    /// per line
     #[arg(required = true, value_name = "OBJECT")]
     objects: Vec<String>,
-    /// Print one JSON object per line instead
+    /// Print one JSON object per line instead of text
     #[arg(long)]
     json: bool,
-    /// Count an unknown object as forgotten
+    /// Treat an unknown object as forgotten, so that it does not change the exit code
     #[arg(long)]
     ignore_unknown: bool,
 }
@@ -62,7 +62,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             match name.and_then(|name| named::object(calls.control.keys(), name)) {
                 Ok(name) => calls.take(name).await?,
                 Err(error) => {
-                    // The lines before this one are processed.
+                    // The valid lines before the invalid line are still processed.
                     let number = line.number;
                     calls.make().await?;
                     return Err(Failure::with(Exit::Input, format!("line {number} of standard input: {error}")));
@@ -130,7 +130,8 @@ impl Calls {
                 false => writeln!(out, "{}  {}", named::shown(object, object_escaped), said(forgot))?,
             }
         }
-        // If nobody reads the output, the objects are forgotten all the same.
+        // The result of the print is ignored: all objects are forgotten even if nobody reads the
+        // output.
         shown::print(&out)?;
         Ok(())
     }

@@ -12,12 +12,13 @@ use crate::console::secrets::without_secrets;
 use crate::console::shown;
 use crate::console::units::time;
 
-/// The most bytes of an answer that are read for its reason.
+/// The most bytes that are read of an answer. The answer has the reason if the probe fails.
 const BODY_BYTES_MAX: usize = 16 * 1024;
-/// The most characters of the reason that are shown.
+/// The most characters that are printed of the reason in an answer.
 const REASON_CHARS_MAX: usize = 300;
 
-/// Ask a probe, for images without a shell: exit code 0 if the answer is 2xx, else 1
+/// Send one request to a probe URL; the exit code is 0 if the answer is 2xx, and otherwise 1. This
+/// is for container images without a shell
 ///
 /// For a worker with --http 127.0.0.1:9187: seriatim healthcheck http://127.0.0.1:9187/healthz
 #[derive(Debug, clap::Args)]
@@ -36,7 +37,7 @@ fn patience(text: &str) -> Result<Duration, String> {
     if range.contains(&patience) { Ok(patience) } else { Err("it must be 100ms to 1m".to_owned()) }
 }
 
-/// The URL, and the socket in the file system, if any.
+/// The target of the request: a URL, and for `unix:` also the path of the socket.
 #[derive(Debug, Clone)]
 struct Target {
     /// The URL as it was given, without a password.
@@ -65,7 +66,8 @@ pub(crate) async fn run(args: Args, _: &Global) -> anyhow::Result<Exit> {
     let failed = |why: String| Failure::with(Exit::Broken, format!("{}: {why}", args.target.shown));
     let mut client = Client::builder().no_proxy().timeout(args.timeout).redirect(Policy::none());
     if args.target.url.scheme() == "http" {
-        // An image may have no certificates of authorities. Then the client could not be made.
+        // The URL needs no TLS here, so the client gets an empty list of authorities. With the
+        // authorities of the system, the client could not be made in an image that has none.
         client = client.tls_certs_only([]);
     }
     if let Some(socket) = &args.target.socket {
@@ -89,7 +91,7 @@ pub(crate) async fn run(args: Args, _: &Global) -> anyhow::Result<Exit> {
     Err(failed(format!("{status} {}", shown::shortened(why, REASON_CHARS_MAX)).trim_end().to_owned()))
 }
 
-/// Returns the first cause of an error.
+/// Returns the innermost cause of an error, which names the problem.
 fn cause(error: &reqwest::Error) -> String {
     let cause = std::iter::successors(std::error::Error::source(error), |cause| cause.source()).last();
     cause.map_or_else(|| error.to_string(), ToString::to_string)

@@ -19,9 +19,9 @@ const TELL_EVERY: Duration = Duration::from_secs(2);
 
 /// Show held objects, release them, or skip the event they wait for
 ///
-/// An object is held in these cases: its event waits for the next try, it waits for an operator, it
-/// waits until a pause or a block is lifted, or it is between two workers. All other objects go on
-/// meanwhile.
+/// A held object waits, and no worker has it. It waits for the next try of its event, for an
+/// operator, for the end of a pause or a block, or for its next worker. All other objects go on
+/// during this time.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -35,8 +35,8 @@ enum Command {
     Skip(Skip),
 }
 
-/// Print held objects by due time, then those that wait for an operator, then paused or blocked
-/// ones by name
+/// Print held objects: first those with a due time, in its order, then those that wait for an
+/// operator, then paused or blocked objects by name
 #[derive(Debug, clap::Args)]
 struct List {
     /// Print one JSON object per line
@@ -53,15 +53,15 @@ struct List {
     limit: Option<u64>,
 }
 
-/// Make held objects due now, for every reason of waiting but a rule
+/// Make held objects due now, whatever they wait for, except objects under a pause or a block
 ///
-/// Attempts stay counted: an event whose attempts are used up gets one more. Paused or blocked
-/// objects stay. Many objects are released in steps of 100. Ctrl-C ends the command between two
-/// steps; the steps before are done.
+/// The number of attempts stays: an event whose attempts are used up gets one more attempt. Paused
+/// or blocked objects stay held. Many objects are released in steps of 100. Ctrl-C ends the command
+/// between two steps; the objects of the steps before are released.
 #[derive(Debug, clap::Args)]
 struct Release {
-    /// The object, e.g. work:1, as outputs show it: a backslash is written \\, a line end \n, any
-    /// byte \xff
+    /// The object, e.g. work:1, as the commands print it: \\ is a backslash, \n a line end, \xff
+    /// any byte
     #[arg(required_unless_present_any = ["all", "prefix", "why"], conflicts_with_all = ["all", "prefix", "why", "until_released"])]
     object: Option<String>,
     /// All held objects
@@ -70,7 +70,7 @@ struct Release {
     /// Only objects whose names begin with PREFIX, e.g. work:
     #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     prefix: Option<String>,
-    /// Only objects whose reason, as the list shows it, contains TEXT, e.g. 'connection refused'
+    /// Only objects whose `why`, as `held list` shows it, contains TEXT, e.g. 'connection refused'
     #[arg(long, value_name = "TEXT", value_parser = some_text)]
     why: Option<String>,
     /// With --all, --prefix or --why: only objects that wait for an operator
@@ -80,27 +80,27 @@ struct Release {
     actor: ActorWithReason,
 }
 
-/// Send the first event of a held object to the dead letters; the object goes on with the next
-/// event
+/// Make the first event of a held object a dead letter; the object goes on with its next event
 #[derive(Debug, clap::Args)]
 struct Skip {
-    /// The object, e.g. work:1, as outputs show it: a backslash is written \\, a line end \n, any
-    /// byte \xff
+    /// The object, e.g. work:1, as the commands print it: \\ is a backslash, \n a line end, \xff
+    /// any byte
     object: String,
-    /// Only if the first event has this id, as the list shows it; otherwise do nothing
+    /// Skip the event only if it has this id, as `held list` shows it; otherwise do nothing
     #[arg(long, value_name = "ID")]
     id: Option<u64>,
     #[command(flatten)]
     actor: ActorWithReason,
 }
 
-/// Refuses an empty text. It would select all objects, e.g. if a shell variable is unset.
+/// Refuses an empty text, which would select all objects. The text is empty e.g. if a shell
+/// variable is unset.
 fn some_text(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("the text is empty; use --all for all held objects".to_owned()) } else { Ok(text.to_owned()) }
 }
 
-/// Parses a prefix. A star at its end, as in a rule's selector, is refused, because it would match
-/// no object.
+/// Parses a prefix. Refuses a star at its end, as the selector of a rule has it: such a prefix
+/// would probably match no object.
 fn prefix(text: &str) -> Result<String, String> {
     match text.strip_suffix('*') {
         Some(prefix) => Err(format!("a prefix has no star at its end; write {prefix:?}")),
@@ -154,7 +154,7 @@ impl List {
         Ok(Exit::Done)
     }
 
-    /// Returns the message for an empty list.
+    /// Returns the message that is printed if the list is empty.
     fn nothing(&self) -> &'static str {
         match (self.paused, self.until_released) {
             (true, _) => "no object is paused or blocked",

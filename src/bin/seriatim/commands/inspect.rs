@@ -12,16 +12,17 @@ use crate::console::global::Global;
 use crate::console::watch::Watch;
 use crate::console::{named, shown};
 
-/// Show the events of one object: where they are, why they wait, and the fate of the last ones
+/// Show the events of one object: where they are, why they wait, and what became of the last
+/// finalized events
 ///
-/// For the object's first event it shows the state, the errors of the last attempts, and the time
-/// of the next try. All this is read at one moment. The fate of the last events is searched in the
-/// newest 1,000 rows of the event log and the newest 1,000 dead letters. An unknown object is not
-/// an error.
+/// For the object's first event, the command shows the state, the errors of the last attempts, and
+/// the time of the next try. All this is read at one moment. The last finalized events are searched
+/// in the newest 1,000 rows of the event log and in the newest 1,000 dead letters. An unknown
+/// object is not an error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The object, e.g. work:1, as outputs show it: a backslash is written \\, a line end \n, any
-    /// byte \xff
+    /// The object, e.g. work:1, as the commands print it: \\ is a backslash, \n a line end, \xff
+    /// any byte
     object: String,
     /// Print one JSON object instead of lines
     #[arg(long)]

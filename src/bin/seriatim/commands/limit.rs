@@ -1,4 +1,4 @@
-//! `seriatim limit`: limits of the queues.
+//! `seriatim limit`: limits on the number of queued events and markers.
 
 use std::fmt::Write as _;
 use std::num::NonZeroU64;
@@ -11,10 +11,11 @@ use crate::console::exit::Exit;
 use crate::console::global::Global;
 use crate::console::shown::{self, Level};
 
-/// Limit the queues: emits above a limit are refused
+/// Limit the number of queued events and markers: emits above a limit are refused
 ///
-/// Limits bind emitters of this library and commands, within 5 s. They do not bind producers that send
-/// a plain MULTI, emits of handlers, schedules, cron jobs and retried dead letters.
+/// Emitters of this library and the commands obey a new limit within 5 s. Limits do not apply to
+/// producers that send a plain MULTI, to emits of handlers, to schedules, to cron jobs and to
+/// retried dead letters.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -28,7 +29,7 @@ enum Command {
     Remove(Remove),
 }
 
-/// A number, or none for any number.
+/// A limit; `None` for any number.
 #[derive(Debug, Clone, Copy)]
 struct Most(Option<NonZeroU64>);
 
@@ -39,13 +40,15 @@ fn number_or_any(text: &str) -> Result<Most, String> {
     }
 }
 
-/// Set the limit of all objects or of a prefix; both numbers replace those set before
+/// Set the limit for all objects or for a prefix; --queued and --markers replace the numbers that
+/// were set before
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  seriatim limit set '*' --queued 10000 --markers 1000000\n  seriatim limit set 'vip:*' --queued 50000"
 )]
 struct Set {
-    /// `*` for all objects, or a prefix such as work:*; for an object the longest one counts
+    /// `*` for all objects, or a prefix such as work:*; the longest selector that matches an object
+    /// counts for it
     selector: Selector,
     /// The most events queued for an object, or `any` [default: any]
     #[arg(long, value_name = "N", value_parser = number_or_any, required_unless_present = "markers")]
@@ -65,7 +68,7 @@ struct List {
     json: bool,
 }
 
-/// Remove a limit; exit code 2 if there is none
+/// Remove a limit; the exit code is 2 if there is no such limit
 #[derive(Debug, clap::Args)]
 struct Remove {
     /// The selector, as the list shows it

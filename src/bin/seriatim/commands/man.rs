@@ -10,7 +10,7 @@ use crate::console::global::Global;
 
 /// Write the manual pages of all commands into a directory
 ///
-/// Packages use it: seriatim man target/man
+/// A build of a package runs e.g.: seriatim man target/man
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// An existing directory

@@ -1,7 +1,8 @@
-//! The commands: one file or folder each, with its arguments, its output and its exit codes.
+//! The commands. Each command has one file or folder, with its arguments, its output and its exit
+//! codes.
 //!
-//! Each reads its arguments, calls the library, and prints. Only `demo`, `bench` and `serve` have
-//! folders of their own, beside this one.
+//! Each command reads its arguments, calls the library, and prints the result. The commands `demo`,
+//! `bench` and `serve` are not in this folder; their folders are next to it.
 
 pub(crate) mod actions;
 pub(crate) mod check;
@@ -33,8 +34,9 @@ use crate::console::exit::Exit;
 use crate::console::global::Global;
 use crate::{bench, demo, serve};
 
-/// Makes the commands from a list: name, arguments, and the function that runs the command. The
-/// list also has the parameters of that function between arguments and global options.
+/// Makes the enum of commands from a list. An entry has the name, the arguments, and the function
+/// that runs the command. It may have one more parameter for this function, which goes between the
+/// arguments and the global options.
 macro_rules! commands {
     ($($(#[$doc:meta])* $name:ident($args:ty) => $run:path $(, $with:expr)?;)*) => {
         #[derive(Debug, Subcommand)]
@@ -49,7 +51,8 @@ macro_rules! commands {
                 }
             }
 
-            /// Checks what the parsers of the flags cannot see. Opens nothing.
+            /// Makes the checks that the parsers of single flags cannot make. Does not connect and
+            /// creates no file.
             pub(crate) fn check(&self, global: &Global) -> anyhow::Result<()> {
                 match self {
                     Self::Worker(args) => args.check(global),
@@ -79,19 +82,19 @@ commands! {
     /// Pause objects: workers do not claim them until `resume`
     ///
     /// Emits continue, and deliveries in flight finish. Pauses and blocks are lifted separately: an
-    /// object waits while it is under either.
+    /// object waits as long as it is under any of them.
     Pause(rules::Set) => rules::set, Kind::Pause;
-    /// Lift a pause: workers wake the objects it was holding
+    /// Lift a pause: workers claim its objects again
     ///
-    /// Objects under another rule stay.
+    /// Objects that are under another pause or block still wait.
     Resume(rules::Lift) => rules::lift, Kind::Pause;
     /// Block objects, as an operator: workers do not claim them until `unblock`
     ///
     /// A block works like a pause, but only `unblock` lifts it; `resume` does not.
     Block(rules::Set) => rules::set, Kind::Block;
-    /// Lift a block: workers wake the objects it was holding
+    /// Lift a block: workers claim its objects again
     ///
-    /// Objects under another rule stay.
+    /// Objects that are under another pause or block still wait.
     Unblock(rules::Lift) => rules::lift, Kind::Block;
     Rules(rules::List) => rules::list;
     Limit(limit::Args) => limit::run;

@@ -16,7 +16,7 @@ use crate::console::shown;
 pub(crate) struct Set {
     /// `*` for all objects, a prefix that ends at a colon (work:*), or one object (work:1)
     selector: String,
-    /// Take SELECTOR as the exact name of one object, with its stars and blanks
+    /// Take SELECTOR as the exact name of one object, even if it has stars or blanks
     #[arg(long)]
     exact: bool,
     /// Lift the rule after this time, e.g. 30m [default: never]
@@ -43,7 +43,7 @@ pub(crate) struct Lift {
 
 /// Print pauses and blocks, each with actor, reason, start and end
 ///
-/// Blocks come first. A lifted rule is shown until all objects it was holding are woken.
+/// Blocks come first. A lifted rule is shown until all objects that it was holding are due again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
     /// Print one JSON object per line

@@ -1,4 +1,4 @@
-//! `seriatim schedule`: events that are queued later.
+//! `seriatim schedule`: events with a due time, which are queued at that time.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,8 +18,9 @@ use crate::console::{named, units};
 
 /// Schedule an event for later, list the schedules, or cancel one
 ///
-/// A worker queues the event when it is due by Redis' clock. Its event gets an id when a worker takes
-/// it. Until then, and while it waits for a retry, its key replaces and cancels it.
+/// A worker process queues the event when its due time has come by Redis' clock. The event gets an
+/// id when a worker takes it from the queue. Until a worker takes the event, and while it waits for
+/// a retry, it can be replaced or cancelled by its key.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -49,7 +50,8 @@ struct Add {
     /// The time at which the event is due: 2026-12-24T18:00:00+01:00, or Unix seconds
     #[arg(long, value_name = "TIME", value_parser = units::instant, conflicts_with = "after")]
     at: Option<SystemTime>,
-    /// The key: a schedule of the object with this key is replaced [default: a new key]
+    /// The key of the schedule; a schedule of this object with the same key is replaced [default: a
+    /// new key]
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
     /// If there is a schedule with this key, replace its event and keep its time
@@ -65,10 +67,11 @@ struct Add {
     replicas: Replicas,
 }
 
-/// Print the schedules by due time; those of one object in no order
+/// Print the schedules in the order of their due times; with --object they have no order
 #[derive(Debug, clap::Args)]
 struct List {
-    /// Only schedules of this object, as outputs show it; also those whose event is queued
+    /// Only schedules of this object, including those whose event is already queued. The name is as
+    /// the commands print it
     #[arg(long, value_name = "OBJECT", conflicts_with_all = ["from", "to"])]
     object: Option<String>,
     /// Only schedules that are due at this time or later
@@ -85,9 +88,10 @@ struct List {
     json: bool,
 }
 
-/// Cancel a schedule, or its event while it waits
+/// Cancel a schedule, or its event while the event waits in the queue or for a retry
 ///
-/// Exit code 2 if there is none, or if a worker has the event: then it goes on.
+/// The exit code is 2 if nothing was cancelled: there is no such schedule, or a worker has the
+/// event. In the second case the event goes on.
 #[derive(Debug, clap::Args)]
 struct Cancel {
     /// The object, as the list shows it

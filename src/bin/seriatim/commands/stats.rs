@@ -12,11 +12,11 @@ use crate::console::global::Global;
 use crate::console::watch::Watch;
 use crate::console::{named, shown};
 
-/// Maximum length of a name in a table row; `--json` has the whole name.
+/// Maximum number of characters of a name in a table row. `--json` prints the whole name.
 const NAME_CHARS: usize = 22;
 const LEASE_CHARS: usize = 28;
 const SINK_CHARS: usize = 24;
-/// The time from which a delivery is shown, in ms.
+/// The duration from which a delivery counts as long and is shown, in ms.
 const LONG_MS: u64 = 1000;
 
 /// Show workers, markers, held objects, rules and dead letters
@@ -28,8 +28,8 @@ pub(crate) struct Args {
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
-    /// Count all queued events, by prefix (the name up to its first colon), and find the longest
-    /// queues
+    /// Count all queued events by prefix (the object's name up to its first colon), and find the
+    /// longest queues
     #[arg(long)]
     scan: bool,
     /// The number of objects and prefixes that --scan shows
@@ -45,7 +45,7 @@ struct Json<'a> {
     stats: &'a Stats,
     #[serde(skip_serializing_if = "Option::is_none")]
     depth: Option<&'a Depth>,
-    /// Settings of Redis that break the promise.
+    /// Warnings about settings of Redis that break the promise of seriatim.
     warnings: &'a [String],
 }
 
@@ -54,7 +54,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     args.watch.print(async || look(&args, &control).await).await
 }
 
-/// Returns the text of one look.
+/// Reads the figures from Redis once. Returns the text to print.
 async fn look(args: &Args, control: &Control) -> anyhow::Result<String> {
     let stats = control.stats().await.map_err(shown::failure)?;
     let warnings = control.warnings().await.unwrap_or_default();
@@ -132,7 +132,7 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
     Ok(out)
 }
 
-/// Writes what the processes tell of themselves: rates, times, sinks that are unavailable, and the
+/// Writes the figures that the worker processes report: rates, times, unavailable sinks, and the
 /// longest delivery.
 fn told(out: &mut String, stats: &Stats) -> anyhow::Result<()> {
     let told: Vec<_> = stats.workers.iter().filter_map(|name| Some((&name.name, name.status.as_ref()?))).collect();
@@ -167,12 +167,13 @@ fn told(out: &mut String, stats: &Stats) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns a text of another process, which any program may have written, for a terminal.
+/// Escapes a text that a worker process has reported, so that it is safe on a terminal: any program
+/// may have written it.
 fn escape(text: &str) -> String {
     seriatim::escape::name(text).into_owned()
 }
 
-/// Returns the upper bound of a range of times.
+/// Formats the upper bound of a quantile, given in µs.
 fn quantile(us: Option<u64>) -> String {
     match us {
         None => String::new(),
@@ -202,7 +203,7 @@ fn schedules(out: &mut String, schedules: &ScheduleStats, now_ms: u64) -> anyhow
     };
     writeln!(out, "schedules     {}: {} due{next}", schedules.total, schedules.due)?;
     let promoted: u64 = schedules.lateness.iter().map(|(_, events)| events).sum();
-    // The bound below which this share of the promoted events is.
+    // Returns the upper bound of the lateness for this percentage of the promoted events.
     let within = |percent: u64| {
         let mut left = (promoted * percent).div_ceil(100);
         let found = schedules.lateness.iter().find(|(_, events)| {
@@ -244,7 +245,8 @@ fn depths(out: &mut String, queues: &Depth, top: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the lease and its process, or the time since the name was last seen.
+/// Returns a text with the rest of the lease and its process. Without a lease, it has the time
+/// since the name was last seen.
 fn lease(name: &NameStats, now_ms: u64) -> String {
     let left = match (name.lease_ttl_ms, name.last_seen_ms) {
         (Some(ttl), _) => format!("{} left", shown::duration(ttl)),

@@ -23,16 +23,16 @@ enum Command {
 
 /// Print a new token, and the line of the users file for it
 ///
-/// The token is shown once: the file has only its hash.
+/// The token is printed only now: the users file has only its hash.
 #[derive(Debug, clap::Args)]
 struct New {
-    /// The name of the user, recorded with actions: 1 to 64 bytes without spaces
+    /// The name of the user, 1 to 64 bytes without spaces; it is recorded with the user's actions
     #[arg(value_parser = name)]
     name: String,
     /// The rights, separated by commas: emit, view, pause, operate
     #[arg(long, value_name = "RIGHT,…", default_value = "emit,view", value_parser = rights)]
     rights: String,
-    /// Only objects whose names begin with this; may be given more than once
+    /// Give the rights only for objects whose names begin with PREFIX; may be given more than once
     #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     prefix: Vec<String>,
 }

@@ -13,13 +13,14 @@ use crate::console::shown;
 
 /// Check the outputs of workers: was any event lost, reordered or forked?
 ///
-/// Reads the outputs of any number of workers: one envelope per line, as `worker --sink file:PATH`
-/// writes them, plain or gzip. Within each file, the ids of an object must grow, or repeat earlier
-/// ids. Across all files, the events of an object must form one chain of id and prev that starts at
-/// 0. Give all outputs of a run together: events of a missing output count as lost.
+/// Reads the output files of any number of workers. A file has one envelope per line, as `worker
+/// --sink file:PATH` writes it, and is plain or gzip. Within each file, the ids of an object must
+/// grow, or repeat earlier ids. Over all files together, the events of an object must form one
+/// chain: each event's prev is the id of the event before it, and the first prev is 0. Give all
+/// outputs of a run together, because events of a missing output count as lost.
 ///
-/// Exit code 0: no fault (duplicates are not faults: receivers drop them by id). 1: a fault. 2: a
-/// file cannot be read, or the files have no event.
+/// Exit code 0: no fault. 1: a fault. 2: a file cannot be read, or the files have no event.
+/// Duplicates are not faults, because receivers can drop them by their ids.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The outputs of workers; - is standard input
@@ -39,12 +40,14 @@ pub(crate) struct Args {
     /// in order; a failed one never
     #[arg(long, conflicts_with_all = ["against", "dead"])]
     history: bool,
-    /// Count separately the events that Redis lost in the windows that the history declares, and
-    /// the events that came again because of that
+    /// Do not count two kinds of events as faults, but count them separately: events that Redis
+    /// lost in a window that the history declares, and events that came again because of such a
+    /// loss
     #[arg(long, requires = "history")]
     lossy: bool,
-    /// No object was ever forgotten (`seriatim forget`, `worker --forget-after`): a second chain,
-    /// with prev 0, is a fork. Without this option a second chain is counted, but not a fault
+    /// State that no object was ever forgotten (`seriatim forget`, `worker --forget-after`). Then a
+    /// second chain of an object, which begins with prev 0, is a fault. Without this option a
+    /// second chain is counted, but is not a fault
     #[arg(long)]
     never_forgotten: bool,
     /// Print the verdict as one JSON document
@@ -97,8 +100,8 @@ async fn run_history(args: Args) -> anyhow::Result<Exit> {
     Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
 }
 
-/// Judges a history. A last line without a line break is ignored: its producer died while writing
-/// it.
+/// Judges a history. An invalid last line without a line break is ignored: the program that wrote
+/// it died before the line was complete.
 fn history(args: &Args) -> anyhow::Result<HistoryReport> {
     let mut history = History::new(args.lossy);
     if args.never_forgotten {
@@ -120,7 +123,8 @@ fn history(args: &Args) -> anyhow::Result<HistoryReport> {
     Ok(history.finish())
 }
 
-/// Reads one output. A file without any envelope is refused as a mistake.
+/// Reads the output file of one worker. A file that has lines but no envelope is an error, because
+/// the user has probably named a wrong file.
 pub(crate) fn output(judge: &mut Judge, mut lines: Lines) -> anyhow::Result<()> {
     let file = judge.file(lines.name());
     let (mut good, mut bad) = (0_u64, 0_u64);
@@ -150,7 +154,7 @@ fn dead(judge: &mut Judge, mut lines: Lines) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads one input.
+/// Reads one file of emitted events (`--against`).
 pub(crate) fn input(judge: &mut Judge, mut lines: Lines, fields: &Fields) -> anyhow::Result<()> {
     let name = lines.name().to_owned();
     let file = judge.file(&name);
@@ -183,7 +187,7 @@ fn verdict(report: &Report) -> anyhow::Result<String> {
         row("dead letters", report.dead);
     }
     for kind in Kind::ALL {
-        // Lost, reordered, forked and reused ids are shown even if there are none.
+        // The counts of these four kinds are shown even if they are 0.
         let always = matches!(kind, Kind::Lost | Kind::Reordered | Kind::Forked | Kind::IdReused);
         if always || report.count(kind) > 0 {
             row(&kind.to_string(), report.count(kind));

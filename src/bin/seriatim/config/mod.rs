@@ -1,10 +1,12 @@
-//! The configuration file: TOML whose values stand for flags.
+//! The configuration file. It is TOML, and its values stand for flags of the command line.
 //!
-//! Keys at the top are options of every command. A table per command has the flags of that command;
-//! `[dead.list]` is the command `dead list`. A flag on the command line beats its environment
-//! variable, which beats the file, which beats the default.
+//! Keys at the top are options of every command. Each command has a table with its flags;
+//! `[dead.list]` is the table of the command `dead list`. The value of a flag comes from the first
+//! place that has it: the command line, the environment variable of the flag, the file, the
+//! default.
 //!
-//! The values become words of the command line, so that the same parsers judge them.
+//! The values of the file are inserted as words into the command line. So the same parsers check
+//! them.
 
 mod words;
 
@@ -18,29 +20,31 @@ use crate::console::exit::{Exit, Failure};
 
 pub(crate) use words::{is_set, named_file, plain_switches};
 
-/// The longest file.
+/// The largest configuration file, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
 /// Flags that a file cannot have.
 const NEVER: [&str; 3] = ["config", "help", "version"];
-/// How alike two words must be for a hint, from 0 to 1.
+/// The minimum similarity of a wrong key and a known word at which the error suggests the word,
+/// from 0 to 1.
 const ALIKE: f64 = 0.75;
 
-/// A configuration file whose keys are known.
+/// A configuration file that was read. All its keys are valid.
 pub(crate) struct File {
     path: PathBuf,
-    /// In the order of the file.
+    /// The keys of the file with their values, in the order of the file.
     settings: Vec<Setting>,
 }
 
 /// One key of the file.
 pub(crate) struct Setting {
-    /// The command that has the flag, from the outermost word on; empty: every command.
+    /// The command that has the flag, as its words, e.g. `dead`, `list`; empty for an option of
+    /// every command.
     pub(crate) commands: Vec<String>,
     /// The name of the flag, without hyphens before it.
     pub(crate) flag: String,
     /// The line in the file, from 1.
     pub(crate) line: usize,
-    /// The values, as the command line would have them. A switch that is off has none.
+    /// The values, as texts of the command line. A switch that is off has no value.
     pub(crate) values: Vec<String>,
     /// Whether the flag is a switch, without a value on the command line.
     is_switch: bool,
@@ -50,8 +54,9 @@ impl File {
     /// Reads a file.
     ///
     /// # Errors
-    /// If the file cannot be read, is longer than 1 MiB or no TOML, or has a key that is no flag or
-    /// a value of a wrong type. The error names the file, the line and the key.
+    /// The file cannot be read, is longer than 1 MiB, or is not TOML. Or it has a key that is not a
+    /// flag, or a value of a wrong type. The error names the file, and if possible the line and the
+    /// key.
     pub(crate) fn read(path: &Path, root: &Command) -> anyhow::Result<Self> {
         let shown = path.display();
         let cannot = |reason: &dyn std::fmt::Display| {
@@ -93,7 +98,7 @@ impl File {
     }
 }
 
-/// Reads the tables of one file.
+/// The reader of one file. It collects the settings of all tables.
 struct Reader<'a> {
     text: &'a str,
     settings: Vec<Setting>,
@@ -134,7 +139,8 @@ fn find_command<'a>(command: &'a Command, name: &str) -> Option<&'a Command> {
     command.get_subcommands().find(|inner| inner.get_name() == name && name != "help")
 }
 
-/// Returns the flags of a command that a file may have. Options of every command stand at the top.
+/// Returns the flags that the file may have in the table of this command. With an empty `commands`,
+/// returns the options of every command, which are at the top of the file.
 pub(crate) fn flags<'a>(command: &'a Command, commands: &[String]) -> impl Iterator<Item = &'a Arg> {
     let is_root = commands.is_empty();
     let here = move |arg: &&Arg| arg.is_global_set() == is_root && !arg.is_positional();
@@ -158,7 +164,7 @@ fn find_flag<'a>(command: &'a Command, name: &str, commands: &[String]) -> Resul
     })
 }
 
-/// Returns the text for a key that stands for no flag.
+/// Returns the error text for a key that is not a flag.
 fn unknown(name: &str, command: &Command, commands: &[String]) -> String {
     let hint = hint(name, flags(command, commands).filter_map(Arg::get_long).chain(inner(command)));
     match commands {
@@ -167,7 +173,7 @@ fn unknown(name: &str, command: &Command, commands: &[String]) -> String {
     }
 }
 
-/// Returns the text for a table that stands for no command.
+/// Returns the error text for a table that is not a command.
 fn no_command(name: &str, command: &Command, commands: &[String]) -> String {
     format!("[{}] is no command{}", joined(commands, name), hint(name, inner(command)))
 }
@@ -176,7 +182,8 @@ fn inner(command: &Command) -> impl Iterator<Item = &str> {
     command.get_subcommands().map(Command::get_name).filter(|&name| name != "help")
 }
 
-/// Returns the most similar word, as a question.
+/// Returns the text `; did you mean WORD?` with the most similar known word; an empty text if no
+/// word is similar enough.
 fn hint<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let scored = known.map(|word| (strsim::jaro_winkler(word, &name.replace('_', "-")), word));
     let nearest = scored.filter(|(score, _)| *score >= ALIKE).max_by(|a, b| a.0.total_cmp(&b.0));
@@ -188,7 +195,7 @@ pub(crate) fn joined(commands: &[String], name: &str) -> String {
     commands.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".")
 }
 
-/// Returns the values for the command line.
+/// Returns the values of a key, as texts for the command line.
 fn values_of(value: &DeValue<'_>, flag: &Arg, is_switch: bool) -> Result<Vec<String>, String> {
     match value {
         DeValue::Boolean(on) if is_switch => Ok(if *on { vec!["true".to_owned()] } else { Vec::new() }),

@@ -1,4 +1,4 @@
-//! The words of the command line, and the words that a file adds.
+//! The words of the command line, and the words that the configuration file adds to them.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -10,24 +10,25 @@ use clap::{Arg, ArgAction, Command};
 use super::{File, Setting};
 use crate::console::exit::{Exit, Failure};
 
-/// The environment variable that names the file.
+/// The environment variable that names the configuration file.
 const VARIABLE: &str = "SERIATIM_CONFIG";
 
 /// The commands, flags and arguments of a command line.
 struct Said<'a> {
-    /// The commands, each with the place after its word.
+    /// The commands, each with the position of the word after it.
     commands: Vec<(&'a Command, usize)>,
     /// The flags with their values, if any.
     flags: HashMap<String, Option<OsString>>,
     /// The number of arguments without a flag.
     positionals: usize,
-    /// The places of the words `--switch=true` and `--switch=false`, and whether it is true.
+    /// The positions of all words of the form `--switch=true` or `--switch=false`, and whether the
+    /// value is true.
     switched: Vec<(usize, bool)>,
 }
 
 impl<'a> Said<'a> {
-    /// Reads the words as clap does, as far as flags and commands are concerned. Behind `--` there
-    /// are neither.
+    /// Finds the commands, the flags and the number of arguments in the words, as clap would. Every
+    /// word after `--` is an argument.
     fn by(words: &[OsString], root: &'a Command) -> Self {
         let (mut command, mut said) =
             (root, Self { commands: Vec::new(), flags: HashMap::new(), positionals: 0, switched: Vec::new() });
@@ -73,15 +74,17 @@ impl<'a> Said<'a> {
         }
     }
 
-    /// Returns whether an argument excludes this flag. Each of the two may say so.
+    /// Returns whether an argument of the command line and this flag exclude each other. Clap may
+    /// know this from either of the two.
     fn excludes(&self, flag: &Arg, command: &Command) -> bool {
         let excludes = |a: &Arg, b: &Arg| command.get_arg_conflicts_with(a).iter().any(|arg| arg.get_id() == b.get_id());
         command.get_arguments().filter(|arg| self.has(arg)).any(|arg| excludes(arg, flag) || excludes(flag, arg))
     }
 }
 
-/// Returns the file that the command line or the environment names. Help and version need none. The
-/// commands that use no setting leave the environment aside, and so does `config check FILE`.
+/// Returns the configuration file that `--config` or the environment variable names. With `--help`
+/// or `--version` no file is read. For commands that use no setting, and for `config check FILE`,
+/// the environment variable is ignored.
 pub(crate) fn named_file(words: &[OsString], root: &Command) -> Option<PathBuf> {
     let said = Said::by(words, root);
     let is_short = |word: &OsString| word == "-h" || word == "-V";
@@ -102,8 +105,8 @@ pub(crate) fn named_file(words: &[OsString], root: &Command) -> Option<PathBuf> 
     }
 }
 
-/// Returns the words with each switch in its plain form: `--switch=true` without its value, and
-/// `--switch=false` not at all.
+/// Returns the words with each switch in its plain form: replaces `--switch=true` by `--switch`,
+/// and removes `--switch=false`.
 pub(crate) fn plain_switches(words: &[OsString], root: &Command) -> Vec<OsString> {
     let said = Said::by(words, root);
     let mut words = words.to_vec();
@@ -122,12 +125,14 @@ pub(crate) fn is_set(flag: &Arg) -> bool {
 }
 
 impl File {
-    /// Adds the flags of the file to a command line that has neither these flags nor others that
-    /// exclude them. Returns the words, and the settings that were added.
+    /// Adds the flags of the file to the words of a command line. Leaves out a flag that the
+    /// command line or the environment already has, or that excludes another flag of the command
+    /// line. Returns the words, and the settings that were added.
     pub(crate) fn complete(&self, words: &[OsString], root: &Command) -> (Vec<OsString>, Vec<&Setting>) {
         let said = Said::by(words, root);
         let (mut words, mut added) = (words.to_vec(), Vec::new());
-        // From the back, so that places before stay as they are.
+        // The settings are inserted from the last one to the first one, so that the positions in
+        // `said` that are still needed stay valid.
         for setting in self.settings.iter().rev() {
             let depth = setting.commands.len();
             let spoken = said.commands.iter().take(depth).map(|(command, _)| command.get_name());
@@ -145,7 +150,8 @@ impl File {
         (words, added)
     }
 
-    /// Returns the error of a command line, if it is about a value of the file.
+    /// Returns an error with the place in the file, if clap's error is about a value that the file
+    /// has added.
     pub(crate) fn explain(&self, error: &clap::Error, told: &str, added: &[&Setting]) -> Option<anyhow::Error> {
         let named = match error.get(ContextKind::InvalidArg)? {
             ContextValue::String(named) => named,
@@ -160,8 +166,8 @@ impl File {
 }
 
 impl Setting {
-    /// Returns the words for the command line. The value is part of the word, so that it cannot be
-    /// taken for a flag.
+    /// Returns the words of this setting for the command line. A value is in the same word as its
+    /// flag (`--flag=value`), so that it cannot be taken for a flag.
     fn words(&self) -> Vec<OsString> {
         let flag = &self.flag;
         let word =

@@ -1,11 +1,11 @@
-//! The actor of an operator's action, and the reason.
+//! The options for the actor and the reason of an operator's action.
 
 use seriatim::control::By;
 
-/// Options of commands that change something as an operator.
+/// The option of commands that change something as an operator.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Actor {
-    /// The actor, recorded with the action [default: the user and the host]
+    /// The name of the actor, which is recorded with the action [default: the user and the host]
     #[arg(long, value_name = "NAME")]
     actor: Option<String>,
 }
@@ -16,7 +16,7 @@ impl Actor {
     }
 }
 
-/// The same options with a reason, recorded with the action.
+/// The options of commands that record an actor and a reason with the action.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ActorWithReason {
     #[command(flatten)]

@@ -1,9 +1,9 @@
-//! Exit codes, and the one line with the reason of a failure.
+//! Exit codes, and the line on standard error that says why a command failed.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// Shown at the end of `--help`.
+/// The text about exit codes at the end of `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes:
   0  done
@@ -41,8 +41,8 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Returns an error for `anyhow` with this exit code. The message states the event, its subject
-    /// and a remedy.
+    /// Returns an error for `anyhow` with this exit code. The message says what has failed, for
+    /// which thing, and what the user can do.
     pub(crate) fn with(exit: Exit, message: impl fmt::Display) -> anyhow::Error {
         anyhow::Error::new(Self { exit, message: message.to_string() })
     }

@@ -2,8 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit of open files to this number, if that is allowed. Returns the limit that holds;
-/// `None`: there is none.
+/// Raises the limit of open files of this process to this number, if that is allowed. Returns the
+/// limit that then applies; `None` if there is no limit.
 pub(crate) fn raise_limit(wanted: u64) -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let present = current?;

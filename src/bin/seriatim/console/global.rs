@@ -23,8 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
-    /// Read flags from this TOML file: options of every command at its top, and those of a command
-    /// in a table, e.g. [worker]. Flags and environment variables come before it
+    /// Read flags from this TOML file. Options of every command are at its top, and the flags of
+    /// one command are in a table, e.g. [worker]. A flag on the command line or an environment
+    /// variable has priority over the file
     #[arg(long, global = true, env = "SERIATIM_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// The address of Redis: host[:port], redis://[user:password@]host[:port][/db], rediss://… for
@@ -39,19 +40,20 @@ pub(crate) struct Global {
         hide_env_values = true
     )]
     pub(crate) redis: String,
-    /// Read the password from this file at each connect, so that it can change
+    /// Read the password from this file at each connection to Redis, so that the password can
+    /// change
     #[arg(long, global = true, env = "SERIATIM_REDIS_PASSWORD_FILE", value_name = "FILE")]
     pub(crate) redis_password_file: Option<PathBuf>,
     /// Accept certificates from the authorities in this PEM file [default: those of the system]
     #[arg(long, global = true, env = "SERIATIM_REDIS_CA", value_name = "FILE")]
     pub(crate) redis_ca: Option<PathBuf>,
-    /// Send the certificate in this PEM file to the server
+    /// Send the client certificate in this PEM file to the server
     #[arg(long, global = true, env = "SERIATIM_REDIS_CERT", value_name = "FILE", requires = "redis_key")]
     pub(crate) redis_cert: Option<PathBuf>,
-    /// The PEM file with the key of that certificate
+    /// The PEM file with the private key for --redis-cert
     #[arg(long, global = true, env = "SERIATIM_REDIS_KEY", value_name = "FILE", requires = "redis_cert")]
     pub(crate) redis_key: Option<PathBuf>,
-    /// The user for the Sentinels; user and password in --redis are those of the master
+    /// The user for the Sentinels; the user and the password in --redis are for the master
     #[arg(long, global = true, env = "SERIATIM_SENTINEL_USER", value_name = "USER")]
     pub(crate) sentinel_user: Option<String>,
     /// Read the password for the Sentinels from this file
@@ -75,8 +77,8 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Parses a filter of `tracing-subscriber`. A single word must be a level; `tracing-subscriber`
-/// would accept it as the name of a module.
+/// Parses a filter of `tracing-subscriber`. A part that is a single word must be a level:
+/// `tracing-subscriber` would accept any other word as the name of a module.
 fn filter(text: &str) -> Result<String, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let is_level = |word: &str| word.is_empty() || LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
@@ -129,7 +131,8 @@ impl Global {
         }
     }
 
-    /// Reads the options of the connection. Called before anything else begins.
+    /// Checks the options of the connection, and returns them. Call this before anything else
+    /// begins, so that wrong options are reported first.
     pub(crate) fn route(&self) -> anyhow::Result<Route> {
         Route::new(&self.server(), PATIENCE).map_err(|error| {
             let text = match error {
@@ -140,13 +143,14 @@ impl Global {
         })
     }
 
-    /// Returns one connection, for commands that read.
+    /// Opens one connection to Redis, for commands that read.
     pub(crate) async fn connect(&self) -> anyhow::Result<PatientConnection> {
         let route = self.route()?;
         open(&route).await.map_err(|error| cannot_connect(&route, &error))
     }
 
-    /// Returns the handle for commands that read the system or act as an operator.
+    /// Connects to Redis. Returns the handle for commands that read the state or act as an
+    /// operator.
     pub(crate) async fn control(&self) -> anyhow::Result<Control> {
         let keys = self.keys()?;
         Ok(Control::new(self.connect().await?).with_keys(keys))

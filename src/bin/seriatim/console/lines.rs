@@ -1,5 +1,5 @@
-//! Reads NDJSON, plain or gzip, line by line with line numbers. `commands/emit/lines.rs`, which
-//! reads in batches, shares its helpers.
+//! Reads NDJSON, plain or gzip, line by line with line numbers. `commands/emit/lines.rs` reads in
+//! batches, and uses some functions of this file.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _, stdin};
@@ -29,8 +29,8 @@ impl<R: io::Read> Buffered for BufReader<R> {
     }
 }
 
-/// Returns the text of an input. Gzip, with any number of members, is recognized by its first two
-/// bytes.
+/// Returns a reader of the plain text of an input. If the first two bytes are those of gzip, the
+/// input is unpacked. A gzip input may have several members.
 pub(crate) fn unpack(mut input: impl io::Read + Send + 'static) -> io::Result<Box<dyn Buffered + Send>> {
     let mut start = Vec::with_capacity(GZIP_MAGIC.len());
     (&mut input).take(GZIP_MAGIC.len() as u64).read_to_end(&mut start)?;
@@ -71,7 +71,7 @@ pub(crate) struct Line<'a> {
     pub(crate) number: u64,
     /// The line without its line break.
     pub(crate) text: &'a [u8],
-    /// Whether the line ended in a line break. Only the last line may not.
+    /// Whether the line ended in a line break. Only the last line of a file may have none.
     pub(crate) ended: bool,
 }
 
@@ -84,7 +84,7 @@ impl Lines {
         Ok(Self { name, reader, text: Vec::new(), number: 0 })
     }
 
-    /// Returns the name to show.
+    /// Returns the name of the file for messages.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -113,13 +113,13 @@ impl Lines {
     }
 }
 
-/// The places of the object and of the event in an input line.
+/// The options that say where an input line has the object and the event.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Fields {
-    /// Where an input line has the object's name, as a JSON pointer
+    /// The place of the object's name in an input line, as a JSON pointer
     #[arg(long, default_value = "/object", value_name = "POINTER")]
     pub(crate) object_field: Pointer,
-    /// Where an input line has the event, as a JSON pointer
+    /// The place of the event in an input line, as a JSON pointer
     #[arg(long, default_value = "/event", value_name = "POINTER")]
     pub(crate) event_field: Pointer,
 }

@@ -1,4 +1,5 @@
-//! Formats log lines. No field can begin a new line or send an escape sequence to the terminal.
+//! Formats log lines. The values of fields are escaped, so that none can begin a new line or send
+//! an escape sequence to the terminal.
 
 use std::fmt;
 use std::io;
@@ -51,11 +52,11 @@ impl Visit for Visitor<'_> {
     }
 }
 
-/// A writer to standard error for JSON lines. Removes all control characters but line ends.
+/// A writer to standard error for JSON lines. It removes all control characters except line ends.
 pub(crate) struct JsonLines;
 
 impl io::Write for JsonLines {
-    /// Writes whole lines, as the logger passes them.
+    /// Writes the text. The logger passes only whole lines.
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
         io::stderr().lock().write_all(escape::lines(&String::from_utf8_lossy(lines)).as_bytes())?;
         Ok(lines.len())

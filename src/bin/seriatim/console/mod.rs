@@ -8,11 +8,11 @@
 //! - [`shown`]: results on standard output, messages on standard error
 //! - [`logs`]: the log lines of a worker
 //! - [`told`]: errors of Redis, with advice
-//! - [`notify`]: the notices of a service for systemd
+//! - [`notify`]: the notices that a service sends to systemd
 //! - [`exit`]: exit codes
 //! - [`units`]: durations and sizes
 //! - [`replicas`]: the options for the wait for replicas
-//! - [`watch`]: outputs that are shown again and again
+//! - [`watch`]: the option `--watch`, which shows an output again and again
 //! - [`stop`]: the signals that end a command
 
 pub(crate) mod actor;

@@ -1,4 +1,5 @@
-//! Object names on the command line: escaped as in every output, and parsed back.
+//! Object names on the command line. They are escaped as in every output, so that a name can be
+//! copied from an output.
 
 use std::borrow::Cow;
 
@@ -8,31 +9,32 @@ use seriatim::keys::Keys;
 use crate::console::exit::{Exit, Failure};
 use crate::console::shown;
 
-/// Returns the bytes of the object name in an argument.
+/// Returns the bytes of an object name that is given as an argument.
 pub(crate) fn object(keys: &Keys, text: &str) -> anyhow::Result<Vec<u8>> {
     let name = escape::unescaped(text).map_err(|error| Failure::with(Exit::Input, format!("object name {error}")))?;
     keys.found(&name).map_err(|error| shown::failure(error.into()))?;
     Ok(name)
 }
 
-/// Returns the form of a name in outputs: the escaped form if it differs.
+/// Returns the form of an object name in outputs: the escaped form if there is one, and otherwise
+/// the name.
 pub(crate) fn shown<'a>(object: &'a str, escaped: Option<&'a str>) -> &'a str {
     escaped.unwrap_or(object)
 }
 
-/// Returns whether an object is the one that `--object` selects, if given. Both are in the output
-/// form.
+/// Returns whether an object is the one that `--object` selects. Without `--object`, every object
+/// is selected. `wanted` is in the form of outputs.
 pub(crate) fn is_wanted(wanted: Option<&str>, object: &str, escaped: Option<&str>) -> bool {
     wanted.is_none_or(|wanted| wanted == shown(object, escaped))
 }
 
-/// Returns the bytes of the name in `--object`, even if no object can have this name.
+/// Returns the bytes of the name in `--object`. Does not check whether the name is valid.
 pub(crate) fn bytes(text: &str) -> anyhow::Result<Vec<u8>> {
     escape::unescaped(text).map_err(|error| Failure::with(Exit::Input, format!("--object: {error}")))
 }
 
-/// Returns the output form of the name in an argument, because an argument may write an escape
-/// differently.
+/// Returns a name from an argument in the form of outputs. The argument may have written the same
+/// name with other escapes.
 pub(crate) fn canonical(text: Option<&str>) -> anyhow::Result<Option<String>> {
     Ok(text.map(bytes).transpose()?.map(|name| Cow::into_owned(escape::name(&name))))
 }

@@ -1,7 +1,8 @@
-//! Notices of a service for systemd: ready, status, stopping, and signs of life.
+//! The notices that a service sends to systemd: ready, status, stopping, and signs of life
+//! (watchdog).
 //!
-//! A separate thread sends them, because the socket blocks while systemd does not read. A notice
-//! that cannot be sent is dropped, and the first such failure is logged.
+//! A separate thread sends the notices, because the socket blocks as long as systemd does not read.
+//! A notice that cannot be sent is dropped. Only the first such failure is logged.
 
 use std::env;
 use std::io;
@@ -16,7 +17,7 @@ use tracing::warn;
 /// Module name for log filters.
 const LOG: &str = "seriatim::notify";
 
-/// The most notices that wait to be sent.
+/// The most notices that wait to be sent. Further notices are dropped.
 const WAITING_MAX: usize = 16;
 
 /// The notices of one service. Without systemd (`NOTIFY_SOCKET`), nothing is sent.
@@ -39,12 +40,13 @@ enum Notice {
 }
 
 impl Notices {
-    /// Returns whether there is a systemd that waits for notices.
+    /// Returns whether a systemd waits for notices, which it shows by the variable `NOTIFY_SOCKET`.
     pub(crate) fn are_wanted() -> bool {
         env::var_os("NOTIFY_SOCKET").is_some_and(|socket| !socket.is_empty())
     }
 
-    /// Reads what systemd has asked for.
+    /// Reads the variables by which systemd asks for notices. If it wants notices, starts the
+    /// thread that sends them.
     pub(crate) fn begin() -> Self {
         let sender = Self::are_wanted().then(|| {
             let (sender, waiting) = sync_channel(WAITING_MAX);
@@ -58,21 +60,21 @@ impl Notices {
                     }
                 }
             };
-            // Without a thread, the notices are lost.
+            // If the thread cannot be started, the notices are lost.
             let _ = thread::Builder::new().name("seriatim-notify".to_owned()).spawn(send);
             sender
         });
         Self { sender, told: None, feed_every: sd_notify::watchdog_enabled().map(|within| within / 4), fed_at: None }
     }
 
-    /// Tells whether the service works, when this changes. The first time, systemd learns that the
-    /// service is ready.
+    /// Sends a notice if the state of the service has changed. When the service works for the first
+    /// time, systemd learns that it is ready.
     pub(crate) fn tell(&mut self, works: bool, is_stopping: bool) {
         let now = match (works, is_stopping, self.told) {
             (_, true, _) => Notice::Stopping,
             (true, _, None | Some(Notice::Ready)) => Notice::Ready,
             (true, ..) => Notice::Working,
-            // Not ready yet.
+            // The service is not ready yet, so systemd learns nothing.
             (false, _, None) => return,
             (false, ..) => Notice::Waiting,
         };

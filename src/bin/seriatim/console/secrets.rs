@@ -1,10 +1,11 @@
-//! Texts of the configuration without their secrets, for people.
+//! Removes secrets from values of the configuration, so that these can be shown.
 
-/// The parts of names of query parameters whose values are secret.
+/// If the name of a query parameter contains one of these words, its value is secret.
 const SECRET: [&str; 6] = ["pass", "token", "secret", "key", "sig", "auth"];
 
-/// Returns a URL without its password, and without the values of query parameters that may be secret.
-/// Any other text stays as it is.
+/// Returns a URL without its password, and without the values of query parameters that may be
+/// secret. Also removes the password in a text such as `user:password@host`. Any other text stays
+/// as it is.
 pub(crate) fn without_secrets(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return without_credentials("", text) };
     let (before, query) = rest.split_once('?').map_or((rest, None), |(before, query)| (before, Some(query)));
@@ -18,7 +19,8 @@ pub(crate) fn without_secrets(text: &str) -> String {
     format!("{shown}?{}", parameters.join("&"))
 }
 
-/// Returns the rest of a URL without the password in front of the host. A password may have any
+/// Returns a URL without the password in front of the host. `scheme`: the URL up to `://`, or
+/// empty. `rest`: the text after it. The password ends at the last `@`, because it may have any
 /// characters.
 fn without_credentials(scheme: &str, rest: &str) -> String {
     match rest.rsplit_once('@') {

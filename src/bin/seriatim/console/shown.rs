@@ -13,13 +13,14 @@ use crate::console::told::told;
 /// Maximum width of tables.
 pub(crate) const COLUMNS: u16 = 80;
 
-/// Prints and flushes, without control characters except line ends. Returns false if nobody reads
-/// any more (`| head`): the command then ends without an error.
+/// Prints a text to standard output and flushes it. Removes all control characters except line
+/// ends. Returns false if nobody reads standard output any more (`| head`); the command then ends
+/// without an error.
 pub(crate) fn print(text: &str) -> anyhow::Result<bool> {
     print_bytes(escape::lines(text).as_bytes())
 }
 
-/// Prints bytes as they are, like [`print`].
+/// Prints bytes unchanged, and otherwise does the same as [`print`].
 pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -29,8 +30,8 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<bool> {
     }
 }
 
-/// Prints one line on standard error. A failed write is ignored, because nobody could read the
-/// error.
+/// Prints one line on standard error. If the write fails, this is ignored, because an error could
+/// not be shown.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{}", escape::lines(line));
 }
@@ -52,7 +53,7 @@ pub(crate) fn tell_in_json() {
 }
 
 /// Writes one message to standard error: `seriatim: MESSAGE`, or a JSON line with the members of a
-/// log line. `--log` does not silence it.
+/// log line. The message is written whatever `--log` says.
 pub(crate) fn tell(level: Level, message: &str) {
     let message = message.replace(['\r', '\n'], " ");
     if !JSON_LINES.load(Ordering::Relaxed) {
@@ -69,7 +70,7 @@ pub(crate) fn tell(level: Level, message: &str) {
 }
 
 /// Formats text from Redis on one line of at most `chars_max` characters. Escapes control
-/// characters, and cuts the end with an ellipsis.
+/// characters. If the text is too long, cuts its end off and adds an ellipsis.
 pub(crate) fn shortened(text: &str, chars_max: usize) -> String {
     let mut line = String::new();
     let mut chars = 0;
@@ -85,8 +86,8 @@ pub(crate) fn shortened(text: &str, chars_max: usize) -> String {
     line
 }
 
-/// Breaks one line at spaces, so that each part has at most `chars_max` characters if words allow
-/// it. Text between two backticks stays whole.
+/// Breaks one line at spaces, so that each part has at most `chars_max` characters. A longer word,
+/// and text between two backticks, is not broken.
 pub(crate) fn wrapped(line: &str, chars_max: usize, indent: usize) -> String {
     let (mut out, mut column, mut rest) = (String::new(), 0, line);
     while !rest.is_empty() {
@@ -109,7 +110,8 @@ pub(crate) fn wrapped(line: &str, chars_max: usize, indent: usize) -> String {
     out
 }
 
-/// Cuts a name in the middle. Names of one origin often differ only at the end.
+/// Shortens a long name by cutting out its middle, because similar names often differ only at their
+/// ends.
 pub(crate) fn middle_cut(name: &str, chars_max: usize) -> String {
     let chars: Vec<char> = name.chars().collect();
     if chars.len() <= chars_max {
@@ -120,7 +122,8 @@ pub(crate) fn middle_cut(name: &str, chars_max: usize) -> String {
     shortened(&head.chain(&['…']).chain(tail).collect::<String>(), chars_max)
 }
 
-/// The last millisecond of the year 9999, so that the year has four digits.
+/// The last millisecond of the year 9999. Later times are shown as this one, so that the year has
+/// four digits.
 const MS_MAX: u64 = 253_402_300_799_999;
 
 /// Formats a time, ms since the epoch, in UTC: `2026-01-01T12:00:00.000Z`.
@@ -139,8 +142,8 @@ pub(crate) fn duration(ms: u64) -> String {
     }
 }
 
-/// Returns an error of an operator's action with its exit code. After a lost connection the outcome
-/// is unknown.
+/// Converts the error of an operator's action into an error with an exit code. If the connection
+/// was lost, the exit code says that the outcome is unknown.
 pub(crate) fn action_failure(error: ControlError) -> anyhow::Error {
     match &error {
         ControlError::Redis { source, .. } if source.is_io_error() || source.is_timeout() || source.is_connection_dropped() => {
@@ -151,7 +154,7 @@ pub(crate) fn action_failure(error: ControlError) -> anyhow::Error {
     }
 }
 
-/// Returns an error of the library with its exit code.
+/// Converts an error of the library into an error with an exit code.
 pub(crate) fn failure(error: ControlError) -> anyhow::Error {
     let exit = match error {
         ControlError::Redis { .. } => Exit::Redis,

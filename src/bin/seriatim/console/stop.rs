@@ -2,7 +2,7 @@
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Waits for Ctrl-C, `kill`, or the end of the terminal.
+/// Waits for a stop signal: Ctrl-C (SIGINT), `kill` (SIGTERM), or the end of the terminal (SIGHUP).
 pub(crate) async fn stop_signal() -> anyhow::Result<()> {
     let [mut interrupt, mut terminate, mut hangup] =
         [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?];
@@ -14,7 +14,8 @@ pub(crate) async fn stop_signal() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The signals that stop a server: SIGTERM and Ctrl-C. SIGHUP has another meaning there.
+/// The signals that stop a server: SIGTERM and Ctrl-C. SIGHUP is not one of them: it lets a server
+/// read its files again.
 pub(crate) struct StopSignals([tokio::signal::unix::Signal; 2]);
 
 pub(crate) fn stop_signals() -> anyhow::Result<StopSignals> {
@@ -22,7 +23,7 @@ pub(crate) fn stop_signals() -> anyhow::Result<StopSignals> {
 }
 
 impl StopSignals {
-    /// Waits for the next signal. Cancellation safe.
+    /// Waits for the next stop signal. If the future is dropped, no signal is lost.
     pub(crate) async fn next(&mut self) {
         let [interrupt, terminate] = &mut self.0;
         tokio::select! {

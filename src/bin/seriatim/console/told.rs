@@ -1,4 +1,4 @@
-//! Formats errors of Redis in one line with advice, the same in every command.
+//! Formats errors of Redis in one line, with advice. Every command uses the same texts.
 
 use redis::RedisError;
 pub(crate) use seriatim::connection::errors::{advice, is_outage};

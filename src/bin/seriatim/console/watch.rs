@@ -1,4 +1,4 @@
-//! `--watch`: shows a text again and again.
+//! The option `--watch`: shows the output of a command again and again.
 
 use std::io::{IsTerminal as _, stdout};
 use std::time::Duration;
@@ -12,10 +12,11 @@ use crate::console::exit::Exit;
 use crate::console::global::Global;
 use crate::console::{shown, units};
 
-/// The option of commands whose output changes.
+/// The option of commands that show a state, which changes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Watch {
-    /// Show it again and again, until Ctrl-C: each second, or each TIME: 100ms to 1h
+    /// Show the output again and again until Ctrl-C: every second, or at the interval TIME, 100ms
+    /// to 1h
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "1s", value_parser = interval)]
     watch: Option<Duration>,
 }
@@ -27,7 +28,8 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 impl Watch {
-    /// Returns the handle for the looks. If there are several looks, the handle outlives an outage.
+    /// Returns the handle with which the command looks at Redis. With `--watch`, the handle
+    /// connects again after an outage.
     pub(crate) async fn control(&self, global: &Global) -> anyhow::Result<Control> {
         match self.watch {
             None => global.control().await,
@@ -38,9 +40,11 @@ impl Watch {
         }
     }
 
-    /// Prints what `look` returns: once, or again and again. A terminal is cleared before each time.
+    /// Prints the text that `look` returns: once, or with `--watch` again and again. With
+    /// `--watch`, a terminal is cleared before each text.
     ///
-    /// After a first success, an error is shown in place of the text, and the looks go on.
+    /// If the first look fails, its error is returned. After a first success, an error of a later
+    /// look is shown in place of the text, and the looks go on.
     pub(crate) async fn print(&self, mut look: impl AsyncFnMut() -> anyhow::Result<String>) -> anyhow::Result<Exit> {
         let mut text = look().await?;
         let Some(every) = self.watch else {
@@ -51,14 +55,14 @@ impl Watch {
         let mut at = Instant::now();
         loop {
             let page = match is_terminal {
-                // Clears the screen, and begins at its top.
+                // The escape sequences clear the screen and move to its top.
                 true => format!("\x1b[2J\x1b[H{}{}", head(every), escape::lines(&text)),
                 false => escape::lines(&text).to_string(),
             };
             if !shown::print_bytes(page.as_bytes())? {
                 return Ok(Exit::Done);
             }
-            // After a look that took longer than the interval, the next one begins at once.
+            // If printing and looking took longer than the interval, the next look begins at once.
             at = (at + every).max(Instant::now());
             sleep_until(at).await;
             text = match look().await {

@@ -1,5 +1,5 @@
-//! The events to emit: lines of a file, or generated events, split by object into one file per
-//! producer.
+//! The events that the demo emits: lines of a file, or generated events. They are split by object
+//! into one file per producer.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,7 +13,8 @@ use crate::console::exit::{Exit, Failure};
 use crate::console::lines::{Fields, Lines};
 use crate::random::Random;
 
-/// Number of objects to draw from. About 2,000 of them appear in 25,000 draws.
+/// Number of objects from which the object of each generated event is drawn. In 25,000 events about
+/// 2,000 of these objects appear.
 const OBJECTS: usize = 2_200;
 
 /// The input, ready for two producers.
@@ -30,8 +31,8 @@ impl Input {
     }
 }
 
-/// Two files, filled line by line. All events of one object go to one file; otherwise their order
-/// would be undefined.
+/// The two files of the producers while they are written. All events of one object go to one file,
+/// because two producers would emit them in an undefined order.
 struct Split {
     files: [BufWriter<File>; 2],
     input: Input,
@@ -47,7 +48,7 @@ impl Split {
         Ok(Self { files, input: Input { producers, shares: [0; 2], objects: 0 }, versions: HashMap::new() })
     }
 
-    /// Returns the number of events of the object, including the next one.
+    /// Counts the next event of the object. Returns the number of its events, including this one.
     fn version(&mut self, object: &str) -> u64 {
         if let Some(version) = self.versions.get_mut(object) {
             *version += 1;
@@ -98,8 +99,8 @@ pub(super) fn from_file(path: &Path, fields: &Fields, dir: &Path) -> anyhow::Res
     split.done()
 }
 
-/// Generates events with skewed objects: the n-th most frequent object has 1/n of the events of the
-/// first.
+/// Generates events. Their objects are skewed: the n-th most frequent object has about 1/n of the
+/// events of the most frequent one.
 pub(super) fn generated(events: u64, seed: u64, dir: &Path) -> anyhow::Result<Input> {
     let mut split = Split::into(dir)?;
     let mut random = Random::new(seed);
@@ -112,7 +113,8 @@ pub(super) fn generated(events: u64, seed: u64, dir: &Path) -> anyhow::Result<In
     for _ in 0..events {
         let drawn = random.unit() * sum;
         let rank = shares.partition_point(|share| *share <= drawn).min(OBJECTS - 1);
-        // Spreads the busiest objects over the names; otherwise they would be the first by name.
+        // The rank is mixed into a number, so that the most frequent objects do not have the lowest
+        // numbers.
         let object = format!("work:{}", (rank as u64 * 1_009) % OBJECTS as u64 + 1);
         let version = split.version(&object);
         let change = ["title.changed", "price.changed", "stock.counted", "note.added"][(random.next() % 4) as usize];

@@ -1,7 +1,7 @@
-//! `seriatim demo`: runs the whole path on one machine, kills processes on the way, and judges the
-//! outputs.
+//! `seriatim demo`: runs the whole path of events on one machine, kills worker processes during the
+//! run, and judges the outputs.
 //!
-//! This file is the script of the demo, in order of time. `demo/stage.rs` has the processes.
+//! This file has the steps of the demo, in the order of time. `demo/stage.rs` has the processes.
 
 mod input;
 mod processes;
@@ -28,18 +28,18 @@ use crate::console::stop::stop_signal;
 use crate::private::Guard;
 use crate::random::fresh_seed;
 
-/// Lease of the workers: time until a killed worker is replaced. The default of `seriatim worker`
-/// is 5 s.
+/// Lease of the workers: the time until other workers take over the objects of a killed worker. It
+/// is shorter than the default of `seriatim worker`, which is 5 s.
 const LEASE: Duration = Duration::from_secs(2);
-/// The three worker processes.
+/// The names of the three worker processes.
 const WORKERS: [&str; 3] = ["demo-a", "demo-b", "demo-c"];
-/// Share of events, in percent, at which the first worker process is killed for good. At the next
-/// constant's share the second one is killed and restarted.
+/// Percentage of emitted events at which the first worker process is killed for good. `RESTART_AT`:
+/// the percentage at which the second one is killed and restarted.
 const KILL_AT: u64 = 20;
 const RESTART_AT: u64 = 50;
 
-/// Run a demo: three workers deliver events of many objects, two workers are killed, and no event
-/// is lost or reordered.
+/// Run a demo: three workers deliver the events of many objects, two of the workers are killed, and
+/// the demo checks that no event is lost or reordered.
 ///
 /// The demo starts a private Redis, two producers, and three worker processes that write to files.
 /// It kills one worker with SIGKILL in the middle of its work, and the others take over. It kills
@@ -47,11 +47,11 @@ const RESTART_AT: u64 = 50;
 /// does. It takes about 15 seconds and deletes its files. redis-server >= 7.0 or valkey-server must
 /// be on the PATH, or SERIATIM_REDIS_SERVER names one; `scripts/demo` installs one.
 ///
-/// Exit code 0: no event was lost, reordered or forked. 1: an event was, or the demo could not
-/// continue.
+/// Exit code 0: no event was lost, reordered or forked. 1: an event was lost, reordered or forked,
+/// or the demo could not continue.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Emit the events of this file (NDJSON, plain or gzip) instead of generated ones
+    /// Emit the events of this file (NDJSON, plain or gzip) instead of generated events
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
     #[command(flatten)]
@@ -59,7 +59,7 @@ pub(crate) struct Args {
     /// The number of events to generate
     #[arg(long, default_value_t = 25_000, value_name = "N", conflicts_with = "from")]
     events: u64,
-    /// Generate the events of an earlier run again, by the seed that it printed
+    /// Generate the events of an earlier run again; SEED is the seed that the earlier run printed
     #[arg(long, value_name = "SEED", conflicts_with = "from")]
     seed: Option<u64>,
     /// Keep the input, the outputs and the logs in this new or empty directory
@@ -67,18 +67,18 @@ pub(crate) struct Args {
     keep: Option<PathBuf>,
 }
 
-/// The measured times.
+/// The times that the demo has measured.
 struct Measured {
     /// Time from the first emit to the last delivery.
     whole: Duration,
-    /// Number of events in the final burst, and its duration.
+    /// Number of events in the final burst, and the time until they were delivered.
     burst: (u64, Duration),
     takeover: WentOn,
     restart: WentOn,
 }
 
 pub(crate) async fn run(args: Args, _: &Global) -> anyhow::Result<Exit> {
-    // If a stop signal comes first, the stage is dropped, and all its processes end.
+    // If a stop signal comes before the end, the stage is dropped, and all its processes end.
     tokio::select! {
         done = play(args) => done,
         stopped = stop_signal() => {
@@ -107,7 +107,7 @@ async fn play(args: Args) -> anyhow::Result<Exit> {
     Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
 }
 
-/// Prepares the input in files for the producers.
+/// Writes the events into one file for each producer.
 async fn input(args: &Args, home: PathBuf, show: &Show) -> anyhow::Result<Input> {
     let (input, origin) = match args.from.clone() {
         Some(path) => {
@@ -125,7 +125,7 @@ async fn input(args: &Args, home: PathBuf, show: &Show) -> anyhow::Result<Input>
     Ok(input)
 }
 
-/// Runs the script of the demo.
+/// Runs the steps of the demo.
 async fn act(stage: &mut Stage, input: &Input) -> anyhow::Result<Measured> {
     for name in WORKERS {
         stage.start_worker(name)?;
@@ -155,7 +155,8 @@ async fn act(stage: &mut Stage, input: &Input) -> anyhow::Result<Measured> {
     Ok(Measured { whole, burst: (burst, drained - burst_began), takeover, restart })
 }
 
-/// Judges the outputs like `seriatim verify --against`.
+/// Judges the outputs of the workers against the emitted events, as `seriatim verify --against`
+/// does.
 fn judge(outputs: &[PathBuf], producers: &[PathBuf]) -> anyhow::Result<Report> {
     let mut judge = Judge::new();
     judge.never_forgotten();

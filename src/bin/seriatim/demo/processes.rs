@@ -1,5 +1,5 @@
-//! The processes of the demo. Workers and producers are this same program, started as a user would
-//! start it.
+//! The processes of the demo. Workers and producers are processes of this program, started as a
+//! user would start them.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
@@ -17,11 +17,11 @@ use tokio::process::{Child, ChildStdin, Command};
 use crate::console::exit::{Exit, Failure};
 use crate::private::last_line;
 
-/// Share of events, in percent, that the producers spread over `PACED` so that a person can
-/// watch. The rest comes at once.
+/// Percentage of events that the producers emit evenly during the time `PACED`, so that a person
+/// can watch. The other events are emitted at once.
 const PACED_SHARE: u64 = 70;
 const PACED: Duration = Duration::from_secs(8);
-/// Interval at which a producer receives its next lines.
+/// Interval at which a producer gets its next lines on standard input.
 const FEED_EVERY: Duration = Duration::from_millis(10);
 
 /// A worker or a producer process.
@@ -32,7 +32,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts `seriatim --redis URL ARGS…`. Its log goes to a file named after it.
+    /// Starts `seriatim --redis URL ARGS…`. The log of the process goes to the file `NAME.log`.
     pub(super) fn start(name: &str, url: &str, dir: &Path, args: &[&str], stdin: Stdio) -> anyhow::Result<Self> {
         let log = dir.join(format!("{name}.log"));
         let open =
@@ -69,8 +69,8 @@ impl Process {
     }
 }
 
-/// Sends lines to the producers: at a steady pace first, and the rest at once after
-/// [`Pace::burst`].
+/// Sends lines to the producers. First it sends them at a steady pace. After [`Pace::burst`] it
+/// sends all remaining lines at once.
 pub(super) struct Pace {
     started: Instant,
     burst: AtomicBool,
@@ -95,12 +95,13 @@ impl Pace {
         self.fed.load(Ordering::Relaxed)
     }
 
-    /// Returns whether all events before the burst have been sent.
+    /// Returns whether all events that come before the burst have been sent. `shares`: the number
+    /// of events of each producer.
     pub(super) fn has_paced(&self, shares: &[u64]) -> bool {
         self.fed() >= shares.iter().map(|share| share * PACED_SHARE / 100).sum()
     }
 
-    /// Returns the number of a producer's lines that may have been sent by now.
+    /// Returns how many lines a producer may have got by now. `share`: the number of all its lines.
     fn allowed(&self, share: u64) -> u64 {
         if self.burst.load(Ordering::Relaxed) {
             return share;
@@ -109,7 +110,7 @@ impl Pace {
         ((share * PACED_SHARE / 100) as f64 * part) as u64
     }
 
-    /// Writes the lines of a file to a producer, then ends its input.
+    /// Writes the lines of a file to the standard input of a producer, then closes this input.
     pub(super) async fn feed(self: Arc<Self>, path: PathBuf, share: u64, mut producer: ChildStdin) -> anyhow::Result<()> {
         let mut lines = BufReader::new(File::open(&path)?);
         let mut given = 0;
@@ -123,7 +124,7 @@ impl Pace {
                     lines.read_until(b'\n', &mut text)?;
                     count += 1;
                 }
-                // A producer that has ended reports its own error with its exit code.
+                // If the write fails, the producer has ended. Its exit code is checked elsewhere.
                 if producer.write_all(&text).await.is_err() {
                     return Ok(());
                 }
@@ -136,7 +137,7 @@ impl Pace {
     }
 }
 
-/// Counts the lines of a growing output.
+/// Counts the lines of an output file while it grows.
 pub(super) struct Tail {
     pub(super) path: PathBuf,
     offset: u64,
@@ -149,10 +150,10 @@ impl Tail {
     }
 
     pub(super) fn read(&mut self) -> anyhow::Result<()> {
-        // The worker creates its file when it starts.
+        // Before the worker has started, its file does not exist.
         let Ok(mut file) = File::open(&self.path) else { return Ok(()) };
-        // A restarted worker removes an incomplete last line, which was not counted. So the offset
-        // never moves back over a line end.
+        // A restarted worker removes an incomplete last line from its file. Such a line was not
+        // counted, so the offset may move back to the new end of the file.
         self.offset = self.offset.min(file.metadata()?.len());
         file.seek(SeekFrom::Start(self.offset))?;
         let mut text = Vec::new();

@@ -1,4 +1,4 @@
-//! Progress for a person: a line for each event of the demo, and two bars.
+//! Shows the progress to a person: a line for each step of the demo, and two bars.
 
 use std::fmt::Display;
 use std::io::IsTerminal as _;
@@ -34,7 +34,8 @@ impl Show {
 
     /// Prints one line.
     pub(super) fn say(&self, what: &str) {
-        // Hidden bars discard text that is printed through them.
+        // Without a terminal the bars are hidden, and would discard a text that is printed through
+        // them.
         if self.terminal {
             let _ = self.bars.println(what);
         } else {
@@ -53,7 +54,7 @@ impl Show {
         }
     }
 
-    /// Ends the bars and leaves them on the screen.
+    /// Removes the bars from the screen.
     pub(super) fn end(&self) {
         let _ = self.bars.clear();
     }

@@ -1,4 +1,5 @@
-//! The stage: a Redis, the workers, the producers, and functions that observe them from outside.
+//! The stage of the demo: a Redis, the workers, the producers, and functions that observe these
+//! processes from outside.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,14 +22,14 @@ use crate::private::{Guard, Listen, Server};
 
 /// Interval between two looks at the processes.
 const TICK: Duration = Duration::from_millis(5);
-/// Longest time without an emit or a delivery, after which the demo fails.
+/// Time without an emit and without a delivery after which the demo fails.
 const STALL: Duration = Duration::from_secs(60);
 /// Maximum wait for a worker to have a batch in flight.
 const HUNT: Duration = Duration::from_secs(5);
-/// Maximum time for a worker to stop after it is asked.
+/// Maximum time that a worker may take to stop after SIGTERM.
 const STOP: Duration = Duration::from_secs(30);
 
-/// All processes of the demo. Dropping it ends them.
+/// All processes of the demo. When the stage is dropped, the processes end.
 pub(super) struct Stage {
     home: PathBuf,
     lease: Duration,
@@ -43,7 +44,8 @@ pub(super) struct Stage {
     moved: (u64, Instant),
     pub(super) show: Show,
     server: Server,
-    // The guard is the last field, so it is dropped last and ends all remaining processes.
+    // The guard must be the last field, so that it is dropped last. It then ends all remaining
+    // processes.
     guard: Guard,
 }
 
@@ -64,8 +66,8 @@ impl fmt::Display for Caught {
 /// The times at which the objects of a killed process continued.
 pub(super) struct WentOn {
     objects: usize,
-    /// Time from the kill to the first event of any of the objects, and time from the kill until
-    /// each of the objects had an event.
+    /// The first time is from the kill until any of the objects had a new delivery. The second one
+    /// is from the kill until each of the objects had one. `None` if no object was in flight.
     times: Option<(Duration, Duration)>,
 }
 
@@ -88,7 +90,7 @@ impl fmt::Display for WentOn {
 }
 
 impl Stage {
-    /// Starts Redis.
+    /// Starts Redis, and returns the stage without workers and producers.
     pub(super) async fn set(guard: Guard, home: PathBuf, lease: Duration, show: Show) -> anyhow::Result<Self> {
         let mut guard = guard;
         let (server, redis) = Server::start(&mut guard, Listen::Socket).await?;
@@ -110,7 +112,8 @@ impl Stage {
         })
     }
 
-    /// Starts a worker process, or restarts it. A restarted worker continues its own file.
+    /// Starts a worker process, or restarts it. A restarted worker continues the file that it wrote
+    /// before.
     pub(super) fn start_worker(&mut self, name: &str) -> anyhow::Result<()> {
         let output = self.output(name);
         if !self.outputs.iter().any(|tail| tail.path == output) {
@@ -129,7 +132,7 @@ impl Stage {
         self.home.join(format!("{name}.ndjson"))
     }
 
-    /// Returns the outputs of all workers.
+    /// Returns the paths of the output files of all workers.
     pub(super) fn outputs(&self) -> Vec<PathBuf> {
         self.outputs.iter().map(|tail| tail.path.clone()).collect()
     }
@@ -162,8 +165,9 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until this percentage of the events has been sent to the producers, or all events
-    /// before the burst. With few events, there may be none before the burst.
+    /// Waits until this percentage of the events has been sent to the producers, or until all
+    /// events before the burst have been sent. With few events in total, there may be none before
+    /// the burst.
     pub(super) async fn until_fed(&mut self, percent: u64) -> anyhow::Result<()> {
         while self.fed() * 100 < self.events() * percent && self.pace.as_ref().is_some_and(|pace| !pace.has_paced(&self.shares)) {
             self.tick().await?;
@@ -172,7 +176,8 @@ impl Stage {
     }
 
     /// Kills a worker process at a moment when it has events in flight. The process is stopped with
-    /// SIGSTOP while its events are read. Only commands sent before that take effect.
+    /// SIGSTOP first, and its events are read from Redis before the kill. Commands that the process
+    /// sent before SIGSTOP still take effect.
     pub(super) async fn kill_at_work(&mut self, name: &str) -> anyhow::Result<Caught> {
         let at = self.workers.iter().position(|worker| worker.name == name).ok_or_else(|| anyhow!("no worker {name}"))?;
         let deadline = Instant::now() + HUNT;
@@ -204,7 +209,7 @@ impl Stage {
         self.outputs.iter().filter(|tail| tail.path == output).map(|tail| tail.lines).sum()
     }
 
-    /// Waits until each object that was in flight has had a new delivery.
+    /// Waits until each object of the killed process has had a new delivery.
     pub(super) async fn until_gone_on(&mut self, caught: Caught) -> anyhow::Result<WentOn> {
         let objects = caught.objects.len();
         let mut waiting = caught.objects;
@@ -223,7 +228,8 @@ impl Stage {
         Ok(WentOn { objects, times })
     }
 
-    /// Sends the rest of the events at once. Returns the time, and their number.
+    /// Sends the rest of the events at once. Returns the time of this, and the number of these
+    /// events.
     pub(super) async fn burst(&mut self) -> anyhow::Result<(Instant, u64)> {
         let Some(pace) = self.pace.clone() else { return Ok((Instant::now(), 0)) };
         while !pace.has_paced(&self.shares) {
@@ -234,8 +240,8 @@ impl Stage {
         Ok((Instant::now(), rest))
     }
 
-    /// Waits until all events are emitted and delivered. Returns the time, and the duration since
-    /// the first event.
+    /// Waits until all events are emitted and delivered. Returns the time of this, and the duration
+    /// since the first emit.
     pub(super) async fn until_drained(&mut self) -> anyhow::Result<(Instant, Duration)> {
         while !self.producers.is_empty() {
             self.tick().await?;
@@ -251,7 +257,7 @@ impl Stage {
         Ok((now, now - started))
     }
 
-    /// Asks the workers to stop, and waits until they have stopped.
+    /// Sends SIGTERM to all workers, and waits until they have stopped.
     pub(super) async fn stop_workers(&mut self) -> anyhow::Result<()> {
         for worker in &self.workers {
             worker.signal(Signal::TERM)?;
@@ -332,7 +338,8 @@ impl Stage {
     }
 }
 
-/// Returns the directory for input, outputs and logs: the one to keep, or one below the guard's.
+/// Returns the directory for input, outputs and logs: the directory of `--keep`, or else a
+/// directory that the guard removes.
 pub(super) fn home(keep: Option<&Path>, guard: &Guard) -> anyhow::Result<PathBuf> {
     let Some(keep) = keep else {
         let home = guard.dir().join("run");

@@ -1,19 +1,20 @@
-//! Reads the state of the workers from Redis. Writes nothing.
+//! Reads the state of the workers from Redis, and writes nothing to Redis.
 
 use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, pipe};
 use seriatim::keys::Keys;
 use seriatim::worker::Holder;
 
-/// Returns the number of events that a worker process has in flight, and their objects, each with
-/// the id of its last delivered event.
+/// Returns the number of events that a worker process has in flight, and the objects of these
+/// events. Each object has the id of its last delivered event.
 pub(super) async fn in_hand(
     redis: &mut MultiplexedConnection,
     keys: &Keys,
     name: &str,
 ) -> RedisResult<(u64, Vec<(String, u64)>)> {
-    // The server reads commands that arrived before PING at the latest in the same round. After two
-    // rounds, all commands of a stopped process have taken effect.
+    // The worker process is stopped, but Redis may not yet have read its last commands. Redis reads
+    // commands that arrived before a PING at the latest in the same round of its loop. So after two
+    // PINGs, all commands of the stopped process have taken effect.
     for _ in 0..2 {
         redis::cmd("PING").query_async::<()>(redis).await?;
     }
@@ -76,8 +77,9 @@ pub(super) async fn last_event_ids(
     Ok(ids.into_iter().map(Option::unwrap_or_default).collect())
 }
 
-/// Returns whether no event is left. An object with events has a marker, is in a worker's list, or
-/// is held. If none of these exists at one moment, no event is left.
+/// Returns whether no event is left. An object with events has a marker, or is in a worker's list,
+/// or is held. So if at one moment there is no marker, no object in such a list and no held object,
+/// no event is left.
 pub(super) async fn is_drained(redis: &mut MultiplexedConnection, keys: &Keys) -> RedisResult<bool> {
     let names: Vec<(String, String)> = redis::cmd("HGETALL").arg(keys.event_workers()).query_async(redis).await?;
     let mut look = pipe();
@@ -92,8 +94,8 @@ pub(super) async fn is_drained(redis: &mut MultiplexedConnection, keys: &Keys) -
     Ok(left.iter().all(|left| *left == 0))
 }
 
-/// Returns the ids of a process's workers, from its value in `event.workers`, which begins with the
-/// number of slots.
+/// Returns the ids `NAME.SLOT` of the workers of a process. `registered`: the value of the name in
+/// `event.workers`, which begins with the number of slots.
 fn workers<'a>(name: &'a str, registered: Option<&str>) -> impl Iterator<Item = String> + use<'a> {
     let slots: u32 = registered.and_then(|text| text.split(' ').next()).and_then(|slots| slots.parse().ok()).unwrap_or(0);
     (0..slots).map(move |slot| format!("{name}.{slot}"))

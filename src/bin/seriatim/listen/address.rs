@@ -1,15 +1,15 @@
-//! The addresses to listen on.
+//! The addresses on which a command listens.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// An address to listen on.
+/// An address on which a command listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
-    /// A host or an address, and a port.
+    /// `HOST:PORT`; the host is a name or an IP address.
     Tcp(String),
-    /// The path of a socket.
+    /// `unix:PATH`: the path of a Unix socket.
     Unix(PathBuf),
 }
 

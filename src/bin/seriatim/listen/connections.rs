@@ -1,8 +1,9 @@
 //! Accepts connections, within limits of number and time.
 //!
-//! Every wait for a client has a limit: for its TLS handshake, for the head of its next request
-//! (which also ends idle connections), and for its reading of an answer. A route limits the time of
-//! a body. Only HTTP/1.1 is spoken; a proxy in front may speak HTTP/2.
+//! Every wait for a client has a time limit. There are limits for the TLS handshake, for the head
+//! of the next request, and for the reading of an answer. The limit for the head also ends idle
+//! connections. The routes limit the time of a body. The server speaks only HTTP/1.1; a proxy in
+//! front of it may speak HTTP/2.
 
 use std::collections::VecDeque;
 use std::io;
@@ -35,7 +36,8 @@ use crate::console::files::raise_limit;
 
 /// The longest wait for the head of a request, or for the next request on a connection.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
-/// The same for a listener for probes, which send their request at once.
+/// The longest wait for the head of a request on a listener for probes. It is short, because probes
+/// send their request at once.
 const PROBE_HEAD_TIME_MAX: Duration = Duration::from_secs(3);
 /// The longest TLS handshake.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -43,7 +45,7 @@ const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
 /// The most bytes of the head of a request.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// The number of files that the process needs besides connections.
+/// The number of open files that the process needs in addition to its connections.
 const OTHER_FILES: u64 = 128;
 /// The wait after a failed accept, e.g. because the process has too many files open.
 const ACCEPT_FAILED: Duration = Duration::from_millis(50);
@@ -58,22 +60,23 @@ pub(super) struct Connections {
     certificate: Option<Arc<Certificate>>,
 }
 
-/// The limit of connections.
+/// The way in which the number of connections is limited.
 #[derive(Clone)]
 enum Room {
-    /// While there are too many, new ones are refused.
+    /// All listeners share a limit. As long as it is reached, new connections are refused.
     Limited(Arc<Semaphore>),
-    /// The newest of each listener are served. So connections that send nothing keep no probe out.
+    /// Each listener serves its newest connections, at most this number, and closes older ones. So
+    /// connections that send nothing cannot keep a probe out.
     Newest(usize),
 }
 
-/// The place of a connection. It ends with the connection.
+/// The permission to serve one connection. It is given back when the connection ends.
 struct Place {
     _permit: Option<OwnedSemaphorePermit>,
-    /// Cancelled if the connection must make room for a newer one.
+    /// The token is cancelled if the connection must make room for a newer connection.
     evicted: CancellationToken,
     head_time_max: Duration,
-    /// Whether more than one request may come.
+    /// Whether the connection may have more than one request.
     is_kept: bool,
 }
 
@@ -82,12 +85,12 @@ enum Listener {
     Unix { listener: UnixListener, _socket: Socket },
 }
 
-/// Returns whether no process accepts connections to the socket.
+/// Returns whether the socket refuses connections, because no process listens on it.
 fn is_refused(path: &Path) -> bool {
     StdUnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// A socket in the file system; removed when it is dropped.
+/// A socket in the file system. The file is removed when this value is dropped.
 struct Socket(PathBuf);
 
 impl Drop for Socket {
@@ -102,15 +105,16 @@ impl Connections {
         Self { listeners: Vec::new(), room, connections_max, certificate }
     }
 
-    /// Returns no listeners yet, for probes.
+    /// Returns the limits for probes, without any listener yet.
     pub(super) fn for_probes(connections_max: u32) -> Self {
         Self { room: Room::Newest(connections_max as usize), ..Self::new(connections_max, None) }
     }
 
-    /// Opens a listener. `is_guarded`: whether users have tokens. Otherwise only addresses of this
-    /// machine are allowed.
+    /// Opens a listener. If `is_guarded` is false, only addresses of this machine are allowed,
+    /// because then requests need no token.
     pub(super) async fn open(&mut self, address: &Address, is_guarded: bool) -> anyhow::Result<()> {
-        // Time may repair it: the address comes later, or its process ends.
+        // Such an error may pass by itself, e.g. if the address comes later or another process
+        // frees it. So its exit code is not that of a wrong input.
         let failed = |error: io::Error| Failure::with(Exit::Broken, format!("cannot listen on {address}: {error}"));
         let listener = match address {
             Address::Tcp(text) => {
@@ -132,7 +136,8 @@ impl Connections {
                         let what = format!("cannot listen on {address}: the path exists and is not a socket; name another one");
                         return Err(Failure::with(Exit::Input, what));
                     }
-                    // A socket without a process behind it is left over from one that was killed.
+                    // A socket on which no process listens was left by a process that was killed,
+                    // so it is removed.
                     Ok(_) if is_refused(path) => std::fs::remove_file(path).map_err(failed)?,
                     _ => {}
                 }
@@ -147,9 +152,9 @@ impl Connections {
         self.listeners.iter().map(|(address, _)| address.as_str())
     }
 
-    /// Serves all listeners until `stop` is cancelled, and then the requests under way for at most
-    /// `grace`. Meanwhile new connections are still served, with one request each: probes must learn
-    /// that the process lives and is not ready.
+    /// Serves all listeners until `stop` is cancelled. After that, requests under way have at most
+    /// `grace` to end. During this time new connections are still accepted, with one request each,
+    /// because probes must learn that the process lives and is not ready.
     pub(super) async fn serve(self, routes: Router, stop: CancellationToken, grace: Duration) {
         self.raise_file_limit();
         let (tasks, refused) = (TaskTracker::new(), Arc::new(AtomicU64::new(0)));
@@ -175,11 +180,12 @@ impl Connections {
             warn!(target: LOG, requests = tasks.len(), "stopped before these requests were answered");
         }
         cut.cancel();
-        // Removes sockets in the file system.
+        // The end of the listeners also removes their sockets in the file system.
         accepting.shutdown().await;
     }
 
-    /// Raises the limit of open files, if that is allowed.
+    /// Raises the limit of open files to the number that the connections need. Logs a warning if a
+    /// lower limit remains.
     fn raise_file_limit(&self) {
         let wanted = u64::from(self.connections_max) + OTHER_FILES;
         if let Some(files) = raise_limit(wanted).filter(|files| *files < wanted) {
@@ -189,7 +195,7 @@ impl Connections {
     }
 }
 
-/// Logs the number of refused connections once a minute.
+/// Logs once a minute how many connections were refused, if any.
 async fn tell(refused: Arc<AtomicU64>, connections_max: u32) {
     loop {
         sleep(TELL_EVERY).await;
@@ -200,19 +206,21 @@ async fn tell(refused: Arc<AtomicU64>, connections_max: u32) {
     }
 }
 
-/// The parts that a listener shares with the other listeners.
+/// The state with which one listener accepts connections. Most parts are shared with the other
+/// listeners.
 struct Accept {
     routes: TowerToHyperService<Router>,
     room: Room,
-    /// The evictions of the newest connections, oldest first. Some may have ended.
+    /// The eviction tokens of the newest connections of this listener, oldest first. Some of these
+    /// connections may have ended.
     newest: Mutex<VecDeque<CancellationToken>>,
     certificate: Option<Arc<Certificate>>,
     /// The connections that a stop waits for.
     tasks: TaskTracker,
     refused: Arc<AtomicU64>,
-    /// Ends idle connections.
+    /// When this token is cancelled, idle connections end.
     stop: CancellationToken,
-    /// Ends all connections.
+    /// When this token is cancelled, all connections end at once.
     cut: CancellationToken,
 }
 
@@ -233,7 +241,7 @@ impl Accept {
         }
     }
 
-    /// Returns the place of a new connection; `None` if there is no room.
+    /// Returns the place for a new connection; `None` if there are too many connections.
     fn place(&self) -> Option<Place> {
         let evicted = CancellationToken::new();
         match &self.room {
@@ -254,7 +262,7 @@ impl Accept {
         }
     }
 
-    /// Begins to serve a connection, if there is room. Otherwise it is closed.
+    /// Begins to serve a connection. If there are too many connections, closes it instead.
     fn begin(&self, stream: Stream) {
         let Some(place) = self.place() else {
             self.refused.fetch_add(1, Ordering::Relaxed);
@@ -306,7 +314,7 @@ async fn accept(listener: &Listener) -> io::Result<Stream> {
     }
 }
 
-/// Serves a connection in its place.
+/// Serves the requests of one connection, until the connection ends.
 async fn serve<S>(stream: S, routes: TowerToHyperService<Router>, stop: CancellationToken, place: Place)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

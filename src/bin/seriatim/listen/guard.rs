@@ -1,7 +1,9 @@
-//! The checks of every request, before its route: the host, the user, and the type of the body.
+//! The checks that every request must pass before it reaches its route: the host, the user, and the
+//! type of the body.
 //!
-//! A web page can make a browser send requests to this machine. It can set neither a foreign host
-//! nor the type `application/json` without asking first, so both are required.
+//! A web page from elsewhere can make a browser send requests to this machine. But the page can
+//! neither choose the header `Host` freely, nor send the type `application/json` without permission
+//! of this server. So the guard requires a known host and this type.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,20 +30,21 @@ impl Guard {
         Self { hosts: hosts.iter().map(|host| host.to_ascii_lowercase()).collect(), users }
     }
 
-    /// Puts the checks around these routes.
+    /// Returns these routes with the checks before them.
     pub(super) fn around(self, routes: Router) -> Router {
         routes.layer(from_fn_with_state(Arc::new(self), check))
     }
 
-    /// Returns whether the request is for this server: the host is `localhost`, an address, or one
-    /// of `--host`. If a web page uses a foreign name that leads to this machine, its requests have
-    /// that name as host.
+    /// Returns whether the request is for this server: its host must be `localhost`, an IP address,
+    /// or a name of `--host`. A web page may use a foreign name that resolves to this machine. Its
+    /// requests have this name as host, so they are refused.
     fn is_known(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let mut named = headers.get_all(HOST).iter();
         let (host, more) = (named.next(), named.next());
         let text = match (host, more, uri.authority()) {
             (Some(host), None, None) => host.to_str().ok(),
-            // A proxy's form of the target. Both must be the same.
+            // The target has a host as well, as in requests to a proxy. It must be the same as the
+            // header `Host`.
             (Some(host), None, Some(authority)) => host.to_str().ok().filter(|host| *host == authority.as_str()),
             _ => None,
         };
@@ -55,7 +58,8 @@ impl Guard {
         name == "localhost" || bare.parse::<IpAddr>().is_ok() || self.hosts.contains(&name)
     }
 
-    /// Returns the user of the request.
+    /// Returns the user whose token the request has. Without a users file, returns the user for
+    /// everybody.
     fn user(&self, headers: &HeaderMap) -> Result<User, Problem> {
         let Some(users) = &self.users else { return Ok(User::everybody()) };
         let refused = |detail: &str| Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail).with_login();
@@ -101,7 +105,7 @@ impl Guard {
     }
 }
 
-/// Returns whether the body is JSON, or lines of JSON.
+/// Returns whether the header `Content-Type` says that the body is JSON, or lines of JSON.
 fn is_json(headers: &HeaderMap) -> bool {
     let mut values = headers.get_all(CONTENT_TYPE).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return false };

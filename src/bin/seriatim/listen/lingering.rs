@@ -1,7 +1,8 @@
-//! A connection that reads on for a moment after its last answer.
+//! A connection that continues to read for a moment after the server has sent its last answer.
 //!
-//! A client that is refused before its whole body was read goes on to send. If the connection were
-//! closed at once, the system would reset it, and the client would lose the answer.
+//! If the server refuses a request before it has read the whole body, the client still sends the
+//! rest of the body. If the server closed the connection at once, the system would reset it, and
+//! the client could not read the answer.
 
 use std::future::Future as _;
 use std::io;
@@ -12,14 +13,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// The longest time, and the most bytes.
+/// The longest time of this further reading. `BYTES_MAX`: the most bytes that are then read.
 const TIME_MAX: Duration = Duration::from_secs(1);
 const BYTES_MAX: usize = 64 << 20;
 
 pub(super) struct Lingering<S> {
     stream: S,
-    /// The bytes that may still be read, and the time at which reading ends; set once the last
-    /// answer is sent.
+    /// The number of bytes that may still be read, and the time at which the reading ends. It is
+    /// set when the last answer is sent.
     ending: Option<(usize, Pin<Box<Sleep>>)>,
 }
 
@@ -52,7 +53,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    /// Sends the end of the answers, and reads until the client closes, too.
+    /// Tells the client that no more answers come. Then reads until the client also closes the
+    /// connection, or a limit is reached.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let (left, until) = match &mut this.ending {

@@ -9,12 +9,13 @@ use seriatim::metrics::prometheus_client::registry::Registry;
 use super::problem::Problem;
 use super::process::ProcessMetrics;
 
-/// The route.
+/// The path of the route.
 pub(crate) const METRICS: &str = "/metrics";
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Returns a registry with the figures of this process, and the part of it for metrics of a namespace.
+/// Returns a registry with the figures of this process. `fill` adds further metrics, with the
+/// prefix `seriatim` and, if given, a label with the namespace.
 pub(crate) fn registry(namespace: Option<&str>, fill: impl FnOnce(&mut Registry)) -> Registry {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(ProcessMetrics));

@@ -4,15 +4,15 @@
 //! - `address`: the addresses to listen on
 //! - `connections`: accepts connections, within limits of number and time
 //! - `tls`: the certificate, read again at SIGHUP
-//! - `guard`: the checks of every request, before its route
+//! - `guard`: the checks that every request must pass before it reaches its route
 //! - `probes`: the routes for probes, which need no check
 //! - `metrics`: the route for scrapers, which needs no check
 //! - `process`: the figures of this process
 //! - `users`: the users file: names, tokens, rights
 //! - `problem`: errors as problem documents (RFC 9457)
 //!
-//! A process that dies here loses no acknowledged event: an answer is sent only after Redis has
-//! acknowledged.
+//! If the process dies during a request, no acknowledged event is lost: a positive answer is sent
+//! only after Redis has acknowledged the event.
 
 pub(crate) mod address;
 mod connections;
@@ -56,18 +56,20 @@ pub(crate) struct ListenArgs {
     /// The address to listen on: HOST:PORT or unix:PATH; may be given more than once
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     listen: Vec<Address>,
-    /// The users and their rights: a line NAME SHA256 RIGHT[,RIGHT…] [PREFIX…] for each. Without
-    /// it, only addresses of this machine are allowed, and everybody has all rights. Read again at
-    /// SIGHUP
+    /// The file with the users and their rights. It has a line NAME SHA256 RIGHT[,RIGHT…] [PREFIX…]
+    /// for each user, and is read again at SIGHUP. Without a users file, --listen may name only
+    /// addresses of this machine, and everybody has all rights
     #[arg(long, env = "SERIATIM_USERS", value_name = "FILE")]
     users: Option<PathBuf>,
-    /// Answer requests to this host, besides localhost and addresses; may be given more than once
+    /// Also answer requests whose host is NAME; localhost and IP addresses are always answered; may
+    /// be given more than once
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
-    /// The PEM file with the certificate for TLS, and those of its authorities. Read again at SIGHUP
+    /// The PEM file with the server's certificate for TLS, and the certificates of its authorities.
+    /// It is read again at SIGHUP
     #[arg(long, env = "SERIATIM_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// The PEM file with the key of that certificate
+    /// The PEM file with the private key for --tls-cert
     #[arg(long, env = "SERIATIM_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// The most connections at a time: 1 to 100000
@@ -83,12 +85,13 @@ fn grace(text: &str) -> Result<Duration, String> {
     if grace <= Duration::from_secs(60 * 60) { Ok(grace) } else { Err("it must be at most 1h".to_owned()) }
 }
 
-/// The open listeners with their checks, before they accept anything.
+/// The open listeners and the checks of their requests. They do not accept connections before
+/// `serve`.
 pub(crate) struct Listening {
     connections: Connections,
     users: Option<(PathBuf, Arc<Users>)>,
     certificate: Option<Arc<Certificate>>,
-    /// `None`: all routes are for everybody.
+    /// The checks of requests; `None` if everybody may use all routes.
     guard: Option<Guard>,
     grace: Duration,
 }
@@ -115,15 +118,16 @@ impl ListenArgs {
 }
 
 impl Listening {
-    /// Opens a listener for probes and scrapers: anybody may ask.
+    /// Opens a listener for probes and scrapers. Its requests are not checked: anybody may send
+    /// them.
     pub(crate) async fn for_probes(address: &Address, connections_max: u32) -> anyhow::Result<Self> {
         let mut connections = Connections::for_probes(connections_max);
         connections.open(address, true).await?;
         Ok(Self { connections, users: None, certificate: None, guard: None, grace: Duration::ZERO })
     }
 
-    /// Serves these routes until `stop` is cancelled. Then serves requests under way for at most the
-    /// grace, and refuses all others but probes.
+    /// Serves these routes until `stop` is cancelled. After that, requests under way have at most
+    /// the grace to end. New requests are refused, except those of probes and scrapers.
     pub(crate) async fn serve(self, routes: Router, stop: CancellationToken) -> anyhow::Result<()> {
         for address in self.connections.addresses() {
             info!(target: LOG, %address, "listening");

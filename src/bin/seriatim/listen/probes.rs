@@ -1,7 +1,7 @@
 //! The routes for probes: `/healthz` and `/readyz`.
 //!
-//! A probe comes without a token, and with the address of a container as its host. So these routes
-//! check neither token nor host, and show no more than a word and a reason.
+//! The request of a probe has no token, and its host is the address of a container. So these routes
+//! check neither token nor host. They return only a word or a reason.
 
 use std::fmt::Display;
 
@@ -11,12 +11,12 @@ use axum::response::{IntoResponse, Response};
 use super::metrics::METRICS;
 use super::problem::Problem;
 
-/// The route that tells whether the process works.
+/// The path of the route that tells whether the process works.
 pub(crate) const HEALTH: &str = "/healthz";
-/// The route that tells whether the process takes work.
+/// The path of the route that tells whether the process takes work now.
 pub(crate) const READY: &str = "/readyz";
 
-/// Returns whether a request comes from a probe or a scraper.
+/// Returns whether the method and the path are those of a request of a probe or a scraper.
 pub(super) fn is_one(method: &Method, path: &str) -> bool {
     (*method == Method::GET || *method == Method::HEAD) && [HEALTH, READY, METRICS].contains(&path)
 }

@@ -11,14 +11,14 @@ use seriatim::escape;
 /// An error of a request.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Problem {
-    /// `urn:seriatim:` and a word for programs.
+    /// `urn:seriatim:`, followed by a word that programs can compare.
     #[serde(rename = "type")]
     kind: String,
     title: &'static str,
     #[serde(serialize_with = "number")]
     status: StatusCode,
     detail: String,
-    /// More members, for programs.
+    /// Further members of the document, for programs.
     #[serde(flatten)]
     members: serde_json::Map<String, Value>,
     #[serde(skip)]
@@ -30,7 +30,8 @@ fn number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result<S:
 }
 
 impl Problem {
-    /// `kind`: a word for programs, e.g. `full`. `detail`: the event, its subject and a remedy.
+    /// `kind`: a word that programs can compare, e.g. `full`. `detail`: a text that says what has
+    /// failed, for which thing, and what the user can do.
     pub(crate) fn new(status: StatusCode, kind: &str, detail: impl std::fmt::Display) -> Self {
         let title = status.canonical_reason().unwrap_or("Error");
         let detail = escape::text(&detail.to_string()).to_string();
@@ -46,7 +47,7 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "not-found", detail)
     }
 
-    /// Adds the members of this object.
+    /// Adds the members of this JSON object to the document.
     pub(crate) fn with(mut self, members: Value) -> Self {
         if let Value::Object(members) = members {
             self.members.extend(members);
@@ -54,13 +55,13 @@ impl Problem {
         self
     }
 
-    /// Says when to try again.
+    /// Adds the header `Retry-After`: the client may try again after this time.
     pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
         self.headers.push((RETRY_AFTER, HeaderValue::from(seconds)));
         self
     }
 
-    /// Says how to log in.
+    /// Adds the header `WWW-Authenticate`: the request needs a bearer token.
     pub(crate) fn with_login(mut self) -> Self {
         self.headers.push((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
         self

@@ -1,4 +1,5 @@
-//! The figures of this process, under the names that all clients of Prometheus use.
+//! The figures of this process, such as processor time and memory. Their names are those that all
+//! Prometheus clients use.
 
 use std::fmt;
 use std::fs;
@@ -46,7 +47,8 @@ struct Stat {
 impl Stat {
     fn read() -> Option<Self> {
         let stat = fs::read_to_string("/proc/self/stat").ok()?;
-        // The name of the process, in parentheses, may have blanks. The state follows: field 3.
+        // Field 2 is the name of the process in parentheses, which may have blanks. So the fields
+        // are counted from the last parenthesis: field 3, the state, comes first.
         let (_, rest) = stat.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();

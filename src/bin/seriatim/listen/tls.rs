@@ -1,5 +1,5 @@
-//! The certificate for TLS. It is read again at SIGHUP; connections under way go on with the former
-//! certificate.
+//! The server's certificate for TLS. It is read again at SIGHUP. Open connections keep the
+//! certificate with which they began.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,7 +21,7 @@ impl Certificate {
         Ok(Self { files: (certificate.to_owned(), key.to_owned()), acceptor })
     }
 
-    /// Reads the files again. After an error, the certificate before stays.
+    /// Reads the files again. If this fails, the present certificate stays in use.
     pub(super) fn read_again(&self) -> Result<(), String> {
         let new = acceptor(&self.files.0, &self.files.1)?;
         *self.acceptor.write().unwrap_or_else(PoisonError::into_inner) = new;

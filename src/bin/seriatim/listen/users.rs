@@ -1,7 +1,7 @@
 //! The users file: a line `NAME SHA256 RIGHT[,RIGHT…] [PREFIX…]` for each user.
 //!
-//! Only the hash of a token is stored. Empty lines and lines that begin with `#` do not count. Each
-//! line ends with a line feed.
+//! The file has only the hash of each token. Empty lines and lines that begin with `#` are ignored.
+//! Each line must end with a line feed.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -16,7 +16,7 @@ use axum::http::StatusCode;
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// The longest name of a user, in bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// The name of everybody, if there is no users file.
+/// If there is no users file, the user name of every request.
 pub(crate) const EVERYBODY: &str = "http";
 
 /// A right of a user.
@@ -37,23 +37,23 @@ impl Right {
     }
 }
 
-/// A user who has shown a token, or everybody.
+/// A user who is known by a token. Without a users file, the user for everybody.
 #[derive(Debug, Clone)]
 pub(crate) struct User {
     pub(crate) name: Arc<str>,
     rights: Vec<Right>,
-    /// The beginnings of the names of the objects that the user may see and change; empty: all
-    /// objects.
+    /// The prefixes of the names of objects for which the user has the rights; empty: all objects.
     prefixes: Vec<String>,
 }
 
 impl User {
-    /// Returns the user of requests without a users file.
+    /// Returns the user for everybody, who has all rights. This user is for requests if there is no
+    /// users file.
     pub(crate) fn everybody() -> Self {
         Self { name: EVERYBODY.into(), rights: Right::ALL.map(|(_, right)| right).to_vec(), prefixes: Vec::new() }
     }
 
-    /// Checks a right over all objects.
+    /// Checks that the user has this right for all objects.
     pub(crate) fn may_all(&self, right: Right) -> Result<(), Problem> {
         self.may_some(right)?;
         if self.prefixes.is_empty() {
@@ -67,7 +67,7 @@ impl User {
         )))
     }
 
-    /// Checks a right over some objects.
+    /// Checks that the user has this right for at least some objects.
     pub(crate) fn may_some(&self, right: Right) -> Result<(), Problem> {
         if self.rights.contains(&right) {
             return Ok(());
@@ -75,7 +75,8 @@ impl User {
         Err(self.refused(&format!("{} does not have the right {}", self.name, right.word())))
     }
 
-    /// Checks a right over this object, or over all objects whose names begin with this text.
+    /// Checks that the user has this right for this object. If `object` is a prefix, checks it for
+    /// all objects with this prefix.
     pub(crate) fn may(&self, right: Right, object: &[u8]) -> Result<(), Problem> {
         self.may_some(right)?;
         if self.has(object) {
@@ -84,12 +85,12 @@ impl User {
         Err(self.refused(&format!("{} does not have the right {} for this object", self.name, right.word())))
     }
 
-    /// Returns whether the user may see this object.
+    /// Returns whether the user's rights include this object.
     pub(crate) fn has(&self, object: &[u8]) -> bool {
         self.prefixes.is_empty() || self.prefixes.iter().any(|prefix| object.starts_with(prefix.as_bytes()))
     }
 
-    /// Returns whether the user may see an object whose name begins with this text.
+    /// Returns whether the user's rights can include any object whose name begins with this text.
     pub(crate) fn has_some(&self, beginning: &[u8]) -> bool {
         self.has(beginning) || self.prefixes.iter().any(|prefix| prefix.as_bytes().starts_with(beginning))
     }
@@ -107,14 +108,15 @@ impl Users {
         Ok(Self(RwLock::new(read(path)?)))
     }
 
-    /// Reads the file again. After an error, the users before stay.
+    /// Reads the file again. If this fails, the present users stay.
     pub(super) fn read_again(&self, path: &Path) -> Result<(), String> {
         let users = read(path)?;
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = users;
         Ok(())
     }
 
-    /// Returns the user of a token. Takes the same time for every token.
+    /// Returns the user with this token. Always compares all users, so that the time does not show
+    /// whether a token is almost right.
     pub(super) fn of(&self, token: &str) -> Option<User> {
         let shown = hash(token);
         let users = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -148,7 +150,8 @@ fn read(path: &Path) -> Result<Vec<([u8; 32], User)>, String> {
 }
 
 fn parse(text: &str) -> Result<Vec<([u8; 32], User)>, String> {
-    // A line that is cut off may have more rights than the whole line.
+    // A line that is cut off may give more rights than the complete line, e.g. without its
+    // prefixes. So the last line must be complete.
     if !text.is_empty() && !text.ends_with('\n') {
         return Err("its last line has no line feed; it may be cut off".to_owned());
     }
@@ -183,7 +186,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     if is_valid && !name.starts_with('#') { Ok(()) } else { Err("a name has 1 to 64 bytes without spaces".to_owned()) }
 }
 
-/// Checks a prefix, which is a word of a line.
+/// Checks that a prefix can be written as one word of a line in the users file.
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), String> {
     let is_word = !prefix.is_empty() && prefix.chars().all(|c| !c.is_control() && !c.is_whitespace());
     if is_word { Ok(()) } else { Err("a prefix has at least one character, and no spaces".to_owned()) }

@@ -1,5 +1,6 @@
-//! Cleans up even after SIGKILL: a shell waits for the end of this process. Then it kills the
-//! started processes and removes the temporary directory.
+//! Cleans up after this process, even if it is killed with SIGKILL. A shell process waits for the
+//! end of this process. Then the shell kills the processes that this process has started, and
+//! removes the temporary directory.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -9,8 +10,8 @@ use std::process::{Child, Command, Stdio};
 use anyhow::Context as _;
 use tempfile::TempDir;
 
-/// The shell script. Its input names each process that starts and ends. The end of its input is the
-/// end of this process.
+/// The script of the shell. Its standard input has a line for each process that starts or ends. The
+/// input ends when this process ends.
 const SCRIPT: &str = r#"
 trap '' HUP INT TERM
 pids=
@@ -27,8 +28,8 @@ for pid in $pids; do kill -9 "$pid" 2>/dev/null; done
 rm -rf -- "$1"
 "#;
 
-/// Owns the temporary directory and the list of processes. Dropping it ends the processes and
-/// removes the directory.
+/// The guard owns the temporary directory and the list of started processes. When it is dropped,
+/// the processes are killed and the directory is removed.
 pub(crate) struct Guard {
     dir: TempDir,
     shell: Child,
@@ -43,7 +44,8 @@ impl Guard {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // A Ctrl-C goes to the whole process group of the terminal; the shell must survive it.
+            // The shell gets its own process group. A Ctrl-C goes to the whole process group of the
+            // terminal, and the shell must survive it.
             .process_group(0)
             .spawn()
             .context("cannot start /bin/sh")?;
@@ -54,20 +56,21 @@ impl Guard {
         self.dir.path()
     }
 
-    /// Adds a process that must end with this one.
+    /// Adds a process to the list. It is killed when this process ends.
     pub(crate) fn watch(&mut self, pid: u32) {
         self.tell("start", pid);
     }
 
-    /// Removes a process that has ended, because its id may be reused.
+    /// Removes a process that has ended from the list. Otherwise the shell could kill another
+    /// process that has got the same id.
     pub(crate) fn ended(&mut self, pid: u32) {
         self.tell("end", pid);
     }
 
     fn tell(&mut self, word: &str, pid: u32) {
         if let Some(pipe) = &mut self.shell.stdin {
-            // If the shell is gone, the message is dropped. The processes still end in the usual
-            // way.
+            // If the shell is gone, this fails and is ignored. The processes then still end if this
+            // process ends normally.
             let _ = writeln!(pipe, "{word} {pid}");
         }
     }
@@ -80,8 +83,8 @@ impl Drop for Guard {
     }
 }
 
-/// Creates the directory. Avoids a long TMPDIR, because the path of a socket has at most about 100
-/// bytes.
+/// Creates the temporary directory. If TMPDIR is long, creates it in /tmp instead, because the path
+/// of a socket may have at most about 100 bytes.
 fn temporary_dir() -> std::io::Result<TempDir> {
     let dirs = tempfile::Builder::new().prefix("seriatim-").to_owned();
     if std::env::temp_dir().as_os_str().len() > 60 { dirs.tempdir_in("/tmp") } else { dirs.tempdir() }

@@ -1,4 +1,5 @@
-//! A private Redis for the commands that start one. It ends with the program, even after SIGKILL.
+//! A private Redis for the commands that start one. It ends when the program ends, even if the
+//! program is killed with SIGKILL.
 
 mod guard;
 mod server;

@@ -1,4 +1,5 @@
-//! A private Redis, on a socket in the temporary directory or on a port of the loopback interface.
+//! A private Redis. It listens on a socket in the temporary directory, or on a port of the loopback
+//! interface.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -14,9 +15,9 @@ use tokio::process::{Child, Command};
 use super::guard::Guard;
 use crate::console::exit::{Exit, Failure};
 
-/// Maximum wait for a reply of the server.
+/// Maximum wait until the server has started, and for each of its replies.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The oldest Redis that can run scripts when its memory is full.
+/// The oldest usable version: from this version on, Redis can run scripts when its memory is full.
 const VERSION_MIN: (u32, u32) = (7, 0);
 
 /// The address of a private server.
@@ -24,12 +25,12 @@ const VERSION_MIN: (u32, u32) = (7, 0);
 pub(crate) enum Listen {
     /// A socket in the temporary directory.
     Socket,
-    /// A free port of the loopback interface as well, to measure the connection that most users
-    /// have.
+    /// A free port of the loopback interface. The server also has the socket, but clients use the
+    /// port: a measurement needs TCP, which most users have.
     Loopback,
 }
 
-/// The server. It ends with the guard.
+/// The running server. It ends at the latest when its guard is dropped.
 pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) url: String,
@@ -43,8 +44,8 @@ impl Server {
         let socket = dir.join("redis.sock");
         let port = match listen {
             Listen::Socket => 0,
-            // The port was free a moment ago. If another program takes it now, the server does not
-            // start and reports it.
+            // The system chose a free port, and the listener is closed again at once. If another
+            // program takes this port now, the server does not start, and the error says so.
             Listen::Loopback => TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).context("no free port")?.port(),
         };
         let child = Command::new(&program)
@@ -98,8 +99,8 @@ pub(crate) fn last_line(log: &Path) -> String {
     text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(nothing)").to_owned()
 }
 
-/// Returns the server in `SERIATIM_REDIS_SERVER`, or else the first one on the PATH. Its version
-/// must be recent enough.
+/// Returns the server program that `SERIATIM_REDIS_SERVER` names, or else the first one that is on
+/// the PATH. It is an error if its version is older than `VERSION_MIN`.
 async fn program() -> anyhow::Result<String> {
     let named = std::env::var("SERIATIM_REDIS_SERVER").ok().filter(|named| !named.is_empty());
     let tried = named.as_ref().map_or_else(|| vec!["redis-server", "valkey-server"], |named| vec![named.as_str()]);

@@ -1,5 +1,5 @@
-//! Actions over many dead letters or held objects. A request makes a bounded number of steps, and
-//! its answer says whether there are more.
+//! Routes for actions on many dead letters or held objects. A request makes steps only for a
+//! bounded time. Its answer says whether there is more to do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use super::{App, errors};
 use crate::listen::problem::Problem;
 use crate::listen::users::Right;
 
-/// The most dead letters that a request names.
+/// The most dead letters that a request may name by their ids.
 const IDS_MAX: usize = 100;
 /// The time after which a request makes no further step.
 const STEPS_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The dead letters of an action.
+/// The body of a retry or a drop: selects dead letters by ids, by object, or all.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Letters {
@@ -33,13 +33,13 @@ struct Letters {
     object: Option<String>,
     #[serde(default)]
     all: bool,
-    /// `next` of the answer before.
+    /// To continue: the member `next` of the previous answer.
     after: Option<String>,
     #[serde(default)]
     reason: String,
 }
 
-/// The held objects of an action.
+/// The body of a release: selects held objects.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Objects {
@@ -95,8 +95,8 @@ async fn settle(State(app): State<Arc<App>>, asked: Asked, body: Body, step: Set
     }
 }
 
-/// Settles each of these dead letters whose object the user may see. Reads all of them before the
-/// first step, so that nothing is done if an id is invalid.
+/// Retries or drops those of these dead letters whose object the user may see. Reads all dead
+/// letters before the first step, so that nothing is done if an id is invalid.
 async fn settle_ids(app: &App, asked: &Asked, who: By<'_>, step: Settle, ids: &[String]) -> Result<Response, Problem> {
     let mut mine = Vec::new();
     for id in ids {

@@ -1,4 +1,4 @@
-//! One emit per request.
+//! The route for one emit per request.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::listen::users::Right;
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
-/// The parts of an emit, with `?parts=true`.
+/// The body of an emit with `?parts=true`: the parts of the emit.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Parts<'a> {
@@ -44,7 +44,8 @@ pub(super) async fn emit(State(app): State<Arc<App>>, asked: Asked, body: Body) 
     let has_key = key.is_some();
     let body = read(&app, &asked.headers, body).await?;
     let emitted = send(&app, &object, &body, with_parts, key).await?.map_err(|error| errors::emit(&error))?;
-    // A repeated emit gets the same answer. So the answer has no value that changes.
+    // An emit with an idempotency key may be repeated, and must then get the same answer. So its
+    // answer has no number of queued events, which changes.
     let answer = match has_key {
         true => serde_json::json!({ "events": emitted.events }).to_string(),
         false => serde_json::json!({ "events": emitted.events, "queued": emitted.queued }).to_string(),
@@ -91,7 +92,8 @@ pub(super) fn name(app: &App, object: &[u8]) -> Result<String, Problem> {
     Ok(text.to_owned())
 }
 
-/// Returns the header `Idempotency-Key`. Its quotes, which its draft requires, are left out.
+/// Returns the value of the header `Idempotency-Key`, if any. Removes the quotes around the value,
+/// which the draft of this header requires.
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     match (values.next(), values.next()) {

@@ -1,4 +1,4 @@
-//! The problem document of each error.
+//! Converts each error into its problem document.
 
 use axum::http::StatusCode;
 use seriatim::EmitError;
@@ -7,10 +7,10 @@ use seriatim::event::EventError;
 
 use crate::listen::problem::Problem;
 
-/// The wait that a client is asked for, in seconds.
+/// The time after which a client may try again, in seconds.
 const TRY_AGAIN_S: u64 = 1;
 
-/// Returns the problem of a failed emit or schedule.
+/// Returns the problem document for a failed emit or schedule.
 pub(super) fn emit(error: &EmitError) -> Problem {
     match error {
         EmitError::Full { .. } => Problem::new(StatusCode::TOO_MANY_REQUESTS, "full", error).retry_after(TRY_AGAIN_S),
@@ -25,7 +25,8 @@ pub(super) fn emit(error: &EmitError) -> Problem {
     }
 }
 
-/// Returns the problem of a failed action. If the reply is lost, the action may be done.
+/// Returns the problem document for a failed action of an operator. If the reply was lost, it says
+/// that the outcome is unknown: Redis may have done the action.
 pub(super) fn action(error: ControlError) -> Problem {
     let is_lost = match &error {
         ControlError::Redis { source, .. } => {
@@ -41,14 +42,14 @@ pub(super) fn action(error: ControlError) -> Problem {
     }
 }
 
-/// Returns the problem of a failed step of an action whose earlier steps are done. `so_far` has the
-/// numbers of these steps.
+/// Returns the problem document for an action of which some steps are done, and the last step has
+/// failed. `so_far`: members with the results of the steps that are done.
 pub(super) fn part(error: ControlError, so_far: serde_json::Value) -> Problem {
     let detail = format!("a part is done, and the last step failed: {error}");
     Problem::new(StatusCode::GATEWAY_TIMEOUT, "partly-done", detail).with(so_far)
 }
 
-/// Returns the problem of a failed look.
+/// Returns the problem document for a failed request that only reads.
 pub(super) fn control(error: ControlError) -> Problem {
     match &error {
         ControlError::Name(_)

@@ -5,7 +5,7 @@
 //! - `emit`: one emit per request
 //! - `stream`: many emits in one request, as lines
 //! - `schedule`: schedules and tasks
-//! - `view`: looks at objects and the system
+//! - `view`: the routes that only read: objects, lists and figures of the system
 //! - `operate`: the actions of an operator
 //! - `bulk`: actions over many dead letters or held objects
 
@@ -45,14 +45,16 @@ const OPENAPI: &str = include_str!("openapi.json");
 
 /// Serve emits, schedules, looks and actions over HTTP
 ///
-/// For programs without a Redis client. docs/http.md describes the routes; /v1/openapi.json is their
-/// OpenAPI description. SIGTERM or Ctrl-C finishes the requests under way; a second signal stops at
-/// once. SIGHUP reads the users and the certificate again.
+/// This command is for programs without a Redis client. docs/http.md describes the routes;
+/// /v1/openapi.json is their OpenAPI description. After SIGTERM or Ctrl-C the server finishes the
+/// requests under way, and then stops. A second signal stops it at once. At SIGHUP it reads the
+/// users file and the certificate again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     listen: ListenArgs,
-    /// The most bytes of a body: 1KiB to 64MiB. Lines of a stream have this limit each
+    /// The most bytes of the body of a request: 1KiB to 64MiB. In a request with lines, each line
+    /// has this limit
     #[arg(long, value_name = "BYTES", default_value = "2MiB", value_parser = body_bytes)]
     body_bytes: usize,
     #[command(flatten)]
@@ -69,17 +71,18 @@ pub(crate) struct App {
     emitter: Emitter,
     control: Control,
     body_bytes: usize,
-    /// Bounds the memory of all bodies.
+    /// The limit of the memory for the bodies of all requests together.
     room: Room,
-    /// Bounds the number of streams.
+    /// The limit of the number of streams (requests with lines).
     streams: Arc<Semaphore>,
-    /// Cancelled when the server stops: streams end.
+    /// The token is cancelled when the server stops. Then streams end.
     stop: CancellationToken,
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let mut stopping = stop_signals()?;
-    // The files and addresses are checked before anything is sent to Redis.
+    // The files are read and the addresses are opened first, so that errors in them are reported
+    // before anything is sent to Redis.
     let listening = args.listen.open().await?;
     let keys = global.keys()?;
     let emitter = commands::emit::connect(global, keys.clone(), &args.replicas).await?;
@@ -132,7 +135,8 @@ fn routes(app: App) -> Router {
         router = router.route(&path, post(emit::emit));
     }
     for path in both("/schedule") {
-        // Without an object in the path, the key is in the query, too.
+        // If the path has no object, the object and the key are parameters of the query, so this
+        // path also has DELETE.
         let methods = get(view::schedules_of).post(schedule::schedule);
         let methods = if path.contains('{') { methods } else { methods.delete(schedule::cancel) };
         router = router.route(&path, methods);
@@ -152,12 +156,14 @@ fn routes(app: App) -> Router {
         .method_not_allowed_fallback(async || {
             Problem::new(axum::http::StatusCode::METHOD_NOT_ALLOWED, "method", "the route does not have this method")
         })
-        // The routes have limits of their own.
+        // The default limit of axum is turned off, because the routes check `--body-bytes`
+        // themselves.
         .layer(DefaultBodyLimit::disable())
         .with_state(Arc::new(app))
 }
 
-/// A stopping server still answers probes while requests are under way.
+/// Answers the probe `/readyz`. From the first stop signal on, the answer is negative. A stopping
+/// server still answers probes until its requests have ended.
 async fn ready(State(app): State<Arc<App>>) -> Response {
     probes::answer(if app.stop.is_cancelled() { Err("the server stops") } else { Ok(()) })
 }

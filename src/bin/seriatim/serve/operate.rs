@@ -1,4 +1,5 @@
-//! The actions of an operator. Each is recorded with the name of the user and the given reason.
+//! The routes for actions of an operator. Each action is recorded with the name of the user and the
+//! given reason.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use super::{App, errors};
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
 
-/// The body of most actions.
+/// The body of an action that needs only a reason.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct Reason {
@@ -41,7 +42,7 @@ struct Skip {
 struct NewRule {
     kind: String,
     selector: String,
-    /// The time after which it ends by itself.
+    /// The time after which the rule ends by itself.
     for_ms: Option<u64>,
     #[serde(default)]
     reason: String,
@@ -169,8 +170,8 @@ fn kind_of(word: &str) -> Result<Kind, Problem> {
     }
 }
 
-/// Returns the selector, if the user may set rules for its objects. A block needs the right
-/// `operate`, too.
+/// Returns the selector, if the user may set or lift this rule. A rule needs the right `pause` for
+/// all objects of the selector. A block also needs the right `operate`.
 fn permitted(asked: &Asked, kind: Kind, text: &str) -> Result<Selector, Problem> {
     if kind == Kind::Block {
         asked.user.may_some(Right::Operate)?;

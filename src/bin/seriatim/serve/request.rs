@@ -1,4 +1,4 @@
-//! The object, the body and the user of a request.
+//! The parts of a request: its user, its object, its parameters and its body.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use super::App;
 use crate::listen::problem::Problem;
 use crate::listen::users::User;
 
-/// The most bytes of bodies in memory: 256 MiB.
+/// The most bytes that the bodies of all requests may have in memory together: 256 MiB.
 const BODIES_BYTES_MAX: usize = 256 << 20;
-/// The longest wait for a body.
+/// The longest time until the whole body of a request must have come.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// The user, and the parts of the target.
+/// A request without its body: its user, its headers and its target.
 pub(super) struct Asked {
     pub(super) user: User,
     pub(super) headers: HeaderMap,
@@ -38,7 +38,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        // The guard has put it there.
+        // The guard has put the user into the extensions of the request.
         let user = parts.extensions.get::<User>().cloned();
         let user = user.ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "no user").with_login())?;
         Ok(Self { user, headers: parts.headers.clone(), uri: parts.uri.clone() })
@@ -46,13 +46,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
 }
 
 impl Asked {
-    /// Returns the bytes of the object's name: of the path `/v1/objects/NAME`, or the parameter
-    /// `object`.
+    /// Returns the bytes of the object's name. It is in the path `/v1/objects/NAME`, or else in the
+    /// parameter `object` of the query.
     pub(super) fn object(&self) -> Result<Vec<u8>, Problem> {
         let found = match self.segment(3) {
             Some(name) if self.segment(2) == Some("objects") => Some(percent_decode_str(name).collect()),
             _ => {
-                // A parameter that is there twice is an error.
+                // This line only checks that the parameter is not there twice.
                 self.query("object")?;
                 self.query_bytes("object")
             }
@@ -62,7 +62,7 @@ impl Asked {
             .ok_or_else(|| Problem::bad_request("the request names no object: add ?object=NAME"))
     }
 
-    /// Returns a part of the path, counted from 1.
+    /// Returns a part of the path, not decoded. In `/v1/objects`, part 1 is `v1`.
     pub(super) fn segment(&self, at: usize) -> Option<&str> {
         self.uri.path().split('/').nth(at)
     }
@@ -74,7 +74,7 @@ impl Asked {
         text.map(std::borrow::Cow::into_owned).map_err(|_| Problem::bad_request("the end of the path is not UTF-8"))
     }
 
-    /// Returns a parameter of the query. A parameter that is there twice is an error.
+    /// Returns a parameter of the query, if it is there. If it is there twice, returns an error.
     pub(super) fn query(&self, name: &str) -> Result<Option<String>, Problem> {
         let query = self.uri.query().unwrap_or_default().as_bytes();
         let mut found = form_urlencoded::parse(query).filter(|(key, _)| key == name).map(|(_, value)| value.into_owned());
@@ -100,10 +100,10 @@ impl Asked {
     }
 }
 
-/// The bytes of bodies that are in memory, of all requests together.
+/// The memory for bodies: a limit of the bytes that the bodies of all requests have together.
 pub(super) struct Room(Arc<Semaphore>);
 
-/// A part of the [`Room`]. Its drop gives the bytes back.
+/// A number of bytes taken from the [`Room`]. When the value is dropped, the bytes are free again.
 pub(super) type Taken = OwnedSemaphorePermit;
 
 impl Room {
@@ -121,14 +121,14 @@ impl Room {
     }
 }
 
-/// A whole body.
+/// A whole body, and its bytes in the [`Room`].
 pub(super) struct Whole {
     bytes: Bytes,
     _taken: Taken,
 }
 
 impl Whole {
-    /// Returns the bytes, which share their memory.
+    /// Returns the bytes of the body without copying them.
     pub(super) fn bytes(&self) -> Bytes {
         self.bytes.clone()
     }
@@ -142,7 +142,8 @@ impl Deref for Whole {
     }
 }
 
-/// Reads a whole body. The result is kept until the request is done, for the [`Room`].
+/// Reads a whole body. The caller keeps the result until the request is done, so that the bytes
+/// count in the [`Room`] for this time.
 pub(super) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<Whole, Problem> {
     let bytes_max = app.body_bytes;
     let too_large = || {
@@ -171,12 +172,13 @@ pub(super) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<W
     }
 }
 
-/// Parses a body. Members that are not known are errors, because they may be misspelled.
+/// Parses a body as JSON. The types of bodies refuse unknown members, because these may be
+/// misspelled.
 pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| Problem::bad_request(format!("the body is not valid: {error}")))
 }
 
-/// Parses a body whose members borrow from it.
+/// Parses a body as JSON, into a type that borrows from the body.
 pub(super) fn parse_borrowed<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| Problem::bad_request(format!("the body is not valid: {error}")))
 }

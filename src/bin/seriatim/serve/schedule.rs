@@ -1,4 +1,4 @@
-//! Schedules and tasks.
+//! The routes for schedules and tasks.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,7 +21,7 @@ use crate::console::units;
 use crate::listen::problem::Problem;
 use crate::listen::users::Right;
 
-/// The longest wait: 100 years.
+/// The largest value of `after_ms`: 100 years.
 const AFTER_MS_MAX: u64 = 100 * 365 * 24 * 60 * 60 * 1000;
 
 /// The body of a schedule.
@@ -31,7 +31,7 @@ struct Wanted<'a> {
     #[serde(borrow)]
     event: &'a RawValue,
     key: Option<String>,
-    /// Unix seconds, as a number or a text, or RFC 3339.
+    /// The due time: Unix seconds, as a number or a text, or RFC 3339.
     #[serde(borrow, default)]
     time: Option<&'a RawValue>,
     after_ms: Option<u64>,
@@ -48,7 +48,7 @@ enum Mode {
     KeepFirst,
 }
 
-/// The members of a task that matter here.
+/// The members of a task that this route uses. A task may have further members.
 #[derive(Deserialize)]
 struct Task<'a> {
     #[serde(borrow)]
@@ -88,8 +88,8 @@ pub(super) async fn schedule(State(app): State<Arc<App>>, asked: Asked, body: Bo
     send(schedule).await
 }
 
-/// `POST /v1/objects/{object}/tasks`: the whole body is the event. Its members `id` and `time` are
-/// the key and the time.
+/// `POST /v1/objects/{object}/tasks`: the whole body is the event. The members `id` and `time` of
+/// the body are the key and the due time of the schedule.
 pub(super) async fn task(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
     let object = permitted(&app, &asked)?;
     let body = read(&app, &asked.headers, body).await?;
@@ -99,7 +99,8 @@ pub(super) async fn task(State(app): State<Arc<App>>, asked: Asked, body: Body) 
     send(app.emitter.schedule(&object, Json::new(body.bytes())).at(time).key(id)).await
 }
 
-/// `DELETE /v1/objects/{object}/schedule/{key}`, or with both in the query.
+/// `DELETE /v1/objects/{object}/schedule/{key}`, or `DELETE /v1/object/schedule` with object and
+/// key in the query.
 pub(super) async fn cancel(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
     let object = permitted(&app, &asked)?;
     let key = match asked.segment(2) {

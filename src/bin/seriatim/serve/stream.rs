@@ -1,11 +1,12 @@
-//! Many emits in one request: `POST /v1/events`, a line `{"object":…,"event":…}` for each event, and
-//! an answer for each line.
+//! Many emits in one request (a stream): `POST /v1/events`. The body has a line
+//! `{"object":…,"event":…}` for each event, and each line gets an answer.
 //!
-//! Lines are emitted in batches, in their order; the next batch is read meanwhile. If a line of an
-//! object fails, later lines of that object are not emitted, so that none overtakes it. An error
-//! that concerns all objects ends the answers, and so does a line whose object is unknown. Memory is
-//! bounded by two batches and the hashes of failed objects, and for all streams by
-//! [`super::request::Room`] and the number of streams.
+//! Lines are emitted in batches, in their order. While a batch is emitted, the next batch is read.
+//! If a line of an object fails, later lines of this object are not emitted, so that none overtakes
+//! the failed line. An error that concerns all objects ends the answers. So does a line that cannot
+//! be parsed, because its object is unknown. The memory of a stream is bounded: two batches and the
+//! hashes of failed objects. The memory of all streams is bounded by [`super::request::Room`] and
+//! the number of streams.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -35,18 +36,18 @@ use crate::listen::users::{Right, User};
 
 /// The most lines of a batch.
 const LINES_MAX: usize = seriatim::emit::CHUNK_EVENTS_MAX;
-/// The bytes after which a batch takes no further line.
+/// The number of bytes from which on a batch takes no further line.
 const BATCH_BYTES_MAX: usize = seriatim::emit::CHUNK_BYTES_MAX;
 /// The longest wait for the next line.
 const LINE_TIME_MAX: Duration = Duration::from_secs(60);
-/// The most objects with a failed line. A further one ends the answers.
+/// The most objects with a failed line in a stream. One more such object ends the answers.
 const FAILED_MAX: usize = 1000;
 /// The most streams at a time.
 pub(super) const STREAMS_MAX: usize = 1000;
 /// The most batches of answers that wait for a client to read them.
 const ANSWERS_MAX: usize = 2;
 
-/// A line.
+/// The content of a line.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line<'a> {
@@ -55,17 +56,19 @@ struct Line<'a> {
     event: &'a RawValue,
 }
 
-/// The lines of a batch, with their numbers.
+/// The lines of a batch, each with its number in the body.
 struct Batch {
     lines: Vec<(u64, Checked)>,
     _taken: Option<Taken>,
 }
 
-/// A line: its object and its event, or the reason why this object has no events of this user.
+/// A checked line: its object and its event, or the reason why this user cannot emit for this
+/// object.
 type Checked = Result<(String, Bytes), Problem>;
 
-/// The objects with a failed line, as hashes, because names may be long. If two names have the same
-/// hash, a line without a fault may not be emitted.
+/// The objects with a failed line. Only hashes of their names are stored, because names may be
+/// long. If two names have the same hash, lines of an object without a failed line are refused as
+/// well.
 #[derive(Default)]
 struct Failed {
     hashes: HashSet<u64>,
@@ -112,17 +115,18 @@ pub(super) async fn emit_lines(State(app): State<Arc<App>>, asked: Asked, body: 
     Ok((StatusCode::OK, [(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(answers)).into_response())
 }
 
-/// Emits all lines. Ends if nobody reads the answers.
+/// Emits all lines of a stream. Ends early if nobody reads the answers.
 async fn run(app: Arc<App>, user: User, mut lines: Lines, answers: mpsc::Sender<Bytes>) {
     let mut failed = Failed::default();
     let mut batch = lines.batch(&app, &user).await;
     while let Some(present) = batch {
-        // The answers are sent at once; the next batch may take long to come.
+        // The batch is emitted and its answers are sent while the next batch is read. So the
+        // answers do not wait for the next batch, which may take long to come.
         let answered = async {
             let told = send(&app, present, &mut failed).await;
             answers.send(told.text.into()).await.is_ok() && !told.is_over
         };
-        // If the answers are over, nothing more is read.
+        // If no further answer may be sent, this function ends, and no more lines are read.
         let next = match select(Box::pin(answered), Box::pin(lines.batch(&app, &user))).await {
             Either::Left((true, reading)) => reading.await,
             Either::Left((false, _)) => return,
@@ -155,15 +159,17 @@ fn last(number: u64, problem: &Problem) -> Vec<u8> {
     text
 }
 
-/// The answers to a batch, and whether no further batch may be emitted.
+/// The answers to a batch. `is_over`: whether no further batch may be emitted.
 struct Told {
     text: Vec<u8>,
     is_over: bool,
 }
 
-/// Emits a batch. `failed`: the objects with a failed line.
+/// Emits a batch. Returns the answers to its lines. `failed`: the objects with a failed line; this
+/// call may add objects.
 async fn send(app: &App, batch: Batch, failed: &mut Failed) -> Told {
-    // The answers to lines that are not sent, at their places.
+    // For each line of the batch: the problem if the line is not sent to Redis, and `None` if it is
+    // sent.
     let mut unsent = Vec::with_capacity(batch.lines.len());
     let mut events: Vec<(String, Json)> = Vec::with_capacity(batch.lines.len());
     for (_, line) in &batch.lines {
@@ -177,7 +183,7 @@ async fn send(app: &App, batch: Batch, failed: &mut Failed) -> Told {
                 events.push((object.clone(), Json::new(event.clone())));
                 None
             }
-            // Every line of this object is refused, so none overtakes another.
+            // Every line of this object is refused, so no later line can overtake this one.
             Err(problem) => Some(problem.clone()),
         });
     }
@@ -221,7 +227,8 @@ async fn send(app: &App, batch: Batch, failed: &mut Failed) -> Told {
     told
 }
 
-/// Appends the answer to a line that is not emitted.
+/// Appends the answer to a line that is not emitted. The answer is a problem document with the line
+/// number.
 fn tell(text: &mut Vec<u8>, number: u64, problem: &Problem) {
     #[derive(serde::Serialize)]
     struct Answer<'a> {
@@ -233,26 +240,26 @@ fn tell(text: &mut Vec<u8>, number: u64, problem: &Problem) {
     text.push(b'\n');
 }
 
-/// The lines of a body.
+/// Reads the lines of a body.
 struct Lines {
     body: BodyDataStream,
-    /// The bytes that are read but not yet part of a batch, and the permits of the room that they
-    /// take.
+    /// The bytes that are read but not yet part of a batch. `taken`: the bytes of the
+    /// [`super::request::Room`] that they use.
     rest: BytesMut,
     taken: Option<Taken>,
-    /// The number of the last line, from 1.
+    /// The number of the last line read. The first line has the number 1.
     number: u64,
     /// The time until which the next line must have come.
     line_until: Instant,
     line_bytes: usize,
-    /// The reason why no further line is emitted, and the number of the first line that is not
-    /// emitted for this reason.
+    /// Set if no further line is emitted: the number of the first line that is not emitted, and the
+    /// reason.
     end: Option<(u64, Problem)>,
 }
 
 impl Lines {
-    /// Returns the next lines: as many as have come, up to the limits. Waits for the first one.
-    /// `None` at the end.
+    /// Returns the next batch: the lines that have come, up to the limits of a batch. If no line
+    /// has come, waits for one. Returns `None` if no further line is emitted.
     async fn batch(&mut self, app: &App, user: &User) -> Option<Batch> {
         let (mut lines, mut bytes, mut searched, mut is_over) = (Vec::new(), 0, 0, false);
         self.line_until = Instant::now() + LINE_TIME_MAX;
@@ -268,7 +275,7 @@ impl Lines {
                 self.ends(too_long(self.line_bytes));
                 break;
             }
-            // Waits only if there is no line yet.
+            // Waits for bytes only if the batch has no line yet.
             let next = match lines.is_empty() {
                 true => tokio::select! {
                     next = timeout_at(self.line_until, self.body.next()) => next,
@@ -294,7 +301,7 @@ impl Lines {
                     Err(problem) => self.ends(problem),
                 },
                 Ok(None) => {
-                    // The last line may have no end.
+                    // The last line may lack its line end.
                     let line = std::mem::take(&mut self.rest).freeze();
                     self.add(&mut lines, &line, user, app);
                     is_over = true;
@@ -306,7 +313,8 @@ impl Lines {
                 }
             }
         }
-        // The bytes that are read but not yet in a batch stay counted.
+        // The bytes of the batch's lines go with the batch. The bytes that are not yet in a batch
+        // stay counted in `taken`.
         let kept = self.rest.len();
         let taken = self.taken.as_mut().and_then(|all| all.split(all.num_permits().saturating_sub(kept)));
         (!lines.is_empty()).then_some(Batch { lines, _taken: taken })
@@ -317,7 +325,8 @@ impl Lines {
         self.end = Some((self.number + 1, problem));
     }
 
-    /// Adds a line to the batch, unless it is empty. Returns the bytes of its event.
+    /// Adds a line to the batch, unless the line is empty. Returns the number of bytes of the line;
+    /// 0 for an empty line.
     fn add(&mut self, lines: &mut Vec<(u64, Checked)>, line: &Bytes, user: &User, app: &App) -> usize {
         let is_part = line.is_empty();
         self.number += u64::from(!is_part);
@@ -327,7 +336,8 @@ impl Lines {
         }
         match checked(line, self.line_bytes, app, user) {
             Ok(checked) => lines.push((self.number, checked)),
-            // Its object is unknown. A later line may not overtake it.
+            // The object of this line is unknown, so any later line could overtake it. So no
+            // further line is emitted.
             Err(problem) => self.end = Some((self.number, problem)),
         }
         line.len()
@@ -339,7 +349,8 @@ fn too_long(line_bytes: usize) -> Problem {
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail)
 }
 
-/// Checks a line. An error concerns all lines after it, too.
+/// Checks a line. If this function returns an error, this line and all lines after it are not
+/// emitted.
 fn checked(line: &Bytes, line_bytes: usize, app: &App, user: &User) -> Result<Checked, Problem> {
     if line.len() > line_bytes {
         return Err(too_long(line_bytes));

@@ -1,4 +1,4 @@
-//! Looks at objects and the system. All of them only read.
+//! The routes that only read: objects, lists and figures of the system.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use crate::console::units;
 use crate::listen::problem::Problem;
 use crate::listen::users::Right;
 
-/// The rows of a page, unless `limit` says otherwise.
+/// The number of rows of a page if the request has no `limit`.
 const PAGE: usize = 50;
 /// The most rows of a page.
 const PAGE_MAX: usize = 100;
 
-/// Returns a value as a response.
+/// Returns a response whose body is the value as JSON.
 pub(super) fn json(value: &impl Serialize) -> Result<Response, Problem> {
     let failed = |error| Problem::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, "internal", error);
     let body = serde_json::to_vec(value).map_err(failed)?;
@@ -32,7 +32,7 @@ pub(super) fn json(value: &impl Serialize) -> Result<Response, Problem> {
 #[derive(Serialize)]
 struct Page<T> {
     rows: Vec<T>,
-    /// The parameter `after` of the next page; absent at the end.
+    /// The value for the parameter `after` to get the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<Cursor>,
 }
@@ -50,7 +50,8 @@ impl Asked {
         }
     }
 
-    /// Returns whether the user may see an object that a list shows.
+    /// Returns whether the user may see this object of a list. `escaped`: its escaped name, if the
+    /// name is not plain text.
     pub(super) fn shows(&self, object: &str, escaped: Option<&str>) -> bool {
         match escaped.map(seriatim::escape::unescaped) {
             Some(Ok(bytes)) => self.user.has(&bytes),
@@ -144,8 +145,8 @@ pub(super) async fn dead_letter(State(app): State<Arc<App>>, asked: Asked) -> Re
     asked.user.may_some(Right::View)?;
     let id = RowId::from(asked.last_segment()?);
     let found = app.control.dead_letter(&id).await.map_err(errors::control)?;
-    // A dead letter of an object that the user may not see counts as absent, as if it had never
-    // existed.
+    // If the user may not see the object, the answer is the same as for a dead letter that does not
+    // exist.
     let found = found.filter(|row| asked.shows(&row.object, row.object_escaped.as_deref()));
     json(&found.ok_or_else(|| Problem::not_found(format!("there is no dead letter {id}")))?)
 }

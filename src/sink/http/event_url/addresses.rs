@@ -1,12 +1,12 @@
-//! The addresses that are not public.
+//! Tells addresses that are not public from public ones.
 //!
-//! Source: the special-purpose registries of IANA (RFC 6890), as of November 2026. An IPv6 address
-//! that stands for an IPv4 address is judged by that.
+//! Source: the special-purpose registries of IANA (RFC 6890), as of November 2026. If an IPv6
+//! address stands for an IPv4 address, the IPv4 address decides.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Returns the kind of an address that is not public, e.g. `a private address`. `None`: it is
-/// public.
+/// Returns the kind of an address that is not public, e.g. `a private address`. Returns `None` for
+/// a public address.
 pub(super) fn not_public(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V4(address) => v4(address),
@@ -39,7 +39,7 @@ fn v6(address: Ipv6Addr) -> Option<&'static str> {
     match [a, b, c, d, e, f] {
         _ if address.is_loopback() => Some("a loopback address"),
         _ if address.is_unspecified() => Some("an address of this host"),
-        // IPv4-mapped, and the translation of IPv4 (RFC 6052).
+        // IPv4-mapped addresses, and translated IPv4 addresses (RFC 6052).
         [0, 0, 0, 0, 0, 0xffff] | [0x64, 0xff9b, 0, 0, 0, 0] => embedded(g, h),
         [0x2002, high, low, ..] => embedded(high, low),
         [0xfc00..=0xfdff, ..] => Some("a private address"),

@@ -1,8 +1,8 @@
 //! The URLs and the addresses that events may name.
 //!
-//! A URL is parsed once, as browsers do (`127.1`, `0x7f000001` and `2130706433` are one address),
-//! and the parsed form is checked and used. An address is checked in the step that resolves its
-//! name, and the connection goes to that address.
+//! A URL is parsed once, as browsers do it (`127.1`, `0x7f000001` and `2130706433` are one
+//! address). The parsed form is checked and then used. The step that resolves a host name also
+//! checks its addresses, and the connection goes to a checked address.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,13 +20,13 @@ use super::super::error::HttpError;
 use super::super::exchange::ResolveError;
 use super::addresses::not_public;
 
-/// The most lookups under way.
+/// Maximum number of lookups under way.
 const LOOKUPS_MAX: usize = 256;
-/// The most lookups under way of names with the same last two labels, e.g. `evil.example`. A name
-/// server that does not answer takes no more of them.
+/// Maximum number of lookups under way for names that share their last two labels, e.g.
+/// `evil.example`. So a name server that does not answer cannot take all lookups.
 const LOOKUPS_OF_DOMAIN_MAX: usize = 32;
 
-/// The URLs that events may name, and the addresses beyond the public ones.
+/// The URLs that events may name, and the addresses that are allowed in addition to public ones.
 #[derive(Debug, Clone, Default)]
 pub struct Allowed {
     prefixes: Vec<Prefix>,
@@ -35,18 +35,18 @@ pub struct Allowed {
 
 /// The beginning of URLs that events may name, e.g. `https://billing.internal/hooks/`.
 ///
-/// Scheme, host and port must be the same. The path must begin with the path of the prefix, up to a
-/// slash. `https://` and `http://` alone stand for all hosts. If the host is an address, URLs with
-/// this prefix may have it even if it is not public.
+/// A URL must have the scheme, host and port of the prefix. Its path must begin with the path of
+/// the prefix, up to a slash. `https://` and `http://` alone stand for all hosts. If the host of
+/// the prefix is an address, this address is allowed for these URLs even if it is not public.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prefix {
     scheme: &'static str,
-    /// Host, port and path; `None`: all of them.
+    /// Host, port and path; `None` if the prefix allows all of them.
     place: Option<(Host, u16, String)>,
 }
 
 impl Allowed {
-    /// Returns the URLs with these prefixes.
+    /// Allows the URLs with these prefixes.
     pub fn new(prefixes: impl IntoIterator<Item = Prefix>) -> Self {
         Self { prefixes: prefixes.into_iter().collect(), networks: Vec::new() }
     }
@@ -66,7 +66,7 @@ impl Allowed {
         self.prefixes.iter().any(|prefix| prefix.scheme == "https")
     }
 
-    /// Checks a URL, and its address if its host is one.
+    /// Checks a URL. If its host is an address, also checks this address.
     pub(super) fn check(&self, url: &Url) -> Result<(), String> {
         if !url.username().is_empty() || url.password().is_some() {
             return Err("it has a user or a password".to_owned());
@@ -80,7 +80,7 @@ impl Allowed {
             Some(Host::Ipv6(address)) => address.into(),
             _ => return Ok(()),
         };
-        // A prefix with a host has the host of the URL.
+        // If a matching prefix has a host, it names this very address. So the address is allowed.
         if matching.any(|prefix| prefix.place.is_some()) { Ok(()) } else { self.check_address(address) }
     }
 
@@ -96,7 +96,7 @@ impl Allowed {
 }
 
 impl Prefix {
-    /// Returns whether this stands for all hosts: `https://` or `http://`.
+    /// Returns whether the prefix stands for all hosts: `https://` or `http://`.
     #[must_use]
     pub fn is_any_host(&self) -> bool {
         self.place.is_none()
@@ -110,7 +110,7 @@ impl Prefix {
         let Some(rest) = url.path().strip_prefix(path.as_str()) else { return false };
         let is_there = path.ends_with('/') || rest.is_empty() || rest.starts_with('/');
         // Some servers decode a slash or a dot, once or twice, before they look for `..`. Some
-        // leave out what follows a semicolon.
+        // servers leave out the text after a semicolon. So such a path could leave the prefix.
         let lower = rest.to_ascii_lowercase();
         let may_leave = path != "/" && ["%2f", "%5c", "%2e", "%25", "..;"].iter().any(|code| lower.contains(code));
         url.host().is_some_and(|found| found.to_owned() == *host)
@@ -153,16 +153,17 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// Resolves names to addresses that are allowed.
+/// Resolves host names to addresses that are allowed.
 ///
-/// A lookup of the system cannot be cancelled, and may take a thread for a long time. So one lookup
-/// is under way for a name, and all requests for that name wait for it.
+/// A lookup by the operating system cannot be cancelled, and may take a thread for a long time. So
+/// there is at most one lookup under way for each name. All requests for that name wait for this
+/// lookup.
 pub(super) struct Resolver {
     allowed: Arc<Allowed>,
     under_way: Arc<Mutex<HashMap<String, Lookup>>>,
 }
 
-/// The result of a lookup, as soon as there is one.
+/// The result of a lookup, as soon as the lookup has ended.
 type Lookup = watch::Receiver<Option<Result<Vec<IpAddr>, String>>>;
 
 impl Resolver {
@@ -170,7 +171,7 @@ impl Resolver {
         Self { allowed, under_way: Arc::default() }
     }
 
-    /// Returns the lookup of this name: the one under way, or a new one.
+    /// Returns the lookup of this name: the lookup under way, or a new one.
     fn lookup(&self, name: &str) -> Result<Lookup, ResolveError> {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lookup) = under_way.get(name) {
@@ -307,7 +308,8 @@ mod tests {
         assert!(!is_allowed(&wide, "http://10.0.0.1:8080/admin") && !is_allowed(&wide, "http://10.0.0.1:22/hooks/"));
     }
 
-    /// Tests that a name is resolved to allowed addresses only. `localhost` is in every system.
+    /// Tests that a name is resolved to allowed addresses only. The test uses `localhost`, which
+    /// every system knows.
     #[tokio::test]
     async fn a_name_must_lead_to_an_allowed_address() {
         let name = || "localhost".parse::<Name>().expect("a name");
@@ -320,7 +322,7 @@ mod tests {
         assert!(found.iter().all(|address| *address == IpAddr::from([127, 0, 0, 1])) && !found.is_empty(), "{found:?}");
     }
 
-    /// Tests that lookups are bounded, and that a name has one at a time.
+    /// Tests that lookups are bounded, and that each name has at most one lookup at a time.
     #[tokio::test]
     async fn lookups_are_bounded() {
         let resolver = Resolver::new(Arc::new(allowed(&["http://"], &[])));

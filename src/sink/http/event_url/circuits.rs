@@ -1,11 +1,13 @@
-//! The circuits: which receivers are down or slow.
+//! The circuits: a record of the receivers that are down or slow.
 //!
-//! A receiver that is down has an open circuit. While it is open, one delivery per second passes, a
-//! *probe*. The next probe is of another object if possible, because the fault may be in one event.
+//! A receiver that is down has an open circuit. While the circuit is open, one delivery per second
+//! may pass to this receiver, a *probe*. If possible, the next probe is for another object, because
+//! the fault may be in one event.
 //!
-//! A receiver that stalls would occupy all slots. So a receiver with an old request under way, or a
-//! timeout in the last minute, may have a quarter of the slots at most. All probes together also
-//! have a quarter at most, and the probes of receivers that stalled have half of that.
+//! A receiver that stalls would occupy all slots. So a receiver is slow if it has an old request
+//! under way, or had a timeout in the last minute. A slow receiver may have at most a quarter of
+//! the slots. All probes together also have at most a quarter of the slots. Probes of slow
+//! receivers have at most half of this quarter.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -16,43 +18,43 @@ use tokio::time::Instant;
 
 use crate::event::ObjectName;
 
-/// The least time between two probes of a receiver.
+/// Shortest time between two probes of a receiver.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// The longest wait that a receiver that is down can ask for.
+/// Longest wait for which a receiver that is down can ask.
 const AWAY_MAX: Duration = Duration::from_secs(60);
-/// The time for which a probe is kept for an object that has not probed yet.
+/// Longest time for which a due probe is kept for an object that has not been probed yet.
 const YIELD_MAX: Duration = Duration::from_secs(5);
-/// The number of objects whose probes are remembered, for each receiver.
+/// Maximum number of remembered objects that had probes, for each receiver.
 const PROBED_MAX: usize = 256;
-/// The most receivers that are remembered. If there are more, the receiver whose last failure is
-/// oldest is forgotten. Its next delivery shows again whether the receiver is down.
+/// Maximum number of remembered receivers. If there are more, the receiver whose last failure is
+/// oldest is forgotten. Its next delivery shows again whether it is down.
 const RECEIVERS_MAX: usize = 10_000;
-/// The age from which a request under way makes its receiver a slow one.
+/// Age of a request under way from which on its receiver counts as slow.
 const SLOW: Duration = Duration::from_secs(1);
-/// The time for which a timeout makes its receiver a slow one.
+/// Time for which a receiver counts as slow after a timeout.
 const SLOW_FOR: Duration = Duration::from_secs(60);
-/// The shortest and the longest time for which an event of a slow receiver is postponed.
+/// Shortest and longest time for which an event for a slow receiver is postponed.
 const POSTPONED: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
-/// The longest error that is kept, in characters.
+/// Maximum length of a kept error, in characters.
 const ERROR_MAX: usize = 300;
 
-/// The receivers, by scheme, host and port.
+/// The receivers. A receiver is identified by scheme, host and port.
 #[derive(Debug)]
 pub(super) struct Circuits {
     receivers: Mutex<Receivers>,
-    /// The most requests to a slow receiver, and the most probes.
+    /// Maximum number of requests under way to a slow receiver. Also the maximum number of probes
+    /// under way.
     slow_max: usize,
 }
 
 #[derive(Debug, Default)]
 struct Receivers {
-    /// The receivers with a request under way, an open circuit, or a timeout not long ago.
+    /// The receivers that have a request under way, an open circuit, or a recent timeout.
     by_origin: HashMap<String, Receiver>,
-    /// The number of all probes under way, and the number of probes under way to receivers that
-    /// stalled.
+    /// Number of probes under way, and the number of those to receivers that were slow.
     probes: usize,
     stalled_probes: usize,
-    /// The number of the next permit.
+    /// Number that the next permit gets.
     next: u64,
 }
 
@@ -60,11 +62,11 @@ struct Receivers {
 struct Receiver {
     /// The open circuit, if the receiver is down.
     circuit: Option<Circuit>,
-    /// The permits under way with their times, oldest first.
+    /// The permits under way, each with its time, oldest first.
     under_way: VecDeque<(u64, Instant)>,
     /// The time of the last timeout.
     timed_out: Option<Instant>,
-    /// The number of postponed events that have not passed yet.
+    /// Number of events that were postponed and have not passed since.
     postponed: u32,
     /// The time of the last failure.
     failed_at: Option<Instant>,
@@ -78,33 +80,33 @@ struct Circuit {
     error: String,
     /// The objects of the last probes, oldest first.
     probed: VecDeque<ObjectName>,
-    /// Whether an object that is not in `probed` was turned away since the last probe.
+    /// Whether, since the last probe, an object that is not in `probed` was refused.
     has_others: bool,
     /// The permit of the probe under way.
     probe: Option<u64>,
 }
 
-/// The permit for a delivery. Its drop ends the delivery.
+/// The permit for a delivery. When it is dropped, the delivery has ended.
 pub(super) struct Permit<'a> {
     circuits: &'a Circuits,
     origin: String,
     number: u64,
     is_probe: bool,
-    /// Whether the receiver stalled before this probe.
+    /// Whether the receiver was slow when this delivery passed.
     is_stalled: bool,
 }
 
-/// The reason why a delivery may not pass.
+/// The reason why a delivery may not pass to its receiver.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Away {
-    /// The receiver is down.
+    /// The receiver is down. The text is for the error.
     Down(String),
-    /// The receiver is slow. The event may come again after this time.
+    /// The receiver is slow. The event is postponed for this time.
     Slow(String, Duration),
 }
 
 impl Permit<'_> {
-    /// Returns whether this is the one request to a receiver that is down.
+    /// Returns whether this permit is for a probe: the only request to a receiver that is down.
     pub(super) fn is_probe(&self) -> bool {
         self.is_probe
     }
@@ -140,14 +142,14 @@ impl Receiver {
 }
 
 impl Circuits {
-    /// `slots`: the number of deliveries that the worker makes at the same time.
+    /// `slots` is the number of deliveries that the worker makes at the same time.
     pub(super) fn new(slots: usize) -> Self {
         Self { receivers: Mutex::default(), slow_max: (slots / 4).max(1) }
     }
 
-    /// Returns the permit for a delivery of this object to this receiver, or the reason if the
-    /// receiver is down or slow. The result of the delivery is recorded with [`Self::failed`],
-    /// [`Self::timed_out`] or [`Self::answered`].
+    /// Returns the permit for a delivery of this object to this receiver. Returns the reason
+    /// instead if the receiver is down or slow. The caller records the result of the delivery with
+    /// [`Self::failed`], [`Self::timed_out`] or [`Self::answered`].
     pub(super) fn pass(&self, origin: &str, object: &ObjectName, now: Instant) -> Result<Permit<'_>, Away> {
         let mut all = self.receivers();
         let (probes, stalled_probes, number) = (all.probes, all.stalled_probes, all.next);
@@ -173,8 +175,9 @@ impl Circuits {
             is_probe = true;
         } else if receiver.under_way.len() >= self.slow_max && is_stalled {
             let under_way = receiver.under_way.len();
-            // The more events wait, the later each of them comes again. So about as many events
-            // come again per second as may be under way at the same time.
+            // The more events are postponed, the longer each of them waits. So the number of events
+            // that come again per second is about the number that may be under way at the same
+            // time.
             let turns = receiver.postponed / u32::try_from(self.slow_max).unwrap_or(u32::MAX);
             receiver.postponed = receiver.postponed.saturating_add(1);
             let after = (*POSTPONED.start() * turns.saturating_add(1).min(60)).min(*POSTPONED.end());
@@ -207,7 +210,8 @@ impl Circuits {
         }
     }
 
-    /// Records that a request has timed out: the receiver is down, and slow for a while.
+    /// Records that a request has timed out. The receiver then counts as down, and for a while as
+    /// slow.
     pub(super) fn timed_out(&self, permit: &Permit<'_>, error: &str, now: Instant) {
         self.failed(permit, error, None, now);
         if let Some(receiver) = self.receivers().by_origin.get_mut(&permit.origin) {
@@ -228,7 +232,7 @@ impl Circuits {
 }
 
 impl Receivers {
-    /// Forgets a receiver without a request under way, if there are too many.
+    /// If there are too many receivers, forgets one that has no request under way.
     fn make_room(&mut self, origin: &str) {
         let is_new_failure = self.by_origin.get(origin).is_none_or(|receiver| receiver.failed_at.is_none());
         if self.by_origin.len() <= RECEIVERS_MAX || !is_new_failure {
@@ -252,7 +256,7 @@ mod tests {
         ObjectName::new(object).expect("a name")
     }
 
-    /// Lets a delivery pass, and records that the receiver is down.
+    /// Lets a delivery pass, and then records that its receiver is down.
     fn fail(circuits: &Circuits, origin: &str, object: &ObjectName, now: Instant) -> bool {
         match circuits.pass(origin, object, now) {
             Ok(permit) => {
@@ -282,7 +286,8 @@ mod tests {
         assert!((0..10).all(|_| circuits.pass("x", &a, at(65_000)).is_ok()));
     }
 
-    /// Tests that all objects get their turn, even if they always come in the same order.
+    /// Tests that all objects get their turn for a probe, even if they always come in the same
+    /// order.
     #[test]
     fn probes_rotate_over_objects() {
         let (circuits, began) = (Circuits::new(SLOTS), Instant::now());
@@ -299,8 +304,8 @@ mod tests {
         assert!(probes.iter().sum::<u32>() >= 30, "{probes:?}");
     }
 
-    /// Tests that an object that alone has waited probes again, although others were turned away
-    /// once.
+    /// Tests that an object that has had a probe gets another one if no other object comes, even
+    /// though others were refused earlier.
     #[test]
     fn a_probe_is_not_kept_for_ever() {
         let (circuits, began, a, b) = (Circuits::new(SLOTS), Instant::now(), name("a"), name("b"));
@@ -312,8 +317,8 @@ mod tests {
         assert!(circuits.pass("x", &a, at(7)).is_ok());
     }
 
-    /// Tests that a receiver that stalls has one probe at a time, and that a probe that is dropped
-    /// makes room for the next. A permit from before the circuit opened makes none.
+    /// Tests that a receiver that stalls has one probe at a time, and that a dropped probe makes
+    /// room for the next one. A permit that was given before the circuit opened does not make room.
     #[test]
     fn one_probe_is_under_way_at_a_time() {
         let (circuits, began, a, b) = (Circuits::new(SLOTS), Instant::now(), name("a"), name("b"));
@@ -329,7 +334,7 @@ mod tests {
         assert!(circuits.pass("x", &b, at(20)).is_ok());
     }
 
-    /// Tests that probes of many receivers together occupy a quarter of the slots.
+    /// Tests that probes of many receivers together occupy at most a quarter of the slots.
     #[test]
     fn probes_together_occupy_a_quarter_of_the_slots() {
         let (circuits, began, a) = (Circuits::new(SLOTS), Instant::now(), name("a"));
@@ -344,8 +349,8 @@ mod tests {
         assert!(circuits.pass("99", &a, later).is_ok());
     }
 
-    /// Tests that a fast receiver may have all slots, and a slow one a quarter, also after a quick
-    /// answer in between.
+    /// Tests that a fast receiver may have all slots. A slow one may have a quarter of them, even
+    /// after a quick answer in between.
     #[test]
     fn a_slow_receiver_has_a_quarter_of_the_slots() {
         let (circuits, began, a) = (Circuits::new(SLOTS), Instant::now(), name("a"));
@@ -374,7 +379,7 @@ mod tests {
         assert!(circuits.receivers().by_origin.len() <= RECEIVERS_MAX + 1);
         assert!(circuits.pass("0", &a, began).is_ok());
         assert!(circuits.pass("10009", &a, began).is_err());
-        // A receiver that is neither down nor slow leaves no entry.
+        // A receiver that is neither down nor slow, and has no request under way, has no entry.
         drop(circuits.pass("fresh", &a, began));
         assert!(!circuits.receivers().by_origin.contains_key("fresh"));
     }

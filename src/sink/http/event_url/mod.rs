@@ -1,10 +1,10 @@
-//! The sink that sends each event to the URL in it.
+//! The sink that sends each event to the URL that the event names.
 //!
 //! - `allowed`: the URLs and the addresses that events may name
-//! - `circuits`: which receivers are down or slow
+//! - `circuits`: a record of the receivers that are down or slow
 //!
-//! Any receiver may be hostile. So the requests run on threads of their own: a flood of answers
-//! takes no time from the worker's lease and its calls to Redis.
+//! Any receiver may be hostile. So the requests run on the sink's own threads. A flood of answers
+//! then takes no time from the worker's lease or from its calls to Redis.
 
 mod addresses;
 mod allowed;
@@ -33,29 +33,31 @@ use crate::event::{Event, Pointer};
 use crate::sink::{Batch, Context, Delivered, Sink, SinkError, Stop};
 use allowed::Resolver;
 
-/// The time after which the delivered events of a batch are committed.
+/// If the delivery of a batch takes longer than this, the events delivered so far are committed.
 const COMMIT_AFTER: Duration = Duration::from_secs(1);
-/// The threads for requests.
+/// Number of threads for requests.
 const THREADS: usize = 2;
-/// The threads for lookups of hosts.
+/// Maximum number of threads for lookups of host names.
 const LOOKUP_THREADS: usize = 256;
-/// The default number of deliveries at the same time: the default of a worker.
+/// Default number of deliveries at the same time. It equals the default of a worker.
 const SLOTS: usize = 256;
 
-/// A sink that posts each event to the URL in it.
+/// A sink that posts each event to the URL that the event names.
 ///
-/// The URL is the text at a JSON pointer of the event. It must begin with a prefix of [`Allowed`],
-/// and must not lead to an address that is not public, unless [`Allowed`] has that address. An
-/// event without such a URL is rejected. Its dead letter has the reason.
+/// The URL is the text at a JSON pointer of the event. It must begin with a prefix of [`Allowed`].
+/// It must not lead to an address that is not public, unless [`Allowed`] has that address. An event
+/// without such a URL is rejected. Its dead letter has the reason.
 ///
-/// The answers mean the same as for [`Http`](super::Http), except that no answer stops all objects:
+/// Answers have the same meaning as for [`Http`](super::Http), except that no answer stops all
+/// objects:
 ///
 /// - 401, 403, 404, 405, 407 are [`Stop::Transient`].
-/// - 502, 503, 504, no connection and no answer are [`Stop::Transient`], and open the circuit of
-///   the receiver: its scheme, host and port. While it is open, one request per second and process
-///   goes to that receiver, each time of another object if there is one. Other events for it fail
-///   at once, which counts as an attempt. Any other answer closes the circuit.
-/// - A receiver that is slow may have a quarter of the slots at most. It is slow while a request to
+/// - 502, 503, 504, no connection and no answer are [`Stop::Transient`]. They also open the circuit
+///   of the receiver, which is identified by scheme, host and port. While the circuit is open, each
+///   process sends one request per second to that receiver, each time for another object if there
+///   is one. Other events for this receiver fail at once, which counts as an attempt. Any other
+///   answer closes the circuit.
+/// - A slow receiver may have at most a quarter of the slots. A receiver is slow while a request to
 ///   it is older than 1 s, and for a minute after a timeout. Further events for it are postponed
 ///   ([`Stop::Postponed`]).
 ///
@@ -66,13 +68,13 @@ pub struct EventUrl {
     allowed: Arc<Allowed>,
     exchange: Arc<Exchange>,
     circuits: Circuits,
-    /// The threads of the requests; `None` only while the sink is dropped.
+    /// The threads on which the requests run; `None` only while the sink is dropped.
     threads: Option<Runtime>,
 }
 
 impl Drop for EventUrl {
     fn drop(&mut self) {
-        // A runtime must not be dropped in an async context.
+        // A runtime must not be dropped in an async context, so it is shut down in the background.
         if let Some(threads) = self.threads.take() {
             threads.shutdown_background();
         }
@@ -88,7 +90,7 @@ impl Drop for Request {
     }
 }
 
-/// The settings of a sink [`EventUrl`].
+/// The settings of the sink [`EventUrl`].
 #[derive(Debug)]
 pub struct EventUrlBuilder {
     pointer: Pointer,
@@ -98,7 +100,8 @@ pub struct EventUrlBuilder {
 }
 
 impl EventUrl {
-    /// Begins the settings of a sink that finds the URL at this pointer of an event, e.g. `/url`.
+    /// Begins the settings of a sink that takes the URL from the place `pointer` of each event,
+    /// e.g. `/url`.
     #[must_use]
     pub fn at(pointer: Pointer, allowed: Allowed) -> EventUrlBuilder {
         EventUrlBuilder { pointer, allowed, options: Options::default(), slots: SLOTS }
@@ -128,14 +131,15 @@ impl EventUrl {
         match answer.meaning {
             Meaning::Delivered => Ok(()),
             Meaning::Rejected | Meaning::Unsendable => Err(Stop::Rejected { error }),
-            // The retry policy gives the waits for a receiver that is down, so that they end.
+            // For a receiver that is down, the retry policy decides the waits. So the attempts come
+            // to an end.
             Meaning::Unavailable | Meaning::Silent => Err(Stop::Transient { error, retry_after: None }),
             Meaning::Transient | Meaning::Misconfigured => Err(Stop::Transient { error, retry_after }),
             Meaning::Unable => Err(Stop::Unavailable { error }),
         }
     }
 
-    /// Sends one event, on the sink's own threads.
+    /// Sends one event. The request runs on the sink's own threads.
     async fn post(&self, url: reqwest::Url, event: Event, attempt: u32, repeat: Repeat) -> io::Result<Answer> {
         let exchange = self.exchange.clone();
         let Some(threads) = &self.threads else { return Err(io::Error::other("the sink is closed")) };
@@ -166,15 +170,15 @@ impl EventUrlBuilder {
         self
     }
 
-    /// Sets the number of deliveries that the worker makes at the same time, its `concurrency`.
-    /// Default: 256. A slow receiver may have a quarter of them.
+    /// Sets the number of deliveries that the worker makes at the same time: the worker's
+    /// `concurrency`. Default: 256. A slow receiver may have a quarter of this number.
     #[must_use]
     pub fn slots(mut self, slots: usize) -> Self {
         self.slots = slots;
         self
     }
 
-    /// Opens the sink, and starts its threads. Connects to nothing yet.
+    /// Opens the sink, and starts its threads. Does not connect yet.
     ///
     /// # Errors
     /// [`SinkError::Http`] if no URL is allowed, a setting is invalid, or TLS is not possible.

@@ -1,5 +1,5 @@
-//! Emits of handlers during failures: workers die, a lease lapses, a target is not a list, memory
-//! is full.
+//! Emits of handlers during failures: workers die, a lease lapses, a target queue is not a list, or
+//! memory is full.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::support::recorder::Gate;
 use crate::support::running::start;
 use crate::support::{Redis, until};
 
-/// The worker dies, or its lease lapses, after one handler has finished and emitted. That handler
-/// does not run again, and its event is pushed once.
+/// One handler has finished and emitted. Then the worker dies, or its lease lapses. This handler
+/// does not run again, and its emit is pushed once.
 #[tokio::test]
 async fn what_is_emitted_survives_a_crash_and_a_lapse() {
     for crashes in [true, false] {
@@ -62,8 +62,8 @@ async fn what_is_emitted_survives_a_crash_and_a_lapse() {
     }
 }
 
-/// If a target queue is not a list, the event is not finalized although its only handler has
-/// finished. It waits for an operator, does not run again, and loses nothing.
+/// If a target queue is not a list, the event cannot be finalized although its only handler has
+/// finished. The event waits for an operator. Its handler does not run again, and no emit is lost.
 #[tokio::test]
 async fn a_target_that_is_no_list_holds_the_event_and_nothing_is_lost() {
     let redis = Redis::start();
@@ -83,7 +83,7 @@ async fn a_target_that_is_no_list_holds_the_event_and_nothing_is_lost() {
     assert!(!is_queued(&console, "work:2").await);
     assert_eq!(kept(&console, "work:1").await, ["emit:emits", "handler:emits", "id"]);
     let _: u64 = console.run(&["DEL", &queue]).await;
-    // Another process: all processes know the finished handlers.
+    // Another process continues, because the finished handlers are recorded in Redis.
     let other = start(&redis, "other", &handlers, |_| {});
     console.release("work:1").await;
     console.until_at_rest_after(4).await;
@@ -95,8 +95,8 @@ async fn a_target_that_is_no_list_holds_the_event_and_nothing_is_lost() {
     assert_eq!(lines, ["emits 1", "work:1 2", "work:2", "work:3"]);
 }
 
-/// Redis is full: a handler that emits fails transiently, all others continue. When memory is free
-/// again, all events are delivered.
+/// If Redis has no memory, a handler that emits fails transiently, and all other handlers continue.
+/// When memory is free again, all events are delivered.
 #[tokio::test]
 async fn at_maxmemory_a_handler_that_emits_fails_for_a_time() {
     let redis = Redis::own(&[]);
@@ -122,8 +122,8 @@ async fn at_maxmemory_a_handler_that_emits_fails_for_a_time() {
     assert_eq!((count("emits 1"), count("work:3")), (2, 1), "{:?}", journal.lines());
 }
 
-/// Workers die repeatedly while handlers emit. Each event is followed by its emits exactly once, in
-/// order, however often it ran.
+/// Workers die again and again while handlers emit. Each emit of an event is pushed exactly once
+/// and in order, however often the event ran.
 #[tokio::test]
 async fn workers_that_die_push_each_event_once() {
     const EVENTS: usize = 40;
@@ -149,7 +149,7 @@ async fn workers_that_die_push_each_event_once() {
     for (name, ms) in names.into_iter().zip(3..) {
         let worker = start(&redis, name, &handlers, |config| config.crashes_max = 1000);
         console.until_lease(name).await;
-        // A moment in the middle of the run.
+        // A fixed wait, so that the worker dies in the middle of its work.
         tokio::time::sleep(Duration::from_millis(ms)).await;
         worker.crash().await;
         console.end_lease(name).await;
@@ -158,7 +158,7 @@ async fn workers_that_die_push_each_event_once() {
     let worker = start(&redis, "last", &handlers, |config| config.crashes_max = 1000);
     console.until_at_rest_after(9 * EVENTS as u64).await;
     worker.finish().await;
-    // Applied by the receiver's rule: an event that ran twice counts once.
+    // The journal is read by the receiver's rule: an event that ran twice counts once.
     let mut applied: BTreeMap<String, BTreeMap<u64, String>> = BTreeMap::new();
     for line in journal.lines() {
         let (of, n) = line.split_once(": ").expect("a line");

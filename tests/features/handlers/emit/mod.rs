@@ -1,4 +1,4 @@
-//! Emits of handlers: pushed when their event is finalized, once, and not before.
+//! Emits of handlers. They are pushed once, in the step that finalizes the event, and not earlier.
 #![cfg(feature = "worker")]
 
 mod failures;
@@ -19,7 +19,7 @@ use crate::support::recorder::Gate;
 use crate::support::running::{config, start};
 use crate::support::{Redis, control, until};
 
-/// Records of handlers, in order.
+/// The journal of a test, to which handlers add lines in order.
 #[derive(Clone, Default)]
 struct Journal(Arc<Mutex<Vec<String>>>);
 
@@ -48,8 +48,8 @@ impl Journal {
         }
     }
 
-    /// Returns a handler for emitted events: records the object, the id, the `prev`, and the
-    /// number.
+    /// Returns a handler for emitted events. It records the object, the id, the `prev` and the
+    /// number of each event.
     fn takes(&self) -> impl Handler<Value> {
         let journal = self.clone();
         move |event: Value, cx: HandlerContext| {
@@ -62,7 +62,7 @@ impl Journal {
     }
 }
 
-/// Returns an event for the handler `Journal::takes`.
+/// Returns an event for the handler that `Journal::takes` returns.
 fn made(n: u64) -> Value {
     json!({"type": "made", "n": n})
 }
@@ -89,7 +89,8 @@ async fn is_queued(console: &Console, object: &str) -> bool {
     console.run(&["EXISTS", &console.keys.events(object)]).await
 }
 
-/// Emits wait for the end of the event: absent while another handler is retried, then present once.
+/// As long as another handler of the event is retried, no emit is pushed. When the event is
+/// finalized, each emit is pushed once.
 #[tokio::test]
 async fn what_is_emitted_is_pushed_with_the_end_of_the_event_and_not_before() {
     let redis = Redis::start();
@@ -120,7 +121,7 @@ async fn what_is_emitted_is_pushed_with_the_end_of_the_event_and_not_before() {
     assert_eq!(lines, ["emits 1", "fails 1", "fails 1", "fails 1"]);
 }
 
-/// The emits of a failed handler are discarded, whatever the failure.
+/// The emits of a handler that fails are discarded, for every kind of failure.
 #[tokio::test]
 async fn a_handler_that_fails_has_emitted_nothing() {
     let redis = Redis::start();
@@ -161,8 +162,8 @@ async fn a_handler_that_fails_has_emitted_nothing() {
     worker.finish().await;
 }
 
-/// After a dead letter, or an event completed with errors, the emits of its successful handlers are
-/// pushed.
+/// An event becomes a dead letter, or is completed with errors. The emits of its successful
+/// handlers are pushed all the same.
 #[tokio::test]
 async fn what_is_emitted_follows_on_a_dead_letter_too() {
     let redis = Redis::start();
@@ -189,7 +190,7 @@ async fn what_is_emitted_follows_on_a_dead_letter_too() {
     assert_eq!(console.dead().await.len(), 1);
 }
 
-/// An operator skips the event: its earlier emits are pushed all the same.
+/// An operator skips an event. The emits of its successful handlers are pushed all the same.
 #[tokio::test]
 async fn what_is_emitted_follows_on_a_skip_too() {
     let redis = Redis::start();
@@ -214,8 +215,8 @@ async fn what_is_emitted_follows_on_a_skip_too() {
     assert_eq!(made, ["work:1 2 after 0: 1", "work:2 2 after 0: 2"]);
 }
 
-/// A handler's emits for its own object are behind the queued events, each with the next id. Each
-/// event of the batch is committed separately.
+/// The emits of a handler for its own object come behind the queued events, with the next ids. Each
+/// event of a batch is committed separately.
 #[tokio::test]
 async fn what_is_emitted_for_the_object_itself_follows_in_order() {
     let redis = Redis::start();
@@ -234,8 +235,8 @@ async fn what_is_emitted_for_the_object_itself_follows_in_order() {
     assert_eq!(journal.lines(), [&["emits 1", "emits 2"][..], &made].concat());
 }
 
-/// Several handlers of an event emit for one object. The emits are in the order of registration,
-/// whichever handler ends first.
+/// Several handlers of an event emit for one object. The emits are pushed in the order in which the
+/// handlers are registered, whichever handler ends first.
 #[tokio::test]
 async fn handlers_emit_in_the_order_in_which_they_are_registered() {
     let redis = Redis::start();
@@ -270,7 +271,8 @@ async fn handlers_emit_in_the_order_in_which_they_are_registered() {
     assert_eq!(journal.lines(), ["work:2 2 after 0: 1", "work:2 3 after 2: 2"]);
 }
 
-/// A worker with another sink finalizes the event: the emits of handlers are pushed as well.
+/// A worker with a sink other than `Handlers` finalizes the event. The emits of the event's
+/// handlers are pushed all the same.
 #[tokio::test]
 async fn another_sink_pushes_what_was_emitted() {
     let redis = Redis::start();
@@ -297,7 +299,8 @@ async fn another_sink_pushes_what_was_emitted() {
     assert_eq!(journal.lines().split_off(2), ["work:1 1", "work:2 2"]);
 }
 
-/// A program that claims by hand finalizes the event: the same, for every result that finalizes it.
+/// A program that claims by hand finalizes the event, by a commit or a rejection. In both cases the
+/// emits of the event's handlers are pushed.
 #[tokio::test]
 async fn an_event_claimed_by_hand_pushes_what_was_emitted() {
     for reject in [false, true] {
@@ -316,7 +319,7 @@ async fn an_event_claimed_by_hand_pushes_what_was_emitted() {
         console.release("work:1").await;
         let claims = Worker::builder(redis.url()).config(config(&redis, "by-hand")).claims().await.expect("the name is free");
         let mut claimed = claims.next().await.expect("claimed");
-        // An event given back is not finalized.
+        // A retry does not finalize the event, so no emit is pushed.
         claimed.retry("later", Some(Duration::ZERO)).await.expect("taken");
         assert!(!is_queued(&console, "work:2").await);
         let mut claimed = claims.next().await.expect("claimed");
@@ -334,8 +337,8 @@ async fn an_event_claimed_by_hand_pushes_what_was_emitted() {
     }
 }
 
-/// An invalid emit is refused at once with its own error. A handler that has ended emits nothing
-/// more.
+/// An invalid emit is refused at once, with an error that says why. A handler that has ended can
+/// emit no more events.
 #[tokio::test]
 async fn what_cannot_be_emitted_is_refused() {
     let redis = Redis::start();

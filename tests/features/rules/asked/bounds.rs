@@ -1,4 +1,5 @@
-//! The bounds of one call, tested directly: fields looked up, objects paused, number of rules.
+//! The limits of one call, tested directly: the fields of rules that it looks up, the objects that
+//! it pauses. Also the limit of the number of rules.
 
 use futures_util::StreamExt as _;
 use seriatim::control::ControlError;
@@ -9,9 +10,10 @@ use super::super::{ADA, lift, selector, set};
 use super::{BOUNDS, attached};
 use crate::support::control;
 
-/// Story: a worker looked up every prefix of a name at a colon. A valid name has up to 508 colons.
-/// So one rule made each such object cost 1,016 lookups, and a call of all slots stopped Redis for
-/// a second. Now only the first 8 colons count, and no prefix of a rule has more.
+/// Story: for each object a worker looked up every prefix that ends at a colon. A valid name has up
+/// to 508 colons. So with any rule set, such an object cost 1,016 lookups, and a call of all slots
+/// stopped Redis for a second. Now only the first 8 colons of a name count, and the prefix of a
+/// rule may not have more.
 #[tokio::test]
 async fn colons_of_a_name_cost_eight_lookups_at_most() {
     let mut scene = attached().await;
@@ -29,7 +31,7 @@ async fn colons_of_a_name_cost_eight_lookups_at_most() {
     let of_rules = ran.iter().filter(|line| line.contains(r#""HMGET""#) && line.contains(&keys.event_rules()));
     let fields: Vec<usize> = of_rules.map(|line| line.matches(r#"" ""#).count() - 1).collect();
     assert_eq!(fields, [20], "for each kind: everything, eight prefixes, the object");
-    // The longest prefix that a rule can have matches the object.
+    // A rule with the longest allowed prefix matches the object.
     set(scene.conn(), &keys, Kind::Block, &eighth).await;
     scene.state.emit(&format!("{name}2"), "1").await;
     scene.ask().await;
@@ -37,7 +39,7 @@ async fn colons_of_a_name_cost_eight_lookups_at_most() {
     scene.console.check().await;
 }
 
-/// If more objects are due or marked than one call may pause, the next call continues.
+/// One call pauses at most 256 objects, due or marked. If there are more, the next call continues.
 #[tokio::test]
 async fn a_call_pauses_so_many_objects_and_no_more() {
     let mut scene = attached().await;
@@ -59,8 +61,9 @@ async fn a_call_pauses_so_many_objects_and_no_more() {
     assert_eq!((scene.paused().await.len(), fourth.more), (600, false));
 }
 
-/// The slots of a call went on with 256 objects under a rule, and the call paused them. It then
-/// claimed up to 512 further objects, because the slots without an object counted as claims again.
+/// Story: 256 slots of a call went on with objects under a rule, so the call paused these objects.
+/// Each of the slots then counted as free for a claim. So the call claimed up to 512 further
+/// objects.
 #[tokio::test]
 async fn a_call_that_pauses_the_objects_of_its_slots_claims_no_more() {
     const PAUSED: usize = 256;
@@ -83,8 +86,8 @@ async fn a_call_that_pauses_the_objects_of_its_slots_claims_no_more() {
     assert_eq!(scene.ask().await.objects(), ["other"]);
 }
 
-/// The number of rules is limited, because they are read as a whole. A change of an existing rule
-/// is not limited.
+/// The number of rules is limited, because some scripts read all rules at once. An existing rule
+/// can be changed even at the limit.
 #[tokio::test]
 async fn there_are_so_many_rules_and_no_more() {
     let mut scene = attached().await;
@@ -101,9 +104,9 @@ async fn there_are_so_many_rules_and_no_more() {
     assert_eq!(set(scene.conn(), &keys, Kind::Pause, "o7").await, Ruled::Again);
 }
 
-/// A call looks up at most about 2,048 fields of rules. Objects with prefixes of their own need 18
-/// fields each. So a call ends behind some of them and reports that there are more; the next one
-/// continues.
+/// A call looks up at most about 2,048 fields of rules. If each object has other prefixes, it needs
+/// 18 fields. So a call ends before it has claimed all objects, and reports that there are more.
+/// The next call continues.
 #[tokio::test]
 async fn a_call_asks_for_so_many_fields_of_rules_at_most() {
     const OBJECTS: usize = 600;
@@ -134,7 +137,7 @@ async fn a_call_asks_for_so_many_fields_of_rules_at_most() {
     assert_eq!(claimed, OBJECTS, "{calls:?}");
 }
 
-/// A call that wakes objects claims fewer: both take time of Redis.
+/// A call that wakes objects claims fewer objects, because both take Redis' time.
 #[tokio::test]
 async fn a_call_that_wakes_claims_fewer() {
     let mut scene = attached().await;

@@ -1,4 +1,4 @@
-//! The scripts, called directly: cases that real workers never reach, because other guards come
+//! Calls the scripts directly, for cases that real workers do not reach, because other checks come
 //! first.
 
 mod bounds;
@@ -33,7 +33,7 @@ struct Scene {
     console: Console,
 }
 
-/// Attaches a process with two slots.
+/// Attaches a process `w` with two slots.
 async fn attached() -> Scene {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
@@ -72,7 +72,8 @@ impl Scene {
         &mut self.state.conn
     }
 
-    /// Makes a call that reports for the first slot, or names it as free. The second slot is free.
+    /// Makes a call that reports a result for the first slot, or names it as free. The call names
+    /// the second slot as free.
     async fn call(&mut self, bounds: Bounds, from: ClaimFirst, report: Option<&Report>) -> Result<Answer, wire::ScriptError> {
         let mut call = Advance::new(&self.keys, "w", "t", bounds, from);
         match report {
@@ -99,8 +100,8 @@ impl Scene {
     }
 }
 
-/// A selector matches its objects and no others: all objects, a prefix at each of its colons, one
-/// object.
+/// A selector stands for all objects, for a prefix that ends at a colon, or for one object. It
+/// matches no other objects.
 #[tokio::test]
 async fn a_selector_means_everything_or_a_prefix_at_a_colon_or_one_object() {
     let names = ["a", "a:", "a:b", "a:b:c", "a:bc", "ab:c", "aa", "*"];
@@ -115,7 +116,7 @@ async fn a_selector_means_everything_or_a_prefix_at_a_colon_or_one_object() {
         let mut scene = attached().await;
         let keys = scene.keys.clone();
         set(scene.conn(), &keys, Kind::Pause, text).await;
-        // The matching objects come first.
+        // Emits the matching objects first, so that a call meets them first.
         for name in meant.iter().chain(names.iter().filter(|name| !meant.contains(name))) {
             scene.state.emit(name, "1").await;
         }
@@ -127,7 +128,8 @@ async fn a_selector_means_everything_or_a_prefix_at_a_colon_or_one_object() {
         meant.sort_unstable();
         assert_eq!(paused, meant, "{text}");
         scene.console.check().await;
-        // Waking matches the same objects; the other rule does not match them.
+        // Lifting the rule wakes exactly the objects that it matched. The rule `other` matches none
+        // of them.
         set(scene.conn(), &keys, Kind::Block, "other").await;
         lift(scene.conn(), &keys, Kind::Pause, text).await;
         scene.call(Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Markers, None).await.expect("an answer");
@@ -139,8 +141,9 @@ async fn a_selector_means_everything_or_a_prefix_at_a_colon_or_one_object() {
     }
 }
 
-/// A worker that has committed its batch takes no further event of an object under a rule, and can
-/// claim another object. An object without further events is idle, not paused.
+/// A slot has committed its batch, and its object is under a rule. The slot takes no further event
+/// of this object, and can claim another object. If the object has no further event, it is idle,
+/// not paused.
 #[tokio::test]
 async fn a_slot_does_not_go_on_with_a_paused_object() {
     for more in [true, false] {
@@ -164,8 +167,8 @@ async fn a_slot_does_not_go_on_with_a_paused_object() {
     }
 }
 
-/// A popped object, and an owned object without a batch, are paused as well and leave the slot's
-/// list. Without events they are idle.
+/// A popped object under a rule is paused, and so is an owned object without a batch. Both leave
+/// the slot's list. If such an object has no events, it is idle.
 #[tokio::test]
 async fn a_name_that_was_popped_is_paused() {
     for (owned, events) in [(false, true), (true, true), (false, false)] {
@@ -187,8 +190,9 @@ async fn a_name_that_was_popped_is_paused() {
     }
 }
 
-/// A due batch is paused in its place with its numbers. A batch that is not due yet waits for its
-/// time first. One that waits for an operator continues to wait.
+/// If a held batch is due and under a rule, it is paused and keeps its numbers. A held batch that
+/// is not due yet waits for its time first. A held batch that waits for an operator continues to
+/// wait.
 #[tokio::test]
 async fn a_held_batch_is_paused_with_its_numbers_when_it_is_due() {
     let mut scene = attached().await;
@@ -210,9 +214,9 @@ async fn a_held_batch_is_paused_with_its_numbers_when_it_is_due() {
     assert_eq!(scene.console.due("operator").await, Some(f64::INFINITY));
 }
 
-/// Each call wakes a limited number of objects, reports if there are more, and the next call of any
-/// process continues from there. Objects under another rule stay, even if they use up the whole
-/// limit of a call.
+/// Each call wakes a limited number of objects, and reports if there are more. The next call, of
+/// any process, continues from there. Objects under another rule stay paused, even if they use up
+/// the whole limit of a call.
 #[tokio::test]
 async fn waking_goes_on_where_another_call_has_left_off() {
     let mut scene = attached().await;
@@ -244,8 +248,8 @@ async fn waking_goes_on_where_another_call_has_left_off() {
     assert_eq!(scene.rule("next").await.as_deref(), Some("never"));
 }
 
-/// A rule that is set again while it is being lifted holds objects again. Its next lifting wakes
-/// all of them, from the beginning.
+/// A rule is being lifted and is set again. Then it holds objects again. If it is lifted once more,
+/// all its objects are woken, from the first one on.
 #[tokio::test]
 async fn a_rule_that_is_set_again_begins_anew() {
     let mut scene = attached().await;
@@ -260,8 +264,8 @@ async fn a_rule_that_is_set_again_begins_anew() {
     lift(scene.conn(), &keys, Kind::Pause, "work:*").await;
     assert!(scene.call(none, ClaimFirst::Held, None).await.expect("an answer").more);
     assert_eq!(set(scene.conn(), &keys, Kind::Pause, "work:*").await, Ruled::Revived);
-    // The woken objects are paused again, as any due object is: more of them than a process claims
-    // at once.
+    // The woken objects are due, so the call pauses them again. They are more objects than the
+    // process can claim at once.
     assert_eq!(scene.call(BOUNDS, ClaimFirst::Held, None).await.expect("an answer").objects(), Vec::<String>::new());
     assert_eq!(scene.paused().await.len(), 300);
     scene.console.check().await;
@@ -270,8 +274,9 @@ async fn a_rule_that_is_set_again_begins_anew() {
     assert_eq!((scene.paused().await.len(), scene.rule("next").await), (0, None));
 }
 
-/// Story: the rule lookup for a held batch was the last that the call had room for. The batch went
-/// into a slot but not into the reply, and the process considered the slot free.
+/// Story: a call looked up the rules of a held batch, and this was the last lookup that its limit
+/// allowed. The batch went into a slot, but not into the reply. So the process considered the slot
+/// free.
 #[tokio::test]
 async fn a_slot_has_a_batch_only_if_the_reply_has_it() {
     const OBJECTS: usize = 200;
@@ -295,8 +300,8 @@ async fn a_slot_has_a_batch_only_if_the_reply_has_it() {
     assert_eq!(batches.len(), owned);
 }
 
-/// A rule past its end holds nothing, and its objects are woken as after lifting. Until then a call
-/// returns the time left.
+/// A rule past its end holds no object, and its objects are woken as after a lifting. Before the
+/// end, a call returns the time left.
 #[tokio::test]
 async fn a_rule_past_its_end_is_woken() {
     let mut scene = attached().await;
@@ -308,7 +313,8 @@ async fn a_rule_past_its_end_is_woken() {
     let due = answer.next_due.expect("a time");
     assert!(due > Duration::from_secs(3000) && due <= Duration::from_secs(3600), "{due:?}");
     assert_eq!(scene.paused().await, ["work:1"]);
-    // Until then the due time of a held object comes first.
+    // The rule ends before the held object is due. So the call returns the time until the end of
+    // the rule.
     scene.state.hold("later", "99999999999999", &["3"], "3 0 1 0 retry: y").await;
     assert!(scene.ask().await.next_due.expect("a time") <= Duration::from_secs(3600));
     let value = scene.rule("pause *").await.expect("a rule");
@@ -320,8 +326,8 @@ async fn a_rule_past_its_end_is_woken() {
     scene.console.check().await;
 }
 
-/// Setting a rule twice is one rule, with the values of the later call. Lifting an absent rule does
-/// nothing.
+/// A rule that is set twice is one rule, with the values of the second call. Lifting an absent rule
+/// changes nothing.
 #[tokio::test]
 async fn a_rule_that_is_set_twice_is_one_rule() {
     let mut scene = attached().await;
@@ -339,15 +345,15 @@ async fn a_rule_that_is_set_twice_is_one_rule() {
     assert_eq!(shown, expected.map(|(rule, actor, reason)| (rule.to_owned(), actor, reason, None)));
     assert!(all.iter().all(|rule| rule.in_force && rule.set_ms > 1_500_000_000_000));
     assert_eq!(lift(scene.conn(), &keys, Kind::Block, "work:*").await, Ruled::NotSet);
-    // One empty marker wakes a worker.
+    // Only the first lifting pushes an empty marker, which wakes a worker.
     assert_eq!(lift(scene.conn(), &keys, Kind::Block, "z").await, Ruled::Lifted);
     assert_eq!(lift(scene.conn(), &keys, Kind::Block, "z").await, Ruled::Lifting);
     assert_eq!(scene.console.list(&keys.objects_with_events()).await, [""]);
     assert!(!control(scene.conn(), &keys).rules().await.expect("rules").rules[0].in_force);
 }
 
-/// Rules of a wrong type stop a call before its first write. So does a wrong type of
-/// `objects.paused` if rules are set.
+/// If the key of the rules has a wrong type, a call stops before its first write. If rules are set,
+/// a wrong type of `objects.paused` also stops it.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_is_noticed_first() {
     for (rules_wrong, paused_wrong) in [(true, false), (false, true)] {
@@ -373,8 +379,8 @@ async fn a_key_of_a_wrong_type_is_noticed_first() {
     }
 }
 
-/// A paused object has a marker, and its owner key got another type. No worker passes over its
-/// batch, with or without a rule.
+/// A paused object has a held batch and a marker, and its owner key gets a wrong type. No worker
+/// takes a queued event before this batch, whether or not the rule still exists.
 #[tokio::test]
 async fn a_paused_batch_is_not_passed_over_where_its_owner_cannot_be_told() {
     for ruled in [true, false] {
@@ -398,8 +404,8 @@ async fn a_paused_batch_is_not_passed_over_where_its_owner_cannot_be_told() {
     }
 }
 
-/// The same with a queue of a wrong type: the object is held for an operator, and is in one set
-/// only.
+/// A paused object has an owner key and a queue of a wrong type. The object is then held for an
+/// operator, and leaves `objects.paused`.
 #[tokio::test]
 async fn a_paused_object_that_is_put_aside_is_paused_no_more() {
     let mut scene = attached().await;
@@ -414,8 +420,8 @@ async fn a_paused_object_that_is_put_aside_is_paused_no_more() {
     assert_eq!(scene.console.text(&keys.event_worker("work:1")).await.as_deref(), Some("held"));
 }
 
-/// An object with such an owner key that is held for a time, and has a marker, stays unchanged. It
-/// is not in both sets.
+/// A held object is under a rule and has a marker, and its owner key has a wrong type. It is held
+/// for an operator and is not paused, so it is not in both sets.
 #[tokio::test]
 async fn a_held_object_whose_owner_cannot_be_told_is_not_paused() {
     let mut scene = attached().await;

@@ -1,11 +1,10 @@
-//! Claim: a free slot takes an object from its own list, from the markers, or from the due held
-//! objects.
+//! Claim: a free slot takes an object that its list, a marker, or a due held object names.
 
 use super::super::reference::{Event, FAR, Key, Name, Numbers, OPERATOR, remove};
 use super::{Call, Got, Slot};
 
 impl Call<'_> {
-    /// Claims from the names in the slot's own list, oldest first.
+    /// Claims from the names in the slot's own list, in the order in which they came.
     pub(super) fn claim_taken(&mut self, slot: &mut Slot) {
         for name in self.state.worker(&slot.w).objects.clone().into_iter().rev() {
             self.progress = true;
@@ -28,8 +27,9 @@ impl Call<'_> {
         }
     }
 
-    /// Adds a name to the slot's list. New names come first, except the one that replaces an object
-    /// the slot has left.
+    /// Adds the name of a new object to the slot's list. If the slot has left an object in this
+    /// call, the new name takes the place of that object's name. Otherwise the new name comes
+    /// first.
     fn enlist(&mut self, slot: &mut Slot, name: &Name) {
         let names = &mut self.state.worker(&slot.w).objects;
         match slot.left.take().and_then(|_| names.last_mut()) {
@@ -38,8 +38,8 @@ impl Call<'_> {
         }
     }
 
-    /// Makes the slot the owner of the object, if it has events. Returns the result. `named`: the
-    /// slot's list has the name.
+    /// Makes the slot the owner of the object, if the object has events. Returns the result.
+    /// `named` says that the slot's list already has the name.
     fn own(&mut self, slot: &mut Slot, name: &Name, named: bool) -> Got {
         let is_held = self.state.owner(name).as_deref() == Some("held");
         if !is_held && self.state.pause(&slot.w, name, named) {
@@ -63,7 +63,8 @@ impl Call<'_> {
                 let kind = if self.state.object(name).last == Key::Wrong { "hash" } else { "string" };
                 self.quarantine(slot, name, ":last.event.id", kind);
             }
-            // An unreadable owner means no owner, but a held batch must not be skipped.
+            // An owner key of a wrong type counts as an absent owner. But a held batch of the
+            // object must come first.
             Some(_) if self.state.object(name).owner == Key::Wrong && self.state.is_held(name) => {
                 self.quarantine_held(slot, name);
             }
@@ -95,9 +96,9 @@ impl Call<'_> {
         Got::Dropped
     }
 
-    /// Claims held objects and markers in turn. If one side has nothing, the other continues. A
-    /// marker that leads to no event uses no turn, nor does one that the call may not read any
-    /// more.
+    /// Claims held objects and markers in turn. If one of the two is used up, the other continues.
+    /// A marker that leads to no event uses no turn. If the call may read no more markers, the
+    /// claim ends, and the turn stays with the markers.
     pub(super) fn claim(&mut self, slot: &mut Slot) {
         let mut without = 0;
         while without < 2 && self.claims > 0 && self.reply_bytes > 0 && !slot.has {
@@ -136,7 +137,8 @@ impl Call<'_> {
         let is_claimed = self.claimed.iter().any(|(_, _, claimed, _)| *claimed == name) || slot.given.as_ref() == Some(&name);
         let object = self.state.object(&name);
         if object.owner == Key::default() && object.held_id.right().is_some_and(Option::is_some) && !is_claimed {
-            // The owner is gone, but the object is held.
+            // The owner key is absent, but the numbers of a held batch exist. So the object is
+            // still held.
             object.owner = Key::Right(Some("held".to_owned()));
         }
         if self.state.owner(&name).as_deref() != Some("held") {
@@ -149,7 +151,7 @@ impl Call<'_> {
         }
         let object = self.state.object(&name).clone();
         match (Numbers::of_held(&object.held_id), &object.held) {
-            // A suspect without room waits, and delays no other object.
+            // A suspect above the limits waits, and delays no other object.
             (Some(numbers), _) if !self.room.admits(numbers.crashes) => {
                 self.state.due.insert(name.clone(), FAR + now);
                 Some(Got::Dropped)
@@ -164,7 +166,7 @@ impl Call<'_> {
                 }
                 Some(if got == Got::Claimed { got } else { Got::Dropped })
             }
-            // A batch with unknown numbers must not be skipped.
+            // A held batch with unknown numbers must not be left out.
             (None, _) => {
                 let kind = if object.held_id == Key::Wrong {
                     "hash"

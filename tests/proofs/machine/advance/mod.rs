@@ -1,4 +1,4 @@
-//! `advance`: commit, go on, claim.
+//! One call of `advance`: commit, go on, claim.
 
 mod claim;
 mod results;
@@ -29,9 +29,10 @@ pub struct Advance {
     pub log: bool,
     pub room: Room,
     pub from_held: bool,
-    /// Named slots. A slot without a result is free, as far as the process knows.
+    /// The named slots, each with its result. A slot without a result is free, as far as the
+    /// process knows.
     pub slots: Vec<(usize, Option<Told>)>,
-    /// Busy slots into whose lists a pop may have moved a name.
+    /// Busy slots to look at, because a pop may have moved a name into their lists.
     pub looks: Vec<usize>,
 }
 
@@ -41,14 +42,14 @@ pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wron
 struct Slot {
     number: usize,
     w: String,
-    /// Whether the slot has a batch, so that it gets no other in this call.
+    /// Whether the slot has a batch. Then it gets no further batch in this call.
     has: bool,
     /// Object of which the slot got new events in this call.
     given: Option<Name>,
-    /// Object that the slot has left in this call. Its name is still the last of its list; the next
-    /// object takes its place.
+    /// Object that the slot has left in this call. Its name stays the last one of the slot's list
+    /// until the name of the next object replaces it.
     left: Option<Name>,
-    /// The prev of its object's next event.
+    /// The `prev` of the next event of the slot's object.
     prev: u64,
 }
 
@@ -73,11 +74,12 @@ struct Call<'a> {
     from_held: bool,
     counter: u64,
     progress: bool,
-    /// Slots that have claimed an object and its first event, each with the prev of that event.
+    /// Slots that have claimed an object and taken its first event. Each entry ends with the `prev`
+    /// of this event.
     claimed: Vec<(usize, String, Name, u64)>,
     batches: Vec<Given>,
     quarantined: Vec<(String, String)>,
-    /// The keys of schedules whose events slots have taken.
+    /// The keys of schedules whose events were taken, by slot.
     keyed: BTreeMap<String, &'static str>,
 }
 
@@ -116,7 +118,8 @@ impl Reference {
         };
         call.run(args);
         let Call { reply_bytes, from_held, progress, mut batches, quarantined, .. } = call;
-        // The order of slots in a reply has no meaning.
+        // The order of the slots in a reply has no meaning, so the batches are sorted for the
+        // comparison.
         batches.sort_by_key(|given| given.slot);
         if call.counter != before {
             let counter = call.counter;
@@ -141,7 +144,7 @@ impl Call<'_> {
             let mut slot = Slot { number: *number, w, has: false, given: None, left: None, prev: 0 };
             if let Some(tag) = self.state.worker(&slot.w).tag.clone() {
                 match told {
-                    // Only a result with the tag of the batch in flight counts.
+                    // A result counts only if its tag is the tag of the batch in flight.
                     Some(told) if told.tag.tag() == tag => {
                         self.progress = true;
                         if self.commit(&mut slot, told) {
@@ -176,7 +179,8 @@ impl Call<'_> {
         self.fill();
     }
 
-    /// `some_left`: at least one of the slots that go on may take more.
+    /// Lets the slot take more events of its object, or releases the object. `some_left` says that
+    /// at least one of the slots that go on has room for more events.
     fn go_on(&mut self, slot: &mut Slot, name: &Name, some_left: bool) {
         if some_left && self.reply_bytes <= 0 {
             let now = self.state.now;
@@ -200,7 +204,7 @@ impl Call<'_> {
         }
     }
 
-    /// Gives a slot the batch it has, even if the process does not know of it.
+    /// Gives a slot again the batch that it already has. The process may not know of this batch.
     fn give_unknown(&mut self, slot: &mut Slot) {
         slot.has = true;
         let objects = self.state.worker(&slot.w).objects.clone();
@@ -211,9 +215,10 @@ impl Call<'_> {
         }
     }
 
-    /// Moves events of the object into the worker's batch, up to `count_max` in it. The event of a
-    /// schedule with a key is a batch of its own. Returns the batch; none if a key has a wrong type:
-    /// the queue's, or `events.scheduled` if the queue begins with a reference.
+    /// Moves events of the object into the worker's batch, until the batch has `count_max` events.
+    /// The event of a schedule with a key is a batch of its own. Returns the batch. Returns none if
+    /// the queue has a wrong type, or if the queue begins with a reference and `events.scheduled`
+    /// has a wrong type.
     fn take(&mut self, w: &str, name: &Name, count_max: usize) -> Option<Vec<Event>> {
         let mut batch = std::mem::take(&mut self.state.worker(w).batch);
         let mut bytes: usize = batch.iter().map(|event| event.len()).sum();
@@ -268,7 +273,7 @@ impl Call<'_> {
         self.progress = true;
     }
 
-    /// Gives each claiming slot more events, and ids.
+    /// Fills the batch of each slot that has claimed an object, and gives ids to its events.
     fn fill(&mut self) {
         for (number, w, name, prev) in std::mem::take(&mut self.claimed) {
             if self.reply_bytes > 0 {
@@ -278,7 +283,7 @@ impl Call<'_> {
         }
     }
 
-    /// Gives the batch in flight again, under its ids, unless the reply is full.
+    /// Gives the batch in flight again, with the same ids, if the reply has room.
     fn give_again(&mut self, slot: &mut Slot, name: &Name) {
         slot.has = true;
         if self.reply_bytes > 0 {
@@ -292,14 +297,14 @@ impl Call<'_> {
         }
     }
 
-    /// Lets the counter jump if it is below an id given before.
+    /// Lets the counter jump if it is below this id, which was given before.
     fn rise_above(&mut self, id: u64) {
         if id > self.counter {
             self.counter = id.max(self.state.highest) + JUMP;
         }
     }
 
-    /// Releases the object. Only its last id stays, for a time or for ever.
+    /// Releases the object. Only its last id stays, with or without a time to live.
     fn release(&mut self, slot: &Slot, name: &Name) {
         self.forget_later(name);
         let worker = self.state.worker(&slot.w);
@@ -307,7 +312,7 @@ impl Call<'_> {
         remove(&mut worker.objects, name);
     }
 
-    /// Sets the expiry of the last id of an object without owner and events.
+    /// Removes the owner of an object without events, and sets the time to live of its last id.
     fn forget_later(&mut self, name: &Name) {
         let forget_ms = self.forget_ms;
         let object = self.state.object(name);
@@ -325,7 +330,8 @@ impl Call<'_> {
         self.tell_quarantined(name, &why);
     }
 
-    /// Quarantines a held object whose owner key has a wrong type. Its batch and its numbers stay.
+    /// Quarantines a held object whose owner key has a wrong type. The object keeps its held batch
+    /// and numbers.
     fn quarantine_held(&mut self, slot: &Slot, name: &Name) {
         self.state.due.insert(name.clone(), OPERATOR);
         self.state.unpause(name);
@@ -339,7 +345,7 @@ impl Call<'_> {
         self.quarantined.push((seriatim::escape::name(&name[..]).into_owned(), text(why)));
     }
 
-    /// Returns the names that a worker has in its list but does not own to the markers.
+    /// Returns names to the markers: the names in a worker's list that the worker does not own.
     fn return_strays(&mut self, w: &str, left: Option<&Name>) {
         for name in self.state.worker(w).objects.clone() {
             if left != Some(&name) && self.state.owner(&name).as_deref() != Some(w) {

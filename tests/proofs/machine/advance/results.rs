@@ -10,18 +10,18 @@ use seriatim::wire::{BatchResult, Report, Tag};
 use super::super::reference::{Broken, Dead, ERRORS_MAX, FAR, Failure, Key, Name, Numbers, OPERATOR, Row};
 use super::{Call, Slot, WRONG_TYPE};
 
-/// The report of a slot.
+/// How a call names a slot: not at all, as free, or with a result.
 #[derive(Debug, Clone, Copy)]
 pub enum Choice {
     Skip,
     Free,
-    /// No result yet, but a pop for the slot may have ended.
+    /// The slot has no result yet, but a pop for it may have ended.
     Look,
     Done,
     Yield,
     Part(u8),
     Hold(u8, Delay, bool),
-    /// A dead letter if false; completed with errors if true.
+    /// If false, the event becomes a dead letter. If true, it is completed with errors.
     Reject(u8, bool),
     /// A result reported before.
     Late(u8),
@@ -46,7 +46,7 @@ pub fn choice() -> impl Strategy<Value = Choice> {
     ]
 }
 
-/// The result for the rest of a batch, behind the delivered part.
+/// The result of the rest of a batch, behind the delivered events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Then {
     Done,
@@ -59,7 +59,8 @@ pub enum Then {
         delay: Delay,
         why: &'static str,
     },
-    /// A dead letter, or an event completed with errors if `complete`.
+    /// The first event of the rest becomes a dead letter, or is completed with errors if
+    /// `complete`.
     Reject {
         next: Option<Numbers>,
         id: u64,
@@ -76,9 +77,10 @@ pub enum Delay {
 }
 
 impl Choice {
-    /// Returns the result for a batch of `len` events: the number of delivered events, and the rest.
+    /// Returns the number of delivered events of a batch of `len` events, and the result of the
+    /// rest.
     pub fn made_of(self, tag: Numbers, len: usize) -> (usize, Then) {
-        // All of the batch, or a part.
+        // `whole` returns a count up to the whole batch, `less` a count below it.
         let (whole, less) = (|count: u8| usize::from(count) % (len + 1), |count: u8| usize::from(count) % len);
         match self {
             Self::Done => (len, Then::Done),
@@ -108,7 +110,8 @@ pub struct Told {
     pub count: usize,
     pub last: Option<u64>,
     pub then: Then,
-    /// Whether the result may end the event with a record of handlers.
+    /// Whether the call states that this result may end an event that has a record of finished
+    /// handlers.
     pub handled: bool,
 }
 
@@ -161,7 +164,7 @@ impl Call<'_> {
         let (now, w, name) = (self.state.now, slot.w.as_str(), &told.object);
         let prev_known = told.last.or(self.state.object(name).last_id()).unwrap_or(0);
         let (mut count, mut then) = (told.count, told.then.clone());
-        // No other object may get the ids of this batch.
+        // The counter must be above the ids of this batch, so that no other object gets them.
         let last = match &then {
             Then::Done | Then::Yield => told.last.unwrap_or(0),
             _ => (told.tag.first + self.state.worker(w).batch.len() as u64).saturating_sub(1),
@@ -170,7 +173,8 @@ impl Call<'_> {
         if told.handled
             && let Some(wrong) = self.state.object(name).handled.clone().and_then(|kept| self.state.cannot_push(&kept))
         {
-            // Emits of handlers must not be lost, so the event is not finalized.
+            // If the emits of the handlers cannot be pushed, the event is not finalized. So no emit
+            // is lost.
             let why = [b"quarantine: ", &wrong[..], b":events is a hash"].concat();
             self.state.hold_batch(w, name, OPERATOR, told.tag.held_id(&why));
             self.tell_quarantined(name, &why);
@@ -178,7 +182,7 @@ impl Call<'_> {
         }
         if self.log && (count > 0 || matches!(then, Then::Reject { .. })) {
             if self.state.broken == Some(Broken::Log) {
-                // The event must not leave without its row, either.
+                // If the row cannot be written to the log, the event is not finalized either.
                 let why = "quarantine: event.log is a set";
                 self.state.hold_batch(w, name, OPERATOR, told.tag.held_id(why.as_bytes()));
                 self.tell_quarantined(name, why.as_bytes());
@@ -190,7 +194,8 @@ impl Call<'_> {
             let event = self.state.worker(w).batch[count].clone();
             let (stream, broken) = if complete && !self.log { ("event.log", Broken::Log) } else { ("events.dead", Broken::Dead) };
             if self.state.broken == Some(broken) && !(complete && self.log) {
-                // The event is held in its place, rather than lost.
+                // If the event cannot be written to the stream, the event is held, so that it is
+                // not lost.
                 let rest = Numbers { first: id, attempts, ..told.tag };
                 let why = format!("quarantine: {stream}: {WRONG_TYPE}");
                 self.drop_front(slot, told, count, told.last.or(Some(0)));
@@ -267,16 +272,18 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the results of the event's handlers, if the call states that a record may exist.
+    /// Returns the results of the event's handlers, if the call states that a record of them may
+    /// exist.
     fn results_of(&mut self, told: &Told, id: u64) -> Option<String> {
         self.state.object(&told.object).handled.as_ref().filter(|_| told.handled)?.results_of(id)
     }
 
-    /// Removes the first `count` events from the batch, and writes the last delivered id. If events
-    /// are left, the record of handlers is deleted with the last finalized event.
+    /// Removes the first `count` events from the batch, and sets the last delivered id. If the
+    /// event of the record of handlers is finalized, the record ends, too. `over` is the id of the
+    /// last finalized event, or none if no event is left.
     fn drop_front(&mut self, slot: &Slot, told: &Told, count: usize, over: Option<u64>) {
         let batch = &mut self.state.worker(&slot.w).batch;
-        // A result may name more events than a batch that has lost some.
+        // The batch may have lost events, so a result may name more events than the batch has.
         batch.drain(..count.min(batch.len()));
         let object = self.state.object(&told.object);
         let is_over = object.handled.as_ref().is_some_and(|kept| over.is_none_or(|over| kept.id <= over));
@@ -295,8 +302,8 @@ impl Call<'_> {
         }
     }
 
-    /// Records the error of the event behind the delivered ones. It has failed once more than its
-    /// batch's tag says, and is held.
+    /// Records the error of the first event that was not delivered, if it has failed once more than
+    /// the tag of its batch states.
     fn keep_error(&mut self, told: &Told, attempt: u32, error: &'static str) {
         let at = self.state.now;
         let object = self.state.object(&told.object);

@@ -1,9 +1,9 @@
 //! The reference: the state of Redis, and the effect of each step of the protocol. It is written
-//! from `docs/design.md` and the headers of the scripts, not from their code, and can be read as
+//! from `docs/design.md` and the headers of the scripts, not from their code. It can be read as
 //! their specification. `advance` has its own file.
 //!
-//! Time is the number of the step. It replaces each score or time that a script takes from its
-//! clock. A time in the far future is [`FAR`] more.
+//! The time is the number of the step. It replaces every score and every time that a script takes
+//! from Redis' clock. A time in the far future is the number of the step plus [`FAR`].
 
 mod object;
 mod state;
@@ -22,7 +22,7 @@ pub fn id_of(text: &str) -> Option<u64> {
     digits.then(|| text.parse().ok()).flatten().filter(|id| *id <= ID_MAX)
 }
 
-/// Removes the first occurrence.
+/// Removes the first occurrence of the name from the list.
 pub fn remove(list: &mut Vec<Name>, name: &Name) {
     if let Some(at) = list.iter().position(|other| other == name) {
         list.remove(at);
@@ -38,7 +38,7 @@ impl Reference {
         self.workers.entry(w.to_owned()).or_default()
     }
 
-    /// Returns the owner of the object; none if the key has a wrong type.
+    /// Returns the owner of the object, or none if the owner key is absent or has a wrong type.
     pub fn owner(&self, name: &Name) -> Option<String> {
         self.objects.get(name)?.owner.right()?.clone()
     }
@@ -65,7 +65,7 @@ impl Reference {
         self.departed.insert(name);
     }
 
-    /// Adds a dead letter. Returns its serial.
+    /// Adds a dead letter. Returns its serial number.
     pub fn bury(&mut self, id: u64, prev: String, object: &Name, event: Event, error: Bytes, attempts: u32) -> u64 {
         self.buried += 1;
         self.dead.push(Dead { serial: self.buried, id, prev, object: object.clone(), event, error, attempts });
@@ -76,7 +76,7 @@ impl Reference {
         self.broken.is_some_and(|broken| keys.contains(&broken))
     }
 
-    /// EMIT. If the queue has a wrong type, only the marker is pushed.
+    /// EMIT: pushes events and a marker. If the queue has a wrong type, only the marker is pushed.
     pub fn emit(&mut self, object: &Name, events: &[Event]) -> Reply {
         if let Key::Right(queue) = &mut self.object(object).queue {
             queue.extend_from_slice(events);
@@ -85,7 +85,7 @@ impl Reference {
         Reply::Done
     }
 
-    /// A process pushes a mark. `event.marks` does not know a mark that somebody else has pushed.
+    /// A process, or another program, pushes a mark. `event.marks` has only the marks of processes.
     pub fn mark(&mut self, ms: u64, is_known: bool) -> Reply {
         if is_known {
             self.marks.insert(ms);
@@ -94,7 +94,8 @@ impl Reference {
         Reply::Done
     }
 
-    /// Meets a name that is a mark: it and older ones wait no longer. Returns whether it is one.
+    /// Meets a name. If the name is a mark, this mark and all older ones no longer wait. Returns
+    /// whether the name is a mark.
     pub fn meet(&mut self, name: &Name) -> bool {
         let digits = name.strip_prefix(b"\0t").and_then(|digits| std::str::from_utf8(digits).ok());
         let Some(ms) = digits.and_then(|digits| digits.parse().ok()) else { return false };
@@ -105,7 +106,7 @@ impl Reference {
         true
     }
 
-    /// WAIT. The oldest marker moves to the slot's list.
+    /// WAIT: the pop moves the oldest marker to the slot's list.
     pub fn pop(&mut self, w: &str) -> Reply {
         if let Some(name) = self.markers.pop() {
             self.worker(w).objects.insert(0, name);
@@ -113,7 +114,7 @@ impl Reference {
         Reply::Done
     }
 
-    /// Returns the reply to a process without its lease; none if it has the lease.
+    /// Returns the reply to a process that does not have the lease, or none if it has the lease.
     pub fn fence(&self, name: &str, token: &str) -> Option<Reply> {
         match self.leases.get(name) {
             Some(lease) if lease.token == token => None,
@@ -124,8 +125,8 @@ impl Reference {
         }
     }
 
-    /// HOLD: takes the object from the worker. Without numbers the batch is empty and the reason is
-    /// a yield.
+    /// HOLD: takes the object from the worker and holds it. Without numbers there is no held batch,
+    /// as after a yield.
     pub fn hold(&mut self, w: &str, object: &Name, due: u64, held_id: Option<Bytes>) {
         self.due.insert(object.clone(), due);
         let worker = self.worker(w);
@@ -138,14 +139,15 @@ impl Reference {
         }
     }
 
-    /// Moves the batch to the object.
+    /// Moves the worker's batch to the object, and holds the object.
     pub fn hold_batch(&mut self, w: &str, object: &Name, due: u64, held_id: Bytes) {
         let batch = std::mem::take(&mut self.worker(w).batch);
         self.object(object).held = Key::Right(batch);
         self.hold(w, object, due, Some(held_id));
     }
 
-    /// Holds a slot's object, due now, for a reason of the process.
+    /// Holds the object of a slot, due at once, for a reason of the process. After too many deaths
+    /// the object waits for an operator.
     fn hold_owned(&mut self, w: &str, object: &Name, why: &str, died: bool, crashes_max: u32) {
         let now = self.now;
         let Some(tag) = self.worker(w).tag.clone() else { return self.hold(w, object, now, None) };
@@ -159,8 +161,9 @@ impl Reference {
         }
     }
 
-    /// Walks over all slots of a name. Calls `owned` once for each owned object, oldest first.
-    /// Returns all other names to the markers, to be taken next, and their number.
+    /// Walks over all slots of a worker name. Calls `owned` once for each owned object, oldest
+    /// first. Moves all other names back to the markers, where they are taken next. Returns the
+    /// number of these names.
     fn each_slot(&mut self, name: &str, slots: usize, mut owned: impl FnMut(&mut Self, &str, usize, &Name)) -> u64 {
         let mut strays = 0;
         for slot in 0..slots {
@@ -181,8 +184,8 @@ impl Reference {
         strays
     }
 
-    /// Moves a name from the worker's list back to the markers. The empty name is dropped: it has
-    /// already woken a worker.
+    /// Moves a name from the worker's list back to the markers. An empty name is dropped, because
+    /// its marker has already woken a worker.
     pub fn stray(&mut self, w: &str, object: Name) {
         remove(&mut self.worker(w).objects, &object);
         if !object.is_empty() {
@@ -204,7 +207,8 @@ impl Reference {
         }
         let last = self.registered(args.name).cloned();
         let slots_all = args.slots.max(last.as_ref().map_or(0, |last| last.slots));
-        // A batch counts a death, unless the process itself had the name last.
+        // A batch counts a death, unless the attaching process itself was the last one with this
+        // name.
         let last_token = last.map(|last| last.token).unwrap_or_default();
         let died = !repeated && last_token != args.before && last_token != args.token;
         self.leases.insert(args.name, Lease { token: args.token.clone(), holder: args.holder, ms: args.lease_ms });
@@ -243,7 +247,7 @@ impl Reference {
         Reply::Renewed { strays: self.each_slot(name, slots, |_, _, _, _| ()) }
     }
 
-    /// ADOPT. Here all names are due, in the order of the names.
+    /// ADOPT. In the reference all names are due for a look, in alphabetical order.
     pub fn adopt(&mut self, own: &str, crashes_max: u32) -> Reply {
         if self.is_broken(&[Broken::Workers]) {
             return Reply::WrongType;
@@ -259,8 +263,8 @@ impl Reference {
             if name == own || self.leases.contains_key(name) {
                 continue;
             }
-            // The reference's times are ahead of Redis' clock, so such a sign of life becomes the
-            // present time.
+            // Last signs of life from earlier steps have times that are ahead of Redis' clock. The
+            // sweep replaces such a time with the present time.
             if last.at.is_some() {
                 self.register(name, last.slots, &last.token);
             }
@@ -269,7 +273,8 @@ impl Reference {
                 !worker.objects.is_empty() || !worker.batch.is_empty()
             });
             if has_something {
-                // If a shared key is broken, the name keeps its objects until the repair.
+                // If a shared key is broken, the objects stay with the name until the key is
+                // repaired.
                 let before = held + strays;
                 if !self.is_broken(&[Broken::Markers, Broken::Held]) {
                     strays += self.each_slot(name, last.slots, |this, w, _, object| {
@@ -323,7 +328,7 @@ impl Reference {
         let differs = !replication_id.is_empty() && seen.as_deref() != Some(replication_id);
         let mut counter = self.counter.unwrap_or(0);
         let evicted = self.meta.is_some() && self.counter.is_none();
-        // An emptied Redis has no replication id to compare, but its counter shows the loss.
+        // An emptied Redis has no recorded replication id, but its counter is below the highest id.
         let changed = differs && seen.is_some() || counter < highest || evicted;
         if changed || self.meta.is_none() && first_id == 0 {
             counter = counter.max(highest).max(self.highest) + JUMP;
@@ -337,7 +342,8 @@ impl Reference {
         Reply::Connected { changed, counter }
     }
 
-    /// HANDLED. Only for the batch in flight, and never for an event before the recorded one.
+    /// HANDLED: records a success, or reads the record. It is allowed only for the batch in flight.
+    /// A success of an event before the recorded event is refused.
     pub fn finish(&mut self, args: &Finish) -> Reply {
         if let Some(refused) = self.fence(args.name, &args.token) {
             return refused;
@@ -367,14 +373,15 @@ impl Reference {
         Reply::Kept(0, BTreeSet::new(), (0, 0), 0)
     }
 
-    /// Returns the first object with emits whose queue has a wrong type.
+    /// Returns the first object whose queue has a wrong type, among the objects that get emits of
+    /// the record.
     pub fn cannot_push(&self, handled: &Handled) -> Option<Name> {
         let wrong = |object: &Name| self.objects.get(object).is_some_and(|object| object.queue == Key::Wrong);
         handled.events().into_iter().map(|(object, _)| object).find(wrong)
     }
 
-    /// Ends the record of an event: pushes its emits, with a marker for each object, and deletes
-    /// it.
+    /// Ends the record of an event. Pushes its emits, with one marker for each object, and deletes
+    /// the record.
     pub fn end_handled(&mut self, name: &Name) {
         let Some(handled) = self.object(name).handled.take() else { return };
         let mut marked = BTreeSet::new();
@@ -388,7 +395,7 @@ impl Reference {
         }
     }
 
-    /// The object becomes due, by an operator or by time.
+    /// Makes the object due, as an operator or the time does.
     pub fn release(&mut self, object: &Name) -> Reply {
         if let Some(due) = self.due.get_mut(object) {
             *due = 0;
@@ -396,13 +403,13 @@ impl Reference {
         Reply::Done
     }
 
-    /// FORGET. Checks each object separately; an object that is not idle stays.
+    /// FORGET: checks each object separately. An object that is not idle stays.
     pub fn forget(&mut self, names: &[Name]) -> Reply {
         let all: Option<Vec<_>> = names.iter().map(|name| self.forget_one(name)).collect();
         all.map_or(Reply::WrongType, Reply::Forgot)
     }
 
-    /// Forgets one object. None if it is unknown whether the object is held.
+    /// Forgets one object. Returns none if a broken key hides whether the object is held.
     fn forget_one(&mut self, name: &Name) -> Option<Forgot> {
         let (is_due, is_paused) = (self.due.contains_key(name), self.paused.contains(name));
         let (is_broken, is_paused_broken) = (self.is_broken(&[Broken::Held]), self.is_broken(&[Broken::Paused]));
@@ -424,7 +431,7 @@ impl Reference {
             None if is_paused => return Some(Forgot::Held),
             None if !queue.is_empty() => return Some(Forgot::Queued { events: queue.len() as u64 }),
             None if schedules > 0 => return Some(Forgot::Scheduled { events: schedules }),
-            // Otherwise the emits would be lost.
+            // An object with stored emits is not forgotten, because its emits would be lost.
             None if object.handled.as_ref().is_some_and(|handled| !handled.emits.is_empty()) => {
                 return Some(Forgot::Reserved { key: key(":event.handled") });
             }

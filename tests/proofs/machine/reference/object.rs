@@ -30,7 +30,7 @@ impl<T> Key<T> {
         }
     }
 
-    /// Returns the key with its expected value in Redis.
+    /// Returns the suffix of the key, with the type and the values that Redis must have.
     fn held(&self, suffix: &'static str, kind: &'static str, value: impl Fn(&T) -> Vec<Vec<u8>>) -> Held {
         match self {
             Self::Right(right) => (suffix, kind, value(right)),
@@ -46,7 +46,7 @@ pub fn newest_first(events: &[Event]) -> Vec<Vec<u8>> {
 
 #[derive(Debug, Clone, Default)]
 pub struct Object {
-    /// Queued events, oldest first, like all lists of events here.
+    /// Queued events, oldest first. All lists of events in the reference have this order.
     pub queue: Key<Vec<Event>>,
     pub last: Key<Option<String>>,
     /// Time to live of the last id, ms.
@@ -56,13 +56,13 @@ pub struct Object {
     pub held_id: Key<Option<Bytes>>,
     /// Record of finished handlers of an event.
     pub handled: Option<Handled>,
-    /// The id and the key of an event of a schedule that is in hand or held.
+    /// Id and key of a scheduled event that is in flight or held.
     pub key: Option<(u64, &'static str)>,
-    /// Errors of the first event of the batch, newest first.
+    /// Errors of the first event of the batch, the newest error first.
     pub errors: Key<Vec<Failure>>,
 }
 
-/// The record of handlers of one event, kept until the event is finalized.
+/// The record of finished handlers of one event. It exists until the event is finalized.
 #[derive(Debug, Clone, Default)]
 pub struct Handled {
     pub id: u64,
@@ -74,7 +74,8 @@ pub struct Handled {
     pub results: BTreeMap<String, String>,
 }
 
-/// Returns the field and the value of a handler's result. Only events with an even id have one.
+/// Returns the field and the value of a handler's result. In the test only events with an even id
+/// have one.
 pub fn result_of(id: u64, field: &str) -> Option<(String, String)> {
     let handler = field.strip_prefix("handler:").filter(|_| id.is_multiple_of(2))?;
     Some((format!("result:{handler}"), format!("\"{handler}\":{id}")))
@@ -92,8 +93,8 @@ pub struct Emits {
 pub type EmitField = (&'static str, Emits);
 
 impl Emits {
-    /// Formats `PLACE EVENTS BYTES `, then for each event `NAME_BYTES EVENT_BYTES `, the object's
-    /// name and the event.
+    /// Formats `PLACE EVENTS BYTES `. For each event follow `NAME_BYTES EVENT_BYTES `, the object's
+    /// name, and the event.
     pub fn text(&self) -> Vec<u8> {
         let mut text = format!("{} {} {} ", self.place, self.events.len(), self.bytes()).into_bytes();
         for (object, event) in &self.events {
@@ -108,13 +109,14 @@ impl Emits {
 }
 
 impl Handled {
-    /// Returns the results in the form of this event's log row.
+    /// Returns the results in the form that the log row of event `id` has, or none if the record is
+    /// of another event.
     pub fn results_of(&self, id: u64) -> Option<String> {
         let members: Vec<_> = self.results.values().cloned().collect();
         (self.id == id && !members.is_empty()).then(|| format!("{{{}}}", members.join(",")))
     }
 
-    /// Returns all emits, in the order of the push.
+    /// Returns all emits in the order in which they are pushed.
     pub fn events(&self) -> Vec<(Name, Event)> {
         let mut all: Vec<_> = self.emits.values().collect();
         all.sort_by_key(|emits| emits.place);
@@ -130,10 +132,10 @@ pub struct Failure {
     pub error: &'static str,
 }
 
-/// Maximum number of stored errors of an event.
+/// Maximum number of errors that are stored for an event.
 pub const ERRORS_MAX: usize = 20;
 
-/// A key with this suffix: its expected type and values in Redis.
+/// An expected key: its suffix, its type, and its values in Redis.
 pub type Held = (&'static str, &'static str, Vec<Vec<u8>>);
 
 impl Object {
@@ -165,7 +167,7 @@ impl Object {
         ]
     }
 
-    /// Returns the id of the last delivered event; `None` if unreadable.
+    /// Returns the id of the last delivered event, or `None` if it is not a valid id.
     pub fn last_id(&self) -> Option<u64> {
         self.last.right().and_then(|last| last.as_ref().map_or(Some(0), |text| id_of(text)))
     }

@@ -15,19 +15,21 @@ pub type Name = Bytes;
 /// An event, any bytes.
 pub type Event = Bytes;
 
-/// Distance of a due time in the far future, added to the number of the step; also that time in ms.
+/// The number of the step plus this value is a due time in the far future. In calls to Redis, this
+/// value is a delay in ms.
 pub const FAR: u64 = 4_000_000_000_000;
 /// Due time of an object that waits for an operator.
 pub const OPERATOR: u64 = u64::MAX;
-/// Distance of the counter's jump if Redis may have lost ids. It stands for the jump to the time.
+/// Distance by which the counter jumps if Redis may have lost ids. In the reference it replaces the
+/// jump to the time.
 pub const JUMP: u64 = 1_000_000;
 pub const ID_MAX: u64 = (1 << 53) - 1;
-/// The names of worker processes. The order of first registration is the order of sweeps.
+/// The names of worker processes. Their order is the order of sweeps.
 pub const NAMES: [&str; 3] = ["p", "q", "r"];
 
 #[derive(Debug, Clone, Default)]
 pub struct Worker {
-    /// Names in the list, in the order of Redis: a pop adds at the front.
+    /// Names in the slot's list, in the order of Redis. A pop adds a name at the front.
     pub objects: Vec<Name>,
     pub batch: Vec<Event>,
     pub tag: Option<String>,
@@ -40,7 +42,7 @@ pub struct Numbers {
     pub handouts: u32,
     pub attempts: u32,
     pub crashes: u32,
-    /// Whether this is the first hand-out of an event with a key.
+    /// Whether the batch is one event with a key in its first hand-out.
     pub is_keyed: bool,
 }
 
@@ -49,7 +51,8 @@ impl Numbers {
         Self { first, handouts: 0, attempts: 0, crashes: 0, is_keyed: false }
     }
 
-    /// Formats `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]`, or `FIRST 0`.
+    /// Formats `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]`, or `FIRST 0` for the first hand-out of an
+    /// event with a key.
     pub fn tag(self) -> String {
         let Self { first, handouts, attempts, crashes, is_keyed } = self;
         match (handouts, attempts, crashes) {
@@ -73,7 +76,7 @@ impl Numbers {
         [format!("{first} {handouts} {attempts} {crashes} ").as_bytes(), why].concat().into()
     }
 
-    /// Parses the numbers of a held batch; none if there is none.
+    /// Parses the numbers of a held batch. Returns none if there is no held batch.
     pub fn of_held(held_id: &Key<Option<Bytes>>) -> Option<Self> {
         let text = String::from_utf8_lossy(held_id.right()?.as_ref()?).into_owned();
         let all: Vec<u64> = text.splitn(5, ' ').take(4).map(|n| n.parse().expect("a number")).collect();
@@ -82,7 +85,7 @@ impl Numbers {
         (numbers.first > 0).then_some(numbers)
     }
 
-    /// Returns the numbers of the rest behind the first `count` events.
+    /// Returns the numbers of the batch that remains after its first `count` events.
     pub fn after(self, count: usize) -> Self {
         match count {
             0 => self,
@@ -95,7 +98,7 @@ impl Numbers {
 pub struct Registered {
     pub slots: usize,
     pub token: String,
-    /// Step of its last sign of life; none: more than a day ago.
+    /// Step of the name's last sign of life; none if it was more than a day ago.
     pub at: Option<u64>,
 }
 
@@ -114,7 +117,7 @@ impl Lease {
 
 #[derive(Debug, Clone)]
 pub struct Dead {
-    /// Stands for the id of the entry in Redis.
+    /// Serial number. It replaces the id of the entry in Redis.
     pub serial: u64,
     pub id: u64,
     pub prev: String,
@@ -135,7 +138,7 @@ pub struct Row {
     pub results: Option<String>,
 }
 
-/// A shared key of a wrong type while one call is made.
+/// A shared key that has a wrong type, or a wrong value, during one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
     Markers,
@@ -201,29 +204,30 @@ pub enum Reply {
     Paused,
     /// Result of an action on a rule.
     Ruled(&'static str),
-    /// Record of an event: its id, finished fields, number and bytes of its emits, and bytes of its
-    /// results.
+    /// Record of finished handlers of an event: the event's id, the finished fields, the number and
+    /// bytes of the emits, and the bytes of the results.
     Kept(u64, BTreeSet<String>, (usize, usize), usize),
-    /// Some emits of this event are not yet pushed.
+    /// The record belongs to another event, whose id this is. Its emits are not pushed yet.
     Unpushed(String),
-    /// Result of the script that cancels.
+    /// Result of the script `cancel`.
     Cancelled(&'static str),
-    /// The slot has another batch.
+    /// The slot has another batch, or the record belongs to a later event of the batch.
     OtherBatch,
-    /// The events of schedules are queued. `is_due`: whether more are due; none without schedules.
+    /// Scheduled events were queued. `is_due` tells whether more schedules are due; none without
+    /// schedules.
     Promoted {
         events: u64,
         is_due: Option<bool>,
         markers: u64,
         names: u64,
-        /// Members that could not be promoted.
+        /// Members of `events.scheduled` that could not be promoted.
         wrong: Vec<Bytes>,
     },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advanced {
-    /// Due time of the first held object.
+    /// Due time of the held object that is due first.
     pub due: Option<u64>,
     pub more: bool,
     pub from_held: bool,
@@ -241,20 +245,20 @@ pub struct Given {
     pub events: Vec<Event>,
 }
 
-/// The number of suspects that a process takes.
+/// The limits of suspects of one process, and its suspects in flight.
 #[derive(Debug, Clone, Default)]
 pub struct Room {
-    /// Maximum number of crashes; 0: no suspects.
+    /// Maximum number of crashes; 0: no event counts as a suspect.
     pub crashes_max: u32,
-    /// Whether a batch with `crashes_max` crashes is settled without a delivery.
+    /// Whether a batch with `crashes_max` crashes ends without a further delivery.
     pub settles: bool,
-    /// Crashes of the suspects in flight.
+    /// Crashes of each suspect in flight.
     pub in_hand: Vec<u32>,
 }
 
 impl Room {
-    /// Returns how many suspects may be in flight with this one: fewer if it has fewer crashes
-    /// left. None if it is not a suspect.
+    /// Returns how many suspects may be in flight if one of them has this number of crashes. The
+    /// limit is lower if fewer crashes are left. Returns none for an event that is not a suspect.
     fn limit(&self, crashes: u32) -> Option<usize> {
         if crashes == 0 || self.crashes_max == 0 || self.settles && crashes >= self.crashes_max {
             return None;
@@ -293,7 +297,8 @@ pub struct Attach {
     pub room: Room,
 }
 
-/// Records a success for an event of a slot's batch; without a success, reads the record.
+/// The arguments of a call that records a success for an event of a slot's batch. Without a success
+/// the call reads the record.
 #[derive(Debug, Clone)]
 pub struct Finish {
     pub name: &'static str,
@@ -301,7 +306,7 @@ pub struct Finish {
     pub slot: usize,
     pub object: Name,
     pub tag: Numbers,
-    /// Id of the event, field, and emits.
+    /// The success: id of the event, field, and emits.
     pub finished: Option<(u64, &'static str, Option<EmitField>)>,
 }
 
@@ -313,16 +318,16 @@ pub struct Reference {
     pub workers: BTreeMap<String, Worker>,
     /// Markers in the order of Redis: the last one is the oldest.
     pub markers: Vec<Name>,
-    /// Times of the marks that wait, and of the one that was met last.
+    /// Times of the marks that wait. `met` is the time of the mark that was met last.
     pub marks: BTreeSet<u64>,
     pub met: Option<u64>,
     pub due: BTreeMap<Name, u64>,
     pub paused: BTreeSet<Name>,
-    /// Rules by kind and selector.
+    /// Rules by their field: kind and selector.
     pub rules: BTreeMap<Name, Rule>,
     pub counter: Option<u64>,
-    /// Highest value that the counter ever had. Redis' clock is always ahead of it in these tests, so
-    /// a jump to the time repeats no id.
+    /// Highest value that the counter ever had. In these tests Redis' clock is always ahead of this
+    /// value, so a jump to the time gives no id again.
     pub highest: u64,
     /// Registered names, in the order of registration.
     pub registry: Vec<(&'static str, Registered)>,
@@ -332,22 +337,22 @@ pub struct Reference {
     pub departed: BTreeSet<&'static str>,
     pub leases: BTreeMap<&'static str, Lease>,
     pub dead: Vec<Dead>,
-    /// Rows of finalized events; with the log off, only of those completed with errors.
+    /// Rows of finalized events. With the log off, only events completed with errors have rows.
     pub log: Vec<Row>,
     /// Whether the process that connected last has its log on.
     pub log_on: bool,
-    /// Whether any worker has had the log on since the data began.
+    /// Whether any process has had its event log on since Redis was empty.
     pub log_was_on: bool,
-    /// Number of dead letters ever made.
+    /// Number of dead letters made so far.
     pub buried: u64,
     pub actions: Vec<Action>,
     /// Schedules by object and key.
     pub schedules: BTreeMap<(Name, &'static str), Scheduled>,
-    /// Number of schedules ever promoted.
+    /// Number of schedules promoted so far.
     pub promoted: u64,
-    /// Number of emits of handlers ever pushed.
+    /// Number of emits of handlers pushed so far.
     pub pushed: u64,
-    /// Whether the schema is recorded, and the replication id.
+    /// The recorded replication id, if any; the outer none means that no schema is recorded.
     pub meta: Option<Option<String>>,
     pub broken: Option<Broken>,
 }

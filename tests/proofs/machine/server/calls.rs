@@ -1,5 +1,5 @@
-//! The calls: scripts through the library, and the plain commands of producers and operators, and
-//! the effects of time.
+//! The calls to Redis: the scripts through the library, and plain commands for producers,
+//! operators, and the effects of time.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use super::{AGE_MS, BY, DAY, LONG_AGO, Server};
 use crate::support::sweep::sweep;
 
 impl Server {
-    /// Makes the call. Returns the reply, and the time until the next object is due.
+    /// Calls the script. Returns the reply, and the time until the next object is due.
     pub(super) async fn call(&mut self, call: &Call) -> Result<(Reply, Option<Duration>), String> {
         let reply = match call {
             Call::Advance(args) => match self.advance(args).await {
@@ -224,7 +224,8 @@ impl Server {
         })
     }
 
-    /// Makes the plain commands of producers, operators and time.
+    /// Sends the plain commands of a producer or an operator, or those that simulate an effect of
+    /// time.
     pub(super) async fn plain(&mut self, call: &Call) {
         let markers = self.keys.objects_with_events();
         match call {
@@ -235,8 +236,8 @@ impl Server {
                     pipe.cmd("LPUSH").arg(self.key(object, ":events")).arg(events);
                     pipe.cmd("LPUSH").arg(&markers).arg(&object[..]);
                 }
-                // Not in a transaction. An error is fine: some schedules need a queue of a wrong
-                // type.
+                // The commands are not in a transaction. An error is allowed, because some
+                // schedules make the queue's type wrong.
                 let _ = pipe.query_async::<Value>(&mut self.conn).await;
             }
             Call::Marker(object) => drop(self.run("LPUSH", &[markers.as_bytes(), object]).await),
@@ -326,7 +327,8 @@ impl Server {
     }
 }
 
-/// Returns the room for suspects. A suspect without room waits until the far future.
+/// Returns the limits of suspects for the library. A suspect above the limits is put off to the far
+/// future.
 fn suspects(room: &reference::Room) -> wire::Suspects {
     let mut suspects = wire::Suspects::of(room.crashes_max, room.settles).put_off(FAR);
     room.in_hand.iter().for_each(|crashes| suspects.has(*crashes));

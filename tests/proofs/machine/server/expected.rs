@@ -1,4 +1,4 @@
-//! The expected keys and values of Redis, from the reference.
+//! The keys and values that Redis must have, made from the state of the reference.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::super::rules;
 use super::super::schedules::member;
 use super::{Dump, LONG_AGO};
 
-/// Returns the reference's state as keys of Redis, spelled as in `docs/protocol.md`.
+/// Returns the keys of Redis for this state of the reference, named as in `docs/protocol.md`.
 pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
     let mut dump = Dump::new();
     let text = |text: String| text.into_bytes();

@@ -1,9 +1,10 @@
-//! The real Redis: calls go to it through the library, and all its keys are compared with the
+//! The real Redis. Calls go to it through the library, and all its keys are compared with the
 //! reference.
 //!
-//! A time that a script takes from its clock is the number of the step in the reference. A time
-//! written in this step must lie between the looks before and after it. Then it is replaced in
-//! Redis by the reference's number, so that the order of due objects is known.
+//! In the reference, the number of the step replaces each time that a script takes from Redis'
+//! clock. A time that a step writes to Redis must lie between the look before the step and the look
+//! after it. The test then replaces this time in Redis with the number of the step. So both have
+//! the same order of due objects.
 
 mod calls;
 mod expected;
@@ -48,23 +49,23 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
 end
 return all";
 
-/// The operator of all actions.
+/// The operator and the reason of all actions.
 const BY: By<'static> = By { who: WHO, why: WHY };
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Last sign of life of a name that is more than a day old.
+/// A last sign of life that is more than a day old.
 const LONG_AGO: u64 = 1000;
-/// Age of every batch when it is reported.
+/// The age of every batch at the time of its report.
 const AGE_MS: u64 = 1000;
-/// Maximum shortfall of a lease's time to live. A schedule takes less time.
+/// A time to live may be this much shorter than in the reference. No schedule runs so long.
 const SLACK_MS: u64 = 600_000;
 
 /// Type and value of each key. The fields of hashes and the members of sorted sets are sorted.
 pub type Dump = BTreeMap<Vec<u8>, (String, Vec<Vec<u8>>)>;
 
-/// Bound between ids of the reference, which are lower, and ids from the time, which are higher.
+/// Every id of the reference is lower than this. Every id after a jump to the time is higher.
 const TIME_US: u64 = 1_000_000_000_000_000;
 
-/// Moves the id in a tag, or the counter, back by `difference` if it is beyond a jump to the time.
+/// Lowers the id in a tag, or the counter, by `difference`, if it comes from a jump to the time.
 fn at_jump(tag: &str, difference: u64) -> String {
     let (first, rest) = tag.split_at(tag.find(' ').unwrap_or(tag.len()));
     match first.parse::<u64>() {
@@ -76,16 +77,16 @@ fn at_jump(tag: &str, difference: u64) -> String {
 pub struct Server {
     conn: MultiplexedConnection,
     keys: Keys,
-    /// Time of the last look at Redis.
+    /// Time of the last look at all keys of Redis, in ms.
     looked_ms: u64,
-    /// Id of the entry of each dead letter ever made, by its serial.
+    /// Entry id of each dead letter ever made, by the serial number of the reference.
     dead_ids: BTreeMap<u64, String>,
     /// Number of log rows that have the time at which their event was taken.
     taken: usize,
 }
 
 impl Server {
-    /// Makes a Redis that has only a counter.
+    /// Empties Redis and sets only the counter. Returns the server.
     pub async fn empty(mut conn: MultiplexedConnection, keys: Keys) -> Self {
         let _: () = cmd("FLUSHALL").query_async(&mut conn).await.expect("FLUSHALL");
         let () = cmd("SET").arg(keys.next_event_id()).arg(0).query_async(&mut conn).await.expect("SET");
@@ -99,7 +100,7 @@ impl Server {
         for arg in args {
             cmd.arg(*arg);
         }
-        // An error is fine: some schedules need a key of a wrong type.
+        // An error is allowed, because some schedules make a key's type wrong.
         cmd.query_async(&mut self.conn).await.unwrap_or(Value::Nil)
     }
 
@@ -160,13 +161,14 @@ impl Server {
         Ok(())
     }
 
-    /// Handles a jump of the counter to the time. The reference jumps by [`JUMP`](reference::JUMP);
-    /// Redis and the batches with ids beyond the jump are set to that. Returns the difference.
+    /// Undoes a jump of the counter to the time. The reference jumps only by
+    /// [`JUMP`](reference::JUMP). So the counter in Redis, and the ids that were given after the
+    /// jump, are lowered to the values of the reference. Returns the difference.
     async fn jump_back(&mut self, dump: &mut Dump, state: &Reference, before: u64) -> u64 {
         let key = self.keys.next_event_id().into_bytes();
         let id = |value: &[u8]| std::str::from_utf8(value).ok()?.parse::<u64>().ok();
         let found = dump.get(&key).and_then(|(_, value)| id(value.first()?));
-        // Ids were given beyond the jump.
+        // The counter may be beyond the time, because ids were given after the jump.
         let window = before * 1000..(self.looked_ms + 1) * 1000 + 1_000_000;
         let (Some(found), Some(counter)) = (found.filter(|found| window.contains(found)), state.counter) else { return 0 };
         let difference = found - counter;
@@ -231,7 +233,7 @@ impl Server {
             if ttl >= 0 {
                 ttls.insert(key.clone(), ttl);
             }
-            // A stream stays after its last entry is deleted.
+            // A stream without entries still exists, but counts as absent here.
             if kind != "stream" || !value.is_empty() {
                 dump.insert(key, (kind, value));
             }
@@ -239,7 +241,8 @@ impl Server {
         (dump, ttls)
     }
 
-    /// Records the ids of new dead letters, and replaces the ids in the dump with serials.
+    /// Records the entry ids of new dead letters. Replaces entry ids in the dump with serial
+    /// numbers.
     async fn set_dead_ids(&mut self, dump: &mut Dump, state: &Reference) {
         if state.dead.last().is_some_and(|dead| !self.dead_ids.contains_key(&dead.serial)) {
             let mut ask = cmd("XRANGE");
@@ -257,7 +260,7 @@ impl Server {
         }
     }
 
-    /// Replaces each valid time at which a logged event was taken with a word.
+    /// Replaces the time at which a logged event was taken with a word, if the time is valid.
     fn set_taken(&mut self, dump: &mut Dump, before: u64) {
         let times = dump.get_mut(self.keys.event_log().as_bytes()).into_iter().flat_map(|(_, value)| value.chunks_mut(2));
         let (known, mut seen) = (self.taken, 0);
@@ -272,7 +275,7 @@ impl Server {
         self.taken = seen;
     }
 
-    /// Replaces each valid time of a failed attempt with the step.
+    /// Replaces the time of each failed attempt with the number of the step, if the time is valid.
     fn set_failed(&self, dump: &mut Dump, state: &Reference, before: u64) {
         for (name, object) in &state.objects {
             let Some(failures) = object.errors.right() else { continue };
@@ -289,7 +292,8 @@ impl Server {
         }
     }
 
-    /// Removes the times of the next look at names: here every sweep looks at all.
+    /// Removes the times of the next looks at names, because in these tests every sweep looks at
+    /// all names.
     fn forget_looks(&self, dump: &mut Dump) {
         for set in [self.keys.event_workers_watched(), self.keys.event_workers_departed()] {
             if let Some((_, value)) = dump.get_mut(set.as_bytes()) {
@@ -298,7 +302,8 @@ impl Server {
                 *value = names;
             }
         }
-        // Lateness depends on the clock; the number of events does not.
+        // The lateness of schedules depends on the clock, but the number of counted events does
+        // not.
         if let Some((_, value)) = dump.get_mut(self.keys.events_scheduled_lateness().as_bytes()) {
             let number = |pair: &[Vec<u8>]| String::from_utf8_lossy(&pair[1]).parse::<u64>().unwrap_or(0);
             *value = vec![value.chunks(2).map(number).sum::<u64>().to_string().into_bytes()];
@@ -317,8 +322,8 @@ impl Server {
         }
     }
 
-    /// Replaces the times written in this step with those of the reference, in the dump and in
-    /// Redis.
+    /// Replaces the times that this step has written with the times of the reference, in the dump
+    /// and in Redis.
     async fn set_clock(&mut self, dump: &mut Dump, state: &Reference, before: u64) {
         let during = before..=self.looked_ms;
         let mut changes = redis::pipe();
@@ -344,7 +349,7 @@ impl Server {
             }
         }
         self.set_queued(dump, state, before, &mut changes);
-        // A schedule that could not be promoted is due in a minute.
+        // A schedule that could not be promoted is due again in a minute.
         let scheduled = self.keys.events_scheduled();
         for pair in dump.get_mut(scheduled.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
             let is_it = |((object, key), _): &(&(Name, &str), &Scheduled)| member(object, key) == pair[0];
@@ -361,7 +366,7 @@ impl Server {
         }
     }
 
-    /// Replaces the times in references, and in the scores of their schedules.
+    /// Replaces the times in references to schedules, and in the scores of these schedules.
     fn set_queued(&self, dump: &mut Dump, state: &Reference, before: u64, changes: &mut redis::Pipeline) {
         let during = before * 1000..(self.looked_ms + 1) * 1000;
         let time_of = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u64>().ok().filter(|us| during.contains(us));
@@ -389,7 +394,7 @@ impl Server {
         }
     }
 
-    /// Replaces the times at which rules were set, and at which they end.
+    /// Replaces the times at which rules were set, and the times at which they end.
     fn set_clock_of_rules(&self, dump: &mut Dump, state: &Reference, during: RangeInclusive<u64>, changes: &mut redis::Pipeline) {
         let rules = self.keys.event_rules();
         let was = |text: &str, wanted: u64| match text.parse::<u64>() {
@@ -421,8 +426,8 @@ impl Server {
 /// Returns whether the time to the next due object matches the reference.
 fn is_due(got: Option<Duration>, wanted: Option<u64>, state: &Reference, before: u64, after: u64) -> bool {
     let (got, now) = (got.map(|left| left.as_millis() as u64), state.now);
-    // An object that was postponed in this step has its real time until the step is over. This time
-    // is a minute away, so it comes before every other time in the future.
+    // During this step, a postponed object still has a real due time, a minute from now. All other
+    // future times are the reference's times, which are far later.
     let is_postponed = state.due.values().any(|due| *due == postponed(now));
     match wanted {
         None => got.is_none(),

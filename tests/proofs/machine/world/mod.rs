@@ -1,6 +1,6 @@
-//! The state of a schedule around Redis: the holders of names, earlier reports, the next event. A
-//! [`Step`] is a choice that is possible in every state, so that a failing schedule can be
-//! shortened. [`World::apply`] turns it into a [`Call`].
+//! The state of a schedule apart from Redis: the processes and their tokens, earlier results and
+//! calls, and the next event. A [`Step`] is possible in every state, so that a failing schedule can
+//! be shortened. [`World::apply`] turns a step into a [`Call`].
 
 mod step;
 
@@ -13,10 +13,10 @@ use super::schedules::SCHEDULE_KEYS;
 
 pub use step::*;
 
-/// Object names that look like other keys.
+/// Object names, most of which look like other keys.
 pub const OBJECTS: [&[u8]; 6] = [b"a", b"b", b"a:events", b"event.worker:p.0", b"\xff{}\0", b"held"];
 
-/// Time to live of a released object's last id, if it expires.
+/// Time to live of the last id of a released object, in a call that lets it expire.
 const FORGET_MS: u64 = 3_600_000;
 const LEASES_MS: [u64; 2] = [3_600_000, 7_200_000];
 const CALLS_KEPT: usize = 12;
@@ -41,14 +41,15 @@ pub struct World {
 }
 
 impl World {
-    /// Makes a world in which ids begin with 1.
+    /// Returns a world whose first id is 1.
     pub fn begin() -> Self {
         let mut world = Self::default();
         world.state.counter = Some(0);
         world
     }
 
-    /// Makes the step. Returns the broken key, the call, and the expected reply.
+    /// Makes the step in the reference. Returns the broken key, if any, the call, and the expected
+    /// reply.
     pub fn apply(&mut self, step: &Step) -> (Option<Broken>, Call, Reply) {
         self.state.now += 1;
         let (broken, step) = match step {
@@ -68,7 +69,8 @@ impl World {
             Step::Emit(pushes) => {
                 Call::Emit(pushes.iter().map(|(at, lens)| (Name::from_static(OBJECTS[*at]), self.payloads(lens))).collect())
             }
-            // Times of the same length, so that their order as texts is that of the numbers.
+            // All times of marks have the same length, so the order of their texts is the order of
+            // the times.
             Step::Mark(is_known) => Call::Mark(1_700_000_000_000 + self.state.now, *is_known),
             Step::Marker(at) => Call::Marker(at.map_or(Name::new(), |at| Name::from_static(OBJECTS[at]))),
             Step::Schedule(at, key, is_due, time, len, mode) => Call::Schedule {
@@ -105,7 +107,7 @@ impl World {
             Step::Detach(name, token) => Call::Detach { name: NAMES[*name], token: self.token(NAMES[*name], *token) },
             Step::Finish(name, token, slot, finished, wrong) => {
                 let name = self.alive(*name).unwrap_or(NAMES[*name]);
-                // Mostly a slot with a batch.
+                // Chooses a slot with a batch, if there is one.
                 let slots: Vec<usize> = (0..3).filter(|n| self.state.worker(&format!("{name}.{n}")).tag.is_some()).collect();
                 let slot = slots.get(slot % slots.len().max(1)).copied().unwrap_or(*slot);
                 let w = format!("{name}.{slot}");
@@ -148,7 +150,7 @@ impl World {
             }
             Step::SetFree(at) => Call::SetFree(Name::from_static(OBJECTS[*at])),
             Step::Skip(at, right) => {
-                // Mostly an object with a batch to skip.
+                // Usually chooses an object with a held batch, if there is one.
                 let has_batch = |name: &&Name| self.state.objects[*name].held.right().is_some_and(|batch| !batch.is_empty());
                 let held: Vec<&Name> = self.state.due.keys().filter(has_batch).collect();
                 let object = match held.get(at % held.len().max(1)) {
@@ -179,7 +181,8 @@ impl World {
                     None => Call::Marker(Name::new()),
                 }
             }
-            // The fate of a batch in flight is undefined if its object's owner key is unreadable.
+            // The owner key of an owned object is not broken, because the protocol does not define
+            // the fate of its batch in this case.
             Step::Wrong(at, Part::Owner) if self.is_owned(OBJECTS[*at]) => Call::Heal(Name::from_static(OBJECTS[*at])),
             Step::Wrong(at, part) => Call::Wrong(Name::from_static(OBJECTS[*at]), *part),
             Step::Heal(at) => Call::Heal(Name::from_static(OBJECTS[*at])),
@@ -317,7 +320,7 @@ impl World {
         }
     }
 
-    /// Returns new unique events of these lengths.
+    /// Returns new events of these lengths. No two events are equal.
     fn payloads(&mut self, lens: &[u16]) -> Vec<Event> {
         let mut next = |len: &u16| {
             self.events += 1;
@@ -373,7 +376,7 @@ impl World {
         self.state.owner(&Name::from_static(object)).is_some_and(|owner| owner != "held")
     }
 
-    /// Returns this name, or the next one that has the lease of its last process.
+    /// Returns this worker name if its last process has the lease, or else the next such name.
     fn alive(&self, name: usize) -> Option<&'static str> {
         let alive = |name: &&str| self.state.leases.get(*name).is_some_and(|lease| lease.token == self.process(name).token);
         NAMES.into_iter().cycle().skip(name).take(NAMES.len()).find(alive)
@@ -409,9 +412,9 @@ impl World {
         })
     }
 
-    /// Returns whether a late call has a result of another object under the tag of the batch in
-    /// flight. That takes a counter that was set back, and callers that do not name their highest
-    /// id. Then ids are given again, and tags with them.
+    /// Returns whether a late call has a result for another object, but with the tag of the batch
+    /// in flight. This happens only if the counter was set back and the callers did not state the
+    /// highest id that they had seen. Then the same ids, and so the same tags, are given again.
     fn is_mistaken(&self, call: &Call) -> bool {
         let Call::Advance(args) = call else { return false };
         let told = args.slots.iter().filter_map(|(slot, told)| Some((slot, told.as_ref()?)));
@@ -447,7 +450,8 @@ impl World {
             result => result.made_of(tag, len),
         };
         let last = count.checked_sub(1).map(|n| tag.first + n as u64);
-        // Now and then, whether true or not: the script must accept it.
+        // In every second step the result states that it may end an event with a record. The script
+        // must accept this statement, true or not.
         let handled = self.state.now.is_multiple_of(2);
         Some(Told { object: object.clone(), tag, count, last, then, handled })
     }

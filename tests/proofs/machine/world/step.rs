@@ -1,15 +1,15 @@
-//! The steps of a schedule, and the resulting calls.
+//! The steps of a schedule, and the calls that they become.
 
 use super::super::advance::{Advance, Choice};
 use super::super::reference::{Attach, Broken, Event, Finish, Name, Room};
 use super::super::schedules::Mode;
 
-/// Keys of an object that can get another type.
+/// The keys of an object that a step can break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     Queue,
     Last,
-    /// A string that is not an id.
+    /// The last id becomes a string that is not an id.
     LastText,
     Owner,
     Held,
@@ -19,17 +19,17 @@ pub enum Part {
 
 #[derive(Debug, Clone, Copy)]
 pub enum Token {
-    /// The token of a process that has its name, if any.
+    /// The token of a process that has the lease of its name, if there is one.
     Mine,
-    /// The last token of this process, even if it has lost its name.
+    /// The last token of this process, even if the process has lost its lease.
     Last,
-    /// The token of the process before.
+    /// The previous token of the worker name.
     Older,
     Others,
 }
 
-/// Settings for suspects: maximum number of crashes, whether such a batch is settled then, and the
-/// crashes of the suspects in flight.
+/// Limits of suspects: the maximum number of crashes, whether a batch that reaches it ends without
+/// a delivery, and the crashes of the suspects in flight.
 pub const ROOMS: [(u32, bool, &[u32]); 7] =
     [(0, false, &[]), (5, false, &[]), (5, true, &[2; 7]), (2, false, &[]), (2, true, &[]), (3, true, &[1; 3]), (5, false, &[4])];
 
@@ -45,7 +45,8 @@ pub struct Bounds {
     pub reply_bytes: usize,
     pub claims: usize,
     pub markers: usize,
-    /// Highest id that the caller has seen: none, the last one given, or one that Redis has lost.
+    /// Highest id that the caller states: none, the last id given, or a higher id, which Redis has
+    /// lost.
     pub highest: u8,
     pub forget: bool,
     pub log: bool,
@@ -57,7 +58,7 @@ pub struct Bounds {
 pub struct AttachStep {
     pub name: usize,
     pub slots: usize,
-    /// Whether to use the last token instead of a fresh one.
+    /// Whether the attach uses the last token again, instead of a fresh one.
     pub again: bool,
     pub displace: Option<bool>,
     pub before: bool,
@@ -67,22 +68,22 @@ pub struct AttachStep {
     pub room: usize,
 }
 
-/// The objects for which a handler emits, and the sizes of the events.
+/// The objects for which a handler emits, each with the size of the event.
 pub type EmitPlan = Vec<(usize, u16)>;
 
 #[derive(Debug, Clone)]
 pub enum Step {
     Emit(Vec<(usize, Vec<u16>)>),
     Marker(Option<usize>),
-    /// A mark is pushed: whether `event.marks` has it.
+    /// A mark is pushed. The flag says whether `event.marks` has it, too.
     Mark(bool),
-    /// A producer schedules an event: object, key, whether it is due, the time among equal ones, and
-    /// the length of the event.
+    /// A producer schedules an event: object, key, whether it is due, a number that orders the
+    /// times, and the length of the event.
     Schedule(usize, usize, bool, u8, u16, Mode),
     Cancel(usize, usize),
-    /// An event that a slot has taken is cancelled by its key.
+    /// A producer cancels, by its key, an event that a slot has taken.
     CancelTaken(usize, usize),
-    /// The most events and bytes of a call.
+    /// A promotion with limits: the maximum numbers of events and of bytes.
     Promote(usize, usize),
     Pop(usize, usize),
     Advance(usize, Token, Bounds, [Choice; 3]),
@@ -90,8 +91,8 @@ pub enum Step {
     Renew(usize, Token, bool, usize),
     Adopt(usize, u32),
     Detach(usize, Token),
-    /// A success of one of two handlers or a subtask, for an event of the slot's batch, with its
-    /// emits; or for a batch that never existed.
+    /// A handler or a subtask succeeds for an event of the slot's batch, and may emit. The last
+    /// flag says whether the batch never existed.
     Finish(usize, Token, usize, Option<(u8, u8, EmitPlan)>, bool),
     Connect(u8, u8, u8, bool),
     Expire(usize),
@@ -102,24 +103,26 @@ pub enum Step {
     ReleaseAll,
     /// An operator forgets these objects.
     Forget(Vec<usize>),
-    /// Time passes until the last id expires.
+    /// Time passes until the last id of the object expires.
     Fade(usize),
-    /// An operator retries (true) or drops some of the dead letters ever made.
+    /// An operator retries dead letters if true, or drops them. The numbers choose some of all dead
+    /// letters ever made.
     Settle(bool, Vec<u8>),
     SetFree(usize),
-    /// A skip of the object's first event: any, with its id, or with a wrong id.
+    /// An operator skips the object's first event. The call names no id, the event's id, or a wrong
+    /// id.
     Skip(usize, Option<bool>),
-    /// An operator sets a rule, with an end or without.
+    /// An operator sets a rule. The flag says whether the rule has an end.
     SetRule(usize, usize, bool),
-    /// An operator lifts a rule, mostly an existing one.
+    /// An operator lifts a rule, usually one that exists.
     LiftRule(u8),
     /// Time passes until the end of a rule.
     EndRule(u8),
     Wrong(usize, Part),
     Heal(usize),
-    /// An earlier call, repeated.
+    /// An earlier call arrives again.
     Late(u8),
-    /// A call while a shared key has a wrong type.
+    /// The step is made while a shared key has a wrong type.
     Broken(Broken, Box<Step>),
 }
 
@@ -128,7 +131,7 @@ pub enum Step {
 pub enum Call {
     Emit(Vec<(Name, Vec<Event>)>),
     Marker(Name),
-    /// Time in ms, and whether `event.marks` has it.
+    /// A mark: its time in ms, and whether `event.marks` has it.
     Mark(u64, bool),
     Schedule {
         object: Name,
@@ -169,7 +172,7 @@ pub enum Call {
     Finish(Finish),
     Expire(&'static str),
     Day(&'static str),
-    /// The new value of the counter.
+    /// The counter is set to this value, or evicted.
     Lose(Option<u64>),
     Release(Vec<Name>),
     Forget(Vec<Name>),
@@ -180,9 +183,9 @@ pub enum Call {
     },
     SetFree(Name),
     Skip(Name, Option<u64>),
-    /// Sets a rule, with an end or without, or lifts it.
+    /// Sets a rule, with an end if true, or lifts it if none.
     Rule(&'static str, Name, Option<bool>),
-    /// Field of the rule.
+    /// Ends the rule with this field.
     EndRule(Name),
     Wrong(Name, Part),
     Heal(Name),

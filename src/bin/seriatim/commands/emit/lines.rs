@@ -1,8 +1,8 @@
 //! Reads a file of JSON lines, plain or gzip, into batches of events.
 //!
-//! An event's bytes are copied from the line unchanged: numbers of any size, the order of members
-//! and spacing are kept. Lines and batches are bounded. A batch from standard input is passed on as
-//! soon as no further line has arrived.
+//! The bytes of an event are copied from the line unchanged. So numbers of any size, the order of
+//! members and the spacing are kept. The sizes of lines and batches are bounded. If lines come from
+//! standard input, a batch is passed on as soon as no further line has arrived.
 
 use std::io::{self, BufRead as _, Read as _};
 use std::time::SystemTime;
@@ -20,10 +20,10 @@ use crate::console::units;
 
 /// Maximum number of events in a batch.
 pub(super) const LINES_MAX: usize = seriatim::emit::CHUNK_EVENTS_MAX;
-/// Size in bytes of names and events at which a batch is passed on.
+/// Size of a batch at which it is passed on, in bytes: the names of objects and the events count.
 const BATCH_BYTES_MAX: usize = seriatim::emit::CHUNK_BYTES_MAX;
 
-/// A message of the reader.
+/// A message from the thread that reads the file.
 #[derive(Debug)]
 pub(super) enum Read {
     Batch(Batch),
@@ -43,14 +43,16 @@ pub(super) enum Read {
     },
 }
 
-/// The object, the event, and the task of a line.
+/// The parts of a line: its object, its event, and, if the line is a task, the key and the time of
+/// its schedule.
 type Parsed = (String, Bytes, Option<(String, SystemTime)>);
 
 /// A batch of lines with events.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) lines: Vec<Line>,
-    /// Last line covered: every line up to it is in this batch or an earlier one, or is empty.
+    /// Number of the last line that the batch covers. Every line up to this one is in this batch or
+    /// an earlier batch, was skipped, or is empty.
     pub(super) through: u64,
 }
 
@@ -61,7 +63,7 @@ pub(super) struct Line {
     pub(super) number: u64,
     pub(super) object: String,
     pub(super) event: Bytes,
-    /// Of a task: the key of its schedule, and its time.
+    /// If the line is a task: the key and the time of its schedule.
     pub(super) task: Option<(String, SystemTime)>,
 }
 
@@ -70,7 +72,7 @@ pub(super) struct Source {
     name: String,
     bytes: Option<u64>,
     input: Box<dyn io::Read + Send>,
-    /// Whether lines may arrive one by one, with pauses.
+    /// Whether lines may arrive one by one with pauses, as on standard input.
     trickles: bool,
 }
 
@@ -93,7 +95,8 @@ impl Source {
         &self.name
     }
 
-    /// Returns the size of the file, if it has one.
+    /// Returns the size of the file in bytes; `None` if the size is not known, as for standard
+    /// input.
     pub(super) fn bytes(&self) -> Option<u64> {
         self.bytes
     }
@@ -105,13 +108,14 @@ pub(super) struct Plan {
     pub(super) event_field: Pointer,
     pub(super) skip: u64,
     pub(super) keys: Keys,
-    /// Whether each line is a task: `key` is the object, `id` the key of the schedule, and the whole
-    /// line the event.
+    /// Whether each line is a task. In a task, the member `key` is the object, the member `id` is
+    /// the key of the schedule, and the whole line is the event.
     pub(super) tasks: bool,
 }
 
 impl Plan {
-    /// Reads to the end, to the first bad line, or until the receiver is gone.
+    /// Reads the file and sends its batches. Ends at the end of the file, at the first bad line, or
+    /// when the receiver is gone.
     pub(super) fn read(&self, source: Source, bar: &ProgressBar, sender: &Sender<Read>) {
         let mut reader = Lines { number: 0, batch: Batch::default(), bytes: 0 };
         let end = match unpack(bar.wrap_read(source.input)) {
@@ -121,7 +125,7 @@ impl Plan {
         if reader.hand_on(sender)
             && let Some(end) = end
         {
-            // If the receiver is gone, the message is dropped.
+            // If the receiver is gone, nobody needs this message, so it is dropped.
             let _ = sender.blocking_send(end);
         }
     }
@@ -135,7 +139,7 @@ impl Plan {
             }
             text.clear();
             let line = lines.number + 1;
-            // A skipped line is not parsed, so that any bad line can be skipped.
+            // A skipped line is not parsed, so that a user can skip any bad line with --skip.
             let read = match line > self.skip {
                 true => (&mut *input).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut text),
                 false => input.skip_until(b'\n'),
@@ -163,7 +167,7 @@ impl Plan {
         }
     }
 
-    /// Returns the object, the event, and the task of one line; none if the line is empty.
+    /// Returns the object, the event, and the task of one line; `None` if the line is empty.
     fn line(&self, text: &[u8]) -> Result<Option<Parsed>, String> {
         if text.trim_ascii().is_empty() {
             return Ok(None);
@@ -183,7 +187,7 @@ impl Plan {
     }
 }
 
-/// Returns the key of a task's schedule, and its time.
+/// Returns the key and the time of the schedule for a task.
 fn task(line: &RawValue) -> Result<(String, SystemTime), String> {
     #[derive(serde::Deserialize)]
     struct Members<'a> {
@@ -193,7 +197,7 @@ fn task(line: &RawValue) -> Result<(String, SystemTime), String> {
         time: Option<&'a RawValue>,
     }
     let members: Members<'_> = serde_json::from_str(line.get()).map_err(|_| "the line is not an object".to_owned())?;
-    // A number counts as its digits.
+    // A member may be a text or a whole number. A number is taken as the text of its digits.
     let text = |value: &RawValue| match serde_json::from_str(value.get()) {
         Ok(text) => Some(text),
         Err(_) => value.get().bytes().all(|byte| byte.is_ascii_digit()).then(|| value.get().to_owned()),
@@ -206,7 +210,8 @@ fn task(line: &RawValue) -> Result<(String, SystemTime), String> {
     Ok((id, at.map_err(|error| format!("the time is {}: {error}", shortened(time.get())))?))
 }
 
-/// The position of the reader.
+/// The state of the reader: the number of the last line read, and the lines that are not yet passed
+/// on.
 struct Lines {
     number: u64,
     batch: Batch,
@@ -214,7 +219,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Passes on the collected lines. Returns false if the receiver is gone.
+    /// Passes on the collected lines as a batch. Returns false if the receiver is gone.
     fn hand_on(&mut self, sender: &Sender<Read>) -> bool {
         if self.batch.lines.is_empty() {
             return true;
@@ -224,7 +229,8 @@ impl Lines {
     }
 }
 
-/// Formats a JSON error. Only its column is useful: the JSON parser sees one line at a time.
+/// Formats an error of the JSON parser. Leaves out its line number, because the parser sees only
+/// one line at a time.
 fn not_json(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let why = text.split(" at line ").next().unwrap_or_default();

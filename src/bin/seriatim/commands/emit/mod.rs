@@ -1,8 +1,8 @@
-//! `seriatim emit`: one event from the command line, or a file of them.
+//! `seriatim emit`: emits one event from the command line, or a file of events.
 //!
-//! A file is emitted in batches; a batch is one transaction. So at any end the lines are in three
-//! parts: acknowledged; not sent; and, after a lost connection, one batch with an unknown outcome.
-//! The final message names these parts by line number.
+//! A file is emitted in batches, each in one transaction. So when the command ends early, the first
+//! lines are acknowledged and the last lines are not sent. After a lost connection, there is one
+//! batch between them whose outcome is unknown. The final message names these parts by line number.
 
 mod lines;
 
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// The object of the event, e.g. work:1
     #[arg(value_name = "OBJECT", required_unless_present_any = ["from", "tasks"], conflicts_with_all = ["from", "tasks"])]
     object: Option<String>,
-    /// The event as JSON; further ones are its subevents
+    /// The event as JSON; further arguments are its subevents
     #[arg(value_name = "EVENT", required_unless_present_any = ["from", "tasks"], conflicts_with_all = ["from", "tasks"], allow_negative_numbers = true)]
     events: Vec<String>,
     /// Also set the object's state (the key OBJECT:data), as JSON, in the same step
@@ -50,9 +50,10 @@ pub(crate) struct Args {
     /// Emit every line of this file: JSON lines, plain or gzip; - is standard input
     #[arg(long, value_name = "FILE")]
     from: Option<String>,
-    /// Schedule every line of this file, JSON lines as with --from: {"key","id","time",…}. `key` is the
-    /// object. A later line with the same key and id replaces an earlier one. `time` is Unix seconds,
-    /// also as a string, or 2026-12-24T18:00:00Z. The whole line is the event
+    /// Schedule every line of this file as a task. A line is JSON as with --from:
+    /// {"key","id","time",…}. `key` is the object, and the whole line is the event. A later line
+    /// with the same key and id replaces an earlier line. `time` is Unix seconds (a number or a
+    /// string), or 2026-12-24T18:00:00Z
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "object_field", "event_field"])]
     tasks: Option<String>,
     /// The place of the object's name in a line: a JSON pointer (RFC 6901). If several members have
@@ -62,18 +63,19 @@ pub(crate) struct Args {
     /// The place of the event in a line: a JSON pointer; '' is the whole line
     #[arg(long, value_name = "POINTER", default_value = "/event")]
     event_field: Pointer,
-    /// Skip the first N lines, counting empty ones, because they are already emitted
+    /// Do not emit the first N lines of the file, e.g. because they are already emitted. Empty
+    /// lines are counted
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: u64,
     /// Queue the event after this time, e.g. 10m, counted by Redis' clock
     #[arg(long = "in", value_name = "DURATION", value_parser = units::time, conflicts_with_all = ["from", "tasks", "data", "at"])]
     after: Option<Duration>,
-    /// Queue the event at this time: 2026-12-24T18:00:00+01:00, or Unix seconds. `seriatim schedule`
-    /// also takes a key
+    /// Queue the event at this time: 2026-12-24T18:00:00+01:00, or Unix seconds. To give the event
+    /// a key, use `seriatim schedule add`
     #[arg(long, value_name = "TIME", value_parser = units::instant, conflicts_with_all = ["from", "tasks", "data"])]
     at: Option<SystemTime>,
-    /// Queue the events only if the object's key was not used in the last 24 hours, so that the command
-    /// can be repeated
+    /// Queue the events only if no emit for this object had the same KEY in the last 24 hours. So
+    /// the command can be repeated
     #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "tasks", "after", "at"])]
     idempotency_key: Option<String>,
     #[command(flatten)]
@@ -99,7 +101,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             File { emitter, name: source.name().to_owned(), skip: args.skip, events: 0 }.emit(source, read).await
         }
         None => {
-            // Clap guarantees that both are present.
+            // Clap guarantees that the object and the event are present.
             let object = args.object.unwrap_or_default();
             let mut events = args.events.into_iter().map(Json::new);
             let emitter = connect(global, keys, &args.replicas).await?;
@@ -144,7 +146,7 @@ pub(crate) fn failure(error: EmitError) -> anyhow::Error {
     Failure::with(exit(&error), format!("{error}{}", hint(&error)))
 }
 
-/// Returns the advice that follows the error.
+/// Returns the advice that is appended to the text of the error.
 fn hint(error: &EmitError) -> String {
     match error {
         EmitError::Connect { source, .. } | EmitError::Refused { source, .. } => advice(source),
@@ -182,8 +184,8 @@ impl File {
         let started = Instant::now();
         let bar = progress_bar(source.bytes());
         let (sender, mut batches) = mpsc::channel(2);
-        // Reads in its own thread: a read of standard input cannot be cancelled, and ends with the
-        // process.
+        // The file is read in its own thread, because a read of standard input cannot be cancelled.
+        // At the end of the process, this thread ends as well.
         std::thread::Builder::new().name("lines".to_owned()).spawn({
             let bar = bar.clone();
             move || plan.read(source, &bar, &sender)
@@ -237,7 +239,8 @@ impl File {
         };
         self.events += scheduled.len() as u64;
         let line = batch.lines.get(scheduled.len()).map_or(batch.through, |line| line.number);
-        // A task has a key, so it can be scheduled again.
+        // Even if the outcome is unknown, the command can continue with this line: a task has a
+        // key, so it can be scheduled again without harm.
         let (name, done) = (&self.name, self.go_on(line - 1));
         Err(Failure::with(exit(&error), format!("{name}:{line}: {error}{}; {done}", hint(&error))))
     }
@@ -266,7 +269,7 @@ impl File {
             usize::try_from(position).ok().and_then(|at| batch.lines.get(at)).map_or(batch.through, |line| line.number)
         };
         let Some(first) = error.failed.first() else { return anyhow::anyhow!("{name}: {error}") };
-        // Lines behind the one at which the call stopped were not sent.
+        // If the call stopped early, the lines from `stopped` on were not sent.
         let last = error.stopped.and_then(|stopped| stopped.checked_sub(1)).map_or(batch.through, number);
         let last = if error.stopped.is_none_or(|stopped| stopped >= batch.lines.len() as u64) { batch.through } else { last };
         let (line, why) = (number(first.first), &first.error);
@@ -305,8 +308,8 @@ impl File {
         )
     }
 
-    /// Returns the error of a broken file. No line is at fault, so none can be skipped: the file
-    /// must be read again.
+    /// Returns the error for a file that cannot be read to its end. There is no bad line that could
+    /// be skipped, so the message says how to emit the rest when the file is complete.
     fn broken(&self, after: u64, done: u64, why: &str) -> anyhow::Error {
         let (name, acknowledged) = (&self.name, self.acknowledged(done));
         let next = match done {
@@ -320,7 +323,7 @@ impl File {
         Failure::with(Exit::Broken, format!("{}: interrupted; {}", self.name, self.go_on(done)))
     }
 
-    /// Says how many lines are acknowledged, and how to continue behind them.
+    /// Returns a text that says how many lines are acknowledged, and how to continue after them.
     fn go_on(&self, done: u64) -> String {
         format!("{}; continue with --skip {done}", self.acknowledged(done))
     }
@@ -336,9 +339,9 @@ impl File {
     }
 }
 
-/// Returns a future that ends at the first Ctrl-C. It is polled between batches, so that the reply
-/// of a transaction in flight still comes. If signals cannot be watched, the future never ends, and
-/// Ctrl-C ends the process.
+/// Returns a future that ends at the first Ctrl-C. The future is polled only between two batches,
+/// so that the command still gets the reply of a transaction in flight. If signals cannot be
+/// watched, the future never ends, and Ctrl-C ends the process at once.
 fn pin_interrupt() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
@@ -346,7 +349,7 @@ fn pin_interrupt() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
             std::future::pending::<()>().await;
         }
         let _ = sender.send(());
-        // A second Ctrl-C does not wait for a reply of Redis.
+        // A second Ctrl-C ends the process at once, without waiting for a reply of Redis.
         if tokio::signal::ctrl_c().await.is_ok() {
             shown::tell(Level::Error, "interrupted twice; the outcome of the last lines is unknown");
             std::process::exit(Exit::Unknown as i32);
@@ -359,8 +362,8 @@ fn pin_interrupt() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
     })
 }
 
-/// Shows the bytes read if the size is known, otherwise a count of lines. Hidden if standard error
-/// is not a terminal.
+/// Returns the progress bar. It shows a percentage if the size of the file is known, and otherwise
+/// the bytes read so far. It is hidden if standard error is not a terminal.
 fn progress_bar(bytes: Option<u64>) -> ProgressBar {
     let (bar, template) = match bytes {
         Some(bytes) => (ProgressBar::new(bytes), "{wide_bar} {percent:>3} % {msg} {eta}"),

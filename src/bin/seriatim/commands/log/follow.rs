@@ -1,4 +1,5 @@
-//! Follows the log across outages of Redis: waits, then continues behind the last row shown.
+//! Follows the event log across outages of Redis. During an outage it waits, and then it continues
+//! after the last row shown.
 
 use std::time::Duration;
 
@@ -11,16 +12,16 @@ use crate::console::told::{is_outage, told};
 /// Wait before the next connection attempt.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
-/// The state of following.
+/// The state of `seriatim log --follow`.
 pub(super) struct Follower<'a> {
     global: &'a Global,
     /// The position before which no row is shown.
     since: Option<Cursor>,
-    /// Number of rows ever written, at the last read of the log.
+    /// Number of rows that had ever been written to the log, as of its last read.
     written: u64,
-    /// End of the log at its last read.
+    /// Position of the end of the log, as of its last read.
     end: Option<Cursor>,
-    /// Whether Redis is away, which was reported.
+    /// Whether the last report said that Redis does not answer.
     is_away: bool,
 }
 
@@ -29,13 +30,13 @@ impl<'a> Follower<'a> {
         Self { global, since, written: 0, end: None, is_away: false }
     }
 
-    /// Records the length of the log.
+    /// Records the number of rows ever written, and the end of the log.
     pub(super) fn has_seen(&mut self, page: &LogPage) {
         (self.written, self.end) = (page.written, Some(page.end.clone()));
     }
 
-    /// Waits until Redis can be reached again after this error. Returns an error that is not an
-    /// outage.
+    /// If the error is an outage, waits until Redis can be reached again, and returns a new
+    /// connection. Returns every other error at once.
     pub(super) async fn wait(&mut self, error: ControlError) -> anyhow::Result<Control> {
         let ControlError::Redis { source, .. } = &error else { return Err(shown::failure(error)) };
         if !is_outage(source) {
@@ -56,8 +57,8 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Returns whether the log is shorter than at the last read, because Redis lost rows or was
-    /// emptied. Reports it, and moves `after` to a position with rows to read.
+    /// Returns whether the log went back since the last read, because Redis lost rows or was
+    /// emptied. If so, reports this, and moves `after` back to a position that exists in the log.
     pub(super) fn went_back(&mut self, page: &LogPage, after: &mut Option<Cursor>) -> bool {
         if std::mem::take(&mut self.is_away) {
             shown::tell(Level::Info, "Redis answers again");

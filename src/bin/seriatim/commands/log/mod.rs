@@ -15,34 +15,34 @@ use crate::console::global::Global;
 use crate::console::shown::Level;
 use crate::console::{named, shown};
 
-/// Wait of --follow before it reads again if there was no new row.
+/// With --follow: the wait before the next read if there was no new row.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Number of rows that a request for one object reads.
+/// Number of rows that `--object` searches in one run of the command.
 const LOOKED_MAX: usize = 1000;
 
-/// Explanation for a missing row.
+/// Explanation that is printed if the log may lack rows because it is off.
 const IS_OFF: &str = "the event log is off, and has only events completed with errors; workers write all events with --event-log";
 
-/// Show the event log: the fate of events, in the order in which they were finalized
+/// Show the event log: what became of each event, in the order in which the events were finalized
 ///
-/// Workers with --event-log write a row for each finalized event: `completed`,
-/// `completed_with_errors` or `dead`. Without the option the log has only events completed with
-/// errors, about the last 1,000.
+/// A worker with --event-log writes a row for each finalized event. Its status is `completed`,
+/// `completed_with_errors` or `dead`. If workers run without --event-log, the log has only events
+/// completed with errors, about the last 1,000.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON object per line, with the event as it was emitted (`event`; `event_text` or
     /// `event_hex` if the event is not JSON)
     #[arg(long)]
     json: bool,
-    /// Only rows of this object; without --follow, among 1,000 rows. If there are more, a last line
-    /// (with --json `{"after":…}`) says how to continue
+    /// Only rows of this object. Without --follow, searches 1,000 rows of all objects. If there are
+    /// more to search, a last line (with --json `{"after":…}`) says how to continue
     #[arg(long, value_name = "OBJECT")]
     object: Option<String>,
     /// Only rows since TIME: an age such as 15m or 2h, or 2026-01-01T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = begin)]
     since: Option<Begin>,
-    /// Only rows behind this one in the list
+    /// Only rows that come after this one in the list
     #[arg(long, value_name = "LOG_ID", conflicts_with_all = ["since", "follow"])]
     after: Option<Cursor>,
     /// Print at most N [default: all]
@@ -51,8 +51,8 @@ pub(crate) struct Args {
     /// Print the newest first
     #[arg(long, conflicts_with_all = ["since", "follow"])]
     newest: bool,
-    /// Continue with events that are finalized from now on; without --since, print only those. If
-    /// Redis goes away, wait for it
+    /// Do not end, but print each event when it is finalized. Without --since, print only events
+    /// that are finalized from now on. If Redis cannot be reached, wait for it
     #[arg(long)]
     follow: bool,
     /// Also show this top-level member of each event as the event's own time ("time" with --json)
@@ -84,7 +84,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         Some(Begin::At(at)) => Cursor::since(at.duration_since(UNIX_EPOCH).map_or(0, ms)),
         None => None,
     };
-    // Needed only for a message, so an error is ignored.
+    // The answer is needed only for a message, so an error is ignored.
     let is_on = control.is_log_on().await.unwrap_or(true);
     let mut follower = Follower::new(global, since.clone());
     let mut after = since.or_else(|| args.after.clone());
@@ -141,7 +141,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 }
 
 impl Args {
-    /// Prints how to continue.
+    /// Prints how to continue if there are more rows to search.
     fn tell_more(&self, after: &str) -> anyhow::Result<Exit> {
         shown::tell(Level::Info, &format!("searched {LOOKED_MAX} rows; continue with --after {after}"));
         if self.json {
@@ -150,7 +150,7 @@ impl Args {
         Ok(Exit::Done)
     }
 
-    /// Prints why no row was shown.
+    /// Prints a message if no row was shown.
     fn tell_nothing(&self, is_on: bool) {
         let of = self.object.as_ref().map_or_else(String::new, |object| format!(" of {}", shown::shortened(object, 512)));
         let since = if self.since.is_some() { " since then" } else { "" };
@@ -192,7 +192,8 @@ impl Args {
         for (handler, result) in entry.results() {
             writeln!(out, "  result {}", shown::shortened(&format!("{handler} {result}"), 70))?;
         }
-        // Converts only the shown part to text.
+        // Only the part of the event that is shown is converted to text, because an event may be
+        // large.
         let head = &entry.event[..entry.event.len().min(400)];
         writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;
         Ok(())

@@ -29,58 +29,63 @@ const LOG: &str = "seriatim::worker";
 
 /// Claim objects that have events, and send their events to a sink, in order.
 ///
-/// Start any number of workers, on any number of machines: one worker at a time works on an object.
-/// After the lease of a killed worker, others take over its objects. A worker that starts again
-/// under the same name on the same host continues at once. SIGTERM or Ctrl-C finishes the events in
-/// hand and leaves the rest to other workers; a second signal stops at once. SIGHUP opens the file
-/// of --sink file:PATH anew, after a rotation.
+/// Start any number of workers, on any number of machines: only one worker at a time works on an
+/// object. When the lease of a killed worker has ended, other workers take over its objects. A
+/// worker that starts again under the same name on the same host continues its objects at once.
+/// After SIGTERM or Ctrl-C the worker finishes the events in hand and leaves the rest to other
+/// workers. A second signal stops it at once. After a rotation of the file of --sink file:PATH,
+/// SIGHUP lets the worker open the path again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The target of events: stdout, file:PATH (NDJSON, one event per line), null (discards them),
-    /// http(s)://HOST/PATH[?batch=N] (a request per event, or per list of up to N events of one
-    /// object), or event-url[:/POINTER] (a request to the URL in each event, by default at /url)
+    /// http(s)://HOST/PATH[?batch=N] (one request per event, or per list of up to N events of one
+    /// object), or event-url[:/POINTER] (one request per event, to the URL that the event has at
+    /// POINTER, by default /url)
     #[arg(long, value_name = "SINK")]
     sink: String,
     /// The name of this worker, unique among running workers: 1 to 64 of A-Z a-z 0-9 _ - [default:
     /// the host's name and 8 hex digits]
     #[arg(long, env = "SERIATIM_NAME", value_name = "NAME")]
     name: Option<String>,
-    /// The number of objects delivered at the same time: 1 to 1024
+    /// The number of objects whose events are delivered at the same time: 1 to 1024
     #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().concurrency)]
     concurrency: usize,
     /// The most events of one object given to the sink at once: 1 to 1000
     #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().batch)]
     batch: usize,
     /// The most bytes of events in one reply of Redis: 1 to 4MiB. After a failed call the worker
-    /// asks for less, down to 64KiB
+    /// asks for fewer bytes, down to 64KiB
     #[arg(long, value_name = "BYTES", default_value = "2MiB", value_parser = bytes)]
     reply_bytes: usize,
-    /// The longest wait at the start for a Redis that is loading or cannot be reached: up to 1h
+    /// The longest time that the worker waits at its start for a Redis that is loading or cannot be
+    /// reached: up to 1h
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     connect_timeout: Duration,
-    /// Give up a connection after this time without progress, while a call waits for its reply:
-    /// 100ms to 10m
+    /// Replace the connection to Redis if a call waits for its reply and no byte moves for this
+    /// time: 100ms to 10m
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     response_timeout: Duration,
-    /// The most events of one object in a row; then other objects get a turn
+    /// The most events of one object that a worker delivers in a row; then other objects get a turn
     #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().turn_max)]
     turn_max: usize,
-    /// The time after which others take over the objects of a killed worker: 300ms to 1h
+    /// The time after which other workers take over the objects of a killed worker: 300ms to 1h
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     lease: Duration,
-    /// The number of workers that may die with one event in hand, and the fate of the event after
-    /// that: N[,then=hold|dead-letter|complete-with-errors]
+    /// The number of worker processes that may die with an event in hand, and what then becomes of
+    /// this event: N[,then=hold|dead-letter|complete-with-errors]
     #[arg(long, value_name = "N", default_value = "5,then=hold", value_parser = crashes_max)]
     crashes_max: (u32, UsedUp),
-    /// The time after which a worker with an unavailable sink gives its events to others: 100ms to
-    /// 1h
+    /// The time after which a worker whose sink is unavailable gives its objects to other workers:
+    /// 100ms to 1h
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     unavailable_max: Duration,
-    /// The longest time that handlers may block the worker's threads; then the worker lets its
-    /// lease go: 1s to 1h. A sink that blocks for ever ends the worker
+    /// The longest time that the sink may block the worker's threads: 1s to 1h. After that the
+    /// worker lets its lease end, and other workers take over its objects. A sink that blocks for
+    /// ever ends the worker process
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     stall_max: Duration,
-    /// The longest wait of a graceful stop for the sink to finish the events in hand: up to 1h
+    /// The longest time that a graceful stop waits until the sink has finished the events in hand:
+    /// up to 1h
     #[arg(long, value_name = "TIME", default_value = "25s", value_parser = time)]
     grace: Duration,
     /// The retry policy after a failure: default, fixed-5m-2, scheduler, minute, or a backoff with
@@ -88,7 +93,7 @@ pub(crate) struct Args {
     /// [,attempts=N,then=dead-letter|complete-with-errors|hold]
     #[arg(long, value_name = "POLICY", default_value = "default")]
     retry: RetryPolicy,
-    /// The retry policy of events whose member "type" is TYPE; may be given more than once
+    /// The retry policy for events whose member "type" is TYPE; may be given more than once
     #[arg(long, value_name = "TYPE=POLICY", value_parser = retry_type)]
     retry_type: Vec<(String, RetryPolicy)>,
     /// Forget an object this long after its last event: 1s to 10years. Its next event then has
@@ -96,8 +101,8 @@ pub(crate) struct Args {
     #[arg(long, env = "SERIATIM_FORGET_AFTER", value_name = "TIME", value_parser = time)]
     forget_after: Option<Duration>,
     /// Write a row to the event log for each finalized event (delivered, completed with errors,
-    /// dead), in the same step. `seriatim log` shows the log. The variable is true or false: 1 or
-    /// 0, yes or no, on or off
+    /// dead), in the step that finalizes it. `seriatim log` shows the log. The value of the
+    /// environment variable is true or false, 1 or 0, yes or no, on or off
     #[arg(long, env = "SERIATIM_EVENT_LOG")]
     event_log: bool,
     /// With --event-log: keep about the last N rows
@@ -106,23 +111,24 @@ pub(crate) struct Args {
     /// With --event-log: keep rows about this long: 1s to 10years [default: no limit]
     #[arg(long, env = "SERIATIM_EVENT_LOG_KEEP_FOR", value_name = "TIME", value_parser = time, requires = "event_log")]
     event_log_keep_for: Option<Duration>,
-    /// Take the name at once from a worker that has it; that worker then stops
+    /// If another worker has the name, take the name from it at once; the other worker then stops
     #[arg(long)]
     takeover: bool,
-    /// Measure the age of events by their own time at this JSON pointer, e.g. /created: Unix seconds
-    /// or ms, or RFC 3339. /metrics shows it
+    /// Measure the age of events from the time that each event has at this JSON pointer, e.g.
+    /// /created. The time is Unix seconds or ms, or RFC 3339. /metrics shows the age
     #[arg(long, value_name = "POINTER")]
     event_time: Option<Pointer>,
     #[command(flatten)]
     replicas: Replicas,
-    /// The first id in a Redis without data, for small ids. If Redis then loses its data while no
-    /// worker runs, ids are given again [default: the server's time in microseconds]
+    /// The first id in a Redis without data, for users who want small ids. With this option, ids
+    /// are given a second time if Redis loses its data while no worker runs [default: the server's
+    /// time in microseconds]
     #[arg(long, env = "SERIATIM_FIRST_ID", value_name = "ID", default_value_t = 0, hide_default_value = true)]
     first_id: u64,
-    /// Answer probes and scrapers at this address: HOST:PORT or unix:PATH. /healthz is 200 while the
-    /// worker's loop turns, whatever Redis and the sink do, and 503 after it has stood still for
-    /// --stall-max. /readyz is 200 while the worker has its name, and 503 from the first stop signal
-    /// on. /metrics has the metrics of the worker for Prometheus
+    /// Answer probes and scrapers at this address: HOST:PORT or unix:PATH. /healthz is 200 as long
+    /// as the worker's loop runs, whatever Redis and the sink do, and 503 if the loop has stood
+    /// still for --stall-max. /readyz is 200 as long as the worker has its name, and 503 from the
+    /// first stop signal on. /metrics has the metrics of the worker for Prometheus
     #[arg(long = "http", env = "SERIATIM_HTTP", value_name = "ADDRESS")]
     probes: Option<Address>,
     #[command(flatten)]
@@ -189,7 +195,7 @@ impl Args {
         Ok(config)
     }
 
-    /// Checks the ranges of the settings, and the sink. Opens nothing.
+    /// Checks the ranges of the settings, and the sink. Does not connect, and creates no file.
     pub(crate) fn check(&self, global: &Global) -> anyhow::Result<()> {
         let spec = sink::parse(&self.sink)?;
         self.worker_config(global)?;
@@ -203,7 +209,8 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let spec = sink::parse(&args.sink)?;
     #[cfg_attr(not(feature = "otlp"), expect(unused_mut, reason = "traces are set below"))]
     let mut config = args.worker_config(global)?;
-    // Checked before the sink is opened, which may create a file.
+    // The options of the connection are checked before the sink is opened, because opening the sink
+    // may create a file.
     global.route()?;
     let name = config.name.clone();
     let shutdown = Shutdown::on_signals()?;
@@ -229,7 +236,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Logs the Redis settings that break the promise, in the background.
+/// Starts a background task that logs the settings of Redis that break the promise.
 fn warn_of_settings(global: Global, patience: Duration) {
     tokio::spawn(tokio::time::timeout(patience, async move {
         loop {

@@ -15,7 +15,7 @@ use crate::console::files::raise_limit;
 use crate::console::global::Global;
 use crate::console::units::time;
 
-/// The number of open files that an HTTP sink wants: it may send to thousands of hosts.
+/// The limit of open files that an HTTP sink asks for, because it may send to thousands of hosts.
 const FILES: u64 = 65_536;
 /// The largest file of secrets or headers, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
@@ -27,14 +27,15 @@ pub(super) struct HttpArgs {
     /// envelope]
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
-    /// Sign requests as Standard Webhooks, with the secrets in this file: one or two lines
-    /// whsec_BASE64
+    /// Sign each request as Standard Webhooks says, with the secrets in this file. The file has one
+    /// or two lines of the form whsec_BASE64
     #[arg(long, env = "SERIATIM_SINK_SECRET_FILE", value_name = "FILE")]
     sink_secret_file: Option<PathBuf>,
     /// Add a header to each request; may be given more than once
     #[arg(long, value_name = "NAME: VALUE")]
     sink_header: Vec<String>,
-    /// Add the headers in this file to each request: a line NAME: VALUE for each
+    /// Add the headers in this file to each request. The file has one line NAME: VALUE for each
+    /// header
     #[arg(long, env = "SERIATIM_SINK_HEADER_FILE", value_name = "FILE")]
     sink_header_file: Option<PathBuf>,
     /// The longest time of a request, with its answer: 10ms to 1h [default: 30s]
@@ -43,12 +44,12 @@ pub(super) struct HttpArgs {
     /// Accept certificates from the authorities in this PEM file [default: those of the system]
     #[arg(long, env = "SERIATIM_SINK_CA", value_name = "FILE")]
     sink_ca: Option<PathBuf>,
-    /// For event-url: send to URLs that begin with this, e.g. https://billing.internal/, or
+    /// For event-url: send only to URLs that begin with PREFIX, e.g. https://billing.internal/, or
     /// https:// for all hosts; may be given more than once
     #[arg(long, value_name = "PREFIX")]
     allow: Vec<String>,
-    /// For event-url: also send to these addresses, which are not public, e.g. 10.0.0.0/8; may be
-    /// given more than once
+    /// For event-url: also send to hosts with these addresses although they are not public, e.g.
+    /// 10.0.0.0/8; may be given more than once
     #[arg(long, value_name = "ADDRESS", value_parser = network)]
     allow_address: Vec<IpNet>,
 }
@@ -60,7 +61,7 @@ fn network(text: &str) -> Result<IpNet, String> {
 }
 
 impl HttpArgs {
-    /// Returns the name of an option that was given.
+    /// Returns the name of the first HTTP option on the command line; `None` if it has none.
     fn given(&self) -> Option<&'static str> {
         let options = [
             ("--format", self.format.is_some()),
@@ -114,7 +115,7 @@ impl HttpArgs {
 }
 
 fn header(options: &mut Options, line: &str) -> Result<(), HttpError> {
-    // Without a colon the whole line may be secret.
+    // The error does not have the line, because without a colon the whole line may be a secret.
     let no_colon = || HttpError::Header { why: "write NAME: VALUE".to_owned() };
     let (name, value) = line.split_once(':').ok_or_else(no_colon)?;
     options.header(name.trim(), value.trim())
@@ -133,13 +134,13 @@ fn lines(path: &Path) -> Result<Vec<String>, HttpError> {
     Ok(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
 }
 
-/// Parses the name of a sink. The parser of the command line would repeat a wrong text, which may
-/// have a password.
+/// Parses the value of --sink. This is not done by the parser of the command line: its error would
+/// repeat a wrong text, which may have a password.
 pub(crate) fn parse(text: &str) -> anyhow::Result<Spec> {
     text.parse().map_err(|error| Failure::with(Exit::Input, format!("--sink: {error}")))
 }
 
-/// Checks that the options are for this sink.
+/// Checks that all given HTTP options are for this kind of sink.
 fn wanted(spec: &Spec, args: &HttpArgs) -> anyhow::Result<()> {
     let unwanted = match spec {
         Spec::EventUrl(_) => None,
@@ -152,17 +153,18 @@ fn wanted(spec: &Spec, args: &HttpArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks the sink and its options. Opens no file but those of the options.
+/// Checks the sink and its options. Reads the files that the options name, and opens nothing else.
 pub(super) fn check(spec: &Spec, args: &HttpArgs, slots: usize, global: &Global) -> anyhow::Result<()> {
     wanted(spec, args)?;
     match spec {
-        // Nothing is sent before the first delivery.
+        // An HTTP sink can be opened for a check, because it sends nothing before the first
+        // delivery.
         Spec::Http(_) | Spec::EventUrl(_) => open(spec, args, slots, global, &Shutdown::new()).map(drop),
         _ => Ok(()),
     }
 }
 
-/// Opens the sink. If nobody reads its standard output any more, the worker stops.
+/// Opens the sink. If the sink is standard output and nobody reads it any more, the worker stops.
 /// `slots`: the concurrency of the worker.
 pub(super) fn open(
     spec: &Spec,
@@ -172,7 +174,8 @@ pub(super) fn open(
     shutdown: &Shutdown,
 ) -> anyhow::Result<Box<dyn Sink>> {
     let unopened = |error: SinkError| {
-        // Time may repair it: a disk is mounted, or another process ends.
+        // Such an error may pass by itself, e.g. if a disk is mounted or another process ends. So
+        // its exit code is not that of a wrong input.
         let is_passing = matches!(error, SinkError::File { .. } | SinkError::Locked { .. } | SinkError::Thread(_));
         Failure::with(if is_passing { Exit::Broken } else { Exit::Input }, error)
     };
@@ -186,7 +189,8 @@ pub(super) fn open(
         Spec::EventUrl(pointer) => {
             let mut prefixes: Vec<Prefix> = Vec::new();
             for (at, text) in args.allow.iter().enumerate() {
-                // Not the text: it may have a password.
+                // The message has the number of the prefix, not its text, because the text may have
+                // a password.
                 let wrong = |error: HttpError| Failure::with(Exit::Input, format!("--allow, number {}: {error}", at + 1));
                 prefixes.push(text.parse().map_err(wrong)?);
             }

@@ -1,7 +1,7 @@
-//! The supervision of a worker: answers to probes and scrapers, and notices for systemd.
+//! The supervision of a worker: answers probes and scrapers, and sends notices to systemd.
 //!
-//! A separate thread watches the worker's loop. It answers also while a handler blocks the other
-//! threads.
+//! A separate thread watches the worker's loop. This thread answers even if a handler blocks all
+//! threads of the worker's runtime.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -24,19 +24,21 @@ use crate::console::stop::stop_signals;
 use crate::listen::address::Address;
 use crate::listen::{Listening, metrics, probes};
 
-/// The most connections of probes.
+/// The most open connections of probes and scrapers.
 const CONNECTIONS_MAX: u32 = 256;
-/// The interval of the looks at the worker.
+/// The interval between two looks at the worker's loop.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// The open listener, if any. It answers after [`Self::watch`].
+/// The supervision before it has begun, with its open listener, if any. The listener answers only
+/// after [`Self::watch`].
 pub(super) struct Supervised {
     runtime: Apart,
     listening: Option<Listening>,
     stall_max: Duration,
 }
 
-/// The runtime of the thread. Also a task of another runtime may drop it.
+/// The runtime of the separate thread. It is shut down in the background, so that a task of another
+/// runtime may also drop it.
 struct Apart(Option<Runtime>);
 
 impl Drop for Apart {
@@ -48,14 +50,16 @@ impl Drop for Apart {
 }
 
 impl Supervised {
-    /// Opens the listener. Returns `None` if nobody wants to see anything.
+    /// Opens the listener. Returns `None` if there is no address and no systemd that waits for
+    /// notices.
     pub(super) fn open(address: Option<&Address>, stall_max: Duration) -> anyhow::Result<Option<Self>> {
         if address.is_none() && !Notices::are_wanted() {
             return Ok(None);
         }
         let runtime = Apart(Some(Builder::new_current_thread().enable_all().build()?));
         let Some(address) = address else { return Ok(Some(Self { listening: None, runtime, stall_max })) };
-        // This thread has a runtime already.
+        // The listener is opened in a new thread, because `block_on` would panic in this thread,
+        // which already has a runtime.
         let open = || runtime.0.as_ref().map(|runtime| runtime.block_on(Listening::for_probes(address, CONNECTIONS_MAX)));
         let opened = thread::scope(|scope| scope.spawn(open).join());
         let listening = match opened {
@@ -67,7 +71,8 @@ impl Supervised {
         Ok(Some(Self { listening, runtime, stall_max }))
     }
 
-    /// Answers and tells until the result is dropped.
+    /// Starts the thread that answers probes and sends notices. The thread stops when the returned
+    /// guard is dropped.
     pub(super) fn watch(self, vitals: Vitals, namespace: Option<&str>) -> anyhow::Result<DropGuard> {
         let stop = CancellationToken::new();
         let guard = stop.clone().drop_guard();
@@ -116,7 +121,7 @@ struct State {
     registry: Registry,
 }
 
-/// The looks so far.
+/// The results of the looks so far.
 #[derive(Default)]
 struct Seen {
     turns: u64,
@@ -125,7 +130,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Records the turns after this time. A pause of the whole process counts for little.
+    /// Records the number of turns of the worker's loop, and the time since the last look. A long
+    /// time counts only as two intervals, because the whole process was probably paused.
     fn look(&mut self, turns: u64, passed: Duration) {
         self.stood_still = if turns == self.turns { self.stood_still + passed.min(2 * LOOK_EVERY) } else { Duration::ZERO };
         self.turns = turns;
@@ -133,8 +139,8 @@ impl Seen {
 }
 
 impl State {
-    /// Looks again and again, and waits for the stop signals beside the worker: its threads may be
-    /// blocked.
+    /// Looks at the worker's loop again and again, and waits for stop signals. The worker also
+    /// waits for these signals, but its threads may be blocked.
     async fn look(&self) {
         let Ok(mut stopping) = stop_signals() else { return std::future::pending().await };
         let mut notices = Notices::begin();

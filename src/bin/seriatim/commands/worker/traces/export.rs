@@ -1,4 +1,5 @@
-//! The way of spans to the collector: counted, in requests of bounded size, with few log lines.
+//! The export of spans to the collector. Spans are counted and sent in requests of bounded size,
+//! and few log lines report lost spans.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,13 +20,16 @@ use tracing::{info, warn};
 
 use super::super::LOG;
 
-/// The most spans that wait for the collector. Further ones are lost.
+/// The most spans that wait in the queue for the collector. If the queue is full, further spans are
+/// lost.
 pub(super) const WAITING_MAX: usize = 2048;
 /// The most spans that are taken from the queue at once.
 pub(super) const TAKEN_MAX: usize = 512;
-/// The most spans that have ended and may still reach the collector.
+/// The most spans that have ended, are not lost, and are not yet sent: those in the queue and those
+/// taken from it.
 const UNTAKEN_MAX: u64 = (WAITING_MAX + TAKEN_MAX) as u64;
-/// The largest request: the number of its links, and four more for each span. It has about 1 MB.
+/// The largest size of a request. The size is the number of links, plus four for each span. A
+/// request of this size has about 1 MB.
 const REQUEST_MAX: usize = 1500;
 /// The most bytes of an answer that are read.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -34,14 +38,14 @@ const SHOWN_MAX: usize = 200;
 /// The least time between two lines about lost spans.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
-/// The counts of spans, and what the log has of them.
+/// The counts of spans, and the state of the log lines about them.
 #[derive(Debug, Default)]
 pub(super) struct Spans {
     collector: String,
     ended: AtomicU64,
-    /// Spans of the requests that have ended.
+    /// Number of spans in the requests that have ended.
     taken: AtomicU64,
-    /// Spans that the collector has.
+    /// Number of spans that the collector has accepted.
     sent: AtomicU64,
     told: Mutex<Told>,
 }
@@ -50,12 +54,14 @@ pub(super) struct Spans {
 struct Told {
     /// The reason for the last failed or refused request.
     why: String,
-    /// The spans that the collector has refused although it has accepted their request.
+    /// Number of spans of the last request that the collector has refused, although it has accepted
+    /// the request.
     rejected: u64,
-    /// The time of the last line about lost spans, and their number then.
+    /// The time of the last log line about lost spans. `lost`: the number of lost spans in that
+    /// line.
     at: Option<Instant>,
     lost: u64,
-    /// Whether the last line says that spans are lost.
+    /// Whether the last log line says that spans are lost.
     is_away: bool,
 }
 
@@ -68,8 +74,8 @@ impl Spans {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of spans that the collector does not have. `waiting`: the number of spans
-    /// that may still be on their way.
+    /// Returns the number of lost spans: those that have ended and that the collector does not
+    /// have. Up to `waiting` of these spans may still be on their way, and do not count.
     fn lost(&self, waiting: u64) -> u64 {
         let taken = self.taken.load(Ordering::Relaxed);
         let not_sent = taken.saturating_sub(self.sent.load(Ordering::Relaxed));
@@ -77,7 +83,8 @@ impl Spans {
         not_sent + not_taken.saturating_sub(waiting)
     }
 
-    /// Logs lost spans, at most once per minute, and that no more are lost.
+    /// Logs the number of lost spans, at most once per minute. If a request succeeds after that,
+    /// logs that the collector gets spans again.
     fn tell(&self, has_failed: bool) {
         let lost = self.lost(UNTAKEN_MAX);
         let mut told = self.told();
@@ -94,7 +101,7 @@ impl Spans {
         }
     }
 
-    /// Logs the number of lost spans at the end.
+    /// Logs the number of lost spans when the worker ends.
     pub(super) fn end(&self) {
         let lost = self.lost(0);
         if lost > 0 {
@@ -105,7 +112,7 @@ impl Spans {
     }
 }
 
-/// Counts the spans that end.
+/// A span processor that counts the spans that end, and passes them on to `batches`.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) batches: BatchSpanProcessor,
@@ -137,7 +144,8 @@ impl SpanProcessor for Ended {
     }
 }
 
-/// Sends spans in requests of bounded size, and counts those that the collector has taken.
+/// A span exporter that sends spans in requests of bounded size, and counts the spans that the
+/// collector has accepted.
 #[derive(Debug)]
 pub(super) struct Counted {
     pub(super) otlp: Otlp,
@@ -180,7 +188,8 @@ fn weight(span: &SpanData) -> usize {
     4 + span.links.len()
 }
 
-/// Sends the requests of the exporter, whose thread has no runtime, on the runtime of the worker.
+/// The HTTP client of the exporter. The thread of the exporter has no runtime, so this client sends
+/// its requests on the runtime of the worker.
 #[derive(Debug)]
 pub(super) struct Http {
     pub(super) client: reqwest::Client,
@@ -208,7 +217,7 @@ impl HttpClient for Http {
     }
 }
 
-/// Reads an answer, within a limit.
+/// Reads an answer, up to about `ANSWER_BYTES_MAX` bytes.
 async fn answer(mut response: reqwest::Response) -> Result<Response<Bytes>, reqwest::Error> {
     let mut body = Vec::new();
     while body.len() < ANSWER_BYTES_MAX
@@ -222,12 +231,12 @@ async fn answer(mut response: reqwest::Response) -> Result<Response<Bytes>, reqw
     Ok(read)
 }
 
-/// Returns the number of spans of an accepted request that the collector has refused, and its
-/// reason.
+/// Parses the answer to an accepted request. Returns the number of spans that the collector has
+/// refused all the same, and the reason.
 fn rejected(body: &[u8]) -> (u64, String) {
     let answer: Value = serde_json::from_slice(body).unwrap_or_default();
     let partial = &answer["partialSuccess"];
-    // A number of 64 bits is a text in the JSON of OTLP.
+    // The JSON form of OTLP writes a 64-bit number as a text. A plain number is accepted as well.
     let spans = &partial["rejectedSpans"];
     let spans = spans.as_u64().or_else(|| spans.as_str()?.parse().ok()).unwrap_or(0);
     if spans == 0 {

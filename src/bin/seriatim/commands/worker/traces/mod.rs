@@ -1,6 +1,7 @@
-//! The traces of `seriatim worker`: its spans go to a collector, by OTLP over HTTP, as JSON.
+//! The traces of `seriatim worker`. Its spans are sent to a collector, with OTLP over HTTP, as
+//! JSON.
 //!
-//! - `export`: the way of spans to the collector
+//! - `export`: counts spans and sends them to the collector
 
 mod export;
 
@@ -32,36 +33,38 @@ use self::export::{Counted, Ended, Http, Spans, TAKEN_MAX, WAITING_MAX};
 use super::LOG;
 use crate::console::exit::{Exit, Failure};
 
-/// The collector, if nothing names another one.
+/// The URL of the collector, if neither the option nor a variable names one.
 const COLLECTOR: &str = "http://localhost:4318";
-/// The path of traces at a collector.
+/// The path of a collector's URL that takes traces.
 const PATH: &str = "/v1/traces";
-/// The longest time that a span waits in a queue that is not full.
+/// The interval at which the waiting spans are sent. They are sent earlier if there are many.
 const SEND_EVERY: Duration = Duration::from_secs(5);
-/// The longest time of a request with spans.
+/// The longest time of a request to the collector.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest wait for the last spans after a stop, and after a stop at once.
+/// The longest time that the end of the worker waits until the last spans are sent. `END_AT_ONCE`:
+/// this time after a stop at once.
 const END: Duration = Duration::from_secs(2);
 const END_AT_ONCE: Duration = Duration::from_millis(300);
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Options of traces")]
 pub(super) struct TraceArgs {
-    /// Make a span of OpenTelemetry for each delivery of events with a sampled trace context. The
-    /// JSON pointer names the W3C traceparent in events, e.g. /traceparent
+    /// Make an OpenTelemetry span for each delivery that has events with a sampled trace context.
+    /// The JSON pointer says where events have their W3C traceparent, e.g. /traceparent
     #[arg(long, env = "SERIATIM_TRACE_FIELD", value_name = "POINTER")]
     trace_field: Option<Pointer>,
-    /// With --trace-field: make the span of a single event a child of its producer's span. Without
-    /// this option each span begins a new trace, and is linked to the producers' spans
+    /// With --trace-field: if a delivery has a single event, make its span a child of the
+    /// producer's span. Without this option each span begins a new trace, which has links to the
+    /// producers' spans
     #[arg(long, requires = "trace_field")]
     trace_child: bool,
-    /// With --trace-field: the collector of spans, for OTLP over HTTP [default:
-    /// OTEL_EXPORTER_OTLP_ENDPOINT, or http://localhost:4318]
+    /// With --trace-field: the URL of the collector that gets the spans, by OTLP over HTTP
+    /// [default: OTEL_EXPORTER_OTLP_ENDPOINT, or http://localhost:4318]
     #[arg(long, env = "SERIATIM_OTLP_ENDPOINT", value_name = "URL")]
     otlp_endpoint: Option<String>,
 }
 
-/// Where spans go.
+/// The collector to which spans are sent.
 struct Collector {
     /// The URL, without user and password.
     url: Url,
@@ -69,12 +72,13 @@ struct Collector {
 }
 
 impl TraceArgs {
-    /// Checks the settings. Opens nothing.
+    /// Checks the settings of traces. Does not connect to the collector.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         self.trace_field.as_ref().map_or(Ok(()), |_| self.collector().map(drop))
     }
 
-    /// Makes the worker's traces, if they are wanted.
+    /// If traces are wanted, starts their export and adds it to the worker's settings. Otherwise
+    /// returns `None`.
     pub(super) fn begin(&self, config: &mut WorkerConfig) -> anyhow::Result<Option<Exporting>> {
         let Some(field) = &self.trace_field else {
             if self.otlp_endpoint.is_some() {
@@ -111,7 +115,7 @@ impl TraceArgs {
         Ok(Some(Exporting { provider, spans }))
     }
 
-    /// Returns the collector's traces: of the option, or of the variables of OpenTelemetry.
+    /// Returns the collector that the option names, or else the variables of OpenTelemetry.
     fn collector(&self) -> anyhow::Result<Collector> {
         let (text, is_whole) = match (&self.otlp_endpoint, variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")) {
             (Some(endpoint), _) => (endpoint.clone(), false),
@@ -137,29 +141,30 @@ fn invalid(why: &str) -> anyhow::Error {
     Failure::with(Exit::Input, message)
 }
 
-/// Returns a variable that is set and not empty.
+/// Returns the value of an environment variable, if it is set and not empty.
 fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Returns the variable that turns traces off.
+/// Returns the name and the value of the environment variable that turns traces off, if any.
 fn turned_off() -> Option<(&'static str, String)> {
     let is = |name, off: &str| Some((name, variable(name).filter(|value| value.eq_ignore_ascii_case(off))?));
     is("OTEL_SDK_DISABLED", "true").or_else(|| is("OTEL_TRACES_EXPORTER", "none"))
 }
 
-/// Takes user and password out of a URL, as a header.
+/// Removes user and password from a URL. Returns them as a header `Authorization`; no header if
+/// there are none.
 fn take_authorization(url: &mut Url) -> HeaderMap {
     let mut headers = HeaderMap::new();
     if !url.username().is_empty() || url.password().is_some() {
         let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
         let basic = STANDARD.encode(format!("{}:{}", decoded(url.username()), decoded(url.password().unwrap_or_default())));
-        // Base64 is always valid.
+        // Base64 is always a valid value of a header.
         if let Ok(mut value) = HeaderValue::try_from(format!("Basic {basic}")) {
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);
         }
-        // A URL of HTTP has a host, so both succeed.
+        // The two calls fail only if a URL has no host, but a URL of HTTP has one.
         let _ = (url.set_username(""), url.set_password(None));
     }
     headers
@@ -177,7 +182,8 @@ fn client(url: &Url, headers: HeaderMap) -> anyhow::Result<reqwest::Client> {
     client.redirect(Policy::none()).timeout(TIMEOUT).build().map_err(|error| invalid(&error.to_string()))
 }
 
-/// Returns what spans say of this process. The variables of OpenTelemetry win.
+/// Returns the resource attributes that spans have for this process. An attribute from the
+/// variables of OpenTelemetry replaces the own one.
 fn resource(name: &str) -> Resource {
     let given = Resource::builder().build();
     let is_given = |key: &'static str| given.get(&key.into()).is_some_and(|value| !value.as_str().starts_with("unknown_service"));
@@ -190,14 +196,15 @@ fn resource(name: &str) -> Resource {
     Resource::builder().with_attributes(own).build()
 }
 
-/// The export of spans, until it is ended.
+/// The running export of spans. Call [`end`](Self::end) when the worker has stopped.
 pub(super) struct Exporting {
     provider: SdkTracerProvider,
     spans: Arc<Spans>,
 }
 
 impl Exporting {
-    /// Sends the last spans, within a time that a stop at once shortens.
+    /// Sends the last spans. Waits for this at most `END`, and after a stop at once at most
+    /// `END_AT_ONCE`. Then logs the number of lost spans.
     pub(super) async fn end(self, shutdown: &Shutdown) {
         let provider = self.provider;
         let sending = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(END));
