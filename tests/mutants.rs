@@ -1,5 +1,5 @@
-//! Tests the changes that `scripts/mutants` makes to the sources. Also tests that its two lists fit
-//! the present sources: the equivalent mutants, and the guards of the slots.
+//! Tests the changes that `scripts/mutants` makes, the marks with which it sees what a test runs, and
+//! that its lists of equivalent mutants and of guards of the slots fit the present sources.
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "../benches/mutants/equivalent.rs"]
@@ -7,10 +7,14 @@ mod equivalent;
 #[allow(dead_code, unreachable_pub)]
 #[path = "../benches/mutants/generate.rs"]
 mod generate;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../benches/mutants/spots.rs"]
+mod spots;
 
 use std::path::Path;
 
-use self::generate::{Mutant, mutants_of};
+use self::generate::{Mutant, Sources, mutants_of};
+use self::spots::Spots;
 
 /// Returns the mutants of a Lua source, each as a description and the changed source.
 fn done_to(source: &str) -> Vec<(String, String)> {
@@ -82,6 +86,32 @@ fn what_is_the_same_twice_is_numbered() {
 #[test]
 fn what_is_no_lua_is_refused() {
     assert!(mutants_of("lua/a.lua", "local x = ").is_err());
+}
+
+/// Each block has a mark, and so have the statements behind an inner block, which may have returned.
+#[test]
+fn each_spot_has_a_mark() {
+    let source = "local function f(x)\n  if x then return g() end\n  h()\n  k()\nend\nreturn f";
+    let sources = Sources::from([("lua/a.lua".to_owned(), source.to_owned())]);
+    let spots = Spots::of(&sources).expect("it is Lua");
+    let marked = spots.marked("lua/a.lua", source);
+    let mark = |at| format!("if not ARGV['@{at}'] then ARGV['@{at}'] = true redis.log(redis.LOG_WARNING, '@{at}') end ");
+    assert_eq!(marked, {
+        let (file, body, branch, behind) = (mark(0), mark(1), mark(3), mark(2));
+        format!("{file}local function f(x)\n  {body}if x then {branch}return g() end\n  {behind}h()\n  k()\nend\nreturn f")
+    });
+    let mutants = mutants_of("lua/a.lua", source).expect("it is Lua");
+    let around: Vec<_> = mutants.iter().map(|mutant| (mutant.what.as_str(), spots.around(mutant))).collect();
+    let expected = [
+        ("remove the if", Some(1)),
+        ("negate the condition", Some(1)),
+        ("return nothing", Some(3)),
+        ("remove the call", Some(2)),
+        ("remove the call", Some(2)),
+    ];
+    assert_eq!(around, expected);
+    assert_eq!(Spots::in_log("7:M 24 Nov 2026 06:43:03.720 # @12"), Some(12));
+    assert_eq!(Spots::in_log("7:M 24 Nov 2026 06:43:03.720 # Server initialized"), None);
 }
 
 #[test]

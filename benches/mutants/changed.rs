@@ -25,7 +25,7 @@ pub(crate) fn files() -> anyhow::Result<Vec<String>> {
         .collect())
 }
 
-/// Returns the lines of scripts that have changed since the commit `since`: file and line number.
+/// Returns the lines of scripts that differ from `since`.
 pub(crate) fn lines(since: &str) -> anyhow::Result<HashSet<(String, usize)>> {
     // Git would read a leading `-` as an option.
     ensure!(!since.starts_with('-'), "--changed needs a commit, not {since}");

@@ -16,8 +16,8 @@ use super::generate::Mutant;
 /// The file of the list.
 pub(crate) const FILE: &str = "tests/mutants/equivalent.txt";
 
-/// Returns the mutants of the list. An entry that matches no mutant is an error: the script's line
-/// has changed, so somebody must check the entry's reason again.
+/// Returns the mutants of the list. An entry that matches no mutant is an error: the line has
+/// changed, so the reason must be checked again.
 pub(crate) fn equivalents(list: &str, mutants: &[Mutant]) -> anyhow::Result<HashSet<(String, String, String)>> {
     let mut known = HashSet::new();
     let all: HashSet<_> = mutants.iter().map(Mutant::key).collect();

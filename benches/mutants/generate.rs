@@ -45,6 +45,11 @@ impl Mutant {
         [&source[..self.range.start], &self.with, &source[self.range.end..]].concat()
     }
 
+    /// Returns the position of the change in the file.
+    pub(crate) fn start(&self) -> usize {
+        self.range.start
+    }
+
     /// Returns the identity of the mutant, which does not depend on line numbers.
     pub(crate) fn key(&self) -> (&str, &str, &str) {
         (&self.file, &self.text, &self.what)
@@ -90,7 +95,7 @@ pub(crate) fn all(sources: &Sources) -> anyhow::Result<Vec<Mutant>> {
     Ok(mutants.concat())
 }
 
-/// Returns the mutants of one file that compile, in the order of their positions in the file.
+/// Returns all mutants of a file that compile, in the order of the file.
 pub(crate) fn mutants_of(file: &str, source: &str) -> anyhow::Result<Vec<Mutant>> {
     let ast = match full_moon::parse(source) {
         Ok(ast) => ast,
@@ -116,7 +121,7 @@ pub(crate) fn mutants_of(file: &str, source: &str) -> anyhow::Result<Vec<Mutant>
         let what = if *times == 1 { what } else { format!("{what}, no. {times}") };
         mutants.push(Mutant { file: file.to_owned(), line, text, what, range, with });
     }
-    // A mutant that does not compile is left out, because any test would catch it.
+    // A mutant that does not compile would be caught by any test.
     mutants.retain(|mutant| full_moon::parse(&mutant.applied(source)).is_ok());
     Ok(mutants)
 }
@@ -131,7 +136,7 @@ struct Change {
 struct Found<'a> {
     source: &'a str,
     changes: Vec<Change>,
-    /// Positions of statements that no mutant may remove.
+    /// Positions of statements that must stay.
     stay: HashSet<usize>,
     /// Start and end positions of conditions.
     conditions: HashSet<(usize, usize)>,
@@ -201,7 +206,7 @@ fn is_plain_name(value: &Expression) -> bool {
 
 impl Visitor for Found<'_> {
     fn visit_function_body(&mut self, body: &ast::FunctionBody) {
-        // A bare `return` at the end of a function has no effect, so it is not removed.
+        // A bare `return` at the end of a function has no effect.
         if let Some(LastStmt::Return(last)) = body.block().last_stmt()
             && last.returns().is_empty()
         {
@@ -218,8 +223,7 @@ impl Visitor for Found<'_> {
             Stmt::GenericFor(_) | Stmt::NumericFor(_) | Stmt::Repeat(_) | Stmt::While(_) => "remove the loop",
             _ => return,
         };
-        // The replacement is `do end`, not an empty text. Otherwise the statements before and after
-        // it may become one.
+        // The replacement must not be empty, or two statements may become one.
         self.change(stmt, "do end", what);
     }
 
@@ -268,7 +272,7 @@ impl Visitor for Found<'_> {
         match expression {
             Expression::BinaryOperator { binop, .. } => self.operator(expression, binop),
             Expression::Number(number) => {
-                // Only a whole number is increased by one. A fraction stays unchanged.
+                // Only a whole number is increased, not a fraction.
                 if let Some(next) = number.token().to_string().parse::<u64>().ok().and_then(|number| number.checked_add(1)) {
                     self.token(number, &next.to_string());
                 }

@@ -1,21 +1,23 @@
-//! Tests the tests: makes every small change that `generate` knows to the scripts, one change at a
-//! time (a mutant), and runs the tests. A test that fails catches the mutant.
+//! Mutants: changes the scripts in every small way that `generate` knows, one change at a time, and
+//! runs the tests to see which of them fails.
 //!
 //!     scripts/mutants [FILTER…] [--changed SINCE] [--draw N] [--seed N] [--minutes N] [--jobs N]
 //!     [--list]
 //!
-//! A mutant that no test catches is printed as SURVIVED, and the exit code is 1. Either a test is
-//! missing, or no test can catch the mutant. In the second case add the mutant to
-//! `tests/mutants/equivalent.txt`, with the reason. Mutants in this list are not tried. With
-//! `--changed`, the exit code is 1 only if a mutant in a changed line survives. A changed script
-//! needs no build: the feature `failpoints` lets the tests read it from `SERIATIM_LUA_DIR`. The
+//! A mutant that no test catches is printed as SURVIVED, and the exit code is 1. Then a test is
+//! missing, or the mutant is equivalent and belongs into `tests/mutants/equivalent.txt`, with the
+//! reason. Listed mutants are not tried. With `--changed`, only survivors in changed lines give the
+//! exit code 1. A changed script needs no build: the feature `failpoints` lets the tests read it
+//! from `SERIATIM_LUA_DIR`. Only the tests that run the changed line are run (`coverage`). The
 //! guards of the slots' state machine are Rust and are listed by hand (`slots`).
 
 mod changed;
+mod coverage;
 mod equivalent;
 mod generate;
 mod proofs;
 mod slots;
+mod spots;
 mod trials;
 
 use std::collections::HashSet;
@@ -27,12 +29,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 
 use self::generate::Mutant;
-use self::trials::{Limits, Outcome};
+use self::spots::Spots;
+use self::trials::{Basis, Limits, Outcome};
 
 const USAGE: &str = "scripts/mutants [FILTER…] [--changed SINCE] [--draw N] [--seed N] [--minutes N] [--jobs N] [--list]";
 
-/// Percentage of `--minutes` that is for the mutants of scripts. The rest is for the guards of the
-/// slots, each of which needs a build.
+/// Percentage of a limited time that is for scripts. The slots need a build for each guard.
 const FOR_SCRIPTS: u32 = 67;
 
 /// The arguments of the command line.
@@ -41,8 +43,7 @@ struct Args {
     /// A script, a folder of scripts, a script with a line (`hold.lua:12`), or a part of the name
     /// of a guard of the slots.
     filters: Vec<String>,
-    /// Commit to compare with. Mutants of lines that have changed since this commit are tried
-    /// first.
+    /// Commit to compare with. Mutants of lines changed since then come first.
     changed: Option<String>,
     /// Number of script mutants to draw at random.
     draw: Option<usize>,
@@ -51,7 +52,6 @@ struct Args {
     minutes: Option<u32>,
     jobs: usize,
     list: bool,
-    patience: Duration,
 }
 
 fn number<T: std::str::FromStr>(option: &str, value: &str) -> anyhow::Result<T> {
@@ -64,23 +64,23 @@ fn setting<T: std::str::FromStr>(name: &str) -> anyhow::Result<Option<T>> {
 }
 
 impl Args {
-    /// Returns the arguments; `None` if the command line has none, as in a plain `cargo bench`.
+    /// Returns the arguments; none without any, as in a plain `cargo bench`.
     fn read() -> anyhow::Result<Option<Self>> {
         let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
         match words.next() {
             None => return Ok(None),
             Some(word) => ensure!(word == "run", "usage: {USAGE}"),
         }
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        // Tests mostly wait, so that a core has time for two mutants.
+        let jobs = std::thread::available_parallelism().map_or(1, usize::from) * 2;
         let mut args = Self {
             filters: Vec::new(),
             changed: None,
             draw: None,
             seed: None,
             minutes: setting("MUTANTS_MINUTES")?,
-            jobs: setting("MUTANTS_JOBS")?.unwrap_or(cores),
+            jobs: setting("MUTANTS_JOBS")?.unwrap_or(jobs),
             list: false,
-            patience: Duration::from_secs(setting("MUTANTS_PATIENCE")?.unwrap_or(180)),
         };
         while let Some(word) = words.next() {
             let mut value = || words.next().with_context(|| format!("{word} needs a value"));
@@ -119,8 +119,7 @@ fn say(what: &str) {
     eprintln!("seriatim: {what}");
 }
 
-/// Tries the mutants. Returns whether at least one was tried, and none survived in a line that
-/// counts.
+/// Returns whether every mutant that should be caught was caught.
 fn run(args: &Args) -> anyhow::Result<bool> {
     let begin = Instant::now();
     let sources = generate::sources(Path::new("."))?;
@@ -146,8 +145,7 @@ fn run(args: &Args) -> anyhow::Result<bool> {
         tried.sort_by_cached_key(|mutant| drawn(&seed, &mutant.key()));
         guards.sort_by_cached_key(|guard| drawn(&seed, &guard.name));
     }
-    // With `--changed`, a mutant that survives in an unchanged line is printed, but the run does
-    // not fail.
+    // Survivors in unchanged lines are reported but do not fail the run.
     let mut elsewhere = HashSet::new();
     if let Some(since) = &args.changed {
         let lines = changed::lines(since)?;
@@ -166,7 +164,7 @@ fn run(args: &Args) -> anyhow::Result<bool> {
     let limit = args.minutes.map_or_else(String::new, |minutes| format!(", as far as {minutes} minutes allow"));
     say(&format!("{} of {} mutants of scripts and {} guards of slots{limit}", tried.len(), mutants.len(), guards.len()));
     let until = |percent: u32| args.minutes.map(|minutes| begin + Duration::from_secs(u64::from(minutes) * 60) * percent / 100);
-    let limits = |percent| Limits { jobs: args.jobs, patience: args.patience, until: until(percent) };
+    let limits = |percent| Limits { jobs: args.jobs, until: until(percent) };
     let work = tempfile::Builder::new().prefix("mutants.").tempdir()?;
     let share = if guards.is_empty() { 100 } else { FOR_SCRIPTS };
     let of_scripts =
@@ -193,11 +191,12 @@ fn run(args: &Args) -> anyhow::Result<bool> {
 }
 
 fn try_scripts(tried: &[&Mutant], sources: &generate::Sources, work: &Path, limits: Limits) -> anyhow::Result<Outcome> {
-    let mut proofs = proofs::build(Path::new("."), None, work, &[])?;
+    let proofs = proofs::build(Path::new("."), None, work, &[])?;
     let begin = Instant::now();
-    trials::measure_all(&mut proofs, work, limits)?;
-    say(&format!("{} proofs are content with the scripts as they are, in {} s", proofs.len(), begin.elapsed().as_secs()));
-    trials::try_all(tried, sources, &proofs, work, limits)
+    let spots = Spots::of(sources)?;
+    let tests = coverage::measure(&proofs, sources, &spots, work, limits.jobs)?;
+    say(&format!("{} tests pass with the scripts as they are, in {} s", tests.len(), begin.elapsed().as_secs()));
+    trials::try_all(tried, Basis { sources, proofs: &proofs, spots: &spots, tests: &tests, work }, limits)
 }
 
 /// Returns whether the filter names the mutant's script, its folder, or its line.
@@ -211,7 +210,7 @@ fn is_of(mutant: &Mutant, filter: &str) -> bool {
     has_path && line.is_none_or(|line| line == mutant.line)
 }
 
-/// Returns a sort key. For each seed, these keys give a different random order.
+/// Returns a sort key that gives a random order for the seed.
 fn drawn(seed: &str, what: &impl std::hash::Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     (seed, what).hash(&mut hasher);

@@ -1,7 +1,8 @@
-//! The proofs: the test programs of this crate. Each proof is run with a changed script, to see
-//! whether it fails.
+//! The proofs: the test programs of this crate. Each is run to see whether it fails on a changed
+//! script.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -11,25 +12,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Test programs that are not run on mutants, because they use no Lua script.
+/// Test programs that are not run, because they run no script.
 const NOT_ASKED: [&str; 2] = ["model", "mutants"];
-/// For each test program, its slow modules that are not run. Other tests catch the same mutants.
+/// Slow modules of the other programs that are not run. Other tests catch the same mutants.
 const SKIPPED: [(&str, &[&str]); 3] = [
     ("cli", &["bench::", "examples::"]),
     ("proofs", &["failpoints::", "fuzz_inputs::", "fuzz_redis::"]),
     ("scale", &["rules_million::"]),
 ];
 
-/// Time limit of a single test that runs alone. No test takes more than a few seconds.
-const ALONE: Duration = Duration::from_secs(20);
-
 /// A test program.
 #[derive(Debug)]
 pub(crate) struct Proof {
     pub(crate) name: String,
     program: PathBuf,
-    /// Duration of the whole program with unchanged scripts.
-    pub(crate) takes: Duration,
 }
 
 /// The result of a proof.
@@ -38,18 +34,18 @@ pub(crate) enum Verdict {
     Content,
     /// A test failed, and failed again when run alone.
     Failed(String),
-    /// The program did not end, e.g. because the change makes it wait for ever.
+    /// The program did not end, twice, e.g. because the change makes it wait for ever.
     NoEnd(Duration),
-    /// Redis could not compile the changed script. Such a mutant does not count, because any test
-    /// would notice it.
+    /// Redis refused to compile the script, which any test would notice.
     NoScript,
 }
 
-/// A directory for one run of a proof. It has a copy of the scripts, and the temporary files of the
-/// tests.
+/// A directory for one run of a proof: a copy of the scripts, and room for its files.
 #[derive(Debug)]
 pub(crate) struct Place {
     dir: PathBuf,
+    /// Further variables of the environment.
+    variables: Vec<(&'static str, OsString)>,
 }
 
 impl Place {
@@ -57,7 +53,12 @@ impl Place {
     pub(crate) fn new(dir: PathBuf) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir.join("tmp"))?;
         copy_lua(Path::new("lua"), &dir.join("lua"))?;
-        Ok(Self { dir })
+        Ok(Self { dir, variables: Vec::new() })
+    }
+
+    /// Sets a variable of the environment of all runs.
+    pub(crate) fn set(&mut self, name: &'static str, value: OsString) {
+        self.variables.push((name, value));
     }
 
     /// Replaces the text of a script, e.g. of `lua/renew.lua`.
@@ -65,9 +66,17 @@ impl Place {
         std::fs::write(self.dir.join(file), text).with_context(|| file.to_owned())
     }
 
+    /// Returns the output of the last run.
+    pub(crate) fn said(&self) -> anyhow::Result<String> {
+        Ok(String::from_utf8_lossy(&std::fs::read(self.out())?).into_owned())
+    }
+
+    fn out(&self) -> PathBuf {
+        self.dir.join("out")
+    }
+
     pub(crate) fn remove(self) {
-        // This may fail, because a test may still write into the directory. The files that are left
-        // are deleted with the work directory at the end.
+        // A test may still write into the directory. Its files are deleted with the rest later.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
@@ -86,8 +95,8 @@ fn copy_lua(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the test programs of the crate in `tree`, into the directory `target` if given. Returns
-/// the programs in `named`. If `named` is empty, returns all programs except [`NOT_ASKED`].
+/// Builds the test programs in `tree`, with its own target directory if `target` is given. Builds
+/// the programs in `named`, or all except [`NOT_ASKED`].
 pub(crate) fn build(tree: &Path, target: Option<&Path>, work: &Path, named: &[&str]) -> anyhow::Result<Vec<Proof>> {
     let mut cargo = Command::new("cargo");
     cargo.envs(target.map(|target| ("CARGO_TARGET_DIR", target)));
@@ -114,14 +123,13 @@ pub(crate) fn build(tree: &Path, target: Option<&Path>, work: &Path, named: &[&s
         else {
             continue;
         };
-        // The program is linked or copied to a directory of this run, because a later build
-        // replaces cargo's file.
+        // Copied, because a later build of the tree replaces the file.
         let kept = programs.join(name);
         let _ = std::fs::remove_file(&kept);
         if std::fs::hard_link(program, &kept).is_err() {
             std::fs::copy(program, &kept)?;
         }
-        proofs.push(Proof { name: name.to_owned(), program: kept, takes: Duration::ZERO });
+        proofs.push(Proof { name: name.to_owned(), program: kept });
     }
     if named.is_empty() {
         let there: HashSet<_> = proofs.iter().map(|proof| proof.name.as_str()).collect();
@@ -143,8 +151,7 @@ impl Running {
         Ok(Self(child))
     }
 
-    /// Waits until the program has ended, `is_enough` returns true, or the time is over. Returns
-    /// `None` if the program still runs.
+    /// Waits until `is_enough`, its end, or the time limit. Returns none if it still runs.
     fn wait(&mut self, patience: Duration, is_enough: impl Fn() -> bool) -> anyhow::Result<Option<ExitStatus>> {
         let begin = Instant::now();
         loop {
@@ -154,14 +161,14 @@ impl Running {
             if is_enough() || begin.elapsed() > patience {
                 return Ok(None);
             }
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
 
 impl Drop for Running {
-    /// Kills the process group. This ends all processes that the tests have started, even if the
-    /// test program itself has ended.
+    /// Kills the process group: all processes that the tests have started, even if the program has
+    /// ended.
     fn drop(&mut self) {
         if let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process_group(group, Signal::KILL);
@@ -170,78 +177,84 @@ impl Drop for Running {
     }
 }
 
-fn first_failure(out: &Path) -> Option<String> {
-    let text = String::from_utf8_lossy(&std::fs::read(out).ok()?).into_owned();
-    text.lines().find_map(|line| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned()))
+/// Returns the first failed test in the output of a run.
+fn first_failure(said: &str) -> Option<&str> {
+    said.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))
 }
 
 impl Proof {
+    /// Returns the names of all tests, except those of the [`SKIPPED`] modules.
+    pub(crate) fn tests(&self) -> anyhow::Result<Vec<String>> {
+        let output = Command::new(&self.program).args(["--list", "--format", "terse"]).args(self.skips()).output()?;
+        ensure!(output.status.success(), "{}: --list failed", self.name);
+        let list = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(list.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+    }
+
+    fn skips(&self) -> impl Iterator<Item = &'static str> {
+        let skipped = SKIPPED.iter().filter(|(program, _)| *program == self.name).flat_map(|(_, modules)| *modules);
+        skipped.flat_map(|module| ["--skip", module])
+    }
+
     fn command(&self, place: &Place, tests: &[String]) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("--test-threads=8").env("TMPDIR", place.dir.join("tmp")).env("SERIATIM_LUA_DIR", place.dir.join("lua"));
-        // The tests run no random schedules here, because these would catch a mutant only by
-        // chance.
+        // Each test has its own server, whose log has the marks.
+        command.envs(place.variables.iter().cloned()).env_remove("SERIATIM_TEST_REDIS");
+        // No random schedules: they would catch a mutant only by chance.
         for (name, value) in [("SERIATIM_CASES", "0"), ("SERIATIM_MACHINE_STEPS", "0")] {
             if std::env::var_os(name).is_none() {
                 command.env(name, value);
             }
         }
         if tests.is_empty() {
-            let skipped = SKIPPED.iter().filter(|(program, _)| *program == self.name).flat_map(|(_, modules)| *modules);
-            command.args(skipped.flat_map(|module| ["--skip", module]));
+            command.args(self.skips());
         } else {
             command.arg("--exact").args(tests);
         }
         command
     }
 
-    /// Runs only these tests, or the whole proof if `tests` is empty, until the first failure. The
-    /// failed test is then run alone, because on a busy machine a test may just be too slow. Only a
-    /// second failure counts. If the test passes alone, the proof is run again without it.
+    /// Runs one test alone, and returns whether it passes in this time.
+    pub(crate) fn passes(&self, place: &Place, test: &str, patience: Duration) -> anyhow::Result<bool> {
+        let mut running = Running::start(&mut self.command(place, &[test.to_owned()]), &place.out())?;
+        Ok(running.wait(patience, || false)?.is_some_and(|status| status.success()))
+    }
+
+    /// Runs these tests, or all if none is given, until the first failure. A failed test must fail
+    /// again when run alone, because on a busy machine a test may just be too slow. If it then
+    /// passes, the other tests run without it. A run that does not end is repeated once, too.
     pub(crate) fn ask(&self, place: &Place, tests: &[String], patience: Duration) -> anyhow::Result<Verdict> {
-        let out = place.dir.join("out");
         let mut without: Vec<String> = Vec::new();
+        let mut is_late = false;
+        let failure = || first_failure(&place.said().unwrap_or_default()).map(str::to_owned);
         loop {
             let mut command = self.command(place, tests);
             for test in &without {
                 command.args(["--skip", test]);
             }
-            let mut running = Running::start(&mut command, &out).with_context(|| self.name.clone())?;
-            let status = running.wait(patience, || first_failure(&out).is_some())?;
+            let mut running = Running::start(&mut command, &place.out()).with_context(|| self.name.clone())?;
+            let status = running.wait(patience, || failure().is_some())?;
             drop(running);
-            let failed = match (first_failure(&out), status) {
+            let failed = match (failure(), status) {
                 (Some(failed), _) => failed,
-                (None, None) => return Ok(Verdict::NoEnd(patience)),
+                (None, None) if is_late => return Ok(Verdict::NoEnd(patience)),
+                (None, None) => {
+                    is_late = true;
+                    continue;
+                }
                 (None, Some(status)) if status.success() => return Ok(Verdict::Content),
                 // The program died without naming a test.
                 (None, Some(status)) => return Ok(Verdict::Failed(status.to_string())),
             };
-            let mut running = Running::start(&mut self.command(place, std::slice::from_ref(&failed)), &out)?;
-            let status = running.wait(ALONE, || false)?;
-            drop(running);
-            match status {
-                Some(status) if status.success() && without.len() < 3 => without.push(failed),
-                Some(status) if status.success() => return Ok(Verdict::Content),
-                _ if is_no_script(&out)? => return Ok(Verdict::NoScript),
-                _ => return Ok(Verdict::Failed(failed)),
+            if !self.passes(place, &failed, patience)? {
+                let is_no_script = place.said()?.contains("Error compiling script");
+                return Ok(if is_no_script { Verdict::NoScript } else { Verdict::Failed(failed) });
             }
+            if without.len() == 3 {
+                return Ok(Verdict::Content);
+            }
+            without.push(failed);
         }
     }
-
-    /// Runs the proof on unchanged scripts, and stores its duration. If the proof fails, that is an
-    /// error: a proof that fails without a mutant shows nothing.
-    pub(crate) fn measure(&mut self, place: &Place, patience: Duration) -> anyhow::Result<()> {
-        let begin = Instant::now();
-        let verdict = self.ask(place, &[], patience)?;
-        self.takes = begin.elapsed();
-        if verdict != Verdict::Content {
-            eprintln!("{}", String::from_utf8_lossy(&std::fs::read(place.dir.join("out"))?));
-            bail!("{} fails where nothing is changed: {verdict:?}", self.name);
-        }
-        Ok(())
-    }
-}
-
-fn is_no_script(out: &Path) -> anyhow::Result<bool> {
-    Ok(String::from_utf8_lossy(&std::fs::read(out)?).contains("Error compiling script"))
 }

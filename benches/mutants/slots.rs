@@ -1,8 +1,7 @@
-//! Removes the guards of the slots' state machine, one at a time, and runs the tests.
-//! `tests/mutants/slots.txt` lists the guards. The change is made in a copy of the tree, which has
-//! its own target directory.
+//! `tests/mutants/slots.txt`: the guards of the slots' state machine. Each is removed in a copy of
+//! the tree with its own target directory.
 //!
-//! The list is written by hand, because this program generates mutants only of Lua scripts.
+//! The list is written by hand, because no Rust mutants are generated.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,13 +15,16 @@ use super::trials::{Limits, Outcome};
 
 const TABLE: &str = "tests/mutants/slots.txt";
 
-/// The proofs that are run if no unit test of the library catches the removal.
+/// The proofs besides the library's own tests, run only if those catch nothing.
 const PROOFS: [&str; 1] = ["steps"];
 
-/// Time limit of the library's unit tests. They are fast, because they wait for nothing.
+/// Time limit of the library's own tests, which wait for nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A guard: a piece of Rust code, and the text that replaces it.
+/// Time limit of a run of a proof.
+const PATIENCE_PROOF: Duration = Duration::from_secs(120);
+
+/// A guard, and its replacement.
 #[derive(Debug, Default)]
 pub(crate) struct Guard {
     pub(crate) name: String,
@@ -86,7 +88,7 @@ impl Tree {
         for file in changed::files()? {
             let to = dir.join(&file);
             std::fs::create_dir_all(to.parent().unwrap_or(&dir))?;
-            // Git may list a file that is deleted in the tree.
+            // A file known to git may have been deleted.
             if Path::new(&file).is_file() {
                 std::fs::copy(&file, to)?;
             }
@@ -95,8 +97,7 @@ impl Tree {
         Ok(Self { dir, target: std::path::absolute(target)?.join("mutants"), work: work.join("slots") })
     }
 
-    /// Runs the library's unit tests. Returns the test that catches the removal of the guard;
-    /// `None` if no unit test does.
+    /// Returns the library's own test that catches the removal; none if no test does.
     fn own_tests(&self) -> anyhow::Result<Option<String>> {
         let mut cargo = Command::new("cargo");
         cargo.current_dir(&self.dir).env("CARGO_TARGET_DIR", &self.target).stdin(Stdio::null());
@@ -117,15 +118,14 @@ impl Tree {
         Ok(Some(failed.unwrap_or("its own tests did not end").to_owned()))
     }
 
-    /// Runs the unit tests, then the proofs. Returns the test that catches the removal of the
-    /// guard; `None` if no test does.
-    fn caught(&self, limits: Limits) -> anyhow::Result<Option<String>> {
+    /// Returns the test that catches the removal; none if no test does.
+    fn caught(&self) -> anyhow::Result<Option<String>> {
         if let Some(test) = self.own_tests()? {
             return Ok(Some(test));
         }
         let place = Place::new(self.work.clone())?;
         for proof in proofs::build(&self.dir, Some(&self.target), &self.work, &PROOFS)? {
-            match proof.ask(&place, &[], limits.patience)? {
+            match proof.ask(&place, &[], PATIENCE_PROOF)? {
                 Verdict::Content => {}
                 Verdict::Failed(test) => return Ok(Some(format!("{}: {test}", proof.name))),
                 Verdict::NoEnd(patience) => {
@@ -138,8 +138,7 @@ impl Tree {
     }
 }
 
-/// Removes one guard after the other, and records whether a test catches the removal. Ends early if
-/// the time is over.
+/// Removes the guards one after the other, as far as there is time.
 pub(crate) fn try_all(guards: &[&Guard], work: &Path, limits: Limits) -> anyhow::Result<Outcome> {
     let mut outcome = Outcome::default();
     if guards.is_empty() || !limits.has_time() {
@@ -152,7 +151,7 @@ pub(crate) fn try_all(guards: &[&Guard], work: &Path, limits: Limits) -> anyhow:
         }
         let source = std::fs::read_to_string(&guard.file)?;
         std::fs::write(tree.dir.join(&guard.file), guard.applied(&source)?)?;
-        let by = tree.caught(limits).with_context(|| guard.name.clone())?;
+        let by = tree.caught().with_context(|| guard.name.clone())?;
         outcome.note(guard.name.clone(), by);
         std::fs::write(tree.dir.join(&guard.file), source)?;
     }

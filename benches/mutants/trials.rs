@@ -1,22 +1,26 @@
-//! Tries mutants. For each mutant, the tests that are likely to catch it run first.
+//! Tries mutants: runs the tests that run the changed line, and first those likely to fail.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::coverage::Test;
 use super::generate::{Mutant, Sources};
 use super::proofs::{Place, Proof, Verdict};
+use super::spots::Spots;
 
-/// Maximum number of tests with the most earlier catches. These tests run before whole programs.
-const CATCHERS: usize = 8;
+/// Number of tests in the first group. Each further group has twice as many tests.
+const FIRST: usize = 8;
+/// Time limit of a run, besides the time that its tests take one after the other, four times. A
+/// mutant without end costs two such runs.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The limits of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) jobs: usize,
-    /// Minimum time limit of a proof. A slow proof gets more.
-    pub(crate) patience: Duration,
     /// Time after which no further mutant is begun.
     pub(crate) until: Option<Instant>,
 }
@@ -24,10 +28,6 @@ pub(crate) struct Limits {
 impl Limits {
     pub(crate) fn has_time(&self) -> bool {
         self.until.is_none_or(|until| Instant::now() < until)
-    }
-
-    fn patience_for(&self, proof: &Proof) -> Duration {
-        self.patience.max(proof.takes * 4)
     }
 }
 
@@ -47,115 +47,114 @@ impl Outcome {
                 println!("{mutant} -> caught by {by}");
                 self.caught += 1;
             }
-            None => {
-                println!("{mutant} -> SURVIVED");
-                self.survived.push(mutant);
-            }
+            None => self.survive(mutant, ""),
         }
     }
-}
 
-/// A test that caught a mutant: the index of its program, and its name. The name is `None` if the
-/// mutant was caught because the program did not end.
-type Catcher = (usize, Option<String>);
-
-/// For each script file: the tests that caught mutants of this file, each with the number of
-/// catches.
-#[derive(Default)]
-struct Catches(HashMap<String, HashMap<Catcher, usize>>);
-
-impl Catches {
-    fn add(&mut self, file: &str, by: Catcher) {
-        *self.0.entry(file.to_owned()).or_default().entry(by).or_default() += 1;
-    }
-
-    /// Returns the tests that caught the most mutants of this script file, then the tests that
-    /// caught the most mutants of all files.
-    fn best(&self, file: &str) -> Vec<Catcher> {
-        let mut elsewhere: HashMap<Catcher, usize> = HashMap::new();
-        for (by, count) in self.0.values().flatten() {
-            *elsewhere.entry(by.clone()).or_default() += count;
-        }
-        let here = self.0.get(file).map(sorted).unwrap_or_default();
-        let mut best: Vec<Catcher> = here.into_iter().take(CATCHERS).collect();
-        let others: Vec<_> = sorted(&elsewhere).into_iter().filter(|by| !best.contains(by)).take(CATCHERS).collect();
-        best.extend(others);
-        best
+    fn survive(&mut self, mutant: String, why: &str) {
+        println!("{mutant} -> SURVIVED{why}");
+        self.survived.push(mutant);
     }
 }
 
-fn sorted(catchers: &HashMap<Catcher, usize>) -> Vec<Catcher> {
-    let mut sorted: Vec<_> = catchers.iter().collect();
-    sorted.sort_by_key(|(by, count)| (std::cmp::Reverse(**count), (*by).clone()));
-    sorted.into_iter().map(|(by, _)| by.clone()).collect()
+/// All that the trials need to know.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Basis<'a> {
+    pub(crate) sources: &'a Sources,
+    pub(crate) proofs: &'a [Proof],
+    pub(crate) spots: &'a Spots,
+    pub(crate) tests: &'a [Test],
+    /// The directory for all files.
+    pub(crate) work: &'a Path,
 }
 
-/// Returns the runs for a mutant, in their order. A run is the index of a program and the tests to
-/// run. An empty list means all tests of the program.
-fn plan(mutant: &Mutant, proofs: &[Proof], best: &[Catcher]) -> Vec<(usize, Vec<String>)> {
-    let mut plan: Vec<(usize, Vec<String>)> = Vec::new();
-    for (proof, test) in best {
-        let Some(test) = test else { continue };
-        match plan.iter_mut().find(|(asked, _)| asked == proof) {
-            Some((_, tests)) => tests.push(test.clone()),
-            None => plan.push((*proof, vec![test.clone()])),
-        }
-    }
-    let stem = Path::new(&mutant.file).file_stem().unwrap_or_default().to_string_lossy();
-    let mut all: Vec<usize> = (0..proofs.len()).collect();
-    all.sort_by_key(|at| {
-        let place = best.iter().position(|(proof, _)| proof == at).unwrap_or(usize::MAX);
-        let has_name = proofs[*at].name.trim_end_matches('s') == stem.trim_end_matches('s');
-        (place, !has_name, proofs[*at].takes)
-    });
-    plan.extend(all.into_iter().map(|at| (at, Vec::new())));
-    plan
-}
+/// Number of catches of each test, by file. A test is an index into [`Basis::tests`].
+type Catches = HashMap<String, HashMap<usize, usize>>;
 
 /// The result of one mutant.
 enum Fate {
     Caught(String),
     Survived,
+    /// No test runs the changed line.
+    NotRun,
     NoScript,
 }
 
 /// The state shared by all trials.
 struct Trials<'a> {
-    sources: &'a Sources,
-    proofs: &'a [Proof],
-    work: &'a Path,
-    limits: Limits,
+    basis: Basis<'a>,
     catches: Mutex<Catches>,
     outcome: Mutex<Outcome>,
 }
 
 impl Trials<'_> {
-    /// Runs the proofs on a mutant, one after the other, until one fails.
+    /// Returns the tests that run the changed line: those with the most catches in the file first,
+    /// then the shortest ones.
+    fn candidates(&self, mutant: &Mutant) -> Vec<usize> {
+        let tests = self.basis.tests;
+        let Some(spot) = self.basis.spots.around(mutant) else { return Vec::new() };
+        let catches = lock(&self.catches).get(&mutant.file).cloned().unwrap_or_default();
+        let mut candidates: Vec<_> = (0..tests.len()).filter(|at| tests[*at].spots.contains(&spot)).collect();
+        candidates.sort_by_key(|at| (Reverse(catches.get(at).copied().unwrap_or_default()), tests[*at].takes));
+        candidates
+    }
+
+    /// Divides the candidates into runs, in order: each of one program. The first runs have few
+    /// tests, so that a mutant that many tests notice is caught soon.
+    fn runs(&self, candidates: &[usize]) -> Vec<Vec<usize>> {
+        let (mut rest, mut size) = (candidates, FIRST);
+        let mut runs = Vec::new();
+        while !rest.is_empty() {
+            let (group, others) = rest.split_at(size.min(rest.len()));
+            let mut of_group: Vec<Vec<usize>> = Vec::new();
+            for test in group {
+                let proof = self.basis.tests[*test].proof;
+                match of_group.iter_mut().find(|run| self.basis.tests[run[0]].proof == proof) {
+                    Some(run) => run.push(*test),
+                    None => of_group.push(vec![*test]),
+                }
+            }
+            runs.extend(of_group);
+            (rest, size) = (others, size * 2);
+        }
+        runs
+    }
+
+    /// Runs the candidates until one fails.
     fn fate_of(&self, mutant: &Mutant, place: &Place) -> anyhow::Result<Fate> {
-        place.write(&mutant.file, &mutant.applied(&self.sources[&mutant.file]))?;
-        let best = lock(&self.catches).best(&mutant.file);
-        for (at, tests) in plan(mutant, self.proofs, &best) {
-            let proof = &self.proofs[at];
-            let (test, said) = match proof.ask(place, &tests, self.limits.patience_for(proof))? {
+        let Basis { sources, proofs, tests, .. } = self.basis;
+        place.write(&mutant.file, &mutant.applied(&sources[&mutant.file]))?;
+        let candidates = self.candidates(mutant);
+        if candidates.is_empty() {
+            return Ok(Fate::NotRun);
+        }
+        for run in self.runs(&candidates) {
+            let proof = &proofs[tests[run[0]].proof];
+            let names: Vec<_> = run.iter().map(|at| tests[*at].name.clone()).collect();
+            let takes: Duration = run.iter().map(|at| tests[*at].takes).sum();
+            let said = match proof.ask(place, &names, PATIENCE + takes * 4)? {
                 Verdict::Content => continue,
                 Verdict::NoScript => return Ok(Fate::NoScript),
-                Verdict::Failed(test) => (Some(test.clone()), test),
-                Verdict::NoEnd(patience) => (None, format!("it did not end in {} s", patience.as_secs())),
+                Verdict::Failed(test) => test,
+                Verdict::NoEnd(patience) => format!("it did not end in {} s", patience.as_secs()),
             };
-            lock(&self.catches).add(&mutant.file, (at, test));
+            if let Some(by) = run.iter().find(|at| tests[**at].name == said) {
+                *lock(&self.catches).entry(mutant.file.clone()).or_default().entry(*by).or_default() += 1;
+            }
             return Ok(Fate::Caught(format!("{}: {said}", proof.name)));
         }
         Ok(Fate::Survived)
     }
 
     fn try_one(&self, at: usize, mutant: &Mutant) -> anyhow::Result<()> {
-        let place = Place::new(self.work.join(at.to_string()))?;
+        let place = Place::new(self.basis.work.join(at.to_string()))?;
         let fate = self.fate_of(mutant, &place)?;
         place.remove();
         let mut outcome = lock(&self.outcome);
         match fate {
             Fate::Caught(by) => outcome.note(mutant.to_string(), Some(by)),
             Fate::Survived => outcome.note(mutant.to_string(), None),
+            Fate::NotRun => outcome.survive(mutant.to_string(), " (no test runs this line)"),
             Fate::NoScript => {
                 println!("{mutant} -> Redis does not compile it, so it does not count");
                 outcome.no_scripts += 1;
@@ -166,7 +165,7 @@ impl Trials<'_> {
 }
 
 /// Runs `work` in several threads, and waits for all of them.
-fn in_threads(jobs: usize, work: impl Fn(usize) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+pub(crate) fn in_threads(jobs: usize, work: impl Fn(usize) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let work = &work;
         let threads: Vec<_> = (0..jobs.max(1)).map(|thread| scope.spawn(move || work(thread))).collect();
@@ -174,32 +173,14 @@ fn in_threads(jobs: usize, work: impl Fn(usize) -> anyhow::Result<()> + Sync) ->
     })
 }
 
-/// Runs all proofs on unchanged scripts.
-pub(crate) fn measure_all(proofs: &mut [Proof], work: &Path, limits: Limits) -> anyhow::Result<()> {
-    let queue = Mutex::new(proofs.iter_mut());
-    in_threads(limits.jobs, |thread| {
-        let place = Place::new(work.join(format!("unchanged.{thread}")))?;
-        while let Some(proof) = next(&queue) {
-            proof.measure(&place, limits.patience * 4)?;
-        }
-        Ok(())
-    })
-}
-
-/// Takes the next item. This function releases the lock before the caller works on the item.
-fn next<T>(queue: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
+/// Takes the next item. The lock is released at once.
+pub(crate) fn next<T>(queue: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
     lock(queue).next()
 }
 
 /// Tries the mutants in this order, several at the same time.
-pub(crate) fn try_all(
-    mutants: &[&Mutant],
-    sources: &Sources,
-    proofs: &[Proof],
-    work: &Path,
-    limits: Limits,
-) -> anyhow::Result<Outcome> {
-    let trials = Trials { sources, proofs, work, limits, catches: Mutex::default(), outcome: Mutex::default() };
+pub(crate) fn try_all(mutants: &[&Mutant], basis: Basis<'_>, limits: Limits) -> anyhow::Result<Outcome> {
+    let trials = Trials { basis, catches: Mutex::default(), outcome: Mutex::default() };
     let queue = Mutex::new(mutants.iter().enumerate());
     in_threads(limits.jobs, |_| {
         while limits.has_time()
@@ -212,6 +193,6 @@ pub(crate) fn try_all(
     Ok(trials.outcome.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
