@@ -6,7 +6,8 @@
 //!
 //! - [`Emitter`]: emits one event at a time, or into the caller's own transaction
 //! - `schedule`: events that are queued later ([`Emitter::schedule`])
-//! - `idempotent`: emits that are a script: with an idempotency key, or of an object with limits
+//! - `idempotent`: emits by a script, because the emit has an idempotency key, or its object has
+//!   limits
 //! - `limits`: the limits of the queues
 //! - `many`: emits many events at once, in few transactions ([`Emitter::emit_many`])
 //! - `appended`: the outcome of an emit in the caller's own transaction

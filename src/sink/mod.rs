@@ -175,8 +175,8 @@ pub struct Context {
     /// Token of the process: a fresh UUID for each attach. If a store records the token, it can
     /// refuse late writes of an older process.
     pub token: Arc<str>,
-    /// Token that is cancelled when the lease is lost or the worker stops at once. Events that are
-    /// sent later are sent in vain.
+    /// Token that is cancelled when the lease is lost or the worker stops at once. From then on
+    /// the sink need not send events of the batch: the worker cannot commit them.
     pub cancelled: CancellationToken,
     /// The ledger of handler progress; `None` outside of a worker.
     pub(crate) ledger: Option<Arc<dyn Ledger>>,

@@ -240,9 +240,9 @@ fn what_comes_again_after_redis_went_back_is_counted_apart() {
     too_soon.finds(&[("doubled", 1), ("forked", 1)], &["--lossy"]);
 }
 
-/// A history with two masters. The new master has acknowledged x1, x2 and x9. Later the old master
-/// accepts x7, and a worker delivers x7 at once. Then x9 arrives from the new master; x9 does not
-/// follow on x7.
+/// A history with two masters, of which Redis loses the old one's events. The new master has
+/// acknowledged x1, x2 and x9. Then the old master accepts x7, and a worker delivers x7 at once.
+/// Last comes x9 from the new master. Its `prev` is not x7, because Redis has lost x7.
 #[test]
 fn what_comes_behind_an_event_that_redis_lost_is_counted_apart() {
     let crossed = |prev| {
