@@ -22,10 +22,11 @@ pub struct Saved {
 /// Stores a projection's position and state together. Only one process at a time can have the
 /// projection.
 ///
-/// A database can have one row per name, with the position, the state or a read model, a token and
-/// an expiry time. `open` takes the row if its expiry time is over or its token is the same. `save`
-/// is a transaction that changes the row `WHERE token = …`, and returns whether it has changed a
-/// row.
+/// To implement a store with a database, keep one row per projection name. Its columns are the
+/// position, the state, a token, and an expiry time. `open` takes the row if the expiry time is
+/// over, or if the row has the same token. `save` is a transaction that changes the row `WHERE
+/// token = …`, and returns whether it has changed a row. A read model is written in the same
+/// transaction.
 pub trait Store: Send {
     /// The error of the store.
     type Error: Error + Send + Sync + 'static;

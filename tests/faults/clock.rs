@@ -32,8 +32,8 @@ fn with_clock() -> (Clock, Redis) {
     (clock, redis)
 }
 
-/// Sets the clock back by an hour, and waits until scripts see the step. Valkey keeps the time of
-/// scripts for a moment.
+/// Sets the clock back by an hour, and waits until scripts see the step. Valkey caches the time
+/// that scripts read, for a moment.
 async fn step_back(clock: &Clock, console: &Console) {
     let before = now_ms(console).await;
     clock.step_back(HOUR);

@@ -91,7 +91,8 @@ pub const SPECIALS: &[Special] =
 /// Outcomes with rules, over one object and over all objects.
 pub const RULES: &[Special] = &[Special::Rule, Special::RuleOfAll, Special::Retry];
 
-/// Outcomes that need an operator, and the operator's actions.
+/// The outcomes of deliveries (`Retry`, `Reject`, `Wait`) and the actions of an operator (`Skip`,
+/// `Again`, `Drop`).
 pub const OPERATOR: &[Special] = &[Special::Retry, Special::Reject, Special::Wait, Special::Skip, Special::Again, Special::Drop];
 
 /// Outcomes of handlers, and of their events.

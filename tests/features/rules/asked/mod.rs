@@ -380,7 +380,7 @@ async fn a_key_of_a_wrong_type_is_noticed_first() {
 }
 
 /// A paused object has a held batch and a marker, and its owner key gets a wrong type. No worker
-/// takes a queued event before this batch, whether or not the rule still exists.
+/// takes a queued event before this batch, whether or not the pause rule still exists.
 #[tokio::test]
 async fn a_paused_batch_is_not_passed_over_where_its_owner_cannot_be_told() {
     for ruled in [true, false] {
