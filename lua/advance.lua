@@ -152,9 +152,10 @@ local function write_down()
 end
 
 -- Makes the slot the owner of `object` and takes its first event. Returns 'claimed', 'empty',
--- 'paused', or 'wrong'. `owner`, `last`: values of the object's keys. `source`: `list` if the
--- slot's list already has the name; `held`; `markers`; or `sound markers` if a missing `owner` or
--- `last` means an absent key, not a key of a wrong type. `owner_key`: nil, or the key of the owner.
+-- 'paused', 'postponed', or 'wrong'. `owner`, `last`: values of the object's keys. `source`: `list`
+-- if the slot's list already has the name; `held`; `markers`; or `sound markers` if a missing
+-- `owner` or `last` means an absent key, not a key of a wrong type. `owner_key`: nil, or the key of
+-- the owner.
 local own
 own = may_claim and function(i, object, owner, last, source, owner_key)
   if C.rules_next and owner ~= 'held' and M.pauses.pause(i, object, last, source) then

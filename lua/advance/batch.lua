@@ -107,7 +107,7 @@ local function go_on(n)
       end
       -- The counter rises even if `take_more` has failed, so that no id is given twice.
       C.counter = M.ids.after(C.counter, #entry - EVENTS_FROM + 1)
-    elseif got == 'wrong' then
+    elseif got == 'wrong' or got == 'postponed' then
       C.left[i] = nil
     elseif event then
       C.left[i] = nil

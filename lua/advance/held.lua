@@ -116,8 +116,11 @@ end
 
 -- Ends the claim of a held object without a batch. `got`: the result of `own`.
 local function owned(object, got)
-  if got ~= 'wrong' then
+  if got ~= 'wrong' and got ~= 'postponed' then
     call('ZREM', P .. K.objects_held, object)
+  end
+  if got ~= 'wrong' then
+    -- An earlier hold may have left a reason, which no longer applies.
     call('DEL', P .. object .. K.events_held_id)
   end
   if got == 'empty' then

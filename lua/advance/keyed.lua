@@ -35,7 +35,8 @@ end
 
 -- Replaces the reference, which is alone in the slot's batch, by its event. Passes over references
 -- whose schedules were replaced or cancelled. Returns the event. Else returns nil and a word:
--- `empty` if the queue has no further event, `wrong` if the object is held.
+-- `empty` if the queue has no further event, `wrong` if the object waits for an operator,
+-- `postponed` if the object is held without a batch.
 local function take(i, object, text)
   local queue, batch = P .. object .. K.events, C.base[i] .. K.worker_event
   repeat
@@ -62,9 +63,9 @@ local function take(i, object, text)
         -- events.scheduled belongs to no single object, so this object does not wait for an
         -- operator. It is held for a minute. `promote` reports the wrong type.
         hold(i, object, POSTPONE_MS)
-      else
-        M.aside.put(i, object, wrong)
+        return nil, 'postponed'
       end
+      M.aside.put(i, object, wrong)
       return nil, 'wrong'
     end
     call('DEL', batch)
@@ -73,7 +74,7 @@ local function take(i, object, text)
       -- The next call goes on. Until then the reply counts as full.
       hold(i, object, 0)
       C.bytes_left = math.min(C.bytes_left, 0)
-      return nil, 'wrong'
+      return nil, 'postponed'
     end
     text = call('LMOVE', queue, batch, 'RIGHT', 'LEFT')
   until not text

@@ -2,7 +2,8 @@
 //! the same steps in both.
 
 use super::advance::{Choice, Delay};
-use super::reference::Reply;
+use super::reference::{Broken, Reply};
+use super::schedules::Mode;
 use super::server::Server;
 use super::world::{AttachStep, Bounds, Part, Step, Token, World};
 use crate::support::Redis;
@@ -167,4 +168,22 @@ async fn the_next_object_takes_the_oldest_place_where_a_name_is_there_twice() {
     .await;
     let Reply::Advanced(advanced) = last else { panic!("{last:?}") };
     assert_eq!(advanced.batches.len(), 1, "{advanced:?}");
+}
+
+/// Story: an object without a batch was held, and its `events.held.id` had a leftover value. Its
+/// queue began with a reference, but `events.scheduled` had a wrong type. So the object was held
+/// for a minute, and the leftover stayed as the reason of this hold.
+#[tokio::test]
+async fn an_object_that_is_postponed_keeps_no_old_reason() {
+    walk(&[
+        Step::Emit(vec![(1, vec![1])]),
+        ATTACH,
+        advance(Choice::Free),
+        Step::Wrong(1, Part::HeldId),
+        Step::Schedule(1, 0, true, 1, 1, Mode::Replace),
+        Step::Promote(256, 1 << 20),
+        Step::Advance(0, Token::Mine, Bounds { claims: 0, ..WIDE }, [Choice::Yield, Choice::Skip, Choice::Skip]),
+        Step::Broken(Broken::Scheduled, Box::new(advance(Choice::Free))),
+    ])
+    .await;
 }
