@@ -1,5 +1,5 @@
 -- markers: finds the objects to which markers lead.
--- Uses: aside.report_foreign marks.is_mark marks.met names.is_foreign
+-- Uses: aside.report_foreign marks.is_mark marks.met_all names.is_foreign
 
 -- The markers are read in chunks from the tail, and trimmed when they are used. From a chunk the
 -- call needs each object without an owner, once. `free` has the names of these objects, `before`
@@ -16,10 +16,12 @@ local marks, marks_before = {}, {}
 local function trim()
   if C.markers_used > 0 then
     call('LTRIM', P .. K.objects_with_events, 0, -1 - C.markers_used)
-    for n = #marks, 1, -1 do
-      if marks_before[n] < C.markers_used and M.marks.met(marks[n]) then
-        break
+    if marks[1] then
+      local used = {}
+      for n, mark in ipairs(marks) do
+        used[#used + 1] = marks_before[n] < C.markers_used and mark or nil
       end
+      M.marks.met_all(used)
     end
     C.markers_left = C.markers_left - C.markers_used
     C.progress, C.markers_used = true, 0

@@ -46,6 +46,22 @@ local function met(name)
   return true
 end
 
+-- Notes that a call has met these marks. Only the newest known mark counts. It need not be the last
+-- of them, because names that return from a slot's list to the markers may change their order.
+local function met_all(names)
+  local times, name_of = {}, {}
+  for n, name in ipairs(names) do
+    times[n] = tonumber(string.sub(name, 3))
+    name_of[times[n]] = name
+  end
+  table.sort(times)
+  for n = #times, 1, -1 do
+    if met(name_of[times[n]]) then
+      return
+    end
+  end
+end
+
 -- Returns why event.marks is to be brought up to date; nil if nothing is to be done:
 --   ahead  its newest time is ahead of the clock
 --   none   no marker waits, so the time is to be noted
@@ -124,4 +140,4 @@ local function is_due()
   return due(M.time.now_ms()) ~= nil
 end
 
-return { MET = MET, is_mark = is_mark, met = met, is_due = is_due, push = push }
+return { MET = MET, is_mark = is_mark, met = met, met_all = met_all, is_due = is_due, push = push }
