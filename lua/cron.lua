@@ -109,6 +109,6 @@ for _, name in ipairs(call('ZRANGE', KEYS[1], '-inf', now_ms, 'BYSCORE', 'LIMIT'
   end
 end
 local first = call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')
-local next_ms = first[2] and tonumber(first[2]) or math.huge
+local next_ms = tonumber(first[2] or 'inf')
 next_ms = next_ms == math.huge and -1 or math.max(math.ceil(next_ms - now_ms), 0)
 return { 'cron', M.ids.text(now_ms), next_ms, fired, queued, wrong, unpack(jobs) }

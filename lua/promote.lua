@@ -164,7 +164,7 @@ end
 -- Returns the ms until the score of the first member; -1 if there is none. `first`: the reply of
 -- ZRANGE, a member and its score.
 local function ms_to_first(first)
-  local score = first[2] and tonumber(first[2]) or math.huge
+  local score = tonumber(first[2] or 'inf')
   return score == math.huge and -1 or math.max(math.ceil(score - now_ms), 0)
 end
 

@@ -181,3 +181,17 @@ async fn marks_do_not_count_as_markers() {
     let refused = emitter.emit("work:3", event(1)).await.expect_err("there are two markers");
     assert!(matches!(refused, EmitError::Full { full: Full::Markers { markers: 2, limit: 2 }, .. }), "{refused}");
 }
+
+/// With a limit of one, the only marker is a mark at first. Marks do not count.
+#[tokio::test]
+async fn with_a_limit_of_one_marker_marks_do_not_count() {
+    let redis = Redis::start();
+    let (console, control) = (redis.console().await, control(&redis.connect().await, redis.keys()));
+    set(&control, "*", 0, 1).await.expect("set");
+    let emitter = emitter(&redis).await;
+    let _: u64 = console.run(&["LPUSH", &redis.keys().objects_with_events(), "\0t1000"]).await;
+    let _: u64 = console.run(&["ZADD", &redis.keys().event_marks(), "1000", "1000"]).await;
+    emitter.emit("work:1", event(1)).await.expect("queued: there was no marker");
+    let refused = emitter.emit("work:2", event(1)).await.expect_err("there is one marker");
+    assert!(matches!(refused, EmitError::Full { full: Full::Markers { markers: 1, limit: 1 }, .. }), "{refused}");
+}

@@ -78,6 +78,27 @@ async fn rules_of_a_wrong_type_do_not_keep_held_objects_from_moving() {
     assert!(due.abs_diff(now + MINUTE_MS) < MINUTE_MS, "due in {} ms", due - now);
 }
 
+/// A rule that was set before the clock went wrong stays. If no rule moves, the call still goes on
+/// to the held objects.
+#[tokio::test]
+async fn rules_that_stay_do_not_keep_held_objects_from_moving() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let now = now_ms(&mut state).await;
+    let rule = format!("{} {} 0 3 0 ada", now - MINUTE_MS, now + 2 * HOUR_MS);
+    state.rule("pause work:2", &rule, "never").await;
+    state.run("ZADD", &[&state.keys.objects_held(), &(now + HOUR_MS + MINUTE_MS).to_string(), "work:1"]).await;
+    meta(&mut state, "clock", now + HOUR_MS).await;
+    let keys = state.keys.clone();
+    for _ in 0..5 {
+        sweep(&mut state.conn, &keys, "other", 5, DAY).await.expect("a sweep");
+    }
+    let due = due_ms(&mut state, "work:1").await;
+    assert!(due.abs_diff(now + MINUTE_MS) < MINUTE_MS, "due in {} ms", due - now);
+    let kept: String = redis.console().await.run(&["HGET", &keys.event_rules(), "pause work:2"]).await;
+    assert_eq!(kept, rule);
+}
+
 /// Shortly after a step ahead, nothing is taken over. A name without a lease gets a later look,
 /// like a name with a lease. So it is not the first name of each sweep.
 #[tokio::test]

@@ -4,7 +4,7 @@
 use seriatim::control::By;
 use seriatim::keys::Keys;
 use seriatim::wire::operator::{Settle, Settled, dead};
-use seriatim::wire::{self, Advance, Advanced, ClaimFirst, Renewed};
+use seriatim::wire::{self, Advance, Advanced, Bounds, ClaimFirst, Renewed};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -119,6 +119,21 @@ async fn a_lost_batch_is_of_no_object_of_a_namespace() {
     let answer = ask(&mut scene.state, BOUNDS).await.expect("an answer");
     assert_eq!(objects(&answer), ["work:2"]);
     assert_eq!(scene.of_shop().await, before);
+}
+
+/// A call reads no more markers than it has claims at first. The foreign name behind the claimed
+/// object keeps its marker, so only the call that drops this marker reports it.
+#[tokio::test]
+async fn a_foreign_name_is_reported_only_when_its_marker_is_dropped() {
+    let redis = Redis::own(&[]);
+    let mut scene = Scene::new(&redis).await;
+    scene.state.emit("work:2", "1").await;
+    scene.state.run("LPUSH", &["objects.with.events", FOREIGN]).await;
+    let answer = ask(&mut scene.state, Bounds { claims: 1, ..BOUNDS }).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:2"]);
+    let Advanced::Ok { quarantined, .. } = answer else { panic!("{answer:?}") };
+    assert_eq!(quarantined, []);
+    assert_eq!(scene.list("objects.with.events").await, [FOREIGN]);
 }
 
 /// A dead letter that names an object of another namespace stays. A retry would push its event into

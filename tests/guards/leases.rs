@@ -129,3 +129,32 @@ async fn a_sweep_leaves_the_own_name_alone() {
         assert_eq!(adopted.held, held, "for {own}");
     }
 }
+
+/// The sets of names were changed: a live name counts as departed, and would be forgotten. Its
+/// renewal is a sign of life, so the name is watched again.
+#[tokio::test]
+async fn a_departed_name_that_renews_its_lease_is_watched() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    let (watched, departed) = (keys.event_workers_watched(), keys.event_workers_departed());
+    state.run("ZREM", &[&watched, "w"]).await;
+    state.run("ZADD", &[&departed, "1", "w"]).await;
+    wire::renew(&mut state.conn, &keys, "w", "token-1", LEASE, 2).await.expect("an answer");
+    for (set, names) in [(&watched, vec!["w"]), (&departed, vec![])] {
+        assert_eq!(console.run::<Vec<String>>(&["ZRANGE", set, "0", "-1"]).await, names, "{set}");
+    }
+}
+
+/// The registrations have a wrong type. The sweep fails before its first write; otherwise it would
+/// write the time, and forget a step of the clock.
+#[tokio::test]
+async fn a_sweep_that_meets_a_wrong_type_writes_nothing() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    let console = redis.console().await;
+    let _: () = console.run(&["SET", &keys.event_workers(), "wrong"]).await;
+    let refused = sweep(&mut conn, keys, "other", 5, LEASE).await.expect_err("a wrong type");
+    assert!(refused.is_wrong_type(), "{refused}");
+    assert_eq!(console.run::<u64>(&["EXISTS", &keys.meta()]).await, 0);
+}

@@ -2,10 +2,13 @@
 //! guards stop them earlier. So the tests call the scripts directly.
 #![cfg(feature = "worker")]
 
+mod batches;
+mod bounds;
 mod check;
 mod claims;
 mod clock;
 mod connect;
+mod cron;
 mod dead;
 mod foreign;
 mod forget;

@@ -203,6 +203,22 @@ async fn what_is_emitted_is_pushed_with_the_result_that_ends_the_event() {
     }
 }
 
+/// Several handlers have the same place, because processes registered them in different orders.
+/// Their emits are pushed in the order of the handlers' ids, in whatever order they finished.
+#[tokio::test]
+async fn emits_of_handlers_with_the_same_place_are_pushed_in_the_order_of_their_ids() {
+    let redis = Redis::start();
+    let (mut state, console) = in_hand(&redis).await;
+    for (field, emit, event) in
+        [("handler:d", "emit:d", "d"), ("handler:c", "emit:c", "c"), ("handler:b", "emit:b", "b"), ("handler:a", "emit:a", "a")]
+    {
+        let value = emits(1, &[("work:2", event)]);
+        asked(&mut state, Some(Finished { id: 5, field, emits: Some((emit, &value)), result: None })).await;
+    }
+    advance(&mut state, &report(3, BatchResult::Done), BOUNDS, false).await;
+    assert_eq!(queued(&console, "work:2").await, ["a", "b", "c", "d"]);
+}
+
 /// If a handler schedules an event that is due soon, a worker is woken, as for a producer's
 /// schedule. A schedule for much later wakes no worker. Neither does one that changes no due time.
 #[tokio::test]

@@ -1,0 +1,91 @@
+//! `cron`: jobs that cannot fire, and the time of the next job.
+
+use std::time::Duration;
+
+use seriatim::keys::Keys;
+use seriatim::wire::{self, DueJob, Ticks};
+
+use crate::state::State;
+use crate::support::Redis;
+
+async fn state_of(redis: &Redis, keys: &Keys) -> State {
+    State::new(redis.connect().await, keys.clone())
+}
+
+/// Stores a job with the event `1` and the plan `{}`. Its next tick has this score.
+async fn set(state: &mut State, name: &str, object: &str, next: &str) -> DueJob {
+    let value = format!("id 0 5 {} 2 {object}{{}}1", object.len());
+    state.run("HSET", &[&state.keys.events_cron(), name, &value]).await;
+    state.run("ZADD", &[&state.keys.events_cron_next(), next, name]).await;
+    DueJob { name: name.into(), id: "id".into(), since_ms: 5, plan: "{}".into(), event_bytes: 1, handled_ms: 0 }
+}
+
+/// Makes a call whose ticks queue the event of the job `events` times.
+fn ticks(job: &DueJob, events: usize) -> Ticks {
+    Ticks { job: job.clone(), handled_ms: 7, next_ms: Some(99_999_999_999_999), events: Some(events) }
+}
+
+async fn last(state: &mut State, name: &str) -> Option<String> {
+    redis::cmd("HGET").arg(state.keys.events_cron_last()).arg(name).query_async(&mut state.conn).await.expect("HGET")
+}
+
+async fn next_ms(state: &mut State, name: &str) -> Option<f64> {
+    redis::cmd("ZSCORE").arg(state.keys.events_cron_next()).arg(name).query_async(&mut state.conn).await.expect("ZSCORE")
+}
+
+/// The job's object cannot get an event: its queue has a wrong type, or its name is foreign. The
+/// script names the job and postpones it for a minute, and the tick is not lost. A call that only
+/// skips ticks needs no queue, so it counts them as handled.
+#[tokio::test]
+async fn an_object_that_can_get_no_event_keeps_its_ticks() {
+    let (one, other) = (Redis::start(), Redis::own(&[]));
+    let foreign = "{shop:0}:work:1";
+    for (redis, keys, object, why) in
+        [(&one, one.keys().clone(), "work:1", "wrong work:1:events"), (&other, Keys::new(), foreign, "name")]
+    {
+        let mut state = state_of(redis, &keys).await;
+        let job = set(&mut state, "job", object, "1").await;
+        if object != foreign {
+            state.run("SET", &[&keys.events(object), "wrong"]).await;
+        }
+        let fired = wire::cron(&mut state.conn, &keys, &[ticks(&job, 1)]).await.expect("a reply");
+        assert_eq!(fired.wrong, [(b"job".to_vec(), why.to_owned())]);
+        assert_eq!((fired.events, fired.due.len(), last(&mut state, "job").await), (0, 0, None));
+        assert_eq!(next_ms(&mut state, "job").await, Some(fired.now_ms as f64 + 60_000.0));
+
+        let skipped = wire::cron(&mut state.conn, &keys, &[ticks(&job, 0)]).await.expect("a reply");
+        assert_eq!((skipped.wrong.len(), skipped.events), (0, 0));
+        assert_eq!(last(&mut state, "job").await.as_deref(), Some("7 0"));
+        assert_eq!(next_ms(&mut state, "job").await, Some(99_999_999_999_999.0));
+    }
+}
+
+/// The set of the next ticks has a wrong type. The call fails before it counts a tick as handled;
+/// otherwise this tick would be lost.
+#[tokio::test]
+async fn a_set_of_ticks_of_a_wrong_type_loses_no_tick() {
+    let redis = Redis::start();
+    let keys = redis.keys().clone();
+    let mut state = state_of(&redis, &keys).await;
+    let job = set(&mut state, "job", "work:1", "1").await;
+    state.run("SET", &[&keys.events_cron_next(), "wrong"]).await;
+    let refused = wire::cron(&mut state.conn, &keys, &[ticks(&job, 1)]).await.expect_err("a wrong type");
+    assert!(refused.is_wrong_type(), "{refused}");
+    assert_eq!(last(&mut state, "job").await, None);
+    assert_eq!(redis.console().await.list(&keys.events("work:1")).await, Vec::<String>::new());
+}
+
+/// The reply has the time until the first tick. A job without a further tick, and no job at all,
+/// give no time.
+#[tokio::test]
+async fn the_reply_has_the_time_until_the_first_tick() {
+    let redis = Redis::start();
+    let keys = redis.keys().clone();
+    let mut state = state_of(&redis, &keys).await;
+    assert_eq!(wire::cron(&mut state.conn, &keys, &[]).await.expect("a reply").next_due, None);
+    set(&mut state, "over", "work:1", "inf").await;
+    assert_eq!(wire::cron(&mut state.conn, &keys, &[]).await.expect("a reply").next_due, None);
+    set(&mut state, "job", "work:1", "99999999999999").await;
+    let reply = wire::cron(&mut state.conn, &keys, &[]).await.expect("a reply");
+    assert_eq!(reply.next_due, Some(Duration::from_millis(99_999_999_999_999 - reply.now_ms)));
+}
