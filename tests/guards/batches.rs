@@ -95,3 +95,34 @@ async fn events_longer_than_the_first_use_up_no_room_of_later_slots() {
     let events: Vec<_> = batches.iter().map(|batch: &BatchReply| batch.events.len()).collect();
     assert_eq!(events, [151; SLOTS]);
 }
+
+/// Asks once for all objects of new markers whether they have an owner or a last id, even if another
+/// slot owns one of them. A question for each object would double the cost of its claim.
+#[tokio::test]
+async fn objects_of_markers_are_claimed_without_a_question_for_each() {
+    const OBJECTS: usize = 20;
+    let redis = Redis::own(&[]);
+    let mut state = attached(&redis).await;
+    let console = redis.console().await;
+    for has_owned in [false, true] {
+        if has_owned {
+            state.own("other.0", "owned", 1000, &["1"]).await;
+            state.emit("owned", "2").await;
+        }
+        for n in 0..OBJECTS {
+            state.emit(&format!("work:{has_owned}:{n}"), "1").await;
+        }
+        console.run::<()>(&["CONFIG", "RESETSTAT"]).await;
+        let from = if has_owned { OBJECTS } else { 0 };
+        let keys = state.keys.clone();
+        let bounds = Bounds { claims: OBJECTS + 1, ..BOUNDS };
+        let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
+        (from..=from + OBJECTS).for_each(|slot| call.free(slot));
+        let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+        assert_eq!(objects(&answer).len(), OBJECTS);
+        let stats: String = console.run(&["INFO", "commandstats"]).await;
+        let asked = stats.lines().find_map(|line| line.strip_prefix("cmdstat_exists:calls=")?.split(',').next());
+        let asked: usize = asked.and_then(|calls| calls.parse().ok()).expect("a number of calls");
+        assert!(asked < OBJECTS / 2, "EXISTS was called {asked} times");
+    }
+}

@@ -3,7 +3,7 @@
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
 use seriatim::wire::values::Mark;
-use seriatim::wire::{self, Marked, ScriptError, Sweep};
+use seriatim::wire::{self, Bounds, Marked, ScriptError, Sweep};
 
 use crate::support::Redis;
 use crate::support::console::Console;
@@ -249,4 +249,21 @@ async fn a_mark_of_somebody_else_hides_no_other() {
     assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), ["work:1"]);
     let left: Vec<(String, u64)> = redis.console().await.run(&["ZRANGE", &marks, "0", "-1", "WITHSCORES"]).await;
     assert_eq!(left, [("met".to_owned(), 1000), ("3000".to_owned(), 3000)]);
+}
+
+/// A mark is met when it is taken from the list. The reply is full after the marker before the mark,
+/// so the mark stays in the list, and is not met.
+#[tokio::test]
+async fn a_mark_that_stays_in_the_list_is_not_met() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.emit("work:1", "1").await;
+    state.run("LPUSH", &[&keys.objects_with_events(), "\0t1000"]).await;
+    state.run("ZADD", &[&keys.event_marks(), "1000", "1000"]).await;
+    state.emit("work:2", "1").await;
+    let answer = ask(&mut state, Bounds { reply_bytes: 1, ..BOUNDS }).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:1"]);
+    assert_eq!(console.list(&keys.objects_with_events()).await, ["\0t1000", "work:2"]);
+    assert_eq!(console.run::<Vec<String>>(&["ZRANGE", &keys.event_marks(), "0", "-1"]).await, ["1000"]);
 }
