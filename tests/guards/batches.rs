@@ -74,9 +74,9 @@ async fn a_held_object_with_an_owner_of_a_wrong_type_is_not_claimed_beside_an_ow
     assert_eq!(console.list(&keys.events_held("work:1")).await, ["1"]);
 }
 
-/// The first event of each queue is short, and all others are long. A call may put 2,048 events back
-/// that do not fit into their batch. It assumes that the next events are as long as the longest so
-/// far, so it puts back only few, and every slot gets a full batch.
+/// The first event of each queue is short, and all others are long. A call may put 2,048 events
+/// back that do not fit into their batch. It assumes that the next events are as long as the
+/// longest so far, so it puts back only few, and every slot gets a full batch.
 #[tokio::test]
 async fn events_longer_than_the_first_use_up_no_room_of_later_slots() {
     const SLOTS: usize = 6;
@@ -96,8 +96,8 @@ async fn events_longer_than_the_first_use_up_no_room_of_later_slots() {
     assert_eq!(events, [151; SLOTS]);
 }
 
-/// Asks once for all objects of new markers whether they have an owner or a last id, even if another
-/// slot owns one of them. A question for each object would double the cost of its claim.
+/// A call asks once for all objects of new markers whether they have an owner or a last id, even if
+/// another slot owns one of them. A question for each object would add a command to each claim.
 #[tokio::test]
 async fn objects_of_markers_are_claimed_without_a_question_for_each() {
     const OBJECTS: usize = 20;

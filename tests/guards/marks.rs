@@ -251,8 +251,8 @@ async fn a_mark_of_somebody_else_hides_no_other() {
     assert_eq!(left, [("met".to_owned(), 1000), ("3000".to_owned(), 3000)]);
 }
 
-/// A mark is met when it is taken from the list. The reply is full after the marker before the mark,
-/// so the mark stays in the list, and is not met.
+/// A mark is met when it is taken from the list. The reply is full after the marker before the
+/// mark, so the mark stays in the list, and is not met.
 #[tokio::test]
 async fn a_mark_that_stays_in_the_list_is_not_met() {
     let redis = Redis::start();
