@@ -5,7 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-use crate::support::control;
+use crate::support::{control, until};
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, Value};
 use rstest::rstest;
@@ -14,7 +14,7 @@ use seriatim::control::rules::Kind;
 use seriatim::keys::Keys;
 use seriatim::wire::{self, Emits, ScriptError, Seen};
 use support::Redis;
-use support::console::Console;
+use support::console::{Console, PATIENCE};
 use support::recorder::Recorder;
 use support::running::start;
 
@@ -151,6 +151,51 @@ async fn what_the_previous_version_has_is_taken_over(#[case] name: &str) {
     }
     assert_eq!((first("fails").attempts, first("waits").attempts), (1, 3));
     assert_eq!(console.dead().await.len(), 1);
+    console.check().await;
+}
+
+/// Both versions run, and this version pushes a mark. A process of the previous version does not
+/// know marks. It drops the mark like the marker of an object without events: it claims nothing for
+/// it, and leaves no key. Then this version shows the age 0, and removes the mark from
+/// `event.marks`.
+#[tokio::test]
+async fn the_previous_version_drops_a_mark() {
+    let redis = Redis::start();
+    let (console, control) = (redis.console().await, control(&redis.connect().await, redis.keys()));
+    let mut previous = Previous { conn: redis.connect().await, keys: redis.keys().clone() };
+    assert_eq!(previous.connect().await[0], "ok");
+    previous.attach().await;
+    console.emit("before", "1").await;
+    control.mark().await.expect("marked");
+    console.emit("behind", "1").await;
+    let (list, marks) = (console.keys.objects_with_events(), console.keys.event_marks());
+    let waiting: Vec<String> = console.run(&["LRANGE", &list, "0", "-1"]).await;
+    assert!(waiting.len() == 3 && waiting[1].starts_with("\0t"), "{waiting:?}");
+    let before = previous.advance(&["0", "free"]).await;
+    let behind = previous.advance(&["1", "free"]).await;
+    let claimed = [&before[..], &behind[..]].map(|given| given.iter().map(|(object, _)| object.as_str()).collect::<Vec<_>>());
+    assert_eq!(claimed, [["before"], ["behind"]]);
+    for (slot, object, tag) in [("0", "before", &before[0].1), ("1", "behind", &behind[0].1)] {
+        assert_eq!(previous.advance(&[slot, "done", object, tag, tag]).await, []);
+    }
+    console.until_at_rest().await;
+    // No key has the mark in its name, and no list has the mark.
+    let mut keys: Vec<Vec<u8>> = console.run(&["KEYS", &format!("{}*", console.keys.prefix())]).await;
+    keys.retain(|key| key.windows(2).any(|part| part == b"\0t"));
+    assert_eq!(keys, Vec::<Vec<u8>>::new());
+    let lists = (0..8).map(|slot| console.keys.worker_object(&format!("old.{slot}"))).chain([list]);
+    for list in lists {
+        assert_eq!(console.run::<u64>(&["LLEN", &list]).await, 0, "{list}");
+    }
+    assert_eq!(console.run::<u64>(&["ZCARD", &marks]).await, 1, "the previous version leaves the mark there");
+    let stats = control.stats().await.expect("stats");
+    assert_eq!((stats.markers, stats.oldest_waiting_ms, stats.unreadable), (0, Some(0), vec![]));
+    until("the mark is removed", PATIENCE, async || {
+        control.mark().await.expect("noted");
+        let left: Vec<String> = console.run(&["ZRANGE", &marks, "0", "-1"]).await;
+        (left == ["met"]).then_some(())
+    })
+    .await;
     console.check().await;
 }
 
