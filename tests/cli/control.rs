@@ -391,7 +391,15 @@ async fn stats_print_tables_that_fit_and_stable_json() {
     assert_eq!(parsed["rules"], json!({"in_force": 1, "lifting": 0}));
     let held = ["total", "due", "waiting", "until_released"].map(|count| parsed["held"][count].as_u64());
     assert_eq!(held, [4, 2, 1, 1].map(Some));
-    assert!(parsed["held"]["overdue_ms"].as_u64() > Some(0), "{}", parsed["held"]);
+    // The first due object is due since the first ms of 1970.
+    let days = parsed["held"]["overdue_ms"].as_u64().expect("a time") / 86_400_000;
+    let overdue = format!("overdue       {days} d since the first due object became due");
+    assert!(days > 20_000 && printed.contains(&overdue), "{printed} lacks {overdue}");
+    for object in ["work:5", "work:8"] {
+        state.run("ZADD", &[&state.keys.objects_held(), "inf", object]).await;
+    }
+    let printed = text(&seriatim(&redis, &["stats"]));
+    assert!(printed.contains(": 0 due,") && !printed.contains("overdue"), "{printed}");
     assert_eq!(parsed["depth"]["top"], json!([{"object": "work:1", "events": 2}]));
     let cheap: Value = serde_json::from_str(&text(&seriatim(&redis, &["stats", "--json"]))).expect("JSON");
     assert_eq!(cheap.get("depth"), None);

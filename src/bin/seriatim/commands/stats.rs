@@ -102,6 +102,9 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
         "held          {} objects: {} due, {} waiting, {} until released",
         held.total, held.due, held.waiting, held.until_released
     )?;
+    if held.due > 0 {
+        writeln!(out, "overdue       {} since the first due object became due", shown::duration(held.overdue_ms))?;
+    }
     writeln!(out, "paused        {} objects", stats.paused)?;
     writeln!(out, "rules         {} set, {} being lifted", stats.rules.in_force, stats.rules.lifting)?;
     schedules(&mut out, &stats.schedules, stats.now_ms)?;
