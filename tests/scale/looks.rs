@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::console::Console;
 use crate::support::{Redis, control};
 
-const MARKERS: u64 = 1_000_000;
+pub(crate) const MARKERS: u64 = 1_000_000;
 const HELD: u64 = 200_000;
 const PAUSED: u64 = 300_000;
 const DEAD: u64 = 100_000;
@@ -26,9 +26,18 @@ async fn fill(console: &Console, what: &str, key: &str, count: u64) {
     }
 }
 
+/// Fills the shared keys with all markers, held objects, paused objects and dead letters.
+pub(crate) async fn fill_all(console: &Console) {
+    let keys = &console.keys;
+    fill(console, "markers", &keys.objects_with_events(), MARKERS).await;
+    fill(console, "held", &keys.objects_held(), HELD).await;
+    fill(console, "paused", &keys.objects_paused(), PAUSED).await;
+    fill(console, "dead", &keys.events_dead(), DEAD).await;
+}
+
 /// Returns the time that Redis has worked on commands of clients, in µs, and the longest of the
 /// last commands.
-async fn worked(console: &Console) -> (u64, u64) {
+pub(crate) async fn worked(console: &Console) -> (u64, u64) {
     let stats: String = console.run(&["INFO", "commandstats"]).await;
     // The time of EVALSHA already contains the time of the commands in its script.
     let commands = stats.lines().filter(|line| !line.starts_with("cmdstat_config") && !line.starts_with("cmdstat_info"));
@@ -49,10 +58,7 @@ async fn a_look_at_millions_of_objects_is_cheap() {
     let redis = Redis::own(&[]);
     let console = redis.console().await;
     let keys = redis.keys();
-    fill(&console, "markers", &keys.objects_with_events(), MARKERS).await;
-    fill(&console, "held", &keys.objects_held(), HELD).await;
-    fill(&console, "paused", &keys.objects_paused(), PAUSED).await;
-    fill(&console, "dead", &keys.events_dead(), DEAD).await;
+    fill_all(&console).await;
     let control = control(&redis.connect().await, keys);
     // The first look loads the scripts.
     control.stats().await.expect("stats");

@@ -7,6 +7,8 @@ mod support;
 
 mod bounded;
 mod departed;
+#[cfg(feature = "metrics")]
+mod exporter;
 mod fairness;
 mod looks;
 mod rules_million;
