@@ -40,10 +40,15 @@ pub struct WorkerStatus {
     pub version: String,
     /// Name of the sink without secrets; empty if the sink has no name.
     pub sink: String,
+    /// Time since the sink became available, or since the worker began to deliver, ms; none while
+    /// the sink is unavailable.
+    pub sink_up_ms: Option<u64>,
     /// Time since the sink became unavailable, ms; none while the sink is available.
     pub sink_down_ms: Option<u64>,
     /// The last error of the unavailable sink; empty while the sink is available.
     pub sink_error: String,
+    /// Time of the last round trip to Redis that wrote a status, µs; none in the first status.
+    pub redis_rtt_us: Option<u64>,
     /// Number of slots in each state.
     pub slots: SlotFigures,
     /// Events delivered since the start of the process.
@@ -73,7 +78,7 @@ pub struct LastMinute {
     pub delivery: Quantiles,
     /// Times from the sink's answers to the commits in Redis.
     pub commit: Quantiles,
-    /// Times of calls to Redis.
+    /// Times of calls of scripts in Redis: the round trip and the work of the script.
     pub redis: Quantiles,
 }
 
@@ -115,6 +120,8 @@ pub(super) struct StatusWriter {
     vitals: Vitals,
     /// Earlier figures, oldest first, to compute the last minute.
     past: VecDeque<(Instant, WorkerFigures)>,
+    /// Time of the last write, µs.
+    round_trip_us: Option<u64>,
     has_told: bool,
 }
 
@@ -122,7 +129,7 @@ impl StatusWriter {
     pub(super) fn new(config: &WorkerConfig, activity: &Arc<Activity>, sink: &str) -> Self {
         let (key, lease) = (config.keys.worker_status(&config.name), config.lease);
         let (sink, vitals) = (cut(sink, TEXT_BYTES), Vitals(Arc::clone(activity)));
-        Self { key, lease, sink, vitals, past: VecDeque::new(), has_told: false }
+        Self { key, lease, sink, vitals, past: VecDeque::new(), round_trip_us: None, has_told: false }
     }
 
     /// Writes the status. A refusal, e.g. because Redis is out of memory, is logged once and has no
@@ -136,7 +143,10 @@ impl StatusWriter {
         let Ok(text) = serde_json::to_string(&status) else { return Ok(()) };
         let mut set = redis::cmd("SET");
         set.arg(&self.key).arg(text).arg("PX").arg(u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX));
-        match set.query_async::<()>(conn).await {
+        let began = Instant::now();
+        let written = set.query_async::<()>(conn).await;
+        self.round_trip_us = written.is_ok().then(|| u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
+        match written {
             Err(error) if !is_outage(&error) => {
                 if !std::mem::replace(&mut self.has_told, true) {
                     warn!(key = self.key, error = told(&error), "recover: the status of this process cannot be written");
@@ -159,8 +169,10 @@ impl StatusWriter {
         WorkerStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             sink: self.sink.clone(),
+            sink_up_ms: figures.sink.up_for.map(ms),
             sink_down_ms: figures.sink.down_for.map(ms),
             sink_error: cut(&figures.sink.error, TEXT_BYTES),
+            redis_rtt_us: self.round_trip_us,
             slots: figures.slots,
             delivered: figures.delivered,
             rejected: figures.rejected,
@@ -243,7 +255,7 @@ mod tests {
         status.minute = LastMinute { ms: u64::MAX, delivered: u64::MAX, delivery: all, commit: all, redis: all };
         let object = cut(&"\u{1}".repeat(512), OBJECT_BYTES);
         status.longest = Some(LongDelivery { object, id: u64::MAX, since_ms: u64::MAX });
-        status.sink_down_ms = Some(u64::MAX);
+        (status.sink_up_ms, status.sink_down_ms, status.redis_rtt_us) = (Some(u64::MAX), Some(u64::MAX), Some(u64::MAX));
         let text = serde_json::to_string(&status).expect("JSON");
         assert!(text.len() <= 2048, "{}: {text}", text.len());
         assert_eq!(serde_json::from_str::<WorkerStatus>(&text).expect("a status"), status);

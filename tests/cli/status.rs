@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use seriatim::control::stats::NameStats;
@@ -42,6 +43,11 @@ async fn a_process_writes_its_status_again_and_again() {
     .await;
     assert_eq!((status.sink.as_str(), status.sink_down_ms, status.longest), ("null", None, None));
     assert_eq!(status.version, env!("CARGO_PKG_VERSION"));
+    let later = until("a later status", PATIENCE, async || {
+        name(&redis).await.status.filter(|later| later.sink_up_ms > status.sink_up_ms && later.redis_rtt_us.is_some())
+    })
+    .await;
+    assert!(status.sink_up_ms.is_some() && later.redis_rtt_us > Some(0), "{later:?}");
     let slots = status.slots;
     assert_eq!(slots.free + slots.asked + slots.delivering + slots.reported + slots.parked, 4);
     let left: i64 = console.run(&["PTTL", &key]).await;
@@ -53,6 +59,37 @@ async fn a_process_writes_its_status_again_and_again() {
     assert_eq!(name(&redis).await.status, None, "of an unknown version");
     until("the status is written again", PATIENCE, async || name(&redis).await.status).await;
     worker.finish().await;
+}
+
+/// Tests that a status that is gone is written again within 3 s, and that its time to live begins
+/// at the length of the lease.
+#[tokio::test]
+async fn a_status_is_as_old_as_3_s_at_most() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let lease = Duration::from_secs(41);
+    let worker = start(&redis, "w", &Arc::new(sink::Null), |config| config.lease = lease);
+    let key = console.keys.worker_status("w");
+    let mut times = Vec::new();
+    let look = Duration::from_millis(5);
+    for _ in 0..5 {
+        let (began, _) = (Instant::now(), console.run::<u64>(&["DEL", &key]).await);
+        let left = until("the status is there", PATIENCE, async || {
+            let left: i64 = console.run(&["PTTL", &key]).await;
+            tokio::time::sleep(look).await;
+            u64::try_from(left).ok()
+        })
+        .await;
+        let left = Duration::from_millis(left);
+        assert!(left <= lease, "{left:?}");
+        times.push((began.elapsed(), lease - left));
+    }
+    worker.finish().await;
+    // On a busy machine, two of the five rounds may be slow.
+    times.sort();
+    let (again, since) = times[2];
+    println!("a status is written again after {again:?}");
+    assert!(again <= Duration::from_secs(3) && since <= Duration::from_secs(3), "{times:?}");
 }
 
 /// Tests the lines of `stats` about an unavailable sink and about a delivery that hangs.
@@ -85,7 +122,7 @@ async fn stats_show_a_sink_that_is_down_and_the_longest_delivery() {
     let json: Value = serde_json::from_str(&stats(&redis, &["--json"])).expect("JSON");
     let status = &json["workers"][0]["status"];
     assert_eq!(status["longest"]["object"], "hangs:1");
-    assert!(status["sink_down_ms"].is_u64() && status["slots"]["parked"] == 1, "{status}");
+    assert!(status["sink_down_ms"].is_u64() && status["sink_up_ms"].is_null() && status["slots"]["parked"] == 1, "{status}");
     is_down.store(false, Ordering::SeqCst);
     gate.open();
     sink.until_sent(3).await;

@@ -153,6 +153,9 @@ pub struct AttachFigures {
 pub struct SinkFigures {
     /// The time since the sink became unavailable; `None` while the sink is available.
     pub down_for: Option<Duration>,
+    /// The time since the sink became available, or since the worker began to deliver; `None`
+    /// before that, and while the sink is unavailable.
+    pub up_for: Option<Duration>,
     /// The last error of the unavailable sink; empty while the sink is available.
     pub error: String,
     /// The number of times that the sink became unavailable.
@@ -246,6 +249,7 @@ pub(crate) struct Figures {
 #[derive(Debug, Default)]
 struct SinkState {
     down: Option<(Instant, String)>,
+    up: Option<Instant>,
     outages: u64,
 }
 
@@ -392,11 +396,14 @@ impl Figures {
         let began = sink.down.take().map(|(began, _)| began);
         sink.outages += u64::from(began.is_none());
         sink.down = Some((began.unwrap_or(now), error.to_owned()));
+        sink.up = None;
     }
 
     /// Records that the sink is available.
     pub(crate) fn sink_is_up(&self) {
-        self.sink().down = None;
+        let mut sink = self.sink();
+        sink.down = None;
+        sink.up.get_or_insert_with(Instant::now);
     }
 
     fn sink(&self) -> MutexGuard<'_, SinkState> {
@@ -418,6 +425,7 @@ impl Figures {
         let [fresh, resumed, lapsed] = self.attaches.each_ref().map(count);
         let sink = self.sink();
         let (down_for, error) = sink.down.as_ref().map(|(began, error)| (began.elapsed(), error.clone())).unzip();
+        let up_for = sink.up.map(|began| began.elapsed());
         WorkerFigures {
             delivered: count(&self.delivered),
             rejected: count(&self.rejected),
@@ -434,7 +442,7 @@ impl Figures {
             attaches: AttachFigures { fresh, resumed, lapsed },
             takeovers: count(&self.takeovers),
             slots: SlotFigures { free, asked, delivering, reported, parked },
-            sink: SinkFigures { down_for, error: error.unwrap_or_default(), outages: sink.outages },
+            sink: SinkFigures { down_for, up_for, error: error.unwrap_or_default(), outages: sink.outages },
             is_attached: false,
             longest: None,
         }
