@@ -6,6 +6,7 @@ mod state;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod alerts;
 mod bench;
 mod config;
 mod control;
