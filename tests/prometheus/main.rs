@@ -24,6 +24,9 @@ use crate::support::console::PATIENCE;
 use crate::support::process::Process;
 use crate::support::{Redis, free_port, until};
 
+/// Number of objects that must add no series.
+const OBJECTS: usize = 100_000;
+
 /// A child process; killed when it is dropped.
 struct Running(Child);
 
@@ -88,6 +91,13 @@ impl Prometheus {
         let Some(data) = self.get("/api/v1/query", &[("query", expression)]).await else { return Vec::new() };
         let series = data["result"].as_array().expect("a vector").iter();
         series.map(|one| one["value"][1].as_str().expect("a value").parse().expect("a number")).collect()
+    }
+
+    /// Returns all series that Prometheus has ever stored, except those of the alerts.
+    async fn series(&self) -> BTreeSet<String> {
+        let selector = "{__name__=~\".+\",__name__!~\"ALERTS.*\"}";
+        let data = self.get("/api/v1/series", &[("match[]", selector)]).await.expect("an answer");
+        data.as_array().expect("series").iter().map(Value::to_string).collect()
     }
 
     async fn until_firing(&self, alert: &str) {
@@ -284,4 +294,48 @@ async fn a_real_prometheus_sees_a_running_system() {
         })
         .await;
     }
+}
+
+/// Tests that objects and types of events add no series to Prometheus.
+#[tokio::test]
+#[ignore = "needs Prometheus: scripts/test-prometheus"]
+async fn objects_add_no_series_in_prometheus() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let addresses: Vec<String> = (0..2).map(|_| format!("127.0.0.1:{}", free_port())).collect();
+    let [exporter_at, worker_at] = &addresses[..] else { panic!("two addresses") };
+    let mut exporter = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    exporter.args(["--redis", redis.url(), "--namespace", redis.namespace(), "exporter", "--listen", exporter_at, "--depth"]);
+    let _exporter = Running(exporter.stderr(Stdio::null()).spawn().expect("it starts"));
+    let _worker = Process::start(&redis, "w", "null", &["--http", worker_at]);
+    let prometheus = Prometheus::start(&[("seriatim-exporter", exporter_at), ("seriatim-worker", worker_at)]);
+    // One event for each program, before the series are counted.
+    console.emit("many-first:1", "1").await;
+    let is_there = async |expression: &str| !prometheus.query(expression).await.is_empty();
+    until("both are scraped", 2 * PATIENCE, async || {
+        let seen =
+            is_there("seriatim_events_total{outcome=\"delivered\"} == 1").await && is_there("seriatim_events_queued").await;
+        seen.then_some(())
+    })
+    .await;
+    let before = prometheus.series().await;
+    assert!(before.len() > 100, "{before:?}");
+    for from in (0..OBJECTS).step_by(10_000) {
+        let mut pipe = redis::pipe();
+        for n in from..from + 10_000 {
+            let object = format!("many-{n}:1");
+            pipe.cmd("LPUSH").arg(console.keys.events(&object)).arg(format!("{{\"type\":\"t{n}\"}}")).ignore();
+            pipe.cmd("LPUSH").arg(console.keys.objects_with_events()).arg(object).ignore();
+        }
+        pipe.exec_async(&mut redis.connect().await).await.expect("emitted");
+    }
+    until("all are delivered, and scraped", 4 * PATIENCE, async || {
+        let all = format!("seriatim_events_total{{outcome=\"delivered\"}} == {}", OBJECTS + 1);
+        (is_there(&all).await && is_there(&format!("seriatim_ids_given >= {OBJECTS}")).await).then_some(())
+    })
+    .await;
+    let after = prometheus.series().await;
+    println!("{} series before and {} after {OBJECTS} objects", before.len(), after.len());
+    let more: Vec<_> = after.difference(&before).collect();
+    assert!(more.is_empty(), "{} more series, for example {:?}", more.len(), &more[..more.len().min(5)]);
 }
