@@ -18,6 +18,7 @@ mod blocking;
 mod clock;
 mod event_log;
 mod history;
+mod marks;
 mod plan;
 mod producers;
 mod proxy;

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::event_log::EventLog;
 use crate::history::History;
+use crate::marks::Marks;
 use crate::plan::{Appendfsync, Fault, KINDS};
 use crate::producers::Producers;
 use crate::proxy::{self, Faults, Way};
@@ -46,6 +47,7 @@ struct Scene {
     logs_cut: AtomicU64,
     released: AtomicU64,
     event_log: Arc<tokio::sync::Mutex<EventLog>>,
+    marks: tokio::sync::Mutex<Marks>,
 }
 
 pub(crate) struct Stage {
@@ -75,6 +77,7 @@ impl Stage {
         let harness = dir.join("torture");
         std::fs::copy(std::env::current_exe()?, &harness).context("cannot copy the harness")?;
         depart(&server).await?;
+        let marks = Marks::begin(&mut server.connect(Duration::from_secs(10)).await?).await?;
         let workers = Workers::start(worker_count, dir, &url, &program, Some(&harness), &[])?;
         let producers = Arc::new(Producers::new(url, Arc::clone(&history), seed));
         let event_log = Arc::new(tokio::sync::Mutex::new(EventLog::default()));
@@ -89,6 +92,7 @@ impl Stage {
             logs_cut: AtomicU64::new(0),
             released: AtomicU64::new(0),
             event_log: Arc::clone(&event_log),
+            marks: tokio::sync::Mutex::new(marks),
         });
         let emitting = tokio::spawn(Arc::clone(&producers).run());
         let watching = tokio::spawn(async move { workers.watch().await });
@@ -98,6 +102,7 @@ impl Stage {
         beside.spawn(release(Arc::clone(&scene)));
         beside.spawn(lift_forgotten(Arc::clone(&scene)));
         beside.spawn(read_log(Arc::clone(&scene)));
+        beside.spawn(look_at_marks(Arc::clone(&scene)));
         let receiver = Arc::new(Mutex::new(Receiver::default()));
         beside.spawn(receive(Arc::clone(&receiver), Arc::clone(&scene)));
         Ok(Self {
@@ -183,7 +188,10 @@ impl Stage {
         let mut event_log = self.scene.event_log.lock().await;
         event_log.read(&mut conn, None).await?;
         let logged = event_log.judge(&self.dir.join("history.ndjson"), self.lossy)?;
-        Ok(stopped && check.success() && verify.success() && logged && self.panics()? == 0)
+        let mut marks = self.scene.marks.lock().await;
+        marks.look(&mut conn).await?;
+        let marked = marks.judge();
+        Ok(stopped && check.success() && verify.success() && logged && marked && self.panics()? == 0)
     }
 
     fn panics(&self) -> anyhow::Result<usize> {
@@ -349,6 +357,17 @@ async fn read_log(scene: Arc<Scene>) -> anyhow::Result<()> {
         if let Ok(mut conn) = scene.server.connect(Duration::from_secs(2)).await {
             // This fails if Redis was just killed. The next round tries again.
             let _ = event_log.read(&mut conn, Some(SETTLED)).await;
+        }
+    }
+}
+
+/// Looks at the marks again and again.
+async fn look_at_marks(scene: Arc<Scene>) -> anyhow::Result<()> {
+    loop {
+        sleep(Duration::from_millis(200)).await;
+        if let Ok(mut conn) = scene.server.connect(Duration::from_secs(2)).await {
+            // This fails if Redis was just killed. The next round tries again.
+            let _ = scene.marks.lock().await.look(&mut conn).await;
         }
     }
 }
