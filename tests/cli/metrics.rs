@@ -77,18 +77,23 @@ async fn listening(log: impl Fn() -> String) -> String {
 struct Exporter {
     child: Child,
     address: String,
-    _log: NamedTempFile,
+    log: NamedTempFile,
 }
 
 impl Exporter {
     async fn start(redis: &Redis) -> Self {
+        Self::start_at(redis.url(), redis).await
+    }
+
+    /// Starts an exporter that reaches Redis with this URL, for example as another user.
+    async fn start_at(url: &str, redis: &Redis) -> Self {
         let log = NamedTempFile::new().expect("a log");
         let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
-        program.args(["--redis", redis.url(), "--namespace", redis.namespace(), "exporter", "--listen", "127.0.0.1:0"]);
+        program.args(["--redis", url, "--namespace", redis.namespace(), "exporter", "--listen", "127.0.0.1:0"]);
         program.arg("--depth=many,few");
         let child = program.stdout(Stdio::null()).stderr(log.reopen().expect("a log")).spawn().expect("it starts");
         let address = listening(|| std::fs::read_to_string(log.path()).expect("a log")).await;
-        Self { child, address, _log: log }
+        Self { child, address, log }
     }
 
     /// Scrapes until the series has this value, and returns that scrape.
@@ -265,4 +270,59 @@ async fn an_exporter_outlives_an_outage() {
     assert!(!seen.contains("seriatim_markers") && seen.contains("process_open_fds"), "{seen}");
     redis.server().restart();
     assert!(exporter.until(&up, 1.0).await.contains("seriatim_markers"));
+}
+
+/// Returns the text between two marks on the page of the protocol, in one line, for this namespace.
+fn rights(redis: &Redis, begin: &str, end: &str) -> Vec<String> {
+    let page = include_str!("../../docs/protocol.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    let (_, rest) = page.split_once(begin).expect("the rights");
+    let (rights, _) = rest.split_once(end).expect("their end");
+    rights.replace("{shop:0}:", redis.keys().prefix()).split(' ').map(str::to_owned).collect()
+}
+
+/// Tests that an exporter with exactly the documented rights pushes marks, so that the age is known
+/// without a worker. Without the right to push marks, the age is NaN, and the log says so once.
+#[tokio::test]
+async fn an_exporter_pushes_marks_if_its_user_may() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let reads = rights(&redis, "A user that only reads needs `", "`");
+    let marks = rights(&redis, "add these selectors to its user: `", "`");
+    let keys = format!("~{}*", redis.keys().prefix());
+    console.emit("work:1", "1").await;
+    let oldest = of(&redis, "seriatim_queue_oldest_seconds", "");
+    let start = async |user: &str, more: &[String]| {
+        let words = ["ACL", "SETUSER", user, "on", ">p", &keys].into_iter();
+        let words: Vec<&str> = words.chain(reads.iter().chain(more).map(String::as_str)).collect();
+        let _: String = console.run(&words).await;
+        Exporter::start_at(&format!("{}?user={user}&pass=p", redis.url()), &redis).await
+    };
+
+    const TOLD: &str = "the exporter pushes no marks";
+    let weak = start("weak", &[]).await;
+    let log = |exporter: &Exporter| std::fs::read_to_string(exporter.log.path()).expect("a log");
+    until("it is told", PATIENCE, async || log(&weak).contains(TOLD).then_some(())).await;
+    let seen = weak.until(&of(&redis, "seriatim_up", ""), 1.0).await;
+    assert!(value(&seen, &oldest).is_nan(), "{seen}");
+    let calls = async || {
+        let stats: String = console.run(&["INFO", "commandstats"]).await;
+        let (_, rest) = stats.split_once("cmdstat_evalsha:calls=").expect("scripts are called");
+        rest.split(',').next().and_then(|number| number.parse::<u64>().ok()).expect("a number")
+    };
+    // Without a scrape, the exporter calls only the script that pushes marks. A failed call is
+    // repeated after 10 s.
+    let before = calls().await;
+    until("it tries again", PATIENCE, async || (calls().await > before).then_some(())).await;
+    assert_eq!(log(&weak).matches(TOLD).count(), 1, "{}", log(&weak));
+
+    let able = start("able", &marks).await;
+    let shown = until("the age is 2 s", PATIENCE, async || {
+        let seen = scrape(&able.address).await?;
+        Some(value(&seen, &oldest)).filter(|age| *age >= 2.0)
+    })
+    .await;
+    println!("an age of {shown} s is shown");
+    assert!(!log(&able).contains(TOLD), "{}", log(&able));
+    let seen = weak.until(&of(&redis, "seriatim_markers", ""), 1.0).await;
+    assert!(value(&seen, &oldest) >= 2.0, "the marks of the other exporter count");
 }
