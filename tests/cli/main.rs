@@ -27,3 +27,4 @@ mod settings;
 mod status;
 mod verify;
 mod watch;
+mod watchdog;

@@ -1,4 +1,4 @@
-//! The probes of a worker, its notices for systemd, and `seriatim healthcheck`.
+//! The probes of a worker, and `seriatim healthcheck`.
 
 use std::io::Read as _;
 use std::process::{Command, Output};
@@ -243,90 +243,4 @@ async fn a_health_check_is_modest() {
     let (code, told) = check(url).await.expect("it runs");
     let written = serving.await.expect("served");
     assert!(code == Some(1) && told.contains("503") && told.len() < 500 && written < 20_000_000, "{written} {told}");
-}
-
-/// A stand-in for systemd that only records the notices it gets.
-struct Supervisor {
-    socket: std::os::unix::net::UnixDatagram,
-    dir: tempfile::TempDir,
-}
-
-impl Supervisor {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        let socket = std::os::unix::net::UnixDatagram::bind(dir.path().join("notify")).expect("a socket");
-        socket.set_read_timeout(Some(Duration::from_millis(50))).expect("set");
-        Self { socket, dir }
-    }
-
-    fn variables(&self) -> Vec<(String, String)> {
-        let socket = self.dir.path().join("notify").display().to_string();
-        vec![("NOTIFY_SOCKET".to_owned(), socket), ("WATCHDOG_USEC".to_owned(), "2000000".to_owned())]
-    }
-
-    /// Waits for this time. Returns the notices that arrived meanwhile.
-    async fn heard_for(&self, time: Duration) -> Vec<String> {
-        let (mut heard, since) = (Vec::new(), Instant::now());
-        while since.elapsed() < time {
-            let mut bytes = [0; 500];
-            match self.socket.recv(&mut bytes) {
-                Ok(length) => heard.extend(String::from_utf8_lossy(&bytes[..length]).lines().map(str::to_owned)),
-                Err(_) => sleep(Duration::from_millis(10)).await,
-            }
-        }
-        heard
-    }
-
-    async fn until_heard(&self, text: &str) {
-        let what = format!("{text} is heard");
-        until(&what, PATIENCE, async || {
-            self.heard_for(Duration::from_millis(60)).await.iter().any(|line| line.contains(text)).then_some(())
-        })
-        .await;
-    }
-}
-
-fn signs_of_life(heard: &[String]) -> usize {
-    heard.iter().filter(|line| *line == "WATCHDOG=1").count()
-}
-
-/// Tests that a worker sends signs of life even while Redis is away, and sends a notice when it
-/// stops.
-#[tokio::test]
-async fn systemd_hears_of_the_start_the_life_and_the_stop() {
-    let (mut redis, systemd) = (Redis::own(&["--appendonly", "yes"]), Supervisor::start());
-    let variables = systemd.variables();
-    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let options = ["--lease", "1s", "--response-timeout", "500ms"];
-    let mut worker = Process::start_with(&redis, "w", "null", &options, &variables);
-    systemd.until_heard("READY=1").await;
-    assert!(signs_of_life(&systemd.heard_for(Duration::from_secs(3)).await) >= 2);
-    redis.server().kill();
-    assert!(signs_of_life(&systemd.heard_for(Duration::from_secs(4)).await) >= 3);
-    redis.server().restart();
-    worker.until_logged("Redis answers again").await;
-    worker.terminate();
-    systemd.until_heard("STOPPING=1").await;
-    assert!(worker.ended().await.success());
-}
-
-/// Tests that a worker sends no signs of life while its loop stands still, and sends them again
-/// when the loop turns.
-#[cfg(feature = "failpoints")]
-#[tokio::test]
-async fn systemd_hears_nothing_of_a_loop_that_stands_still() {
-    let (redis, systemd) = (Redis::start(), Supervisor::start());
-    let mut variables = systemd.variables();
-    variables.push(("FAILPOINTS".to_owned(), "advance.before=3*off->1*sleep(6000)".to_owned()));
-    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let worker = Process::start_with(&redis, "w", "null", &[], &variables);
-    systemd.until_heard("READY=1").await;
-    let (mut longest, mut last, since) = (Duration::ZERO, Instant::now(), Instant::now());
-    while since.elapsed() < Duration::from_secs(14) {
-        if signs_of_life(&systemd.heard_for(Duration::from_millis(100)).await) > 0 {
-            (longest, last) = (longest.max(last.elapsed()), Instant::now());
-        }
-    }
-    assert!(longest > Duration::from_secs(4) && last.elapsed() < Duration::from_secs(3), "{longest:?} {:?}", last.elapsed());
-    drop(worker);
 }
