@@ -25,6 +25,7 @@ mod probes;
 mod schedule;
 mod settings;
 mod status;
+mod stop;
 mod verify;
 mod watch;
 mod watchdog;

@@ -13,7 +13,7 @@ use crate::support::process::Process;
 use crate::support::{Redis, until};
 
 /// Returns the address on which a worker answers probes.
-async fn address(worker: &Process) -> String {
+pub(crate) async fn address(worker: &Process) -> String {
     until("it listens", PATIENCE, async || {
         let log = worker.log();
         let (_, rest) = log.split_once("listening address=http://")?;
@@ -23,7 +23,7 @@ async fn address(worker: &Process) -> String {
 }
 
 /// Requests a path, with a `host` header that names another host. Returns the status and the body.
-async fn ask(address: &str, path: &str) -> (u16, String) {
+pub(crate) async fn ask(address: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     let request = format!("GET {path} HTTP/1.1\r\nhost: pod.example\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("written");
@@ -33,7 +33,7 @@ async fn ask(address: &str, path: &str) -> (u16, String) {
     (head[9..12].parse().expect("a status"), body.to_owned())
 }
 
-async fn until_status(address: &str, path: &str, status: u16) {
+pub(crate) async fn until_status(address: &str, path: &str, status: u16) {
     let what = format!("{path} is {status}");
     until(&what, PATIENCE, async || (ask(address, path).await.0 == status).then_some(())).await;
 }
