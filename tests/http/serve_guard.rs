@@ -55,6 +55,27 @@ async fn each_refusal_is_a_problem_document() {
     assert!(!serving.log().contains("hunter2"));
 }
 
+/// Tests that only probes need neither a token nor a known host. `seriatim serve` has no metrics, so
+/// `/metrics` is checked as every other path.
+#[tokio::test]
+async fn only_probes_need_neither_token_nor_host() {
+    let redis = Redis::start();
+    let file = users(&format!("bob {PASSWORD} view\n"));
+    let serving = Serving::start(&redis, &["--users", file.path().to_str().expect("a path")]).await;
+    for (path, host, status) in [
+        ("/healthz", "pod.example", 200),
+        ("/readyz", "pod.example", 200),
+        ("/v1/rules", "pod.example", 421),
+        ("/v1/rules", "localhost", 401),
+        ("/metrics", "pod.example", 421),
+        ("/metrics", "localhost", 401),
+    ] {
+        let found = answer(serving.request(Method::GET, path).header("host", host)).await;
+        assert_eq!(found.status, status, "{path} {host}: {found:?}");
+    }
+    assert_eq!(answer(serving.request(Method::POST, "/healthz")).await.status, 401);
+}
+
 /// Tests every route with users that lack its right. No such request changes anything.
 #[tokio::test]
 async fn every_route_needs_its_right() {

@@ -156,7 +156,7 @@ impl Listening {
 }
 
 async fn refuse_if_stopping(State(stop): State<CancellationToken>, request: Request, next: Next) -> Response {
-    if stop.is_cancelled() && !probes::is_one(request.method(), request.uri().path()) {
+    if stop.is_cancelled() && !probes::is_one_or_scrape(request.method(), request.uri().path()) {
         return Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "stopping",

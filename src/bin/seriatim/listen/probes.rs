@@ -16,9 +16,14 @@ pub(crate) const HEALTH: &str = "/healthz";
 /// The path of the route that tells whether the process takes work now.
 pub(crate) const READY: &str = "/readyz";
 
-/// Returns whether the method and the path are those of a request of a probe or a scraper.
+/// Returns whether the method and the path are those of a probe.
 pub(super) fn is_one(method: &Method, path: &str) -> bool {
-    (*method == Method::GET || *method == Method::HEAD) && [HEALTH, READY, METRICS].contains(&path)
+    (*method == Method::GET || *method == Method::HEAD) && [HEALTH, READY].contains(&path)
+}
+
+/// Returns whether the method and the path are those of a probe or a scraper.
+pub(super) fn is_one_or_scrape(method: &Method, path: &str) -> bool {
+    is_one(method, path) || (*method == Method::GET || *method == Method::HEAD) && path == METRICS
 }
 
 /// Returns the answer to a probe: 200, or 503 with the reason.
