@@ -126,3 +126,18 @@ async fn objects_of_markers_are_claimed_without_a_question_for_each() {
         assert!(asked < OBJECTS / 2, "EXISTS was called {asked} times");
     }
 }
+
+/// Held objects have the next turn, and the only marker leads to an object that another slot owns.
+/// A marker that leads nowhere does not use up the turn of the markers, so markers keep the turn.
+#[tokio::test]
+async fn a_marker_that_leads_nowhere_keeps_the_turn() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let keys = state.keys.clone();
+    state.own("other.0", "work:1", 1, &["1"]).await;
+    state.emit("work:1", "2").await;
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
+    call.free(0);
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+    assert!(matches!(answer, Advanced::Ok { from: ClaimFirst::Markers, .. }), "{answer:?}");
+}

@@ -7,7 +7,7 @@ use seriatim::wire::{self, Advance, Advanced, BatchReply, ClaimFirst, ScriptErro
 
 use crate::state::State;
 use crate::support::Redis;
-use crate::{BOUNDS, attached, done};
+use crate::{BOUNDS, ask, attached, done, objects};
 
 /// Lower bound of ids that come from the time. No test gives so many ids.
 const TIME_US: u64 = 1_000_000_000_000_000;
@@ -153,4 +153,18 @@ async fn a_batch_that_is_given_again_lifts_the_counter() {
     let batches = call(&mut state, 0, None).await.expect("an answer");
     assert_eq!(batches[0].tag, Tag { first: 8, ..Tag::default() });
     assert!(batches[1].tag.first > TIME_US, "{batches:?}");
+}
+
+/// No id has more than 16 digits. A longer text is no id, even if its number is small, so the object
+/// waits for an operator.
+#[tokio::test]
+async fn a_last_id_of_17_digits_is_no_id() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.emit("work:1", "1").await;
+    state.run("SET", &[&keys.last_event_id("work:1"), "00000000000000001"]).await;
+    let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+    assert_eq!(objects(&answer), Vec::<&str>::new());
+    assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
 }

@@ -267,3 +267,18 @@ async fn a_mark_that_stays_in_the_list_is_not_met() {
     assert_eq!(console.list(&keys.objects_with_events()).await, ["\0t1000", "work:2"]);
     assert_eq!(console.run::<Vec<String>>(&["ZRANGE", &keys.event_marks(), "0", "-1"]).await, ["1000"]);
 }
+
+/// Story: names that returned from the list of a slot to the markers had changed the order of two
+/// marks. A call met the newer mark first, and the older mark last. It noted only the older one, so
+/// the newer one seemed to wait.
+#[tokio::test]
+async fn the_newest_mark_counts_whatever_the_order_of_marks() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.run("RPUSH", &[&keys.objects_with_events(), "\0t1000", "\0t2000"]).await;
+    state.run("ZADD", &[&keys.event_marks(), "1000", "1000", "2000", "2000"]).await;
+    let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+    assert_eq!(objects(&answer), Vec::<&str>::new());
+    assert_eq!(console.run::<Vec<String>>(&["ZRANGE", &keys.event_marks(), "0", "-1", "WITHSCORES"]).await, ["met", "2000"]);
+}
