@@ -18,7 +18,7 @@ const NOT_ASKED: [&str; 2] = ["model", "mutants"];
 const SKIPPED: [(&str, &[&str]); 3] = [
     ("cli", &["bench::", "examples::"]),
     ("proofs", &["failpoints::", "fuzz_inputs::", "fuzz_redis::"]),
-    ("scale", &["rules_million::"]),
+    ("scale", &["exporter::", "rules_million::"]),
 ];
 
 /// A test program.
