@@ -31,7 +31,7 @@ pub trait Projection: Default + Serialize + DeserializeOwned + Send {
     fn apply(&mut self, entry: &LogEntry);
 }
 
-/// What to do if rows were trimmed before they were applied.
+/// The reaction to rows that were trimmed before they were applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Gaps {
     /// Steps return [`ProjectionError::Gap`]. To continue, or to begin anew with
