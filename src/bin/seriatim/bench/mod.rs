@@ -140,7 +140,7 @@ enum Phase {
     /// Rate of emits one by one while workers drain
     Both,
     /// Time from the planned time of an emit to the arrival of its event at the sink, at a fixed
-    /// rate for 3 s
+    /// rate for 3 s; processor time of Redis per event
     Latency,
     /// Bytes per queued event, and per idle object
     Memory,

@@ -64,11 +64,16 @@ impl Meter {
         figures: (Figure, Figure),
         system: &'static str,
     ) -> anyhow::Result<()> {
-        let (took, events) = (self.began.elapsed().as_secs_f64(), phases.load.events() as f64);
-        let cpu_s = Info::ask(&phases.place.conn).await?.cpu_s() - self.cpu_s;
-        out.add(figures.0, system, events / took);
-        out.add(figures.1, system, cpu_s / events * 1e6);
+        let (took, events) = (self.began.elapsed().as_secs_f64(), phases.load.events());
+        out.add(figures.0, system, events as f64 / took);
+        out.add(figures.1, system, self.cpu_us_per_event(phases, events).await?);
         Ok(())
+    }
+
+    /// Returns the microseconds of Redis' processor time per event since the start.
+    async fn cpu_us_per_event(&self, phases: &Phases, events: usize) -> anyhow::Result<f64> {
+        let cpu_s = Info::ask(&phases.place.conn).await?.cpu_s() - self.cpu_s;
+        Ok(cpu_s / events as f64 * 1e6)
     }
 }
 
@@ -156,6 +161,7 @@ impl Phases {
         let producer = system.producer().await?;
         let tally = Tally::new(&self.load, &self.of_many, events, true);
         let mut consumers = system.consume(&tally).await?;
+        let meter = Meter::start(&self.place).await?;
         let mut pushing = JoinSet::new();
         let mut turns = Vec::with_capacity(self.producers);
         for _ in 0..self.producers {
@@ -176,6 +182,7 @@ impl Phases {
             pushed = all(&mut pushing) => pushed?,
         }
         until_committed(&mut consumers, &tally, S::NAME).await?;
+        let cpu_us = meter.cpu_us_per_event(self, events).await?;
         consumers.stop().await?;
         tally.check(S::NAME)?;
         let late = telling.join().map_err(|_| anyhow!("the thread that paces the emits broke"))?;
@@ -183,6 +190,7 @@ impl Phases {
         let took: Vec<f64> = (0..events).filter_map(ms).collect();
         out.add(Figure::LatencyP50, S::NAME, percentile(&took, 50.0).context("nothing was measured")?);
         out.add(Figure::LatencyP99, S::NAME, percentile(&took, 99.0).context("nothing was measured")?);
+        out.add(Figure::LatencyCpu, S::NAME, cpu_us);
         out.add(Figure::LateP99, S::NAME, percentile(&late, 99.0).context("nothing was measured")? * 1e3);
         Ok(())
     }
