@@ -80,8 +80,8 @@ end
 
 -- Every call reads these shared keys. If one of them has a wrong type, the call fails here, before
 -- the first write.
-local counter_text, claims_left = call('GET', P .. K.next_event_id), tonumber(args[7])
-local soonest, rules_next = call('ZRANGE', P .. K.objects_held, 0, 0, 'WITHSCORES'), call('HGET', P .. K.event_rules, 'next')
+local counter_text, claims_left = call('GET', P .. K.next_event_id), args[7] + 0
+local soonest, rules_next = call('ZRANGE', P .. K.objects_held, '0', '0', 'WITHSCORES'), call('HGET', P .. K.event_rules, 'next')
 local markers = call('LLEN', P .. K.objects_with_events)
 if rules_next then
   call('ZCARD', P .. K.objects_paused)
@@ -97,22 +97,23 @@ if counter_text and not counter then
 elseif not counter or counter_text ~= args[11] and counter < tonumber(args[11]) then
   counter = M.jump.beyond(math.max(counter or 0, tonumber(args[11])))
 end
-if counter + 1024 * tonumber(args[4]) > ID_MAX then
+-- An arithmetic operation reads a text as a number, and costs half of `tonumber`.
+if counter + 1024 * args[4] > ID_MAX then
   return { 'counter', counter_text or '0' }
 end
 
 -- `C`, the state of this call: the work that the call may still do, and the work that it has done.
 -- M.state.open adds the fields that only modules need. So a small call makes few tables and
 -- functions, which are most of its cost.
-local arg, left, to_delete, to_set = {}, {}, {}, {}
+local arg, left, to_delete, to_set = { nil }, { nil }, { nil, nil, nil }, { nil, nil, nil, nil, nil, nil }
 local may_claim = claims_left > 0
-local busy, entries, taken, claimed = may_claim and {}, may_claim and {}, may_claim and {}, may_claim and {}
+local busy, entries, taken, claimed = may_claim and { nil }, may_claim and { nil }, may_claim and { nil }, may_claim and {}
 -- `batch_keys`: by slot that has committed, the key of its batch. `queues_taken`: the queues from
 -- which slots have taken first events.
-local batch_keys, queues_taken = {}, {}
+local batch_keys, queues_taken = { nil }, { nil }
 C = {
   -- At 0 bytes the reply counts as full.
-  counter = counter, bytes_left = tonumber(args[6]), claims_left = claims_left, events_left = 4096, markers_left = markers,
+  counter = counter, bytes_left = args[6] + 0, claims_left = claims_left, events_left = 4096, markers_left = markers,
   from = args[9], rules_next = rules_next,
   -- `is_due`: whether a held object may be due. `held_changed`: whether objects.held may have
   -- changed in this call. `progress`: whether this call has done anything.
@@ -234,7 +235,7 @@ end
 if logs or forgets or rules_next then
   M.state.open(own)
 end
-local n, tag_keys, at = 0, {}, SLOT_ARGS + (logs and LOG_ARGS or 0)
+local n, tag_keys, at = 0, { nil }, SLOT_ARGS + (logs and LOG_ARGS or 0)
 while args[at] do
   local word = args[at + 1]
   if word == 'free' or word == 'done' then
@@ -253,7 +254,7 @@ end
 
 -- Commit. A slot that has nothing more in hand leaves its object.
 -- `q`, `c`, `d`, `s`: the numbers of items in `queues`, `committed`, `to_delete` and `to_set`.
-local queues, committed, handled, q, c, d, s = {}, {}, C.handled, 0, 0, 0, 0
+local queues, committed, handled, q, c, d, s = { nil }, { nil }, C.handled, 0, 0, 0, 0
 for i = 1, C.failed and 0 or n do
   local tag, a, is_over = tags[i], arg[i], false
   local word, object = args[a - 1], args[a]
@@ -266,7 +267,6 @@ for i = 1, C.failed and 0 or n do
     if is_odd then
       M.state.open(own)
     end
-    -- A subtraction reads the text as a number, and costs half of `tonumber`.
     if last - C.counter > 0 then
       -- The counter is from an earlier state of Redis, and the caller no longer knows the highest
       -- id that it has seen.
@@ -345,7 +345,7 @@ end
 -- remains for further events of these objects. First come the objects whose markers were moved by
 -- pops: their names are in the lists of free slots. The list of a slot that has just left an object
 -- exists in any case, because it still has the name of that object.
-local lists, without, l, slot = {}, 0, 0, nil
+local lists, without, l, slot = { nil }, 0, 0, nil
 busy = C.busy
 for i = 1, C.failed and 0 or n do
   if not (busy and busy[i]) then
@@ -360,7 +360,7 @@ C.claims_left = math.min(C.claims_left, without, 512)
 local with_names = l > 1 and call('EXISTS', unpack(lists)) or l
 local with = with_names == 0 and {} or l == 1 and { slot } or M.popped.slots(n, lists, with_names)
 for _, i in ipairs(with) do
-  local names, found, done, got = try('LRANGE', owner_base .. args[arg[i] - 2] .. K.worker_object, 0, -1), nil, nil, nil
+  local names, found, done, got = try('LRANGE', owner_base .. args[arg[i] - 2] .. K.worker_object, '0', '-1'), nil, nil, nil
   local object = not C.failed and names[1]
   if object then
     write_down()
@@ -449,7 +449,7 @@ if C.failed then
 end
 
 if C.held_changed then
-  soonest = call('ZRANGE', P .. K.objects_held, 0, 0, 'WITHSCORES')
+  soonest = call('ZRANGE', P .. K.objects_held, '0', '0', 'WITHSCORES')
 end
 local due_ms = -1
 if soonest[2] and soonest[2] ~= 'inf' then

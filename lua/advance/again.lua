@@ -31,7 +31,7 @@ local function give(i, object, tag)
   if C.bytes_left <= 0 then
     return
   end
-  local batch = call('LRANGE', C.base[i] .. K.worker_event, 0, -1)
+  local batch = call('LRANGE', C.base[i] .. K.worker_event, '0', '-1')
   local entry = { C.number[i], object, tag, last_of(object) }
   -- Writes the same tag again, so that WAIT on this connection also covers the batch. WAIT covers
   -- only writes of its own connection, and another connection may have written the batch.
@@ -51,7 +51,7 @@ end
 -- result of another batch.
 local function give_unknown(i, tag)
   C.busy[i] = true
-  for _, object in ipairs(call('LRANGE', C.base[i] .. K.worker_object, 0, -1)) do
+  for _, object in ipairs(call('LRANGE', C.base[i] .. K.worker_object, '0', '-1')) do
     if not M.names.is_foreign(object) and call('MGET', P .. object .. K.event_worker)[1] == M.worker.id(C.name, C.number[i]) then
       local _, _, _, crashes = M.tag.numbers(tag)
       if crashes > 0 then

@@ -37,17 +37,21 @@ local function take_more(i, entry)
     if not more then
       break
     end
-    local got, fit, bytes_before = #more, 0, bytes
-    while fit < got and bytes < batch_bytes and byte(more[fit + 1]) ~= 0 do
-      fit, n = fit + 1, n + 1
-      local event = more[fit]
+    local got, fit, bytes_before, at = #more, 0, bytes, n + EVENTS_FROM - 1
+    for k = 1, got do
+      local event = more[k]
+      if bytes >= batch_bytes or byte(event) == 0 then
+        break
+      end
       local size = #event
+      fit = k
       bytes = bytes + size
+      entry[at + k] = event
       if size > longest then
         longest = size
       end
-      entry[n + EVENTS_FROM - 1] = event
     end
+    n = n + fit
     local pushed = fit > 0 and try('LPUSH', batch, unpack(more, 1, fit))
     local is_refused = type(pushed) == 'table'
     C.bytes_left = C.bytes_left - (bytes - bytes_before)
@@ -55,7 +59,7 @@ local function take_more(i, entry)
     for k = got, is_refused and 1 or fit + 1, -1 do
       back[#back + 1] = more[k]
       back_left, back_bytes_left = back_left - 1, back_bytes_left - #more[k]
-      entry[n - fit + k + EVENTS_FROM - 1] = nil
+      entry[at + k] = nil
     end
     if back[1] then
       call('RPUSH', queue, unpack(back))

@@ -15,7 +15,7 @@ local marks, marks_before = {}, {}
 -- Trims the markers that are used.
 local function trim()
   if C.markers_used > 0 then
-    call('LTRIM', P .. K.objects_with_events, 0, -1 - C.markers_used)
+    call('LTRIM', P .. K.objects_with_events, '0', -1 - C.markers_used)
     if marks[1] then
       local used = {}
       for n, mark in ipairs(marks) do
@@ -84,7 +84,7 @@ local function read_chunk()
   if chunk_size <= 0 then
     return false
   end
-  local chunk = call('LRANGE', P .. K.objects_with_events, -chunk_size, -1)
+  local chunk = call('LRANGE', P .. K.objects_with_events, -chunk_size, '-1')
   chunk_read = #chunk
   C.markers_max = C.markers_max - chunk_read
   local objects, places, keys, n = {}, {}, {}, 0

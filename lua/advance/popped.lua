@@ -86,7 +86,7 @@ local function give_back(number)
   for i, other in ipairs(C.number) do
     has_left = has_left or other == number and C.left[i]
   end
-  for _, object in ipairs(call('LRANGE', base .. K.worker_object, 0, -1)) do
+  for _, object in ipairs(call('LRANGE', base .. K.worker_object, '0', '-1')) do
     local is_own = not M.names.is_foreign(object) and call('MGET', P .. object .. K.event_worker)[1] == C.name .. '.' .. number
     if object ~= has_left and not is_own then
       M.hold.give_back(base, object)
