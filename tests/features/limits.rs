@@ -117,6 +117,18 @@ async fn a_connected_emitter_learns_of_limits() {
     assert!(control.limits().await.expect("read").is_empty());
 }
 
+/// A key of a wrong type is named, and stays as it is.
+#[tokio::test]
+async fn a_key_of_a_wrong_type_takes_no_limit() {
+    let redis = Redis::start();
+    let (console, control) = (redis.console().await, control(&redis.connect().await, redis.keys()));
+    let key = redis.keys().event_limits();
+    let () = console.run(&["SET", &key, "mine"]).await;
+    let error = set(&control, "work:*", 1, 0).await.expect_err("no limit");
+    assert!(error.to_string().contains(&key) && !error.to_string().contains("WRONGTYPE"), "{error}");
+    assert_eq!(console.text(&key).await.as_deref(), Some("mine"));
+}
+
 #[tokio::test]
 async fn limits_bind_no_promotion_and_no_plain_transaction() {
     let redis = Redis::start();

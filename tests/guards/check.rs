@@ -136,6 +136,11 @@ async fn what_is_wrong_with_a_worker_is_told() {
             "SET @event.worker:a.1:event.id 12~1",
             "I4 worker a.1: :event.id names a batch that begins with id 12, but there is none",
         ),
+        // Without a batch there are no ids that the counter could be behind.
+        (
+            "SET @event.worker:a.1:event.id 19~1",
+            "I4 worker a.1: :event.id names a batch that begins with id 19, but there is none",
+        ),
         ("DEL @event.worker:a.0:event.id", "I4 worker a.0: has a batch of 2 events, but no :event.id that names its id"),
         (
             "SET @work:2:last.event.id 12",
