@@ -62,7 +62,8 @@
 -- Uses: batch.take_more fence.refused ids.after ids.parse ids.text jump.beyond keyed.tag_of
 -- Uses: keyed.take log.trim
 -- Uses: markers.trim pauses.pause pauses.wake popped.claim popped.give_back popped.slots
--- Uses: results.finish results.let_go results.name results.prepare results.settle state.expire
+-- Uses: results.finish results.is_whole results.let_go results.name results.prepare
+-- Uses: results.settle state.expire
 -- Uses: state.guard state.open time.now_ms turns.claim
 local args = ARGV
 local name, token = args[2], args[3]
@@ -258,12 +259,13 @@ local queues, committed, handled, q, c, d, s = { nil }, { nil }, C.handled, 0, 0
 for i = 1, C.failed and 0 or n do
   local tag, a, is_over = tags[i], arg[i], false
   local word, object = args[a - 1], args[a]
-  if tag and (word == 'done' or word == 'yield') and args[a + 1] == tag then
-    -- The commit needs additional steps if handlers have finished an event, or if the log is on. It
-    -- also needs them if the tag has a blank: the tag has hand-outs, attempts or crashes, or the
-    -- event has a key. The tag of a usual batch of one event is the id of this event.
+  if tag and (word == 'done' or word ~= 'free' and M.results.is_whole(word)) and args[a + 1] == tag then
+    -- The commit needs additional steps if the word is another one, if handlers have finished an
+    -- event, or if the log is on. It also needs them if the tag has a blank: the tag has hand-outs,
+    -- attempts or crashes, or the event has a key. The tag of a usual batch of one event is the id
+    -- of this event.
     local last = args[a + 2]
-    local is_odd = logs or handled and handled[args[a - 2]] or tag ~= last and string.find(tag, ' ', 1, true)
+    local is_odd = word ~= 'done' or logs or handled and handled[args[a - 2]] or tag ~= last and string.find(tag, ' ', 1, true)
     if is_odd then
       M.state.open(own)
     end
@@ -284,7 +286,7 @@ for i = 1, C.failed and 0 or n do
       -- The tag is deleted at the end of the call, if the slot has no other batch by then.
       c = c + 1
       committed[c] = i
-      is_over = word == 'done' or call('EXISTS', P .. object .. K.events) == 0
+      is_over = word ~= 'yield' or call('EXISTS', P .. object .. K.events) == 0
       if not is_over then
         M.state.open(own)
         M.state.guard(M.results.let_go, i, object)

@@ -39,6 +39,13 @@ local function name(at, n, tag_keys, owner_base)
   return n, at + 2 + #FIELDS[word] + (C.logs and 1 or 0)
 end
 
+-- Returns whether a result with this word is of a batch that is delivered as a whole. All other
+-- results say how many events are delivered.
+local function is_whole(word)
+  local fields = FIELDS[word]
+  return fields ~= nil and fields[4] ~= 'count'
+end
+
 -- Returns the fields of the slot's result by name.
 local function read(i)
   local result = {}
@@ -161,9 +168,9 @@ local function settle_part(i, result)
   return false
 end
 
--- Applies a result other than `done` and `yield`, if the result is for the batch with this tag. If
--- the result is for another batch, gives the slot its batch again. Returns whether the slot goes on
--- with its object.
+-- Applies a result about parts of a batch, if the result is for the batch with this tag. If a result
+-- is for another batch, gives the slot its batch again. Returns whether the slot goes on with its
+-- object.
 local function settle(i, tag)
   local result = read(i)
   if result.tag ~= tag or not result.count then
@@ -184,5 +191,6 @@ local function settle(i, tag)
 end
 
 return {
-  FIELDS = FIELDS, name = name, taken_ms = taken_ms, prepare = prepare, finish = finish, let_go = let_go, settle = settle,
+  FIELDS = FIELDS, name = name, is_whole = is_whole, taken_ms = taken_ms, prepare = prepare, finish = finish, let_go = let_go,
+  settle = settle,
 }

@@ -96,28 +96,38 @@ pub enum BatchResult {
     },
 }
 
+/// What a result means for its slot.
+struct Effect {
+    /// The word that names the result in a call. lua/advance/results.lua lists the fields of each
+    /// word.
+    word: &'static str,
+    /// Whether the whole batch is delivered.
+    is_whole: bool,
+    /// Whether the object leaves the slot and is held.
+    lets_go: bool,
+}
+
 impl BatchResult {
-    /// Returns the word that names the result in a call. lua/advance/results.lua lists the fields
-    /// of each word.
-    fn word(&self) -> &'static str {
+    /// Returns what the result means for the slot.
+    fn effect(&self) -> Effect {
         match self {
-            Self::Done => "done",
-            Self::Yield => "yield",
-            Self::Part { .. } => "part",
-            Self::Hold { .. } => "hold",
-            Self::Reject { .. } => "reject",
-            Self::Complete { .. } => "complete",
+            Self::Done => Effect { word: "done", is_whole: true, lets_go: false },
+            Self::Yield => Effect { word: "yield", is_whole: true, lets_go: true },
+            Self::Part { .. } => Effect { word: "part", is_whole: false, lets_go: false },
+            Self::Hold { .. } => Effect { word: "hold", is_whole: false, lets_go: true },
+            Self::Reject { .. } => Effect { word: "reject", is_whole: false, lets_go: false },
+            Self::Complete { .. } => Effect { word: "complete", is_whole: false, lets_go: false },
         }
     }
 
     /// Returns whether the whole batch is delivered.
     pub fn is_whole(&self) -> bool {
-        matches!(self, Self::Done | Self::Yield)
+        self.effect().is_whole
     }
 
     /// Returns whether the object leaves the slot and is held.
     pub fn lets_go(&self) -> bool {
-        matches!(self, Self::Yield | Self::Hold { .. })
+        self.effect().lets_go
     }
 
     /// Returns the tag of the rest that stays in flight in the slot; `None` if no rest stays.
@@ -233,7 +243,7 @@ impl Advance {
     /// only the event log uses it.
     pub fn report_taken(&mut self, slot: usize, report: &Report, ago: Duration) {
         let cmd = &mut self.cmd;
-        cmd.arg(slot).arg(report.then.word()).arg(&report.object[..]).arg(report.tag.to_string());
+        cmd.arg(slot).arg(report.then.effect().word).arg(&report.object[..]).arg(report.tag.to_string());
         match report.last {
             Some(last) => cmd.arg(last),
             None => cmd.arg(""),
@@ -399,6 +409,13 @@ mod tests {
         line.unwrap_or_else(|| panic!("results.lua has no {word}")).split(", ").count()
     }
 
+    /// Returns the number of result words that lua/advance/results.lua lists.
+    fn words() -> usize {
+        let lua = include_str!("../../lua/advance/results.lua");
+        let list = lua.split_once("local FIELDS = {").and_then(|(_, rest)| rest.split_once("\n}\n")).expect("the list").0;
+        list.lines().filter(|line| line.contains(" = { ")).count()
+    }
+
     #[test]
     fn every_result_has_the_fields_that_the_script_reads() {
         let bounds = Bounds {
@@ -419,6 +436,7 @@ mod tests {
             BatchResult::Reject { next: None, id: 1, error: error.clone(), attempts },
             BatchResult::Complete { next: None, id: 1, error, attempts },
         ];
+        assert_eq!(results.len(), words(), "this test has every result");
         for then in results {
             let mut call = Advance::new(&Keys::new(), "w", "token", bounds, ClaimFirst::Held);
             let before = call.cmd.args_iter().count();

@@ -321,7 +321,7 @@ impl Figures {
                 add(&self.holds[code], 1);
             }
             BatchResult::Yield => add(&self.holds[5], 1),
-            BatchResult::Done | BatchResult::Part { .. } => {}
+            _ => {}
         }
     }
 
