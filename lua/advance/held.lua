@@ -50,7 +50,7 @@ local function claim_batch(i, object, last, held_id)
   call('RENAME', P .. object .. K.events_held, C.base[i] .. K.worker_event)
   call('DEL', P .. object .. K.events_held_id)
   call('MSET', P .. object .. K.event_worker, C.name .. '.' .. C.number[i], C.base[i] .. K.worker_event_id, tag)
-  C.object[i], C.claimed[object] = object, i
+  C.claimed[object] = i
   M.again.give(i, object, tag)
   C.claims_left = C.claims_left - 1
   if crashes > 0 then

@@ -114,6 +114,22 @@ async fn a_name_that_may_not_be_claimed_becomes_a_marker_again() {
     assert_eq!(console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
 }
 
+/// A call may claim for one slot only. The name in the other slot's list becomes a marker, and
+/// another call can claim its object now.
+#[tokio::test]
+async fn a_name_beyond_the_claims_of_a_call_asks_for_another_call() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    for (object, slot) in [("work:1", "w.0"), ("work:2", "w.1")] {
+        state.emit(object, "1").await;
+        pop(&mut state, slot).await;
+    }
+    let answer = ask(&mut state, Bounds { claims: 1, ..BOUNDS }).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:1"]);
+    assert!(matches!(answer, Advanced::Ok { more: true, .. }), "{answer:?}");
+    assert_eq!(redis.console().await.list(&state.keys.objects_with_events()).await, ["work:2"]);
+}
+
 /// The reply is full before the second slot's turn. The name in its list becomes a marker.
 #[tokio::test]
 async fn a_name_for_which_the_reply_has_no_room_becomes_a_marker_again() {
@@ -142,6 +158,7 @@ async fn an_owned_object_that_may_not_be_claimed_is_held() {
     state.run("LPUSH", &[&state.keys.events("work:1"), "1"]).await;
     let answer = ask(&mut state, Bounds { claims: 0, ..BOUNDS }).await.expect("an answer");
     assert_eq!(objects(&answer), Vec::<&str>::new());
+    assert!(matches!(answer, Advanced::Ok { next_due: Some(Duration::ZERO), .. }), "{answer:?}");
     let console = redis.console().await;
     assert_eq!(console.text(&state.keys.event_worker("work:1")).await.as_deref(), Some("held"));
     console.check().await;
@@ -184,6 +201,93 @@ async fn a_held_batch_whose_owner_was_evicted_comes_first() {
     assert_eq!(redis.console().await.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.1"));
 }
 
+/// The owner key of a held object was evicted. Its marker was read before a slot claimed the held
+/// batch, so the marker seemed to lead to an object without an owner. It gives no other slot the
+/// object.
+#[tokio::test]
+async fn a_held_batch_whose_owner_was_evicted_has_one_slot() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.emit("work:1", "1").await;
+    state.hold("work:2", "1", &["2"], "7 0 1 0 retry: down").await;
+    state.run("DEL", &[&state.keys.event_worker("work:2")]).await;
+    state.emit("work:2", "3").await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
+    (0..3).for_each(|slot| call.free(slot));
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:1", "work:2"]);
+    assert_eq!(console.text(&keys.event_worker("work:2")).await.as_deref(), Some("w.1"));
+    assert_eq!(console.list(&keys.events("work:2")).await, ["3"]);
+}
+
+/// Two pops have moved two names into one slot's list. The first object is held, but its owner key
+/// has a wrong type. It is put aside, and its name leaves the list.
+#[tokio::test]
+async fn a_name_that_is_put_aside_leaves_the_list() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.hold("work:1", "1", &["1"], "1 0 1 0 retry: soon").await;
+    state.run("DEL", &[&keys.event_worker("work:1")]).await;
+    state.run("LPUSH", &[&keys.event_worker("work:1"), "wrong"]).await;
+    for object in ["work:1", "work:2"] {
+        state.emit(object, "2").await;
+        pop(&mut state, "w.0").await;
+    }
+    let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:2"]);
+    assert!(matches!(answer, Advanced::Ok { next_due: None, .. }), "no object is due any more: {answer:?}");
+    assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("held"));
+    assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:2"]);
+}
+
+/// A paused object lost its owner key, and another key of it has a wrong type. It is held for an
+/// operator, and paused no more: an object is in one of the two sets.
+#[tokio::test]
+async fn a_paused_object_that_is_put_aside_is_held_only() {
+    for wrong in ["queue", "owner"] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        let (keys, console) = (state.keys.clone(), redis.console().await);
+        state.run("ZADD", &[&keys.objects_paused(), "0", "work:1"]).await;
+        state.emit("work:1", "1").await;
+        if wrong == "queue" {
+            state.run("SET", &[&keys.events("work:1"), "wrong"]).await;
+        } else {
+            state.run("LPUSH", &[&keys.event_worker("work:1"), "wrong"]).await;
+        }
+        let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+        assert_eq!(objects(&answer), Vec::<&str>::new());
+        assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("held"));
+        assert_eq!(console.due("work:1").await, Some(f64::INFINITY), "{wrong}");
+        assert_eq!(console.run::<u64>(&["ZCARD", &keys.objects_paused()]).await, 0, "{wrong}");
+    }
+}
+
+/// An object without events is owned or held. The call that releases it gives its last id a time to
+/// live, as after the last event.
+#[tokio::test]
+async fn the_last_id_of_an_object_without_events_gets_a_time_to_live() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.run("SET", &[&keys.event_worker("work:1"), "w.0"]).await;
+    state.run("LPUSH", &[&keys.worker_object("w.0"), "work:1"]).await;
+    state.hold("work:2", "1", &[], "0 0 0 0 yield").await;
+    for object in ["work:1", "work:2"] {
+        state.delivered(object, 7).await;
+    }
+    let forget_after = Some(Duration::from_secs(600));
+    let answer = ask(&mut state, Bounds { forget_after, ..BOUNDS }).await.expect("an answer");
+    assert_eq!(objects(&answer), Vec::<&str>::new());
+    for object in ["work:1", "work:2"] {
+        assert_eq!(console.text(&keys.event_worker(object)).await, None, "{object}");
+        let left_ms: i64 = console.run(&["PTTL", &keys.last_event_id(object)]).await;
+        assert!((1..=600_000).contains(&left_ms), "{object}: {left_ms}");
+    }
+}
+
 /// A due held object is quarantined, because its owner cannot be read. The same call then reads the
 /// object's marker. The marker leads to no event and to no second report.
 #[tokio::test]
@@ -211,20 +315,20 @@ async fn the_first_event_of_a_batch_counts_as_four() {
     let redis = Redis::start();
     let mut state = attached(&redis).await;
     for n in 0..OBJECTS {
-        let events: Vec<String> = (0..300).map(|event| event.to_string()).collect();
+        let events: Vec<String> = (0..309).map(|event| event.to_string()).collect();
         let mut push = redis::cmd("LPUSH");
         push.arg(state.keys.events(&format!("work:{n}"))).arg(events).exec_async(&mut state.conn).await.expect("LPUSH");
         state.run("LPUSH", &[&state.keys.objects_with_events(), &format!("work:{n}")]).await;
     }
     let keys = state.keys.clone();
-    let bounds = Bounds { batch: 300, claims: OBJECTS, markers: 4096, ..BOUNDS };
+    let bounds = Bounds { batch: 309, claims: OBJECTS, markers: 4096, ..BOUNDS };
     let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
     (0..OBJECTS).for_each(|slot| call.free(slot));
     let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
     let counts: Vec<usize> = batches.iter().map(|batch| batch.events.len()).collect();
-    // 100 first events count as 400, and 13 times 299 more reach the limit.
-    assert_eq!(counts, [vec![300; 13], vec![1; OBJECTS - 13]].concat());
+    // 100 first events count as 400, and 12 times 308 more are exactly the rest of the limit.
+    assert_eq!(counts, [vec![309; 12], vec![1; OBJECTS - 12]].concat());
 }
 
 /// Story: thousands of objects were due, but none could be claimed: their owner keys were evicted,
