@@ -54,7 +54,7 @@
 --           Commands: about 20 per call; 2 per claim; 2 or more per batch of more than one event; 1
 --           per object that is looked up in the rules; 2 per due suspect without room. With the log
 --           on: 1 per finalized event, 2 per batch, 3 per call. Per failed event 1 or 2, and 1 more
---           when it ends. Per event with a key 7; a call claims at most 341 of these. Per reference
+--           when it ends. Per event with a key 7; a call claims at most 342 of these. Per reference
 --           to a schedule that was replaced or cancelled 4; a call passes over at most 256 of
 --           these. Per slot with `handled` 1, plus 1 per event emitted, 2 per object, and up to 3
 --           per event scheduled.

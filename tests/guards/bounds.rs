@@ -1,11 +1,12 @@
 //! Bounds of scripts, at their exact values, and replies about keys that do not exist.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use seriatim::wire;
+use seriatim::wire::{self, Advance, Advanced, Bounds, ClaimFirst};
 
-use crate::attached;
 use crate::support::{Redis, control};
+use crate::{BOUNDS, ask, attached, done, objects, pop};
 
 /// `inspect` shows results of handlers up to 64 KiB together.
 #[tokio::test]
@@ -62,6 +63,165 @@ async fn an_absent_stream_is_empty() {
     for stream in [streams.log, streams.dead, streams.actions] {
         assert_eq!((stream.rows, stream.written, stream.oldest_ms), (0, 0, None), "{streams:?}");
     }
+}
+
+/// `advance` reads 2,048 fields of rules; the last object may have 18 more. Each object has a name
+/// with eight prefixes of its own, and its own rule: 18 fields. The first object also has the two
+/// fields for all objects. So the first 113 objects have 2,036 fields. An object with five prefixes
+/// has 12 more, which are exactly the rest; an object with four prefixes leaves 2 fields.
+#[tokio::test]
+async fn a_call_reads_so_many_fields_of_rules() {
+    for (short, expected) in [("113:1:2:3:4:5", 114), ("113:1:2:3:4", 115)] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        for n in 0..130 {
+            let object = if n == 113 { short.to_owned() } else { format!("{n}:1:2:3:4:5:6:7:8") };
+            state.emit(&object, "1").await;
+            state.rule(&format!("pause {object}"), "1 0 0 3 0 ada", "never").await;
+        }
+        let answer = ask(&mut state, Bounds { markers: 4096, ..BOUNDS }).await.expect("an answer");
+        assert!(matches!(&answer, Advanced::Ok { batches, more: true, .. } if batches.is_empty()), "{answer:?}");
+        let paused = state.keys.objects_paused();
+        assert_eq!(redis.console().await.run::<u64>(&["ZCARD", &paused]).await, expected);
+    }
+}
+
+/// A call wakes 64 objects, and each counts as 16 fields of rules. The other 1,024 fields are enough
+/// to pause 57 objects with a rule each: 20 fields for the first, 18 for each other one.
+#[tokio::test]
+async fn objects_that_are_woken_count_as_fields_of_rules() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let keys = state.keys.clone();
+    for n in 0..64 {
+        state.run("SET", &[&keys.event_worker(&format!("old:{n}")), "held"]).await;
+        state.run("ZADD", &[&keys.objects_paused(), "0", &format!("old:{n}")]).await;
+    }
+    for n in 0..70 {
+        let object = format!("{n}:1:2:3:4:5:6:7:8");
+        state.emit(&object, "1").await;
+        state.rule(&format!("pause {object}"), "1 0 0 3 0 ada", "never").await;
+    }
+    state.rule("pause old:*", "1 0 1 3 0 ada", "0").await;
+    ask(&mut state, Bounds { markers: 4096, ..BOUNDS }).await.expect("an answer");
+    let console = redis.console().await;
+    assert_eq!(console.run::<u64>(&["ZCARD", &keys.objects_held()]).await, 64);
+    assert_eq!(console.run::<u64>(&["ZCARD", &keys.objects_paused()]).await, 57);
+}
+
+/// The 64 objects that a call wakes may be of several rules, and each rule counts as one of them.
+#[tokio::test]
+async fn a_call_wakes_so_many_objects_of_all_rules() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    for kind in ["a", "b"] {
+        for object in (0..40).map(|n| format!("{kind}:{n}")) {
+            state.run("SET", &[&keys.event_worker(&object), "held"]).await;
+            state.run("ZADD", &[&keys.objects_paused(), "0", &object]).await;
+        }
+        state.rule(&format!("pause {kind}:*"), "1 0 1 3 0 ada", "0").await;
+    }
+    // As long as a rule is left, there is also the field `next`.
+    for (woken, fields) in [(63, 2), (80, 0)] {
+        ask(&mut state, Bounds { claims: 0, ..BOUNDS }).await.expect("an answer");
+        assert_eq!(console.run::<u64>(&["ZCARD", &keys.objects_held()]).await, woken);
+        assert_eq!(console.run::<u64>(&["HLEN", &keys.event_rules()]).await, fields);
+    }
+}
+
+/// A call pauses 256 objects. A lifted rule without objects counts as one of the 64 objects that a
+/// call wakes.
+#[tokio::test]
+async fn a_call_pauses_so_many_objects_and_deletes_so_many_rules() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    for n in 0..300 {
+        state.emit(&format!("work:{n}"), "1").await;
+    }
+    for n in 0..100 {
+        state.rule(&format!("block old:{n}"), "1 0 1 3 0 ada", "0").await;
+    }
+    state.rule("pause work:*", "1 0 0 3 0 ada", "0").await;
+    let bounds = Bounds { markers: 4096, ..BOUNDS };
+    for (paused, rules) in [(256, 37), (300, 1)] {
+        let answer = ask(&mut state, bounds).await.expect("an answer");
+        assert_eq!(objects(&answer), Vec::<&str>::new());
+        assert_eq!(console.run::<u64>(&["ZCARD", &keys.objects_paused()]).await, paused);
+        // One more field is `next`.
+        assert_eq!(console.run::<u64>(&["HLEN", &keys.event_rules()]).await, rules + 1);
+    }
+}
+
+/// A reply counts as full at 0 bytes. As long as one byte is left, a slot gets a batch of any size:
+/// the batch in hand again, the object of a marker or of a popped name, a held batch, or more events
+/// of its object.
+#[tokio::test]
+async fn a_reply_is_full_at_0_bytes() {
+    for what in ["in hand", "marker", "popped", "popped twice", "held", "go on"] {
+        for (reply_bytes, expected) in [(0, &[][..]), (1, &["work:1"][..])] {
+            let redis = Redis::start();
+            let mut state = attached(&redis).await;
+            let keys = state.keys.clone();
+            // A slot that goes on with its object claims nothing.
+            let claims = usize::from(what != "go on");
+            let mut call = Advance::new(&keys, "w", "token-1", Bounds { reply_bytes, claims, ..BOUNDS }, ClaimFirst::Markers);
+            match what {
+                "in hand" | "go on" => state.own("w.0", "work:1", 1, &["12"]).await,
+                "held" => state.hold("work:1", "1", &["12"], "1 0 1 0 retry: down").await,
+                _ => state.emit("work:1", "12").await,
+            }
+            if what == "popped" || what == "popped twice" {
+                pop(&mut state, "w.0").await;
+            }
+            if what == "popped twice" {
+                state.run("LPUSH", &[&keys.worker_object("w.0"), ""]).await;
+            }
+            if what == "go on" {
+                state.run("LPUSH", &[&keys.events("work:1"), "34"]).await;
+                call.report(0, &done("work:1", 1));
+            } else {
+                call.free(0);
+            }
+            let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+            assert_eq!(objects(&answer), expected, "{what}, {reply_bytes} bytes: {answer:?}");
+            let Advanced::Ok { next_due, .. } = answer else { panic!("{answer:?}") };
+            let is_held = expected.is_empty() && ["held", "go on"].contains(&what);
+            assert_eq!(next_due, is_held.then_some(Duration::ZERO), "{what}, {reply_bytes} bytes");
+        }
+    }
+}
+
+/// An event of a schedule with a key counts as twelve of the 4,096 events that a call of `advance`
+/// takes.
+#[tokio::test]
+async fn a_call_claims_so_many_events_with_a_key() {
+    const OBJECTS: usize = 400;
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let keys = state.keys.clone();
+    let mut queue = redis::pipe();
+    for object in (0..OBJECTS).map(|n| format!("work:{n}")) {
+        queue.cmd("HSET").arg(keys.events_scheduled_of(&object)).arg(&["key", "1"]).ignore();
+        queue
+            .cmd("ZADD")
+            .arg(keys.events_scheduled())
+            .arg("-1000000000000005")
+            .arg(format!(
+                "{object}
+key"
+            ))
+            .ignore();
+        queue.cmd("LPUSH").arg(keys.events(&object)).arg("\0queued 5 key").ignore();
+        queue.cmd("LPUSH").arg(keys.objects_with_events()).arg(&object).ignore();
+    }
+    queue.query_async::<()>(&mut state.conn).await.expect("queued");
+    let bounds = Bounds { claims: OBJECTS, markers: 4096, ..BOUNDS };
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
+    (0..OBJECTS).for_each(|slot| call.free(slot));
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+    assert_eq!(objects(&answer).len(), 342);
 }
 
 /// The upper bounds of lateness in ms, as the protocol has them.
