@@ -5,7 +5,7 @@ use seriatim::wire::{self, Advance, Advanced, BatchReply, Bounds, ClaimFirst, Re
 
 use crate::state::State;
 use crate::support::Redis;
-use crate::{BOUNDS, attached, done, objects};
+use crate::{BOUNDS, ask, attached, done, objects, pop};
 
 /// Makes a call with these results; all other slots up to `slots` are free.
 async fn advance(state: &mut State, bounds: Bounds, results: &[(usize, Report)], slots: usize) -> Advanced {
@@ -18,6 +18,12 @@ async fn advance(state: &mut State, bounds: Bounds, results: &[(usize, Report)],
         call.free(slot);
     }
     wire::advance(&mut state.conn, &call).await.expect("an answer")
+}
+
+/// Returns the number of events of each batch.
+fn lengths(answer: &Advanced) -> Vec<usize> {
+    let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
+    batches.iter().map(|batch: &BatchReply| batch.events.len()).collect()
 }
 
 /// A slot would go on with its object, but the next event is a reference, and the schedules of the
@@ -91,13 +97,107 @@ async fn events_longer_than_the_first_use_up_no_room_of_later_slots() {
     }
     let bounds = Bounds { batch: 1000, batch_bytes: 15_000, ..BOUNDS };
     let answer = advance(&mut state, bounds, &[], SLOTS).await;
-    let Advanced::Ok { batches, .. } = &answer else { panic!("{answer:?}") };
-    let events: Vec<_> = batches.iter().map(|batch: &BatchReply| batch.events.len()).collect();
-    assert_eq!(events, [151; SLOTS]);
+    assert_eq!(lengths(&answer), [151; SLOTS]);
+}
+
+/// Makes objects with one short event, then `later` long events each. A batch has room for one long
+/// event. Returns the number of events of each batch. All other events stay queued.
+async fn lengths_after_put_backs(long: usize, later: &[usize]) -> Vec<usize> {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let event = "2".repeat(long);
+    for (n, later) in later.iter().enumerate() {
+        let object = format!("work:{n}");
+        state.emit(&object, "1").await;
+        let queue = state.keys.events(&object);
+        state.run("LPUSH", &[&[queue.as_str()], &vec![event.as_str(); *later][..]].concat()).await;
+    }
+    let bounds = Bounds { batch: 1000, batch_bytes: long + 1, reply_bytes: 1 << 30, claims: later.len(), ..BOUNDS };
+    let taken = lengths(&advance(&mut state, Bounds { markers: 4096, ..bounds }, &[], later.len()).await);
+    let console = redis.console().await;
+    for (n, (later, taken)) in later.iter().zip(&taken).enumerate() {
+        let queued: usize = console.run(&["LLEN", &state.keys.events(&format!("work:{n}"))]).await;
+        assert_eq!(queued + taken, later + 1, "work:{n}");
+    }
+    taken
+}
+
+/// A slot takes up to 20 further events of its object at once, and puts those back that do not fit
+/// into its batch. After 2,048 events that were put back, or 4 MiB of them, each later slot of the
+/// call gets the first event of its object only.
+#[tokio::test]
+async fn a_call_puts_back_so_many_events_and_no_more() {
+    // 107 slots put back 19 events each. One slot fewer gets more events if the next slot puts back
+    // the last event that it may.
+    for (later, full) in [(15, 109), (16, 108)] {
+        let later = [vec![30; 107], vec![later], vec![30; 22]].concat();
+        assert_eq!(lengths_after_put_backs(100, &later).await, [vec![2; full], vec![1; 130 - full]].concat());
+    }
+    // Three events of the first size are one byte less than 4 MiB. Four of the second are 4 MiB.
+    assert_eq!(lengths_after_put_backs(1_398_101, &[4; 4]).await, [2, 2, 1, 1]);
+    assert_eq!(lengths_after_put_backs(1 << 20, &[5; 4]).await, [2, 1, 1, 1]);
+    assert_eq!(lengths_after_put_backs(100, &[2]).await, [2]);
+}
+
+/// A call takes at most 4,096 events. Batches that a call gives again count, too, with all their
+/// events. As long as one event is left, a slot may claim: the first event of its batch counts as
+/// four.
+#[tokio::test]
+async fn events_that_are_given_again_count() {
+    for (last, claimed) in [(91, 2), (92, 1), (95, 1), (96, 0)] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        let old = [1000, 1000, 1000, 1000, last];
+        let mut first = 1;
+        for (slot, count) in old.into_iter().enumerate() {
+            state.own(&format!("w.{slot}"), &format!("old:{slot}"), first, &vec!["1"; count]).await;
+            state.emit(&format!("new:{slot}"), "2").await;
+            first += count as u64;
+        }
+        let answer = advance(&mut state, BOUNDS, &[], 10).await;
+        assert_eq!(lengths(&answer), [&old[..], &vec![1; claimed][..]].concat());
+        let Advanced::Ok { batches, more, .. } = answer else { panic!("{answer:?}") };
+        assert!(more, "other objects wait");
+        // The next ids follow on the ids of the batches in hand.
+        let ids: Vec<u64> = batches[old.len()..].iter().map(|batch| batch.tag.first).collect();
+        assert_eq!(ids, (first..first + claimed as u64).collect::<Vec<_>>());
+    }
+}
+
+/// The owner key of an object in hand was evicted, so the slot's batch belongs to no object. The
+/// slot still has the batch, and takes no event of another object into it.
+#[tokio::test]
+async fn a_slot_with_a_batch_of_no_object_claims_nothing() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    state.run("DEL", &[&keys.event_worker("work:1")]).await;
+    state.emit("work:2", "2").await;
+    let answer = advance(&mut state, BOUNDS, &[], 1).await;
+    assert_eq!(objects(&answer), Vec::<&str>::new());
+    assert_eq!(console.list(&keys.worker_event("w.0")).await, ["1"]);
+    assert_eq!(console.list(&keys.objects_with_events()).await, ["work:2"]);
+}
+
+/// The list of a free slot has a wrong type, so the call fails. The other free slot claims nothing
+/// in this call.
+#[tokio::test]
+async fn a_call_that_fails_claims_nothing_more() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.run("SET", &[&keys.worker_object("w.1"), "wrong"]).await;
+    state.emit("work:1", "1").await;
+    ask(&mut state, BOUNDS).await.expect_err("a wrong type");
+    assert_eq!(console.text(&keys.event_worker("work:1")).await, None);
+    assert_eq!(console.list(&keys.events("work:1")).await, ["1"]);
+    assert_eq!(console.list(&keys.objects_with_events()).await, ["work:1"]);
 }
 
 /// A call asks once for all objects of new markers whether they have an owner or a last id, even if
-/// another slot owns one of them. A question for each object would add a command to each claim.
+/// another slot owns one of them. A question for each object would add a command to each claim. The
+/// call also asks once whether any object has a second event.
 #[tokio::test]
 async fn objects_of_markers_are_claimed_without_a_question_for_each() {
     const OBJECTS: usize = 20;
@@ -121,6 +221,7 @@ async fn objects_of_markers_are_claimed_without_a_question_for_each() {
         let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
         assert_eq!(objects(&answer).len(), OBJECTS);
         let stats: String = console.run(&["INFO", "commandstats"]).await;
+        assert!(!stats.contains("cmdstat_rpop:"), "no object has a second event");
         let asked = stats.lines().find_map(|line| line.strip_prefix("cmdstat_exists:calls=")?.split(',').next());
         let asked: usize = asked.and_then(|calls| calls.parse().ok()).expect("a number of calls");
         assert!(asked < OBJECTS / 2, "EXISTS was called {asked} times");
@@ -140,4 +241,59 @@ async fn a_marker_that_leads_nowhere_keeps_the_turn() {
     call.free(0);
     let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert!(matches!(answer, Advanced::Ok { from: ClaimFirst::Markers, .. }), "{answer:?}");
+}
+
+/// Held objects have the next turn after a claim by a marker, even if a free slot finds no further
+/// marker. If the markers after that claim lead nowhere, or if the call may not look at them,
+/// markers keep the turn.
+#[tokio::test]
+async fn markers_after_the_last_claim_decide_about_the_turn() {
+    let cases = [("none", ClaimFirst::Held), ("owned", ClaimFirst::Markers), ("not seen", ClaimFirst::Markers)];
+    for (second, next) in cases {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        state.emit("work:1", "1").await;
+        if second == "owned" {
+            state.own("other.0", "work:2", 1, &["1"]).await;
+        }
+        if second != "none" {
+            state.emit("work:2", "2").await;
+        }
+        let markers = if second == "not seen" { 1 } else { 100 };
+        let answer = ask(&mut state, Bounds { markers, ..BOUNDS }).await.expect("an answer");
+        assert_eq!(objects(&answer), ["work:1"]);
+        assert!(matches!(answer, Advanced::Ok { from, .. } if from == next), "{answer:?}");
+    }
+}
+
+/// Two slots claim the object of a marker and a held object. The marker is trimmed in the same call.
+#[tokio::test]
+async fn a_marker_is_trimmed_beside_a_held_object() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.emit("work:1", "1").await;
+    state.hold("work:2", "1", &["2"], "1 0 1 0 retry: down").await;
+    let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:1", "work:2"]);
+    assert_eq!(redis.console().await.list(&state.keys.objects_with_events()).await, Vec::<String>::new());
+}
+
+/// A marker waits, but the call names no free slot, and has nothing to return to the markers.
+/// Another such call would do no more, so the reply does not ask for it. A name that the call
+/// returns is claimed by the next call; the empty name leads to nothing.
+#[tokio::test]
+async fn a_call_that_leaves_nothing_to_do_asks_for_no_other() {
+    for (popped, expected) in [(None, false), (Some(""), false), (Some("work:1"), true)] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        let keys = state.keys.clone();
+        state.emit(popped.unwrap_or("work:1"), "1").await;
+        if popped.is_some() {
+            pop(&mut state, "w.0").await;
+        }
+        let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
+        call.look(0);
+        let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+        assert!(matches!(answer, Advanced::Ok { more, .. } if more == expected), "{popped:?}: {answer:?}");
+    }
 }

@@ -91,6 +91,24 @@ async fn what_was_seen_may_not_be_so_high_that_no_id_is_left() {
     assert_eq!(counter(&mut state).await, 0);
 }
 
+/// A counter that leaves no room for 1,024 full batches is at its end. A text of 17 digits is no
+/// counter, even if its number is small.
+#[tokio::test]
+async fn a_counter_at_its_end_gives_no_id() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let key = state.keys.next_event_id();
+    let last = (1_u64 << 53) - 1 - 1024 * BOUNDS.batch as u64;
+    for refused in [(last + 1).to_string(), "00000000000000001".to_owned()] {
+        state.run("SET", &[&key, &refused]).await;
+        let error = call(&mut state, 0, None).await.expect_err("no counter");
+        assert!(matches!(&error, ScriptError::Counter(counter) if *counter == refused), "{error:?}");
+    }
+    state.run("SET", &[&key, &last.to_string()]).await;
+    state.emit("work:1", "1").await;
+    assert_eq!(call(&mut state, 0, None).await.expect("an answer")[0].tag.first, last + 1);
+}
+
 /// The last id of a claimed object is above the counter. Another slot has gone on with its object
 /// in the same call. The ids that it got were already given, so they stay.
 #[tokio::test]

@@ -1,10 +1,12 @@
 //! `advance`: events completed with errors are in the log, which is bounded.
 
+use std::time::Duration;
+
 use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, EventLog, Report, Seen, Tag};
 
 use crate::state::State;
 use crate::support::Redis;
-use crate::{BOUNDS, attached};
+use crate::{BOUNDS, attached, done};
 
 /// An event is completed with errors. It is in the log and not in the dead letters, and the next
 /// event has the last delivered id as `prev`. If the log cannot be written, the event is held with
@@ -89,4 +91,30 @@ async fn a_worker_without_the_log_keeps_the_rows_of_those_with_it() {
     // The worker without the log trims rows above that number.
     let kept = rows_after_completion(&mut state, 1000).await;
     assert!((2000..2200).contains(&kept), "{kept}");
+}
+
+/// Workers may keep rows for any time from 1 ms on. Without such a time, the age of rows does not
+/// matter.
+#[tokio::test]
+async fn rows_above_the_age_limit_are_dropped() {
+    for (keep_for, left) in [(Some(Duration::from_millis(1)), 1..=101), (None, 501..=501)] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        let keys = state.keys.clone();
+        let mut fill = redis::pipe();
+        for n in 1..=500 {
+            fill.cmd("XADD").arg(keys.event_log()).arg(format!("1-{n}")).arg(&["a", "b"]).ignore();
+        }
+        fill.query_async::<()>(&mut state.conn).await.expect("filled");
+        state.own("w.0", "work:1", 1, &["1"]).await;
+        let mut log = EventLog::default();
+        log.keep_for = keep_for;
+        let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
+        call.log(log);
+        call.report(0, &done("work:1", 1));
+        wire::advance(&mut state.conn, &call).await.expect("an answer");
+        // Redis drops whole nodes of at most 100 rows.
+        let rows: u64 = redis.console().await.run(&["XLEN", &keys.event_log()]).await;
+        assert!(left.contains(&rows), "{rows} rows, {keep_for:?}");
+    }
 }
