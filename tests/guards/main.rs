@@ -4,6 +4,7 @@
 
 mod batches;
 mod bounds;
+mod cancel;
 mod check;
 mod claims;
 mod clock;

@@ -1,0 +1,91 @@
+//! `cancel`: refusals before the first write, and the row in the event log.
+
+use std::collections::BTreeMap;
+
+use redis::Value;
+use seriatim::wire::{self, CancelReply};
+
+use crate::state::State;
+use crate::support::Redis;
+use crate::support::console::Console;
+
+const OBJECT: &str = "user:1";
+
+/// Makes an object whose event 7 with the key `k` waits for a retry. The event log is on.
+async fn waiting(state: &mut State) {
+    let keys = state.keys.clone();
+    state.hold(OBJECT, "9999999999999", &["\"bad\""], "7 0 1 0 retry: no").await;
+    state.delivered(OBJECT, 5).await;
+    state.run("SET", &[&keys.event_key(OBJECT), "7 k"]).await;
+    state.run("HSET", &[&keys.meta(), "event.log", "on"]).await;
+}
+
+async fn cancel(state: &mut State) -> Result<CancelReply, redis::RedisError> {
+    let cmd = wire::cancel(&state.keys, OBJECT.as_bytes(), "k", "7", true);
+    CancelReply::read(&cmd.query_async(&mut state.conn).await?)
+}
+
+/// Returns all keys with their contents.
+async fn dump(console: &Console) -> BTreeMap<String, Value> {
+    let mut all = BTreeMap::new();
+    for key in console.left().await {
+        let value = console.run(&["DUMP", &format!("{}{key}", console.keys.prefix())]).await;
+        all.insert(key, value);
+    }
+    all
+}
+
+/// A key that the script reads or writes has a wrong type. The error names the key, and the call
+/// changes nothing.
+#[tokio::test]
+async fn a_key_of_a_wrong_type_is_named_and_nothing_changes() {
+    // The test flushes its server, so this server is shared with no other test.
+    let redis = Redis::own(&[]);
+    let (mut state, console) = (State::new(redis.connect().await, redis.keys().clone()), redis.console().await);
+    let keys = state.keys.clone();
+    let emits = "0 2 12 7 1 other:11s7 1 1 r+5 other:22x";
+    for key in [
+        keys.objects_held(),
+        keys.objects_paused(),
+        keys.objects_with_events(),
+        keys.events_held(OBJECT),
+        keys.event_handled(OBJECT),
+        keys.meta(),
+        keys.event_log(),
+        keys.events("other:1"),
+        keys.events_scheduled_of("other:2"),
+        keys.events_scheduled(),
+        keys.events_scheduled_wake(),
+    ] {
+        state.run("FLUSHDB", &[]).await;
+        waiting(&mut state).await;
+        state.run("HSET", &[&keys.event_handled(OBJECT), "id", "7", "emit:h", emits]).await;
+        state.run("DEL", &[&key]).await;
+        state.run("SET", &[&key, "wrong"]).await;
+        let before = dump(&console).await;
+        let refused = cancel(&mut state).await.expect_err("a wrong type");
+        assert_eq!(refused.code(), Some("WRONGTYPE"), "{key}: {refused}");
+        assert_eq!(refused.detail(), Some(&*format!("{key} is a string")), "{refused}");
+        assert_eq!(dump(&console).await, before, "{key}");
+    }
+}
+
+/// The row of the event has the results of its handlers. Progress that is left from an earlier
+/// event does not count.
+#[tokio::test]
+async fn the_row_of_a_cancelled_event_has_its_results() {
+    let redis = Redis::own(&[]);
+    let (mut state, console) = (State::new(redis.connect().await, redis.keys().clone()), redis.console().await);
+    let keys = state.keys.clone();
+    let row = "status cancelled id 7 prev 5 object user:1 event \"bad\" error cancelled: retry: no attempts 1";
+    for (of, results) in [("7", " results {\"a\":1,\"b\":2}"), ("6", "")] {
+        state.run("FLUSHDB", &[]).await;
+        waiting(&mut state).await;
+        state.run("HSET", &[&keys.event_handled(OBJECT), "id", of, "result:b", "\"b\":2", "result:a", "\"a\":1"]).await;
+        assert_eq!(cancel(&mut state).await.expect("a reply"), CancelReply::Cancelled);
+        let rows: Vec<(String, Vec<String>)> = console.run(&["XRANGE", &keys.event_log(), "-", "+"]).await;
+        let rows: Vec<_> = rows.into_iter().map(|(_, fields)| fields.join(" ")).collect();
+        assert_eq!(rows, [format!("{row}{results}")], "progress of event {of}");
+        console.check().await;
+    }
+}
