@@ -1,6 +1,10 @@
 //! The exact findings of `check` for a state that is broken in one place, and states without
 //! findings.
 
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{Cmd, Pipeline, RedisFuture, Value};
+use seriatim::control::Control;
+
 use super::state::State;
 use super::support::Redis;
 use crate::support::control;
@@ -174,6 +178,15 @@ async fn a_schedule_has_an_event_and_a_due_time() {
     state.run("ZADD", &[&set, "inf", "x\nnever"]).await;
     let never = "I8 schedule x\\nnever: is due at inf, a time that never comes; schedule or cancel it";
     assert_eq!(told(&mut state).await, [never]);
+    // Scores at the edges of the times at which an event can be due or have been queued.
+    state.emit("x", "{}").await;
+    for (score, is_found) in
+        [("-9007199254740992", true), ("-9007199254740991", false), ("9007199254740991", false), ("9007199254740992", true)]
+    {
+        state.run("ZADD", &[&set, score, "x\nnever"]).await;
+        let never = format!("I8 schedule x\\nnever: is due at {score}, a time that never comes; schedule or cancel it");
+        assert_eq!(told(&mut state).await, is_found.then_some(never).as_slice());
+    }
     state.run("HDEL", &[&hash, "never"]).await;
     state.run("ZREM", &[&set, "x\nnever"]).await;
     state.run("ZADD", &[&set, "1", "x\nempty", "2", "odd"]).await;
@@ -280,10 +293,77 @@ async fn what_is_just_right_is_not_told() {
         "LPUSH @work:2:event.errors x; SET @event.worker:a.0:event.id 12~0~1",
         "LPUSH @work:5:event.errors x",
         "HSET @event.workers b 65536~token~0",
+        "HSET @event.limits * 1~0~1700~3~ada",
         "HSET @seriatim.meta names.indexed 1 names.cursor 7",
         "SET @x:event.worker held; ZADD @objects.paused 0 x; HSET @event.rules block~x 1~0~0~3~0~ada",
     ] {
         broken_by(&mut state, commands).await;
         assert_eq!(told(&mut state).await, [""; 0], "{commands}");
+    }
+}
+
+/// The check reads the first 1,000 names in the list of a slot. It also searches the last 1,000
+/// names for an object that the slot owns.
+#[tokio::test]
+async fn an_object_behind_many_names_in_a_list_is_found() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let list = state.keys.worker_object("a.1");
+    let without = "I3 worker a.1: has a batch of 1 events, but owns no object in event.worker:a.1:object";
+    for (before, batch, expected) in [(999, true, &[] as &[&str]), (1000, true, &[without]), (1500, false, &[])] {
+        broken_by(&mut state, "SET @x:event.worker a.1").await;
+        let names: Vec<String> = (0..before).map(|n| format!("stray:{n}")).collect();
+        let names: Vec<&str> = [list.as_str()].into_iter().chain(names.iter().map(String::as_str)).chain(["x"]).collect();
+        state.run("RPUSH", &names).await;
+        if batch {
+            state.batch("a.1", 16, &["{}"]).await;
+        }
+        assert_eq!(told(&mut state).await, expected, "behind {before} names");
+    }
+}
+
+/// A connection that empties Redis just before the call of the script with a subject of this kind.
+#[derive(Clone)]
+struct Emptying {
+    conn: MultiplexedConnection,
+    kind: &'static str,
+}
+
+impl ConnectionLike for Emptying {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        let kind = self.kind.as_bytes();
+        let empties = cmd.args_iter().any(|arg| matches!(arg, redis::Arg::Simple(word) if word == kind));
+        Box::pin(async move {
+            if empties {
+                redis::cmd("FLUSHDB").exec_async(&mut self.conn).await?;
+            }
+            self.conn.req_packed_command(cmd).await
+        })
+    }
+
+    fn req_packed_commands<'a>(&'a mut self, pipe: &'a Pipeline, offset: usize, count: usize) -> RedisFuture<'a, Vec<Value>> {
+        self.conn.req_packed_commands(pipe, offset, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        self.conn.get_db()
+    }
+}
+
+/// Objects, workers, names, schedules and cron jobs disappear between the walk over the keys and the
+/// look of the script. A subject without any keys gives no finding.
+#[tokio::test]
+async fn a_subject_that_has_disappeared_gives_no_finding() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let keys = state.keys.clone();
+    for kind in ["name", "worker", "object", "schedule", "cron"] {
+        broken_by(&mut state, "HSET @x:events.scheduled k {}; HSET @events.cron job 1~0~5~3~2~x:1{}1").await;
+        state.run("ZADD", &[&keys.events_scheduled(), "1", "x\nk"]).await;
+        state.run("ZADD", &[&keys.events_cron_next(), "inf", "job"]).await;
+        let conn = Emptying { conn: state.conn.clone(), kind };
+        let report = Control::new(conn).with_keys(keys.clone()).check().await.expect("a report");
+        assert!(report.is_clean() && report.looked_at.suspicions == 0, "{kind}: {report:#?}");
+        assert_eq!(redis.console().await.run::<u64>(&["DBSIZE"]).await, 0, "{kind}: Redis was emptied");
     }
 }
