@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use seriatim::wire::{self, Marked, Sweep};
+
 use crate::state::State;
 use crate::support::Redis;
-use crate::support::sweep::sweep;
+use crate::support::sweep::{LOOK, sweep};
 
 const HOUR_MS: u64 = 3_600_000;
 const MINUTE_MS: u64 = 60_000;
@@ -137,4 +139,78 @@ async fn a_step_back_undoes_a_step_ahead_of_its_length() {
         let step: String = ask.arg(keys.meta()).arg("clock.step").query_async(&mut state.conn).await.expect("a step");
         assert_eq!(step, format!("{back} held {first}"));
     }
+}
+
+/// The clock has gone on by more than 2 s more than the caller's time since its sweep before. This
+/// gain is noted, because a step back by more than the gain does not undo the step ahead.
+#[tokio::test]
+async fn the_gain_of_a_step_ahead_is_noted() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (keys, now) = (state.keys.clone(), now_ms(&mut state).await);
+    let (since_ms, gap_ms) = (10 * MINUTE_MS, 10 * MINUTE_MS + 2001);
+    meta(&mut state, "clock", now - gap_ms).await;
+    let since = Some(Duration::from_millis(since_ms));
+    let sweep = Sweep { own: "other", crashes_max: 5, look: LOOK, forget: DAY, since, notice: LOOK };
+    assert!(wire::adopt(&mut state.conn, &keys, &sweep).await.expect("a sweep").is_ahead);
+    let mut ask = redis::cmd("HMGET");
+    ask.arg(keys.meta()).arg(&["clock.ahead", "clock.gained"]);
+    let (ahead, gained): (u64, u64) = ask.query_async(&mut state.conn).await.expect("two times");
+    assert!((now..=now_ms(&mut state).await).contains(&ahead), "{ahead}");
+    assert_eq!(gained, ahead - (now - gap_ms) - since_ms);
+}
+
+/// After a step ahead, nothing is taken over until processes can have noticed that their leases have
+/// ended: for 2 s more than they need for this, and at least for 5 s. A time ahead of the clock gets
+/// closer during the test, and a time in the past gets farther away. So no delay changes the result.
+#[tokio::test]
+async fn after_a_step_ahead_processes_can_notice_the_end_of_their_leases() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (keys, second) = (state.keys.clone(), Duration::from_secs(1));
+    for (notice, patience_ms) in [(second, 5000), (10 * second, 12_000)] {
+        let sweep = Sweep { own: "other", crashes_max: 5, look: LOOK, forget: DAY, since: None, notice };
+        let now = now_ms(&mut state).await;
+        for (ahead, is_ahead) in [(now + patience_ms - 1, true), (now - patience_ms, false)] {
+            meta(&mut state, "clock.ahead", ahead).await;
+            let swept = wire::adopt(&mut state.conn, &keys, &sweep).await.expect("a sweep");
+            assert_eq!(swept.is_ahead, is_ahead, "{notice:?}, {ahead}");
+        }
+    }
+}
+
+/// The end of a rule moves back to 1 at the earliest, because 0 means that the rule never ends. So a
+/// rule that is over stays over, however often the clock steps back.
+#[tokio::test]
+async fn a_rule_that_is_over_does_not_become_one_without_an_end() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (keys, now) = (state.keys.clone(), now_ms(&mut state).await);
+    let rules = [("pause a", 1, 1), ("pause b", 5, 1), ("pause c", 0, 0)];
+    for (field, ends, _) in rules {
+        state.rule(field, &format!("{} {ends} 0 3 0 ada", now + HOUR_MS - MINUTE_MS), "1").await;
+    }
+    meta(&mut state, "clock", now + HOUR_MS).await;
+    for _ in 0..5 {
+        sweep(&mut state.conn, &keys, "other", 5, DAY).await.expect("a sweep");
+    }
+    let console = redis.console().await;
+    for (field, _, ends) in rules {
+        let rule: String = console.run(&["HGET", &keys.event_rules(), field]).await;
+        let (set, rest) = rule.split_once(' ').expect("a time");
+        assert!(set.parse::<u64>().expect("a time") < now, "{field}: {rule}");
+        assert_eq!(rest, format!("{ends} 0 3 0 ada"), "{field}");
+    }
+}
+
+/// A call that moves times only moves times. It does not ask for a mark that is not due.
+#[tokio::test]
+async fn a_call_that_moves_times_asks_for_no_mark() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (keys, now) = (state.keys.clone(), now_ms(&mut state).await);
+    assert_eq!(wire::mark(&mut state.conn, &keys).await.expect("a reply"), Marked::Noted);
+    meta(&mut state, "clock", now + HOUR_MS).await;
+    let swept = sweep(&mut state.conn, &keys, "other", 5, DAY).await.expect("a sweep");
+    assert!(swept.more && !swept.mark, "{swept:?}");
 }
