@@ -105,3 +105,18 @@ async fn an_unknown_replication_id_changes_nothing() {
         assert_eq!((connected.changed, connected.counter), (false, 0));
     }
 }
+
+/// A caller has chosen the lowest first id. A lower counter is raised, so that the next id is this
+/// one; a higher counter stays.
+#[tokio::test]
+async fn no_id_is_below_the_first_id_that_was_chosen() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    let console = redis.console().await;
+    for (counter, first_id, raised) in [(0, 1, 0), (0, 2, 1), (1, 900, 899), (899, 900, 899), (900, 900, 900)] {
+        let () = console.run(&["SET", &keys.next_event_id(), &counter.to_string()]).await;
+        let connected = wire::connect(&mut conn, keys, "", Seen { first_id, ..CHOSEN }).await.expect("an answer");
+        assert_eq!((connected.changed, connected.counter), (false, raised), "{counter}, {first_id}");
+        assert_eq!(console.number(&keys.next_event_id()).await, raised, "{counter}, {first_id}");
+    }
+}

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use seriatim::control::By;
 use seriatim::keys::Keys;
+use seriatim::wire::operator::{self, CronDone, CronStep};
 use seriatim::wire::{self, DueJob, Ticks};
 
 use crate::state::State;
@@ -88,4 +90,30 @@ async fn the_reply_has_the_time_until_the_first_tick() {
     set(&mut state, "job", "work:1", "99999999999999").await;
     let reply = wire::cron(&mut state.conn, &keys, &[]).await.expect("a reply");
     assert_eq!(reply.next_due, Some(Duration::from_millis(99_999_999_999_999 - reply.now_ms)));
+}
+
+/// The caller has read the job, and then somebody else has resumed or set it. The call that resumes
+/// the job says so, and changes nothing. Otherwise the job would get the next tick of another
+/// schedule.
+#[tokio::test]
+async fn a_job_that_has_changed_is_not_resumed() {
+    let redis = Redis::start();
+    let keys = redis.keys().clone();
+    let (mut state, console) = (state_of(&redis, &keys).await, redis.console().await);
+    let resume = CronStep::Resume { id: "id", new_id: "new", next_ms: Some(9) };
+    let by = By { who: "ada", why: "a test" };
+    let job = |text: &str| format!("{text} 5 6 2 work:1{{}}1");
+    for (before, done, after, next) in [
+        ("id 0", CronDone::Changed, "id 0", None),
+        ("other 1", CronDone::Changed, "other 1", None),
+        ("id 1", CronDone::Resumed, "new 0", Some(9.0)),
+    ] {
+        state.run("HSET", &[&keys.events_cron(), "job", &job(before)]).await;
+        let reply = operator::cron(&mut state.conn, &keys, by, "job", resume).await.expect("a reply");
+        assert_eq!(reply, done, "{before}");
+        let value: String = console.run(&["HGET", &keys.events_cron(), "job"]).await;
+        assert_eq!((value, next_ms(&mut state, "job").await), (job(after), next), "{before}");
+        let actions: u64 = console.run(&["XLEN", &keys.operator_actions()]).await;
+        assert_eq!((last(&mut state, "job").await.is_some(), actions), (next.is_some(), u64::from(next.is_some())), "{before}");
+    }
 }
