@@ -148,6 +148,18 @@ async fn a_round_that_lies_far_ahead_is_not_awaited() {
     assert!(score(&console, &console.keys.event_workers_departed(), "gone").await > Some(1.0));
 }
 
+/// A round begins as soon as it is due, and not a round later.
+#[tokio::test]
+async fn a_round_begins_when_it_is_due() {
+    let redis = Redis::start();
+    let (mut conn, console) = (redis.connect().await, redis.console().await);
+    left(&console, "gone", Duration::from_secs(5)).await;
+    let due = now_ms(&console).await.to_string();
+    let _: u64 = console.run(&["HSET", &console.keys.meta(), "names.next", &due]).await;
+    adopt(&mut conn, redis.keys()).await;
+    assert!(score(&console, &console.keys.event_workers_departed(), "gone").await > Some(1.0));
+}
+
 /// A dead process is taken over at once, however many departed names are due before it.
 #[tokio::test]
 async fn a_takeover_does_not_wait_behind_departed_names() {
@@ -259,7 +271,7 @@ async fn a_departed_name_is_looked_at_a_last_time_when_it_is_forgotten() {
 }
 
 /// A batch without an object in the slot's list cannot be taken over, but must not be lost with its
-/// name: `check` reports it.
+/// name: `check` reports it. The name is looked at less often than other watched names.
 #[tokio::test]
 async fn a_name_that_has_only_a_batch_is_never_forgotten() {
     let redis = Redis::start();
@@ -267,10 +279,13 @@ async fn a_name_that_has_only_a_batch_is_never_forgotten() {
     let console = redis.console().await;
     left(&console, "gone", DAY + Duration::from_secs(1)).await;
     let _: u64 = console.run(&["LPUSH", &keys.worker_event("gone.1"), "1"]).await;
+    let before = now_ms(&console).await;
     assert_eq!(adopt(&mut conn, &keys).await, NOTHING);
     let names: Vec<String> = console.run(&["HKEYS", &keys.event_workers()]).await;
     assert_eq!(names, ["gone"]);
-    assert!(score(&console, &keys.event_workers_watched(), "gone").await.is_some());
+    let next = score(&console, &keys.event_workers_watched(), "gone").await.expect("watched");
+    let looks = 10 * LOOK.as_millis() as u64;
+    assert!(((before + looks)..=(now_ms(&console).await + looks)).contains(&(next as u64)), "{next}");
 }
 
 /// Story: names registered by an older version are in neither set. No process looked at them, and
