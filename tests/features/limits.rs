@@ -3,7 +3,7 @@
 
 use std::num::NonZeroU64;
 
-use seriatim::control::limits::LimitDone;
+use seriatim::control::limits::{LIMITS_MAX, LimitDone};
 use seriatim::control::rules::Selector;
 use seriatim::control::{By, Control, ControlError};
 use seriatim::emit::Full;
@@ -159,6 +159,43 @@ async fn a_limit_is_for_all_objects_or_a_prefix() {
     assert!(actions.iter().all(|action| action.action == "limit-set" && action.object == "work:*"), "{actions:?}");
 }
 
+/// There are at most 1,000 limits, because emitters read all of them. An existing limit can be
+/// changed even then.
+#[tokio::test]
+async fn there_are_so_many_limits_and_no_more() {
+    let redis = Redis::start();
+    let mut conn = redis.connect().await;
+    let control = control(&conn, redis.keys());
+    let mut fields = redis::cmd("HSET");
+    fields.arg(redis.keys().event_limits());
+    for n in 1..LIMITS_MAX {
+        fields.arg(format!("work{n}:*")).arg("1 0 5 0 ");
+    }
+    fields.query_async::<u64>(&mut conn).await.expect("HSET");
+    assert_eq!(set(&control, "last:*", 5, 0).await.expect("set"), LimitDone::New);
+    let refused = set(&control, "more:*", 5, 0).await.expect_err("too many");
+    assert!(matches!(refused, ControlError::Limits(LIMITS_MAX)), "{refused}");
+    assert_eq!(set(&control, "last:*", 6, 0).await.expect("set"), LimitDone::Again);
+    assert_eq!(control.limits().await.expect("read").len() as u64, LIMITS_MAX);
+}
+
+/// The record of actions has a wrong type. So no limit is set or removed.
+#[tokio::test]
+async fn an_action_that_cannot_be_recorded_changes_no_limit() {
+    let redis = Redis::start();
+    let (console, control) = (redis.console().await, control(&redis.connect().await, redis.keys()));
+    set(&control, "work:*", 5, 0).await.expect("set");
+    let before = control.limits().await.expect("read");
+    let actions = redis.keys().operator_actions();
+    console.run::<u64>(&["DEL", &actions]).await;
+    console.run::<()>(&["SET", &actions, "wrong"]).await;
+    let selector: Selector = "work:*".parse().expect("a selector");
+    for refused in [set(&control, "work:*", 6, 0).await, control.remove_limit(BY, &selector).await] {
+        assert!(matches!(&refused, Err(ControlError::WrongType { key, .. }) if *key == actions), "{refused:?}");
+    }
+    assert_eq!(control.limits().await.expect("read"), before);
+}
+
 /// Story: if the events of an object in one transaction did not all fit, all of them were once
 /// refused.
 #[tokio::test]
@@ -206,4 +243,18 @@ async fn with_a_limit_of_one_marker_marks_do_not_count() {
     emitter.emit("work:1", event(1)).await.expect("queued: there was no marker");
     let refused = emitter.emit("work:2", event(1)).await.expect_err("there is one marker");
     assert!(matches!(refused, EmitError::Full { full: Full::Markers { markers: 1, limit: 1 }, .. }), "{refused}");
+}
+
+/// The marks cannot be counted, because `event.marks` has a wrong type. So they count as markers.
+#[tokio::test]
+async fn marks_that_cannot_be_counted_count_as_markers() {
+    let redis = Redis::start();
+    let (console, control) = (redis.console().await, control(&redis.connect().await, redis.keys()));
+    set(&control, "*", 0, 2).await.expect("set");
+    let emitter = emitter(&redis).await;
+    let _: u64 = console.run(&["LPUSH", &redis.keys().objects_with_events(), "\0t1000"]).await;
+    console.run::<()>(&["SET", &redis.keys().event_marks(), "wrong"]).await;
+    emitter.emit("work:1", event(1)).await.expect("queued: there was one marker");
+    let refused = emitter.emit("work:2", event(1)).await.expect_err("there are two markers");
+    assert!(matches!(refused, EmitError::Full { full: Full::Markers { markers: 2, limit: 2 }, .. }), "{refused}");
 }

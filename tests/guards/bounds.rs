@@ -39,6 +39,22 @@ async fn schedules_are_read_up_to_1_mib() {
     assert!((4..20).contains(&read) && seen.schedules == 20, "{read} of {}", seen.schedules);
 }
 
+/// A page of the event log ends after the row with which it has 1 MiB.
+#[tokio::test]
+async fn a_page_of_rows_ends_at_1_mib() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (log, control) = (state.keys.event_log(), control(&state.conn, &state.keys));
+    for (bytes, rows) in [((1 << 20) - 1, 2), (1 << 20, 1)] {
+        state.run("DEL", &[&log]).await;
+        for (id, bytes) in [("1-0", bytes), ("2-0", 100), ("3-0", 100)] {
+            state.run("XADD", &[&log, id, "event", &"1".repeat(bytes - "event".len())]).await;
+        }
+        let page = control.log(None, 10).await.expect("a page");
+        assert_eq!((page.entries.len(), page.next.is_some()), (rows, true), "{bytes} bytes");
+    }
+}
+
 /// A name whose registration is invalid has no slots. The slots of all other names are still read.
 #[tokio::test]
 async fn a_name_without_slots_hides_no_other() {

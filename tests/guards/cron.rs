@@ -5,7 +5,7 @@ use std::time::Duration;
 use seriatim::control::By;
 use seriatim::keys::Keys;
 use seriatim::wire::operator::{self, CronDone, CronStep};
-use seriatim::wire::{self, DueJob, Ticks};
+use seriatim::wire::{self, DueJob, ScriptError, Ticks};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -75,6 +75,55 @@ async fn a_set_of_ticks_of_a_wrong_type_loses_no_tick() {
     assert!(refused.is_wrong_type(), "{refused}");
     assert_eq!(last(&mut state, "job").await, None);
     assert_eq!(redis.console().await.list(&keys.events("work:1")).await, Vec::<String>::new());
+}
+
+/// The user lacks a right without which a tick would be lost, or would fire again. So no tick fires.
+/// A call without ticks needs none of these rights.
+#[tokio::test]
+async fn without_one_right_no_tick_fires() {
+    let redis = Redis::own(&[]);
+    let keys = redis.keys().clone();
+    let mut state = state_of(&redis, &keys).await;
+    let job = set(&mut state, "job", "work:1", "1").await;
+    let queue = "denied LPUSH work:1:events";
+    for (denied, rules) in [
+        ("HSET", &["~*", "-hset"][..]),
+        ("ZADD", &["~*", "-zadd"]),
+        ("LPUSH", &["%R~*", "~*events.cron*", "~*work:1:events"]),
+        (queue, &["%R~*", "~*events.cron*", "~*objects.with.events"]),
+    ] {
+        let user = ["worker", "reset", "on", "nopass", "+@all"];
+        state.run("ACL", &[&["SETUSER"], &user[..], rules].concat()).await;
+        let mut conn = redis.connect().await;
+        redis::cmd("AUTH").arg("worker").arg("x").query_async::<()>(&mut conn).await.expect("logged in");
+        assert_eq!(wire::cron(&mut conn, &keys, &[]).await.expect("a reply").due, [job.clone()], "{denied}");
+        match wire::cron(&mut conn, &keys, &[ticks(&job, 1)]).await {
+            Ok(fired) => assert_eq!(fired.wrong, [(b"job".to_vec(), queue.to_owned())], "{denied}"),
+            Err(refused) => assert!(matches!(&refused, ScriptError::Denied(command) if command == denied), "{denied}: {refused}"),
+        }
+        assert_eq!(last(&mut state, "job").await, None, "{denied}");
+        assert_eq!(redis.console().await.list(&keys.events("work:1")).await, Vec::<String>::new(), "{denied}");
+    }
+}
+
+/// A call returns jobs until it has read 1 MiB of them. All jobs that are due stay due.
+#[tokio::test]
+async fn a_call_reads_1_mib_of_jobs() {
+    let redis = Redis::start();
+    let keys = redis.keys().clone();
+    let mut state = state_of(&redis, &keys).await;
+    for (bytes, due) in [((1 << 19) - 1, &["a", "b", "c"][..]), (1 << 19, &["a", "b"])] {
+        for (name, next, bytes) in [("a", "1", bytes), ("b", "2", bytes), ("c", "3", 100)] {
+            let value = "id 0 5 6 2 work:1{}";
+            let value = format!("{value}{}", "1".repeat(bytes - value.len()));
+            state.run("HSET", &[&keys.events_cron(), name, &value]).await;
+            state.run("ZADD", &[&keys.events_cron_next(), next, name]).await;
+        }
+        let reply = wire::cron(&mut state.conn, &keys, &[]).await.expect("a reply");
+        let names: Vec<_> = reply.due.iter().map(|job| String::from_utf8_lossy(&job.name)).collect();
+        assert_eq!((&names[..], reply.wrong.len()), (&due.iter().map(|name| (*name).into()).collect::<Vec<_>>()[..], 0));
+        assert_eq!(redis.console().await.run::<u64>(&["ZCOUNT", &keys.events_cron_next(), "1", "3"]).await, 3);
+    }
 }
 
 /// The reply has the time until the first tick. A job without a further tick, and no job at all,

@@ -1,11 +1,11 @@
 //! `attach`, `renew`, `detach` and `adopt`: the keys that they must not change.
 
-use seriatim::wire::{self, Attached, Detached, Renewed};
+use seriatim::wire::{self, Attached, Detached, Renewed, Sweep};
 
 use crate::state::State;
 use crate::support::Redis;
 use crate::support::sweep::sweep;
-use crate::{LEASE, attach, attached};
+use crate::{LEASE, attach, attached, pop};
 
 /// Another process took the name over, and then the lease of that process ended, too. The first
 /// process is still fenced: for it this is no lapse.
@@ -127,6 +127,75 @@ async fn a_sweep_leaves_the_own_name_alone() {
     for (own, held) in [("w", 0), ("other", 1)] {
         let adopted = sweep(&mut state.conn, &keys, own, 5, LEASE).await.expect("an answer");
         assert_eq!(adopted.held, held, "for {own}");
+    }
+}
+
+/// The slots of some dead processes have one object of their own, and one name that they do not
+/// own. The sweep takes over both, and reports the names of the processes.
+#[tokio::test]
+async fn a_takeover_of_as_many_objects_as_strays_is_reported() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let keys = state.keys.clone();
+    for name in ["x", "y"] {
+        state.register(name, 1).await;
+    }
+    for (n, (worker, stray)) in [("w.0", None), ("x.0", Some("work:4")), ("y.0", Some("work:5"))].into_iter().enumerate() {
+        state.own(worker, &format!("work:{}", n + 1), n as u64 + 1, &["1"]).await;
+        if let Some(stray) = stray {
+            state.emit(stray, "1").await;
+            pop(&mut state, worker).await;
+        }
+    }
+    redis.console().await.end_lease("w").await;
+    let adopted = sweep(&mut state.conn, &keys, "other", 5, LEASE).await.expect("an answer");
+    assert_eq!((adopted.held, adopted.strays), (3, 2));
+    assert_eq!(adopted.names, ["w", "x", "y"]);
+}
+
+/// After 256 objects, or 256 names that go back to the markers, a call takes over no further worker
+/// name. The next call does.
+#[tokio::test]
+async fn objects_and_strays_count_alike_in_a_call() {
+    for has_owner in [false, true] {
+        let redis = Redis::start();
+        let mut state = State::new(redis.connect().await, redis.keys().clone());
+        let keys = state.keys.clone();
+        for (name, first) in [("a", 1), ("b", 257)] {
+            state.register(name, 256).await;
+            for slot in 0..256 {
+                let (worker, object) = (format!("{name}.{slot}"), format!("{name}:{slot}"));
+                match has_owner {
+                    false => state.run("LPUSH", &[&keys.worker_object(&worker), &object]).await,
+                    true => state.own(&worker, &object, first + slot, &["1"]).await,
+                }
+            }
+        }
+        for (more, name) in [(true, "a"), (false, "b")] {
+            let adopted = sweep(&mut state.conn, &keys, "other", 5, LEASE).await.expect("an answer");
+            let expected = if has_owner { (256, 0) } else { (0, 256) };
+            assert_eq!(((adopted.held, adopted.strays), adopted.more, adopted.names), (expected, more, vec![name.to_owned()]));
+        }
+    }
+}
+
+/// A call looks at 256 watched names that are due. If more are due, it says so.
+#[tokio::test]
+async fn a_call_looks_at_256_names_with_a_lease() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    for n in 0..257 {
+        let name = format!("live-{n:03}");
+        state.register(&name, 1).await;
+        state.lease(&name).await;
+        state.run("ZADD", &[&keys.event_workers_watched(), "1", &name]).await;
+    }
+    let call = Sweep { own: "other", crashes_max: 5, look: LEASE, forget: LEASE, since: None, notice: LEASE };
+    for (more, left) in [(true, 1), (false, 0)] {
+        let adopted = wire::adopt(&mut state.conn, &keys, &call).await.expect("an answer");
+        let due: u64 = console.run(&["ZCOUNT", &keys.event_workers_watched(), "1", "1"]).await;
+        assert_eq!((adopted.more, due), (more, left));
     }
 }
 

@@ -101,6 +101,8 @@ async fn a_mark_has_the_present_time() {
 #[case::an_hour_and_a_second(&[("old", -3_600_000), ("new", -1100)], Marked::Pushed)]
 #[case::eleven_hours(&[("old", -40_960_000), ("new", -5000)], Marked::Kept)]
 #[case::eleven_hours_and_ten_seconds(&[("old", -40_960_000), ("new", -10_200)], Marked::Pushed)]
+#[case::fifty_years(&[("old", -1_638_400_000_000), ("new", -399_950_000)], Marked::Kept)]
+#[case::fifty_years_and_five_days(&[("old", -1_638_400_000_000), ("new", -400_000_100)], Marked::Pushed)]
 #[case::met_eleven_hours_ago(&[("met", -40_960_000), ("new", -5000)], Marked::Kept)]
 #[case::met_just_now(&[("met", -50)], Marked::Kept)]
 #[case::met_a_second_ago(&[("met", -1100)], Marked::Pushed)]

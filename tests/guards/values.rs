@@ -1,5 +1,7 @@
 //! Values that Redis stores as one text: Rust and Lua parse and format them alike.
 
+use std::path::Path;
+
 use seriatim::wire::values::{
     CronLast, CronValue, Due, EmitEntry, Emits, HeldId, Holder, Later, LaterMode, Lease, LimitValue, Registration, RuleValue,
 };
@@ -8,10 +10,18 @@ use seriatim::wire::{Attached, Tag};
 use crate::support::Redis;
 use crate::{LEASE, attach};
 
+/// Returns the text of a module. As for the scripts themselves, `SERIATIM_LUA_DIR` may name a
+/// directory with another text.
+fn module(name: &str, compiled: &str) -> String {
+    let other = std::env::var_os("SERIATIM_LUA_DIR").map(|dir| Path::new(&dir).join(format!("lib/{name}.lua")));
+    let text = other.and_then(|file| std::fs::read_to_string(file).ok());
+    format!("M.{name} = (function()\n{}end)()\n", text.as_deref().unwrap_or(compiled))
+}
+
 /// Runs Lua with the modules of these names.
 macro_rules! lua {
     ($redis:expr, [$($module:literal)*], $body:literal, $($arg:expr),*) => {{
-        let modules: Vec<String> = vec![$(format!("M.{} = (function()\n{}end)()\n", $module, include_str!(concat!("../../lua/lib/", $module, ".lua")))),*];
+        let modules: Vec<String> = vec![$(module($module, include_str!(concat!("../../lua/lib/", $module, ".lua")))),*];
         let head = "local P, call, M = '', redis.call, {}\nlocal K = setmetatable({}, { __index = function(_, name) return name end })\n";
         let script = redis::Script::new(&[head, &modules.concat(), $body].concat());
         let mut call = script.prepare_invoke();
@@ -171,6 +181,17 @@ async fn a_limit() {
     let limit = LimitValue::read(&value).expect("a limit");
     assert_eq!((limit.queued_max, limit.markers_max, limit.set_ms > 1_700_000_000_000), (Some(7), None, true));
     assert_eq!((&limit.who[..], &limit.why[..]), (&b"ada b"[..], &b"why not"[..]));
+    // Emitters read all limits. So a limit has only the first 200 bytes of each text.
+    for (bytes, kept) in [(200, 200), (201, 200)] {
+        let (who, why) = ("a".repeat(bytes), "b".repeat(bytes));
+        let by = seriatim::control::By { who: &who, why: &why };
+        control.set_limit(by, &selector, std::num::NonZeroU64::new(8), None).await.expect("set");
+        let value: Vec<u8> =
+            redis::cmd("HGET").arg(redis.keys().event_limits()).arg("work:*").query_async(&mut conn).await.expect("a value");
+        let limit = LimitValue::read(&value).expect("a limit");
+        assert_eq!((limit.queued_max, limit.markers_max), (Some(8), None));
+        assert_eq!((limit.who, limit.why), (who.as_bytes()[..kept].to_vec(), why.as_bytes()[..kept].to_vec()));
+    }
 }
 
 #[tokio::test]
@@ -195,7 +216,7 @@ async fn a_cron_job_and_its_last_run() {
         assert_eq!((CronValue::read(text.as_bytes()), &again[..]), (Some(value.clone()), text));
         assert_eq!(value.text(), text.as_bytes());
     }
-    for text in ["", "a 2 5 0 0 ", "a 0 5 3 0 ob", "a 0 x 0 0 ", " 0 5 0 0 "] {
+    for text in ["", "a 2 5 0 0 ", "a 0 5 3 0 ob", "a 0 5 3 2 o:1{", "a 0 x 0 0 ", " 0 5 0 0 "] {
         let read: bool = lua!(redis, ["cron"], "return M.cron.parse(ARGV[1]) and 1 or 0", text);
         assert_eq!((read, CronValue::read(text.as_bytes())), (false, None), "{text:?}");
     }

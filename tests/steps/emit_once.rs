@@ -197,3 +197,23 @@ async fn the_rights_of_the_protocol_are_enough() {
     assert!(matches!(error, EmitError::Refused { .. }) && error.to_string().contains("ZADD"), "{error}");
     assert_eq!(console.list(&redis.keys().events("work:1")).await, ["1"]);
 }
+
+/// Without one of the rights, the script refuses the emit before its first write, and names the
+/// right.
+#[tokio::test]
+async fn without_one_right_nothing_is_queued() {
+    let redis = Redis::own(&[]).empty();
+    let console = redis.console().await;
+    for right in ["LPUSH", "HSET", "ZADD", "SET"] {
+        let rules = ["reset", "on", "nopass", "~*", "+@all", &format!("-{right}")];
+        console.run::<()>(&[&["ACL", "SETUSER", "producer"][..], &rules].concat()).await;
+        let mut conn = redis.connect().await;
+        redis::cmd("AUTH").arg("producer").arg("x").query_async::<()>(&mut conn).await.expect("logged in");
+        let emitter = Emitter::new(conn).with_keys(redis.keys().clone());
+        let emit = emitter.event("work:1", Json::new("1")).data(Json::new("2")).idempotency_key("k");
+        let error = emit.send().await.expect_err("no right");
+        assert!(matches!(error, EmitError::Refused { .. }), "{error}");
+        assert!(error.to_string().contains(&format!("the user may not use {right}")), "{error}");
+        assert_eq!(console.left().await, Vec::<String>::new(), "without {right}");
+    }
+}

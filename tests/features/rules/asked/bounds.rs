@@ -59,6 +59,12 @@ async fn a_call_pauses_so_many_objects_and_no_more() {
     assert_eq!((scene.paused().await.len(), third.more), (556, true));
     let fourth = scene.call(BOUNDS, ClaimFirst::Markers, None).await.expect("an answer");
     assert_eq!((scene.paused().await.len(), fourth.more), (600, false));
+    for n in 0..150 {
+        scene.state.hold(&format!("due{n}"), "1", &[], "0 0 0 0 ").await;
+        scene.state.emit(&format!("new{n}"), "1").await;
+    }
+    let both = scene.call(BOUNDS, ClaimFirst::Held, None).await.expect("an answer");
+    assert_eq!((scene.paused().await.len(), both.more), (856, true), "due and marked objects together");
 }
 
 /// Story: 256 slots of a call went on with objects under a rule, so the call paused these objects.

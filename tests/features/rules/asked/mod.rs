@@ -352,6 +352,18 @@ async fn a_rule_that_is_set_twice_is_one_rule() {
     assert!(!control(scene.conn(), &keys).rules().await.expect("rules").rules[0].in_force);
 }
 
+/// An invalid rule holds no object. Lifting replaces it by a lifted rule without an end.
+#[tokio::test]
+async fn an_invalid_rule_is_lifted() {
+    let mut scene = attached().await;
+    let keys = scene.keys.clone();
+    scene.state.rule("pause work:*", "nonsense", "never").await;
+    assert_eq!(lift(scene.conn(), &keys, Kind::Pause, "work:*").await, Ruled::Lifted);
+    assert_eq!(scene.rule("pause work:*").await.as_deref(), Some("0 0 1 0 0 "));
+    assert!(!scene.ask().await.more);
+    assert_eq!(scene.rule("pause work:*").await, None);
+}
+
 /// If the key of the rules has a wrong type, a call stops before its first write. If rules are set,
 /// a wrong type of `objects.paused` also stops it.
 #[tokio::test]
