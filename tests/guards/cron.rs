@@ -62,19 +62,25 @@ async fn an_object_that_can_get_no_event_keeps_its_ticks() {
     }
 }
 
-/// The set of the next ticks has a wrong type. The call fails before it counts a tick as handled;
-/// otherwise this tick would be lost.
+/// A shared key has a wrong type. The call fails before it counts a tick as handled; otherwise this
+/// tick would be lost. It also fails if no job is due.
 #[tokio::test]
-async fn a_set_of_ticks_of_a_wrong_type_loses_no_tick() {
+async fn a_shared_key_of_a_wrong_type_loses_no_tick() {
     let redis = Redis::start();
     let keys = redis.keys().clone();
-    let mut state = state_of(&redis, &keys).await;
-    let job = set(&mut state, "job", "work:1", "1").await;
-    state.run("SET", &[&keys.events_cron_next(), "wrong"]).await;
-    let refused = wire::cron(&mut state.conn, &keys, &[ticks(&job, 1)]).await.expect_err("a wrong type");
-    assert!(refused.is_wrong_type(), "{refused}");
-    assert_eq!(last(&mut state, "job").await, None);
-    assert_eq!(redis.console().await.list(&keys.events("work:1")).await, Vec::<String>::new());
+    let (mut state, console) = (state_of(&redis, &keys).await, redis.console().await);
+    for key in [keys.events_cron_next(), keys.events_cron(), keys.events_cron_last(), keys.objects_with_events()] {
+        let job = set(&mut state, "job", "work:1", "99999999999999").await;
+        state.run("DEL", &[&key]).await;
+        state.run("SET", &[&key, "wrong"]).await;
+        for ticks in [&[ticks(&job, 1)][..], &[]] {
+            let refused = wire::cron(&mut state.conn, &keys, ticks).await.expect_err("a wrong type");
+            assert!(refused.is_wrong_type(), "{key}: {refused}");
+        }
+        assert_eq!(console.list(&keys.events("work:1")).await, Vec::<String>::new(), "{key}");
+        state.run("DEL", &[&key]).await;
+        assert_eq!(last(&mut state, "job").await, None, "{key}");
+    }
 }
 
 /// The user lacks a right without which a tick would be lost, or would fire again. So no tick fires.
@@ -103,6 +109,11 @@ async fn without_one_right_no_tick_fires() {
         }
         assert_eq!(last(&mut state, "job").await, None, "{denied}");
         assert_eq!(redis.console().await.list(&keys.events("work:1")).await, Vec::<String>::new(), "{denied}");
+        if denied == queue {
+            // A call that only skips ticks needs no right to the queue.
+            assert!(wire::cron(&mut conn, &keys, &[ticks(&job, 0)]).await.expect("a reply").wrong.is_empty());
+            assert_eq!(last(&mut state, "job").await.as_deref(), Some("7 0"));
+        }
     }
 }
 
@@ -113,7 +124,7 @@ async fn a_call_reads_1_mib_of_jobs() {
     let keys = redis.keys().clone();
     let mut state = state_of(&redis, &keys).await;
     for (bytes, due) in [((1 << 19) - 1, &["a", "b", "c"][..]), (1 << 19, &["a", "b"])] {
-        for (name, next, bytes) in [("a", "1", bytes), ("b", "2", bytes), ("c", "3", 100)] {
+        for (name, next, bytes) in [("a", "1", bytes), ("b", "2", 1 << 19), ("c", "3", 100)] {
             let value = "id 0 5 6 2 work:1{}";
             let value = format!("{value}{}", "1".repeat(bytes - value.len()));
             state.run("HSET", &[&keys.events_cron(), name, &value]).await;
@@ -139,6 +150,8 @@ async fn the_reply_has_the_time_until_the_first_tick() {
     set(&mut state, "job", "work:1", "99999999999999").await;
     let reply = wire::cron(&mut state.conn, &keys, &[]).await.expect("a reply");
     assert_eq!(reply.next_due, Some(Duration::from_millis(99_999_999_999_999 - reply.now_ms)));
+    set(&mut state, "due", "work:1", "1").await;
+    assert_eq!(wire::cron(&mut state.conn, &keys, &[]).await.expect("a reply").next_due, Some(Duration::ZERO));
 }
 
 /// The caller has read the job, and then somebody else has resumed or set it. The call that resumes
