@@ -62,6 +62,25 @@ async fn an_object_that_can_get_no_event_keeps_its_ticks() {
     }
 }
 
+/// One call fires the ticks of several jobs.
+#[tokio::test]
+async fn a_call_fires_several_jobs() {
+    let redis = Redis::start();
+    let keys = redis.keys().clone();
+    let mut state = state_of(&redis, &keys).await;
+    let mut fire = Vec::new();
+    for (name, object, events) in [("a", "work:1", 1), ("b", "work:2", 2), ("c", "work:3", 3)] {
+        fire.push(ticks(&set(&mut state, name, object, "1").await, events));
+    }
+    let fired = wire::cron(&mut state.conn, &keys, &fire).await.expect("a reply");
+    assert_eq!((fired.jobs, fired.events, fired.due.len()), (3, 6, 0));
+    let console = redis.console().await;
+    for (object, events) in [("work:1", 1), ("work:2", 2), ("work:3", 3)] {
+        assert_eq!(console.list(&keys.events(object)).await, vec!["1"; events], "{object}");
+    }
+    assert_eq!(console.list(&keys.objects_with_events()).await, ["work:1", "work:2", "work:3"]);
+}
+
 /// A shared key has a wrong type. The call fails before it counts a tick as handled; otherwise this
 /// tick would be lost. It also fails if no job is due.
 #[tokio::test]

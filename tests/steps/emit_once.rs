@@ -112,6 +112,10 @@ async fn after_its_window_a_key_is_free_and_is_removed() {
         assert_eq!(counts, (left, left));
     }
     assert!(emitter.event("work:1", Json::new("2")).idempotency_key("k0").send().await.expect("an outcome").repeated);
+    // A single key is removed, too.
+    console.run::<()>(&["ZADD", &keys.events_emitted_ends(), "1", "work:1\nk0"]).await;
+    emitter.event("work:1", Json::new("2")).idempotency_key("new 3").send().await.expect("queued");
+    assert_eq!(console.run::<u64>(&["HLEN", &keys.events_emitted()]).await, 3);
     console.check().await;
 }
 
