@@ -155,8 +155,13 @@ async fn a_limit_is_for_all_objects_or_a_prefix() {
     assert_eq!(set(&control, "work:*", 6, 0).await.expect("set"), LimitDone::Again);
     let limits = control.limits().await.expect("read");
     assert_eq!((limits.len(), limits[0].queued_max, limits[0].actor.as_str()), (1, Some(6), "ada"));
+    let selector: Selector = "work:*".parse().expect("a selector");
+    assert_eq!(control.remove_limit(BY, &selector).await.expect("removed"), LimitDone::Removed);
+    assert_eq!(control.remove_limit(BY, &selector).await.expect("no error"), LimitDone::NotSet);
     let actions = control.actions(None, 9).await.expect("a page").actions;
-    assert!(actions.iter().all(|action| action.action == "limit-set" && action.object == "work:*"), "{actions:?}");
+    let kept: Vec<_> = actions.iter().map(|kept| (kept.action.as_str(), kept.object.as_str(), kept.who.as_str())).collect();
+    let expected = ["limit-remove", "limit-set", "limit-set"].map(|action| (action, "work:*", "ada"));
+    assert_eq!(kept, expected);
 }
 
 /// There are at most 1,000 limits, because emitters read all of them. An existing limit can be
