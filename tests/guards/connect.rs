@@ -120,3 +120,18 @@ async fn no_id_is_below_the_first_id_that_was_chosen() {
         assert_eq!(console.number(&keys.next_event_id()).await, raised, "{counter}, {first_id}");
     }
 }
+
+/// With no first id chosen and no event log, the counter jumps in a new namespace and on another
+/// server, and at no other time. A namespace of a server without a replication id is new only once.
+#[tokio::test]
+async fn the_counter_jumps_only_in_a_new_namespace_or_on_another_server() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    let mut before = 0;
+    for (n, id) in ["", "", "replication-1", "replication-1", "replication-2", "", "replication-2"].into_iter().enumerate() {
+        let connected = wire::connect(&mut conn, keys, id, Seen::default()).await.expect("an answer");
+        assert_eq!((connected.changed, connected.counter > before), (n == 4, n == 0 || n == 4), "call {n}");
+        assert!(connected.counter >= before, "call {n}");
+        before = connected.counter;
+    }
+}
