@@ -70,6 +70,25 @@ async fn a_key_of_a_wrong_type_is_named_and_nothing_changes() {
     }
 }
 
+/// The emits of the event's handlers cannot be read, or a held batch begins with another event than
+/// the one with the key. The call changes nothing.
+#[tokio::test]
+async fn an_event_that_cannot_end_here_stays() {
+    let redis = Redis::start();
+    let (mut state, console) = (State::new(redis.connect().await, redis.keys().clone()), redis.console().await);
+    let (keys, handled) = (state.keys.clone(), redis.keys().event_handled(OBJECT));
+    waiting(&mut state).await;
+    state.run("HSET", &[&handled, "id", "7", "emit:h", "nonsense"]).await;
+    let before = dump(&console).await;
+    let refused = cancel(&mut state).await.expect_err("no emits");
+    assert_eq!(refused.detail(), Some(&*format!("{handled} is a hash that cannot be read")), "{refused}");
+    assert_eq!(dump(&console).await, before);
+    state.run("SET", &[&keys.events_held_id(OBJECT), "8 0 1 0 retry: no"]).await;
+    let before = dump(&console).await;
+    assert_eq!(cancel(&mut state).await.expect("a reply"), CancelReply::Absent);
+    assert_eq!(dump(&console).await, before);
+}
+
 /// The row of the event has the results of its handlers. Progress that is left from an earlier
 /// event does not count.
 #[tokio::test]
