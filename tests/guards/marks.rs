@@ -1,5 +1,7 @@
 //! `mark`: what one call does, at each state of the markers and of `event.marks`.
 
+use std::time::{Duration, Instant};
+
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
 use seriatim::wire::values::Mark;
@@ -60,14 +62,17 @@ impl Scene {
     /// after it that none is.
     async fn mark(&mut self) -> Marked {
         let was_due = self.is_due().await;
+        let since = Instant::now();
         let marked = wire::mark(&mut self.conn, &self.keys).await.expect("a reply");
         assert_eq!(was_due, marked != Marked::Kept, "a sweep says whether a mark is due");
-        assert!(!self.is_due().await, "nothing is due right after a call");
+        // On a busy machine the next mark may be due before the sweep looks.
+        let is_due = self.is_due().await;
+        assert!(!is_due || since.elapsed() > Duration::from_millis(900), "nothing is due right after a call");
         marked
     }
 
     async fn is_due(&mut self) -> bool {
-        let (look, forget) = (std::time::Duration::from_secs(1), std::time::Duration::from_secs(86_400));
+        let (look, forget) = (Duration::from_secs(1), Duration::from_secs(86_400));
         let sweep = Sweep { own: "w", crashes_max: 5, look, forget, since: None, notice: look };
         wire::adopt(&mut self.conn, &self.keys, &sweep).await.expect("swept").mark
     }
@@ -133,9 +138,16 @@ async fn without_markers_the_time_is_noted(#[case] marks: &[(&str, i64)]) {
     assert_eq!(left.len(), 1);
     assert!(left[0].0 == "met" && (0..60_000).contains(&left[0].1), "{left:?}");
     assert_eq!(scene.listed().await, [0; 0]);
-    scene.begin().await;
-    scene.set(&[("met", -50)]).await;
-    assert_eq!(scene.mark().await, Marked::Kept, "at most one write per second");
+    // On a busy machine the call may come more than a second after the time that is set.
+    loop {
+        let since = Instant::now();
+        scene.begin().await;
+        scene.set(&[("met", -50)]).await;
+        match wire::mark(&mut scene.conn, &scene.keys).await.expect("a reply") {
+            Marked::Kept => break,
+            marked => assert!(since.elapsed() > Duration::from_millis(900), "{marked:?}: at most one write per second"),
+        }
+    }
 }
 
 /// Tests that times in the future become the present time.
