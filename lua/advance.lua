@@ -80,7 +80,7 @@ if not lease or string.sub(lease, 1, #token) ~= token then
 end
 
 -- Every call reads these shared keys. If one of them has a wrong type, the call fails here, before
--- the first write.
+-- the first write. Constants are texts, because Redis formats each number with 17 digits.
 local counter_text, claims_left = call('GET', P .. K.next_event_id), args[7] + 0
 local soonest, rules_next = call('ZRANGE', P .. K.objects_held, '0', '0', 'WITHSCORES'), call('HGET', P .. K.event_rules, 'next')
 local markers = call('LLEN', P .. K.objects_with_events)
@@ -106,6 +106,7 @@ end
 -- `C`, the state of this call: the work that the call may still do, and the work that it has done.
 -- M.state.open adds the fields that only modules need. So a small call makes few tables and
 -- functions, which are most of its cost.
+-- Tables with `nil` have room for the items of a small call, because growing a table costs more.
 local arg, left, to_delete, to_set = { nil }, { nil }, { nil, nil, nil }, { nil, nil, nil, nil, nil, nil }
 local may_claim = claims_left > 0
 local busy, entries, taken, claimed = may_claim and { nil }, may_claim and { nil }, may_claim and { nil }, may_claim and {}

@@ -96,7 +96,7 @@ pub enum BatchResult {
     },
 }
 
-/// What a result means for its slot.
+/// The effect of a result on its slot.
 struct Effect {
     /// The word that names the result in a call. lua/advance/results.lua lists the fields of each
     /// word.
@@ -108,7 +108,7 @@ struct Effect {
 }
 
 impl BatchResult {
-    /// Returns what the result means for the slot.
+    /// Returns the effect of the result on the slot.
     fn effect(&self) -> Effect {
         match self {
             Self::Done => Effect { word: "done", is_whole: true, lets_go: false },

@@ -86,7 +86,7 @@ async fn a_worker_without_redis_is_healthy() {
             sleep(Duration::from_millis(50)).await;
         }
     };
-    is_healthy_for(Duration::from_secs(3)).await;
+    is_healthy_for(Duration::from_secs(8)).await;
     assert_eq!(ask(&address, "/readyz").await.0, 503);
     redis.server().restart();
     until_status(&address, "/readyz", 200).await;
