@@ -7,12 +7,27 @@
 --           start
 --           end
 --           rows in the page (1 to 100)
+--           bytes of each event in the reply (0: whole events)
 -- Replies   {'log', rows ever written, present rows, last id, {entry…}, 1 if the bytes ended the
---           page or 0}
+--           page or 0}. The entry of a cut event has one field more: `event_bytes`, the length of
+--           the whole event
 -- Keeps     writes nothing
 -- Cost      about 2 commands, and 1 per 4 rows. A page ends after the row with which it has 1 MiB
 --           (lib/page.lua)
--- Uses: page.each_row
+-- Uses: page.each_row text.beginning
+local event_bytes_max = tonumber(ARGV[5])
+
+-- Cuts the event in the fields of a row, and adds its length.
+local function cut(fields)
+  for i = 1, #fields, 2 do
+    local event = fields[i + 1]
+    if fields[i] == 'event' and #event > event_bytes_max then
+      fields[i + 1] = M.text.beginning(event, event_bytes_max)
+      fields[#fields + 1], fields[#fields + 2] = 'event_bytes', string.format('%d', #event)
+    end
+  end
+end
+
 if call('EXISTS', KEYS[1]) == 0 then
   return { 'log', 0, 0, '0-0', {}, 0 }
 end
@@ -23,5 +38,8 @@ end
 local rows = {}
 local more = M.page.each_row(ARGV[1], KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), function(entry)
   rows[#rows + 1] = entry
+  if event_bytes_max > 0 then
+    cut(entry[2])
+  end
 end)
 return { 'log', stream['entries-added'], stream['length'], stream['last-generated-id'], rows, more }

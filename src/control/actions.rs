@@ -71,11 +71,8 @@ impl Serialize for Action {
         }
         line.serialize_entry("error", &self.error)?;
         match &self.event {
-            Some(event) => reply::serialize_event(&mut line, event)?,
+            Some(event) => reply::serialize_event(&mut line, event, self.event_bytes)?,
             None => line.serialize_entry("event", &None::<()>)?,
-        }
-        if let Some(bytes) = self.event_bytes {
-            line.serialize_entry("event_bytes", &bytes)?;
         }
         line.end()
     }

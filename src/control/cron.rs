@@ -82,7 +82,7 @@ impl Serialize for CronJob {
             line.serialize_entry("object_escaped", escaped)?;
         }
         match &job.event {
-            Some(event) => reply::serialize_event(&mut line, event)?,
+            Some(event) => reply::serialize_event(&mut line, event, None)?,
             None => {
                 line.serialize_entry("event", &None::<()>)?;
                 line.serialize_entry("event_bytes", &job.event_bytes)?;

@@ -2,13 +2,11 @@
 //! operator reads, retries or drops them.
 
 use redis::Value;
-use redis::aio::ConnectionLike;
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
 use super::{Control, ControlError, Cursor, RowId, log, reply};
 use crate::escape;
-use crate::keys::Keys;
 use crate::wire::operator;
 pub use crate::wire::operator::{By, Settle, Settled};
 
@@ -23,6 +21,9 @@ pub const PER_CALL_MAX: usize = operator::DEAD_PER_CALL_MAX;
 /// The event is as it was emitted, with one change: CR and LF, which JSON allows only as white
 /// space, become spaces. So a dead letter stays on one line. If the event is not JSON, `event_text`
 /// has it instead of `event`. If it is not UTF-8, `event_hex` has it.
+///
+/// With [`Control::with_event_bytes_max`] an event may be cut. Then `event_text` or `event_hex` has
+/// its beginning, and `"event_bytes"`, the length of the whole event, follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadLetter {
@@ -36,8 +37,10 @@ pub struct DeadLetter {
     pub object: String,
     /// [Escaped](crate::escape::name) form of `object`, if it differs.
     pub object_escaped: Option<String>,
-    /// The event, byte for byte.
+    /// The event, byte for byte. With [`Control::with_event_bytes_max`], only its first bytes.
     pub event: Vec<u8>,
+    /// Length of the whole event in bytes, if `event` is only its beginning.
+    pub event_bytes: Option<u64>,
     /// The reason why the event became a dead letter.
     pub error: String,
     /// Number of failed deliveries. A rejection does not count.
@@ -61,7 +64,7 @@ impl Serialize for DeadLetter {
         if let Some(escaped) = &self.object_escaped {
             line.serialize_entry("object_escaped", escaped)?;
         }
-        reply::serialize_event(&mut line, &self.event)?;
+        reply::serialize_event(&mut line, &self.event, self.event_bytes)?;
         line.serialize_entry("error", &self.error)?;
         line.serialize_entry("attempts", &self.attempts)?;
         line.end()
@@ -70,6 +73,10 @@ impl Serialize for DeadLetter {
 
 /// Maximum number of dead letters at which one call of [`Control::dead_letters_of`] looks.
 pub const LOOKED_MAX: usize = 1000;
+
+/// Number of bytes of each event that a step reads. A step needs only ids and objects, and 0 stands
+/// for whole events.
+const FEW_BYTES: usize = 1;
 
 /// One page of dead letters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -99,6 +106,9 @@ impl Control {
     /// Reads up to `count` dead letters (1 to [`PER_CALL_MAX`]), oldest first. Begins after the
     /// position `after`; without `after`, at the oldest dead letter. The call only reads, and may
     /// be repeated.
+    ///
+    /// With [`Control::with_event_bytes_max`], a page also ends when its rows have 1 MiB in Redis.
+    /// [`DeadPage::next`] shows whether there are more.
     ///
     /// # Errors
     /// [`ControlError::DeadId`] if `after` is a cursor of another list. Other errors if Redis
@@ -136,6 +146,8 @@ impl Control {
         while found.letters.len() < count && looked < LOOKED_MAX {
             let page = self.dead_page(newest, found.next.as_ref(), PER_CALL_MAX).await?;
             looked += page.letters.len();
+            // The bytes have ended this page. One call reads about 1 MiB if events are cut.
+            let is_cut = page.letters.len() < PER_CALL_MAX;
             for letter in page.letters {
                 if found.letters.len() == count {
                     return Ok(found);
@@ -149,6 +161,9 @@ impl Control {
                 found.next = None;
                 break;
             }
+            if is_cut {
+                break;
+            }
         }
         Ok(found)
     }
@@ -160,7 +175,7 @@ impl Control {
     /// [`ControlError::DeadId`] for an invalid id; otherwise as [`Control::dead_letters`].
     pub async fn dead_letter(&self, dead_id: &RowId) -> Result<Option<DeadLetter>, ControlError> {
         let dead_id = checked(dead_id.as_str())?;
-        Ok(read(&mut self.connection(), &self.keys, "XRANGE", [dead_id, dead_id], 1).await?.pop())
+        Ok(self.read_dead("XRANGE", [dead_id, dead_id], 1, self.event_bytes_max).await?.0.pop())
     }
 
     /// Retries or drops these dead letters. Returns one result for each dead letter, in the order
@@ -207,9 +222,9 @@ impl Control {
     }
 
     /// Makes one step of [`Control::settle_all`]. The step covers the next [`PER_CALL_MAX`] dead
-    /// letters after the position `after`; without `after`, the first ones. The first step records
-    /// which dead letter is then the newest, and the steps end there. So events that become dead
-    /// letters again meanwhile are left alone.
+    /// letters after the position `after`; without `after`, the first ones. It ends earlier if they
+    /// have 1 MiB together. The first step records which dead letter is then the newest, and the
+    /// steps end there. So events that become dead letters again meanwhile are left alone.
     ///
     /// Calling again with the same cursor is safe.
     ///
@@ -230,13 +245,13 @@ impl Control {
                 let (from, last) = ids.ok_or_else(|| ControlError::Cursor(both.to_owned()))?;
                 (reply::behind(from), last.to_owned())
             }
-            None => match self.newest_dead_letters(None, 1).await?.letters.pop() {
+            None => match self.read_dead("XREVRANGE", ["+", "-"], 1, FEW_BYTES).await?.0.pop() {
                 Some(last) => ("-".to_owned(), last.dead_id.to_string()),
                 None => return Ok(step),
             },
         };
-        let page = read(&mut self.connection(), &self.keys, "XRANGE", [&behind, &last], PER_CALL_MAX).await?;
-        let end = page.last().filter(|_| page.len() == PER_CALL_MAX);
+        let (page, is_cut) = self.read_dead("XRANGE", [&behind, &last], PER_CALL_MAX, FEW_BYTES).await?;
+        let end = page.last().filter(|_| is_cut || page.len() == PER_CALL_MAX);
         step.next = end.map(|end| Cursor::from(format!("{}..{last}", end.dead_id)));
         let wanted = object.map(escape::name);
         let is_meant = |letter: &DeadLetter| wanted.as_deref().is_none_or(|wanted| letter.shown() == wanted);
@@ -256,42 +271,50 @@ impl Control {
         let behind = after.map(|after| checked(after.as_str()).map(reply::behind)).transpose()?;
         let count = count.clamp(1, PER_CALL_MAX);
         let bounds = [behind.as_deref().unwrap_or(begin), end];
-        let letters = read(&mut self.connection(), &self.keys, command, bounds, count).await?;
-        let last = letters.last().filter(|_| letters.len() == count);
+        let (letters, is_cut) = self.read_dead(command, bounds, count, self.event_bytes_max).await?;
+        let last = letters.last().filter(|_| is_cut || letters.len() == count);
         Ok(DeadPage { next: last.map(|last| Cursor::from(&last.dead_id)), letters })
+    }
+
+    /// Reads dead letters, each with at most `event_bytes_max` bytes of its event. Returns also
+    /// whether the bytes have ended the page.
+    ///
+    /// With 0, which stands for whole events, the bytes never end the page. A caller that wants
+    /// whole events gets as many dead letters as it asks for.
+    async fn read_dead(
+        &self,
+        command: &str,
+        bounds: [&str; 2],
+        count: usize,
+        event_bytes_max: usize,
+    ) -> Result<(Vec<DeadLetter>, bool), ControlError> {
+        const WHAT: &str = "events.dead";
+        let unreadable = || ControlError::reply(WHAT, "an entry is not an id and its fields");
+        let ([from, to], mut conn) = (bounds, self.connection());
+        let (mut letters, mut from): (Vec<DeadLetter>, _) = (Vec::new(), from.to_owned());
+        // If events are large, one reply has fewer entries than were requested. So the loop reads
+        // until it has enough.
+        while letters.len() < count {
+            let (range, rest) = ([command, &from, to], count - letters.len());
+            let items = log::rows(&mut conn, WHAT, self.keys.events_dead(), range, rest, event_bytes_max).await?;
+            let [_, _, _, entries, more] = <[Value; 5]>::try_from(items).map_err(|_| unreadable())?;
+            let some: Option<Vec<DeadLetter>> = reply::entries(entries)
+                .and_then(|entries| entries.into_iter().map(|(dead_id, fields)| letter(dead_id, fields)).collect());
+            letters.extend(some.ok_or_else(unreadable)?);
+            let is_cut = reply::number(&more).is_some_and(|more| more > 0);
+            match letters.last() {
+                Some(_) if is_cut && event_bytes_max > 0 => return Ok((letters, true)),
+                Some(last) if is_cut => from = format!("({}", last.dead_id),
+                _ => break,
+            }
+        }
+        Ok((letters, false))
     }
 }
 
 /// Returns the id if it is a valid id of a dead letter.
 fn checked(dead_id: &str) -> Result<&str, ControlError> {
     if reply::is_entry_id(dead_id) { Ok(dead_id) } else { Err(ControlError::DeadId(dead_id.to_owned())) }
-}
-
-async fn read<C: ConnectionLike>(
-    conn: &mut C,
-    keys: &Keys,
-    command: &str,
-    bounds: [&str; 2],
-    count: usize,
-) -> Result<Vec<DeadLetter>, ControlError> {
-    const WHAT: &str = "events.dead";
-    let unreadable = || ControlError::reply(WHAT, "an entry is not an id and its fields");
-    let [from, to] = bounds;
-    let (mut letters, mut from): (Vec<DeadLetter>, _) = (Vec::new(), from.to_owned());
-    // If events are large, one reply has fewer entries than were requested. So the loop reads until
-    // it has enough.
-    while letters.len() < count {
-        let items = log::rows(conn, WHAT, keys.events_dead(), [command, &from, to], count - letters.len()).await?;
-        let [_, _, _, entries, more] = <[Value; 5]>::try_from(items).map_err(|_| unreadable())?;
-        let some: Option<Vec<DeadLetter>> = reply::entries(entries)
-            .and_then(|entries| entries.into_iter().map(|(dead_id, fields)| letter(dead_id, fields)).collect());
-        letters.extend(some.ok_or_else(unreadable)?);
-        match letters.last() {
-            Some(last) if reply::number(&more).is_some_and(|more| more > 0) => from = format!("({}", last.dead_id),
-            _ => break,
-        }
-    }
-    Ok(letters)
 }
 
 fn letter(dead_id: String, fields: Vec<(String, Value)>) -> Option<DeadLetter> {
@@ -302,6 +325,7 @@ fn letter(dead_id: String, fields: Vec<(String, Value)>) -> Option<DeadLetter> {
         object: String::new(),
         object_escaped: None,
         event: Vec::new(),
+        event_bytes: None,
         error: String::new(),
         attempts: None,
     };
@@ -314,10 +338,12 @@ fn letter(dead_id: String, fields: Vec<(String, Value)>) -> Option<DeadLetter> {
                 letter.object = reply::text(value)?;
             }
             "event" => letter.event = reply::bytes(value)?,
+            "event_bytes" => letter.event_bytes = reply::number(value),
             "error" => letter.error = reply::text(value)?,
             "attempts" => letter.attempts = reply::number(value),
             _ => {}
         }
     }
+    letter.event_bytes = reply::whole_bytes(&letter.event, letter.event_bytes);
     Some(letter)
 }

@@ -63,6 +63,8 @@ pub struct Control {
     /// cloning.
     connection: Arc<Mutex<AnyConnection>>,
     pub(super) keys: Keys,
+    /// Maximum number of bytes of each event in lists of events; 0 for whole events.
+    pub(super) event_bytes_max: usize,
 }
 
 impl Control {
@@ -98,7 +100,7 @@ impl Control {
     where
         C: ConnectionLike + Clone + Send + 'static,
     {
-        Self { connection: Arc::new(Mutex::new(AnyConnection::new(connection))), keys: Keys::new() }
+        Self { connection: Arc::new(Mutex::new(AnyConnection::new(connection))), keys: Keys::new(), event_bytes_max: 0 }
     }
 
     /// Uses these keys. Default: the keys without a namespace.
@@ -114,6 +116,18 @@ impl Control {
     /// [`NamespaceError`] for an invalid name.
     pub fn with_namespace(self, namespace: &str) -> Result<Self, NamespaceError> {
         Ok(self.with_keys(Keys::with_namespace(namespace)?))
+    }
+
+    /// Cuts events: the lists of the log and of the dead letters return at most this number of
+    /// bytes of each event. Default, and with 0: whole events.
+    ///
+    /// The limit is for programs that show events, because an event may have many megabytes. Redis
+    /// sends only the first bytes. A cut does not split a letter of UTF-8. A page ends when about 1
+    /// MiB was read, so it may have fewer rows than requested although there is a next page.
+    #[must_use]
+    pub fn with_event_bytes_max(mut self, bytes: usize) -> Self {
+        self.event_bytes_max = bytes;
+        self
     }
 
     /// Returns the selected keys.
@@ -138,6 +152,9 @@ impl Control {
 impl fmt::Debug for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The connection is left out, because it may contain a password.
-        f.debug_struct("Control").field("keys", &self.keys).finish_non_exhaustive()
+        f.debug_struct("Control")
+            .field("keys", &self.keys)
+            .field("event_bytes_max", &self.event_bytes_max)
+            .finish_non_exhaustive()
     }
 }

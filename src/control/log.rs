@@ -78,8 +78,8 @@ impl fmt::Display for LogStatus {
 /// A row serializes as
 /// `{"log_id":"1700-0","status":"completed","id":12,"prev":7,"object":"work:1","event":{…},"error":null,"attempts":0,"taken_ms":1690,
 /// "finalized_ms":1700}`.
-/// The event has the same form as the event of a [dead letter](super::DeadLetter). If handlers had
-/// results, `"results":{"mail":…}` follows.
+/// The event has the same form as the event of a [dead letter](super::DeadLetter), also if it is
+/// cut. If handlers had results, `"results":{"mail":…}` follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogEntry {
@@ -95,8 +95,10 @@ pub struct LogEntry {
     pub object: String,
     /// [Escaped](crate::escape::name) form of `object`, if it differs.
     pub object_escaped: Option<String>,
-    /// The event, byte for byte.
+    /// The event, byte for byte. With [`Control::with_event_bytes_max`], only its first bytes.
     pub event: Vec<u8>,
+    /// Length of the whole event in bytes, if `event` is only its beginning.
+    pub event_bytes: Option<u64>,
     /// Last error; none if the event was delivered.
     pub error: Option<String>,
     /// Number of failed deliveries.
@@ -115,7 +117,7 @@ pub struct LogEntry {
 impl LogEntry {
     /// Returns a top-level member of the event as JSON text on one line, e.g. a time that the
     /// producer wrote into the event. None if the member is absent or the event is not a JSON
-    /// object. If the member occurs twice, the last one counts.
+    /// object, or is cut. If the member occurs twice, the last one counts.
     pub fn member(&self, name: &str) -> Option<String> {
         let members: BTreeMap<String, &RawValue> = serde_json::from_slice(&self.event).ok()?;
         members.get(name).map(|value| value.get().replace(['\r', '\n'], " "))
@@ -146,7 +148,7 @@ impl Serialize for LogEntry {
         if let Some(escaped) = &self.object_escaped {
             line.serialize_entry("object_escaped", escaped)?;
         }
-        reply::serialize_event(&mut line, &self.event)?;
+        reply::serialize_event(&mut line, &self.event, self.event_bytes)?;
         line.serialize_entry("error", &self.error)?;
         line.serialize_entry("attempts", &self.attempts)?;
         line.serialize_entry("taken_ms", &self.taken_ms)?;
@@ -224,7 +226,7 @@ impl Control {
     async fn log_page(&self, range: [&str; 3], count: usize) -> Result<LogPage, ControlError> {
         const WHAT: &str = "event.log";
         let count = count.clamp(1, PER_CALL_MAX);
-        let items = rows(&mut self.connection(), WHAT, self.keys.event_log(), range, count).await?;
+        let items = rows(&mut self.connection(), WHAT, self.keys.event_log(), range, count, self.event_bytes_max).await?;
         page(items, count).ok_or_else(|| ControlError::reply(WHAT, "it is not three numbers and entries"))
     }
 }
@@ -238,16 +240,18 @@ fn behind(cursor: Option<&Cursor>) -> Result<Option<String>, ControlError> {
 }
 
 /// Reads a page of a stream and the counts of the whole stream, with `lua/operator/log.lua`. If the
-/// rows reach 1 MiB together, the page ends with the row that reaches it.
+/// rows reach 1 MiB together, the page ends with the row that reaches it. `event_bytes_max` is the
+/// maximum number of bytes of each event in the reply; 0 for whole events.
 pub(super) async fn rows<C: ConnectionLike>(
     conn: &mut C,
     what: &'static str,
     stream: String,
     range: [&str; 3],
     count: usize,
+    event_bytes_max: usize,
 ) -> Result<Vec<Value>, ControlError> {
     let mut ask = wire::LOG.invoke();
-    ask.key(stream).arg(&range[..]).arg(count);
+    ask.key(stream).arg(&range[..]).arg(count).arg(event_bytes_max);
     let answer: Value = ask.invoke_async(conn).await.map_err(ControlError::redis(what))?;
     reply::after("log", answer).map_err(|answer| ControlError::reply(what, answer))
 }
@@ -276,6 +280,7 @@ fn entry(log_id: String, fields: &[(String, Value)]) -> Option<LogEntry> {
         object: String::new(),
         object_escaped: None,
         event: Vec::new(),
+        event_bytes: None,
         error: None,
         attempts: None,
         taken_ms: None,
@@ -292,6 +297,7 @@ fn entry(log_id: String, fields: &[(String, Value)]) -> Option<LogEntry> {
                 entry.object = reply::text(value)?;
             }
             "event" => entry.event = reply::bytes(value)?,
+            "event_bytes" => entry.event_bytes = reply::number(value),
             "error" => entry.error = reply::text(value).filter(|error| !error.is_empty()),
             "attempts" => entry.attempts = reply::number(value),
             "results" => entry.results = reply::text(value).filter(|results| !results.is_empty()),
@@ -299,5 +305,6 @@ fn entry(log_id: String, fields: &[(String, Value)]) -> Option<LogEntry> {
             _ => {}
         }
     }
+    entry.event_bytes = reply::whole_bytes(&entry.event, entry.event_bytes);
     Some(entry)
 }

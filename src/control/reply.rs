@@ -88,16 +88,26 @@ fn parts(id: &str) -> Option<(u64, u64)> {
 
 /// Writes an event into a JSON line, as the member `event`. If it is not JSON, the member is
 /// `event_text`; if it is not UTF-8, `event_hex`.
-pub(super) fn serialize_event<M: SerializeMap>(line: &mut M, event: &[u8]) -> Result<(), M::Error> {
+///
+/// `event_bytes` is the length of the whole event if `event` is only its beginning. A beginning is
+/// never written as JSON, because the beginning of a number is another number.
+pub(super) fn serialize_event<M: SerializeMap>(line: &mut M, event: &[u8], event_bytes: Option<u64>) -> Result<(), M::Error> {
     let in_one_line: Vec<u8> = event.iter().map(|b| if matches!(b, b'\r' | b'\n') { b' ' } else { *b }).collect();
-    if let Ok(event) = serde_json::from_slice::<&RawValue>(&in_one_line) {
+    if let (Ok(event), None) = (serde_json::from_slice::<&RawValue>(&in_one_line), event_bytes) {
         line.serialize_entry("event", event)
     } else if let Ok(text) = std::str::from_utf8(event) {
         line.serialize_entry("event_text", text)
     } else {
         let hex: String = event.iter().map(|byte| format!("{byte:02x}")).collect();
         line.serialize_entry("event_hex", &hex)
-    }
+    }?;
+    event_bytes.map_or(Ok(()), |bytes| line.serialize_entry("event_bytes", &bytes))
+}
+
+/// Returns the length of the whole event, if `event` is only its beginning. `told` is the field
+/// `event_bytes` of a row. Another program may have written any number there.
+pub(super) fn whole_bytes(event: &[u8], told: Option<u64>) -> Option<u64> {
+    told.filter(|told| usize::try_from(*told).is_ok_and(|told| told > event.len()))
 }
 
 /// A JSON text that is written unchanged, on one line. A text that is not JSON is written as a JSON

@@ -50,7 +50,7 @@ impl Serialize for ScheduledEvent {
             line.serialize_entry("queued", &true)?;
         }
         match &self.event {
-            Some(event) => reply::serialize_event(&mut line, event)?,
+            Some(event) => reply::serialize_event(&mut line, event, None)?,
             None => {
                 line.serialize_entry("event", &None::<()>)?;
                 line.serialize_entry("event_bytes", &self.event_bytes)?;

@@ -20,6 +20,8 @@ use crate::control::{Control, ControlError, Cursor, LogEntry};
 
 /// Minimum length of a lease.
 const LEASE_MIN: Duration = Duration::from_secs(1);
+/// A projection reads whole events, even if its handle cuts them for others.
+const WHOLE: usize = 0;
 
 /// A fold over the log. It has a state, and `apply` changes the state for each row. [`Default`] is
 /// the state before the first row. The state is stored as JSON.
@@ -116,6 +118,7 @@ impl<P: Projection, S: Store> Runner<P, S> {
         let token = uuid::Uuid::new_v4().to_string();
         let lease = lease.max(LEASE_MIN);
         let (position, projection) = (Position::default(), P::default());
+        let control = control.with_event_bytes_max(WHOLE);
         let mut runner = Self { store, control, token, lease, gaps, position, projection, stale: true };
         runner.load().await?;
         Ok(runner)
@@ -132,6 +135,7 @@ impl<P: Projection, S: Store> Runner<P, S> {
         let opened = store.open(&token, lease).await.map_err(|error| ProjectionError::Store(error.into()))?;
         opened.ok_or(ProjectionError::Lost)?;
         let (position, projection) = (Position::default(), P::default());
+        let control = control.with_event_bytes_max(WHOLE);
         let mut runner = Self { store, control, token, lease, gaps, position, projection, stale: true };
         runner.rebuild().await?;
         Ok(runner)

@@ -126,7 +126,7 @@ manifest! {
         PAUSED: NO_WRITES "operator/paused" [ids rules time];
         SCHEDULED: NO_WRITES "operator/scheduled" [ids names schedule time];
         CRONS: NO_WRITES "operator/crons" [ids schedule time];
-        LOG: NO_WRITES "operator/log" [page];
+        LOG: NO_WRITES "operator/log" [page text];
         ENDED: NO_WRITES "operator/ended" [page];
         STREAM: NO_WRITES "operator/stream" [];
         POSITION: DENY_OOM "projection/position" [lease];

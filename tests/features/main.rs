@@ -21,6 +21,7 @@ mod handlers;
 mod held;
 mod limits;
 mod log;
+mod looks;
 mod marks;
 mod projection;
 mod retry;
