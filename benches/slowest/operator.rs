@@ -91,7 +91,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 control(&world.conn, &world.keys).stats().await.expect("stats");
             })
         }),
-        case("operator/ended", "rows of 1 MB", |world, _| {
+        case("operator/of_object", "rows of 1 MB", |world, _| {
             Box::pin(async move {
                 rows(world, world.keys.event_log(), 120, 1_000_000).await;
                 world.begin().await;

@@ -14,9 +14,9 @@ local function each_row(command, key, from, to, count, add)
   repeat
     local rows = call(command, key, from, to, 'COUNT', want)
     for _, entry in ipairs(rows) do
-      local size = 0
-      for _, text in ipairs(entry[2]) do
-        size = size + #text
+      local fields, size = entry[2], 0
+      for i = 1, #fields do
+        size = size + #fields[i]
       end
       seen, bytes, longest = seen + 1, bytes + size, math.max(longest, size)
       if add(entry) then

@@ -4,14 +4,12 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use redis::Value;
-use redis::aio::ConnectionLike;
-use serde::Serialize;
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
 
+use super::chain::{self, Look, Place};
 use super::log::LogStatus;
 use super::{Control, ControlError, RowId, reply};
-use crate::keys::Keys;
-use crate::wire;
 
 /// Number of log rows that [`Control::ended`] reads, and also of dead letters. It reads the newest
 /// ones.
@@ -19,16 +17,19 @@ pub const ROWS_MAX: u64 = 1000;
 /// Maximum number of events that [`Control::ended`] returns.
 pub const EVENTS_MAX: usize = 5;
 
-/// Maximum number of rows that one call of the script reads. It is small, because events may be
-/// large.
-const PER_CALL: u64 = 100;
-
 /// A finalized event.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+///
+/// It serializes as
+/// `{"id":12,"prev":7,"status":"dead","attempts":3,"error":"…","taken_ms":1690,"at_ms":1700,"dead_id":"1700-0"}`.
+/// If handlers had results, `"results":{"mail":…}` follows the error. An event that was read has the
+/// same form as the event of a [dead letter](super::DeadLetter), at the end.
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndedEvent {
     /// Id of the event; none if the row lacks it.
     pub id: Option<u64>,
+    /// Id of the event of this object that was delivered last before this event.
+    pub prev: Option<u64>,
     /// Result of the event.
     pub status: LogStatus,
     /// Number of failed deliveries.
@@ -37,12 +38,39 @@ pub struct EndedEvent {
     pub error: Option<String>,
     /// Results of its handlers, as one JSON object as in the log. None if there are no results, or
     /// if they exceed 64 KiB.
-    #[serde(serialize_with = "reply::as_json", skip_serializing_if = "Option::is_none")]
     pub results: Option<String>,
+    /// Time at which the worker that finalized the event had taken it, ms since the epoch by Redis'
+    /// clock; none for a dead letter without a log row, or if an operator skipped the event.
+    pub taken_ms: Option<u64>,
     /// Time when the event was finalized, ms since the epoch by Redis' clock.
     pub at_ms: u64,
     /// Id of the dead letter of this event, if the dead letter still exists.
     pub dead_id: Option<RowId>,
+    /// The event, or its beginning; none if it was not read. [`Control::ended`] reads no events.
+    pub event: Option<Vec<u8>>,
+    /// Length of the whole event in bytes, if `event` is only its beginning.
+    pub event_bytes: Option<u64>,
+}
+
+impl Serialize for EndedEvent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut line = serializer.serialize_map(None)?;
+        line.serialize_entry("id", &self.id)?;
+        line.serialize_entry("prev", &self.prev)?;
+        line.serialize_entry("status", &self.status)?;
+        line.serialize_entry("attempts", &self.attempts)?;
+        line.serialize_entry("error", &self.error)?;
+        if let Some(results) = &self.results {
+            line.serialize_entry("results", &reply::AsJson(results))?;
+        }
+        line.serialize_entry("taken_ms", &self.taken_ms)?;
+        line.serialize_entry("at_ms", &self.at_ms)?;
+        line.serialize_entry("dead_id", &self.dead_id)?;
+        if let Some(event) = &self.event {
+            reply::serialize_event(&mut line, event, self.event_bytes)?;
+        }
+        line.end()
+    }
 }
 
 impl EndedEvent {
@@ -83,90 +111,28 @@ impl Control {
     pub async fn ended(&self, object: impl AsRef<[u8]>) -> Result<Ended, ControlError> {
         let (mut conn, keys) = (self.connection(), &self.keys);
         let object = keys.found(&object)?;
-        let mut ended = Ended { complete: true, ..Ended::default() };
-        let logged = look(&mut conn, keys, object, keys.event_log(), &mut ended).await?;
-        ended.log_rows = logged.looked;
-        let dead = look(&mut conn, keys, object, keys.events_dead(), &mut ended).await?;
-        ended.dead_letters = dead.looked;
-        ended.events = logged.rows.into_iter().map(|(_, event)| event).collect();
-        for (dead_id, letter) in dead.rows {
-            let is_it = |event: &&mut EndedEvent| {
-                event.dead_id.is_none() && event.status == LogStatus::Dead && event.id.is_some() && event.id == letter.id
-            };
-            match ended.events.iter_mut().find(is_it) {
-                Some(event) => event.dead_id = Some(dead_id),
-                None => ended.events.push(EndedEvent { dead_id: Some(dead_id), ..letter }),
-            }
+        let look = Look { object, looked_max: ROWS_MAX, found_max: EVENTS_MAX, ends_by_bytes: false, event_bytes_max: None };
+        let log = look.run(&mut conn, keys, keys.event_log(), Place::Start).await?;
+        let dead = look.run(&mut conn, keys, keys.events_dead(), Place::Start).await?;
+        let mut ended = Ended {
+            log_rows: log.looked,
+            dead_letters: dead.looked,
+            complete: [&log, &dead].iter().all(|side| side.is_complete() || side.is_wrong_type),
+            ..Ended::default()
+        };
+        for (side, key) in [(&log, keys.event_log()), (&dead, keys.events_dead())] {
+            ended.unreadable.extend(side.is_wrong_type.then_some(key));
         }
+        let pairs = chain::paired(&log, &dead);
+        let mut letters: Vec<Option<(RowId, EndedEvent)>> = dead.rows.into_iter().map(Some).collect();
+        for ((_, event), pair) in log.rows.into_iter().zip(pairs) {
+            let dead_id = pair.and_then(|letter| Some(letters.get_mut(letter)?.take()?.0));
+            ended.events.push(EndedEvent { dead_id, ..event });
+        }
+        let letters = letters.into_iter().flatten();
+        ended.events.extend(letters.map(|(dead_id, letter)| EndedEvent { dead_id: Some(dead_id), ..letter }));
         ended.events.sort_by_key(|event| Reverse((event.id, event.at_ms)));
         ended.events.truncate(EVENTS_MAX);
         Ok(ended)
     }
-}
-
-/// Rows of the object in one stream, newest first.
-#[derive(Default)]
-struct Found {
-    rows: Vec<(RowId, EndedEvent)>,
-    looked: u64,
-}
-
-async fn look<C: ConnectionLike>(
-    conn: &mut C,
-    keys: &Keys,
-    object: &[u8],
-    stream: String,
-    ended: &mut Ended,
-) -> Result<Found, ControlError> {
-    const WHAT: &str = "lua/operator/ended.lua";
-    let (mut found, mut from) = (Found::default(), "+".to_owned());
-    while found.looked < ROWS_MAX && found.rows.len() < EVENTS_MAX {
-        let count = PER_CALL.min(ROWS_MAX - found.looked);
-        let mut ask = wire::ENDED.invoke();
-        ask.key(&stream);
-        ask.arg(keys.prefix()).arg(object).arg(&from).arg(count).arg(EVENTS_MAX - found.rows.len());
-        let answer: Value = match ask.invoke_async(conn).await {
-            Ok(answer) => answer,
-            Err(error) if error.to_string().contains("WRONGTYPE") => {
-                ended.unreadable.push(stream);
-                return Ok(found);
-            }
-            Err(error) => return Err(ControlError::redis(WHAT)(error)),
-        };
-        let items = reply::after("ended", answer).map_err(|answer| ControlError::reply(WHAT, answer))?;
-        let (looked, last, more, rows) =
-            page(items).ok_or_else(|| ControlError::reply(WHAT, "it is not a count, an id and rows"))?;
-        found.looked += looked;
-        found.rows.extend(rows);
-        if !more && looked < count && found.rows.len() < EVENTS_MAX {
-            return Ok(found);
-        }
-        from = format!("({last}");
-    }
-    ended.complete = false;
-    Ok(found)
-}
-
-type Page = (u64, String, bool, Vec<(RowId, EndedEvent)>);
-
-fn page(items: Vec<Value>) -> Option<Page> {
-    let mut items = items.into_iter();
-    let (looked, last) = (reply::number(&items.next()?)?, reply::text(&items.next()?)?);
-    let more = reply::number(&items.next()?)? > 0;
-    Some((looked, last, more, items.map(row).collect::<Option<_>>()?))
-}
-
-fn row(item: Value) -> Option<(RowId, EndedEvent)> {
-    let [row_id, status, id, attempts, error, results] = <[Value; 6]>::try_from(reply::array(item)?).ok()?;
-    let row_id = reply::text(&row_id)?;
-    let event = EndedEvent {
-        id: reply::number(&id),
-        status: LogStatus::of(reply::text(&status)?),
-        attempts: reply::number(&attempts),
-        error: reply::text(&error).filter(|error| !error.is_empty()),
-        results: reply::text(&results).filter(|results| !results.is_empty()),
-        at_ms: row_id.split('-').next()?.parse().ok()?,
-        dead_id: None,
-    };
-    Some((row_id.into(), event))
 }

@@ -17,7 +17,7 @@ use crate::keys::{Keys, NamespaceError};
 ///
 /// - Looks: [`check`](Self::check), [`warnings`](Self::warnings), [`stats`](Self::stats),
 ///   [`depth`](Self::depth), [`inspect`](Self::inspect), [`ended`](Self::ended),
-///   [`log`](Self::log)
+///   [`chain`](Self::chain), [`log`](Self::log)
 /// - Dead letters: [`dead_letters`](Self::dead_letters), [`settle`](Self::settle)
 /// - Held objects: [`held`](Self::held), [`paused`](Self::paused), [`release`](Self::release),
 ///   [`skip`](Self::skip)

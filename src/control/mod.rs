@@ -11,6 +11,7 @@
 //! - [`depth`](mod@depth): counts the events of each queue, by a scan
 //! - [`inspect`](mod@inspect): shows the places of one object's events and why the events wait
 //! - [`ended`](mod@ended): finds the results of an object's last events
+//! - [`chain`](mod@chain): lists all finalized events of an object, in pages
 //! - [`dead`]: lists, retries and drops dead letters
 //! - [`held`](mod@held): lists held objects and why they wait; releases them; skips their first
 //!   event
@@ -23,8 +24,8 @@
 //! - [`forget`](mod@forget): deletes the last ids of idle objects
 //! - [`doctor`](mod@doctor): examines whether a Redis server is fit for seriatim
 //! - `server` (private): the settings of Redis, for warnings and for `doctor`
-//! - `names`, `scan` and `reply` (private): walks over the registered names and the key space, and
-//!   parsers of replies
+//! - `names`, `scan`, `of_object` and `reply` (private): walks over the registered names and the
+//!   key space, searches for the rows of one object, and parsers of replies
 //!
 //! Only these operations write to Redis: retry, drop, release, skip, forget, setting or lifting
 //! rules, setting or removing limits, changing or running cron jobs, and pushing marks. They need
@@ -37,6 +38,7 @@
 //! only the rights to read and to run scripts.
 
 pub mod actions;
+pub mod chain;
 pub mod check;
 mod connection;
 pub mod cron;
@@ -54,6 +56,7 @@ pub mod limits;
 pub mod log;
 mod marks;
 pub(crate) mod names;
+mod of_object;
 mod reply;
 pub mod rules;
 mod scan;
@@ -63,12 +66,13 @@ pub mod stats;
 pub mod streams;
 
 pub use self::actions::{Action, ActionPage};
+pub use self::chain::ChainPage;
 pub use self::check::CheckReport;
 pub use self::cron::{CronDone, CronDraft, CronJob, CronPage};
 pub use self::dead::{DeadLetter, DeadPage, Settle, Settled};
 pub use self::depth::Depth;
 pub use self::doctor::{Finding, Verdict};
-pub use self::ended::Ended;
+pub use self::ended::{Ended, EndedEvent};
 pub use self::error::ControlError;
 pub use self::forget::Forgot;
 pub use self::handle::Control;

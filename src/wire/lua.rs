@@ -127,7 +127,7 @@ manifest! {
         SCHEDULED: NO_WRITES "operator/scheduled" [ids names schedule time];
         CRONS: NO_WRITES "operator/crons" [ids schedule time];
         LOG: NO_WRITES "operator/log" [page text];
-        ENDED: NO_WRITES "operator/ended" [page];
+        OF_OBJECT: NO_WRITES "operator/of_object" [page text];
         STREAM: NO_WRITES "operator/stream" [];
         POSITION: DENY_OOM "projection/position" [lease];
     }

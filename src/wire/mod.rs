@@ -85,7 +85,7 @@ pub use handled::{Finished, Handled, SlotBatch, handled};
 #[cfg(feature = "worker")]
 pub use load::{Load, Room};
 #[cfg(feature = "worker")]
-pub(crate) use lua::{CHECK, ENDED, INSPECT, LOG, STREAM, TAKEN};
+pub(crate) use lua::{CHECK, INSPECT, LOG, OF_OBJECT, STREAM, TAKEN};
 #[cfg(feature = "worker")]
 pub use mark::{Marked, mark};
 #[cfg(feature = "worker")]

@@ -251,7 +251,9 @@ async fn what_became_of_the_last_events_is_told() {
     assert_fits(&printed);
     let parsed: Value = serde_json::from_str(&text(&seriatim(&redis, &["inspect", "work:1", "--json"]))).expect("JSON");
     assert_eq!((&parsed["state"], &parsed["ended"]["dead_letters"]), (&json!("queued"), &json!(8)));
-    let dead = json!({"id": 12, "status": "dead", "attempts": 3, "error": "no\nway", "at_ms": 1600, "dead_id": "1600-0"});
+    let dead = json!({
+        "id": 12, "prev": 7, "status": "dead", "attempts": 3, "error": "no\nway", "taken_ms": null, "at_ms": 1600, "dead_id": "1600-0",
+    });
     assert_eq!(parsed["ended"]["events"], json!([dead]));
     // If the event log has a wrong type, the result names its key. The dead letters are still
     // searched.

@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 use seriatim::control::{By, Control, Cursor, RowId, Settle};
 
+use super::empty;
 use crate::state::State;
-use crate::support::{Redis, control};
+use crate::support::control;
 
 /// Adds a row with this event to the log and to the dead letters. Both rows have the same id.
 async fn row(state: &mut State, id: &str, object: &str, event: &[u8]) {
@@ -13,12 +14,6 @@ async fn row(state: &mut State, id: &str, object: &str, event: &[u8]) {
         add.arg(stream).arg(id).arg(&["status", "dead", "id", "7", "object", object, "error", "no", "event"]).arg(event);
         add.query_async::<String>(&mut state.conn).await.expect("XADD");
     }
-}
-
-async fn empty() -> (Redis, State) {
-    let redis = Redis::start();
-    let state = State::new(redis.connect().await, redis.keys().clone());
-    (redis, state)
 }
 
 /// Returns the events and lengths in all lists with this limit, after a check that they agree.

@@ -1,0 +1,54 @@
+-- of_object: reads the rows of one object in a stream: some fields, each cut.
+--
+-- Purpose   Looks at some rows, and returns those of the object. Only the named fields of these
+--           rows are returned, so large events of other objects do not travel. Writes nothing.
+-- Keys      KEYS[1] event.log, events.dead or operator.actions (stream, read)
+-- Arguments prefix
+--           object
+--           XRANGE | XREVRANGE
+--           start of the page (`+` or `-`, or `(` and the id of the last row of the page before)
+--           end
+--           rows to look at (1 to 250)
+--           rows to return (1 and more)
+--           {field, bytes of its value to return (0: the whole value)}…
+-- Replies   {'of_object', rows looked at, id of the last of them or '', 1 if the bytes ended the
+--           page or 0, {id of the row, value…}…}
+--             value  of each named field, in order; nil for an absent field. If it is cut, a pair:
+--                    its beginning, and the length of the whole value
+-- Keeps     writes nothing
+-- Cost      1 command per 4 rows. A page ends after the row with which it has 1 MiB (lib/page.lua)
+-- Uses: page.each_row text.beginning
+local object, command, from, to = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local rows, most = tonumber(ARGV[6]), tonumber(ARGV[7])
+
+-- Returns the value of the field with this name. If a row has the field more than once, the last
+-- one counts, as in all lists.
+local function value_of(fields, name)
+  for i = #fields - 1, 1, -2 do
+    if fields[i] == name then
+      return fields[i + 1]
+    end
+  end
+end
+
+-- Returns the value for the reply.
+local function cut(value, bytes_max)
+  if not value or bytes_max == 0 or #value <= bytes_max then
+    return value or false
+  end
+  return { M.text.beginning(value, bytes_max), #value }
+end
+
+local reply = { 'of_object', 0, '', 0 }
+reply[4] = M.page.each_row(command, KEYS[1], from, to, rows, function(entry)
+  reply[2], reply[3] = reply[2] + 1, entry[1]
+  if value_of(entry[2], 'object') == object then
+    local row = { entry[1] }
+    for i = 8, #ARGV, 2 do
+      row[#row + 1] = cut(value_of(entry[2], ARGV[i]), tonumber(ARGV[i + 1]))
+    end
+    reply[#reply + 1] = row
+    return #reply - 4 >= most
+  end
+end)
+return reply
