@@ -22,6 +22,7 @@
 //! - [`actions`](mod@actions): lists the recorded actions of operators
 //! - [`log`](mod@log): reads the event log, in the order of finalizing
 //! - [`forget`](mod@forget): deletes the last ids of idle objects
+//! - [`under_work`](mod@under_work): finds the longest queues of objects that workers have in hand
 //! - [`doctor`](mod@doctor): examines whether a Redis server is fit for seriatim
 //! - `server` (private): the settings of Redis, for warnings and for `doctor`
 //! - `names`, `scan`, `of_object` and `reply` (private): walks over the registered names and the
@@ -64,6 +65,7 @@ pub mod schedules;
 mod server;
 pub mod stats;
 pub mod streams;
+pub mod under_work;
 
 pub use self::actions::{Action, ActionPage};
 pub use self::chain::ChainPage;
@@ -84,4 +86,5 @@ pub use self::log::{LogEntry, LogPage, LogStatus};
 pub use self::rules::{Rule, Rules};
 pub use self::schedules::{SchedulePage, ScheduledEvent};
 pub use self::stats::Stats;
+pub use self::under_work::UnderWork;
 pub use crate::wire::operator::By;

@@ -26,29 +26,40 @@ pub(crate) enum Which {
     Departed,
 }
 
+/// The key that a walk reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Set {
+    /// `event.workers`: all names.
+    All,
+    /// `event.workers.watched`.
+    Watched,
+    /// `event.workers.departed`.
+    Departed,
+}
+
 /// A walk over worker names, one page at a time. Each name comes with its value in `event.workers`.
 /// A name may come twice. No name that stays registered is missed.
 pub(crate) struct Walk {
-    /// The key to walk over, and the command for it; none if these names are not known yet.
-    source: Option<(String, &'static str)>,
+    /// The names to walk over; none after the last page, or if these names are not known yet.
+    set: Option<Set>,
     cursor: u64,
 }
 
 impl Walk {
     /// Walks over all names.
-    pub(super) fn all(keys: &Keys) -> Self {
-        Self { source: Some((keys.event_workers(), "HSCAN")), cursor: 0 }
+    pub(super) fn all() -> Self {
+        Self { set: Some(Set::All), cursor: 0 }
     }
 
     /// Walks over the names of one set.
     pub(crate) async fn of<C: ConnectionLike>(conn: &mut C, keys: &Keys, which: Which) -> Result<Self, ControlError> {
-        let source = match (is_indexed(conn, keys).await?, which) {
-            (true, Which::Watched) => Some((keys.event_workers_watched(), "ZSCAN")),
-            (true, Which::Departed) => Some((keys.event_workers_departed(), "ZSCAN")),
-            (false, Which::Watched) => return Ok(Self::all(keys)),
+        let set = match (is_indexed(conn, keys).await?, which) {
+            (true, Which::Watched) => Some(Set::Watched),
+            (true, Which::Departed) => Some(Set::Departed),
+            (false, Which::Watched) => Some(Set::All),
             (false, Which::Departed) => None,
         };
-        Ok(Self { source, cursor: 0 })
+        Ok(Self { set, cursor: 0 })
     }
 
     /// Returns the next page; `None` after the last page. A key of a wrong type counts as empty,
@@ -58,36 +69,54 @@ impl Walk {
         conn: &mut C,
         keys: &Keys,
     ) -> Result<Option<Vec<(String, String)>>, ControlError> {
-        const WHAT: &str = "the names of event.workers";
-        const PAGE: usize = 100;
-        let Some((key, command)) = &self.source else { return Ok(None) };
-        let mut ask = redis::cmd(command);
-        ask.arg(key).arg(self.cursor).arg("COUNT").arg(PAGE);
-        let (cursor, flat): (u64, Vec<Vec<u8>>) = match ask.query_async(conn).await {
-            Ok(page) => page,
-            Err(error) if error.code() == Some("WRONGTYPE") => return Ok(None),
-            Err(error) => return Err(ControlError::redis(WHAT)(error)),
-        };
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let mut page: Vec<_> = flat.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect();
-        if *command == "ZSCAN" && !page.is_empty() {
-            let mut values = redis::cmd("HMGET");
-            values.arg(keys.event_workers()).arg(page.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>());
-            let values: Vec<Option<Vec<u8>>> = match values.query_async(conn).await {
-                Ok(values) => values,
-                Err(error) if error.code() == Some("WRONGTYPE") => return Ok(None),
-                Err(error) => return Err(ControlError::redis(WHAT)(error)),
-            };
-            // A name that is no longer registered was left behind in the set. It is skipped.
-            let known = page.into_iter().zip(values);
-            page = known.filter_map(|((name, _), value)| Some((name, text(&value?)))).collect();
-        }
+        let Some(set) = self.set else { return Ok(None) };
+        let (cursor, page) = page(conn, keys, set, self.cursor).await?;
         self.cursor = cursor;
         if cursor == 0 {
-            self.source = None;
+            self.set = None;
         }
         Ok(Some(page))
     }
+}
+
+/// Reads one page of names with their values, about 100 of them. A set that Redis stores in a
+/// compact form comes as one page, of up to 512 names with the default settings of Redis. Also
+/// returns the cursor of the next page; 0 after the last page, or if a key has a wrong type.
+pub(super) async fn page<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    set: Set,
+    cursor: u64,
+) -> Result<(u64, Vec<(String, String)>), ControlError> {
+    const WHAT: &str = "the names of event.workers";
+    const PAGE: usize = 100;
+    let (command, key) = match set {
+        Set::All => ("HSCAN", keys.event_workers()),
+        Set::Watched => ("ZSCAN", keys.event_workers_watched()),
+        Set::Departed => ("ZSCAN", keys.event_workers_departed()),
+    };
+    let mut ask = redis::cmd(command);
+    ask.arg(key).arg(cursor).arg("COUNT").arg(PAGE);
+    let (cursor, flat): (u64, Vec<Vec<u8>>) = match ask.query_async(conn).await {
+        Ok(page) => page,
+        Err(error) if error.code() == Some("WRONGTYPE") => return Ok((0, Vec::new())),
+        Err(error) => return Err(ControlError::redis(WHAT)(error)),
+    };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut page: Vec<_> = flat.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect();
+    if set != Set::All && !page.is_empty() {
+        let mut values = redis::cmd("HMGET");
+        values.arg(keys.event_workers()).arg(page.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>());
+        let values: Vec<Option<Vec<u8>>> = match values.query_async(conn).await {
+            Ok(values) => values,
+            Err(error) if error.code() == Some("WRONGTYPE") => return Ok((0, Vec::new())),
+            Err(error) => return Err(ControlError::redis(WHAT)(error)),
+        };
+        // A name that is no longer registered was left behind in the set. It is skipped.
+        let known = page.into_iter().zip(values);
+        page = known.filter_map(|((name, _), value)| Some((name, text(&value?)))).collect();
+    }
+    Ok((cursor, page))
 }
 
 /// Returns whether a pass over all registered worker names has ended, and no new pass has begun.

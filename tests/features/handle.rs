@@ -76,6 +76,7 @@ fn every_operation_can_be_a_task_of_its_own(control: &'static Control) {
     task(control.check());
     task(control.stats());
     task(control.depth(1));
+    task(control.under_work(1));
     task(control.inspect("work:1"));
     task(control.ended("work:1"));
     task(control.dead_letters(None, 1));

@@ -32,3 +32,4 @@ mod sink_stdout;
 mod suspects;
 mod testing;
 mod testing_drain;
+mod under_work;

@@ -143,7 +143,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
             Some(seen) => seen,
             None => {
                 let mut seen = Seen::new(SEEN_MAX);
-                let mut walk = Names::all(self.keys);
+                let mut walk = Names::all();
                 while let Some(page) = walk.next(self.conn, self.keys).await? {
                     let taken = names::taken(self.conn, self.keys, b"", &page).await?;
                     for (_, object) in &taken.objects {

@@ -58,7 +58,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
     }
 
     async fn workers(&mut self) -> Result<(), ControlError> {
-        let mut walk = Names::all(self.keys);
+        let mut walk = Names::all();
         while let Some(page) = walk.next(self.conn, self.keys).await? {
             let alive = self.alive(&page).await?;
             for ((name, value), is_alive) in page.into_iter().zip(alive) {

@@ -1,61 +1,27 @@
 //! Counts the parts of the system, by a bounded number of cheap commands.
 
+mod names;
+
 use std::time::Instant;
 
 use redis::aio::ConnectionLike;
 use redis::{Pipeline, RedisResult, Value};
 use serde::Serialize;
 
+pub use self::names::{NameStats, WORKERS_MAX};
+pub(super) use self::names::{read as read_names, registered};
 use super::marks::Marks;
-use super::names::{Walk, Which, slots_in};
+use super::names::{Walk, Which};
 use super::streams::{self, StreamsStats};
 use super::{Control, ControlError, reply};
 use crate::keys::Keys;
-use crate::wire::values::{Position, Registration};
-use crate::worker::WorkerStatus;
+use crate::wire::values::Position;
 
 /// Maximum number of names that [`Control::stats`] lists. Further names are counted but not listed.
 pub const NAMES_MAX: usize = 1000;
 
-/// Maximum number of workers whose batches [`Control::stats`] counts. The slots of names beyond
-/// this number are not read.
-pub const WORKERS_MAX: u64 = 20_000;
-
-/// Maximum number of bytes of a status that are read. No worker writes a longer status.
-const STATUS_BYTES_MAX: usize = 8192;
-
 /// Number of commands that are sent to Redis at once.
 pub(super) const COMMANDS_PER_CALL: usize = 1000;
-
-/// The state of one worker process in Redis.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct NameStats {
-    /// NAME of the process.
-    pub name: String,
-    /// Number of slots registered.
-    pub slots: u32,
-    /// Whether the process has a lease.
-    pub alive: bool,
-    /// Time until the lease ends if it is not renewed, ms.
-    pub lease_ttl_ms: Option<u64>,
-    /// Host of the process, as the lease names it.
-    pub host: Option<String>,
-    /// Process id on the host of the process.
-    pub pid: Option<String>,
-    /// Start time of the process, as the lease names it.
-    pub process_start: Option<String>,
-    /// Last time, in ms since the epoch, at which the process attached, renewed its lease or
-    /// detached, or at which another process took over from it; 0 if unknown.
-    pub last_seen_ms: u64,
-    /// The last status that the process wrote; none if the status is gone, or if the process has a
-    /// version that writes no status.
-    pub status: Option<WorkerStatus>,
-    /// Number of slots that have a batch.
-    pub slots_busy: u64,
-    /// Number of events in the batches of these slots.
-    pub events_in_flight: u64,
-}
 
 /// One projection of the event log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -214,9 +180,8 @@ impl Control {
         schedules(&mut conn, keys, &mut stats).await?;
         emitted(&mut conn, keys, &mut stats).await?;
         registered_names(&mut conn, keys, &mut stats).await?;
-        leases(&mut conn, keys, &mut stats.workers).await?;
         // Watched names come first in the list. They have a lease, or something in their slots.
-        batches(&mut conn, keys, &mut stats.workers).await?;
+        read_names(&mut conn, keys, &mut stats.workers, WORKERS_MAX).await?;
         stats.workers.sort_by(|a, b| a.name.cmp(&b.name));
         projections(self, &mut stats).await?;
         stats.events_in_flight = stats.workers.iter().map(|name| name.events_in_flight).sum();
@@ -226,7 +191,7 @@ impl Control {
 
 /// Reads up to [`NAMES_MAX`] names: first the watched names, then others.
 async fn registered_names<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
-    for mut walk in [Walk::of(conn, keys, Which::Watched).await?, Walk::all(keys)] {
+    for mut walk in [Walk::of(conn, keys, Which::Watched).await?, Walk::all()] {
         while stats.workers.len() < NAMES_MAX
             && let Some(page) = walk.next(conn, keys).await?
         {
@@ -432,55 +397,5 @@ async fn projections(control: &Control, stats: &mut Stats) -> Result<(), Control
         projection.running = answer.is_ok_and(|answer| reply::number(&answer) == Some(1));
     }
     stats.projections.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(())
-}
-
-fn registered(name: String, value: &str) -> NameStats {
-    let last_seen_ms = value.parse::<Registration>().map_or(0, |registration| registration.last_seen_ms);
-    NameStats { name, slots: slots_in(value).unwrap_or(0), last_seen_ms, ..NameStats::default() }
-}
-
-async fn leases<C: ConnectionLike>(conn: &mut C, keys: &Keys, workers: &mut [NameStats]) -> Result<(), ControlError> {
-    for some in workers.chunks_mut(COMMANDS_PER_CALL / 3) {
-        let mut pipe = redis::pipe();
-        for name in &*some {
-            let lease = keys.worker_lease(&name.name);
-            pipe.cmd("GET").arg(&lease).cmd("PTTL").arg(lease);
-            pipe.cmd("GETRANGE").arg(keys.worker_status(&name.name)).arg(0).arg(STATUS_BYTES_MAX - 1);
-        }
-        let answers = ask(conn, "the leases", &mut pipe).await?;
-        for (name, three) in some.iter_mut().zip(answers.chunks_exact(3)) {
-            let Some(lease) = three[0].as_ref().ok().and_then(reply::text) else { continue };
-            let mut parts = lease.split(' ').skip(1).map(str::to_owned);
-            name.alive = true;
-            (name.host, name.pid, name.process_start) = (parts.next(), parts.next(), parts.next());
-            name.lease_ttl_ms = three[1].as_ref().ok().and_then(reply::number);
-            let status = three[2].as_ref().ok().and_then(reply::text);
-            name.status = status.and_then(|status| serde_json::from_str(&status).ok());
-        }
-    }
-    Ok(())
-}
-
-async fn batches<C: ConnectionLike>(conn: &mut C, keys: &Keys, workers: &mut [NameStats]) -> Result<(), ControlError> {
-    let mut asked = 0;
-    for name in workers {
-        asked += u64::from(name.slots);
-        if asked > WORKERS_MAX {
-            return Ok(());
-        }
-        let slots: Vec<u32> = (0..name.slots).collect();
-        for some in slots.chunks(COMMANDS_PER_CALL) {
-            let mut pipe = redis::pipe();
-            for slot in some {
-                pipe.cmd("LLEN").arg(keys.worker_event(&format!("{}.{slot}", name.name)));
-            }
-            for answer in ask(conn, "the batches", &mut pipe).await? {
-                let events = answer.as_ref().ok().and_then(reply::number).unwrap_or(0);
-                name.slots_busy += u64::from(events > 0);
-                name.events_in_flight += events;
-            }
-        }
-    }
     Ok(())
 }
