@@ -23,6 +23,7 @@
 //! - [`log`](mod@log): reads the event log, in the order of finalizing
 //! - [`forget`](mod@forget): deletes the last ids of idle objects
 //! - [`under_work`](mod@under_work): finds the longest queues of objects that workers have in hand
+//! - [`workers`](mod@workers): reads the worker names in pages, and the slots of one name
 //! - [`doctor`](mod@doctor): examines whether a Redis server is fit for seriatim
 //! - `server` (private): the settings of Redis, for warnings and for `doctor`
 //! - `names`, `scan`, `of_object` and `reply` (private): walks over the registered names and the
@@ -66,6 +67,7 @@ mod server;
 pub mod stats;
 pub mod streams;
 pub mod under_work;
+pub mod workers;
 
 pub use self::actions::{Action, ActionPage};
 pub use self::chain::ChainPage;
@@ -87,4 +89,5 @@ pub use self::rules::{Rule, Rules};
 pub use self::schedules::{SchedulePage, ScheduledEvent};
 pub use self::stats::Stats;
 pub use self::under_work::UnderWork;
+pub use self::workers::{WorkerSlots, WorkersPage};
 pub use crate::wire::operator::By;

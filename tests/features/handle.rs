@@ -77,6 +77,8 @@ fn every_operation_can_be_a_task_of_its_own(control: &'static Control) {
     task(control.stats());
     task(control.depth(1));
     task(control.under_work(1));
+    task(control.workers(None, 1));
+    task(control.worker("w", None, 1));
     task(control.inspect("work:1"));
     task(control.ended("work:1"));
     task(control.dead_letters(None, 1));

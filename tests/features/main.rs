@@ -33,3 +33,4 @@ mod suspects;
 mod testing;
 mod testing_drain;
 mod under_work;
+mod workers;
