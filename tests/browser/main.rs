@@ -1,0 +1,16 @@
+//! Drives the pages of the dashboard in a real, headless Chromium.
+//!
+//! Needs `chromium`, `chromedriver` and axe-core; `scripts/test-browser` installs them and runs
+//! this program.
+#![cfg(feature = "cli")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod axe;
+mod driver;
+mod element;
+mod faults;
+mod harness;
+mod session;
+mod site;
