@@ -9,7 +9,9 @@ use crate::axe::axe;
 use crate::driver::{Driver, Scheme, is_foreign, layout_width, scrolls_sideways};
 use crate::element::Key;
 use crate::faults::faults;
+use crate::filled::Filled;
 use crate::site::{Site, page};
+use crate::support::control;
 
 #[tokio::test]
 #[ignore = "needs Chromium; scripts/test-browser runs it"]
@@ -121,6 +123,20 @@ async fn forms_work_by_mouse_and_keyboard_with_and_without_scripts() {
         driver.wait_for_text("why=by keys sure=on").await;
         assert_eq!(driver.text(&driver.find_text("Posted").await).await, "Posted");
     }
+}
+
+/// Tests the Redis that the pages show: each state is there, and `check` finds only the names that
+/// were pushed by hand.
+#[tokio::test]
+async fn a_filled_redis_has_every_state() {
+    let filled = Filled::start().await;
+    let operator = control(&filled.redis.connect().await, filled.redis.keys());
+    for name in Filled::objects() {
+        operator.inspect(&name).await.unwrap_or_else(|error| panic!("{:?}: {error}", String::from_utf8_lossy(&name)));
+    }
+    let report = operator.check().await.expect("checked");
+    let unfit = report.violations.iter().filter(|one| one.what.contains("workers hold such an object"));
+    assert_eq!((report.violations.len(), unfit.count()), (5, 5), "{:#?}", report.violations);
 }
 
 /// Tests the list of requests, cookies, and the picture.

@@ -11,6 +11,7 @@ mod axe;
 mod driver;
 mod element;
 mod faults;
+mod filled;
 mod harness;
 mod session;
 mod site;
