@@ -5,12 +5,17 @@ use redis::{RedisResult, Value};
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
+use super::of_object::Search;
 use super::{Control, ControlError, Cursor, RowId, reply};
 use crate::escape;
 
 /// Maximum number of actions that one call reads. The number is small because the record of a drop
 /// contains the dropped event.
 pub const PER_CALL_MAX: usize = 32;
+
+/// Maximum number of actions at which one call of [`Control::actions_of`] looks. Redis keeps about
+/// 1,000 actions.
+pub const LOOKED_MAX: u64 = 500;
 
 /// One action.
 ///
@@ -98,11 +103,7 @@ impl Control {
     pub async fn actions(&self, after: Option<&Cursor>, count: usize) -> Result<ActionPage, ControlError> {
         const WHAT: &str = "operator.actions";
         let count = count.clamp(1, PER_CALL_MAX);
-        let from = match after.map(Cursor::as_str) {
-            None => "+".to_owned(),
-            Some(id) if reply::is_entry_id(id) => reply::behind(id),
-            Some(other) => return Err(ControlError::Cursor(other.to_owned())),
-        };
+        let from = after.map(checked).transpose()?.map_or_else(|| "+".to_owned(), reply::behind);
         let mut ask = redis::cmd("XREVRANGE");
         ask.arg(self.keys.operator_actions()).arg(from).arg("-").arg("COUNT").arg(count);
         let answer: RedisResult<Value> = ask.query_async(&mut self.connection()).await;
@@ -112,6 +113,65 @@ impl Control {
         let last = actions.last().filter(|_| actions.len() == count);
         Ok(ActionPage { next: last.map(|last| Cursor::from(&last.action_id)), actions })
     }
+}
+
+/// The fields of an action, without the object. All are whole: the record of an action is short,
+/// except the event of a drop, which has at most 8 KiB.
+const FIELDS: [(&str, usize); 9] = [
+    ("action", 0),
+    ("who", 0),
+    ("why", 0),
+    ("id", 0),
+    ("dead_id", 0),
+    ("cron", 0),
+    ("error", 0),
+    ("event", 0),
+    ("event_bytes", 0),
+];
+
+impl Control {
+    /// Reads up to `count` actions whose [`Action::object`] is this object (1 to [`PER_CALL_MAX`]),
+    /// newest first. Begins after the position `after`; without `after`, at the newest action. Each
+    /// call looks at no more than [`LOOKED_MAX`] actions, of all objects, or at 1 MiB. So a page may
+    /// have fewer than `count` actions, or none, although a next page exists.
+    ///
+    /// The call only reads, and may be repeated.
+    ///
+    /// # Errors
+    /// As [`Control::actions`].
+    pub async fn actions_of(
+        &self,
+        object: impl AsRef<[u8]>,
+        after: Option<&Cursor>,
+        count: usize,
+    ) -> Result<ActionPage, ControlError> {
+        let after = after.map(checked).transpose()?;
+        let object = object.as_ref();
+        let search = Search {
+            stream: &self.keys.operator_actions(),
+            object,
+            newest: true,
+            looked_max: LOOKED_MAX,
+            found_max: count.clamp(1, PER_CALL_MAX),
+            ends_by_bytes: true,
+            fields: &FIELDS,
+        };
+        let found = search.run(&mut self.connection(), &self.keys, after).await?;
+        let next = found.next();
+        if let Some(error) = found.wrong_type {
+            return Err(error);
+        }
+        let actions = found.rows.into_iter().map(|row| {
+            let (action_id, fields) = row.named(object, &FIELDS);
+            action(action_id, &fields)
+        });
+        Ok(ActionPage { actions: actions.collect(), next })
+    }
+}
+
+/// Returns the id in a cursor of the actions.
+fn checked(cursor: &Cursor) -> Result<&str, ControlError> {
+    if reply::is_entry_id(cursor.as_str()) { Ok(cursor.as_str()) } else { Err(ControlError::Cursor(cursor.to_string())) }
 }
 
 fn action(action_id: String, fields: &[(String, Value)]) -> Action {

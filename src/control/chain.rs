@@ -219,13 +219,13 @@ impl Look<'_> {
         };
         let &Look { object, looked_max, found_max, ends_by_bytes, .. } = self;
         let search = Search { stream: &stream, object, newest: true, looked_max, found_max, ends_by_bytes, fields };
-        let Found { rows, looked, last, complete, is_wrong_type } = search.run(conn, keys, after).await?;
+        let Found { rows, looked, last, complete, wrong_type } = search.run(conn, keys, after).await?;
         let reached = match last {
             _ if complete => Place::End,
             Some(last) => Place::After(last),
             None => start.clone(),
         };
-        Ok(Side { rows: rows.into_iter().map(event).collect(), looked, is_wrong_type, start, reached })
+        Ok(Side { rows: rows.into_iter().map(event).collect(), looked, is_wrong_type: wrong_type.is_some(), start, reached })
     }
 }
 

@@ -5,6 +5,7 @@ use redis::Value;
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
+use super::of_object::Search;
 use super::{Control, ControlError, Cursor, RowId, log, reply};
 use crate::escape;
 use crate::wire::operator;
@@ -72,7 +73,7 @@ impl Serialize for DeadLetter {
 }
 
 /// Maximum number of dead letters at which one call of [`Control::dead_letters_of`] looks.
-pub const LOOKED_MAX: usize = 1000;
+pub const LOOKED_MAX: u64 = 1000;
 
 /// Number of bytes of each event that a step reads. A step needs only ids and objects, and 0 stands
 /// for whole events.
@@ -128,7 +129,8 @@ impl Control {
 
     /// Reads up to `count` dead letters of one object after the position `after`, oldest first or
     /// newest first. Each call looks at no more than [`LOOKED_MAX`] dead letters, of all objects.
-    /// So a page may have fewer than `count` dead letters, or none, although a next page exists.
+    /// So a page may have fewer than `count` dead letters, or none, although a next page exists. With
+    /// [`Control::with_event_bytes_max`], a call looks at half as many, or at 1 MiB.
     ///
     /// The call only reads, and may be repeated.
     ///
@@ -141,31 +143,29 @@ impl Control {
         after: Option<&Cursor>,
         count: usize,
     ) -> Result<DeadPage, ControlError> {
-        let wanted = escape::name(object.as_ref());
-        let (mut found, mut looked) = (DeadPage { letters: Vec::new(), next: after.cloned() }, 0);
-        while found.letters.len() < count && looked < LOOKED_MAX {
-            let page = self.dead_page(newest, found.next.as_ref(), PER_CALL_MAX).await?;
-            looked += page.letters.len();
-            // The bytes have ended this page. One call reads about 1 MiB if events are cut.
-            let is_cut = page.letters.len() < PER_CALL_MAX;
-            for letter in page.letters {
-                if found.letters.len() == count {
-                    return Ok(found);
-                }
-                found.next = Some(Cursor::from(&letter.dead_id));
-                if letter.shown() == wanted {
-                    found.letters.push(letter);
-                }
-            }
-            if page.next.is_none() {
-                found.next = None;
-                break;
-            }
-            if is_cut {
-                break;
-            }
+        let after = after.map(|after| checked(after.as_str())).transpose()?;
+        let (object, event_bytes_max) = (object.as_ref(), self.event_bytes_max);
+        let fields = [("id", 0), ("prev", 0), ("event", event_bytes_max), ("error", 0), ("attempts", 0)];
+        let search = Search {
+            stream: &self.keys.events_dead(),
+            object,
+            newest,
+            looked_max: if event_bytes_max > 0 { LOOKED_MAX / 2 } else { LOOKED_MAX },
+            found_max: count,
+            // As in the other lists, whole events are read until there are enough of them.
+            ends_by_bytes: event_bytes_max > 0,
+            fields: &fields,
+        };
+        let found = search.run(&mut self.connection(), &self.keys, after).await?;
+        let next = found.next().or_else(|| after.filter(|_| !found.complete).map(Cursor::from));
+        if let Some(error) = found.wrong_type {
+            return Err(error);
         }
-        Ok(found)
+        let letters = found.rows.into_iter().map(|row| {
+            let (dead_id, fields) = row.named(object, &fields);
+            letter(dead_id, fields).ok_or_else(|| ControlError::reply("events.dead", "an entry is not an id and its fields"))
+        });
+        Ok(DeadPage { letters: letters.collect::<Result<_, _>>()?, next })
     }
 
     /// Reads one dead letter; none if there is no such dead letter. The call only reads, and may be

@@ -30,7 +30,8 @@ use crate::keys::{Keys, NamespaceError};
 ///   [`resume_cron`](Self::resume_cron), [`run_cron`](Self::run_cron)
 /// - Limits: [`limits`](Self::limits), [`set_limit`](Self::set_limit),
 ///   [`remove_limit`](Self::remove_limit)
-/// - Others: [`actions`](Self::actions), [`forget`](Self::forget)
+/// - Others: [`actions`](Self::actions), [`actions_of`](Self::actions_of),
+///   [`forget`](Self::forget)
 ///
 /// # Pages
 ///

@@ -5,7 +5,7 @@
 use redis::Value;
 use redis::aio::ConnectionLike;
 
-use super::{ControlError, reply};
+use super::{ControlError, Cursor, reply};
 use crate::keys::Keys;
 use crate::wire;
 
@@ -61,6 +61,19 @@ impl Row {
     pub(super) fn next(&mut self) -> Field {
         self.fields.next().unwrap_or_default()
     }
+
+    /// Returns the row in the form of [`reply::entries`]: with the name of each field, and with the
+    /// object. A cut field `event` comes with `event_bytes`, its whole length.
+    pub(super) fn named(self, object: &[u8], names: &[(&str, usize)]) -> reply::Entry {
+        let mut fields = vec![("object".to_owned(), Value::BulkString(object.to_vec()))];
+        for ((name, _), Field { value, whole_bytes }) in names.iter().zip(self.fields) {
+            fields.extend(value.map(|value| ((*name).to_owned(), Value::BulkString(value))));
+            if let (Some(bytes), "event") = (whole_bytes, *name) {
+                fields.push(("event_bytes".to_owned(), Value::BulkString(bytes.to_string().into_bytes())));
+            }
+        }
+        (self.id, fields)
+    }
 }
 
 /// The result of a search.
@@ -74,8 +87,15 @@ pub(super) struct Found {
     pub last: Option<String>,
     /// Whether the search has reached the end of the stream.
     pub complete: bool,
-    /// Whether the key is not a stream. Then no row was read.
-    pub is_wrong_type: bool,
+    /// The error of Redis if the key is not a stream. Then no row was read.
+    pub wrong_type: Option<ControlError>,
+}
+
+impl Found {
+    /// Returns the cursor that leads on from the last row that was looked at.
+    pub(super) fn next(&self) -> Option<Cursor> {
+        self.last.as_deref().filter(|_| !self.complete).map(Cursor::from)
+    }
 }
 
 impl Search<'_> {
@@ -100,7 +120,7 @@ impl Search<'_> {
             let answer: Value = match ask.invoke_async(conn).await {
                 Ok(answer) => answer,
                 Err(error) if error.to_string().contains("WRONGTYPE") => {
-                    return Ok(Found { complete: true, is_wrong_type: true, ..found });
+                    return Ok(Found { complete: true, wrong_type: Some(ControlError::redis(WHAT)(error)), ..found });
                 }
                 Err(error) => return Err(ControlError::redis(WHAT)(error)),
             };

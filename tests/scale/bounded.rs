@@ -30,7 +30,7 @@ async fn a_list_of_one_object_looks_at_so_many_and_says_how_to_go_on() {
     let ids = |page: &DeadPage| page.letters.iter().map(|letter| letter.dead_id.clone()).collect::<Vec<_>>();
     assert_eq!(ids(&first), ["1-0", "601-0"]);
     let after = first.next.clone().expect("a cursor");
-    assert_eq!(after, "1024-0", "the page in which 1,000 were reached");
+    assert_eq!(after, "1000-0");
     let rest = control(&conn, &keys).dead_letters_of("rare", false, Some(&after), 10).await.expect("a page");
     assert_eq!((ids(&rest), &rest.next), (vec!["1201-0".into()], &None));
     // A page ends with the last entry that was requested.
@@ -89,7 +89,8 @@ async fn the_program_says_how_to_go_on() {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
         (text(output.stdout), text(output.stderr))
     };
-    for (command, last) in [(&["dead", "list"][..], "1024-0"), (&["log"], "1000-0")] {
+    let last = "1000-0";
+    for command in [&["dead", "list"][..], &["log"]] {
         let list = |more: &[&str]| run(&[command, &["--object", "rare"], more].concat());
         let (shown, told) = list(&[]);
         assert!(shown.is_empty() && told.contains(&format!("continue with --after {last}")), "{shown} {told}");

@@ -1,0 +1,85 @@
+//! Lists of one object that were filtered in Redis: actions and dead letters.
+
+use seriatim::control::actions::{LOOKED_MAX, PER_CALL_MAX};
+use seriatim::control::dead;
+use seriatim::control::{By, ControlError, Cursor, Settle};
+
+use super::empty;
+use crate::support::control;
+
+/// The list has the actions on one object and no other, with all their fields. A selector of a rule
+/// is another text than the name of an object.
+#[tokio::test]
+async fn the_actions_on_one_object_are_listed() {
+    let (_redis, mut state) = empty().await;
+    let keys = state.keys.clone();
+    let by = By { who: "ada@host", why: "a look" };
+    let control = control(&state.conn, &keys);
+    for (id, object, bytes) in [("1-0", "work:1", 10_000), ("2-0", "work:2", 1), ("3-0", "work:1", 1)] {
+        state.dead_letter(id, object, "x".repeat(bytes).as_bytes()).await;
+        control.settle(by, Settle::Drop, &[id.into()]).await.expect("settled");
+    }
+    state.hold("work:1", "inf", &["1"], "7 1 1 1 retry: down").await;
+    control.release(by, "work:1").await.expect("released");
+    let all = control.actions(None, 32).await.expect("the actions").actions;
+    let of = control.actions_of("work:1", None, 32).await.expect("the actions");
+    assert_eq!((of.actions, of.next), (vec![all[0].clone(), all[1].clone(), all[3].clone()], None));
+    assert_eq!(all[3].event_bytes, Some(10_000));
+    // Pages of any size give the same list.
+    let first = control.actions_of("work:1", None, 1).await.expect("the actions");
+    assert_eq!(first.actions, [all[0].clone()]);
+    let rest = control.actions_of("work:1", first.next.as_ref(), 2).await.expect("the actions");
+    assert_eq!(rest.actions, [all[1].clone(), all[3].clone()]);
+    let refused = control.actions_of("work:1", Some(&Cursor::from("x")), 1).await.expect_err("no cursor");
+    assert!(matches!(refused, ControlError::Cursor(_)), "{refused}");
+    state.run("DEL", &[&keys.operator_actions()]).await;
+    assert_eq!(control.actions_of("work:1", None, 1).await.expect("the actions").next, None);
+    state.run("SET", &[&keys.operator_actions(), "1"]).await;
+    assert!(matches!(control.actions_of("work:1", None, 1).await, Err(ControlError::Redis { .. })));
+}
+
+/// A call looks at so many rows, and its cursor leads on, even if it has found none.
+#[tokio::test]
+async fn a_call_looks_at_so_many_rows() {
+    let (_redis, mut state) = empty().await;
+    let keys = state.keys.clone();
+    let mut fill = redis::pipe();
+    let count = 2 * LOOKED_MAX + 50;
+    for n in 1..=count {
+        let object = if [1, count].contains(&n) { "rare" } else { "other" };
+        for stream in [keys.operator_actions(), keys.events_dead()] {
+            fill.cmd("XADD").arg(stream).arg(format!("{n}-0")).arg(&["action", "drop", "object", object, "event", "1"]).ignore();
+        }
+    }
+    fill.query_async::<()>(&mut state.conn).await.expect("filled");
+    let whole = control(&state.conn, &keys);
+    let cut = whole.clone().with_event_bytes_max(100);
+    let (mut actions, mut letters, mut places) = (Vec::new(), Vec::new(), [None, None]);
+    for page in 1..=3 {
+        let of = whole.actions_of("rare", places[0].as_ref(), PER_CALL_MAX).await.expect("a page");
+        let dead = cut.dead_letters_of("rare", true, places[1].as_ref(), 32).await.expect("a page");
+        actions.push(of.actions.len());
+        letters.push(dead.letters.len());
+        assert_eq!(of.next, dead.next);
+        let expected = if page < 3 { Some(Cursor::from(format!("{}-0", count + 1 - page * LOOKED_MAX))) } else { None };
+        assert_eq!(of.next, expected);
+        places = [of.next, dead.next];
+    }
+    assert_eq!((actions, letters), (vec![1, 0, 1], vec![1, 0, 1]));
+    // Without the limit, a call looks at more dead letters.
+    let dead = whole.dead_letters_of("rare", false, None, 32).await.expect("a page");
+    assert_eq!((dead.letters.len(), dead.next), (1, Some(Cursor::from(format!("{}-0", dead::LOOKED_MAX)))));
+}
+
+/// A call reads about 1 MiB of actions, however large they are.
+#[tokio::test]
+async fn a_call_reads_so_many_bytes() {
+    let (_redis, mut state) = empty().await;
+    let log = state.keys.operator_actions();
+    let large = "x".repeat(400_000);
+    for n in 1..=7 {
+        state.run("XADD", &[&log, &format!("{n}-0"), "object", "other", "event", &large]).await;
+    }
+    let page = control(&state.conn, &state.keys).actions_of("work:1", None, 32).await.expect("a page");
+    assert_eq!((page.actions.len(), page.next), (0, Some(Cursor::from("5-0"))));
+}
