@@ -54,6 +54,12 @@ impl Pointer {
         Some(sibling)
     }
 
+    /// Returns the parts of the pointer, unescaped: each is the name of a member or the position of
+    /// an item, from the outside to the inside.
+    pub fn tokens(&self) -> impl Iterator<Item = &str> {
+        self.tokens.iter().map(String::as_str)
+    }
+
     /// Returns the part of the document at this pointer. If several members have the same name, the
     /// last one counts, as in most JSON parsers.
     #[must_use]
@@ -200,6 +206,13 @@ mod tests {
         assert_eq!(pointer("/a~1b/c").sibling("x/y"), Some(pointer("/a~1b/x~1y")));
         assert_eq!(pointer("/c").sibling("d"), Some(pointer("/d")));
         assert_eq!(pointer("").sibling("d"), None);
+    }
+
+    #[test]
+    fn the_tokens_are_not_escaped() {
+        let tokens = |text: &str| text.parse::<Pointer>().expect(text).tokens().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(tokens("/a~1b/m~0n/0/"), ["a/b", "m~n", "0", ""]);
+        assert!(tokens("").is_empty());
     }
 
     #[test]

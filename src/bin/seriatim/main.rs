@@ -8,6 +8,11 @@ mod bench;
 mod commands;
 mod config;
 mod console;
+// No command uses this module yet; only its tests do.
+#[cfg_attr(not(test), expect(dead_code))]
+mod dashboard {
+    pub(crate) mod hide;
+}
 mod demo;
 mod listen;
 mod private;
