@@ -143,6 +143,22 @@ pub(crate) fn cases() -> Vec<Case> {
                 assert!(!released.expect("released").is_empty());
             })
         }),
+        case("operator/forget", "all that remains of an object, with the progress of 1,000 handlers", |world, _| {
+            Box::pin(async move {
+                let (handled, errors) = (world.keys.event_handled("work:1"), world.keys.event_errors("work:1"));
+                world.cmd(redis::cmd("SET").arg(world.keys.last_event_id("work:1")).arg(7)).await;
+                world.cmd(redis::cmd("RPUSH").arg(errors).arg(vec!["x".repeat(500); 20])).await;
+                let mut handlers = redis::cmd("HSET");
+                handlers.arg(handled).arg("id").arg(7);
+                for n in 0..1000 {
+                    handlers.arg(format!("handler:{n}")).arg("").arg(format!("result:{n}")).arg("x".repeat(1000));
+                }
+                world.cmd(&mut handlers).await;
+                world.begin().await;
+                let forgot = control(&world.conn, &world.keys).forget_as(BY, "work:1").await.expect("an answer");
+                assert!(matches!(forgot, control::Forgot::Forgotten { .. }), "{forgot:?}");
+            })
+        }),
         case("operator/skip", "of a batch of 1,000 events", |world, settings| {
             Box::pin(async move {
                 world.fill(settings, settings.batch(), 200).await;

@@ -8,7 +8,7 @@ local key, other = P .. K.next_event_id, P .. K.objects_with_events
 -- The arguments of each command, for the test of rights only.
 local ARGUMENTS = {
   BLMOVE = { other, key, 'RIGHT', 'LEFT', '1' }, BZPOPMIN = { key, '1' }, DEL = { key }, EXISTS = { key }, GET = { key }, HDEL = { key, 'f' },
-  HEXISTS = { key, 'f' }, HGET = { key, 'f' }, HGETALL = { key }, HINCRBY = { key, 'f', '1' }, HLEN = { key }, HMGET = { key, 'f' }, HSCAN = { key, '0' }, HSET = { key, 'f', 'v' },
+  HEXISTS = { key, 'f' }, HGET = { key, 'f' }, HGETALL = { key }, HINCRBY = { key, 'f', '1' }, HKEYS = { key }, HLEN = { key }, HMGET = { key, 'f' }, HSCAN = { key, '0' }, HSET = { key, 'f', 'v' },
   LINDEX = { key, '0' }, LLEN = { key }, LMOVE = { other, key, 'RIGHT', 'LEFT' }, LPUSH = { key, 'v' }, LRANGE = { key, '0', '0' },
   LREM = { key, '1', 'v' }, LSET = { key, '0', 'v' }, LTRIM = { key, '0', '0' }, MGET = { key }, MSET = { key, 'v' },
   PEXPIRE = { key, '1' }, PTTL = { key }, RENAME = { key, other }, RPOP = { key, '1' }, RPUSH = { key, 'v' }, SET = { key, 'v' },

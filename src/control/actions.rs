@@ -32,7 +32,8 @@ pub struct Action {
     /// Time of the action, ms since the epoch.
     pub at_ms: u64,
     /// `retry`, `drop`, `release`, `skip`, `pause`, `resume`, `block`, `unblock`, `limit-set`,
-    /// `limit-remove`, `cron-set`, `cron-remove`, `cron-pause`, `cron-resume` or `cron-run`.
+    /// `limit-remove`, `cron-set`, `cron-remove`, `cron-pause`, `cron-resume`, `cron-run` or
+    /// `forget`.
     pub action: String,
     /// Operator who performed the action.
     pub who: String,
@@ -42,7 +43,8 @@ pub struct Action {
     pub object: String,
     /// [Escaped](crate::escape::name) form of `object`, if it differs.
     pub object_escaped: Option<String>,
-    /// Id of the event; none if the action concerns no event, or one without an id.
+    /// Id of the event; none if the action concerns no event, or one without an id. For a `forget`:
+    /// id of the object's last delivered event.
     pub id: Option<u64>,
     /// Id of the dead letter that was retried or dropped, or that a skip created.
     pub dead_id: Option<RowId>,

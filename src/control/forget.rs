@@ -2,17 +2,18 @@
 //!
 //! An object whose events are all delivered leaves one key. The key has the id of the last event,
 //! which becomes the `prev` of the next event. If objects come and go for good, such keys pile up.
-//! [`Control::forget`] deletes the keys of named objects. The worker option `forget_after` deletes
-//! the keys after a time.
+//! [`Control::forget`] deletes the keys of named objects. [`Control::forget_as`] does so for one
+//! object, and records the operator and the reason. The worker option `forget_after` deletes the
+//! keys after a time.
 //!
 //! The next event of a forgotten object has `prev` 0, like a first event. Its id is above all
 //! earlier ids. So a receiver that remembers the object applies the event by [the usual
 //! rule](crate::consume::judge). But the receiver cannot see from `prev` whether it has missed an
 //! earlier event. A receiver that has also forgotten the object treats the event as the first one.
 
-use super::{Control, ControlError};
+use super::{By, Control, ControlError};
 pub use crate::wire::Forgot;
-use crate::wire::{self, OBJECTS_MAX, ScriptError};
+use crate::wire::{self, OBJECTS_MAX, ScriptError, operator};
 
 impl Control {
     /// Forgets each of these objects that is idle: it has no events and no owner, and is not held.
@@ -38,5 +39,19 @@ impl Control {
             })?);
         }
         Ok(all)
+    }
+
+    /// Forgets one object as [`Control::forget`], and records the operator and the reason in the
+    /// [actions](Control::actions), as `forget`. An object that was kept, or that had no last id,
+    /// is not recorded.
+    ///
+    /// The call is one atomic step. Calling again is safe.
+    ///
+    /// # Errors
+    /// [`ControlError::Name`] for an invalid object name. Other errors if Redis cannot be asked or
+    /// forbids it.
+    pub async fn forget_as(&self, by: By<'_>, object: impl AsRef<[u8]>) -> Result<Forgot, ControlError> {
+        let object = self.keys.found(&object)?;
+        Ok(operator::forget(&mut self.connection(), &self.keys, by, object).await?)
     }
 }

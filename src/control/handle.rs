@@ -31,7 +31,7 @@ use crate::keys::{Keys, NamespaceError};
 /// - Limits: [`limits`](Self::limits), [`set_limit`](Self::set_limit),
 ///   [`remove_limit`](Self::remove_limit)
 /// - Others: [`actions`](Self::actions), [`actions_of`](Self::actions_of),
-///   [`forget`](Self::forget)
+///   [`forget`](Self::forget), [`forget_as`](Self::forget_as)
 ///
 /// # Pages
 ///

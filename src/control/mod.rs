@@ -31,8 +31,8 @@
 //!
 //! Only these operations write to Redis: retry, drop, release, skip, forget, setting or lifting
 //! rules, setting or removing limits, changing or running cron jobs, and pushing marks. They need
-//! the rights in `docs/protocol.md`. Each operation of an operator except forgetting is one atomic
-//! script, and is recorded with the operator's name and reason.
+//! the rights in `docs/protocol.md`. Each operation of an operator except [`Control::forget`] is
+//! one atomic script, and is recorded with the operator's name and reason.
 //!
 //! Every operation works in bounded steps and bounded memory, so it never delays the workers for
 //! long. The futures can be dropped at any time. For the reading operations, a Redis user needs

@@ -59,6 +59,26 @@ impl Forgot {
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Forgotten { .. } | Self::Unknown)
     }
+
+    /// Reads the result for one object: its word, which the caller has read, and its detail.
+    pub(super) fn read(word: &str, reply: &mut Reply) -> Result<Self, ScriptError> {
+        Ok(match word {
+            "queued" => Self::Queued { events: reply.count()? },
+            "scheduled" => Self::Scheduled { events: reply.count()? },
+            word => {
+                let detail = reply.lossy()?;
+                match word {
+                    "forgotten" => Self::Forgotten { last_event_id: detail },
+                    "unknown" => Self::Unknown,
+                    "owned" => Self::Owned { owner: detail },
+                    "held" => Self::Held,
+                    "reserved" => Self::Reserved { key: detail },
+                    "wrong" => Self::Wrong { key: detail },
+                    word => return Err(reply.wrong(format!("unknown word {word:?}"))),
+                }
+            }
+        })
+    }
 }
 
 /// Forgets each of these objects that is idle, in one step. Takes at most [`OBJECTS_MAX`] objects.
@@ -80,22 +100,7 @@ pub async fn forget(
     let mut all = Vec::with_capacity(objects.len());
     while reply.len() > 0 {
         let word = reply.text()?;
-        all.push(match word.as_str() {
-            "queued" => Forgot::Queued { events: reply.count()? },
-            "scheduled" => Forgot::Scheduled { events: reply.count()? },
-            word => {
-                let detail = String::from_utf8_lossy(&reply.bytes()?).into_owned();
-                match word {
-                    "forgotten" => Forgot::Forgotten { last_event_id: detail },
-                    "unknown" => Forgot::Unknown,
-                    "owned" => Forgot::Owned { owner: detail },
-                    "held" => Forgot::Held,
-                    "reserved" => Forgot::Reserved { key: detail },
-                    "wrong" => Forgot::Wrong { key: detail },
-                    word => return Err(reply.wrong(format!("unknown word {word:?}"))),
-                }
-            }
-        });
+        all.push(Forgot::read(&word, &mut reply)?);
     }
     if all.len() != objects.len() {
         return Err(reply.wrong(format!("{} results for {} objects", all.len(), objects.len())));

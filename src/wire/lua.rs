@@ -83,7 +83,7 @@ macro_rules! manifest {
 
 manifest! {
     modules {
-        "lib/": clock cron emits fence hold ids jump lease marks names page registry rights rules schedule slots suspects tag text time worker;
+        "lib/": clock cron emits fence hold idle ids jump lease marks names page registry rights rules schedule slots suspects tag text time worker;
         "advance/": again aside batch errors finish held keyed log markers pauses popped results room state turns;
         "operator/": actions;
     }
@@ -116,9 +116,10 @@ manifest! {
         RULE: ALLOW_OOM "operator/rule" [actions ids rights rules text time];
         LIMIT: ALLOW_OOM "operator/limit" [actions ids rights text time];
         CRON_SET: ALLOW_OOM "operator/cron" [actions cron ids names rights text time];
+        FORGET_ONE: ALLOW_OOM "operator/forget" [actions emits idle ids rights schedule text time];
     }
     other {
-        FORGET: ALLOW_OOM "forget" [emits ids schedule time];
+        FORGET: ALLOW_OOM "forget" [emits idle ids schedule time];
         CHECK: NO_WRITES "check" [cron ids lease marks names registry rules schedule tag time worker];
         INSPECT: NO_WRITES "inspect" [emits ids marks rules schedule time worker];
         TAKEN: NO_WRITES "taken" [worker];
@@ -397,7 +398,7 @@ mod tests {
         // of operators that writes.
         assert_eq!(
             asking,
-            ["worker", "worker", "operator", "operator", "operator", "operator", "operator", "operator", "operator"]
+            ["worker", "worker", "operator", "operator", "operator", "operator", "operator", "operator", "operator", "operator"]
         );
     }
 

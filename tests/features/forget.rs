@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use seriatim::consume::{Gate, Start, Verdict};
-use seriatim::control::{ControlError, Forgot};
+use seriatim::control::{Action, By, ControlError, Forgot};
 
 use crate::state::State;
 use crate::support::console::{Console, PATIENCE};
@@ -116,6 +116,81 @@ async fn the_library_forgets_in_the_order_of_the_names() {
     let forgot = control(&state.conn, &keys).forget(&["b", "a", "c"]).await.expect("an answer");
     assert_eq!(forgot, [Forgot::Queued { events: 1 }, Forgot::Forgotten { last_event_id: "3".to_owned() }, Forgot::Unknown]);
     assert_eq!(control(&state.conn, &keys).forget(&[""; 0]).await.expect("an answer"), []);
+}
+
+const ADA: By<'static> = By { who: "ada@host", why: "sold" };
+
+async fn actions(state: &State) -> Vec<Action> {
+    control(&state.conn, &state.keys).actions(None, 32).await.expect("a page").actions
+}
+
+/// Forgetting as an operator is recorded with the operator, the reason, the object and its last id.
+/// If the object is kept or unknown, nothing is recorded.
+#[tokio::test]
+async fn an_operator_forgets_with_a_record() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    state.clean().await;
+    let control = control(&state.conn, &state.keys);
+    for (object, kept) in [
+        ("never", Forgot::Unknown),
+        ("work:1", Forgot::Queued { events: 2 }),
+        ("work:2", Forgot::Owned { owner: "a.0".to_owned() }),
+        ("work:5", Forgot::Held),
+    ] {
+        assert_eq!(control.forget_as(ADA, object).await.expect("an answer"), kept, "{object}");
+    }
+    state.run("HSET", &[&state.keys.events_scheduled_of("later"), "k", "1"]).await;
+    assert_eq!(control.forget_as(ADA, "later").await.expect("an answer"), Forgot::Scheduled { events: 1 });
+    state.run("DEL", &[&state.keys.events_scheduled_of("later")]).await;
+    assert!(matches!(control.forget_as(ADA, "").await, Err(ControlError::Name(_))));
+    assert_eq!(actions(&state).await, []);
+
+    assert_eq!(control.forget_as(ADA, "bare").await.expect("an answer"), Forgot::Forgotten { last_event_id: "16".to_owned() });
+    assert_eq!(control.forget_as(ADA, "bare").await.expect("an answer"), Forgot::Unknown);
+    let done = actions(&state).await;
+    let found: Vec<_> = done.iter().map(|one| (&*one.action, &*one.who, &*one.why, &*one.object, one.id)).collect();
+    assert_eq!(found, [("forget", "ada@host", "sold", "bare", Some(16))]);
+    assert!(!redis.console().await.left().await.contains(&"bare:last.event.id".to_owned()));
+
+    // The object's name has any bytes, and its last id was written by hand.
+    let odd = b"odd\xff\n";
+    let key = [state.keys.prefix().as_bytes(), odd, b":last.event.id"].concat();
+    redis::cmd("SET").arg(key).arg("1e5").exec_async(&mut state.conn).await.expect("set");
+    assert_eq!(control.forget_as(ADA, odd).await.expect("an answer"), Forgot::Forgotten { last_event_id: "1e5".to_owned() });
+    let done = actions(&state).await;
+    assert_eq!((done[0].object_escaped.as_deref(), done[0].id), (Some("odd\\xff\\n"), None));
+    let rows: Vec<(String, Vec<redis::Value>)> =
+        redis.console().await.run(&["XREVRANGE", &state.keys.operator_actions(), "+", "-", "COUNT", "1"]).await;
+    assert_eq!(rows[0].1[9], redis::Value::BulkString(Vec::new()), "the text that is no id is left out");
+    redis.console().await.check().await;
+}
+
+/// A missing right, or a key of a wrong type, is found before the first deletion.
+#[tokio::test]
+async fn an_operator_forgets_with_a_record_or_not_at_all() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let keys = state.keys.clone();
+    state.delivered("a", 3).await;
+    for command in ["xadd", "del", "hkeys"] {
+        state.run("ACL", &["SETUSER", "weak", "reset", "on", ">weak", "~*", "+@all", &format!("-{command}")]).await;
+        let client = redis::Client::open(format!("{}?user=weak&pass=weak", redis.url())).expect("a URL");
+        let weak = client.get_multiplexed_async_connection().await.expect("Redis answers");
+        let refused = control(&weak, &keys).forget_as(ADA, "a").await.expect_err("no right");
+        assert!(matches!(&refused, ControlError::Denied(told) if told.eq_ignore_ascii_case(command)), "{command}: {refused}");
+    }
+    for key in [keys.objects_held(), keys.objects_paused(), keys.operator_actions()] {
+        state.run("SET", &[&key, "wrong"]).await;
+        let refused = control(&state.conn, &keys).forget_as(ADA, "a").await.expect_err("a wrong type");
+        assert!(matches!(&refused, ControlError::WrongType { key: told, .. } if *told == key), "{key}: {refused}");
+        state.run("DEL", &[&key]).await;
+    }
+    assert_eq!(redis.console().await.text(&keys.last_event_id("a")).await.as_deref(), Some("3"));
+    state.run("RPUSH", &[&keys.event_worker("a"), "wrong"]).await;
+    let forgot = control(&state.conn, &keys).forget_as(ADA, "a").await.expect("an answer");
+    assert_eq!(forgot, Forgot::Wrong { key: "a:event.worker".to_owned() });
+    assert_eq!(actions(&state).await, []);
 }
 
 /// An operator who forgets objects also needs the right to DEL, as docs/protocol.md says.

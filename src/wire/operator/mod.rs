@@ -1,10 +1,12 @@
 //! The calls of operators. They retry or drop dead letters, list and release held objects, skip
-//! first events, set or lift rules, list schedules, set limits, and change cron jobs. The comment
-//! of each function that changes data says whether it is safe to repeat the call.
+//! first events, set or lift rules, list schedules, set limits, change cron jobs, and forget
+//! objects. The comment of each function that changes data says whether it is safe to repeat the
+//! call.
 
 mod action;
 mod cron;
 mod dead;
+mod forget;
 mod held;
 mod limit;
 mod paused;
@@ -17,6 +19,7 @@ mod skip;
 pub use action::By;
 pub use cron::{CronDone, CronReply, CronStep, Which, cron, crons};
 pub use dead::{DEAD_PER_CALL_MAX, Settle, Settled, dead};
+pub use forget::forget;
 pub use held::{HeldReply, held};
 pub use limit::{LimitDone, LimitStep, limit};
 pub use paused::{PausedReply, paused};

@@ -34,7 +34,7 @@ use world::{Call, Step, World};
 
 const STEPS: u64 = 5_000;
 /// The kinds of replies and states that a run must reach. Otherwise the run proves too little.
-const SEEN: [&str; 43] = [
+const SEEN: [&str; 44] = [
     "Adopt -> Swept",
     "Advance -> Advanced",
     "Advance -> Counter",
@@ -49,6 +49,7 @@ const SEEN: [&str; 43] = [
     "Finish -> OtherBatch",
     "Finish -> Fenced",
     "Forget -> Forgot",
+    "ForgetAs -> Forgot",
     "Promote -> Promoted",
     "Promote -> WrongType",
     "Renew -> Renewed",

@@ -1,7 +1,8 @@
 //! The actions of an operator: dead letters are retried or dropped, held objects released, their
-//! first events skipped. All actions are recorded.
+//! first events skipped, idle objects forgotten. All actions are recorded.
 
 use bytes::Bytes;
+use seriatim::wire::Forgot;
 
 use super::reference::{Broken, Dead, Key, Name, Numbers, Reference, Reply, Row};
 
@@ -85,6 +86,21 @@ impl Reference {
         let error = Some(why.clone());
         self.actions.push(Action { action: "release", object: object.clone(), id, dead: None, error, event: None });
         Reply::Released(String::from_utf8_lossy(&why).into_owned())
+    }
+
+    /// FORGET of one object, with a record if its last id is deleted.
+    pub fn forget_as(&mut self, object: &Name) -> Reply {
+        if self.refuses(&[Broken::Held, Broken::Paused]) {
+            return Reply::WrongType;
+        }
+        let Some(forgot) = self.forget_one(object) else { unreachable!("no shared key is broken") };
+        if let Forgot::Forgotten { last_event_id } = &forgot {
+            // A last id that is no number is left out.
+            let id = last_event_id.parse::<u64>().map_or(String::new(), |id| id.to_string());
+            let object = object.clone();
+            self.actions.push(Action { action: "forget", object, id, dead: None, error: None, event: None });
+        }
+        Reply::Forgot(vec![forgot])
     }
 
     /// SKIP.

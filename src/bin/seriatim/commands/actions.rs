@@ -14,7 +14,8 @@ use crate::console::{named, shown};
 ///
 /// Redis keeps about the last 1,000 actions. There are these actions: a dead letter is retried or
 /// dropped; a held object is released, or its event is skipped; a pause or a block is set or lifted
-/// (`pause`, `resume`, `block`, `unblock`).
+/// (`pause`, `resume`, `block`, `unblock`); a limit or a cron job is changed; an object is
+/// forgotten.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON object per line; a drop has its event as it was emitted (`event`;

@@ -410,7 +410,7 @@ impl Reference {
     }
 
     /// Forgets one object. Returns none if a broken key hides whether the object is held.
-    fn forget_one(&mut self, name: &Name) -> Option<Forgot> {
+    pub fn forget_one(&mut self, name: &Name) -> Option<Forgot> {
         let (is_due, is_paused) = (self.due.contains_key(name), self.paused.contains(name));
         let (is_broken, is_paused_broken) = (self.is_broken(&[Broken::Held]), self.is_broken(&[Broken::Paused]));
         let schedules = self.schedules.keys().filter(|(object, _)| object == name).count() as u64;

@@ -148,6 +148,9 @@ impl Server {
                 let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
                 wire::forget(&mut self.conn, &self.keys, &names).await.map(Reply::Forgot)
             }
+            Call::ForgetAs(name) => {
+                operator::forget(&mut self.conn, &self.keys, BY, name).await.map(|forgot| Reply::Forgot(vec![forgot]))
+            }
             plain => {
                 self.plain(plain).await;
                 Ok(Reply::Done)

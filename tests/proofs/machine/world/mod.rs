@@ -143,6 +143,7 @@ impl World {
             Step::Release(at) => Call::Release(vec![Name::from_static(OBJECTS[*at])]),
             Step::ReleaseAll => Call::Release(OBJECTS.into_iter().map(Name::from_static).collect()),
             Step::Forget(all) => Call::Forget(all.iter().map(|at| Name::from_static(OBJECTS[*at])).collect()),
+            Step::ForgetAs(at) => Call::ForgetAs(Name::from_static(OBJECTS[*at])),
             Step::Fade(at) => Call::Fade(Name::from_static(OBJECTS[*at])),
             Step::Settle(retry, chosen) => {
                 let serials = chosen.iter().map(|at| u64::from(*at) % (self.state.buried + 1) + 1).collect();
@@ -236,6 +237,7 @@ impl World {
                 Reply::Done
             }
             Call::Forget(names) => state.forget(names),
+            Call::ForgetAs(name) => state.forget_as(name),
             Call::Fade(name) => {
                 let object = state.object(name);
                 if object.fades.take().is_some() {

@@ -103,6 +103,8 @@ pub enum Step {
     ReleaseAll,
     /// An operator forgets these objects.
     Forget(Vec<usize>),
+    /// An operator forgets this object, with a record of the action.
+    ForgetAs(usize),
     /// Time passes until the last id of the object expires.
     Fade(usize),
     /// An operator retries dead letters if true, or drops them. The numbers choose some of all dead
@@ -176,6 +178,7 @@ pub enum Call {
     Lose(Option<u64>),
     Release(Vec<Name>),
     Forget(Vec<Name>),
+    ForgetAs(Name),
     Fade(Name),
     Settle {
         retry: bool,
