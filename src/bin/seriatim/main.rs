@@ -8,13 +8,10 @@ mod bench;
 mod commands;
 mod config;
 mod console;
-// No command uses this module yet; only its tests do.
-#[cfg_attr(not(test), expect(dead_code))]
-mod dashboard {
-    pub(crate) mod hide;
-}
+mod dashboard;
 mod demo;
 mod listen;
+mod operator;
 mod private;
 mod random;
 mod serve;

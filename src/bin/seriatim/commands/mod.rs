@@ -2,7 +2,7 @@
 //! codes.
 //!
 //! Each command reads its arguments, calls the library, and prints the result. The commands `demo`,
-//! `bench` and `serve` are not in this folder; their folders are next to it.
+//! `bench`, `serve` and `dashboard` are not in this folder; their folders are next to it.
 
 pub(crate) mod actions;
 pub(crate) mod check;
@@ -32,7 +32,7 @@ use seriatim::control::rules::Kind;
 
 use crate::console::exit::Exit;
 use crate::console::global::Global;
-use crate::{bench, demo, serve};
+use crate::{bench, dashboard, demo, serve};
 
 /// Makes the enum of commands from a list. An entry has the name, the arguments, and the function
 /// that runs the command. It may have one more parameter for this function, which goes between the
@@ -69,6 +69,7 @@ commands! {
     Schedule(schedule::Args) => schedule::run;
     Cron(cron::Args) => cron::run;
     Serve(serve::Args) => serve::run;
+    Dashboard(dashboard::Args) => dashboard::run;
     Exporter(exporter::Args) => exporter::run;
     Healthcheck(healthcheck::Args) => healthcheck::run;
     Token(token::Args) => token::run;

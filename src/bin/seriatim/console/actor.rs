@@ -36,7 +36,8 @@ impl ActorWithReason {
     }
 }
 
-fn user_at_host() -> String {
+/// Returns `USER@HOST` of this process.
+pub(crate) fn user_at_host() -> String {
     let named = ["USER", "LOGNAME"].into_iter().filter_map(|name| std::env::var(name).ok()).find(|user| !user.is_empty());
     let user = named.unwrap_or_else(|| format!("uid{}", rustix::process::geteuid().as_raw()));
     format!("{user}@{}", rustix::system::uname().nodename().to_string_lossy())

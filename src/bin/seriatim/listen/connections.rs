@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -68,6 +72,15 @@ enum Room {
     /// Each listener serves its newest connections, at most this number, and closes older ones. So
     /// connections that send nothing cannot keep a probe out.
     Newest(usize),
+}
+
+/// The other end of a connection. Every request has it as an extension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// The address of the client, or of a proxy before it.
+    Ip(IpAddr),
+    /// A process of this machine, by a socket in the file system.
+    Unix,
 }
 
 /// The permission to serve one connection. It is given back when the connection ends.
@@ -274,14 +287,14 @@ impl Accept {
         let task = async move {
             let serving = async {
                 match (stream, certificate) {
-                    (Stream::Tcp(stream), Some(certificate)) => {
+                    (Stream::Tcp(stream, from), Some(certificate)) => {
                         let secured = timeout(HANDSHAKE_TIME_MAX, certificate.acceptor().accept(stream)).await;
                         if let Ok(Ok(stream)) = secured {
-                            serve(stream, routes, stop, place).await;
+                            serve(stream, Peer::Ip(from), routes, stop, place).await;
                         }
                     }
-                    (Stream::Tcp(stream), None) => serve(stream, routes, stop, place).await,
-                    (Stream::Unix(stream), _) => serve(stream, routes, stop, place).await,
+                    (Stream::Tcp(stream, from), None) => serve(stream, Peer::Ip(from), routes, stop, place).await,
+                    (Stream::Unix(stream), _) => serve(stream, Peer::Unix, routes, stop, place).await,
                 }
             };
             tokio::select! {
@@ -299,23 +312,23 @@ impl Accept {
 }
 
 enum Stream {
-    Tcp(tokio::net::TcpStream),
+    Tcp(tokio::net::TcpStream, IpAddr),
     Unix(tokio::net::UnixStream),
 }
 
 async fn accept(listener: &Listener) -> io::Result<Stream> {
     match listener {
         Listener::Tcp(listener) => {
-            let (stream, _) = listener.accept().await?;
+            let (stream, from) = listener.accept().await?;
             stream.set_nodelay(true)?;
-            Ok(Stream::Tcp(stream))
+            Ok(Stream::Tcp(stream, from.ip().to_canonical()))
         }
         Listener::Unix { listener, .. } => Ok(Stream::Unix(listener.accept().await?.0)),
     }
 }
 
 /// Serves the requests of one connection, until the connection ends.
-async fn serve<S>(stream: S, routes: TowerToHyperService<Router>, stop: CancellationToken, place: Place)
+async fn serve<S>(stream: S, peer: Peer, routes: TowerToHyperService<Router>, stop: CancellationToken, place: Place)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -326,7 +339,11 @@ where
     http.timer(TokioTimer::new()).header_read_timeout(place.head_time_max).max_buf_size(HEAD_BYTES_MAX);
     http.keep_alive(place.is_kept && !is_stopping);
     let stream = Lingering::new(Box::pin(stream));
-    let connection = http.serve_connection(TokioIo::new(stream), routes);
+    let with_peer = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        routes.call(request)
+    });
+    let connection = http.serve_connection(TokioIo::new(stream), with_peer);
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,

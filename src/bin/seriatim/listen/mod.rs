@@ -4,7 +4,9 @@
 //! - `address`: the addresses to listen on
 //! - `connections`: accepts connections, within limits of number and time
 //! - `tls`: the certificate, read again at SIGHUP
+//! - `hosts`: the hosts for which the server answers
 //! - `guard`: the checks that every request must pass before it reaches its route
+//! - `asked`: the user, the headers and the parameters of a request that has passed
 //! - `probes`: the routes for probes, which need no check
 //! - `metrics`: the route for scrapers, which needs no check
 //! - `process`: the figures of this process
@@ -15,8 +17,10 @@
 //! only after Redis has acknowledged the event.
 
 pub(crate) mod address;
-mod connections;
+pub(crate) mod asked;
+pub(crate) mod connections;
 mod guard;
+pub(crate) mod hosts;
 mod lingering;
 pub(crate) mod metrics;
 pub(crate) mod probes;
@@ -41,6 +45,7 @@ use tracing::{info, warn};
 use self::address::Address;
 use self::connections::Connections;
 use self::guard::Guard;
+use self::hosts::Hosts;
 use self::problem::Problem;
 use self::tls::Certificate;
 use self::users::Users;
@@ -91,14 +96,24 @@ pub(crate) struct Listening {
     connections: Connections,
     users: Option<(PathBuf, Arc<Users>)>,
     certificate: Option<Arc<Certificate>>,
-    /// The checks of requests; `None` if everybody may use all routes.
+    /// The checks of requests; `None` if the routes check requests themselves, or if everybody may
+    /// use all routes.
     guard: Option<Guard>,
     grace: Duration,
 }
 
 impl ListenArgs {
-    /// Reads the files and opens the listeners.
+    /// Reads the files and opens the listeners. Every request must pass the checks of the guard.
     pub(crate) async fn open(&self) -> anyhow::Result<Listening> {
+        let mut listening = self.open_unguarded(self.users.is_some()).await?;
+        let users = listening.users().cloned();
+        listening.guard = Some(Guard::new(Hosts::new(self.hosts()), users));
+        Ok(listening)
+    }
+
+    /// Reads the files and opens the listeners. The routes check every request themselves. If
+    /// `is_guarded` is false, only addresses of this machine are allowed.
+    pub(crate) async fn open_unguarded(&self, is_guarded: bool) -> anyhow::Result<Listening> {
         let input = |error: String| Failure::with(Exit::Input, error);
         let users = match &self.users {
             Some(path) => Some((path.clone(), Arc::new(Users::read(path).map_err(input)?))),
@@ -108,16 +123,40 @@ impl ListenArgs {
             (Some(certificate), Some(key)) => Some(Arc::new(Certificate::read(certificate, key).map_err(input)?)),
             _ => None,
         };
-        let guard = Guard::new(&self.host, users.as_ref().map(|(_, users)| users.clone()));
         let mut connections = Connections::new(self.connections, certificate.clone());
         for address in &self.listen {
-            connections.open(address, users.is_some()).await?;
+            connections.open(address, is_guarded).await?;
         }
-        Ok(Listening { connections, users, certificate, guard: Some(guard), grace: self.grace })
+        Ok(Listening { connections, users, certificate, guard: None, grace: self.grace })
+    }
+
+    /// Returns the names of `--host`.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &str> {
+        self.host.iter().map(String::as_str)
+    }
+
+    /// Returns whether a users file is given.
+    pub(crate) fn has_users(&self) -> bool {
+        self.users.is_some()
     }
 }
 
 impl Listening {
+    /// Returns the users, if a users file is given.
+    pub(crate) fn users(&self) -> Option<&Arc<Users>> {
+        self.users.as_ref().map(|(_, users)| users)
+    }
+
+    /// Returns whether requests come over TLS.
+    pub(crate) fn is_secured(&self) -> bool {
+        self.certificate.is_some()
+    }
+
+    /// Returns the addresses on which it listens, as URLs or `unix:PATH`.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = &str> {
+        self.connections.addresses()
+    }
+
     /// Opens a listener for probes and scrapers. Its requests are not checked: anybody may send
     /// them.
     pub(crate) async fn for_probes(address: &Address, connections_max: u32) -> anyhow::Result<Self> {

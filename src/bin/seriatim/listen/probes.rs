@@ -17,7 +17,7 @@ pub(crate) const HEALTH: &str = "/healthz";
 pub(crate) const READY: &str = "/readyz";
 
 /// Returns whether the method and the path are those of a probe.
-pub(super) fn is_one(method: &Method, path: &str) -> bool {
+pub(crate) fn is_one(method: &Method, path: &str) -> bool {
     (*method == Method::GET || *method == Method::HEAD) && [HEALTH, READY].contains(&path)
 }
 

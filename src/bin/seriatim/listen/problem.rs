@@ -67,7 +67,19 @@ impl Problem {
         self
     }
 
-    #[cfg(test)]
+    pub(crate) fn title(&self) -> &'static str {
+        self.title
+    }
+
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// Returns the headers for the answer.
+    pub(crate) fn headers(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
+        self.headers.iter().cloned()
+    }
+
     pub(crate) fn status(&self) -> StatusCode {
         self.status
     }
@@ -80,7 +92,9 @@ impl IntoResponse for Problem {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        headers.extend(self.headers);
+        headers.extend(self.headers.clone());
+        // A server with pages for people shows the error on a page instead.
+        response.extensions_mut().insert(self);
         response
     }
 }

@@ -10,7 +10,8 @@ use ring::digest::{SHA256, digest};
 use subtle::{Choice, ConstantTimeEq as _};
 
 use super::problem::Problem;
-use axum::http::StatusCode;
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, StatusCode};
 
 /// The largest users file, in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -50,7 +51,18 @@ impl User {
     /// Returns the user for everybody, who has all rights. This user is for requests if there is no
     /// users file.
     pub(crate) fn everybody() -> Self {
-        Self { name: EVERYBODY.into(), rights: Right::ALL.map(|(_, right)| right).to_vec(), prefixes: Vec::new() }
+        Self::with_rights(EVERYBODY, Right::ALL.map(|(_, right)| right).to_vec())
+    }
+
+    /// Returns a user with these rights for all objects.
+    pub(crate) fn with_rights(name: &str, rights: Vec<Right>) -> Self {
+        Self { name: name.into(), rights, prefixes: Vec::new() }
+    }
+
+    /// Takes all rights away except the right `view`.
+    pub(crate) fn only_viewing(mut self) -> Self {
+        self.rights.retain(|right| *right == Right::View);
+        self
     }
 
     /// Checks that the user has this right for all objects.
@@ -100,6 +112,12 @@ impl User {
     }
 }
 
+/// Returns the token of the header `Authorization: Bearer TOKEN`.
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
 /// All users.
 pub(crate) struct Users(RwLock<Vec<([u8; 32], User)>>);
 
@@ -117,12 +135,16 @@ impl Users {
 
     /// Returns the user with this token. Always compares all users, so that the time does not show
     /// whether a token is almost right.
-    pub(super) fn of(&self, token: &str) -> Option<User> {
-        let shown = hash(token);
+    pub(crate) fn of(&self, token: &str) -> Option<User> {
+        self.of_hash(&hash(token))
+    }
+
+    /// Returns the user whose token has this hash. It serves a session, which keeps only the hash.
+    pub(crate) fn of_hash(&self, shown: &[u8; 32]) -> Option<User> {
         let users = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let mut found = None;
         for (at, (hash, _)) in users.iter().enumerate() {
-            let same: Choice = hash.ct_eq(&shown);
+            let same: Choice = hash.ct_eq(shown);
             if same.into() {
                 found = Some(at);
             }

@@ -13,12 +13,14 @@ use seriatim::control::held::{ReleasedAll, Which};
 use seriatim::control::{By, Cursor, RowId, Settle, Settled};
 use tokio::time::{Instant, timeout};
 
+use super::App;
 use super::operate::by;
-use super::request::{Asked, parse, read};
+use super::request::{parse, read};
 use super::view::json;
-use super::{App, errors};
+use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::users::Right;
+use crate::operator::{action_problem, control_problem, part_problem, shows};
 
 /// The most dead letters that a request may name by their ids.
 const IDS_MAX: usize = 100;
@@ -84,8 +86,8 @@ async fn settle(State(app): State<Arc<App>>, asked: Asked, body: Body, step: Set
     loop {
         let made = app.control.settle_step(who, step, object.map(str::as_bytes), after.as_ref()).await;
         let made = made.map_err(|error| match all.done + all.left {
-            0 => errors::action(error),
-            _ => errors::part(error, serde_json::json!({ "done": all.done, "left": all.left, "next": after })),
+            0 => action_problem(error),
+            _ => part_problem(error, serde_json::json!({ "done": all.done, "left": all.left, "next": after })),
         })?;
         (all.done, all.left, all.next) = (all.done + made.done, all.left + made.left, made.next);
         if all.next.is_none() || began.elapsed() >= STEPS_TIME_MAX {
@@ -100,15 +102,15 @@ async fn settle(State(app): State<Arc<App>>, asked: Asked, body: Body, step: Set
 async fn settle_ids(app: &App, asked: &Asked, who: By<'_>, step: Settle, ids: &[String]) -> Result<Response, Problem> {
     let mut mine = Vec::new();
     for id in ids {
-        let letter = app.control.dead_letter(&RowId::from(id.clone())).await.map_err(errors::control)?;
-        mine.extend(letter.filter(|letter| asked.shows(&letter.object, letter.object_escaped.as_deref())));
+        let letter = app.control.dead_letter(&RowId::from(id.clone())).await.map_err(control_problem)?;
+        mine.extend(letter.filter(|letter| shows(&asked.user, &letter.object, letter.object_escaped.as_deref())));
     }
     let mut done = 0;
     let counts = |done: u64| serde_json::json!({ "done": done, "left": ids.len() as u64 - done });
     for letter in mine {
         let settled = app.control.settle(who, step, &[letter.dead_id]).await.map_err(|error| match done {
-            0 => errors::action(error),
-            _ => errors::part(error, counts(done)),
+            0 => action_problem(error),
+            _ => part_problem(error, counts(done)),
         })?;
         done += u64::from(matches!(settled.first(), Some(Settled::Retried | Settled::Dropped)));
     }
@@ -135,8 +137,8 @@ pub(super) async fn release(State(app): State<Arc<App>>, asked: Asked, body: Bod
     let counts = |all: ReleasedAll, more: bool| serde_json::json!({ "released": all.released, "due": all.due, "more": more });
     match all {
         Ok(Ok(all)) => json(&counts(all, false)),
-        Ok(Err(error)) if so_far.released + so_far.due > 0 => Err(errors::part(error, counts(so_far, true))),
-        Ok(Err(error)) => Err(errors::action(error)),
+        Ok(Err(error)) if so_far.released + so_far.due > 0 => Err(part_problem(error, counts(so_far, true))),
+        Ok(Err(error)) => Err(action_problem(error)),
         Err(_) => json(&counts(so_far, true)),
     }
 }

@@ -13,8 +13,9 @@ use serde_json::value::RawValue;
 use seriatim::event::Json;
 use seriatim::{EmitError, Emitted};
 
-use super::request::{Asked, Whole, parse_borrowed, read};
+use super::request::{Whole, parse_borrowed, read};
 use super::{App, errors};
+use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::users::Right;
 

@@ -1,8 +1,7 @@
-//! Converts each error into its problem document.
+//! Converts errors of emits into problem documents.
 
 use axum::http::StatusCode;
 use seriatim::EmitError;
-use seriatim::control::ControlError;
 use seriatim::event::EventError;
 
 use crate::listen::problem::Problem;
@@ -22,43 +21,5 @@ pub(super) fn emit(error: &EmitError) -> Problem {
         EmitError::WrongType { .. } => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "wrong-type", error),
         error if error.is_unknown() => Problem::new(StatusCode::GATEWAY_TIMEOUT, "outcome-unknown", error),
         error => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "redis", error).retry_after(TRY_AGAIN_S),
-    }
-}
-
-/// Returns the problem document for a failed action of an operator. If the reply was lost, it says
-/// that the outcome is unknown: Redis may have done the action.
-pub(super) fn action(error: ControlError) -> Problem {
-    let is_lost = match &error {
-        ControlError::Redis { source, .. } => {
-            let never_sent = source.is_connection_refusal();
-            !never_sent && (source.is_io_error() || source.is_timeout() || source.is_connection_dropped())
-        }
-        ControlError::Reply { .. } => true,
-        _ => false,
-    };
-    match is_lost {
-        true => Problem::new(StatusCode::GATEWAY_TIMEOUT, "outcome-unknown", error),
-        false => control(error),
-    }
-}
-
-/// Returns the problem document for an action of which some steps are done, and the last step has
-/// failed. `so_far`: members with the results of the steps that are done.
-pub(super) fn part(error: ControlError, so_far: serde_json::Value) -> Problem {
-    let detail = format!("a part is done, and the last step failed: {error}");
-    Problem::new(StatusCode::GATEWAY_TIMEOUT, "partly-done", detail).with(so_far)
-}
-
-/// Returns the problem document for a failed request that only reads.
-pub(super) fn control(error: ControlError) -> Problem {
-    match &error {
-        ControlError::Name(_)
-        | ControlError::LimitSelector(_)
-        | ControlError::DeadId(_)
-        | ControlError::LogId(_)
-        | ControlError::Cursor(_) => Problem::bad_request(error),
-        ControlError::Rules(_) | ControlError::Limits(_) => Problem::new(StatusCode::CONFLICT, "too-many", error),
-        ControlError::Redis { .. } => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "redis", error).retry_after(TRY_AGAIN_S),
-        _ => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "redis", error),
     }
 }

@@ -1,6 +1,6 @@
 //! `seriatim serve`: emits, schedules, looks and actions over HTTP.
 //!
-//! - `request`: the object, the body and the user of a request
+//! - `request`: the body of a request
 //! - `errors`: the problem document of each error
 //! - `emit`: one emit per request
 //! - `stream`: many emits in one request, as lines
@@ -16,12 +16,12 @@ mod operate;
 mod request;
 mod schedule;
 mod stream;
-mod view;
+pub(crate) mod view;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, FromRef, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
@@ -38,6 +38,7 @@ use crate::console::replicas::Replicas;
 use crate::console::stop::stop_signals;
 use crate::listen::problem::Problem;
 use crate::listen::{ListenArgs, probes};
+use crate::operator::Looks;
 use crate::{commands, console};
 
 /// The description of the API, version 3.1 of OpenAPI.
@@ -70,6 +71,7 @@ fn body_bytes(text: &str) -> Result<usize, String> {
 pub(crate) struct App {
     emitter: Emitter,
     control: Control,
+    looks: Looks,
     body_bytes: usize,
     /// The limit of the memory for the bodies of all requests together.
     room: Room,
@@ -89,7 +91,8 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let control = Control::connect(global.server()).await.map_err(console::shown::failure)?.with_keys(keys);
     let stop = CancellationToken::new();
     let streams = Arc::new(Semaphore::new(stream::STREAMS_MAX));
-    let app = App { emitter, control, body_bytes: args.body_bytes, room: Room::new(), streams, stop: stop.clone() };
+    let looks = Looks::new(control.clone(), Arc::default());
+    let app = App { emitter, control, looks, body_bytes: args.body_bytes, room: Room::new(), streams, stop: stop.clone() };
     let serving = listening.serve(routes(app), stop.clone());
     tokio::pin!(serving);
     let mut notices = Notices::begin();
@@ -108,36 +111,32 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+impl FromRef<Arc<App>> for Looks {
+    fn from_ref(app: &Arc<App>) -> Self {
+        app.looks.clone()
+    }
+}
+
 fn routes(app: App) -> Router {
     let both = |rest: &str| [format!("/v1/objects/{{object}}{rest}"), format!("/v1/object{rest}")];
-    let mut router = Router::new()
+    let mut router = view::routes()
         .route("/v1/events", post(stream::emit_lines))
-        .route("/v1/stats", get(view::stats))
-        .route("/v1/schedule", get(view::schedules))
-        .route("/v1/held", get(view::held))
-        .route("/v1/paused", get(view::paused))
-        .route("/v1/dead", get(view::dead_letters))
         .route("/v1/dead/retry", post(bulk::retry))
         .route("/v1/dead/drop", post(bulk::drop_letters))
         .route("/v1/held/release", post(bulk::release))
-        .route("/v1/dead/{id}", get(view::dead_letter))
         .route("/v1/dead/{id}/retry", post(operate::retry))
         .route("/v1/dead/{id}/drop", post(operate::drop_letter))
-        .route("/v1/rules", get(view::rules).post(operate::set_rule).delete(operate::lift_rule))
-        .route("/v1/actions", get(view::actions))
+        .route("/v1/rules", post(operate::set_rule).delete(operate::lift_rule))
         .route("/v1/openapi.json", get(openapi))
         .route(probes::HEALTH, get(async || probes::answer(Ok::<(), &str>(()))))
         .route(probes::READY, get(ready));
-    for path in both("") {
-        router = router.route(&path, get(view::object));
-    }
     for path in both("/events") {
         router = router.route(&path, post(emit::emit));
     }
     for path in both("/schedule") {
         // If the path has no object, the object and the key are parameters of the query, so this
         // path also has DELETE.
-        let methods = get(view::schedules_of).post(schedule::schedule);
+        let methods = post(schedule::schedule);
         let methods = if path.contains('{') { methods } else { methods.delete(schedule::cancel) };
         router = router.route(&path, methods);
     }

@@ -13,11 +13,13 @@ use seriatim::control::held::{Released, Skipped};
 use seriatim::control::rules::{Kind, Ruled, Selector};
 use seriatim::control::{By, RowId, Settle, Settled};
 
-use super::request::{Asked, parse, read};
+use super::App;
+use super::request::{parse, read};
 use super::view::json;
-use super::{App, errors};
+use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
+use crate::operator::{action_problem, acts, control_problem, shows};
 
 /// The body of an action that needs only a reason.
 #[derive(Deserialize, Default)]
@@ -78,7 +80,7 @@ pub(super) async fn release(State(app): State<Arc<App>>, asked: Asked, body: Bod
     let object = asked.object()?;
     asked.user.may(Right::Operate, &object)?;
     let Reason { reason } = body_of(&app, &asked, body).await?;
-    match app.control.release(by(&asked.user, &reason), &object).await.map_err(errors::action)? {
+    match app.control.release(by(&asked.user, &reason), &object).await.map_err(action_problem)? {
         Released::Released(why) => json(&serde_json::json!({ "released": true, "why": why })),
         Released::NotHeld(owner) => Err(not_held(&owner)),
         Released::Paused => Err(ruled()),
@@ -90,7 +92,7 @@ pub(super) async fn skip(State(app): State<Arc<App>>, asked: Asked, body: Body) 
     let object = asked.object()?;
     asked.user.may(Right::Operate, &object)?;
     let Skip { id, reason } = body_of(&app, &asked, body).await?;
-    match app.control.skip(by(&asked.user, &reason), &object, id).await.map_err(errors::action)? {
+    match app.control.skip(by(&asked.user, &reason), &object, id).await.map_err(action_problem)? {
         Skipped::Skipped { id, dead_id, left } => json(&serde_json::json!({ "id": id, "dead_id": dead_id, "left": left })),
         Skipped::NotHeld(owner) => Err(not_held(&owner)),
         Skipped::Paused => Err(ruled()),
@@ -119,11 +121,11 @@ async fn settle(State(app): State<Arc<App>>, asked: Asked, body: Body, step: Set
         return Err(Problem::bad_request("a drop needs a reason: send {\"reason\":\"…\"}"));
     }
     let absent = || Problem::not_found(format!("there is no dead letter {id} (any more)"));
-    let letter = app.control.dead_letter(&id).await.map_err(errors::control)?.ok_or_else(absent)?;
-    if !asked.shows(&letter.object, letter.object_escaped.as_deref()) {
+    let letter = app.control.dead_letter(&id).await.map_err(control_problem)?.ok_or_else(absent)?;
+    if !shows(&asked.user, &letter.object, letter.object_escaped.as_deref()) {
         return Err(absent());
     }
-    let settled = app.control.settle(by(&asked.user, &reason), step, std::slice::from_ref(&id)).await.map_err(errors::action)?;
+    let settled = app.control.settle(by(&asked.user, &reason), step, std::slice::from_ref(&id)).await.map_err(action_problem)?;
     match settled.first() {
         Some(Settled::Retried) => json(&serde_json::json!({ "retried": id })),
         Some(Settled::Dropped) => json(&serde_json::json!({ "dropped": id })),
@@ -144,7 +146,7 @@ pub(super) async fn set_rule(State(app): State<Arc<App>>, asked: Asked, body: Bo
     }
     let after = wanted.for_ms.map(Duration::from_millis);
     let ruled = app.control.set_rule(by(&asked.user, &wanted.reason), kind, &selector, after).await;
-    let was_set = matches!(ruled.map_err(errors::action)?, Ruled::Again);
+    let was_set = matches!(ruled.map_err(action_problem)?, Ruled::Again);
     json(&serde_json::json!({ "kind": kind, "selector": selector, "was_set": was_set }))
 }
 
@@ -156,7 +158,7 @@ pub(super) async fn lift_rule(State(app): State<Arc<App>>, asked: Asked) -> Resu
     let text = asked.query("selector")?.ok_or_else(|| missing("selector"))?;
     let selector = permitted(&asked, kind, &text)?;
     let reason = asked.query("reason")?.unwrap_or_default();
-    match app.control.lift_rule(by(&asked.user, &reason), kind, &selector).await.map_err(errors::action)? {
+    match app.control.lift_rule(by(&asked.user, &reason), kind, &selector).await.map_err(action_problem)? {
         Ruled::NotSet => Err(Problem::not_found(format!("there is no such rule for {selector}: nothing was done"))),
         _ => json(&serde_json::json!({ "kind": kind, "selector": selector, "lifted": true })),
     }
@@ -170,18 +172,9 @@ fn kind_of(word: &str) -> Result<Kind, Problem> {
     }
 }
 
-/// Returns the selector, if the user may set or lift this rule. A rule needs the right `pause` for
-/// all objects of the selector. A block also needs the right `operate`.
+/// Returns the selector, if the user may set or lift this rule.
 fn permitted(asked: &Asked, kind: Kind, text: &str) -> Result<Selector, Problem> {
-    if kind == Kind::Block {
-        asked.user.may_some(Right::Operate)?;
-    }
     let selector: Selector = text.parse().map_err(|error| Problem::bad_request(format!("the selector: {error}")))?;
-    match selector.as_str() {
-        "*" => asked.user.may_all(Right::Pause)?,
-        // The selector `work:*` is for all objects whose names begin with `work:`. So one of the
-        // user's prefixes must cover all these names.
-        one => asked.user.may(Right::Pause, one.strip_suffix('*').unwrap_or(one).as_bytes())?,
-    }
+    acts::may_rule(&asked.user, kind, &selector)?;
     Ok(selector)
 }

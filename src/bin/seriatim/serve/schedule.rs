@@ -15,9 +15,10 @@ use seriatim::emit::{Cancelled, Change, Schedule};
 use seriatim::event::Json;
 
 use super::emit::{idempotency_key, name};
-use super::request::{Asked, parse_borrowed, read};
+use super::request::{parse_borrowed, read};
 use super::{App, errors};
 use crate::console::units;
+use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::users::Right;
 

@@ -29,8 +29,9 @@ use seriatim::event::Json;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use super::request::{Asked, Taken};
+use super::request::Taken;
 use super::{App, emit, errors};
+use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
 

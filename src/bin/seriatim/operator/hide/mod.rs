@@ -86,7 +86,8 @@ impl Hidden {
         exact().unwrap_or_else(|| code_of(text))
     }
 
-    fn hides_nothing(&self) -> bool {
+    /// Returns whether all events and texts are shown unchanged.
+    pub(crate) fn hides_nothing(&self) -> bool {
         self.pointers.is_empty() && !self.all_events
     }
 }

@@ -1,0 +1,178 @@
+//! The jobs under way, and the results of the last jobs. They are in memory.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::http::StatusCode;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::listen::problem::Problem;
+
+/// The most jobs that are remembered, and the most under way.
+const JOBS_MAX: usize = 200;
+const UNDER_WAY_MAX: usize = 16;
+/// The most lines of a job.
+const LINES_MAX: usize = 100;
+
+/// The result of one row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Line {
+    /// The escaped name of the object, or the id of the dead letter.
+    pub(super) subject: String,
+    pub(super) is_done: bool,
+    pub(super) text: String,
+}
+
+/// The state of a job.
+#[derive(Debug, Clone, Default)]
+pub(super) struct State {
+    pub(super) done: u64,
+    pub(super) not_done: u64,
+    pub(super) lines: Vec<Line>,
+    /// The error that has ended the job before its end.
+    pub(super) error: Option<String>,
+    pub(super) has_ended: bool,
+    pub(super) was_stopped: bool,
+}
+
+/// An action.
+pub(super) struct Job {
+    id: String,
+    /// The name of the user who has begun it.
+    owner: Arc<str>,
+    title: String,
+    back: String,
+    state: Mutex<State>,
+    stop: CancellationToken,
+    end: CancellationToken,
+}
+
+impl Job {
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(super) fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    pub(super) fn title(&self) -> &str {
+        &self.title
+    }
+
+    pub(super) fn back(&self) -> &str {
+        &self.back
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.lock().clone()
+    }
+
+    /// Adds the result of a row.
+    pub(super) fn add(&self, subject: &str, result: Result<String, String>) {
+        let mut state = self.lock();
+        let (is_done, text) = match result {
+            Ok(text) => (true, text),
+            Err(text) => (false, text),
+        };
+        *(if is_done { &mut state.done } else { &mut state.not_done }) += 1;
+        if state.lines.len() < LINES_MAX {
+            state.lines.push(Line { subject: subject.to_owned(), is_done, text });
+        }
+    }
+
+    /// Sets the numbers of a job without lines.
+    pub(super) fn count(&self, done: u64, not_done: u64) {
+        let mut state = self.lock();
+        (state.done, state.not_done) = (done, not_done);
+    }
+
+    pub(super) fn fail(&self, error: String) {
+        self.lock().error = Some(error);
+    }
+
+    /// Stops the job. A step that Redis has got already still takes effect.
+    pub(super) fn stop(&self) {
+        let mut state = self.lock();
+        state.was_stopped |= !state.has_ended;
+        drop(state);
+        self.stop.cancel();
+    }
+
+    pub(super) async fn stopped(&self) {
+        self.stop.cancelled().await;
+    }
+
+    pub(super) fn end(&self) {
+        self.lock().has_ended = true;
+        self.end.cancel();
+    }
+
+    pub(super) async fn ended(&self) {
+        self.end.cancelled().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All jobs, oldest first.
+#[derive(Default)]
+pub(in crate::dashboard) struct Jobs(Mutex<VecDeque<Arc<Job>>>);
+
+impl Jobs {
+    /// Adds a job. The oldest job that has ended makes room for it.
+    pub(super) fn begin(&self, owner: &Arc<str>, title: String, back: String) -> Result<Arc<Job>, Problem> {
+        let mut jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if jobs.iter().filter(|job| !job.lock().has_ended).count() >= UNDER_WAY_MAX {
+            let detail = "too many actions are under way: nothing was done; try again when one of them has ended";
+            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1));
+        }
+        if jobs.len() >= JOBS_MAX
+            && let Some(at) = jobs.iter().position(|job| job.lock().has_ended)
+        {
+            jobs.remove(at);
+        }
+        let job = Arc::new(Job {
+            id: Uuid::new_v4().simple().to_string(),
+            owner: owner.clone(),
+            title,
+            back,
+            state: Mutex::default(),
+            stop: CancellationToken::new(),
+            end: CancellationToken::new(),
+        });
+        jobs.push_back(job.clone());
+        Ok(job)
+    }
+
+    pub(super) fn of(&self, id: &str) -> Option<Arc<Job>> {
+        let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.iter().find(|job| job.id == id).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_have_a_bounded_number() {
+        let (jobs, ada) = (Jobs::default(), Arc::from("ada"));
+        let first = jobs.begin(&ada, "Release".to_owned(), "/".to_owned()).expect("a job");
+        for _ in 1..UNDER_WAY_MAX {
+            jobs.begin(&ada, "Release".to_owned(), "/".to_owned()).expect("a job");
+        }
+        assert!(jobs.begin(&ada, "Release".to_owned(), "/".to_owned()).is_err());
+        first.add("work:1", Ok("released".to_owned()));
+        first.add("work:2", Err("not held".to_owned()));
+        first.end();
+        assert!(jobs.of(first.id()).is_some_and(|job| job.state().done == 1 && job.state().not_done == 1));
+        for _ in 0..2 * JOBS_MAX {
+            jobs.begin(&ada, "Release".to_owned(), "/".to_owned()).expect("a job").end();
+        }
+        assert!(jobs.of(first.id()).is_none() && jobs.0.lock().expect("a lock").len() <= JOBS_MAX);
+    }
+}

@@ -1,0 +1,146 @@
+//! The actions of an operator: the form that starts an action, and the page with its result.
+//!
+//! Every action runs as a job. The answer to the form leads to the page of the job, so that a reload
+//! of the page does not repeat the action. A short job is over when its page is shown.
+//!
+//! - `wanted`: reads the form, and checks the rights of the user
+//! - `run`: the steps of each action
+//! - `jobs`: the jobs under way and the results of the last jobs
+//!
+//! If the process dies, an action that has begun may be done in part. The page `Actions` shows the
+//! steps that are done.
+
+mod jobs;
+mod run;
+mod wanted;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::LOCATION;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use maud::{Markup, html};
+use tokio::time::timeout;
+
+pub(super) use self::jobs::Jobs;
+use self::jobs::{Job, Line};
+use self::wanted::Wanted;
+use super::Dashboard;
+use super::form::Form;
+use super::html::format::{lines, link, name, number};
+use super::html::{Frame, Update, acts, table};
+use crate::listen::asked::Asked;
+use crate::listen::problem::Problem;
+use crate::listen::users::User;
+
+/// The most rows of one action.
+const ROWS_MAX: usize = 50;
+/// The time that the answer to a form waits for the end of the action.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// `POST /act`: starts an action.
+pub(super) async fn start(
+    State(app): State<Arc<Dashboard>>,
+    Extension(user): Extension<User>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let form = Form::read(body).await?;
+    let reason = form.needed("reason")?;
+    if reason.trim().is_empty() || reason.chars().count() > acts::REASON_CHARS_MAX {
+        return Err(Problem::bad_request("the reason must have 1 to 500 characters: nothing was done"));
+    }
+    let wanted = Wanted::read(&app, &user, &form).await?;
+    let back = form.one("back")?.filter(|back| is_own_path(back)).unwrap_or_else(|| "/".to_owned());
+    let job = app.jobs.begin(&user.name, wanted.title(), back)?;
+    let (control, running, who) = (app.control.clone(), job.clone(), user.name.clone());
+    tokio::spawn(async move {
+        tokio::select! {
+            () = run::run(&control, wanted, &who, &reason, &running) => {}
+            () = running.stopped() => {}
+        }
+        running.end();
+    });
+    // Either way the browser goes to the page of the job.
+    let _ = timeout(PATIENCE, job.ended()).await;
+    let mut response = StatusCode::SEE_OTHER.into_response();
+    let location = HeaderValue::from_str(&link(&app.base, "/job", &[("id", job.id())]));
+    let failed = |error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error);
+    response.headers_mut().insert(LOCATION, location.map_err(failed)?);
+    Ok(response)
+}
+
+/// Returns whether a text is the path of a page of this server.
+fn is_own_path(path: &str) -> bool {
+    path.starts_with('/') && !path.starts_with("//") && !path.contains(['\\', '\r', '\n'])
+}
+
+/// Returns the job that the user has begun.
+fn job_of(app: &Dashboard, user: &User, id: Option<String>) -> Result<Arc<Job>, Problem> {
+    let job = id.and_then(|id| app.jobs.of(&id)).filter(|job| job.owner() == &*user.name);
+    job.ok_or_else(|| Problem::not_found("there is no result of such an action any more; the page Actions shows the steps done"))
+}
+
+/// `GET /job?id=…`: the result of an action.
+pub(super) async fn job(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+    let job = job_of(&app, &asked.user, asked.query("id")?)?;
+    let state = job.state();
+    let update = if state.has_ended { Update::No } else { Update::Every(1) };
+    let word = match (state.has_ended, state.was_stopped) {
+        (false, _) => "under way",
+        (true, true) => "stopped",
+        (true, false) => "ended",
+    };
+    let content = html! {
+        h1 { (job.title()) }
+        div #result data-part="result" {
+            p role="status" {
+                "The action has " @if state.has_ended { (word) } @else { "begun and is " (word) } ": "
+                b { (number(state.done)) } " done, " b { (number(state.not_done)) } " not done."
+            }
+            @if let Some(error) = &state.error { p.problem role="alert" { (lines(error)) } }
+            @if !state.has_ended {
+                form method="post" action={ (app.base) "/job/stop" } {
+                    input type="hidden" name="id" value=(job.id());
+                    button type="submit" { "Stop" }
+                }
+            }
+            @if !state.lines.is_empty() { (results(&state.lines)) }
+        }
+        p { a href={ (app.base) (job.back()) } { "Back" } " " a href=(link(&app.base, "/actions", &[])) { "Actions" } }
+    };
+    let frame = Frame { app: &app, user: &asked.user, current: "/actions", title: job.title(), update };
+    Ok(frame.around(&content))
+}
+
+fn results(results: &[Line]) -> Markup {
+    let rows = html! {
+        @for line in results {
+            tr {
+                td data-label="Subject" { (name(&line.subject)) }
+                td data-label="Result" { span.mark.good[line.is_done].bad[!line.is_done] { @if line.is_done { "done" } @else { "not done" } } " " (lines(&line.text)) }
+            }
+        }
+    };
+    table("Result of each row", &["Subject", "Result"], &rows)
+}
+
+/// `POST /job/stop`: stops an action after the step under way.
+pub(super) async fn stop(
+    State(app): State<Arc<Dashboard>>,
+    Extension(user): Extension<User>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let form = Form::read(body).await?;
+    let job = job_of(&app, &user, form.one("id")?)?;
+    job.stop();
+    let _ = timeout(PATIENCE, job.ended()).await;
+    let mut response = StatusCode::SEE_OTHER.into_response();
+    if let Ok(location) = HeaderValue::from_str(&link(&app.base, "/job", &[("id", job.id())])) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    Ok(response)
+}

@@ -1,0 +1,163 @@
+//! The steps of each action.
+
+use seriatim::connection::errors::told;
+use seriatim::control::held::{Released, Skipped, Which};
+use seriatim::control::rules::Ruled;
+use seriatim::control::{By, Control, ControlError, CronDone, Cursor, Forgot, RowId, Settle, Settled};
+
+use super::jobs::Job;
+use super::wanted::{CronAct, Name, Wanted};
+
+/// The result of one row: its text, or the reason why it was not done.
+type Done = Result<String, String>;
+
+/// Runs an action to its end. If the future is dropped, the steps so far stay done.
+pub(super) async fn run(control: &Control, wanted: Wanted, who: &str, why: &str, job: &Job) {
+    let by = By { who, why };
+    match wanted {
+        Wanted::Release(names) => {
+            for name in names {
+                job.add(&name.shown, release(control, by, &name).await);
+            }
+        }
+        Wanted::Skip(rows) => {
+            for (name, id) in rows {
+                job.add(&name.shown, skip(control, by, &name, id).await);
+            }
+        }
+        Wanted::ReleaseAll { prefix, until_released } => {
+            let which = Which { prefix: &prefix, why: "", until_released };
+            let released = control.release_all(by, &which, |all| job.count(all.released, all.due)).await;
+            if let Err(error) = released {
+                job.fail(failed(&error));
+            }
+        }
+        Wanted::Settle(step, ids) => {
+            for id in ids {
+                let done = settle(control, by, step, &id).await;
+                job.add(&id.to_string(), done);
+            }
+        }
+        Wanted::SettleAll(step, object) => settle_all(control, by, step, object.as_ref(), job).await,
+        Wanted::Set(kind, selector, after) => {
+            let done = control.set_rule(by, kind, &selector, after).await.map_err(|error| failed(&error));
+            let told = |ruled| match ruled {
+                Ruled::Again => "its end, actor and reason are replaced".to_owned(),
+                _ => "set; workers obey within a second".to_owned(),
+            };
+            job.add(selector.as_str(), done.map(told));
+        }
+        Wanted::Lift(kind, selector) => {
+            let done = control.lift_rule(by, kind, &selector).await.map_err(|error| failed(&error));
+            job.add(
+                selector.as_str(),
+                done.and_then(|ruled| match ruled {
+                    Ruled::NotSet => Err("there is no such rule".to_owned()),
+                    _ => Ok("lifted; workers wake its objects".to_owned()),
+                }),
+            );
+        }
+        Wanted::Forget(name) => job.add(&name.shown, forget(control, by, &name).await),
+        Wanted::Cancel(name, key) => job.add(&name.shown, cancel(control, by, &name, &key).await),
+        Wanted::Cron(act, name) => job.add(&name, cron(control, by, act, &name).await),
+    }
+}
+
+/// Returns the text for an error. If the reply was lost, the outcome is unknown.
+fn failed(error: &ControlError) -> String {
+    match error {
+        ControlError::Redis { source, .. } if source.is_io_error() || source.is_timeout() || source.is_connection_dropped() => {
+            format!("the outcome is unknown: {}; the page Actions shows the steps done", told(source))
+        }
+        ControlError::Redis { source, .. } => format!("Redis refused: {}", told(source)),
+        other => other.to_string(),
+    }
+}
+
+fn not_held(owner: &str) -> String {
+    match owner {
+        "" => "the object is not held, and has no owner".to_owned(),
+        owner => format!("the object is not held; worker {owner} has it"),
+    }
+}
+
+async fn release(control: &Control, by: By<'_>, name: &Name) -> Done {
+    match control.release(by, &name.bytes).await.map_err(|error| failed(&error))? {
+        Released::Released(why) if why.is_empty() => Ok("released".to_owned()),
+        Released::Released(why) => Ok(format!("released; it was held: {why}")),
+        Released::NotHeld(owner) => Err(not_held(&owner)),
+        Released::Paused => Err("a rule holds the object; lift the rule".to_owned()),
+    }
+}
+
+async fn skip(control: &Control, by: By<'_>, name: &Name, id: u64) -> Done {
+    match control.skip(by, &name.bytes, Some(id)).await.map_err(|error| failed(&error))? {
+        Skipped::Skipped { id, dead_id, .. } => Ok(format!("event {id} is now the dead letter {dead_id}")),
+        Skipped::NotHeld(owner) => Err(not_held(&owner)),
+        Skipped::Paused => Err("a rule holds the object; lift the rule".to_owned()),
+        Skipped::NoBatch(why) => Err(format!("the object has no event in hand ({why}); release it")),
+        Skipped::Other(first) => Err(format!("its first event is now {first}, not {id}")),
+    }
+}
+
+async fn settle(control: &Control, by: By<'_>, step: Settle, id: &RowId) -> Done {
+    let settled = control.settle(by, step, std::slice::from_ref(id)).await.map_err(|error| failed(&error))?;
+    match settled.first() {
+        Some(Settled::Retried) => Ok("queued again, as a new event".to_owned()),
+        Some(Settled::Dropped) => Ok("dropped".to_owned()),
+        Some(Settled::Unreadable) => Err("it has no object or no event; drop it".to_owned()),
+        Some(Settled::WrongType) => Err("the queue of its object is not a list".to_owned()),
+        Some(_) | None => Err("it is gone".to_owned()),
+    }
+}
+
+async fn settle_all(control: &Control, by: By<'_>, step: Settle, object: Option<&Name>, job: &Job) {
+    let (mut done, mut left): (u64, u64) = (0, 0);
+    let mut after: Option<Cursor> = None;
+    loop {
+        match control.settle_step(by, step, object.map(|name| name.bytes.as_slice()), after.as_ref()).await {
+            Ok(made) => {
+                (done, left) = (done + made.done, left + made.left);
+                job.count(done, left);
+                match made.next {
+                    Some(next) => after = Some(next),
+                    None => return,
+                }
+            }
+            Err(error) => return job.fail(failed(&error)),
+        }
+    }
+}
+
+async fn cron(control: &Control, by: By<'_>, act: CronAct, name: &str) -> Done {
+    let done = match act {
+        CronAct::Run => control.run_cron(by, name).await,
+        CronAct::Pause => control.pause_cron(by, name).await,
+        CronAct::Resume => control.resume_cron(by, name).await,
+    };
+    match done.map_err(|error| failed(&error))? {
+        CronDone::NotSet => Err("there is no such cron job".to_owned()),
+        _ => Ok(match act {
+            CronAct::Run => "its event is queued".to_owned(),
+            CronAct::Pause => "paused".to_owned(),
+            CronAct::Resume => "resumed".to_owned(),
+        }),
+    }
+}
+
+async fn forget(control: &Control, by: By<'_>, name: &Name) -> Done {
+    match control.forget_as(by, &name.bytes).await.map_err(|error| failed(&error))? {
+        Forgot::Forgotten { last_event_id } => Ok(format!("forgotten; its last event was {last_event_id}")),
+        Forgot::Unknown => Err("it has no last event".to_owned()),
+        Forgot::Queued { events } => Err(format!("it has {events} queued events")),
+        Forgot::Owned { owner } => Err(format!("worker {owner} has it")),
+        Forgot::Held => Err("it is held".to_owned()),
+        Forgot::Scheduled { events } => Err(format!("it has {events} schedules")),
+        Forgot::Reserved { key } | Forgot::Wrong { key } => Err(format!("{key} is not as it must be; the page Check shows more")),
+        _ => Err("nothing was done".to_owned()),
+    }
+}
+
+async fn cancel(_control: &Control, _by: By<'_>, _name: &Name, _key: &str) -> Done {
+    Err("later".to_owned())
+}

@@ -1,0 +1,106 @@
+// Live updates and keys. Every page works without this script.
+"use strict";
+(() => {
+  const body = document.body;
+  const updates = document.getElementById("updates");
+  const help = document.getElementById("help");
+  const search = document.getElementById("search");
+  let stopped = false;
+
+  // Replaces the parts of the page that have changed. A part in which the user works stays.
+  const before = new Map();
+  const show = (root) => {
+    for (const next of root.querySelectorAll("[data-part]")) {
+      const name = next.dataset.part;
+      const part = document.querySelector(`[data-part="${CSS.escape(name)}"]`);
+      const html = next.innerHTML;
+      if (!part || before.get(name) === html) continue;
+      const selection = document.getSelection();
+      const selects = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
+      const works = part.contains(document.activeElement) || part.querySelector("details.act[open], input:checked");
+      if (selects || works) continue;
+      const open = [...part.querySelectorAll("details")].map((details) => details.open);
+      part.replaceChildren(...next.childNodes);
+      part.querySelectorAll("details").forEach((details, at) => { details.open = open[at] || false; });
+      before.set(name, html);
+    }
+  };
+  const parse = (text) => new DOMParser().parseFromString(text, "text/html");
+
+  let source = null;
+  let timer = 0;
+  const begin = () => {
+    if (stopped || document.hidden) return;
+    if (body.dataset.stream && !source) {
+      source = new EventSource(body.dataset.stream);
+      source.onmessage = (message) => show(parse(message.data));
+    }
+    if (body.dataset.every && !timer) timer = setTimeout(again, Number(body.dataset.every) * 1000);
+  };
+  const end = () => {
+    if (source) source.close();
+    source = null;
+    clearTimeout(timer);
+    timer = 0;
+  };
+  const again = async () => {
+    timer = 0;
+    try {
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "error" });
+      const page = parse(await answer.text());
+      if (answer.ok) {
+        show(page);
+        if (!page.body.dataset.every) delete body.dataset.every;
+      }
+    } catch {
+      // The server is away for now: the next try is after the same time.
+    }
+    begin();
+  };
+  const toggle = () => {
+    stopped = !stopped;
+    updates.setAttribute("aria-pressed", String(stopped));
+    updates.textContent = stopped ? "Updates are stopped" : "Stop updates";
+    stopped ? end() : begin();
+  };
+  if (updates && (body.dataset.stream || body.dataset.every)) {
+    updates.hidden = false;
+    updates.addEventListener("click", toggle);
+    document.addEventListener("visibilitychange", () => (document.hidden ? end() : begin()));
+    addEventListener("pagehide", end);
+    begin();
+  }
+
+  let afterG = false;
+  const rows = () => [...document.querySelectorAll("main tbody tr")].filter((row) => row.querySelector("a.row-link, input"));
+  const step = (by) => {
+    const all = rows();
+    const at = all.findIndex((row) => row.classList.contains("at"));
+    const next = all[Math.min(Math.max(at + by, 0), all.length - 1)];
+    if (!next) return;
+    if (all[at]) all[at].classList.remove("at");
+    next.classList.add("at");
+    (next.querySelector("a.row-link") || next.querySelector("input")).focus();
+  };
+  document.addEventListener("keydown", (event) => {
+    const writes = event.target.closest("input:not([type=checkbox]), select, textarea");
+    if (event.ctrlKey || event.altKey || event.metaKey || writes || (help && help.open)) return;
+    const { key } = event;
+    if (afterG) {
+      afterG = false;
+      const link = document.querySelector(`nav a[data-key="${CSS.escape(key)}"]`);
+      if (link) link.click();
+      return;
+    }
+    if (key === "g") afterG = true;
+    else if (key === "j") step(1);
+    else if (key === "k") step(-1);
+    else if (key === "u" && updates && !updates.hidden) toggle();
+    else if (key === "x") document.querySelector("tr.at input[type=checkbox]")?.click();
+    else if (key === "?" && help) help.showModal();
+    else if (key === "/" && search) {
+      event.preventDefault();
+      search.focus();
+    }
+  });
+})();

@@ -1,0 +1,56 @@
+//! The recorded actions of operators, newest first.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use maud::{Markup, html};
+use seriatim::control::Action;
+
+use super::{after, event};
+use crate::dashboard::Dashboard;
+use crate::dashboard::html::format::{moment, object, text};
+use crate::dashboard::html::{Frame, Update, next_page, table};
+use crate::listen::asked::Asked;
+use crate::listen::problem::Problem;
+
+/// The number of actions of a page.
+const ACTIONS: usize = 32;
+
+/// `GET /actions`.
+pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+    let page = app.looks.actions(&asked.user, after(&asked)?.as_ref(), ACTIONS).await?;
+    let rows = html! { @for action in &page.rows { (row(&app.base, action)) } };
+    let content = html! {
+        h1 { "Actions of operators" }
+        p { "Redis keeps about the last 1,000." }
+        @if page.rows.is_empty() { p { "None on this page." } }
+        @else { (table("Actions of operators", &["Time", "Action", "Subject", "Who", "Reason", "Details"], &rows)) }
+        (next_page(&app.base, "/actions", &[], page.next.as_ref().map(|next| next.as_str())))
+    };
+    Ok(Frame { app: &app, user: &asked.user, current: "/actions", title: "Actions of operators", update: Update::No }
+        .around(&content))
+}
+
+fn row(base: &str, action: &Action) -> Markup {
+    let escaped = action.object_escaped.as_deref().unwrap_or(&action.object);
+    html! {
+        tr {
+            td data-label="Time" { (moment(action.at_ms)) }
+            td data-label="Action" { (text(&action.action, 40)) }
+            td data-label="Subject" {
+                @if let Some(cron) = &action.cron { "cron job " (text(cron, 80)) }
+                @else if escaped == "*" || escaped.ends_with(":*") { (text(escaped, 120)) }
+                @else { (object(base, escaped)) }
+            }
+            td data-label="Who" { (text(&action.who, 80)) }
+            td data-label="Reason" { (text(&action.why, 500)) }
+            td data-label="Details" {
+                @if let Some(id) = action.id { "event " (id) " " }
+                @if let Some(dead_id) = &action.dead_id { "dead letter " (dead_id) " " }
+                @if let Some(error) = &action.error { (text(error, 300)) " " }
+                @if let Some(bytes) = &action.event { (event(bytes, action.event_bytes)) }
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Cron jobs.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use maud::{Markup, html};
+use seriatim::control::CronJob;
+
+use super::{ROWS, after, event};
+use crate::dashboard::Dashboard;
+use crate::dashboard::html::acts::ActForm;
+use crate::dashboard::html::format::{object, text, time};
+use crate::dashboard::html::{Frame, Update, next_page, table};
+use crate::listen::asked::Asked;
+use crate::listen::problem::Problem;
+use crate::listen::users::Right;
+
+/// `GET /cron`.
+pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+    let page = app.looks.crons(&asked.user, after(&asked)?.as_ref(), ROWS).await?;
+    let now_ms = page.now_ms.unwrap_or(0);
+    let may = asked.user.may_all(Right::Operate).is_ok();
+    let rows = html! { @for job in &page.rows { (row(&app, job, now_ms, may)) } };
+    let heads = ["Job", "Schedule", "Object", "Next", "Last", "Event", "Action"];
+    let content = html! {
+        h1 { "Cron jobs" }
+        @if page.rows.is_empty() { p { "None on this page." } }
+        @else { (table("Cron jobs", if may { &heads } else { &heads[..6] }, &rows)) }
+        (next_page(&app.base, "/cron", &[], page.next.as_ref().map(|next| next.as_str())))
+    };
+    Ok(Frame { app: &app, user: &asked.user, current: "/cron", title: "Cron jobs", update: Update::No }.around(&content))
+}
+
+fn row(app: &Dashboard, job: &CronJob, now_ms: u64, may: bool) -> Markup {
+    let Some(detail) = &job.detail else {
+        return html! { tr { td data-label="Job" { (text(&job.name, 80)) } td data-label="Schedule" colspan="6" { "This version cannot read the job." } } };
+    };
+    let form = |act, label| {
+        ActForm {
+            base: &app.base,
+            act,
+            label,
+            subject: &job.name,
+            fields: &[("name", &job.name)],
+            inputs: html! {},
+            back: "/cron",
+        }
+        .markup()
+    };
+    html! {
+        tr {
+            td data-label="Job" { (text(&job.name, 80)) }
+            td data-label="Schedule" { code { (text(&detail.schedule, 80)) } " " (text(&detail.zone, 40)) }
+            td data-label="Object" { (object(&app.base, detail.object_escaped.as_deref().unwrap_or(&detail.object))) }
+            td data-label="Next" { @if detail.paused { "paused" } @else if let Some(next) = detail.next_ms { (time(next, now_ms)) } @else { "never" } }
+            td data-label="Last" { @if let Some(last) = detail.last_ms { (time(last, now_ms)) } @else { "–" } }
+            td data-label="Event" { (event(detail.event.as_deref().unwrap_or_default(), Some(detail.event_bytes).filter(|_| detail.event.is_none()))) }
+            @if may {
+                td data-label="Action" {
+                    div.buttons { (form("run-cron", "Run now")) @if detail.paused { (form("resume-cron", "Resume")) } @else { (form("pause-cron", "Pause")) } }
+                }
+            }
+        }
+    }
+}

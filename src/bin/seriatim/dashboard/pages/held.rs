@@ -1,0 +1,115 @@
+//! Held objects, by due time.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use maud::{Markup, html};
+use seriatim::control::HeldObject;
+use seriatim::control::held::WaitsFor;
+
+use super::{ROWS, after, may_operate, name_of, parameter};
+use crate::dashboard::Dashboard;
+use crate::dashboard::html::acts::{ActForm, row_box, rows_form};
+use crate::dashboard::html::format::{LINKED_BYTES_MAX, link, number, object, text, time};
+use crate::dashboard::html::{Frame, Update, next_page, table};
+use crate::listen::asked::Asked;
+use crate::listen::problem::Problem;
+use crate::listen::users::Right;
+use crate::operator::HeldWhere;
+
+/// The choices of the filter: the word in the query, the text, and the condition.
+const WHYS: [(&str, &str, Option<WaitsFor>); 8] = [
+    ("", "any reason", None),
+    ("due", "due now", None),
+    ("operator", "an operator", Some(WaitsFor::Operator)),
+    ("retry", "a retry", Some(WaitsFor::Retry)),
+    ("takeover", "a takeover", Some(WaitsFor::Takeover)),
+    ("stop", "a stopped worker", Some(WaitsFor::Stop)),
+    ("yield", "its turn", Some(WaitsFor::Yield)),
+    ("released", "a free worker, released", Some(WaitsFor::Released)),
+];
+
+pub(super) fn waits_for(waits_for: WaitsFor) -> &'static str {
+    match waits_for {
+        WaitsFor::Rule => "a rule",
+        other => WHYS.iter().find(|(.., condition)| *condition == Some(other)).map_or("other", |(_, text, _)| text),
+    }
+}
+
+/// `GET /held?why=…&prefix=…`.
+pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+    let (why, prefix) = (parameter(&asked, "why")?, parameter(&asked, "prefix")?);
+    let found = WHYS.iter().find(|(word, ..)| *word == why);
+    let (.., condition) = found.ok_or_else(|| Problem::bad_request(format!("the parameter why: {why:?} is not a reason")))?;
+    let prefix_bytes = name_of(&prefix)?;
+    let which = HeldWhere { prefix: &prefix_bytes, waits_for: *condition, is_due: why == "due" };
+    let page = app.looks.held(&asked.user, &which, after(&asked)?.as_ref(), ROWS).await?;
+    let back = link("", "/held", &[("why", &why), ("prefix", &prefix)]);
+    let now_ms = page.now_ms.unwrap_or(0);
+    let next = page.next.as_ref().map(|next| next.as_str());
+    let content = html! {
+        h1 { "Held objects" }
+        p { "Sorted by due time. Objects that wait for an operator come last." }
+        form.filters role="search" aria-label="Filter" action={ (app.base) "/held" } {
+            label { "Waits for " select name="why" { @for (word, text, _) in WHYS { option value=(word) selected[*word == *why] { (text) } } } }
+            label { "Name begins with " input name="prefix" value=(prefix); }
+            button type="submit" { "Show" }
+        }
+        (list(&app, &asked, &page.rows, now_ms, &back))
+        @if let Some(looked_at) = page.looked_at.filter(|looked| *looked > page.rows.len() as u64) {
+            p { "Looked at " (number(looked_at)) " objects for this page." }
+        }
+        (next_page(&app.base, "/held", &[("why", &why), ("prefix", &prefix)], next))
+        @if may_operate(&asked.user) { (release_all(&app, &asked, &prefix, &back)) }
+    };
+    Ok(Frame { app: &app, user: &asked.user, current: "/held", title: "Held objects", update: Update::No }.around(&content))
+}
+
+fn list(app: &Dashboard, asked: &Asked, objects: &[HeldObject], now_ms: u64, back: &str) -> Markup {
+    if objects.is_empty() {
+        return html! { p { "None on this page." } };
+    }
+    let may = may_operate(&asked.user);
+    let rows = html! {
+        @for row in objects {
+            @let escaped = row.object_escaped.as_deref().unwrap_or(&row.object);
+            tr {
+                @if may { td data-label="Select" { @if escaped.len() <= LINKED_BYTES_MAX { (row_box(&row_value(row, escaped), &text(escaped, 80))) } } }
+                td data-label="Object" { (object(&app.base, escaped)) }
+                td data-label="Waits for" { (waits_for(row.waits_for)) }
+                td data-label="Due" { @if let Some(due) = row.due_ms { (time(due, now_ms)) } @else { "–" } }
+                td data-label="Event" { @if let Some(id) = row.id { (id) } @else { "–" } }
+                td.number data-label="Attempts" { (row.attempts) @if row.crashes > 0 { ", " (row.crashes) " crashes" } }
+                td.number data-label="In batch" { (number(row.events)) }
+                td data-label="Reason" { (text(&row.why, 300)) }
+            }
+        }
+    };
+    let heads = ["Select", "Object", "Waits for", "Due", "Event", "Attempts", "In batch", "Reason"];
+    let table = table("Held objects", if may { &heads } else { &heads[1..] }, &rows);
+    let acts: &[(&str, &str)] = if may { &[("release", "Release"), ("skip", "Skip the first events")] } else { &[] };
+    rows_form(&app.base, back, acts, &table)
+}
+
+fn row_value(row: &HeldObject, escaped: &str) -> String {
+    row.id.map_or_else(|| format!("- {escaped}"), |id| format!("{id} {escaped}"))
+}
+
+/// Returns the form that releases all held objects with the prefix.
+fn release_all(app: &Dashboard, asked: &Asked, prefix: &str, back: &str) -> Markup {
+    let may = match prefix {
+        "" => asked.user.may_all(Right::Operate),
+        prefix => asked.user.may(Right::Operate, prefix.as_bytes()),
+    };
+    let subject = if prefix.is_empty() { "all held objects".to_owned() } else { format!("all held objects {prefix}*") };
+    let inputs = html! {
+        p { "This releases " (text(&subject, 120)) ", in steps of 100. It can be stopped." }
+        label.check { input type="checkbox" name="until_released" value="true"; "only those that wait for an operator" }
+    };
+    html! {
+        @if may.is_ok() {
+            div.acts { (ActForm { base: &app.base, act: "release-all", label: "Release all", subject: &subject, fields: &[("prefix", prefix)], inputs, back }.markup()) }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Pauses and blocks.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use maud::{Markup, html};
+use seriatim::control::rules::Kind;
+use seriatim::control::{Rule, Rules};
+
+use crate::dashboard::Dashboard;
+use crate::dashboard::html::acts::{ActForm, reason};
+use crate::dashboard::html::format::{link, number, text, time};
+use crate::dashboard::html::{Frame, Update, table};
+use crate::listen::asked::Asked;
+use crate::listen::problem::Problem;
+use crate::listen::users::{Right, User};
+use crate::operator::acts::may_rule;
+
+/// `GET /rules`.
+pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+    let rules = app.looks.rules(&asked.user).await?;
+    let counts = app.looks.held_by(&rules).await?;
+    let may_block = asked.user.may_some(Right::Operate).is_ok();
+    let content = html! {
+        h1 { "Pauses and blocks" }
+        (list(&app, &asked.user, &rules, &counts))
+        @if asked.user.may_some(Right::Pause).is_ok() {
+            h2 { "Set a rule" }
+            form.stack method="post" action={ (app.base) "/act" } {
+                input type="hidden" name="back" value="/rules";
+                label { "Objects: a name, a prefix as work:*, or * for all " input name="selector" required autocomplete="off"; }
+                label { "Ends after, e.g. 1h (empty: until it is lifted) " input name="for" autocomplete="off"; }
+                (reason())
+                div.buttons {
+                    button type="submit" name="act" value="pause" { "Pause" }
+                    @if may_block { button type="submit" name="act" value="block" { "Block" } }
+                }
+            }
+        }
+    };
+    Ok(Frame { app: &app, user: &asked.user, current: "/rules", title: "Pauses and blocks", update: Update::No }.around(&content))
+}
+
+fn list(app: &Dashboard, user: &User, rules: &Rules, counts: &[Option<u64>]) -> Markup {
+    if rules.rules.is_empty() {
+        return html! { p { "There are none." } };
+    }
+    let rows = html! {
+        @for (rule, holds) in rules.rules.iter().zip(counts) {
+            tr {
+                td data-label="Rule" { @if rule.kind == Kind::Block { "block" } @else { "pause" } " " b { (text(rule.selector.as_str(), 200)) } }
+                td data-label="State" { @if rule.in_force { "in force" } @else { "being lifted" } }
+                td.number data-label="Holds" { @if let Some(holds) = holds { (held(app, rule, *holds)) } @else { "–" } }
+                td data-label="Set by" { (text(&rule.actor, 64)) " " (time(rule.set_ms, rules.now_ms)) }
+                td data-label="Ends" { @if let Some(end) = rule.end_ms { (time(end, rules.now_ms)) } @else { "when it is lifted" } }
+                td data-label="Reason" { (text(&rule.reason, 300)) }
+                td data-label="Action" { (lift(app, user, rule)) }
+            }
+        }
+    };
+    table("Pauses and blocks", &["Rule", "State", "Holds", "Set by", "Ends", "Reason", "Action"], &rows)
+}
+
+/// Returns the number of objects that the rule holds, with a link to them.
+fn held(app: &Dashboard, rule: &Rule, holds: u64) -> Markup {
+    let prefix = rule.selector.as_str().strip_suffix('*').unwrap_or(rule.selector.as_str());
+    html! { a href=(link(&app.base, "/paused", &[("prefix", &seriatim::escape::name(prefix))])) { (number(holds)) } }
+}
+
+fn lift(app: &Dashboard, user: &User, rule: &Rule) -> Markup {
+    if !rule.in_force || may_rule(user, rule.kind, &rule.selector).is_err() {
+        return html! { "–" };
+    }
+    let (act, label) = if rule.kind == Kind::Block { ("unblock", "Unblock") } else { ("resume", "Resume") };
+    let selector = rule.selector.as_str();
+    ActForm {
+        base: &app.base,
+        act,
+        label,
+        subject: selector,
+        fields: &[("selector", selector)],
+        inputs: html! {},
+        back: "/rules",
+    }
+    .markup()
+}

@@ -1,0 +1,50 @@
+//! Schedules of all objects, by due time.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use maud::{Markup, html};
+use seriatim::control::ScheduledEvent;
+
+use super::{ROWS, after, event, may_operate};
+use crate::dashboard::Dashboard;
+use crate::dashboard::html::acts::ActForm;
+use crate::dashboard::html::format::{object, text, time};
+use crate::dashboard::html::{Frame, Update, next_page, table};
+use crate::listen::asked::Asked;
+use crate::listen::problem::Problem;
+
+/// `GET /schedules`.
+pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+    let page = app.looks.schedules(&asked.user, (None, None), after(&asked)?.as_ref(), ROWS).await?;
+    let now_ms = page.now_ms.unwrap_or(0);
+    let may = may_operate(&asked.user);
+    let rows = html! { @for row in &page.rows { (schedule(&app, row, now_ms, may)) } };
+    let heads = ["Object", "Key", "Due", "Event", "Action"];
+    let content = html! {
+        h1 { "Schedules" }
+        p { "These events are queued when they are due." }
+        @if page.rows.is_empty() { p { "None on this page." } }
+        @else { (table("Schedules", if may { &heads } else { &heads[..4] }, &rows)) }
+        (next_page(&app.base, "/schedules", &[], page.next.as_ref().map(|next| next.as_str())))
+    };
+    Ok(Frame { app: &app, user: &asked.user, current: "/schedules", title: "Schedules", update: Update::No }.around(&content))
+}
+
+fn schedule(app: &Dashboard, row: &ScheduledEvent, now_ms: u64, may: bool) -> Markup {
+    let escaped = row.object_escaped.as_deref().unwrap_or(&row.object);
+    html! {
+        tr {
+            td data-label="Object" { (object(&app.base, escaped)) }
+            td data-label="Key" { (text(&row.key, 80)) }
+            td data-label="Due" { @if let Some(due) = row.due_ms { (time(due, now_ms)) } @else { "broken" } }
+            td data-label="Event" { (event(row.event.as_deref().unwrap_or_default(), row.event_bytes.filter(|_| row.event.is_none()))) }
+            @if may {
+                td data-label="Action" {
+                    (ActForm { base: &app.base, act: "cancel", label: "Cancel", subject: &row.key, fields: &[("object", escaped), ("key", &row.key)], inputs: html! {}, back: "/schedules" }.markup())
+                }
+            }
+        }
+    }
+}

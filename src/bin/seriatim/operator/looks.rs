@@ -1,0 +1,402 @@
+//! Looks at the system with the rights of a user. A user with prefixes sees only the rows of objects
+//! whose names begin with one of them. Hidden parts of events are replaced.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use seriatim::control::chain::ChainPage;
+use seriatim::control::ended::{Ended, EndedEvent};
+use seriatim::control::workers::{WorkerSlots, WorkersPage};
+use seriatim::control::{
+    Action, Control, ControlError, CronJob, Cursor, DeadLetter, HeldObject, Inspection, LogEntry, RowId, Rules, ScheduledEvent,
+    Stats,
+};
+
+use super::errors::control_problem;
+use super::hide::Hidden;
+use crate::listen::problem::Problem;
+use crate::listen::users::{Right, User};
+
+// SHIM
+#[derive(Debug)]
+pub(crate) struct HeldWhere<'a> {
+    pub(crate) prefix: &'a [u8],
+    pub(crate) waits_for: Option<seriatim::control::held::WaitsFor>,
+    pub(crate) is_due: bool,
+}
+// END SHIM
+
+/// A page of a list.
+#[derive(Debug, Serialize)]
+pub(crate) struct Page<T> {
+    /// The time of Redis, ms since the epoch; absent if the list does not tell it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) now_ms: Option<u64>,
+    pub(crate) rows: Vec<T>,
+    /// The number of rows that were looked at, if a filter has left some of them out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) looked_at: Option<u64>,
+    /// The value for the parameter `after` to get the next page; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) next: Option<Cursor>,
+    /// The position after the last row that was looked at; only rows of the log have it.
+    #[serde(skip)]
+    pub(crate) last: Option<Cursor>,
+}
+
+impl<T> Page<T> {
+    fn new(rows: impl IntoIterator<Item = T>, next: Option<Cursor>) -> Self {
+        Self { now_ms: None, rows: rows.into_iter().collect(), looked_at: None, next, last: None }
+    }
+
+    fn at(mut self, now_ms: u64) -> Self {
+        self.now_ms = Some(now_ms);
+        self
+    }
+}
+
+/// An object, and how its last events ended.
+#[derive(Debug, Serialize)]
+pub(crate) struct Seen {
+    #[serde(flatten)]
+    pub(crate) inspection: Inspection,
+    pub(crate) ended: Ended,
+}
+
+/// Reads the system for users.
+#[derive(Debug, Clone)]
+pub(crate) struct Looks {
+    control: Control,
+    hidden: Arc<Hidden>,
+}
+
+fn told<T>(result: Result<T, ControlError>) -> Result<T, Problem> {
+    result.map_err(control_problem)
+}
+
+/// Returns whether the user may see this object of a list. `escaped`: its escaped name, if the name
+/// is not plain text.
+pub(crate) fn shows(user: &User, object: &str, escaped: Option<&str>) -> bool {
+    match escaped.map(seriatim::escape::unescaped) {
+        Some(Ok(bytes)) => user.has(&bytes),
+        _ => user.has(object.as_bytes()),
+    }
+}
+
+impl Looks {
+    pub(crate) fn new(control: Control, hidden: Arc<Hidden>) -> Self {
+        Self { control, hidden }
+    }
+
+    /// Returns whether parts of events are hidden.
+    pub(crate) fn hides(&self) -> bool {
+        !self.hidden.hides_nothing()
+    }
+
+    pub(crate) async fn object(&self, user: &User, object: &[u8]) -> Result<Seen, Problem> {
+        let inspection = self.inspection(user, object).await?;
+        let mut ended = told(self.control.ended(object).await)?;
+        ended.events = ended.events.into_iter().map(|event| self.ended_event(event)).collect();
+        Ok(Seen { inspection, ended })
+    }
+
+    pub(crate) async fn inspection(&self, user: &User, object: &[u8]) -> Result<Inspection, Problem> {
+        user.may(Right::View, object)?;
+        let mut found = told(self.control.inspect(object).await)?;
+        if self.hidden.hides_nothing() {
+            return Ok(found);
+        }
+        let event = found.next_event.take();
+        // Errors and results may repeat a hidden part of the event. If the event was cut, its parts
+        // are not known.
+        let whole = event.as_ref().filter(|event| event.bytes == event.text.len() as u64).map(|event| event.text.as_bytes());
+        for failed in &mut found.errors {
+            failed.error = self.hidden.text(&failed.error, whole);
+        }
+        if let Some(kept) = &mut found.kept_results {
+            kept.results = None;
+        }
+        if let Some(why) = &found.held_why {
+            found.why = found.why.replace(why.as_str(), &self.hidden.text(why, whole));
+            found.held_why = Some(self.hidden.text(why, whole));
+        }
+        let is_cut = whole.is_none();
+        found.next_event = event.map(|mut event| {
+            event.text = String::from_utf8_lossy(&self.hidden.event(event.text.as_bytes(), is_cut)).into_owned();
+            event
+        });
+        Ok(found)
+    }
+
+    /// Reads the finalized events of an object, newest first.
+    pub(crate) async fn chain(
+        &self,
+        user: &User,
+        object: &[u8],
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<ChainPage, Problem> {
+        user.may(Right::View, object)?;
+        let mut page = told(self.control.chain(object, after, limit).await)?;
+        page.rows = page.rows.into_iter().map(|event| self.ended_event(event)).collect();
+        Ok(page)
+    }
+
+    pub(crate) async fn stats(&self, user: &User) -> Result<Stats, Problem> {
+        user.may_all(Right::View)?;
+        told(self.control.stats().await)
+    }
+
+    pub(crate) async fn schedules_of(
+        &self,
+        user: &User,
+        object: &[u8],
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Page<ScheduledEvent>, Problem> {
+        user.may(Right::View, object)?;
+        let page = told(self.control.schedules_of(object, after, limit).await)?;
+        Ok(Page::new(page.schedules.into_iter().map(|row| self.schedule(row)), page.next).at(page.now_ms))
+    }
+
+    pub(crate) async fn schedules(
+        &self,
+        user: &User,
+        (from_ms, to_ms): (Option<u64>, Option<u64>),
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Page<ScheduledEvent>, Problem> {
+        user.may_some(Right::View)?;
+        let page = told(self.control.schedules(from_ms, to_ms, after, limit).await)?;
+        let rows = page.schedules.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
+        Ok(Page::new(rows.map(|row| self.schedule(row)), page.next).at(page.now_ms))
+    }
+
+    pub(crate) async fn held(
+        &self,
+        user: &User,
+        which: &HeldWhere<'_>,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Page<HeldObject>, Problem> {
+        user.may_some(Right::View)?;
+        let page =
+            told(self.control.held(which.waits_for == Some(seriatim::control::held::WaitsFor::Operator), after, limit).await)?;
+        let rows = page.objects.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
+        Ok(Page::new(rows.map(|row| self.held_object(row)), page.next).at(page.now_ms))
+    }
+
+    pub(crate) async fn paused(
+        &self,
+        user: &User,
+        prefix: &[u8],
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Page<HeldObject>, Problem> {
+        user.may_some(Right::View)?;
+        let page = told(
+            {
+                let _ = prefix;
+                self.control.paused(after, limit)
+            }
+            .await,
+        )?;
+        let rows = page.objects.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
+        Ok(Page::new(rows.map(|row| self.held_object(row)), page.next).at(page.now_ms))
+    }
+
+    /// Reads dead letters, of one object if `object` names one.
+    pub(crate) async fn dead_letters(
+        &self,
+        user: &User,
+        object: Option<&[u8]>,
+        newest: bool,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Page<DeadLetter>, Problem> {
+        user.may_some(Right::View)?;
+        let page = match object {
+            Some(object) => {
+                user.may(Right::View, object)?;
+                self.control.dead_letters_of(object, newest, after, limit).await
+            }
+            None if newest => self.control.newest_dead_letters(after, limit).await,
+            None => self.control.dead_letters(after, limit).await,
+        };
+        let page = told(page)?;
+        let rows = page.letters.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
+        Ok(Page::new(rows.map(|row| self.letter(row)), page.next))
+    }
+
+    /// Reads one dead letter. If the user may not see its object, the result is the same as for a
+    /// dead letter that does not exist.
+    pub(crate) async fn dead_letter(&self, user: &User, id: &RowId) -> Result<DeadLetter, Problem> {
+        user.may_some(Right::View)?;
+        let found = told(self.control.dead_letter(id).await)?;
+        let found = found.filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
+        found.map(|row| self.letter(row)).ok_or_else(|| Problem::not_found(format!("there is no dead letter {id}")))
+    }
+
+    /// Reads the rules that can concern an object of the user.
+    pub(crate) async fn rules(&self, user: &User) -> Result<Rules, Problem> {
+        user.may_some(Right::View)?;
+        let mut rules = told(self.control.rules().await)?;
+        rules.rules.retain(|rule| match rule.selector.as_str().strip_suffix('*') {
+            Some(beginning) => user.has_some(beginning.as_bytes()),
+            None => user.has(rule.selector.as_str().as_bytes()),
+        });
+        Ok(rules)
+    }
+
+    /// Returns for each of these rules the number of objects that wait and that it selects.
+    pub(crate) async fn held_by(&self, rules: &Rules) -> Result<Vec<Option<u64>>, Problem> {
+        Ok(vec![None; rules.rules.len()])
+    }
+
+    pub(crate) async fn actions(&self, user: &User, after: Option<&Cursor>, limit: usize) -> Result<Page<Action>, Problem> {
+        user.may_all(Right::View)?;
+        let page = told(self.control.actions(after, limit).await)?;
+        Ok(Page::new(page.actions.into_iter().map(|row| self.action(row)), page.next))
+    }
+
+    /// Reads the actions on one object.
+    pub(crate) async fn actions_of(
+        &self,
+        user: &User,
+        object: &[u8],
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Page<Action>, Problem> {
+        user.may(Right::View, object)?;
+        let page = told(
+            {
+                let _ = object;
+                self.control.actions(after, limit)
+            }
+            .await,
+        )?;
+        Ok(Page::new(page.actions.into_iter().map(|row| self.action(row)), page.next))
+    }
+
+    /// Reads rows of the event log.
+    pub(crate) async fn log(
+        &self,
+        user: &User,
+        newest: bool,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Page<LogEntry>, Problem> {
+        user.may_some(Right::View)?;
+        let page = match newest {
+            true => self.control.newest_log(after, limit).await,
+            false => self.control.log(after, limit).await,
+        };
+        let page = told(page)?;
+        let looked_at = Some(page.entries.len() as u64);
+        let last = page.entries.last().map(|last| Cursor::from(&last.log_id));
+        let rows = page.entries.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
+        Ok(Page { looked_at, last, ..Page::new(rows.map(|row| self.log_entry(row)), page.next) })
+    }
+
+    /// Returns the position of the end of the log.
+    pub(crate) async fn log_end(&self, user: &User) -> Result<Cursor, Problem> {
+        user.may_some(Right::View)?;
+        Ok(told(self.control.newest_log(None, 1).await)?.end)
+    }
+
+    pub(crate) async fn crons(&self, user: &User, after: Option<&Cursor>, limit: usize) -> Result<Page<CronJob>, Problem> {
+        user.may_some(Right::View)?;
+        let page = told(self.control.crons(after, limit).await)?;
+        let rows = page.jobs.into_iter().filter(|job| match &job.detail {
+            Some(detail) => shows(user, &detail.object, detail.object_escaped.as_deref()),
+            None => user.may_all(Right::View).is_ok(),
+        });
+        Ok(Page::new(rows.map(|row| self.cron_job(row)), page.next).at(page.now_ms))
+    }
+
+    pub(crate) async fn workers(&self, user: &User, after: Option<&Cursor>, limit: usize) -> Result<WorkersPage, Problem> {
+        user.may_all(Right::View)?;
+        told(self.control.workers(after, limit).await)
+    }
+
+    pub(crate) async fn worker(
+        &self,
+        user: &User,
+        name: &str,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<WorkerSlots, Problem> {
+        user.may_all(Right::View)?;
+        let found = told(self.control.worker(name, after, limit).await)?;
+        found.ok_or_else(|| Problem::not_found("no worker process has registered this name"))
+    }
+
+    /// Replaces hidden parts of an event and of a text that may repeat them.
+    fn hide(&self, event: &mut Vec<u8>, is_cut: bool, text: Option<&mut String>) {
+        if self.hidden.hides_nothing() {
+            return;
+        }
+        if let Some(text) = text {
+            *text = self.hidden.text(text, (!is_cut).then_some(event.as_slice()));
+        }
+        *event = self.hidden.event(event, is_cut).into_owned();
+    }
+
+    fn ended_event(&self, mut row: EndedEvent) -> EndedEvent {
+        if !self.hidden.hides_nothing() {
+            row.results = None;
+            let is_cut = row.event_bytes.is_some();
+            let mut event = row.event.take().unwrap_or_default();
+            self.hide(&mut event, is_cut, row.error.as_mut());
+            row.event = Some(event).filter(|event| !event.is_empty());
+        }
+        row
+    }
+
+    fn letter(&self, mut row: DeadLetter) -> DeadLetter {
+        self.hide(&mut row.event, row.event_bytes.is_some(), Some(&mut row.error));
+        row
+    }
+
+    fn log_entry(&self, mut row: LogEntry) -> LogEntry {
+        if !self.hidden.hides_nothing() {
+            row.results = None;
+        }
+        self.hide(&mut row.event, row.event_bytes.is_some(), row.error.as_mut());
+        row
+    }
+
+    fn action(&self, mut row: Action) -> Action {
+        if self.hidden.hides_nothing() {
+            return row;
+        }
+        let is_cut = row.event_bytes.is_some();
+        match &mut row.event {
+            Some(event) => self.hide(event, is_cut, row.error.as_mut()),
+            None => row.error = row.error.map(|error| self.hidden.text(&error, None)),
+        }
+        row
+    }
+
+    fn held_object(&self, mut row: HeldObject) -> HeldObject {
+        // The event is not at hand, so a text that may repeat a part of it is not shown.
+        if !self.hidden.hides_nothing() {
+            row.why = self.hidden.text(&row.why, None);
+        }
+        row
+    }
+
+    fn schedule(&self, mut row: ScheduledEvent) -> ScheduledEvent {
+        if let Some(event) = &mut row.event {
+            self.hide(event, false, None);
+        }
+        row
+    }
+
+    fn cron_job(&self, mut row: CronJob) -> CronJob {
+        if let Some(event) = row.detail.as_mut().and_then(|detail| detail.event.as_mut()) {
+            self.hide(event, false, None);
+        }
+        row
+    }
+}

@@ -1,0 +1,16 @@
+//! What a user may see and do over HTTP. The routes of `serve` and the pages of the dashboard share
+//! it, so that both show the same rows to the same user.
+//!
+//! - `looks`: objects, lists and figures, with the rights of the user
+//! - `hide`: replaces hidden parts of events
+//! - `acts`: the rights that actions need
+//! - `errors`: errors of the library as problem documents
+
+pub(crate) mod acts;
+mod errors;
+mod hide;
+mod looks;
+
+pub(crate) use self::errors::{action_problem, control_problem, part_problem};
+pub(crate) use self::hide::Hidden;
+pub(crate) use self::looks::{HeldWhere, Looks, Page, shows};
