@@ -23,7 +23,7 @@ use crate::keys::{Keys, NamespaceError};
 /// - Held objects: [`held`](Self::held), [`paused`](Self::paused), [`release`](Self::release),
 ///   [`skip`](Self::skip)
 /// - Pauses and blocks: [`rules`](Self::rules), [`set_rule`](Self::set_rule),
-///   [`lift_rule`](Self::lift_rule)
+///   [`lift_rule`](Self::lift_rule), [`count_paused`](Self::count_paused)
 /// - Schedules: [`schedules`](Self::schedules), [`schedules_of`](Self::schedules_of)
 /// - Cron jobs: [`crons`](Self::crons), [`set_cron`](Self::set_cron),
 ///   [`remove_cron`](Self::remove_cron), [`pause_cron`](Self::pause_cron),

@@ -16,7 +16,8 @@ async fn the_description_has_the_routes_of_the_server() {
     let document = document.json();
     assert_eq!(document["openapi"], "3.1.0");
     let described: BTreeSet<String> = document["paths"].as_object().expect("paths").keys().cloned().collect();
-    let source = include_str!("../../src/bin/seriatim/serve/mod.rs");
+    let sources = [include_str!("../../src/bin/seriatim/serve/mod.rs"), include_str!("../../src/bin/seriatim/serve/view.rs")];
+    let source = sources.concat();
     let mut routed = BTreeSet::new();
     for part in source.split(".route(\"").skip(1) {
         routed.insert(part.split('"').next().expect("a path").to_owned());

@@ -250,7 +250,8 @@ impl Looks {
 
     /// Returns for each of these rules the number of objects that wait and that it selects.
     pub(crate) async fn held_by(&self, rules: &Rules) -> Result<Vec<Option<u64>>, Problem> {
-        Ok(vec![None; rules.rules.len()])
+        let selectors: Vec<_> = rules.rules.iter().map(|rule| &rule.selector).collect();
+        told(self.control.count_paused(&selectors).await)
     }
 
     pub(crate) async fn actions(&self, user: &User, after: Option<&Cursor>, limit: usize) -> Result<Page<Action>, Problem> {

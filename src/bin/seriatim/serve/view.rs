@@ -29,6 +29,8 @@ where
         .route("/v1/object", get(object))
         .route("/v1/objects/{object}/schedule", get(schedules_of))
         .route("/v1/object/schedule", get(schedules_of))
+        .route("/v1/objects/{object}/chain", get(chain))
+        .route("/v1/object/chain", get(chain))
         .route("/v1/stats", get(stats))
         .route("/v1/schedule", get(schedules))
         .route("/v1/held", get(held))
@@ -37,6 +39,10 @@ where
         .route("/v1/dead/{id}", get(dead_letter))
         .route("/v1/rules", get(rules))
         .route("/v1/actions", get(actions))
+        .route("/v1/log", get(log))
+        .route("/v1/cron", get(cron))
+        .route("/v1/workers", get(workers))
+        .route("/v1/worker", get(worker))
 }
 
 /// Returns a response whose body is the value as JSON.
@@ -119,7 +125,38 @@ async fn rules(State(looks): State<Looks>, asked: Asked) -> Result<Response, Pro
     json(&looks.rules(&asked.user).await?)
 }
 
-/// `GET /v1/actions`.
+/// `GET /v1/actions`, with `object`.
 async fn actions(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
-    json(&looks.actions(&asked.user, after(&asked)?.as_ref(), limit(&asked)?).await?)
+    let (after, limit) = (after(&asked)?, limit(&asked)?);
+    match asked.query("object")? {
+        Some(_) => json(&looks.actions_of(&asked.user, &asked.object()?, after.as_ref(), limit).await?),
+        None => json(&looks.actions(&asked.user, after.as_ref(), limit).await?),
+    }
+}
+
+/// `GET /v1/objects/{object}/chain`.
+async fn chain(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
+    json(&looks.chain(&asked.user, &asked.object()?, after(&asked)?.as_ref(), limit(&asked)?).await?)
+}
+
+/// `GET /v1/log`, with `newest`.
+async fn log(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
+    let newest = asked.parsed("newest")?.unwrap_or(false);
+    json(&looks.log(&asked.user, newest, after(&asked)?.as_ref(), limit(&asked)?).await?)
+}
+
+/// `GET /v1/cron`.
+async fn cron(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
+    json(&looks.crons(&asked.user, after(&asked)?.as_ref(), limit(&asked)?).await?)
+}
+
+/// `GET /v1/workers`.
+async fn workers(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
+    json(&looks.workers(&asked.user, after(&asked)?.as_ref(), limit(&asked)?).await?)
+}
+
+/// `GET /v1/worker?name=…`.
+async fn worker(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
+    let name = asked.query("name")?.ok_or_else(|| Problem::bad_request("the request names no worker: add ?name=NAME"))?;
+    json(&looks.worker(&asked.user, &name, after(&asked)?.as_ref(), limit(&asked)?).await?)
 }
