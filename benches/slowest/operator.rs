@@ -7,7 +7,7 @@ use seriatim::control::RowId;
 use seriatim::control::dead::Settle;
 use seriatim::projection::{Position, RedisStore, STATE_BYTES_MAX, Store as _};
 use seriatim::wire;
-use seriatim::wire::operator::By;
+use seriatim::wire::operator::{By, HeldPart, HeldQuery};
 
 use crate::support::control;
 use crate::world::{Case, NAME, TOKEN, World, case, event};
@@ -120,7 +120,8 @@ pub(crate) fn cases() -> Vec<Case> {
                 }
                 world.begin().await;
                 let count = control::held::PER_CALL_MAX;
-                wire::operator::held(&mut world.conn, &world.keys, false, None, count).await.expect("a page");
+                let query = HeldQuery { part: HeldPart::All, prefix: b"", after: None, count };
+                wire::operator::held(&mut world.conn, &world.keys, &query).await.expect("a page");
             })
         }),
         case("operator/release", "one of 1,024 objects, with a reason of 10 KB", |world, settings| {

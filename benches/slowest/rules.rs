@@ -109,7 +109,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 }
                 world.begin().await;
                 let count = seriatim::control::held::PER_CALL_MAX;
-                wire::operator::paused(&mut world.conn, &world.keys, None, count).await.expect("a page");
+                wire::operator::paused(&mut world.conn, &world.keys, b"", None, count).await.expect("a page");
             })
         }),
     ]

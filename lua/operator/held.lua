@@ -4,18 +4,26 @@
 -- Keys      KEYS[1] objects.held (zset, read)
 --           OBJ:event.worker, OBJ:events.held.id (strings), OBJ:events.held (list): read
 -- Arguments prefix
---           `all`, or `inf` for only those that wait for an operator
+--           `all`, or `inf` for only those that wait for an operator, `timed` for all others, `due`
+--           for those that are due now
 --           due time of the object before the page ('': from the start)
 --           the object before the page ('': from the start)
 --           objects in the page (1 to 250)
--- Replies   {'held', ms since 1970, {object, due time, owner or '', OBJ:events.held.id or '',
---           events in the batch}…}. An object whose due time changes between two pages may be
---           missing, or come twice. All others come once
+--           beginning of the names ('': all names). Other objects are left out
+--           objects to look at (1 to 2,000)
+-- Replies   {'held', ms since 1970, objects looked at, the last of them, its due time, {object, due
+--           time, owner or '', OBJ:events.held.id or '', events in the batch}…}. The last object
+--           and its due time are '' if there are no more objects to look at. An object whose due
+--           time changes between two pages may be missing, or come twice. All others come once
 -- Keeps     writes nothing
--- Cost      about 3 commands per object
+-- Cost      about 4 commands per object in the page. To look at 1,000 names takes about 0.3 ms
 -- Uses: ids.text time.now_ms
 local which, due, object, count = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local beginning, looked_max = ARGV[6], tonumber(ARGV[7])
+-- The most names in one read. A page may be full after the first of them.
+local NAMES_PER_READ = 500
 
+local now_ms = M.ids.text(M.time.now_ms())
 local from = 0
 if due ~= '' and call('ZSCORE', KEYS[1], object) == due then
   from = call('ZRANK', KEYS[1], object) + 1
@@ -24,13 +32,35 @@ elseif due ~= '' then
 elseif which == 'inf' then
   from = call('ZCOUNT', KEYS[1], '-inf', '(inf')
 end
-local reply = { 'held', M.ids.text(M.time.now_ms()) }
-local page = call('ZRANGE', KEYS[1], from, from + count - 1, 'WITHSCORES')
-for i = 1, #page, 2 do
-  local at = P .. page[i]
+-- The highest due time that the page may have, and the number of objects to look at.
+local to = which == 'due' and now_ms or which == 'timed' and '(inf' or 'inf'
+local left = call('ZCOUNT', KEYS[1], '-inf', to) - from
+local stop = math.max(left - looked_max, 0)
+
+-- Returns the entry of an object in the reply.
+local function entry_of(name)
+  local at = P .. name
   local found = call('MGET', at .. K.event_worker, at .. K.events_held_id)
   local batch = at .. K.events_held
   local len = call('TYPE', batch).ok == 'list' and call('LLEN', batch) or 0
-  reply[#reply + 1] = { page[i], page[i + 1], found[1] or '', found[2] or '', len }
+  return { name, call('ZSCORE', KEYS[1], name), found[1] or '', found[2] or '', len }
+end
+
+local reply, looked, last = { 'held', now_ms, 0, '', '' }, 0, nil
+while left > stop and #reply - 5 < count do
+  local names = call('ZRANGE', KEYS[1], from, from + math.min(left - stop, NAMES_PER_READ) - 1)
+  for _, name in ipairs(names) do
+    looked, left, from, last = looked + 1, left - 1, from + 1, name
+    if string.sub(name, 1, #beginning) == beginning then
+      reply[#reply + 1] = entry_of(name)
+      if #reply - 5 >= count then
+        break
+      end
+    end
+  end
+end
+reply[3] = looked
+if last and left > 0 then
+  reply[4], reply[5] = last, call('ZSCORE', KEYS[1], last)
 end
 return reply

@@ -5,7 +5,7 @@
 --           event.rules (hash), OBJ:event.worker, OBJ:events.held.id (strings), OBJ:events.held
 --           (list): read
 -- Arguments prefix
---           the object before the page ('': from the start)
+--           start and end of the names, as in ZRANGE BYLEX
 --           objects in the page (1 to 250)
 -- Replies   {'paused', ms since 1970, {field, value, …}, entry…}
 --             field, value  every rule that applies to one of the objects
@@ -14,7 +14,7 @@
 -- Keeps     writes nothing
 -- Cost      about 4 commands per object
 -- Uses: ids.text rules.fields_of time.now_ms
-local after, count = ARGV[2], ARGV[3]
+local from, to, count = ARGV[2], ARGV[3], ARGV[4]
 
 local has_rules = call('TYPE', P .. K.event_rules).ok == 'hash'
 local told, all_rules = {}, {}
@@ -36,7 +36,7 @@ end
 
 local now_ms = M.ids.text(M.time.now_ms())
 local reply = { 'paused', now_ms, all_rules }
-local page = call('ZRANGE', KEYS[1], after == '' and '-' or '(' .. after, '+', 'BYLEX', 'LIMIT', '0', count)
+local page = call('ZRANGE', KEYS[1], from, to, 'BYLEX', 'LIMIT', '0', count)
 for _, object in ipairs(page) do
   local at = P .. object
   local found = call('MGET', at .. K.event_worker, at .. K.events_held_id)

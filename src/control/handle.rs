@@ -20,7 +20,8 @@ use crate::keys::{Keys, NamespaceError};
 ///  [`worker`](Self::worker), [`inspect`](Self::inspect), [`ended`](Self::ended),
 ///  [`chain`](Self::chain), [`log`](Self::log)
 /// - Dead letters: [`dead_letters`](Self::dead_letters), [`settle`](Self::settle)
-/// - Held objects: [`held`](Self::held), [`paused`](Self::paused), [`release`](Self::release),
+/// - Held objects: [`held`](Self::held), [`held_where`](Self::held_where),
+///   [`paused`](Self::paused), [`paused_where`](Self::paused_where), [`release`](Self::release),
 ///   [`skip`](Self::skip)
 /// - Pauses and blocks: [`rules`](Self::rules), [`set_rule`](Self::set_rule),
 ///   [`lift_rule`](Self::lift_rule), [`count_paused`](Self::count_paused)

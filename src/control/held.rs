@@ -8,7 +8,8 @@ use serde::Serialize;
 use super::rules::Rule;
 use super::{Control, ControlError, Cursor, RowId};
 use crate::escape;
-use crate::wire::operator::{self, HeldReply, RELEASE_PER_CALL_MAX, ReleasedOne};
+pub use crate::wire::operator::HELD_LOOKED_MAX as LOOKED_MAX;
+use crate::wire::operator::{self, HeldPart, HeldQuery, HeldReply, RELEASE_PER_CALL_MAX, ReleasedOne};
 pub use crate::wire::operator::{By, Released};
 use crate::wire::values::{HeldId, Tag};
 
@@ -75,6 +76,8 @@ pub struct HeldPage {
     /// The objects. [`Control::held`] sorts them by due time; objects that wait for an operator
     /// come last. [`Control::paused`] sorts them by name.
     pub objects: Vec<HeldObject>,
+    /// Number of objects that were looked at for this page.
+    pub looked: u64,
     /// Cursor of the next page; none after the last page.
     pub next: Option<Cursor>,
 }
@@ -113,6 +116,17 @@ pub struct Which<'a> {
     pub until_released: bool,
 }
 
+/// Selects held objects for [`Control::held_where`]. The default selects all.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HeldFilter<'a> {
+    /// Only objects whose names begin with these bytes.
+    pub prefix: &'a [u8],
+    /// Only objects that wait for this.
+    pub waits_for: Option<WaitsFor>,
+    /// Only objects that are due now, and that no worker has taken yet.
+    pub due: bool,
+}
+
 /// The counts of [`Control::release_all`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -135,12 +149,62 @@ impl Control {
     /// [`ControlError::Cursor`] if `after` is a cursor of another list. Other errors if Redis
     /// cannot be asked, or if `objects.held` is not a sorted set.
     pub async fn held(&self, until_released: bool, after: Option<&Cursor>, count: usize) -> Result<HeldPage, ControlError> {
+        let filter = HeldFilter { waits_for: until_released.then_some(WaitsFor::Operator), ..HeldFilter::default() };
+        self.held_where(&filter, after, count).await
+    }
+
+    /// Reads up to `count` of the held objects that the filter selects, in the order of
+    /// [`Control::held`]. Each call looks at no more than [`LOOKED_MAX`] objects, and reads why the
+    /// objects wait for no more than [`PER_CALL_MAX`] of them. So a page may have fewer than `count`
+    /// objects, or none, although a next page exists. [`HeldPage::looked`] shows the number.
+    ///
+    /// Objects that wait for an operator, and objects that are due, lie together. A call with such
+    /// a filter looks at no others.
+    ///
+    /// # Errors
+    /// As [`Control::held`].
+    pub async fn held_where(
+        &self,
+        filter: &HeldFilter<'_>,
+        after: Option<&Cursor>,
+        count: usize,
+    ) -> Result<HeldPage, ControlError> {
         let after = after.map(place).transpose()?;
         let count = count.clamp(1, PER_CALL_MAX);
-        let read = operator::held(&mut self.connection(), &self.keys, until_released, after.as_ref(), count).await;
-        let (now_ms, page) = read?;
-        let next = page.last().filter(|_| page.len() == count).map(cursor);
-        Ok(HeldPage { now_ms, objects: page.into_iter().map(HeldObject::of).collect(), next })
+        let (part, why) = match filter.waits_for {
+            // No held object waits for a rule, and none that waits for an operator is due.
+            Some(WaitsFor::Rule) => return self.no_page().await,
+            Some(WaitsFor::Operator) if filter.due => return self.no_page().await,
+            Some(WaitsFor::Operator) => (HeldPart::UntilReleased, None),
+            why if filter.due => (HeldPart::Due, why),
+            Some(why) => (HeldPart::Timed, Some(why)),
+            None => (HeldPart::All, None),
+        };
+        let after = after.as_ref().map(|(due, object)| (due.as_str(), &object[..]));
+        let read_max = if why.is_some() { PER_CALL_MAX } else { count };
+        let query = HeldQuery { part, prefix: filter.prefix, after, count: read_max };
+        let page = operator::held(&mut self.connection(), &self.keys, &query).await?;
+        let mut next = page.last.as_ref().map(|(due, object)| cursor(due, object));
+        let mut objects = Vec::with_capacity(count);
+        for place in page.objects {
+            let at = cursor(&place.due, &place.object);
+            let held = HeldObject::of(place);
+            if why.is_some_and(|why| held.waits_for != why) {
+                continue;
+            }
+            objects.push(held);
+            if objects.len() == count {
+                // The objects after this one were read, but are not in this page.
+                next = Some(at).filter(|_| why.is_some()).or(next);
+                break;
+            }
+        }
+        Ok(HeldPage { now_ms: page.now_ms, objects, looked: page.looked, next })
+    }
+
+    /// Returns a page without objects, for a filter that no object meets.
+    async fn no_page(&self) -> Result<HeldPage, ControlError> {
+        Ok(HeldPage { now_ms: self.now_ms().await?, objects: Vec::new(), looked: 0, next: None })
     }
 
     /// Reads up to `count` paused objects (1 to [`PER_CALL_MAX`]), in the byte order of their
@@ -153,9 +217,23 @@ impl Control {
     /// [`ControlError::Cursor`] if `after` is a cursor of another list. Other errors if Redis
     /// cannot be asked, or if `objects.paused` is not a sorted set.
     pub async fn paused(&self, after: Option<&Cursor>, count: usize) -> Result<HeldPage, ControlError> {
+        self.paused_where(b"", after, count).await
+    }
+
+    /// Reads up to `count` paused objects whose names begin with `prefix`, as [`Control::paused`]
+    /// does. The call looks at no other objects.
+    ///
+    /// # Errors
+    /// As [`Control::paused`].
+    pub async fn paused_where(
+        &self,
+        prefix: impl AsRef<[u8]>,
+        after: Option<&Cursor>,
+        count: usize,
+    ) -> Result<HeldPage, ControlError> {
         let after = after.map(name).transpose()?;
-        let count = count.clamp(1, PER_CALL_MAX);
-        let page = operator::paused(&mut self.connection(), &self.keys, after.as_deref(), count).await?;
+        let (prefix, count) = (prefix.as_ref(), count.clamp(1, PER_CALL_MAX));
+        let page = operator::paused(&mut self.connection(), &self.keys, prefix, after.as_deref(), count).await?;
         let last = page.objects.last().filter(|_| page.objects.len() == count);
         let next = last.map(|(last, _)| Cursor::from(format!("{NAME}{}", escape::name(&last.object))));
         let rule = |(field, value): (Vec<u8>, Vec<u8>)| Rule::of(&field, &value, page.now_ms).map(|rule| (field, rule));
@@ -165,7 +243,8 @@ impl Control {
             rules: fields.iter().filter_map(|field| rules.get(field).cloned()).collect(),
             ..HeldObject::of(place)
         };
-        Ok(HeldPage { now_ms: page.now_ms, objects: page.objects.into_iter().map(paused).collect(), next })
+        let (looked, objects) = (page.objects.len() as u64, page.objects.into_iter().map(paused).collect());
+        Ok(HeldPage { now_ms: page.now_ms, objects, looked, next })
     }
 
     /// Makes a held object due at once, for whatever reason it is held, and wakes a worker. The
@@ -264,16 +343,16 @@ const NAME: &str = "name ";
 
 /// Returns the cursor for the position after a held object. The name in it is escaped, because a
 /// cursor is text.
-fn cursor(last: &HeldReply) -> Cursor {
-    Cursor::from(format!("{DUE}{} {}", last.due, escape::name(&last.object)))
+fn cursor(due: &str, object: &[u8]) -> Cursor {
+    Cursor::from(format!("{DUE}{due} {}", escape::name(object)))
 }
 
-fn place(cursor: &Cursor) -> Result<HeldReply, ControlError> {
+/// Returns the due time and the name of the object before a page.
+fn place(cursor: &Cursor) -> Result<(String, Vec<u8>), ControlError> {
     let read = || {
         let (due, name) = cursor.as_str().strip_prefix(DUE)?.split_once(' ')?;
         due.parse::<f64>().ok()?;
-        let object = escape::unescaped(name).ok()?;
-        Some(HeldReply { object, due: due.to_owned(), owner: String::new(), held_id: String::new(), events: 0 })
+        Some((due.to_owned(), escape::unescaped(name).ok()?))
     };
     read().ok_or_else(|| ControlError::Cursor(cursor.to_string()))
 }
@@ -324,15 +403,8 @@ mod tests {
     fn a_cursor_keeps_any_bytes_of_a_name_and_is_of_one_list() {
         for object in [&b"work:1"[..], b"two words", b"a\nb\\", b"\xff\x00 x"] {
             for due in ["inf", "1700", "1.5e12", "-inf"] {
-                let at = HeldReply {
-                    object: object.to_vec(),
-                    due: due.to_owned(),
-                    owner: String::new(),
-                    held_id: String::new(),
-                    events: 0,
-                };
-                assert_eq!(place(&cursor(&at)).expect("a cursor"), at);
-                assert!(matches!(name(&cursor(&at)), Err(ControlError::Cursor(_))));
+                assert_eq!(place(&cursor(due, object)).expect("a cursor"), (due.to_owned(), object.to_vec()));
+                assert!(matches!(name(&cursor(due, object)), Err(ControlError::Cursor(_))));
             }
             let by_name = Cursor::from(format!("{NAME}{}", escape::name(object)));
             assert_eq!(name(&by_name).expect("a cursor"), object);

@@ -80,7 +80,7 @@ pub use self::ended::{Ended, EndedEvent};
 pub use self::error::ControlError;
 pub use self::forget::Forgot;
 pub use self::handle::Control;
-pub use self::held::{HeldObject, HeldPage, Released, Skipped};
+pub use self::held::{HeldFilter, HeldObject, HeldPage, Released, Skipped};
 pub use self::ids::{Cursor, RowId};
 pub use self::inspect::Inspection;
 pub use self::limits::{LimitDone, QueueLimit};

@@ -20,7 +20,7 @@ pub use action::By;
 pub use cron::{CronDone, CronReply, CronStep, Which, cron, crons};
 pub use dead::{DEAD_PER_CALL_MAX, Settle, Settled, dead};
 pub use forget::forget;
-pub use held::{HeldReply, held};
+pub use held::{HELD_LOOKED_MAX, HeldPart, HeldQuery, HeldReply, HeldReplyPage, held};
 pub use limit::{LimitDone, LimitStep, limit};
 pub use paused::{PausedReply, paused};
 pub use release::{Released, release};

@@ -21,15 +21,23 @@ pub struct PausedReply {
     pub objects: Vec<(HeldReply, Vec<Vec<u8>>)>,
 }
 
-/// Returns a page of paused objects that begins after the given name.
+/// Returns a page of paused objects whose names begin with `prefix`. The page begins after the given
+/// name.
 pub async fn paused(
     conn: &mut impl ConnectionLike,
     keys: &Keys,
+    prefix: &[u8],
     after: Option<&[u8]>,
     count: usize,
 ) -> Result<PausedReply, ScriptError> {
+    let from = match after {
+        Some(after) if after >= prefix => [b"(", after].concat(),
+        _ if prefix.is_empty() => b"-".to_vec(),
+        _ => [b"[", prefix].concat(),
+    };
+    let to = following(prefix).map_or_else(|| b"+".to_vec(), |end| [b"(", &end[..]].concat());
     let mut cmd = PAUSED.with_key(&keys.objects_paused());
-    cmd.arg(keys.prefix()).arg(after.unwrap_or_default()).arg(count);
+    cmd.arg(keys.prefix()).arg(from).arg(to).arg(count);
     let mut reply = Reply::of("paused", PAUSED.call(conn, &cmd).await?)?;
     let word = reply.text()?;
     if word != "paused" {
@@ -51,4 +59,12 @@ pub async fn paused(
         objects.push((HeldReply { object, due: String::new(), owner, held_id, events }, fields));
     }
     Ok(PausedReply { now_ms, rules, objects })
+}
+
+/// Returns the lowest text above all texts that begin with `prefix`; none if there is no such text.
+fn following(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
 }

@@ -13,7 +13,8 @@ async fn listed(state: &mut State, until_released: bool, per_page: usize) -> Vec
     let (mut all, mut after): (Vec<HeldObject>, _) = (Vec::new(), None);
     loop {
         let page = control(&state.conn, &keys).held(until_released, after.as_ref(), per_page).await.expect("a page");
-        assert_eq!(page.next.is_some(), page.objects.len() == per_page);
+        assert!(page.next.is_none() || page.objects.len() == per_page, "{page:?}");
+        assert_eq!(page.looked, page.objects.len() as u64);
         all.extend(page.objects);
         after = page.next;
         if after.is_none() {

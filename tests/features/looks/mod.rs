@@ -4,6 +4,7 @@
 mod actions;
 mod chain;
 mod cut;
+mod held;
 
 use crate::state::State;
 use crate::support::Redis;
