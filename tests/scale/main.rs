@@ -11,4 +11,5 @@ mod departed;
 mod exporter;
 mod fairness;
 mod looks;
+mod pages;
 mod rules_million;

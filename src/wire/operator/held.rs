@@ -36,7 +36,7 @@ pub enum HeldPart {
 }
 
 /// Maximum number of objects at which one call looks.
-pub const HELD_LOOKED_MAX: usize = 1000;
+pub const HELD_LOOKED_MAX: usize = 5000;
 
 /// The objects to read.
 #[derive(Debug, Clone, Copy)]
