@@ -6,6 +6,7 @@
 mod asked;
 mod commands;
 mod cost;
+mod counted;
 mod processes;
 mod workers;
 

@@ -137,12 +137,16 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let redis = global.route()?.address();
     let keys = global.keys()?;
     let listening = args.listen.open_unguarded(args.listen.has_users() || args.trust_header.is_some()).await?;
+    let first = listening.addresses().next().unwrap_or_default().to_owned();
+    if listening.users().is_none() && args.trust_header.is_none() && !first.starts_with("http") && args.public_url.is_none() {
+        let what = "a link cannot lead to a socket: give --users FILE, or --trust-header NAME with --trust-from unix";
+        return Err(Failure::with(Exit::Input, what));
+    }
     let control = Control::unconnected(global.server()).map_err(shown::failure)?.with_keys(keys);
     let control = control.with_event_bytes_max(EVENT_BYTES_MAX);
     if let Err(error) = control.now_ms().await {
         warn!(target: LOG, %error, "Redis cannot be asked; the pages say so until it can");
     }
-    let first = listening.addresses().next().unwrap_or_default().to_owned();
     let public_hosts = args.public_url.iter().map(|url| url.host.as_str());
     let settings = Settings {
         hosts: Hosts::new(args.listen.hosts().chain(public_hosts)),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use seriatim::control::chain::ChainPage;
 use seriatim::control::ended::{Ended, EndedEvent};
+use seriatim::control::held::HeldFilter;
 use seriatim::control::workers::{WorkerSlots, WorkersPage};
 use seriatim::control::{
     Action, Control, ControlError, CronJob, Cursor, DeadLetter, HeldObject, Inspection, LogEntry, RowId, Rules, ScheduledEvent,
@@ -16,15 +17,6 @@ use super::errors::control_problem;
 use super::hide::Hidden;
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
-
-// SHIM
-#[derive(Debug)]
-pub(crate) struct HeldWhere<'a> {
-    pub(crate) prefix: &'a [u8],
-    pub(crate) waits_for: Option<seriatim::control::held::WaitsFor>,
-    pub(crate) is_due: bool,
-}
-// END SHIM
 
 /// A page of a list.
 #[derive(Debug, Serialize)]
@@ -175,15 +167,15 @@ impl Looks {
     pub(crate) async fn held(
         &self,
         user: &User,
-        which: &HeldWhere<'_>,
+        filter: &HeldFilter<'_>,
         after: Option<&Cursor>,
         limit: usize,
     ) -> Result<Page<HeldObject>, Problem> {
         user.may_some(Right::View)?;
-        let page =
-            told(self.control.held(which.waits_for == Some(seriatim::control::held::WaitsFor::Operator), after, limit).await)?;
+        let page = told(self.control.held_where(filter, after, limit).await)?;
         let rows = page.objects.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
-        Ok(Page::new(rows.map(|row| self.held_object(row)), page.next).at(page.now_ms))
+        let looked_at = Some(page.looked);
+        Ok(Page { looked_at, ..Page::new(rows.map(|row| self.held_object(row)), page.next).at(page.now_ms) })
     }
 
     pub(crate) async fn paused(
@@ -194,13 +186,7 @@ impl Looks {
         limit: usize,
     ) -> Result<Page<HeldObject>, Problem> {
         user.may_some(Right::View)?;
-        let page = told(
-            {
-                let _ = prefix;
-                self.control.paused(after, limit)
-            }
-            .await,
-        )?;
+        let page = told(self.control.paused_where(prefix, after, limit).await)?;
         let rows = page.objects.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
         Ok(Page::new(rows.map(|row| self.held_object(row)), page.next).at(page.now_ms))
     }

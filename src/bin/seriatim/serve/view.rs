@@ -11,8 +11,8 @@ use seriatim::control::{Cursor, RowId};
 use crate::console::units;
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
-use crate::operator::{HeldWhere, Looks};
-use seriatim::control::held::WaitsFor;
+use crate::operator::Looks;
+use seriatim::control::held::{HeldFilter, WaitsFor};
 
 /// The number of rows of a page if the request has no `limit`.
 const PAGE: usize = 50;
@@ -94,10 +94,10 @@ async fn schedules(State(looks): State<Looks>, asked: Asked) -> Result<Response,
 /// `GET /v1/held`, with `until_released`, `due` and `prefix`.
 async fn held(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
     let prefix = asked.query("prefix")?.unwrap_or_default();
-    let which = HeldWhere {
+    let which = HeldFilter {
         prefix: prefix.as_bytes(),
         waits_for: asked.parsed("until_released")?.unwrap_or(false).then_some(WaitsFor::Operator),
-        is_due: asked.parsed("due")?.unwrap_or(false),
+        due: asked.parsed("due")?.unwrap_or(false),
     };
     json(&looks.held(&asked.user, &which, after(&asked)?.as_ref(), limit(&asked)?).await?)
 }

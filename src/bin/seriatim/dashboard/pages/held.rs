@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::Response;
 use maud::{Markup, html};
 use seriatim::control::HeldObject;
-use seriatim::control::held::WaitsFor;
+use seriatim::control::held::{HeldFilter, WaitsFor};
 
 use super::{ROWS, after, may_operate, name_of, parameter};
 use crate::dashboard::Dashboard;
@@ -16,7 +16,6 @@ use crate::dashboard::html::{Frame, Update, next_page, table};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::users::Right;
-use crate::operator::HeldWhere;
 
 /// The choices of the filter: the word in the query, the text, and the condition.
 const WHYS: [(&str, &str, Option<WaitsFor>); 8] = [
@@ -43,7 +42,7 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
     let found = WHYS.iter().find(|(word, ..)| *word == why);
     let (.., condition) = found.ok_or_else(|| Problem::bad_request(format!("the parameter why: {why:?} is not a reason")))?;
     let prefix_bytes = name_of(&prefix)?;
-    let which = HeldWhere { prefix: &prefix_bytes, waits_for: *condition, is_due: why == "due" };
+    let which = HeldFilter { prefix: &prefix_bytes, waits_for: *condition, due: why == "due" };
     let page = app.looks.held(&asked.user, &which, after(&asked)?.as_ref(), ROWS).await?;
     let back = link("", "/held", &[("why", &why), ("prefix", &prefix)]);
     let now_ms = page.now_ms.unwrap_or(0);
