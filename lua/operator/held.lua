@@ -10,7 +10,6 @@
 --           the object before the page ('': from the start)
 --           objects in the page (1 to 250)
 --           beginning of the names ('': all names). Other objects are left out
---           objects to look at (1 to 5,000)
 -- Replies   {'held', ms since 1970, objects looked at, the last of them, its due time, {object, due
 --           time, owner or '', OBJ:events.held.id or '', events in the batch}…}. The last object
 --           and its due time are '' if there are no more objects to look at. An object whose due
@@ -19,7 +18,9 @@
 -- Cost      about 4 commands per object in the page. To look at 1,000 names takes about 0.2 ms
 -- Uses: ids.text time.now_ms
 local which, due, object, count = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local beginning, looked_max = ARGV[6], tonumber(ARGV[7])
+local beginning = ARGV[6]
+-- The most objects that one call looks at.
+local LOOKED_MAX = 5000
 -- The most names in one read. A page may be full after the first of them.
 local NAMES_PER_READ = 500
 
@@ -35,7 +36,7 @@ end
 -- The highest due time that the page may have, and the number of objects to look at.
 local to = which == 'due' and now_ms or which == 'timed' and '(inf' or 'inf'
 local left = call('ZCOUNT', KEYS[1], '-inf', to) - from
-local stop = math.max(left - looked_max, 0)
+local stop = math.max(left - LOOKED_MAX, 0)
 
 -- Returns the entry of an object in the reply.
 local function entry_of(name)

@@ -7,10 +7,10 @@
 --           object
 --           XRANGE | XREVRANGE
 --           start of the page (`+` or `-`, or `(` and the id of the last row of the page before)
---           end
---           rows to look at (1 to 250)
---           rows to return (1 and more)
---           {field, bytes of its value to return (0: the whole value)}…
+--           rows to look at (1 to 250), a blank, rows to return (1 and more)
+--           the fields to return, with blanks between them: name, colon, bytes of its value (0: the
+--           whole value). They are one argument: before a login, Redis refuses a command of more
+--           than 10 words with an error that does not mention the login
 -- Replies   {'of_object', rows looked at, id of the last of them or '', 1 if the bytes ended the
 --           page or 0, {id of the row, value…}…}
 --             value  of each named field, in order; nil for an absent field. If it is cut, a pair:
@@ -18,8 +18,9 @@
 -- Keeps     writes nothing
 -- Cost      1 command per 4 rows. A page ends after the row with which it has 1 MiB (lib/page.lua)
 -- Uses: page.each_row text.beginning
-local object, command, from, to = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local rows, most = tonumber(ARGV[6]), tonumber(ARGV[7])
+local object, command, from = ARGV[2], ARGV[3], ARGV[4]
+local rows, most = string.match(ARGV[5], '^(%d+) (%d+)$')
+rows, most = tonumber(rows), tonumber(most)
 
 -- Returns the value of the field with this name. If a row has the field more than once, the last
 -- one counts, as in all lists.
@@ -40,12 +41,12 @@ local function cut(value, bytes_max)
 end
 
 local reply = { 'of_object', 0, '', 0 }
-reply[4] = M.page.each_row(command, KEYS[1], from, to, rows, function(entry)
+reply[4] = M.page.each_row(command, KEYS[1], from, command == 'XRANGE' and '+' or '-', rows, function(entry)
   reply[2], reply[3] = reply[2] + 1, entry[1]
   if value_of(entry[2], 'object') == object then
     local row = { entry[1] }
-    for i = 8, #ARGV, 2 do
-      row[#row + 1] = cut(value_of(entry[2], ARGV[i]), tonumber(ARGV[i + 1]))
+    for name, bytes_max in string.gmatch(ARGV[6], '(%S+):(%d+)') do
+      row[#row + 1] = cut(value_of(entry[2], name), tonumber(bytes_max))
     end
     reply[#reply + 1] = row
     return #reply - 4 >= most

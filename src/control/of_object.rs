@@ -107,16 +107,16 @@ impl Search<'_> {
         after: Option<&str>,
     ) -> Result<Found, ControlError> {
         const WHAT: &str = "lua/operator/of_object.lua";
-        let (command, begin, end) = if self.newest { ("XREVRANGE", "+", "-") } else { ("XRANGE", "-", "+") };
+        let (command, begin) = if self.newest { ("XREVRANGE", "+") } else { ("XRANGE", "-") };
+        let fields: Vec<String> = self.fields.iter().map(|(field, bytes_max)| format!("{field}:{bytes_max}")).collect();
+        let fields = fields.join(" ");
         let mut from = after.map_or_else(|| begin.to_owned(), reply::behind);
         let mut found = Found::default();
         while found.looked < self.looked_max && found.rows.len() < self.found_max {
             let (count, most) = (PER_CALL.min(self.looked_max - found.looked), self.found_max - found.rows.len());
             let mut ask = wire::OF_OBJECT.invoke();
-            ask.key(self.stream).arg(keys.prefix()).arg(self.object).arg(command).arg(&from).arg(end).arg(count).arg(most);
-            for (field, bytes_max) in self.fields {
-                ask.arg(*field).arg(*bytes_max);
-            }
+            ask.key(self.stream).arg(keys.prefix()).arg(self.object).arg(command).arg(&from);
+            ask.arg(format!("{count} {most}")).arg(&fields);
             let answer: Value = match ask.invoke_async(conn).await {
                 Ok(answer) => answer,
                 Err(error) if error.to_string().contains("WRONGTYPE") => {

@@ -8,11 +8,12 @@ use crate::support::console::PATIENCE;
 use crate::support::{Redis, until};
 
 /// One way to call each command that talks to Redis.
-const COMMANDS: [&[&str]; 13] = [
+const COMMANDS: [&[&str]; 14] = [
     &["check"],
     &["stats"],
     &["inspect", "x"],
     &["dead", "list"],
+    &["dead", "list", "--object", "x"],
     &["forget", "x"],
     &["dead", "retry", "1-1"],
     &["held", "list"],

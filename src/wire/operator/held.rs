@@ -35,7 +35,7 @@ pub enum HeldPart {
     Due,
 }
 
-/// Maximum number of objects at which one call looks.
+/// Maximum number of objects at which one call looks. The script has the same number.
 pub const HELD_LOOKED_MAX: usize = 5000;
 
 /// The objects to read.
@@ -76,7 +76,7 @@ pub async fn held(conn: &mut impl ConnectionLike, keys: &Keys, query: &HeldQuery
     };
     let (due, object) = query.after.unwrap_or_default();
     let mut cmd = HELD.with_key(&keys.objects_held());
-    cmd.arg(keys.prefix()).arg(part).arg(due).arg(object).arg(query.count).arg(query.prefix).arg(HELD_LOOKED_MAX);
+    cmd.arg(keys.prefix()).arg(part).arg(due).arg(object).arg(query.count).arg(query.prefix);
     let mut reply = Reply::of("held", HELD.call(conn, &cmd).await?)?;
     let word = reply.text()?;
     if word != "held" {

@@ -7,8 +7,7 @@ use seriatim::control::{By, ControlError, Cursor, Settle};
 use super::empty;
 use crate::support::control;
 
-/// The list has the actions on one object and no other, with all their fields. A selector of a rule
-/// is another text than the name of an object.
+/// The list has the actions on one object and no other, with all their fields.
 #[tokio::test]
 async fn the_actions_on_one_object_are_listed() {
     let (_redis, mut state) = empty().await;
