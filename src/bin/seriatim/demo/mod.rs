@@ -8,6 +8,7 @@ mod processes;
 mod show;
 mod stage;
 mod watch;
+mod watched;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ use crate::console::global::Global;
 use crate::console::lines::{Fields, Lines};
 use crate::console::shown;
 use crate::console::stop::stop_signal;
+use crate::listen::address::Address;
 use crate::private::Guard;
 use crate::random::fresh_seed;
 
@@ -65,6 +67,13 @@ pub(crate) struct Args {
     /// Keep the input, the outputs and the logs in this new or empty directory
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
+    /// Run a small shop and a dashboard for it, until Ctrl-C, instead of the demo above. Open the
+    /// link that it prints
+    #[arg(
+        long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:8480",
+        conflicts_with_all = ["from", "events", "seed", "keep"]
+    )]
+    dashboard: Option<Address>,
 }
 
 /// The times that the demo has measured.
@@ -78,6 +87,16 @@ struct Measured {
 }
 
 pub(crate) async fn run(args: Args, _: &Global) -> anyhow::Result<Exit> {
+    if let Some(address) = &args.dashboard {
+        return tokio::select! {
+            done = watched::play(address.to_string()) => done,
+            stopped = stop_signal() => {
+                stopped?;
+                shown::say("seriatim: the shop, its Redis and its files are gone");
+                Ok(Exit::Done)
+            }
+        };
+    }
     // If a stop signal comes before the end, the stage is dropped, and all its processes end.
     tokio::select! {
         done = play(args) => done,

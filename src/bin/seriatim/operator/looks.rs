@@ -255,13 +255,7 @@ impl Looks {
         limit: usize,
     ) -> Result<Page<Action>, Problem> {
         user.may(Right::View, object)?;
-        let page = told(
-            {
-                let _ = object;
-                self.control.actions(after, limit)
-            }
-            .await,
-        )?;
+        let page = told(self.control.actions_of(object, after, limit).await)?;
         Ok(Page::new(page.actions.into_iter().map(|row| self.action(row)), page.next))
     }
 
