@@ -14,6 +14,12 @@
       const name = next.dataset.part;
       const part = document.querySelector(`[data-part="${CSS.escape(name)}"]`);
       const html = next.innerHTML;
+      if (part && part.dataset.rows) {
+        // New rows come before the others; the oldest rows make room.
+        part.prepend(...next.children);
+        while (part.children.length > Number(part.dataset.rows)) part.lastElementChild.remove();
+        continue;
+      }
       if (!part || before.get(name) === html) continue;
       const selection = document.getSelection();
       const selects = selection && !selection.isCollapsed && part.contains(selection.anchorNode);

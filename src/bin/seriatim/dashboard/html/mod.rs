@@ -64,16 +64,10 @@ impl Frame<'_> {
             Update::Every(seconds) => (None, Some(*seconds)),
             Update::Stream(path) => (Some(format!("{base}{path}")), None),
         };
-        // Without the script, the browser asks for the page again.
-        let again = match update {
-            Update::No => None,
-            Update::Every(seconds) => Some((*seconds).max(10)),
-            Update::Stream(_) => Some(10),
-        };
         let body = html! {
             (DOCTYPE)
             html lang="en" {
-                (head(base, title, again))
+                (head(base, title))
                 body data-stream=[stream] data-every=[every] {
                     a.skip href="#content" { "Skip to content" }
                     header {
@@ -98,6 +92,9 @@ impl Frame<'_> {
                                 li { a href=(link(base, path, &[])) aria-current=[(path == *current).then_some("page")] data-key=(key) { (name) } }
                             }
                         }
+                        // Without the script, a page that loaded itself again would delete the reason that
+                        // someone is typing. So the user asks for new figures.
+                        @if *update != Update::No { noscript { a href="" { "Load again" } } }
                         button #updates.plain type="button" hidden[true] aria-pressed="false" { "Stop updates" }
                     }
                     main #content tabindex="-1" { (content) }
@@ -123,7 +120,7 @@ fn rights(user: &User) -> &'static str {
     }
 }
 
-fn head(base: &str, title: &str, again: Option<u32>) -> Markup {
+fn head(base: &str, title: &str) -> Markup {
     html! {
         head {
             meta charset="utf-8";
@@ -133,7 +130,6 @@ fn head(base: &str, title: &str, again: Option<u32>) -> Markup {
             link rel="icon" href=(assets::path(base, "icon.svg")) type="image/svg+xml";
             link rel="stylesheet" href=(assets::path(base, "style.css"));
             script src=(assets::path(base, "script.js")) defer {}
-            @if let Some(seconds) = again { noscript { meta http-equiv="refresh" content=(seconds); } }
         }
     }
 }
@@ -160,7 +156,7 @@ pub(super) fn bare_page(base: &str, title: &str, status: StatusCode, content: &M
     let body = html! {
         (DOCTYPE)
         html lang="en" {
-            (head(base, title, None))
+            (head(base, title))
             body.bare {
                 a.skip href="#content" { "Skip to content" }
                 header { p.brand { "seriatim" } }
@@ -210,12 +206,22 @@ fn answer(status: StatusCode, body: String) -> Response {
 
 /// Returns a table that can be scrolled by itself if it is too wide.
 pub(super) fn table(caption: &str, heads: &[&str], rows: &Markup) -> Markup {
+    scrolled(caption, heads, &html! { tbody { (rows) } })
+}
+
+/// Returns an empty table. New rows come at its top, from the messages with the part of this name. It
+/// keeps at most `rows_max` rows.
+pub(super) fn growing_table(caption: &str, heads: &[&str], part: &str, rows_max: usize) -> Markup {
+    scrolled(caption, heads, &html! { tbody data-part=(part) data-rows=(rows_max) {} })
+}
+
+fn scrolled(caption: &str, heads: &[&str], body: &Markup) -> Markup {
     html! {
         div.scroll role="region" aria-label=(caption) tabindex="0" {
             table {
                 caption { (caption) }
                 thead { tr { @for head in heads { th scope="col" { (head) } } } }
-                tbody { (rows) }
+                (body)
             }
         }
     }

@@ -12,11 +12,13 @@ use super::{ROWS, after, event, name_of, parameter};
 use crate::console::shown;
 use crate::dashboard::Dashboard;
 use crate::dashboard::html::format::{link, moment, number, object, text};
-use crate::dashboard::html::{Frame, Update, next_page, table};
+use crate::dashboard::html::{Frame, Update, growing_table, next_page, table};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::users::Right;
 
+/// The most new rows that a page keeps while it follows the log.
+const FOLLOWED_ROWS_MAX: usize = 500;
 const STATUSES: [&str; 5] = ["", "completed", "completed_with_errors", "dead", "cancelled"];
 
 /// The rows that are shown.
@@ -64,7 +66,9 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
         }
         @if is_following {
             p { "New rows come at the top, at most 100 per second. " a href=(link(&app.base, "/log", &query)) { "Stop following" } }
-            div data-part="new" aria-live="off" {}
+            div data-part="skipped" {}
+            (growing_table("New rows", &HEADS, "new", FOLLOWED_ROWS_MAX))
+            h2 { "Rows before" }
         }
         @if rows.is_empty() { p { "None on this page." } } @else { (table("Event log", &HEADS, &html! { @for entry in &rows { (row(&app.base, entry)) } })) }
         @if let Some(looked_at) = page.looked_at { p { "Looked at " (number(looked_at)) " rows for this page." } }
@@ -104,19 +108,17 @@ fn row(base: &str, entry: &LogEntry) -> Markup {
     }
 }
 
-/// Returns the part with the newest rows. `skipped`: the number of rows that were too many; `None` if
+/// Returns the parts with new rows. `skipped`: the number of rows that were too many; `None` if
 /// their number is not known.
 pub(in crate::dashboard) fn new_rows(base: &str, rows: &[LogEntry], skipped: Option<u64>) -> Markup {
     html! {
-        div data-part="new" {
+        div data-part="skipped" {
             @match skipped {
                 Some(0) => {}
                 Some(skipped) => { p { (number(skipped)) " rows were skipped in this second." } }
                 None => { p { "Rows come too fast: some were skipped." } }
             }
-            @if !rows.is_empty() {
-                (table("New rows", &HEADS, &html! { @for entry in rows.iter().rev() { (row(base, entry)) } }))
-            }
         }
+        @if !rows.is_empty() { table { tbody data-part="new" { @for entry in rows.iter().rev() { (row(base, entry)) } } } }
     }
 }
