@@ -57,6 +57,8 @@ fn login_page(app: &Dashboard, next: &str, status: StatusCode, failed: Option<&s
 fn token_form(app: &Dashboard, next: &str) -> Markup {
     html! {
         form.stack method="post" action={ (app.base) "/login" } {
+            // Password managers keep the token under this name.
+            input type="text" name="username" autocomplete="username" value="seriatim" hidden;
             label for="token" { "Token" }
             input #token name="token" type="password" autocomplete="current-password" required;
             input type="hidden" name="next" value=(next);

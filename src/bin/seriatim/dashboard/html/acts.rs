@@ -2,6 +2,10 @@
 
 use maud::{Markup, html};
 
+use super::format::text;
+
+/// The most characters of a subject in the name of a button.
+const SUBJECT_CHARS: usize = 80;
 /// The most characters of a reason.
 pub(in crate::dashboard) const REASON_CHARS_MAX: usize = 500;
 
@@ -25,7 +29,7 @@ impl ActForm<'_> {
     pub(in crate::dashboard) fn markup(&self) -> Markup {
         html! {
             details.act {
-                summary { (self.label) span.hidden { " " (self.subject) } }
+                summary { (self.label) span.hidden { " " (text(self.subject, SUBJECT_CHARS)) } }
                 form.stack method="post" action={ (self.base) "/act" } {
                     input type="hidden" name="act" value=(self.act);
                     @for (name, value) in self.fields { input type="hidden" name=(name) value=(value); }

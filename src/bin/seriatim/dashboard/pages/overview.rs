@@ -60,12 +60,12 @@ pub(in crate::dashboard) fn parts(base: &str, snapshot: &Snapshot) -> Markup {
         h2 { "Last 5 minutes" }
         div.charts data-part="charts" { (charts(&snapshot.samples)) }
         div.columns {
-            section aria-labelledby="queues" {
-                h2 #queues { "Longest queues under work" }
+            div {
+                h2 { "Longest queues under work" }
                 div data-part="queues" { (queues(base, snapshot)) }
             }
-            section aria-labelledby="prefixes" {
-                h2 #prefixes { "Queued events by prefix" }
+            div {
+                h2 { "Queued events by prefix" }
                 div data-part="prefixes" { (prefixes(base, snapshot)) }
             }
         }
