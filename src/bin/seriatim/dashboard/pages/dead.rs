@@ -81,9 +81,9 @@ fn all(app: &Dashboard, asked: &Asked, of: Option<&[u8]>, wanted: &str, back: &s
         None => asked.user.may_all(Right::Operate),
         Some(bytes) => asked.user.may(Right::Operate, bytes),
     };
-    let subject = if of.is_none() { "all dead letters".to_owned() } else { format!("all dead letters of {}", text(wanted, 80)) };
+    let subject = if of.is_none() { "dead letters".to_owned() } else { format!("dead letters of {}", text(wanted, 80)) };
     let form = |act, label, warning: &str| {
-        let inputs = html! { p { (warning) " " (subject) ", in steps of 32. It can be stopped." } };
+        let inputs = html! { p { (warning) " all " (subject) ", in steps of 32. It can be stopped." } };
         ActForm { base: &app.base, act, label, subject: &subject, fields: &[("object", wanted)], inputs, back }.markup()
     };
     html! {

@@ -101,9 +101,9 @@ fn release_all(app: &Dashboard, asked: &Asked, prefix: &str, back: &str) -> Mark
         "" => asked.user.may_all(Right::Operate),
         prefix => asked.user.may(Right::Operate, prefix.as_bytes()),
     };
-    let subject = if prefix.is_empty() { "all held objects".to_owned() } else { format!("all held objects {prefix}*") };
+    let subject = if prefix.is_empty() { "held objects".to_owned() } else { format!("held objects {prefix}*") };
     let inputs = html! {
-        p { "This releases " (text(&subject, 120)) ", in steps of 100. It can be stopped." }
+        p { "This releases all " (text(&subject, 120)) ", in steps of 100. It can be stopped." }
         label.check { input type="checkbox" name="until_released" value="true"; "only those that wait for an operator" }
     };
     html! {
