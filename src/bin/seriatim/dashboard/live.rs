@@ -224,15 +224,16 @@ impl History {
         }
     }
 
-    /// Returns a sample for each of the last seconds, oldest first. A look counts until the next one.
+    /// Returns a sample for each of the last seconds, oldest first. A look counts until the next one,
+    /// but not over a time without viewers.
     fn samples(&self, now: Instant) -> Vec<Option<Sample>> {
         let mut samples = vec![None; SECONDS];
-        for (at, every, sample) in &self.looks {
-            let ago = now.duration_since(*at).as_secs() as usize;
-            for second in ago.saturating_sub(every.as_secs().saturating_sub(1) as usize)..=ago {
-                if let Some(place) = (SECONDS - 1).checked_sub(second) {
-                    samples[place] = Some(*sample);
-                }
+        let nexts = self.looks.iter().skip(1).map(|(at, ..)| *at).chain([now]);
+        for ((at, every, sample), next) in self.looks.iter().zip(nexts) {
+            let first = now.duration_since(*at).as_secs() as usize;
+            let until = now.duration_since(next.min(*at + *every * 2)).as_secs() as usize;
+            for place in (until..=first).filter_map(|ago| (SECONDS - 1).checked_sub(ago)) {
+                samples[place] = Some(*sample);
             }
         }
         samples
@@ -266,9 +267,12 @@ mod tests {
             tokio::time::advance(EVERY).await;
         }
         assert_eq!(rates(&history), [None, Some(500.0), Some(0.0), None, None]);
+        assert_eq!(history.samples(Instant::now()).iter().flatten().count(), 6);
+        // A time without viewers is a gap.
+        tokio::time::advance(EVERY * 20).await;
         let samples = history.samples(Instant::now());
-        assert!(samples[SECONDS - 1].is_none() && samples[SECONDS - 2..].len() == 2);
-        assert_eq!(samples.iter().flatten().count(), 5);
+        assert_eq!(samples.iter().flatten().count(), 7);
+        assert!(samples[SECONDS - 19..].iter().all(Option::is_none));
         for _ in 0..2 * SECONDS {
             history.add(Instant::now(), EVERY, &stats);
             tokio::time::advance(EVERY).await;

@@ -156,7 +156,7 @@ async fn receive(body: Body) -> Response {
     let read = to_bytes(body, REQUEST_BYTES_MAX).await.ok().and_then(|body| serde_json::from_slice::<Value>(&body).ok());
     let Some(envelope) = read else { return StatusCode::BAD_REQUEST.into_response() };
     let object = envelope["object"].as_str().unwrap_or_default();
-    let wait = if object == "work:7" { 400 } else { 5 };
+    let wait = if object == "work:7" { 900 } else { 20 };
     sleep(Duration::from_millis(wait)).await;
     let is_seventh = envelope["event"]["n"].as_u64().is_some_and(|n| n % 7 == 0);
     match object {

@@ -75,6 +75,18 @@ pub(in crate::dashboard) fn number(number: u64) -> String {
     text
 }
 
+/// Returns a number with its noun: `1 event`, `2 events`.
+pub(in crate::dashboard) fn count(count: u64, noun: &str) -> String {
+    format!("{} {noun}{}", number(count), if count == 1 { "" } else { "s" })
+}
+
+/// Returns a sentence whose commands are between backticks.
+pub(in crate::dashboard) fn sentence(text: &str) -> Markup {
+    let text = lines(text);
+    let parts = text.split('`').enumerate();
+    html! { @for (at, part) in parts { @if at % 2 == 1 { code { (part) } } @else { (part) } } }
+}
+
 /// Returns the upper bound of a quantile, given in µs.
 pub(in crate::dashboard) fn quantile(us: Option<u64>) -> String {
     match us {
@@ -96,6 +108,12 @@ mod tests {
         }
         assert_eq!(link("/q", "/held", &[("prefix", ""), ("why", "")]), "/q/held");
         assert_eq!(link("", "/object", &[("name", "a b&c=/../é\"")]), "/object?name=a+b%26c%3D%2F..%2F%C3%A9%22");
+    }
+
+    #[test]
+    fn a_sentence_has_commands_and_a_count_its_noun() {
+        assert_eq!(sentence("a; `b <c>` does").into_string(), "a; <code>b &lt;c&gt;</code> does");
+        assert_eq!((count(1, "event"), count(0, "event")), ("1 event".to_owned(), "0 events".to_owned()));
     }
 
     #[test]

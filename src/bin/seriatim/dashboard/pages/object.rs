@@ -15,7 +15,7 @@ use super::{ROWS, after, event, may_operate, name_of, parameter};
 use crate::console::shown;
 use crate::dashboard::Dashboard;
 use crate::dashboard::html::acts::ActForm;
-use crate::dashboard::html::format::{LINKED_BYTES_MAX, lines, link, moment, name, number, text, time};
+use crate::dashboard::html::format::{LINKED_BYTES_MAX, count, lines, link, moment, name, number, sentence, text, time};
 use crate::dashboard::html::{Frame, Update, table};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
@@ -93,15 +93,15 @@ fn state(app: &Dashboard, object: &Inspection) -> Markup {
     let (standing, class) = word(object.standing);
     let hidden = app.looks.hides();
     html! {
-        p.why { span.mark class=(class) { (standing) } ": " (lines(&object.why)) "." }
+        p.why { span.mark class=(class) { (standing) } ": " (sentence(&object.why)) "." }
         dl.pairs {
-            dt { "Queued" } dd { (number(object.events_queued)) " events" }
-            @if object.events_in_flight > 0 { dt { "In flight" } dd { (number(object.events_in_flight)) " events" } }
-            @if object.events_held > 0 { dt { "Held batch" } dd { (number(object.events_held)) " events" } }
+            dt { "Queued" } dd { (count(object.events_queued, "event")) }
+            @if object.events_in_flight > 0 { dt { "In flight" } dd { (count(object.events_in_flight, "event")) } }
+            @if object.events_held > 0 { dt { "Held batch" } dd { (count(object.events_held, "event")) } }
             @if let Some(owner) = &object.owner { dt { "Owner" } dd { (text(owner, 80)) } }
             @if let Some(due) = object.due_ms { dt { "Due" } dd { (time(due, object.now_ms)) } }
             @if let Some(tries) = &object.tries {
-                dt { "Attempts" } dd { (tries.attempts) " failed, " (tries.crashes) " crashes, handed out " (tries.handouts) " times before" }
+                dt { "Attempts" } dd { (tries.attempts) " failed, " (number(tries.crashes)) " ended by a crash" ", handed out " (count(tries.handouts, "time")) " before" }
             }
             @if let Some(before) = object.markers_before { dt { "In line" } dd { (number(before)) " markers before it" } }
             @if object.markers_beyond { dt { "In line" } dd { "more than 10 000 markers before it" } }

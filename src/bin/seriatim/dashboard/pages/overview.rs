@@ -10,7 +10,7 @@ use seriatim::control::Stats;
 use crate::console::shown;
 use crate::dashboard::Dashboard;
 use crate::dashboard::html::chart::Chart;
-use crate::dashboard::html::format::{link, name, number, object, text};
+use crate::dashboard::html::format::{count, link, name, number, object, text};
 use crate::dashboard::html::{Frame, Update, table};
 use crate::dashboard::live::{Sample, Snapshot};
 use crate::listen::asked::Asked;
@@ -116,7 +116,7 @@ fn needs(base: &str, stats: &Stats) -> Markup {
     }
     if stats.held.until_released > 0 {
         let target = link(base, "/held", &[("why", "operator")]);
-        needs.push(html! { a href=(target) { (number(stats.held.until_released)) " objects" } " wait for an operator." });
+        needs.push(html! { a href=(target) { (count(stats.held.until_released, "object")) } " waiting for an operator." });
     }
     if stats.held.overdue_ms >= LONG_MS {
         needs.push(html! { "The first due object has been due for " (shown::duration(stats.held.overdue_ms)) "." });
@@ -175,11 +175,12 @@ fn charts(samples: &[Option<Sample>]) -> Markup {
 
 fn queues(base: &str, snapshot: &Snapshot) -> Markup {
     let Some(queues) = &snapshot.queues else { return html! { p { "Not read yet." } } };
-    if queues.objects.is_empty() {
-        return html! { p { "No worker has an object in hand." } };
+    let longest = || queues.objects.iter().filter(|row| row.queued > 0);
+    if longest().next().is_none() {
+        return html! { p { "No object in hand has further events." } };
     }
     let rows = html! {
-        @for row in &queues.objects {
+        @for row in longest() {
             tr {
                 td data-label="Object" { (object(base, row.object_escaped.as_deref().unwrap_or(&row.object))) }
                 td.number data-label="Queued" { (number(row.queued)) }
