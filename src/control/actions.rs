@@ -13,9 +13,9 @@ use crate::escape;
 /// contains the dropped event.
 pub const PER_CALL_MAX: usize = 32;
 
-/// Maximum number of actions at which one call of [`Control::actions_of`] looks. Redis keeps about
-/// 1,000 actions.
-pub const LOOKED_MAX: u64 = 500;
+/// Maximum number of actions at which one call of [`Control::actions_of`] looks. The number is small,
+/// because a record of 8 KiB takes Redis about 10 µs. Redis keeps about 1,000 actions.
+pub const LOOKED_MAX: u64 = 32;
 
 /// One action.
 ///

@@ -14,7 +14,7 @@ use crate::keys::Keys;
 
 /// Maximum number of rows of both streams together at which one call of [`Control::chain`] looks.
 /// Redis needs about 3 microseconds for one row.
-pub const LOOKED_MAX: u64 = 500;
+pub const LOOKED_MAX: u64 = 250;
 /// Maximum number of rows of a page.
 pub const PER_CALL_MAX: usize = 100;
 /// Maximum number of bytes of each event in a page, without [`Control::with_event_bytes_max`].

@@ -150,7 +150,7 @@ impl Control {
             stream: &self.keys.events_dead(),
             object,
             newest,
-            looked_max: if event_bytes_max > 0 { LOOKED_MAX / 2 } else { LOOKED_MAX },
+            looked_max: if event_bytes_max > 0 { LOOKED_MAX / 4 } else { LOOKED_MAX },
             found_max: count,
             // As in the other lists, whole events are read until there are enough of them.
             ends_by_bytes: event_bytes_max > 0,

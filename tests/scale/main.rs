@@ -6,6 +6,8 @@
 mod support;
 
 mod bounded;
+#[cfg(feature = "cli")]
+mod dashboard;
 mod departed;
 #[cfg(feature = "metrics")]
 mod exporter;

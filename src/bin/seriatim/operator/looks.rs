@@ -246,16 +246,27 @@ impl Looks {
         Ok(Page::new(page.actions.into_iter().map(|row| self.action(row)), page.next))
     }
 
-    /// Reads the actions on one object.
+    /// Reads the actions on one object. Looks at the next 32 actions on all objects, up to `steps`
+    /// times, until it has found one.
     pub(crate) async fn actions_of(
         &self,
         user: &User,
         object: &[u8],
         after: Option<&Cursor>,
         limit: usize,
+        steps: usize,
     ) -> Result<Page<Action>, Problem> {
         user.may(Right::View, object)?;
-        let page = told(self.control.actions_of(object, after, limit).await)?;
+        let mut page = told(self.control.actions_of(object, after, limit).await)?;
+        for _ in 1..steps {
+            match page.next.take() {
+                Some(next) if page.actions.is_empty() => page = told(self.control.actions_of(object, Some(&next), limit).await)?,
+                next => {
+                    page.next = next;
+                    break;
+                }
+            }
+        }
         Ok(Page::new(page.actions.into_iter().map(|row| self.action(row)), page.next))
     }
 

@@ -129,7 +129,7 @@ async fn rules(State(looks): State<Looks>, asked: Asked) -> Result<Response, Pro
 async fn actions(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
     let (after, limit) = (after(&asked)?, limit(&asked)?);
     match asked.query("object")? {
-        Some(_) => json(&looks.actions_of(&asked.user, &asked.object()?, after.as_ref(), limit).await?),
+        Some(_) => json(&looks.actions_of(&asked.user, &asked.object()?, after.as_ref(), limit, 1).await?),
         None => json(&looks.actions(&asked.user, after.as_ref(), limit).await?),
     }
 }

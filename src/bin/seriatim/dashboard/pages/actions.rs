@@ -7,7 +7,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use seriatim::control::Action;
 
-use super::{after, event};
+use super::{after, event, name_of, parameter};
 use crate::dashboard::Dashboard;
 use crate::dashboard::html::format::{moment, object, text};
 use crate::dashboard::html::{Frame, Update, next_page, table};
@@ -16,17 +16,28 @@ use crate::listen::problem::Problem;
 
 /// The number of actions of a page.
 const ACTIONS: usize = 32;
+/// The most steps of 32 actions in which a page looks for those on one object.
+const STEPS: usize = 3;
 
-/// `GET /actions`.
+/// `GET /actions?object=…`.
 pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
-    let page = app.looks.actions(&asked.user, after(&asked)?.as_ref(), ACTIONS).await?;
+    let wanted = parameter(&asked, "object")?;
+    let (after, bytes) = (after(&asked)?, name_of(&wanted)?);
+    let page = match bytes.is_empty() {
+        true => app.looks.actions(&asked.user, after.as_ref(), ACTIONS).await?,
+        false => app.looks.actions_of(&asked.user, &bytes, after.as_ref(), ACTIONS, STEPS).await?,
+    };
     let rows = html! { @for action in &page.rows { (row(&app.base, action)) } };
     let content = html! {
         h1 { "Actions of operators" }
-        p { "Redis keeps about the last 1,000." }
+        form.filters role="search" aria-label="Filter" action={ (app.base) "/actions" } {
+            label { "Object " input name="object" value=(wanted); }
+            button type="submit" { "Show" }
+        }
+        p { "Redis keeps about the last 1,000. " @if !wanted.is_empty() { "Each page looks at up to 96 of them." } }
         @if page.rows.is_empty() { p { "None on this page." } }
         @else { (table("Actions of operators", &["Time", "Action", "Subject", "Who", "Reason", "Details"], &rows)) }
-        (next_page(&app.base, "/actions", &[], page.next.as_ref().map(|next| next.as_str())))
+        (next_page(&app.base, "/actions", &[("object", &wanted)], page.next.as_ref().map(|next| next.as_str())))
     };
     Ok(Frame { app: &app, user: &asked.user, current: "/actions", title: "Actions of operators", update: Update::No }
         .around(&content))

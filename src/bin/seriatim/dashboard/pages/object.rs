@@ -44,7 +44,7 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
                 0 => Vec::new(),
                 _ => looks.schedules_of(user, &bytes, None, SCHEDULES).await?.rows,
             };
-            (schedules, looks.actions_of(user, &bytes, None, ACTIONS).await?.rows)
+            (schedules, looks.actions_of(user, &bytes, None, ACTIONS, 1).await?.rows)
         }
     };
     let back = link("", "/object", &[("name", &escaped)]);
@@ -62,9 +62,10 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
             (schedule_rows(&app, user, &bytes, &escaped, &back, &schedules, object.now_ms))
             @if object.schedules > schedules.len() as u64 { p { (number(object.schedules)) " schedules in all." } }
         }
-        @if !actions.is_empty() {
+        @if cursor.is_none() {
             h2 { "What operators did" }
-            (action_rows(&actions, object.now_ms))
+            @if !actions.is_empty() { (action_rows(&actions, object.now_ms)) }
+            p { "The page looks at the newest 32 actions on all objects. " a href=(link(&app.base, "/actions", &[("object", &escaped)])) { "Look further back" } }
         }
     };
     let update = if cursor.is_none() { Update::Every(5) } else { Update::No };

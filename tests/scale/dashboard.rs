@@ -1,0 +1,219 @@
+//! The cost of the dashboard: of each page at a million objects, and of the overview with many
+//! viewers and with none.
+
+use std::fs::File;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use tempfile::TempDir;
+
+use crate::looks::{fill_all, worked};
+use crate::support::console::Console;
+use crate::support::{Redis, until};
+
+/// The most time of Redis for one request, and the longest command, µs.
+const REQUEST_US: u64 = 2000;
+const COMMAND_US: u64 = 5000;
+/// The longest time until a page is there.
+const PAGE_TIME: Duration = Duration::from_millis(200);
+const ROUNDS: usize = 10;
+const VIEWERS: usize = 100;
+/// The time for which the viewers look.
+const WATCHED: Duration = Duration::from_secs(5);
+
+const TOKEN: &str = "hunter2";
+/// The line of the users file for this token.
+const USER: &str = "ada f52fbd32b2b3b86ff88ef6c490628285f482af15ddcb29541f94bcf526a3f6c7 view,pause,operate\n";
+
+/// Adds rows of the event log, actions, rules, schedules, and what belongs to some held objects.
+const FILL: &str = "
+    for n = 1, 20000 do
+        redis.call('XADD', ARGV[1] .. 'event.log', '*', 'status', 'completed', 'id', n, 'prev', n - 1, 'object', n % 4 == 0 and 'busy' or 'work:' .. n,
+            'event', string.rep('x', 200), 'error', '', 'attempts', '0', 'taken', '1767225600000')
+    end
+    for n = 1, 1000 do
+        redis.call('XADD', ARGV[1] .. 'operator.actions', '*', 'action', 'drop', 'who', 'ada@host', 'why', 'no', 'object', 'work:' .. n, 'id', n,
+            'dead_id', '1-0', 'error', 'no', 'event', string.rep('x', 8192), 'event_bytes', '10000')
+        redis.call('HSET', ARGV[1] .. 'event.rules', (n % 2 == 0 and 'block' or 'pause') .. ' paused:' .. n, '1767225600000 0 0 8 3 ada hostnot')
+    end
+    for n = 0, 3000 do
+        redis.call('SET', ARGV[1] .. 'held:' .. n .. ':events.held.id', '1 0 1 0 retry: connection refused')
+        redis.call('RPUSH', ARGV[1] .. 'held:' .. n .. ':events.held', 'x')
+        redis.call('SET', ARGV[1] .. 'held:' .. n .. ':event.worker', 'held')
+    end";
+
+/// A running dashboard. It ends when this value is dropped.
+struct Dashboard {
+    child: Child,
+    url: String,
+    client: reqwest::Client,
+    _dir: TempDir,
+}
+
+impl Drop for Dashboard {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Dashboard {
+    async fn start(redis: &Redis) -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let dir = tempfile::tempdir().expect("a directory");
+        let (users, log) = (dir.path().join("users"), dir.path().join("log"));
+        std::fs::write(&users, USER).expect("a users file");
+        let child = Command::new(env!("CARGO_BIN_EXE_seriatim"))
+            .args(["--redis", redis.url(), "--namespace", redis.namespace(), "dashboard", "--listen", "127.0.0.1:0", "--users"])
+            .arg(&users)
+            .stdout(Stdio::null())
+            .stderr(File::create(&log).expect("a log"))
+            .spawn()
+            .expect("the program starts");
+        let url = until("it listens", Duration::from_secs(30), async || {
+            let text = std::fs::read_to_string(&log).ok()?;
+            let (_, rest) = text.split_once("listening address=")?;
+            Some(rest.split_whitespace().next()?.to_owned()).filter(|_| rest.contains('\n'))
+        })
+        .await;
+        Self { child, url, client: reqwest::Client::new(), _dir: dir }
+    }
+
+    fn request(&self, target: &str) -> reqwest::RequestBuilder {
+        let request = self.client.get(format!("{}{target}", self.url));
+        request.header("authorization", format!("Bearer {TOKEN}")).header("accept", "text/html")
+    }
+
+    async fn page(&self, target: &str) -> String {
+        let answer = self.request(target).send().await.expect("an answer");
+        let status = answer.status();
+        let text = answer.text().await.expect("a page");
+        assert_eq!(status, 200, "{target}: {text}");
+        text
+    }
+}
+
+/// Returns the time of all commands in the log of slow commands, and the longest time, µs. A command
+/// in a script counts only as a part of its script.
+async fn logged(console: &Console) -> (u64, u64) {
+    let entries: Vec<redis::Value> = console.run(&["SLOWLOG", "GET", "-1"]).await;
+    let us = entries.iter().filter_map(|entry| match entry {
+        redis::Value::Array(parts) => {
+            let words: Vec<Vec<u8>> = redis::from_redis_value_ref(parts.get(3)?).ok()?;
+            let is_ours = words.first().is_some_and(|word| [&b"slowlog"[..], b"config"].contains(&&word.to_ascii_lowercase()[..]));
+            redis::from_redis_value_ref::<u64>(parts.get(2)?).ok().filter(|_| !is_ours)
+        }
+        _ => None,
+    });
+    us.fold((0, 0), |(sum, most), us| (sum + us, most.max(us)))
+}
+
+/// Tests that no page takes more than 2 ms of Redis' time, no command more than 5 ms, and no page
+/// more than 200 ms. The best of several tries counts, because other processes may slow down one.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_page_at_millions_of_objects_is_cheap() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let keys = redis.keys();
+    fill_all(&console).await;
+    let _: Option<String> = console.run(&["EVAL", FILL, "0", keys.prefix()]).await;
+    let dashboard = Dashboard::start(&redis).await;
+    let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", "0", "slowlog-max-len", "100000"]).await;
+    let targets = [
+        "/",
+        "/object?name=busy",
+        "/object?name=none",
+        "/object?name=held:7",
+        "/object?name=paused:7",
+        "/held",
+        "/held?why=due",
+        "/held?why=operator",
+        "/held?why=stop",
+        "/held?prefix=none",
+        "/paused",
+        "/paused?prefix=paused:29",
+        "/dead",
+        "/dead?order=oldest",
+        "/dead?object=none",
+        "/workers",
+        "/rules",
+        "/schedules",
+        "/cron",
+        "/log",
+        "/log?object=none",
+        "/actions",
+        "/actions?object=work:7",
+        "/check",
+        "/v1/stats",
+        "/v1/object?object=busy",
+        "/v1/object/chain?object=busy",
+        "/v1/held",
+    ];
+    let mut too_dear = Vec::new();
+    for target in targets {
+        // The first request loads the scripts.
+        dashboard.page(target).await;
+        let (mut least_us, mut least_time, mut longest) = (u64::MAX, Duration::MAX, u64::MAX);
+        for _ in 0..ROUNDS {
+            // The figures of the overview are read once per second.
+            if target == "/" {
+                tokio::time::sleep(Duration::from_millis(1100)).await;
+            }
+            let _: () = console.run(&["SLOWLOG", "RESET"]).await;
+            let began = Instant::now();
+            dashboard.page(target).await;
+            least_time = least_time.min(began.elapsed());
+            let (sum, most) = logged(&console).await;
+            (least_us, longest) = (least_us.min(sum), longest.min(most));
+        }
+        println!("{target}: {least_us} µs of Redis, {least_time:?}, longest command {longest} µs");
+        if least_us > REQUEST_US || longest > COMMAND_US || least_time > PAGE_TIME {
+            too_dear.push((target, least_us, longest, least_time));
+        }
+    }
+    assert!(too_dear.is_empty(), "{too_dear:?}");
+}
+
+/// Tests that 100 viewers of the overview together cost at most 1 ms of Redis' time per second, and
+/// that nothing reaches Redis if nobody looks.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_overview_costs_the_same_for_any_number_of_viewers() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    fill_all(&console).await;
+    let dashboard = Dashboard::start(&redis).await;
+    dashboard.page("/").await;
+    // The count by prefix has its own limit of 1 %, and goes on for 10 s after the last viewer.
+    let counted = async || -> u64 {
+        let stats: String = console.run(&["INFO", "commandstats"]).await;
+        let of = |command: &str| {
+            let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")).map(str::to_owned));
+            line.and_then(|line| line.split_once("usec=")?.1.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
+        };
+        of("scan")
+    };
+    let viewers = join_all((0..VIEWERS).map(|_| dashboard.request("/live").send())).await;
+    let mut viewers: Vec<_> = viewers.into_iter().map(|viewer| viewer.expect("a stream")).collect();
+    let (before, scanned) = (worked(&console).await.0, counted().await);
+    let began = Instant::now();
+    let mut messages = 0;
+    while began.elapsed() < WATCHED {
+        for viewer in &mut viewers {
+            messages += usize::from(viewer.chunk().await.expect("a part").is_some());
+        }
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let us = (worked(&console).await.0 - before).saturating_sub(counted().await - scanned);
+    let per_second = us as f64 / seconds;
+    println!("{VIEWERS} viewers got {messages} parts in {seconds:.1} s, for {per_second:.0} µs of Redis per second");
+    assert!(messages >= 3 * VIEWERS && per_second <= 1000.0, "{messages} parts, {per_second} µs per second");
+    drop(viewers);
+    // The looks end at once, the count by prefix soon.
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]).await;
+    let _: () = console.run(&["SLOWLOG", "RESET"]).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let (idle, _) = logged(&console).await;
+    assert_eq!(idle, 0, "µs of Redis without viewers");
+}
