@@ -71,25 +71,32 @@ async fn fire(world: &mut World, events: usize) {
     assert_eq!(fired.events, (ticks.len() * events) as u64);
 }
 
+/// Makes an object whose event of 1 MiB has the key `k` and waits for a retry. Its handlers have
+/// emitted 1,000 events of 1 KiB.
+async fn held_with_emits(world: &mut World) {
+    let keys = world.keys.clone();
+    let one = format!("7 1024 other:1{}", event(1024));
+    let emits = format!("0 1000 {} ", 1000 * 1031) + &one.repeat(1000);
+    let mut pipe = redis::pipe();
+    pipe.cmd("SET").arg(keys.event_key("work:1")).arg("7 k").cmd("SET").arg(keys.event_worker("work:1")).arg("held");
+    pipe.cmd("SET").arg(keys.events_held_id("work:1")).arg("7 0 1 0 retry: x");
+    pipe.cmd("LPUSH")
+        .arg(keys.events_held("work:1"))
+        .arg(event(MIB))
+        .cmd("ZADD")
+        .arg(keys.objects_held())
+        .arg(9e12)
+        .arg("work:1");
+    pipe.cmd("HSET").arg(keys.event_handled("work:1")).arg("id").arg(7).arg("emit:h").arg(emits);
+    pipe.cmd("HSET").arg(keys.meta()).arg("event.log").arg("on");
+    world.pipe(&pipe).await;
+}
+
 pub(crate) fn cases() -> Vec<Case> {
     let mut cancel = case("cancel", "an event of 1 MiB whose handlers have emitted 1,000 events of 1 KiB", |world, _| {
         Box::pin(async move {
             let keys = world.keys.clone();
-            let one = format!("7 1024 other:1{}", event(1024));
-            let emits = format!("0 1000 {} ", 1000 * 1031) + &one.repeat(1000);
-            let mut pipe = redis::pipe();
-            pipe.cmd("SET").arg(keys.event_key("work:1")).arg("7 k").cmd("SET").arg(keys.event_worker("work:1")).arg("held");
-            pipe.cmd("SET").arg(keys.events_held_id("work:1")).arg("7 0 1 0 retry: x");
-            pipe.cmd("LPUSH")
-                .arg(keys.events_held("work:1"))
-                .arg(event(MIB))
-                .cmd("ZADD")
-                .arg(keys.objects_held())
-                .arg(9e12)
-                .arg("work:1");
-            pipe.cmd("HSET").arg(keys.event_handled("work:1")).arg("id").arg(7).arg("emit:h").arg(emits);
-            pipe.cmd("HSET").arg(keys.meta()).arg("event.log").arg("on");
-            world.pipe(&pipe).await;
+            held_with_emits(world).await;
             world.begin().await;
             let done: redis::Value =
                 wire::cancel(&keys, b"work:1", "k", "7", true).query_async(&mut world.conn).await.expect("a reply");
@@ -97,7 +104,30 @@ pub(crate) fn cases() -> Vec<Case> {
         })
     });
     cancel.more_ms = 2.0 * 3.0;
+    let mut by_operator =
+        case("operator/cancel", "an event of 1 MiB whose handlers have emitted 1,000 events of 1 KiB", |world, _| {
+            Box::pin(async move {
+                held_with_emits(world).await;
+                world.begin().await;
+                let control = support::control(&world.conn, &world.keys);
+                let by = control::By { who: "ada", why: "a test" };
+                let cancelled = control.cancel_schedule(by, "work:1", "k").await.expect("an answer");
+                assert_eq!(cancelled, control::CancelledSchedule::Cancelled { id: Some(7) });
+            })
+        });
+    by_operator.more_ms = 2.0 * 3.0;
     vec![
+        case("operator/cancel", "one of 1,000,000 schedules, of 100,000 objects", |world, _| {
+            Box::pin(async move {
+                schedule(world, "k", 1_000_000, 100_000, 100, 1).await;
+                world.begin().await;
+                let control = support::control(&world.conn, &world.keys);
+                let by = control::By { who: "ada", why: "a test" };
+                let cancelled = control.cancel_schedule(by, "work:7", "k500007").await.expect("an answer");
+                assert_eq!(cancelled, control::CancelledSchedule::Cancelled { id: None });
+            })
+        }),
+        by_operator,
         case("promote", "1,000,000 schedules of 100,000 objects, all due", |world, _| {
             Box::pin(async move {
                 schedule(world, "-", 1_000_000, 100_000, 100, 1).await;

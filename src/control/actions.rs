@@ -32,8 +32,8 @@ pub struct Action {
     /// Time of the action, ms since the epoch.
     pub at_ms: u64,
     /// `retry`, `drop`, `release`, `skip`, `pause`, `resume`, `block`, `unblock`, `limit-set`,
-    /// `limit-remove`, `cron-set`, `cron-remove`, `cron-pause`, `cron-resume`, `cron-run` or
-    /// `forget`.
+    /// `limit-remove`, `cron-set`, `cron-remove`, `cron-pause`, `cron-resume`, `cron-run`,
+    /// `forget` or `cancel`.
     pub action: String,
     /// Operator who performed the action.
     pub who: String,
@@ -50,6 +50,8 @@ pub struct Action {
     pub dead_id: Option<RowId>,
     /// Name of the cron job that was changed or run, [escaped](crate::escape::name).
     pub cron: Option<String>,
+    /// Key of the schedule that was cancelled, [escaped](crate::escape::name).
+    pub key: Option<String>,
     /// For a drop: the error of the dead letter. For a release or skip: the recorded reason of the
     /// hold.
     pub error: Option<String>,
@@ -75,6 +77,9 @@ impl Serialize for Action {
         line.serialize_entry("dead_id", &self.dead_id)?;
         if let Some(cron) = &self.cron {
             line.serialize_entry("cron", cron)?;
+        }
+        if let Some(key) = &self.key {
+            line.serialize_entry("key", key)?;
         }
         line.serialize_entry("error", &self.error)?;
         match &self.event {
@@ -189,6 +194,7 @@ fn action(action_id: String, fields: &[(String, Value)]) -> Action {
         id: None,
         dead_id: None,
         cron: None,
+        key: None,
         error: None,
         event: None,
         event_bytes: None,
@@ -205,6 +211,7 @@ fn action(action_id: String, fields: &[(String, Value)]) -> Action {
             }
             "id" => action.id = reply::number(value).filter(|id| *id > 0),
             "cron" => action.cron = reply::bytes(value).map(|name| escape::name(&name).into_owned()),
+            "key" => action.key = reply::bytes(value).map(|key| escape::name(&key).into_owned()),
             "dead_id" => action.dead_id = text.map(RowId::from),
             "error" => action.error = text.filter(|error| !error.is_empty()),
             "event" => action.event = reply::bytes(value),

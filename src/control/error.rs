@@ -57,6 +57,9 @@ pub enum ControlError {
     /// The name of the cron job is invalid; nothing was done.
     #[error("the name of the cron job is invalid: {0}")]
     CronName(#[source] ScheduleKeyError),
+    /// The key of the schedule is invalid; nothing was done.
+    #[error("the key of the schedule is invalid: {0}")]
+    ScheduleKey(#[source] ScheduleKeyError),
     /// The event of the cron job is invalid; nothing was done.
     #[error(transparent)]
     Event(EventError),

@@ -25,7 +25,8 @@ use crate::keys::{Keys, NamespaceError};
 ///   [`skip`](Self::skip)
 /// - Pauses and blocks: [`rules`](Self::rules), [`set_rule`](Self::set_rule),
 ///   [`lift_rule`](Self::lift_rule), [`count_paused`](Self::count_paused)
-/// - Schedules: [`schedules`](Self::schedules), [`schedules_of`](Self::schedules_of)
+/// - Schedules: [`schedules`](Self::schedules), [`schedules_of`](Self::schedules_of),
+///   [`cancel_schedule`](Self::cancel_schedule)
 /// - Cron jobs: [`crons`](Self::crons), [`set_cron`](Self::set_cron),
 ///   [`remove_cron`](Self::remove_cron), [`pause_cron`](Self::pause_cron),
 ///   [`resume_cron`](Self::resume_cron), [`run_cron`](Self::run_cron)

@@ -16,7 +16,7 @@
 //! - [`held`](mod@held): lists held objects and why they wait; releases them; skips their first
 //!   event
 //! - [`rules`](mod@rules): sets, lifts and lists pauses and blocks
-//! - [`schedules`]: lists events that are queued when they are due
+//! - [`schedules`]: lists events that are queued when they are due; cancels them
 //! - [`cron`]: manages events that are queued again and again
 //! - [`limits`]: limits the number of queued events and of markers
 //! - [`actions`](mod@actions): lists the recorded actions of operators
@@ -30,9 +30,9 @@
 //!   key space, searches for the rows of one object, and parsers of replies
 //!
 //! Only these operations write to Redis: retry, drop, release, skip, forget, setting or lifting
-//! rules, setting or removing limits, changing or running cron jobs, and pushing marks. They need
-//! the rights in `docs/protocol.md`. Each operation of an operator except [`Control::forget`] is
-//! one atomic script, and is recorded with the operator's name and reason.
+//! rules, setting or removing limits, cancelling schedules, changing or running cron jobs, and
+//! pushing marks. They need the rights in `docs/protocol.md`. Each operation of an operator except
+//! [`Control::forget`] is one atomic script, and is recorded with the operator's name and reason.
 //!
 //! Every operation works in bounded steps and bounded memory, so it never delays the workers for
 //! long. The futures can be dropped at any time. For the reading operations, a Redis user needs
@@ -86,7 +86,7 @@ pub use self::inspect::Inspection;
 pub use self::limits::{LimitDone, QueueLimit};
 pub use self::log::{LogEntry, LogPage, LogStatus};
 pub use self::rules::{Rule, Rules};
-pub use self::schedules::{SchedulePage, ScheduledEvent};
+pub use self::schedules::{CancelledSchedule, SchedulePage, ScheduledEvent};
 pub use self::stats::Stats;
 pub use self::under_work::UnderWork;
 pub use self::workers::{WorkerSlots, WorkersPage};

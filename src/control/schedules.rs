@@ -1,11 +1,13 @@
-//! Schedules: events that are queued when they are due.
+//! Schedules: events that are queued when they are due. They are listed, and an operator cancels
+//! one.
 
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
-use super::{Control, ControlError, Cursor, reply};
+use super::{By, Control, ControlError, Cursor, reply};
 use crate::escape;
-use crate::event::object_and_key;
+use crate::event::{ScheduleKey, object_and_key};
+pub use crate::wire::operator::CancelledSchedule;
 use crate::wire::operator::{self, Range, ScheduledReply};
 
 /// Maximum number of schedules that one call reads. If an object has few schedules,
@@ -127,6 +129,28 @@ impl Control {
         let page = operator::scheduled(&mut self.connection(), &self.keys, range, count.clamp(1, PER_CALL_MAX)).await?;
         let next = (page.cursor != 0).then(|| Cursor::from(format!("{SCAN}{}", page.cursor)));
         Ok(SchedulePage { now_ms: page.now_ms, schedules: page.schedules.into_iter().map(event).collect(), next })
+    }
+
+    /// Cancels the schedule of the object with this key. Works until a worker takes the event, and
+    /// again while the event waits for a retry or an operator, as
+    /// [`Emitter::cancel`](crate::Emitter::cancel). Emits of the event's successful handlers are
+    /// queued, and the event becomes no dead letter. The step is recorded in the
+    /// [actions](Control::actions), unless nothing has changed.
+    ///
+    /// The call is one atomic step. Calling again is safe.
+    ///
+    /// # Errors
+    /// [`ControlError::Name`] for an invalid object name, and [`ControlError::ScheduleKey`] for an
+    /// invalid key. Other errors if Redis cannot be asked or forbids it, or if a key has a wrong
+    /// type; then nothing was done.
+    pub async fn cancel_schedule(
+        &self,
+        by: By<'_>,
+        object: impl AsRef<[u8]>,
+        key: &str,
+    ) -> Result<CancelledSchedule, ControlError> {
+        let (object, key) = (self.keys.found(&object)?, ScheduleKey::new(key).map_err(ControlError::ScheduleKey)?);
+        Ok(operator::cancel(&mut self.connection(), &self.keys, by, object, key.as_str()).await?)
     }
 }
 

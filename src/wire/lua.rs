@@ -83,13 +83,13 @@ macro_rules! manifest {
 
 manifest! {
     modules {
-        "lib/": clock cron emits fence hold idle ids jump lease marks names page registry rights rules schedule slots suspects tag text time worker;
+        "lib/": cancel clock cron emits fence hold idle ids jump lease marks names page registry rights rules schedule slots suspects tag text time worker;
         "advance/": again aside batch errors finish held keyed log markers pauses popped results room state turns;
         "operator/": actions;
     }
     emitter {
         EMIT: DENY_OOM "emit" [schedule time];
-        CANCEL: ALLOW_OOM "cancel" [emits ids schedule tag time];
+        CANCEL: ALLOW_OOM "cancel" [cancel emits ids schedule tag time];
     }
     worker {
         ADVANCE: ALLOW_OOM "advance" [
@@ -116,6 +116,7 @@ manifest! {
         RULE: ALLOW_OOM "operator/rule" [actions ids rights rules text time];
         LIMIT: ALLOW_OOM "operator/limit" [actions ids rights text time];
         CRON_SET: ALLOW_OOM "operator/cron" [actions cron ids names rights text time];
+        CANCEL_SCHEDULE: ALLOW_OOM "operator/cancel" [actions cancel emits ids rights schedule tag text time];
         FORGET_ONE: ALLOW_OOM "operator/forget" [actions emits idle ids rights schedule text time];
     }
     other {
@@ -398,7 +399,10 @@ mod tests {
         // of operators that writes.
         assert_eq!(
             asking,
-            ["worker", "worker", "operator", "operator", "operator", "operator", "operator", "operator", "operator", "operator"]
+            [
+                "worker", "worker", "operator", "operator", "operator", "operator", "operator", "operator", "operator",
+                "operator", "operator"
+            ]
         );
     }
 

@@ -158,3 +158,17 @@ fn a_file_of_tasks_is_scheduled() {
     let both = refused(&redis, &["emit", "--tasks", &tasks, "--from", &tasks]);
     assert!(both.contains("cannot be used with"), "{both}");
 }
+
+/// An operator's cancelling through the library is an action, which `actions` shows with its key.
+#[tokio::test]
+async fn the_list_of_actions_shows_the_key_of_a_cancelled_schedule() {
+    let redis = Redis::start();
+    done(&redis, &["schedule", "add", "user:1", "1", "--in", "1h", "--key", "trial\u{202e}"]);
+    let control = crate::support::control(&redis.connect().await, redis.keys());
+    let by = seriatim::control::By { who: "ada", why: "moved away" };
+    control.cancel_schedule(by, "user:1", "trial\u{202e}").await.expect("cancelled");
+    let shown = done(&redis, &["actions"]);
+    assert!(shown.starts_with("cancel  user:1  key trial\\u{202e}\n  by     ada, "), "{shown}");
+    let line: Value = serde_json::from_str(&done(&redis, &["actions", "--json"])).expect("JSON");
+    assert_eq!((&line["action"], &line["key"]), (&"cancel".into(), &"trial\\u{202e}".into()));
+}

@@ -164,6 +164,12 @@ async fn only_an_idle_object_is_forgotten() {
         ("ZADD", [keys.objects_held(), "1".into(), "work:1".into()], Forgot::Held),
         ("ZADD", [keys.objects_paused(), "0".into(), "work:1".into()], Forgot::Held),
         ("HSET", [keys.events_scheduled_of("work:1"), "a".into(), "b".into()], Forgot::Scheduled { events: 1 }),
+        ("SET", [keys.events_scheduled_of("work:1"), "a".into(), String::new()], key(":events.scheduled")),
+        (
+            "HSET",
+            [keys.event_handled("work:1"), "emit:a".into(), "0 1 9 ".into()],
+            Forgot::Reserved { key: "work:1:event.handled".into() },
+        ),
         ("HSET", [keys.events("work:1"), "a".into(), "b".into()], key(":events")),
         ("HSET", [keys.event_worker("work:1"), "a".into(), "b".into()], key(":event.worker")),
         ("HSET", [keys.last_event_id("work:1"), "a".into(), "b".into()], key(":last.event.id")),

@@ -1,9 +1,10 @@
 //! The calls of operators. They retry or drop dead letters, list and release held objects, skip
-//! first events, set or lift rules, list schedules, set limits, change cron jobs, and forget
-//! objects. The comment of each function that changes data says whether it is safe to repeat the
+//! first events, set or lift rules, list or cancel schedules, set limits, change cron jobs, and
+//! forget objects. The comment of each function that changes data says whether it is safe to repeat the
 //! call.
 
 mod action;
+mod cancel;
 mod cron;
 mod dead;
 mod forget;
@@ -17,6 +18,7 @@ mod scheduled;
 mod skip;
 
 pub use action::By;
+pub use cancel::{CancelledSchedule, cancel};
 pub use cron::{CronDone, CronReply, CronStep, Which, cron, crons};
 pub use dead::{DEAD_PER_CALL_MAX, Settle, Settled, dead};
 pub use forget::forget;

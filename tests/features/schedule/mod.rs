@@ -3,4 +3,5 @@
 
 mod emit;
 mod keyed;
+mod operator;
 mod promote;

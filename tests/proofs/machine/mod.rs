@@ -34,7 +34,7 @@ use world::{Call, Step, World};
 
 const STEPS: u64 = 5_000;
 /// The kinds of replies and states that a run must reach. Otherwise the run proves too little.
-const SEEN: [&str; 44] = [
+const SEEN: [&str; 45] = [
     "Adopt -> Swept",
     "Advance -> Advanced",
     "Advance -> Counter",
@@ -43,6 +43,7 @@ const SEEN: [&str; 44] = [
     "Advance -> WrongType",
     "Attach -> Attached",
     "Attach -> InUse",
+    "CancelAs -> CancelledAs",
     "Connect -> Connected",
     "Detach -> Detached",
     "Finish -> Kept",

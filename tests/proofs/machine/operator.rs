@@ -1,5 +1,5 @@
 //! The actions of an operator: dead letters are retried or dropped, held objects released, their
-//! first events skipped, idle objects forgotten. All actions are recorded.
+//! first events skipped, idle objects forgotten, schedules cancelled. All actions are recorded.
 
 use bytes::Bytes;
 use seriatim::wire::Forgot;
@@ -20,6 +20,8 @@ pub struct Action {
     pub dead: Option<u64>,
     pub error: Option<Bytes>,
     pub event: Option<Bytes>,
+    /// Key of a cancelled schedule.
+    pub key: Option<&'static str>,
 }
 
 impl Reference {
@@ -44,14 +46,14 @@ impl Reference {
         if !retry {
             self.dead.remove(at);
             let (error, event) = (Some(error), Some(event));
-            self.actions.push(Action { action: "drop", object, id, dead: Some(serial), error, event });
+            self.actions.push(Action { action: "drop", object, id, dead: Some(serial), error, event, key: None });
             return "dropped";
         }
         let Key::Right(queue) = &mut self.object(&object).queue else { return "wrong_type" };
         queue.push(event);
         self.dead.remove(at);
         self.markers.insert(0, object.clone());
-        self.actions.push(Action { action: "retry", object, id, dead: Some(serial), error: None, event: None });
+        self.actions.push(Action { action: "retry", object, id, dead: Some(serial), error: None, event: None, key: None });
         "retried"
     }
 
@@ -84,7 +86,7 @@ impl Reference {
         let id = held_for.map_or(String::new(), |(numbers, _)| numbers.first.to_string());
         self.make_due(object);
         let error = Some(why.clone());
-        self.actions.push(Action { action: "release", object: object.clone(), id, dead: None, error, event: None });
+        self.actions.push(Action { action: "release", object: object.clone(), id, dead: None, error, event: None, key: None });
         Reply::Released(String::from_utf8_lossy(&why).into_owned())
     }
 
@@ -98,9 +100,34 @@ impl Reference {
             // A last id that is no number is left out.
             let id = last_event_id.parse::<u64>().map_or(String::new(), |id| id.to_string());
             let object = object.clone();
-            self.actions.push(Action { action: "forget", object, id, dead: None, error: None, event: None });
+            self.actions.push(Action { action: "forget", object, id, dead: None, error: None, event: None, key: None });
         }
         Reply::Forgot(vec![forgot])
+    }
+
+    /// CANCEL of an operator: deletes a schedule, and ends its event if the event is held.
+    pub fn cancel_as(&mut self, object: &Name, key: &'static str) -> Reply {
+        if self.refuses(&[Broken::Scheduled]) {
+            return Reply::WrongType;
+        }
+        let id = self.object(object).key.map_or(0, |(id, _)| id);
+        let taken = self.cancel_taken(object, key);
+        if taken == Reply::WrongType {
+            return taken;
+        }
+        let was_scheduled = self.schedules.contains_key(&(object.clone(), key));
+        self.cancel(object, key);
+        let has_ended = taken == Reply::Cancelled("cancelled");
+        if has_ended || was_scheduled {
+            let (id, object) = (if has_ended { id.to_string() } else { String::new() }, object.clone());
+            self.actions.push(Action { action: "cancel", object, id, dead: None, error: None, event: None, key: Some(key) });
+        }
+        match taken {
+            Reply::Cancelled("running") => Reply::CancelledAs("running", id, was_scheduled),
+            _ if has_ended => Reply::CancelledAs("cancelled", id, false),
+            _ if was_scheduled => Reply::CancelledAs("cancelled", 0, false),
+            _ => Reply::CancelledAs("absent", 0, false),
+        }
     }
 
     /// SKIP.
@@ -152,6 +179,7 @@ impl Reference {
             dead: Some(serial),
             error: Some(why),
             event: None,
+            key: None,
         });
         Reply::Skipped { id: numbers.first, left }
     }

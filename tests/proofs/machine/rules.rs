@@ -57,7 +57,7 @@ impl Reference {
             }
         };
         let object = selector.clone();
-        self.actions.push(Action { action, object, id: String::new(), dead: None, error: None, event: None });
+        self.actions.push(Action { action, object, id: String::new(), dead: None, error: None, event: None, key: None });
         Reply::Ruled(match (set, old) {
             (None, _) => "lifted",
             (Some(_), None) => "new",

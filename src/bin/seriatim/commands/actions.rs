@@ -14,8 +14,8 @@ use crate::console::{named, shown};
 ///
 /// Redis keeps about the last 1,000 actions. There are these actions: a dead letter is retried or
 /// dropped; a held object is released, or its event is skipped; a pause or a block is set or lifted
-/// (`pause`, `resume`, `block`, `unblock`); a limit or a cron job is changed; an object is
-/// forgotten.
+/// (`pause`, `resume`, `block`, `unblock`); a limit or a cron job is changed; a schedule is
+/// cancelled; an object is forgotten.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON object per line; a drop has its event as it was emitted (`event`;
@@ -61,7 +61,8 @@ fn write(out: &mut String, action: &Action, now_ms: u64) -> anyhow::Result<()> {
     let id = action.id.map_or_else(String::new, |id| format!("  id {id}"));
     let dead_id = action.dead_id.as_ref().map_or_else(String::new, |dead_id| format!("  dead letter {dead_id}"));
     let cron = action.cron.as_ref().map_or_else(String::new, |name| format!("  cron job {name}"));
-    writeln!(out, "{}  {object}{id}{dead_id}{cron}", shown::shortened(&action.action, 20))?;
+    let key = action.key.as_ref().map_or_else(String::new, |key| format!("  key {key}"));
+    writeln!(out, "{}  {object}{id}{dead_id}{cron}{key}", shown::shortened(&action.action, 20))?;
     writeln!(out, "  by     {}, {ago} ago", shown::shortened(&action.who, 200))?;
     for (name, text) in [("why    ", Some(&action.why)), ("error  ", action.error.as_ref())] {
         if let Some(text) = text.filter(|text| !text.is_empty()) {

@@ -211,6 +211,9 @@ pub enum Reply {
     Unpushed(String),
     /// Result of the script `cancel`.
     Cancelled(&'static str),
+    /// Result of the script `operator/cancel`: its word, the id of the event or 0, and whether the
+    /// key of an event in flight was scheduled again.
+    CancelledAs(&'static str, u64, bool),
     /// The slot has another batch, or the record belongs to a later event of the batch.
     OtherBatch,
     /// Scheduled events were queued. `is_due` tells whether more schedules are due; none without

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use redis::Value;
-use seriatim::wire::operator::{self, Released, RuleStep, Ruled, Settle, Settled, Skipped};
+use seriatim::wire::operator::{self, CancelledSchedule, Released, RuleStep, Ruled, Settle, Settled, Skipped};
 use seriatim::wire::{
     self, Advanced, Attached, CancelReply, ClaimFirst, Detached, EventLog, Finished, Handled, Renewed, ScriptError, Seen,
     SlotBatch,
@@ -144,6 +144,13 @@ impl Server {
                 })
             }
             Call::CancelTaken(object, key) => self.cancel_taken(object, key).await,
+            Call::CancelAs(object, key) => {
+                operator::cancel(&mut self.conn, &self.keys, BY, object, key).await.map(|cancelled| match cancelled {
+                    CancelledSchedule::Cancelled { id } => Reply::CancelledAs("cancelled", id.unwrap_or(0), false),
+                    CancelledSchedule::Running { id, rescheduled } => Reply::CancelledAs("running", id, rescheduled),
+                    _ => Reply::CancelledAs("absent", 0, false),
+                })
+            }
             Call::Forget(names) => {
                 let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
                 wire::forget(&mut self.conn, &self.keys, &names).await.map(Reply::Forgot)

@@ -76,6 +76,7 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
         fields.extend(done.dead.map(|serial| ("dead_id", text(serial.to_string()))));
         fields.extend(done.error.as_ref().map(|error| ("error", error.to_vec())));
         fields.extend(done.event.as_ref().map(|event| ("event", event.to_vec())));
+        fields.extend(done.key.map(|key| ("key", text(key.to_owned()))));
         fields.into_iter().flat_map(|(field, value)| [text(field.to_owned()), value]).collect::<Vec<_>>()
     });
     put(b"operator.actions", "", "stream", actions.collect());

@@ -82,6 +82,7 @@ impl World {
             },
             Step::Cancel(at, key) => Call::Cancel(Name::from_static(OBJECTS[*at]), SCHEDULE_KEYS[*key]),
             Step::CancelTaken(at, key) => Call::CancelTaken(Name::from_static(OBJECTS[*at]), SCHEDULE_KEYS[*key]),
+            Step::CancelAs(at, key) => Call::CancelAs(Name::from_static(OBJECTS[*at]), SCHEDULE_KEYS[*key]),
             Step::Promote(events, bytes) => Call::Promote { events: *events, bytes: *bytes },
             Step::Pop(name, slot) => Call::Pop(format!("{}.{slot}", NAMES[*name])),
             Step::Advance(name, Token::Mine, bounds, choices) => match self.alive(*name) {
@@ -211,6 +212,7 @@ impl World {
             Call::Schedule { object, key, due, event, mode } => state.schedule(object, key, *due, event, *mode),
             Call::Cancel(object, key) => state.cancel(object, key),
             Call::CancelTaken(object, key) => state.cancel_taken(object, key),
+            Call::CancelAs(object, key) => state.cancel_as(object, key),
             Call::Promote { events, bytes } => state.promote(*events, *bytes),
             Call::Pop(w) => state.pop(w),
             Call::Advance(args) => state.advance(args),

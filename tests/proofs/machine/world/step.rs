@@ -83,6 +83,8 @@ pub enum Step {
     Cancel(usize, usize),
     /// A producer cancels, by its key, an event that a slot has taken.
     CancelTaken(usize, usize),
+    /// An operator cancels a schedule or its event, with a record of the action.
+    CancelAs(usize, usize),
     /// A promotion with limits: the maximum numbers of events and of bytes.
     Promote(usize, usize),
     Pop(usize, usize),
@@ -144,6 +146,7 @@ pub enum Call {
     },
     Cancel(Name, &'static str),
     CancelTaken(Name, &'static str),
+    CancelAs(Name, &'static str),
     Promote {
         events: usize,
         bytes: usize,
