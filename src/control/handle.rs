@@ -16,9 +16,9 @@ use crate::keys::{Keys, NamespaceError};
 /// The command line, a dashboard and an HTTP API use the same methods.
 ///
 /// - Looks: [`check`](Self::check), [`warnings`](Self::warnings), [`stats`](Self::stats),
-///  [`depth`](Self::depth), [`under_work`](Self::under_work), [`workers`](Self::workers),
-///  [`worker`](Self::worker), [`inspect`](Self::inspect), [`ended`](Self::ended),
-///  [`chain`](Self::chain), [`log`](Self::log)
+///   [`depth`](Self::depth), [`under_work`](Self::under_work), [`workers`](Self::workers),
+///   [`worker`](Self::worker), [`inspect`](Self::inspect), [`ended`](Self::ended),
+///   [`chain`](Self::chain), [`log`](Self::log)
 /// - Dead letters: [`dead_letters`](Self::dead_letters), [`settle`](Self::settle)
 /// - Held objects: [`held`](Self::held), [`held_where`](Self::held_where),
 ///   [`paused`](Self::paused), [`paused_where`](Self::paused_where), [`release`](Self::release),
