@@ -130,7 +130,7 @@ impl Control {
     /// Reads up to `count` dead letters of one object after the position `after`, oldest first or
     /// newest first. Each call looks at no more than [`LOOKED_MAX`] dead letters, of all objects.
     /// So a page may have fewer than `count` dead letters, or none, although a next page exists. With
-    /// [`Control::with_event_bytes_max`], a call looks at half as many, or at 1 MiB.
+    /// [`Control::with_event_bytes_max`], a call looks at a quarter of them, or at 1 MiB.
     ///
     /// The call only reads, and may be repeated.
     ///

@@ -99,7 +99,8 @@ pub struct Ended {
 
 impl Control {
     /// Looks for the object's last events in the newest [`ROWS_MAX`] rows of the event log and in
-    /// the newest [`ROWS_MAX`] dead letters. Stops in each of the two when [`EVENTS_MAX`] events
+    /// the newest [`ROWS_MAX`] dead letters; with [`Control::with_event_bytes_max`], in an eighth of
+    /// them. Stops in each of the two when [`EVENTS_MAX`] events
     /// are found. Without `--event-log`, the log has only events completed with errors.
     ///
     /// Each step reads up to 100 rows or 1 MiB, and returns only the rows of the object. The call
@@ -111,7 +112,8 @@ impl Control {
     pub async fn ended(&self, object: impl AsRef<[u8]>) -> Result<Ended, ControlError> {
         let (mut conn, keys) = (self.connection(), &self.keys);
         let object = keys.found(&object)?;
-        let look = Look { object, looked_max: ROWS_MAX, found_max: EVENTS_MAX, ends_by_bytes: false, event_bytes_max: None };
+        let looked_max = if self.event_bytes_max > 0 { ROWS_MAX / 8 } else { ROWS_MAX };
+        let look = Look { object, looked_max, found_max: EVENTS_MAX, ends_by_bytes: false, event_bytes_max: None };
         let log = look.run(&mut conn, keys, keys.event_log(), Place::Start).await?;
         let dead = look.run(&mut conn, keys, keys.events_dead(), Place::Start).await?;
         let mut ended = Ended {
