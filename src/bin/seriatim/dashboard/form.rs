@@ -14,6 +14,17 @@ const BYTES_MAX: usize = 256 * 1024;
 /// The longest time until the whole form must have come.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
+/// Returns this path of a page of this server, with its query; `/` if it could lead elsewhere.
+/// Browsers ignore control characters in URLs, and read a backslash as a slash. So `/`, a tab and
+/// `/evil.example` together are the URL of another server.
+pub(super) fn own_path(path: Option<String>) -> String {
+    let is_own = |path: &String| {
+        let plain = path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+        plain && path.starts_with('/') && !path.starts_with("//")
+    };
+    path.filter(is_own).unwrap_or_else(|| "/".to_owned())
+}
+
 /// The fields of a form, in their order.
 pub(super) struct Form(Vec<(String, String)>);
 

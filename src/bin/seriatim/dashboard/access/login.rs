@@ -9,7 +9,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{LOCATION, SET_COOKIE};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use maud::{Markup, html};
 use url::form_urlencoded;
@@ -17,7 +17,7 @@ use url::form_urlencoded;
 use super::sessions::Login;
 use crate::console::shown;
 use crate::dashboard::Dashboard;
-use crate::dashboard::form::Form;
+use crate::dashboard::form::{Form, own_path};
 use crate::dashboard::html::bare_page;
 use crate::listen::connections::Peer;
 use crate::listen::problem::Problem;
@@ -30,6 +30,8 @@ pub(super) const LINK: &str = "/link";
 pub(super) fn page(app: &Dashboard, request: &Request, status: StatusCode, failed: Option<&str>) -> Response {
     let next = match request.uri().path() {
         LOGIN | LINK => String::new(),
+        // After the login the browser asks with GET, so it cannot go on with a form.
+        _ if request.method() != Method::GET => String::new(),
         path => request.uri().query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}")),
     };
     login_page(app, &next, status, failed)
@@ -114,10 +116,7 @@ pub(in crate::dashboard) async fn log_in(
         return Ok(login_page(&app, &next, StatusCode::UNAUTHORIZED, Some(failed)));
     };
     let value = app.access.sessions.begin(login).map_err(broken)?;
-    // The next page must be one of this server: a path with one slash at its beginning.
-    let is_own = next.starts_with('/') && !next.starts_with("//") && !next.contains(['\\', '\r', '\n']);
-    let next = if is_own { next } else { "/".to_owned() };
-    Ok(to(&app, &next, app.access.cookie(&value)))
+    Ok(to(&app, &own_path(Some(next)), app.access.cookie(&value)))
 }
 
 /// `POST /logout`: ends the session.

@@ -30,7 +30,7 @@ pub(super) use self::jobs::Jobs;
 use self::jobs::{Job, Line};
 use self::wanted::Wanted;
 use super::Dashboard;
-use super::form::Form;
+use super::form::{Form, own_path};
 use super::html::format::{lines, link, name, number};
 use super::html::{Frame, Update, acts, table};
 use crate::listen::asked::Asked;
@@ -54,7 +54,7 @@ pub(super) async fn start(
         return Err(Problem::bad_request("the reason must have 1 to 500 characters: nothing was done"));
     }
     let wanted = Wanted::read(&app, &user, &form).await?;
-    let back = form.one("back")?.filter(|back| is_own_path(back)).unwrap_or_else(|| "/".to_owned());
+    let back = own_path(form.one("back")?);
     let job = app.jobs.begin(&user.name, wanted.title(), back)?;
     let (control, running, who) = (app.control.clone(), job.clone(), user.name.clone());
     tokio::spawn(async move {
@@ -71,11 +71,6 @@ pub(super) async fn start(
     let failed = |error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error);
     response.headers_mut().insert(LOCATION, location.map_err(failed)?);
     Ok(response)
-}
-
-/// Returns whether a text is the path of a page of this server.
-fn is_own_path(path: &str) -> bool {
-    path.starts_with('/') && !path.starts_with("//") && !path.contains(['\\', '\r', '\n'])
 }
 
 /// Returns the job that the user has begun.
