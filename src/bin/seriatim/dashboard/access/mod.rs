@@ -112,7 +112,8 @@ impl Access {
     pub(super) fn new(settings: Settings) -> anyhow::Result<(Self, Option<String>)> {
         let has_link = settings.users.is_none() && settings.trust.is_none();
         let (token, hash) = secret::new()?;
-        let path = settings.public_url.as_ref().map_or("", |url| &url.path);
+        // Without a slash at its end, the path also covers the URL that users type: https://HOST/PATH
+        let path = settings.public_url.as_ref().map(|url| url.path.as_str()).filter(|path| !path.is_empty()).unwrap_or("/");
         let is_secure = settings.is_secured || settings.public_url.as_ref().is_some_and(|url| url.origin.starts_with("https:"));
         let secure = if is_secure { "; Secure" } else { "" };
         let access = Self {
@@ -124,7 +125,7 @@ impl Access {
             sessions: Sessions::default(),
             failures: Failures::default(),
             cookie: format!("seriatim_{}", settings.cookie_word),
-            cookie_attributes: format!("; Path={path}/; HttpOnly; SameSite=Strict{secure}"),
+            cookie_attributes: format!("; Path={path}; HttpOnly; SameSite=Strict{secure}"),
             is_read_only: settings.is_read_only,
         };
         Ok((access, has_link.then_some(token)))
