@@ -224,7 +224,8 @@ pub(super) async fn check(State(app): State<Arc<Dashboard>>, mut request: Reques
     set(CONTENT_SECURITY_POLICY, CONTENTS);
     set(X_CONTENT_TYPE_OPTIONS, "nosniff");
     set(X_FRAME_OPTIONS, "DENY");
-    set(REFERRER_POLICY, "no-referrer");
+    // With `no-referrer`, browsers send `Origin: null` with forms, also with those of this server.
+    set(REFERRER_POLICY, "same-origin");
     set(HeaderName::from_static("cross-origin-opener-policy"), "same-origin");
     set(HeaderName::from_static("cross-origin-resource-policy"), "same-origin");
     if !headers.contains_key(CACHE_CONTROL) {
