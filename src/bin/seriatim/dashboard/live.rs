@@ -16,6 +16,8 @@ use seriatim::control::{Control, ControlError, Depth, Stats};
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::operator::Looks;
+
 /// The time between two looks.
 const EVERY: Duration = Duration::from_secs(1);
 /// The longest time of a look.
@@ -78,6 +80,7 @@ struct History {
 /// Looks at Redis for all viewers.
 pub(super) struct Live {
     control: Control,
+    looks: Looks,
     history: Mutex<History>,
     shown: watch::Sender<Option<Arc<Snapshot>>>,
     /// Held during a look, so that only one look is under way.
@@ -86,9 +89,9 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub(super) fn new(control: Control) -> Self {
+    pub(super) fn new(control: Control, looks: Looks) -> Self {
         let (shown, _) = watch::channel(None);
-        Self { control, history: Mutex::default(), shown, looking: AsyncMutex::default(), came: Notify::new() }
+        Self { control, looks, history: Mutex::default(), shown, looking: AsyncMutex::default(), came: Notify::new() }
     }
 
     /// Returns the snapshots for a viewer, until the receiver is dropped.
@@ -168,7 +171,10 @@ impl Live {
 
     async fn look(&self) -> Snapshot {
         let stats = match timeout(LOOK_TIME_MAX, self.control.stats()).await {
-            Ok(Ok(stats)) => Ok(Arc::new(stats)),
+            Ok(Ok(mut stats)) => {
+                self.looks.hide_sinks(&mut stats.workers);
+                Ok(Arc::new(stats))
+            }
             Ok(Err(ControlError::Redis { source, .. })) => Err(format!("Redis cannot be asked: {}", told(&source))),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err(format!("Redis did not reply within {LOOK_TIME_MAX:?}")),

@@ -168,10 +168,10 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         None => first,
     };
     let stop = CancellationToken::new();
-    let hidden = Arc::new(Hidden::new(args.hide, args.hide_events));
+    let looks = Looks::new(control.clone(), Arc::new(Hidden::new(args.hide, args.hide_events)));
     let app = Arc::new(Dashboard {
-        looks: Looks::new(control.clone(), hidden),
-        live: Live::new(control.clone()),
+        live: Live::new(control.clone(), looks.clone()),
+        looks,
         control,
         access,
         jobs: Jobs::default(),

@@ -7,6 +7,7 @@ use serde::Serialize;
 use seriatim::control::chain::ChainPage;
 use seriatim::control::ended::{Ended, EndedEvent};
 use seriatim::control::held::HeldFilter;
+use seriatim::control::stats::NameStats;
 use seriatim::control::workers::{WorkerSlots, WorkersPage};
 use seriatim::control::{
     Action, Control, ControlError, CronJob, Cursor, DeadLetter, HeldObject, Inspection, LogEntry, RowId, Rules, ScheduledEvent,
@@ -136,7 +137,9 @@ impl Looks {
 
     pub(crate) async fn stats(&self, user: &User) -> Result<Stats, Problem> {
         user.may_all(Right::View)?;
-        told(self.control.stats().await)
+        let mut stats = told(self.control.stats().await)?;
+        self.hide_sinks(&mut stats.workers);
+        Ok(stats)
     }
 
     pub(crate) async fn schedules_of(
@@ -308,7 +311,9 @@ impl Looks {
 
     pub(crate) async fn workers(&self, user: &User, after: Option<&Cursor>, limit: usize) -> Result<WorkersPage, Problem> {
         user.may_all(Right::View)?;
-        told(self.control.workers(after, limit).await)
+        let mut page = told(self.control.workers(after, limit).await)?;
+        self.hide_sinks(&mut page.workers);
+        Ok(page)
     }
 
     pub(crate) async fn worker(
@@ -319,8 +324,23 @@ impl Looks {
         limit: usize,
     ) -> Result<WorkerSlots, Problem> {
         user.may_all(Right::View)?;
-        let found = told(self.control.worker(name, after, limit).await)?;
+        let mut found = told(self.control.worker(name, after, limit).await)?;
+        if let Some(found) = &mut found {
+            self.hide_sinks(std::slice::from_mut(&mut found.worker));
+        }
         found.ok_or_else(|| Problem::not_found("no worker process has registered this name"))
+    }
+
+    /// Returns the reason of a hold. It may repeat parts of an event that is not at hand.
+    pub(crate) fn reason(&self, why: &str) -> String {
+        self.hidden.text(why, None)
+    }
+
+    /// Hides the errors of sinks: they may repeat parts of any event.
+    pub(crate) fn hide_sinks(&self, workers: &mut [NameStats]) {
+        for status in workers.iter_mut().filter_map(|worker| worker.status.as_mut()) {
+            status.sink_error = self.hidden.text(&status.sink_error, None);
+        }
     }
 
     /// Replaces hidden parts of an event and of a text that may repeat them.

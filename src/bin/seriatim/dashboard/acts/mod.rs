@@ -56,10 +56,10 @@ pub(super) async fn start(
     let wanted = Wanted::read(&app, &user, &form).await?;
     let back = own_path(form.one("back")?);
     let job = app.jobs.begin(&user.name, wanted.title(), back)?;
-    let (control, running, who) = (app.control.clone(), job.clone(), user.name.clone());
+    let (acting, running, who) = (app.clone(), job.clone(), user.name.clone());
     tokio::spawn(async move {
         tokio::select! {
-            () = run::run(&control, wanted, &who, &reason, &running) => {}
+            () = run::run(&acting, wanted, &who, &reason, &running) => {}
             () = running.stopped() => {}
         }
         running.end();

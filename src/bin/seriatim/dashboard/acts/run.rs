@@ -7,22 +7,25 @@ use seriatim::control::{By, Control, ControlError, CronDone, Cursor, Forgot, Row
 
 use super::jobs::Job;
 use super::wanted::{CronAct, Name, Wanted};
+use crate::dashboard::Dashboard;
+use crate::operator::Looks;
 
 /// The result of one row: its text, or the reason why it was not done.
 type Done = Result<String, String>;
 
 /// Runs an action to its end. If the future is dropped, the steps so far stay done.
-pub(super) async fn run(control: &Control, wanted: Wanted, who: &str, why: &str, job: &Job) {
+pub(super) async fn run(app: &Dashboard, wanted: Wanted, who: &str, why: &str, job: &Job) {
+    let (control, looks) = (&app.control, &app.looks);
     let by = By { who, why };
     match wanted {
         Wanted::Release(names) => {
             for name in names {
-                job.add(&name.shown, release(control, by, &name).await);
+                job.add(&name.shown, release(control, looks, by, &name).await);
             }
         }
         Wanted::Skip(rows) => {
             for (name, id) in rows {
-                job.add(&name.shown, skip(control, by, &name, id).await);
+                job.add(&name.shown, skip(control, looks, by, &name, id).await);
             }
         }
         Wanted::ReleaseAll { prefix, until_released } => {
@@ -81,21 +84,21 @@ fn not_held(owner: &str) -> String {
     }
 }
 
-async fn release(control: &Control, by: By<'_>, name: &Name) -> Done {
+async fn release(control: &Control, looks: &Looks, by: By<'_>, name: &Name) -> Done {
     match control.release(by, &name.bytes).await.map_err(|error| failed(&error))? {
         Released::Released(why) if why.is_empty() => Ok("released".to_owned()),
-        Released::Released(why) => Ok(format!("released; it was held: {why}")),
+        Released::Released(why) => Ok(format!("released; it was held: {}", looks.reason(&why))),
         Released::NotHeld(owner) => Err(not_held(&owner)),
         Released::Paused => Err("a rule holds the object; lift the rule".to_owned()),
     }
 }
 
-async fn skip(control: &Control, by: By<'_>, name: &Name, id: u64) -> Done {
+async fn skip(control: &Control, looks: &Looks, by: By<'_>, name: &Name, id: u64) -> Done {
     match control.skip(by, &name.bytes, Some(id)).await.map_err(|error| failed(&error))? {
         Skipped::Skipped { id, dead_id, .. } => Ok(format!("event {id} is now the dead letter {dead_id}")),
         Skipped::NotHeld(owner) => Err(not_held(&owner)),
         Skipped::Paused => Err("a rule holds the object; lift the rule".to_owned()),
-        Skipped::NoBatch(why) => Err(format!("the object has no event in hand ({why}); release it")),
+        Skipped::NoBatch(why) => Err(format!("the object has no event in hand ({}); release it", looks.reason(&why))),
         Skipped::Other(first) => Err(format!("its first event is now {first}, not {id}")),
     }
 }
