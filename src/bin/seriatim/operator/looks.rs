@@ -103,6 +103,9 @@ impl Looks {
         // Errors and results may repeat a hidden part of the event. If the event was cut, its parts
         // are not known.
         let whole = event.as_ref().filter(|event| event.bytes == event.text.len() as u64).map(|event| event.text.as_bytes());
+        let is_cut = whole.is_none();
+        // An error of a whole batch may also repeat parts of its other events, which are not at hand.
+        let whole = whole.filter(|_| found.events_held + found.events_in_flight <= 1);
         for failed in &mut found.errors {
             failed.error = self.hidden.text(&failed.error, whole);
         }
@@ -113,7 +116,6 @@ impl Looks {
             found.why = found.why.replace(why.as_str(), &self.hidden.text(why, whole));
             found.held_why = Some(self.hidden.text(why, whole));
         }
-        let is_cut = whole.is_none();
         found.next_event = event.map(|mut event| {
             event.text = String::from_utf8_lossy(&self.hidden.event(event.text.as_bytes(), is_cut)).into_owned();
             event
