@@ -1,4 +1,5 @@
-//! HTTP: the sinks, against a real server in good and bad weather, and `seriatim serve`.
+//! HTTP: the sinks, against a real server in good and bad weather, `seriatim serve`, and the access to
+//! `seriatim dashboard`.
 #![cfg(feature = "http")]
 
 #[path = "../support/certificates.rs"]
@@ -9,6 +10,8 @@ mod support;
 
 mod answers;
 mod bulk;
+#[cfg(feature = "cli")]
+mod dashboard;
 #[cfg(feature = "cli")]
 mod documents;
 mod event_url;

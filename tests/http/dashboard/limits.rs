@@ -1,0 +1,107 @@
+//! Limits of connections, streams and actions under way.
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::rig::{Dash, Scene, USERS, path, reply, token, users};
+use crate::support::console::PATIENCE;
+use crate::support::{Redis, until};
+
+/// Begins a request on a connection of its own, and waits for its status.
+async fn begun(dash: &Dash, target: &str) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(dash.address()).await.expect("connected");
+    let head = format!("GET {target} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\r\n", token("viewer"));
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).await.expect("an answer");
+    (stream, String::from_utf8_lossy(&status[9..]).into_owned())
+}
+
+#[tokio::test]
+async fn there_are_at_most_100_streams() {
+    let (scene, file) = (Scene::start().await, users(&USERS));
+    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let mut streams = Vec::new();
+    for number in 0..100 {
+        let (stream, status) = begun(&dash, if number % 2 == 0 { "/live" } else { "/log/stream" }).await;
+        assert_eq!(status, "200", "stream {number}");
+        streams.push(stream);
+    }
+    for target in ["/live", "/log/stream"] {
+        let found = reply(dash.page(target).bearer_auth(token("viewer"))).await;
+        assert_eq!((found.status, found.header("retry-after")), (503, "10"), "{found:?}");
+    }
+    assert_eq!(reply(dash.page("/").bearer_auth(token("viewer"))).await.status, 200, "pages are still served");
+    drop(streams);
+    until("there is room for a stream", PATIENCE, async || (begun(&dash, "/live").await.1 == "200").then_some(())).await;
+}
+
+/// Tests that connections above the limit are closed, and that slow clients do not stop the others
+/// within it.
+#[tokio::test]
+async fn there_are_at_most_256_connections() {
+    let (redis, file) = (Redis::start(), users(&USERS));
+    let dash = Dash::start(&redis, &["--users", path(&file)]).await;
+    let mut kept = Vec::new();
+    for number in 0..255 {
+        let mut stream = TcpStream::connect(dash.address()).await.expect("connected");
+        let part: &[u8] = match number % 3 {
+            0 => b"",
+            1 => b"GET / HTTP/1.1\r\nhost: loc",
+            _ => b"POST /login HTTP/1.1\r\nhost: localhost\r\nsec-fetch-site: same-origin\r\ncontent-type: application/x-www-form-urlencoded\r\ncontent-length: 100\r\n\r\ntoken=",
+        };
+        stream.write_all(part).await.expect("sent");
+        kept.push(stream);
+    }
+    let (last, status) = begun(&dash, "/rules").await;
+    assert_eq!(status, "200");
+    for _ in 0..50 {
+        let mut more = TcpStream::connect(dash.address()).await.expect("connected");
+        let mut nothing = Vec::new();
+        let read = timeout(Duration::from_secs(5), more.read_to_end(&mut nothing)).await.expect("it is closed");
+        assert!(read.is_err() || nothing.is_empty(), "{nothing:?}");
+    }
+    drop((kept, last));
+    until("there is room again", PATIENCE, async || {
+        let answer = dash.page("/rules").bearer_auth(token("viewer")).send().await;
+        answer.is_ok_and(|answer| answer.status() == 200).then_some(())
+    })
+    .await;
+}
+
+/// Tests that the action after 16 actions under way is refused, and that these can be stopped.
+#[tokio::test]
+async fn there_are_at_most_16_actions_under_way() {
+    let (mut scene, file) = (Scene::start().await, users(&USERS));
+    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let form = [("act", "pause"), ("selector", "a"), ("reason", "because")];
+    assert_eq!(reply(dash.form("/act", &form).bearer_auth(token("operator"))).await.status, 303);
+    let pid = Pid::from_raw(i32::try_from(scene.redis.server().pid()).expect("a pid")).expect("a pid");
+    kill_process(pid, Signal::STOP).expect("stopped");
+    let many = (0..24).map(|_| reply(dash.form("/act", &form).bearer_auth(token("operator"))));
+    let found = futures_util::future::join_all(many).await;
+    let begun: Vec<_> =
+        found.iter().filter(|found| found.status == 303).map(|found| found.header("location").to_owned()).collect();
+    let refused: Vec<_> = found.iter().filter(|found| found.status == 503).collect();
+    let job = reply(dash.page(&begun[0]).bearer_auth(token("operator"))).await;
+    let stopped =
+        reply(dash.form("/job/stop", &[("id", begun[0].rsplit('=').next().expect("an id"))]).bearer_auth(token("operator")))
+            .await;
+    let ended = reply(dash.page(stopped.header("location")).bearer_auth(token("operator"))).await;
+    kill_process(pid, Signal::CONT).expect("continued");
+    assert_eq!((begun.len(), refused.len()), (16, 8), "{found:?}");
+    assert!(
+        refused.iter().all(|found| found.text.contains("nothing was done") && found.header("retry-after") == "1"),
+        "{refused:?}"
+    );
+    assert!(job.text.contains("under way") && job.text.contains("action=\"/job/stop\""), "{job:?}");
+    assert!(ended.text.contains("stopped"), "{ended:?}");
+    until("there is room for an action", PATIENCE, async || {
+        (reply(dash.form("/act", &form).bearer_auth(token("operator"))).await.status == 303).then_some(())
+    })
+    .await;
+}

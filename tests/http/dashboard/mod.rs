@@ -1,0 +1,10 @@
+//! `seriatim dashboard`: who may look and act, hostile clients, hidden parts of events, and a Redis
+//! that refuses or is away. The tests of pages in a browser are in `tests/browser`.
+
+mod limits;
+mod logins;
+mod origin;
+mod public;
+mod rig;
+mod routes;
+mod trust;
