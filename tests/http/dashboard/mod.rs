@@ -6,6 +6,7 @@ mod limits;
 mod logins;
 mod origin;
 mod public;
+mod redis;
 mod rig;
 mod routes;
 mod trust;
