@@ -38,7 +38,7 @@ pub(super) async fn run(app: &Dashboard, wanted: Wanted, who: &str, why: &str, j
         Wanted::Settle(step, ids) => {
             for id in ids {
                 let done = settle(control, by, step, &id).await;
-                job.add(&id.to_string(), done);
+                job.add(id.as_str(), done);
             }
         }
         Wanted::SettleAll(step, object) => settle_all(control, by, step, object.as_ref(), job).await,

@@ -30,9 +30,11 @@ pub(in crate::dashboard) struct Checks(Mutex<State_>);
 struct State_ {
     is_running: bool,
     began_ms: u64,
-    /// The time at which the last check ended, who has started it, and its result.
-    last: Option<(u64, Arc<str>, Result<Arc<CheckReport>, String>)>,
+    last: Option<Last>,
 }
+
+/// The time at which the last check ended, the user who has started it, and its result.
+type Last = (u64, Arc<str>, Result<Arc<CheckReport>, String>);
 
 fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

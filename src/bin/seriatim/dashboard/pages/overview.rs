@@ -162,7 +162,8 @@ fn charts(samples: &[Option<Sample>]) -> Markup {
     };
     let whole = |value: f64| number(value.round() as u64);
     let seconds = |value: f64| shown::duration((value * 1000.0) as u64);
-    let charts: [(&str, Vec<Option<f64>>, fn(f64) -> String); 6] = [
+    type Line<'a> = (&'a str, Vec<Option<f64>>, fn(f64) -> String);
+    let charts: [Line<'_>; 6] = [
         ("Events taken per second", series(|sample| sample.rate), whole),
         ("Oldest waiting", series(|sample| sample.oldest), seconds),
         ("Markers waiting", series(|sample| Some(sample.waiting)), whole),
