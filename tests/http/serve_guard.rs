@@ -89,9 +89,9 @@ async fn every_route_needs_its_right() {
         for (method, operation) in methods.as_object().expect("methods") {
             let description = operation["description"].as_str().expect("a description");
             let Some(right) = description.strip_prefix("Needs the right ") else { continue };
-            let right = right.trim_end_matches('.').split([',', ';']).next().expect("a right");
+            let right = right.split(['.', ',', ';', ' ']).next().expect("a right");
             let target = path.replace("{object}", "a").replace("{key}", "k").replace("{id}", "1-1");
-            let target = format!("{target}?object=a&key=k&kind=pause&selector=a");
+            let target = format!("{target}?object=a&key=k&kind=pause&selector=a&name=w");
             let method: Method = method.to_uppercase().parse().expect("a method");
             let body = if path == "/v1/rules" { "{\"kind\":\"pause\",\"selector\":\"a\"}" } else { "{\"reason\":\"\"}" };
             for (token, has) in [("hunter2", "emit"), ("password", "view")] {
