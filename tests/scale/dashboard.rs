@@ -101,7 +101,8 @@ async fn logged(console: &Console) -> (u64, u64) {
     let us = entries.iter().filter_map(|entry| match entry {
         redis::Value::Array(parts) => {
             let words: Vec<Vec<u8>> = redis::from_redis_value_ref(parts.get(3)?).ok()?;
-            let is_ours = words.first().is_some_and(|word| [&b"slowlog"[..], b"config"].contains(&&word.to_ascii_lowercase()[..]));
+            let is_ours =
+                words.first().is_some_and(|word| [&b"slowlog"[..], b"config"].contains(&&word.to_ascii_lowercase()[..]));
             redis::from_redis_value_ref::<u64>(parts.get(2)?).ok().filter(|_| !is_ours)
         }
         _ => None,

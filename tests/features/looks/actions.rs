@@ -42,7 +42,7 @@ async fn the_actions_on_one_object_are_listed() {
 async fn a_call_looks_at_so_many_rows() {
     let (_redis, mut state) = empty().await;
     let keys = state.keys.clone();
-    let dead_max = dead::LOOKED_MAX as u64 / 4;
+    let dead_max = dead::LOOKED_MAX / 4;
     let mut fill = redis::pipe();
     for (stream, looked) in [(keys.operator_actions(), LOOKED_MAX), (keys.events_dead(), dead_max)] {
         let count = 2 * looked + 50;

@@ -1,16 +1,18 @@
 //! Server-sent events: the figures of the overview, and new rows of the event log.
 //!
-//! A stream ends after ten minutes; the browser then begins a new one, and its session is checked
-//! again.
+//! The user is looked up again before every message. So a stream ends within about a second after the
+//! user has logged out, or is no longer in the users file. It also ends after ten minutes; the browser
+//! then begins a new one.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
@@ -20,6 +22,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::pages;
 use super::{Dashboard, STREAMS_MAX};
 use crate::listen::asked::Asked;
+use crate::listen::connections::Peer;
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
 use crate::operator::Page;
@@ -35,19 +38,24 @@ const LOG_ROWS_MAX: usize = 100;
 const LOG_PAGES_MAX: usize = 3;
 
 /// `GET /live`: new contents of the overview.
-pub(super) async fn live(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+pub(super) async fn live(
+    State(app): State<Arc<Dashboard>>,
+    Extension(peer): Extension<Peer>,
+    asked: Asked,
+) -> Result<Response, Problem> {
     asked.user.may_all(Right::View)?;
     let permit = permit(&app)?;
     let until = Instant::now() + TIME_MAX;
     let shown = app.live.watch();
-    let messages = stream::unfold((app, shown, permit), move |(app, mut shown, permit)| async move {
+    let messages = stream::unfold((app, shown, permit, asked), move |(app, mut shown, permit, asked)| async move {
         tokio::select! {
             changed = timeout_at(until, shown.changed()) => drop(changed.ok()?.ok()?),
             () = app.stop.cancelled() => return None,
         }
+        app.access.user(peer, &asked.headers)?.may_all(Right::View).ok()?;
         let snapshot = shown.borrow_and_update().clone()?;
         let html = pages::overview::parts(&app.base, &snapshot).into_string();
-        Some((message(&html), (app, shown, permit)))
+        Some((message(&html), (app, shown, permit, asked)))
     });
     Ok(response(messages))
 }
@@ -55,19 +63,24 @@ pub(super) async fn live(State(app): State<Arc<Dashboard>>, asked: Asked) -> Res
 /// The state of a stream of log rows.
 struct Following {
     app: Arc<Dashboard>,
-    user: User,
+    peer: Peer,
+    headers: HeaderMap,
     after: Cursor,
     filter: pages::log::Filter,
     _permit: OwnedSemaphorePermit,
 }
 
 /// `GET /log/stream`: new rows of the event log.
-pub(super) async fn log(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+pub(super) async fn log(
+    State(app): State<Arc<Dashboard>>,
+    Extension(peer): Extension<Peer>,
+    asked: Asked,
+) -> Result<Response, Problem> {
     let filter = pages::log::Filter::read(&asked)?;
     let after = app.looks.log_end(&asked.user).await?;
     let permit = permit(&app)?;
     let until = Instant::now() + TIME_MAX;
-    let following = Following { app, user: asked.user, after, filter, _permit: permit };
+    let following = Following { app, peer, headers: asked.headers, after, filter, _permit: permit };
     let messages = stream::unfold(following, move |mut following| async move {
         let waited = tokio::select! {
             () = sleep(LOG_EVERY) => Instant::now() < until,
@@ -76,7 +89,8 @@ pub(super) async fn log(State(app): State<Arc<Dashboard>>, asked: Asked) -> Resu
         if !waited {
             return None;
         }
-        let (rows, skipped) = following.next().await.ok()?;
+        let user = following.app.access.user(following.peer, &following.headers)?;
+        let (rows, skipped) = following.next(&user).await.ok()?;
         let html = pages::log::new_rows(&following.app.base, &rows, skipped).into_string();
         Some((message(&html), following))
     });
@@ -86,10 +100,10 @@ pub(super) async fn log(State(app): State<Arc<Dashboard>>, asked: Asked) -> Resu
 impl Following {
     /// Reads the rows that have come since the last look. Returns the newest of them, and the number
     /// of the others; `None` if their number is not known.
-    async fn next(&mut self) -> Result<(Vec<LogEntry>, Option<u64>), Problem> {
+    async fn next(&mut self, user: &User) -> Result<(Vec<LogEntry>, Option<u64>), Problem> {
         let (mut rows, mut skipped) = (Vec::new(), 0);
         for _ in 0..LOG_PAGES_MAX {
-            let page: Page<LogEntry> = self.app.looks.log(&self.user, false, Some(&self.after), LOG_ROWS_MAX).await?;
+            let page: Page<LogEntry> = self.app.looks.log(user, false, Some(&self.after), LOG_ROWS_MAX).await?;
             if let Some(last) = page.last {
                 self.after = last;
             }
@@ -100,7 +114,7 @@ impl Following {
                 return Ok((rows, Some(skipped)));
             }
         }
-        self.after = self.app.looks.log_end(&self.user).await?;
+        self.after = self.app.looks.log_end(user).await?;
         Ok((rows, None))
     }
 }

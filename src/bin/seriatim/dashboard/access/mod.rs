@@ -155,7 +155,7 @@ impl Access {
     }
 
     /// Returns the user of a request.
-    fn user(&self, peer: Peer, headers: &HeaderMap) -> Option<User> {
+    pub(super) fn user(&self, peer: Peer, headers: &HeaderMap) -> Option<User> {
         let found = self
             .trust
             .as_ref()

@@ -3,7 +3,7 @@
 use seriatim::connection::errors::told;
 use seriatim::control::held::{Released, Skipped, Which};
 use seriatim::control::rules::Ruled;
-use seriatim::control::{By, Control, ControlError, CronDone, Cursor, Forgot, RowId, Settle, Settled};
+use seriatim::control::{By, CancelledSchedule, Control, ControlError, CronDone, Cursor, Forgot, RowId, Settle, Settled};
 
 use super::jobs::Job;
 use super::wanted::{CronAct, Name, Wanted};
@@ -161,6 +161,14 @@ async fn forget(control: &Control, by: By<'_>, name: &Name) -> Done {
     }
 }
 
-async fn cancel(_control: &Control, _by: By<'_>, _name: &Name, _key: &str) -> Done {
-    Err("later".to_owned())
+async fn cancel(control: &Control, by: By<'_>, name: &Name, key: &str) -> Done {
+    match control.cancel_schedule(by, &name.bytes, key).await.map_err(|error| failed(&error))? {
+        CancelledSchedule::Cancelled { id: None } => Ok("cancelled".to_owned()),
+        CancelledSchedule::Cancelled { id: Some(id) } => Ok(format!("cancelled; event {id} has ended without another delivery")),
+        CancelledSchedule::Running { id, rescheduled: true } => {
+            Ok(format!("the schedule is cancelled; an earlier event with this key, {id}, is in delivery"))
+        }
+        CancelledSchedule::Running { id, rescheduled: false } => Err(format!("event {id} is in delivery")),
+        _ => Err("there is no such schedule any more".to_owned()),
+    }
 }

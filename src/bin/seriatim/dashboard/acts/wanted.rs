@@ -90,7 +90,7 @@ impl Wanted {
             "resume" => Self::rule(user, form, Kind::Pause, false),
             "unblock" => Self::rule(user, form, Kind::Block, false),
             "forget" => Ok(Self::Forget(operated(object()?)?)),
-            "cancel" => Ok(Self::Cancel(operated(object()?)?, form.needed("key")?)),
+            "cancel" => Ok(Self::Cancel(operated(object()?)?, key_of(&form.needed("key")?)?)),
             word @ ("run-cron" | "pause-cron" | "resume-cron") => {
                 // A cron job can queue events of any object.
                 user.may_all(Right::Operate)?;
@@ -152,6 +152,12 @@ impl Wanted {
             Self::Cron(CronAct::Resume, name) => format!("Resume the cron job {}", escape::text(name)),
         }
     }
+}
+
+/// Returns the key of a schedule, which the form has escaped.
+fn key_of(escaped: &str) -> Result<String, Problem> {
+    let key = escape::unescaped(escaped).ok().and_then(|key| String::from_utf8(key).ok());
+    key.ok_or_else(|| Problem::bad_request("the key of the schedule is invalid: nothing was done"))
 }
 
 fn short(name: &Name) -> String {

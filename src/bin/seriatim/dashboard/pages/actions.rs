@@ -59,6 +59,7 @@ fn row(base: &str, action: &Action) -> Markup {
             td data-label="Details" {
                 @if let Some(id) = action.id { "event " (id) " " }
                 @if let Some(dead_id) = &action.dead_id { "dead letter " (dead_id) " " }
+                @if let Some(key) = &action.key { "key " (text(key, 80)) " " }
                 @if let Some(error) = &action.error { (text(error, 300)) " " }
                 @if let Some(bytes) = &action.event { (event(bytes, action.event_bytes)) }
             }
