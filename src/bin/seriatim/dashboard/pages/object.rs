@@ -94,7 +94,7 @@ fn state(app: &Dashboard, object: &Inspection) -> Markup {
     let (standing, class) = word(object.standing);
     let hidden = app.looks.hides();
     html! {
-        p.why { span.mark class=(class) { (standing) } ": " (sentence(&object.why)) "." }
+        p.why { span class={ "mark " (class) } { (standing) } ": " (sentence(&object.why)) "." }
         dl.pairs {
             dt { "Queued" } dd { (count(object.events_queued, "event")) }
             @if object.events_in_flight > 0 { dt { "In flight" } dd { (count(object.events_in_flight, "event")) } }
@@ -195,6 +195,9 @@ fn acts(app: &Dashboard, user: &User, bytes: &[u8], escaped: &str, object: &Insp
 /// Returns the chain: the events in hand first, then the finalized events.
 fn events(app: &Dashboard, user: &User, escaped: &str, back: &str, object: &Inspection, chain: &ChainPage) -> Markup {
     let may = may_operate(user) && name_of(escaped).is_ok_and(|bytes| user.may(Right::Operate, &bytes).is_ok());
+    let settle = |act, label, dead_id: &str| {
+        ActForm { base: &app.base, act, label, subject: dead_id, fields: &[("row", dead_id)], inputs: html! {}, back }.markup()
+    };
     let in_hand = object.next_event.as_ref().and_then(|next| Some((next.id?, next)));
     let rows = html! {
         @if let Some((id, next)) = in_hand {
@@ -216,9 +219,7 @@ fn events(app: &Dashboard, user: &User, escaped: &str, back: &str, object: &Insp
                     (status(&row.status))
                     @if let Some(dead_id) = &row.dead_id {
                         " " (dead_id)
-                        @if may {
-                            (ActForm { base: &app.base, act: "retry", label: "Retry", subject: dead_id.as_str(), fields: &[("row", dead_id.as_str())], inputs: html! {}, back }.markup())
-                        }
+                        @if may { div.buttons { (settle("retry", "Retry", dead_id.as_str())) (settle("drop", "Drop", dead_id.as_str())) } }
                     }
                     @if let Some(error) = &row.error { br; (text(error, 300)) }
                 }
@@ -255,7 +256,7 @@ pub(super) fn status(status: &LogStatus) -> Markup {
         LogStatus::Dead => "bad",
         _ => "warn",
     };
-    html! { span.mark class=(class) { (text(&status.as_str().replace('_', " "), 40)) } }
+    html! { span class={ "mark " (class) } { (text(&status.as_str().replace('_', " "), 40)) } }
 }
 
 fn schedule_rows(
