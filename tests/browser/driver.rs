@@ -86,10 +86,13 @@ impl Driver {
         self.session.devtools("Emulation.setDeviceMetricsOverride", size).await;
     }
 
-    /// Lets the person prefer dark or light colors.
+    /// Lets the person prefer dark or light colors. The person also prefers no motion, so that a
+    /// test sees the end of each transition.
     pub(crate) async fn prefer(&self, scheme: Scheme) {
         let value = if scheme == Scheme::Dark { "dark" } else { "light" };
-        let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": value }] });
+        let feature = |name, value| json!({ "name": name, "value": value });
+        let features = [feature("prefers-color-scheme", value), feature("prefers-reduced-motion", "reduce")];
+        let media = json!({ "features": features });
         self.session.devtools("Emulation.setEmulatedMedia", media).await;
     }
 

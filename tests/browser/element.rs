@@ -61,9 +61,12 @@ impl Driver {
 
     /// Waits for the button with this text.
     pub(crate) async fn find_button(&self, text: &str) -> Element {
-        let text = literal(text);
-        let named = format!("normalize-space()={text} or @aria-label={text}");
-        self.find_path(&format!("//button[{named}] | //summary[{named}] | //input[@type='submit'][@value={text}]")).await
+        self.find_path(&button_path(text)).await
+    }
+
+    /// Returns whether an XPath leads to this element now.
+    pub(crate) async fn is_at(&self, element: &Element, path: &str) -> bool {
+        self.elements("xpath", path).await.first() == Some(element)
     }
 
     /// Waits for the link with this text.
@@ -71,7 +74,8 @@ impl Driver {
         self.find_path(&format!("//a[normalize-space()={}]", literal(text))).await
     }
 
-    async fn find_path(&self, path: &str) -> Element {
+    /// Waits for an element, by an XPath.
+    pub(crate) async fn find_path(&self, path: &str) -> Element {
         self.wait_for(&format!("there is {path}"), async || self.elements("xpath", path).await.into_iter().next()).await
     }
 
@@ -157,9 +161,16 @@ fn element(value: &Value) -> Element {
     Element(value[ELEMENT].as_str().unwrap_or_else(|| panic!("no element: {value}")).to_owned())
 }
 
+/// Returns the XPath of the button with this text.
+pub(crate) fn button_path(text: &str) -> String {
+    let text = literal(text);
+    let named = format!("normalize-space()={text} or @aria-label={text}");
+    format!("//button[{named}] | //summary[{named}] | //input[@type='submit'][@value={text}]")
+}
+
 /// Returns a text as a literal of XPath. XPath 1.0 has no escapes, so a text with both kinds of
 /// quotes is put together from parts.
-fn literal(text: &str) -> String {
+pub(crate) fn literal(text: &str) -> String {
     if !text.contains('\'') {
         return format!("'{text}'");
     }

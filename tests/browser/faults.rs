@@ -12,6 +12,18 @@ const RAW: [char; 4] = ['\u{202e}', '\u{2066}', '\u{1b}', '\u{0}'];
 
 /// Opens a page, and returns its faults, in words.
 pub(crate) async fn faults(driver: &Driver, origin: &str, target: &str, width: u32, scheme: Scheme) -> Vec<String> {
+    faults_of_answer(driver, origin, target, width, scheme, 200).await
+}
+
+/// Opens a page that has this status, and returns its faults, in words.
+pub(crate) async fn faults_of_answer(
+    driver: &Driver,
+    origin: &str,
+    target: &str,
+    width: u32,
+    scheme: Scheme,
+    expected: u64,
+) -> Vec<String> {
     let mut found = Vec::new();
     driver.resize(width, 800).await;
     driver.prefer(scheme).await;
@@ -39,7 +51,11 @@ pub(crate) async fn faults(driver: &Driver, origin: &str, target: &str, width: u
         let first: String = first.chars().take(80).collect();
         found.push(format!("the first Tab is {first:?}"));
     }
-    let html = driver.execute("return document.documentElement.outerHTML", &[]).await;
+    // Values of hidden fields are for the server, and nobody sees them.
+    let html = "const page = document.documentElement.cloneNode(true);
+        page.querySelectorAll('input[type=hidden]').forEach(field => field.remove());
+        return page.outerHTML;";
+    let html = driver.execute(html, &[]).await;
     let html = html.as_str().expect("HTML");
     if html.len() > PAGE_BYTES_MAX {
         found.push(format!("it has {} bytes", html.len()));
@@ -51,11 +67,15 @@ pub(crate) async fn faults(driver: &Driver, origin: &str, target: &str, width: u
 
     let requests = driver.requests().await;
     let status = requests.iter().find(|request| request.url == url && request.kind == "Document").and_then(|one| one.status);
-    if status != Some(200) {
+    if status != Some(expected) {
         found.push(format!("status {}", status.map_or("none".to_owned(), |status| status.to_string())));
     }
     let foreign = requests.iter().filter(|request| is_foreign(&request.url, origin));
     found.extend(foreign.map(|request| format!("foreign request: {}", request.url)));
-    found.extend(driver.console().await.iter().map(|line| format!("console, {}: {}", line.level, line.text)));
+    // The browser itself reports the status of an error page.
+    let reported = format!("Failed to load resource: the server responded with a status of {expected}");
+    let mut console = driver.console().await;
+    console.retain(|line| expected < 400 || !line.text.contains(&reported));
+    found.extend(console.iter().map(|line| format!("console, {}: {}", line.level, line.text)));
     found
 }

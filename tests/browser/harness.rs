@@ -6,6 +6,7 @@ use std::fs;
 use serde_json::json;
 
 use crate::axe::axe;
+use crate::dashboard::first_url;
 use crate::driver::{Driver, Scheme, is_foreign, layout_width, scrolls_sideways};
 use crate::element::Key;
 use crate::faults::faults;
@@ -168,6 +169,14 @@ async fn requests_cookies_and_pictures_are_seen() {
     let picture = fs::read(&file).expect("a picture");
     assert_eq!(&picture[..8], b"\x89PNG\r\n\x1a\n");
     assert_eq!((&picture[16..20], &picture[20..24]), (&360_u32.to_be_bytes()[..], &640_u32.to_be_bytes()[..]));
+}
+
+#[test]
+fn a_printed_link_is_read_from_a_whole_line() {
+    let line = "Open http://127.0.0.1:8480/link?token=abc to log in";
+    assert_eq!(first_url(line), None);
+    assert_eq!(first_url(&format!("seriatim\n{line}\n")).as_deref(), Some("http://127.0.0.1:8480/link?token=abc"));
+    assert_eq!(first_url("INFO listening address=http://127.0.0.1:80 x\n").as_deref(), Some("http://127.0.0.1:80"));
 }
 
 #[test]

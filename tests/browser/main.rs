@@ -8,10 +8,13 @@
 mod support;
 
 mod axe;
+mod dashboard;
 mod driver;
 mod element;
 mod faults;
 mod filled;
 mod harness;
+mod pages;
+mod person;
 mod session;
 mod site;
