@@ -7,6 +7,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod acts;
 mod axe;
 mod dashboard;
 mod driver;
@@ -14,6 +15,7 @@ mod element;
 mod faults;
 mod filled;
 mod harness;
+mod keys;
 mod pages;
 mod person;
 mod session;
