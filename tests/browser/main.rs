@@ -16,6 +16,7 @@ mod faults;
 mod filled;
 mod harness;
 mod keys;
+mod live;
 mod pages;
 mod person;
 mod session;

@@ -1,0 +1,222 @@
+//! Pages that change while someone looks at them, and the cost of the looks.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use reqwest::{Client, Response};
+use serde_json::json;
+use tokio::time::{Instant, timeout_at};
+
+use crate::dashboard::{Dashboard, Users};
+use crate::driver::Driver;
+use crate::element::Key;
+use crate::filled::Filled;
+use crate::pages::named;
+use crate::support::console::Console;
+use crate::support::{Redis, control};
+
+/// Returns the figure above this text on the overview.
+async fn figure(driver: &Driver, what: &str) -> String {
+    let script = "const all = [...document.querySelectorAll('.figures li')];
+        return all.find(one => one.querySelector('span').textContent === arguments[0]).querySelector('b').textContent;";
+    driver.execute(script, &[json!(what)]).await.as_str().expect("a figure").replace('\u{202f}', "")
+}
+
+async fn wait_for_figure(driver: &Driver, what: &str, expected: &str) {
+    driver.wait_for(&format!("{what}: {expected}"), async || (figure(driver, what).await == expected).then_some(())).await;
+}
+
+/// Waits until the page has got a message from the server since this call.
+async fn wait_for_message(driver: &Driver) {
+    let wait = "const source = new EventSource('/live');
+        return new Promise(done => source.onmessage = () => { source.close(); setTimeout(() => done(true), 50); });";
+    for _ in 0..2 {
+        assert_eq!(driver.execute(wait, &[]).await, json!(true));
+    }
+}
+
+/// Tests that the figures change while one looks, and that the button stops and continues this.
+#[tokio::test]
+#[ignore = "needs Chromium; scripts/test-browser runs it"]
+async fn the_overview_changes_until_it_is_told_to_stop() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let dashboard = Dashboard::start(&redis, &[]).await;
+    let driver = Driver::start().await;
+    driver.resize(1280, 800).await;
+    dashboard.log_in(&driver).await;
+    wait_for_figure(&driver, "markers waiting", "0").await;
+    for number in 0..1234 {
+        console.emit(&format!("work:{number}"), "1").await;
+    }
+    wait_for_figure(&driver, "markers waiting", "1234").await;
+    driver.wait_for_text("No worker process is running, and objects wait.").await;
+    // The count by prefix was made when the viewer came, or a little later.
+    driver.wait_for_text(" objects, counted ").await;
+
+    // A part in which someone works stays as it is. The other parts change.
+    driver.execute("document.querySelector('.figures a').focus()", &[]).await;
+    let active = driver.active().await;
+    console.emit("work:x", "1").await;
+    wait_for_message(&driver).await;
+    assert_eq!(driver.active().await, active, "the focus is lost");
+    driver.press(Key::Tab).await;
+    driver.execute("document.activeElement.blur()", &[]).await;
+    wait_for_figure(&driver, "markers waiting", "1235").await;
+    // Open figures of a chart stay open.
+    let chart = driver.find("[data-part=charts] details:first-of-type summary").await;
+    driver.click(&chart).await;
+    driver.execute("document.activeElement.blur()", &[]).await;
+    console.emit("work:y", "1").await;
+    wait_for_figure(&driver, "markers waiting", "1236").await;
+    wait_for_message(&driver).await;
+    assert_eq!(
+        driver.execute("return document.querySelectorAll('[data-part=charts] details[open]').length", &[]).await,
+        json!(1)
+    );
+
+    driver.click(&driver.find_button("Stop updates").await).await;
+    let stopped = driver.find_button("Updates are stopped").await;
+    assert_eq!(driver.attribute(&stopped, "aria-pressed").await.as_deref(), Some("true"));
+    console.emit("work:z", "1").await;
+    wait_for_message(&driver).await;
+    assert_eq!(figure(&driver, "markers waiting").await, "1236");
+    driver.click(&stopped).await;
+    wait_for_figure(&driver, "markers waiting", "1237").await;
+    assert!(driver.console().await.is_empty());
+}
+
+/// Tests that an update of an object's page keeps an open form with its typed reason.
+#[tokio::test]
+#[ignore = "needs Chromium; scripts/test-browser runs it"]
+async fn an_update_keeps_an_open_form() {
+    let filled = Filled::start().await;
+    let dashboard = Dashboard::start(&filled.redis, &[]).await;
+    let driver = Driver::start().await;
+    dashboard.log_in(&driver).await;
+    let name = "many:7";
+    driver.open(&dashboard.url(&named("/object", name.as_bytes()))).await;
+    // The updates of this page come every 5 s; the test does not wait for them.
+    driver.execute("document.body.dataset.every = '0.1'", &[]).await;
+    driver.type_text("u").await;
+    driver.type_text("u").await;
+    driver.click(&driver.find_button(&format!("Pause {name}")).await).await;
+    driver.fill(&driver.find("details[open] input[name=reason]").await, "half a rea").await;
+    let operator = control(&filled.redis.connect().await, filled.redis.keys());
+    let by = seriatim::control::By { who: "bob", why: "the upstream is gone" };
+    let block = seriatim::control::rules::Kind::Block;
+    operator.set_rule(by, block, &"many:*".parse().expect("a selector"), None).await.expect("set");
+    driver.wait_for_text("set by bob").await;
+    let field = driver.active().await;
+    assert_eq!(driver.execute("return document.activeElement.value", &[]).await, json!("half a rea"));
+    driver.type_text("son").await;
+    assert_eq!(driver.active().await, field);
+    driver.press(Key::Enter).await;
+    driver.wait_for_path("/job").await;
+    let action = operator.actions(None, 1).await.expect("the actions").actions.remove(0);
+    assert_eq!((action.action.as_str(), action.why.as_str()), ("pause", "half a reason"));
+}
+
+/// Tests that new rows of the log come at the top, and that earlier ones stay.
+#[tokio::test]
+#[ignore = "needs Chromium; scripts/test-browser runs it"]
+async fn the_log_is_followed() {
+    let filled = Filled::start().await;
+    let console = filled.redis.console().await;
+    let dashboard = Dashboard::start(&filled.redis, &[]).await;
+    let driver = Driver::start().await;
+    dashboard.log_in(&driver).await;
+    driver.open(&dashboard.url("/log?status=completed")).await;
+    driver.click(&driver.find_button("Follow").await).await;
+    driver.find_link("Stop following").await;
+    let rows = async || {
+        let script =
+            "return [...document.querySelectorAll('[data-part=new] tr')].map(row => row.querySelector('.name').textContent)";
+        driver.execute(script, &[]).await
+    };
+    // The stream begins at the end of the log at some time after the page is loaded.
+    driver
+        .wait_for("a new row", async || {
+            console.emit("first:1", r#"{"type":"done"}"#).await;
+            (!rows().await.as_array().expect("rows").is_empty()).then_some(())
+        })
+        .await;
+    for number in 1..=3 {
+        console.emit(&format!("followed:{number}"), r#"{"type":"done"}"#).await;
+        // Events of another status are left out.
+        console.emit(&format!("left:{number}"), r#"{"type":"dead","text":"no"}"#).await;
+        let newest = json!(format!("followed:{number}"));
+        driver.wait_for("the newest row is at the top", async || (rows().await[0] == newest).then_some(())).await;
+    }
+    let rows = rows().await;
+    let names: Vec<_> = rows.as_array().expect("rows").iter().filter_map(|name| name.as_str()).collect();
+    assert_eq!(names[..3], ["followed:3", "followed:2", "followed:1"]);
+    assert!(names[3..].iter().all(|name| *name == "first:1"), "{names:?}");
+    assert!(driver.console().await.is_empty());
+}
+
+/// The calls, and the time in µs, of all commands so far, apart from those of this test.
+async fn spent(console: &Console) -> (u64, u64) {
+    let stats: String = console.run(&["INFO", "commandstats"]).await;
+    let figure = |line: &str, name: &str| -> u64 {
+        let (_, rest) = line.split_once(name).expect("the figure");
+        rest.split(',').next().and_then(|figure| figure.parse().ok()).expect("a number")
+    };
+    let lines = stats.lines().filter(|line| line.starts_with("cmdstat_") && !line.starts_with("cmdstat_info:"));
+    lines.fold((0, 0), |(calls, us), line| (calls + figure(line, "calls="), us + figure(line, "usec=")))
+}
+
+/// Tests that nothing is read without viewers, and that 100 viewers cost Redis at most 1 ms per
+/// second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures for 16 s; scripts/test-browser runs it"]
+async fn a_hundred_viewers_cost_as_much_as_one() {
+    const VIEWERS: usize = 100;
+    const TIME: Duration = Duration::from_secs(8);
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    for number in 0..100 {
+        console.emit(&format!("work:{number}"), "1").await;
+    }
+    let users = Users::new(&[("ada", "view")]);
+    let dashboard = Dashboard::start(&redis, &users.arguments()).await;
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = Client::builder().no_proxy().build().expect("a client");
+    let open = async || -> Response {
+        let request = client.get(dashboard.url("/live")).bearer_auth(users.token("ada"));
+        let response = request.send().await.expect("an answer");
+        assert_eq!(response.status(), 200);
+        response
+    };
+
+    let before = spent(&console).await;
+    tokio::time::sleep(TIME).await;
+    assert_eq!(spent(&console).await, before, "without viewers");
+
+    let mut viewers = Vec::new();
+    for _ in 0..VIEWERS {
+        viewers.push(open().await);
+    }
+    // The first look loads the scripts.
+    for viewer in &mut viewers {
+        assert!(viewer.chunk().await.expect("a message").is_some());
+    }
+    let before = spent(&console).await;
+    let reading = viewers.into_iter().map(|mut viewer| {
+        tokio::spawn(async move {
+            let (end, mut messages) = (Instant::now() + TIME, 0);
+            while let Ok(Ok(Some(_))) = timeout_at(end, viewer.chunk()).await {
+                messages += 1;
+            }
+            messages
+        })
+    });
+    for messages in join_all(reading).await {
+        assert!(messages.expect("no panic") >= TIME.as_secs() / 2, "each viewer gets messages");
+    }
+    let after = spent(&console).await;
+    let us = (after.1 - before.1) as f64 / TIME.as_secs_f64();
+    println!("{VIEWERS} viewers: {us:.0} µs and {:.0} commands per second", (after.0 - before.0) as f64 / TIME.as_secs_f64());
+    assert!(us <= 1000.0, "{us} µs per second");
+    assert!(after.0 > before.0, "the figures are read");
+}
