@@ -19,5 +19,6 @@ mod keys;
 mod live;
 mod pages;
 mod person;
+mod picture;
 mod session;
 mod site;
