@@ -3,6 +3,7 @@
 
 use rstest::rstest;
 use seriatim::control::{Action, Control};
+use seriatim::escape;
 
 use crate::dashboard::{Dashboard, Users};
 use crate::driver::Driver;
@@ -122,6 +123,13 @@ async fn each_action_on_the_page_of_an_object(#[case] hand: Hand, #[case] script
         desk.assert_did(action, &[&dead], &because(button)).await;
     }
 
+    // The name and the key have a direction mark, so the page shows their escaped forms.
+    let (later, key) = (name("later", 2), escape::name(HOSTILE[2]));
+    desk.open_object(&later).await;
+    person.act(&format!("Cancel {key}"), &[], &because("cancel")).await;
+    desk.assert_did("cancel", &[&escape::name(&later)], &because("cancel")).await;
+    assert_eq!(desk.recorded(&because("cancel")).await[0].key.as_deref(), Some(&*key));
+
     let done = name("done", 4);
     desk.open_object(&done).await;
     person.act(&format!("Forget {done}"), &[], &because("forget")).await;
@@ -204,7 +212,7 @@ async fn each_action_on_the_lists(#[case] hand: Hand, #[case] scripts: bool) {
 #[case::by_keyboard_without_scripts(Hand::Keyboard, false)]
 #[tokio::test]
 #[ignore = "needs Chromium; scripts/test-browser runs it"]
-async fn each_action_on_rules_and_cron_jobs(#[case] hand: Hand, #[case] scripts: bool) {
+async fn each_action_on_rules_schedules_and_cron_jobs(#[case] hand: Hand, #[case] scripts: bool) {
     let desk = Desk::start(hand, scripts).await;
     let person = desk.person();
 
@@ -220,6 +228,12 @@ async fn each_action_on_rules_and_cron_jobs(#[case] hand: Hand, #[case] scripts:
         person.act(&format!("{lift} {selector}"), &[], &because(lift)).await;
         desk.assert_did(&lift.to_lowercase(), &[selector], &because(lift)).await;
     }
+
+    let key = HOSTILE[1];
+    desk.open("/schedules").await;
+    person.act(&format!("Cancel {key}"), &[], &because("cancel")).await;
+    desk.assert_did("cancel", &[&format!("later:{key}")], &because("cancel")).await;
+    assert_eq!(desk.recorded(&because("cancel")).await[0].key.as_deref(), Some(key));
 
     for (button, action, job) in
         [("Run now", "cron-run", HOSTILE[3]), ("Pause", "cron-pause", HOSTILE[4]), ("Resume", "cron-resume", HOSTILE[0])]
