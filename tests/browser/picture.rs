@@ -1,25 +1,20 @@
-//! Takes the picture of the overview for the README, of a running system.
+//! Takes the picture of the overview for the README, of the running demo.
 //!
-//! `scripts/dashboard-picture` sets `SERIATIM_PICTURE` to a file, and gives the system five
-//! minutes, so that the charts are full. As a test, it takes a picture after a few seconds.
+//! `scripts/dashboard-picture` sets `SERIATIM_PICTURE` to a file, and gives the demo five minutes,
+//! so that the charts are full. As a test, it takes a picture after a few seconds.
 
-use std::net::TcpListener;
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use seriatim::async_trait;
-use seriatim::control::rules::Kind;
-use seriatim::control::{By, Control};
-use seriatim::emit::Emitter;
-use seriatim::keys::Keys;
-use seriatim::sink::{Batch, Context, Delivered, Sink, Stop};
-use tokio::time::{Instant, sleep};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::sleep;
 
-use crate::dashboard::{Dashboard, Users};
+use crate::dashboard::first_url;
 use crate::driver::{Driver, Scheme};
-use crate::support::running::{Running, start};
-use crate::support::{Redis, free_port};
+use crate::support::console::PATIENCE;
+use crate::support::until;
 
 /// Width and height of the picture.
 const WIDTH: u32 = 1280;
@@ -30,122 +25,69 @@ const BYTES_MAX: u64 = 200_000;
 const WHOLE: Duration = Duration::from_secs(310);
 const SHORT: Duration = Duration::from_secs(5);
 
-/// A sink as of a web service: it needs some time, and refuses some events.
-#[derive(Clone)]
-struct Service {
-    name: &'static str,
+/// The demo. It ends when this value is dropped.
+struct Demo {
+    child: Child,
+    dir: tempfile::TempDir,
 }
 
-#[async_trait]
-impl Sink for Service {
-    async fn deliver(&self, batch: &Batch, _: &Context) -> Delivered {
-        for (at, event) in batch.events().enumerate() {
-            let event: Value = serde_json::from_slice(&event.payload).unwrap_or_default();
-            let stop = match event["type"].as_str().unwrap_or_default() {
-                "hang" => std::future::pending().await,
-                "refused" => Stop::rejected("422: the order has no lines"),
-                "failed" | "busy" => Stop::transient("503: the warehouse does not answer"),
-                _ => {
-                    sleep(Duration::from_millis(event["ms"].as_u64().unwrap_or(1))).await;
-                    continue;
-                }
-            };
-            return Delivered::stopped(at, stop);
-        }
-        Delivered::all()
+impl Demo {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = |name: &str| File::create(dir.path().join(name)).expect("a file");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        command.args(["demo", "--dashboard=127.0.0.1:0"]).env("USER", "ada").stdin(Stdio::null());
+        let child = command.stdout(file("output")).stderr(file("log")).spawn().expect("the program starts");
+        Self { child, dir }
     }
 
-    fn name(&self) -> String {
-        self.name.to_owned()
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.dir.path().join(name)).expect("a file")
+    }
+
+    /// Waits for the link that the demo prints.
+    async fn link(&self) -> String {
+        until("the demo prints a link", PATIENCE, async || first_url(&self.read("output"))).await
+    }
+
+    /// Stops the demo as Ctrl-C does. Returns whether it has ended well.
+    async fn stop(mut self) -> bool {
+        kill_process(Pid::from_child(&self.child), Signal::INT).expect("the signal is sent");
+        let child = std::cell::RefCell::new(&mut self.child);
+        until("the demo ends", PATIENCE, async || child.borrow_mut().try_wait().expect("it can be asked")).await.success()
+    }
+}
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Chromium; scripts/dashboard-picture runs it"]
-async fn the_overview_of_a_running_system() {
+async fn the_overview_of_the_running_demo() {
     let file = std::env::var_os("SERIATIM_PICTURE").map(PathBuf::from);
     let time = if file.is_some() { WHOLE } else { SHORT };
     let dir = tempfile::tempdir().expect("a directory");
     let file = file.unwrap_or_else(|| dir.path().join("dashboard.png"));
-
-    // The usual port, if it is free.
-    let port = TcpListener::bind(("127.0.0.1", 6379)).map_or_else(|_| free_port(), |_| 6379).to_string();
-    let redis = Redis::own(&["--port", &port]);
-    let keys = Keys::default();
-    redis.begin_ids(&keys);
-    let conn = redis.connect().await;
-    let operator = Control::new(conn.clone());
-    let emitter = Emitter::new(conn);
-    let users = Users::new(&[("ada", "view,pause,operate")]);
-    let dashboard = Dashboard::start_at(&format!("127.0.0.1:{port}"), None, &users.arguments()).await;
+    let demo = Demo::start();
+    let link = demo.link().await;
     let driver = Driver::start().await;
     driver.resize(WIDTH, HEIGHT).await;
     driver.prefer(Scheme::Light).await;
-
-    let _workers = workers(&redis, &keys);
-    troubles(&operator, &emitter).await;
-    dashboard.log_in_with(&driver, users.token("ada")).await;
-    run(&emitter, time).await;
+    driver.open(&link).await;
+    driver.click(&driver.find_button("Open the dashboard").await).await;
+    driver.wait_for_text("What needs somebody").await;
+    sleep(time).await;
+    driver.wait_for_text("Longest queues under work").await;
     driver.screenshot(&file).await;
     assert!(driver.console().await.is_empty());
     let bytes = std::fs::metadata(&file).expect("a picture").len();
     assert!((10_000..BYTES_MAX).contains(&bytes), "{}: {bytes} bytes", file.display());
     assert_eq!(width_of(&file), WIDTH);
-}
-
-fn workers(redis: &Redis, keys: &Keys) -> Vec<Running> {
-    let worker = |name: &str| {
-        start(redis, name, &Service { name: "https://orders.example/events" }, |config| {
-            config.keys = keys.clone();
-            config.concurrency = 8;
-            config.batch = 8;
-            config.retry = "fixed:1h,attempts=10,then=dead-letter".parse().expect("a policy");
-            config.retry_types.insert("failed".to_owned(), "fixed:1ms,attempts=2,then=hold".parse().expect("a policy"));
-        })
-    };
-    ["orders-1", "orders-2", "orders-3"].map(worker).into()
-}
-
-/// Makes the things that need somebody.
-async fn troubles(operator: &Control, emitter: &Emitter) {
-    let by = By { who: "ada", why: "the warehouse moves" };
-    operator.set_rule(by, Kind::Pause, &"stock:*".parse().expect("a selector"), None).await.expect("set");
-    for number in 0..40 {
-        emitter.emit(&format!("stock:{number}"), &json!({ "type": "moved" })).await.expect("emitted");
-    }
-    for (object, kind) in [("order:1042", "hang"), ("order:1077", "failed"), ("order:1078", "failed"), ("order:1093", "failed")] {
-        emitter.emit(object, &json!({ "type": kind })).await.expect("emitted");
-    }
-    for number in 0..12 {
-        emitter.emit(&format!("invoice:{number}"), &json!({ "type": "busy" })).await.expect("emitted");
-        let reminder = emitter.schedule(format!("user:{number}"), &json!({ "type": "reminder" }));
-        reminder.after(Duration::from_secs(7200)).key("reminder").send().await.expect("scheduled");
-    }
-    for number in 0..7 {
-        emitter.emit(&format!("order:11{number}"), &json!({ "type": "refused" })).await.expect("emitted");
-    }
-}
-
-/// Emits events for this time: few and many in turn, and most of them for a few objects.
-async fn run(emitter: &Emitter, time: Duration) {
-    let begin = Instant::now();
-    let mut number: u64 = 0;
-    while begin.elapsed() < time {
-        let second = begin.elapsed().as_secs_f64();
-        let wave = 20.0 + 12.0 * (second / 19.0).sin() + 5.0 * (second / 4.3).sin();
-        let burst = if (second as u64).rem_euclid(100) < 4 { 40.0 } else { 0.0 };
-        for _ in 0..(wave + burst) as u64 {
-            number += 1;
-            let object = match number % 10 {
-                0 => format!("order:{}", 1000 + number % 3),
-                1..=6 => format!("order:{}", 1000 + number % 397),
-                _ => format!("user:{}", number % 89),
-            };
-            let ms = if number.is_multiple_of(10) { 60 } else { 4 };
-            emitter.emit(&object, &json!({ "type": "changed", "ms": ms })).await.expect("emitted");
-        }
-        sleep(Duration::from_millis(100)).await;
-    }
+    assert!(demo.stop().await);
 }
 
 /// Returns the width of a PNG.

@@ -35,6 +35,8 @@ const DEMO: By<'static> = By { who: "demo", why: "the printer of the newsletter 
 /// The time between two emits, and the number of objects of each kind.
 const EMIT_EVERY: Duration = Duration::from_millis(10);
 const OBJECTS: u64 = 40;
+/// Of ten times this number of events, the last tenth is a burst.
+const BURST: u64 = 400;
 /// The most bytes of a request of a worker.
 const REQUEST_BYTES_MAX: usize = 64 * 1024;
 
@@ -146,7 +148,9 @@ async fn emit(emitter: &Emitter) -> anyhow::Result<()> {
             _ => (format!("work:{number}"), json!({"type": "moved", "n": n, "to": {"shelf": number}})),
         };
         emitter.emit(object, &event).await?;
-        sleep(EMIT_EVERY).await;
+        // Bursts give the charts something to show.
+        let is_burst = (n / BURST) % 10 == 9;
+        sleep(if is_burst { EMIT_EVERY / 5 } else { EMIT_EVERY }).await;
     }
     Ok(())
 }
