@@ -185,15 +185,16 @@ async fn search_and_filters_show_the_wanted_rows(#[case] hand: Hand, #[case] scr
             person.write(&format!("//main{}", field_path(label)), text).await;
         }
         person.push(&button_path("Show")).await;
-        driver.wait_for_path(path).await;
-        assert_eq!(rows().await, count, "{path} {fields:?}");
+        let answer = format!("{path}?");
+        driver.wait_for("the filtered list", async || driver.url().await.contains(&answer).then_some(())).await;
+        driver.wait_for(&format!("{path} {fields:?}: {count} rows"), async || (rows().await == count).then_some(())).await;
     }
     driver.open(&dashboard.url("/held")).await;
     driver.click(&driver.find("select[name=why] option[value=operator]").await).await;
     person.push(&button_path("Show")).await;
-    driver.wait_for("only such objects", async || driver.url().await.contains("why=operator").then_some(())).await;
+    driver.wait_for("the filtered list", async || driver.url().await.contains("why=operator").then_some(())).await;
+    driver.wait_for("only such objects", async || (!driver.page_text().await.contains("many:")).then_some(())).await;
     assert!(rows().await >= HOSTILE.len());
-    assert!(!driver.page_text().await.contains("many:"));
 
     person.push(&button_path("Log out")).await;
     driver.wait_for_path("/login").await;
