@@ -13,8 +13,10 @@ use super::{Control, ControlError, Cursor, RowId, reply};
 use crate::keys::Keys;
 
 /// Maximum number of rows of both streams together at which one call of [`Control::chain`] looks.
-/// Redis needs about 3 microseconds for one row.
-pub const LOOKED_MAX: u64 = 250;
+/// Redis needs about 5 microseconds for one row.
+pub const LOOKED_MAX: u64 = 300;
+/// The same for the first page, which is smaller, because it is shown together with other lists.
+pub const LOOKED_FIRST_MAX: u64 = 140;
 /// Maximum number of rows of a page.
 pub const PER_CALL_MAX: usize = 100;
 /// Maximum number of bytes of each event in a page, without [`Control::with_event_bytes_max`].
@@ -51,7 +53,7 @@ impl Control {
     /// `--event-log`, the log has only events completed with errors.
     ///
     /// Each call looks at no more than [`LOOKED_MAX`] log rows and dead letters, of all objects, or
-    /// at 1 MiB of each. So a page may have fewer than `count` rows, or none, although a next page
+    /// at 1 MiB of each; without `after`, at no more than [`LOOKED_FIRST_MAX`]. So a page may have fewer than `count` rows, or none, although a next page
     /// exists. The cursor then leads further back.
     ///
     /// An event that is in both streams is one row, with the id of its dead letter. Its event has
@@ -76,9 +78,10 @@ impl Control {
             ends_by_bytes: true,
             event_bytes_max: Some(event_bytes_max),
         };
-        let dead = look(LOOKED_MAX / 2).run(&mut conn, keys, keys.events_dead(), dead_place).await?;
+        let looked_max = if after.is_some() { LOOKED_MAX } else { LOOKED_FIRST_MAX };
+        let dead = look(looked_max / 2).run(&mut conn, keys, keys.events_dead(), dead_place).await?;
         // Most systems have few dead letters. Then the call looks at more log rows.
-        let log = look(LOOKED_MAX - dead.looked).run(&mut conn, keys, keys.event_log(), log_place).await?;
+        let log = look(looked_max - dead.looked).run(&mut conn, keys, keys.event_log(), log_place).await?;
         let mut page = ChainPage { log_rows: log.looked, dead_letters: dead.looked, ..ChainPage::default() };
         for (side, key) in [(&log, keys.event_log()), (&dead, keys.events_dead())] {
             page.unreadable.extend(side.is_wrong_type.then_some(key));

@@ -286,7 +286,7 @@ fn rights(redis: &Redis, begin: &str, end: &str) -> Vec<String> {
 async fn an_exporter_pushes_marks_if_its_user_may() {
     let redis = Redis::own(&[]);
     let console = redis.console().await;
-    let reads = rights(&redis, "A user that only reads needs `", "`");
+    let reads = rights(&redis, "ACL SETUSER viewer on >PASSWORD ~{shop:0}:* ", " ACL SETUSER");
     let marks = rights(&redis, "add these selectors to its user: `", "`");
     let keys = format!("~{}*", redis.keys().prefix());
     console.emit("work:1", "1").await;

@@ -45,7 +45,7 @@ async fn a_call_looks_at_so_many_rows() {
     let dead_max = dead::LOOKED_MAX / 4;
     let mut fill = redis::pipe();
     for (stream, looked) in [(keys.operator_actions(), LOOKED_MAX), (keys.events_dead(), dead_max)] {
-        let count = 2 * looked + 50;
+        let count = 2 * looked + 20;
         for n in 1..=count {
             let object = if [1, count].contains(&n) { "rare" } else { "other" };
             fill.cmd("XADD").arg(&stream).arg(format!("{n}-0")).arg(&["action", "drop", "object", object, "event", "1"]).ignore();
@@ -60,14 +60,14 @@ async fn a_call_looks_at_so_many_rows() {
         let dead = cut.dead_letters_of("rare", true, places[1].as_ref(), 32).await.expect("a page");
         actions.push(of.actions.len());
         letters.push(dead.letters.len());
-        let expected = |looked| (page < 3).then(|| Cursor::from(format!("{}-0", 2 * looked + 51 - page * looked)));
+        let expected = |looked| (page < 3).then(|| Cursor::from(format!("{}-0", 2 * looked + 21 - page * looked)));
         assert_eq!((&of.next, &dead.next), (&expected(LOOKED_MAX), &expected(dead_max)));
         places = [of.next, dead.next];
     }
     assert_eq!((actions, letters), (vec![1, 0, 1], vec![1, 0, 1]));
     // Without the limit, a call looks at more dead letters.
     let dead = whole.dead_letters_of("rare", false, None, 32).await.expect("a page");
-    assert_eq!((dead.letters.len(), dead.next), (1, Some(Cursor::from(format!("{}-0", dead::LOOKED_MAX)))));
+    assert_eq!((dead.letters.len(), dead.next), (2, None));
 }
 
 /// A call reads about 1 MiB of actions, however large they are.

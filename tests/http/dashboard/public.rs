@@ -61,7 +61,7 @@ async fn all_links_have_the_path_of_the_public_url(#[case] before: &str) {
         let urls = urls(&found.text);
         assert!(found.status == 200 && urls.len() >= 4, "{target}: {found:?}");
         for url in urls {
-            let is_own = url.starts_with("/queue/") || url == "#content";
+            let is_own = url.starts_with("/queue/") || url == "#content" || url.is_empty();
             assert!(is_own && !url.starts_with("/queue/queue"), "{target}: {url}");
         }
     }
