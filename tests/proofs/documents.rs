@@ -14,6 +14,7 @@ fn every_test_that_the_documents_name_is_there() {
     assert!(tests_named_in("docs/failover.md") > 15);
     assert!(tests_named_in("docs/time.md") > 15);
     assert!(tests_named_in("docs/http.md") > 15);
+    assert!(tests_named_in("docs/dashboard.md") > 25);
 }
 
 #[test]
