@@ -29,7 +29,7 @@ fn default_seconds(command: &str, flag: &str) -> u64 {
 #[test]
 fn the_units_call_the_program_with_flags_that_it_has() {
     let units = units();
-    assert_eq!(units.len(), 3);
+    assert_eq!(units.len(), 4);
     for (name, unit) in units {
         let call = value(&unit, "ExecStart").expect("a call").strip_prefix("/usr/bin/seriatim ").expect("the program");
         let config = tempfile::NamedTempFile::new().expect("a file");

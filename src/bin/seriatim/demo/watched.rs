@@ -4,6 +4,7 @@
 //! some objects, and refuses the events of others. So every page of the dashboard has something to
 //! show. The demo runs until it is stopped.
 
+use std::num::NonZeroU64;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -14,10 +15,10 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use serde_json::{Value, json};
-use seriatim::Emitter;
 use seriatim::control::rules::Kind;
 use seriatim::control::{By, Control, CronDraft};
 use seriatim::cron::CronSchedule;
+use seriatim::{EmitError, Emitter};
 use tokio::process::{Child, Command};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -35,6 +36,8 @@ const DEMO: By<'static> = By { who: "demo", why: "the printer of the newsletter 
 /// The time between two emits, and the number of objects of each kind.
 const EMIT_EVERY: Duration = Duration::from_millis(10);
 const OBJECTS: u64 = 40;
+/// The most queued events of an object.
+const QUEUED_MAX: u64 = 200;
 /// Of ten times this number of events, the last tenth is a burst.
 const BURST: u64 = 400;
 /// The most bytes of a request of a worker.
@@ -124,6 +127,8 @@ async fn worker_end(workers: &mut [Process]) -> anyhow::Error {
 /// Sets a pause, schedules and a cron job.
 async fn prepare(emitter: &Emitter, control: &Control) -> anyhow::Result<()> {
     control.set_rule(DEMO, Kind::Pause, &"newsletter:*".parse()?, None).await?;
+    let by = By { why: "the demo must not grow without bound", ..DEMO };
+    control.set_limit(by, &"*".parse()?, NonZeroU64::new(QUEUED_MAX), None).await?;
     for (day, customer) in (1..=5_u32).zip(["ada", "grace", "edsger", "barbara", "tony"]) {
         let event = json!({"type": "reminder", "cart": day});
         let schedule = emitter.schedule(format!("customer:{customer}"), &event).key("cart");
@@ -147,7 +152,11 @@ async fn emit(emitter: &Emitter) -> anyhow::Result<()> {
             4..8 => (format!("parcel:{number}"), json!({"type": "packed", "n": n})),
             _ => (format!("work:{number}"), json!({"type": "moved", "n": n, "to": {"shelf": number}})),
         };
-        emitter.emit(object, &event).await?;
+        match emitter.emit(object, &event).await {
+            // Objects that wait are full after a while, so that the demo may run for days.
+            Ok(_) | Err(EmitError::Full { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
         // Bursts give the charts something to show.
         let is_burst = (n / BURST) % 10 == 9;
         sleep(if is_burst { EMIT_EVERY / 5 } else { EMIT_EVERY }).await;
