@@ -4,6 +4,7 @@
 mod hidden;
 mod limits;
 mod logins;
+mod names;
 mod origin;
 mod public;
 mod redis;

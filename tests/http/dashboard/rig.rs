@@ -275,7 +275,7 @@ fn by() -> By<'static> {
 }
 
 /// Holds an object with one event.
-async fn held(redis: &Redis, object: &str, id: u64, due: &str, event: &str, error: &str) {
+pub(crate) async fn held(redis: &Redis, object: &str, id: u64, due: &str, event: &str, error: &str) {
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     pipe()
         .cmd("LPUSH")

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use seriatim::control::rules::{Kind, Selector};
+use seriatim::control::rules::{Kind, Selector, SelectorError};
 use seriatim::control::{RowId, Settle};
 use seriatim::escape;
 
@@ -74,7 +74,8 @@ impl Wanted {
                 Ok(Self::Skip(skipped.collect::<Result<_, _>>()?))
             }
             "release-all" => {
-                let prefix = form.one("prefix")?.unwrap_or_default();
+                // The prefix is escaped, as in the filter of the list.
+                let prefix = unescaped("prefix", &form.one("prefix")?.unwrap_or_default())?;
                 match prefix.as_str() {
                     "" => user.may_all(Right::Operate)?,
                     prefix => user.may(Right::Operate, prefix.as_bytes())?,
@@ -90,7 +91,7 @@ impl Wanted {
             "resume" => Self::rule(user, form, Kind::Pause, false),
             "unblock" => Self::rule(user, form, Kind::Block, false),
             "forget" => Ok(Self::Forget(operated(object()?)?)),
-            "cancel" => Ok(Self::Cancel(operated(object()?)?, key_of(&form.needed("key")?)?)),
+            "cancel" => Ok(Self::Cancel(operated(object()?)?, unescaped("key", &form.needed("key")?)?)),
             word @ ("run-cron" | "pause-cron" | "resume-cron") => {
                 // A cron job can queue events of any object.
                 user.may_all(Right::Operate)?;
@@ -99,9 +100,7 @@ impl Wanted {
                     "pause-cron" => CronAct::Pause,
                     _ => CronAct::Resume,
                 };
-                let name = escape::unescaped(&form.needed("name")?).ok().and_then(|name| String::from_utf8(name).ok());
-                let name = name.ok_or_else(|| Problem::bad_request("the name of the cron job is invalid: nothing was done"))?;
-                Ok(Self::Cron(act, name))
+                Ok(Self::Cron(act, unescaped("name", &form.needed("name")?)?))
             }
             other => Err(Problem::bad_request(format!("{other:?} is not an action: nothing was done"))),
         }
@@ -116,7 +115,7 @@ impl Wanted {
             (true, Some(_)) => Selector::exact(&text),
             (false, _) => Selector::existing(&text),
         };
-        let selector = selector.map_err(|error| Problem::bad_request(format!("the selector: {error}: nothing was done")))?;
+        let selector = selector.map_err(|error| selector_problem(&error))?;
         acts::may_rule(user, kind, &selector)?;
         if !is_set {
             return Ok(Self::Lift(kind, selector));
@@ -154,10 +153,24 @@ impl Wanted {
     }
 }
 
-/// Returns the key of a schedule, which the form has escaped.
-fn key_of(escaped: &str) -> Result<String, Problem> {
-    let key = escape::unescaped(escaped).ok().and_then(|key| String::from_utf8(key).ok());
-    key.ok_or_else(|| Problem::bad_request("the key of the schedule is invalid: nothing was done"))
+/// Returns the problem of a wrong selector. The texts of the library name options of commands.
+fn selector_problem(error: &SelectorError) -> Problem {
+    let why = match error {
+        SelectorError::Star(text) | SelectorError::Blank(text) => format!(
+            "{text:?} looks like a mistake; write `*` for all objects, a prefix as work:*, or a name. The page of an object \
+             has the buttons for an object of this very name"
+        ),
+        SelectorError::Many(text) => format!("{text:?} selects many objects, so no rule is for the object of this name alone"),
+        other => other.to_string(),
+    };
+    Problem::bad_request(format!("the selector: {why}: nothing was done"))
+}
+
+/// Returns the text of a field that is escaped.
+fn unescaped(field: &str, escaped: &str) -> Result<String, Problem> {
+    let invalid = |why: String| Problem::bad_request(format!("the field {field}: {why}: nothing was done"));
+    let bytes = escape::unescaped(escaped).map_err(|error| invalid(error.to_string()))?;
+    String::from_utf8(bytes).map_err(|_| invalid("it must be UTF-8".to_owned()))
 }
 
 fn short(name: &Name) -> String {

@@ -60,7 +60,7 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
             p { "Looked at " (number(looked_at)) " objects for this page." }
         }
         (next_page(&app.base, "/held", &[("why", &why), ("prefix", &prefix)], next))
-        @if may_operate(&asked.user) { (release_all(&app, &asked, &prefix, &back)) }
+        @if may_operate(&asked.user) { (release_all(&app, &asked, &prefix, &prefix_bytes, &back)) }
     };
     Ok(Frame { app: &app, user: &asked.user, current: "/held", title: "Held objects", update: Update::No }.around(&content))
 }
@@ -95,11 +95,11 @@ fn row_value(row: &HeldObject, escaped: &str) -> String {
     row.id.map_or_else(|| format!("- {escaped}"), |id| format!("{id} {escaped}"))
 }
 
-/// Returns the form that releases all held objects with the prefix.
-fn release_all(app: &Dashboard, asked: &Asked, prefix: &str, back: &str) -> Markup {
-    let may = match prefix {
-        "" => asked.user.may_all(Right::Operate),
-        prefix => asked.user.may(Right::Operate, prefix.as_bytes()),
+/// Returns the form that releases all held objects with the prefix. `prefix`: its escaped form.
+fn release_all(app: &Dashboard, asked: &Asked, prefix: &str, prefix_bytes: &[u8], back: &str) -> Markup {
+    let may = match prefix_bytes {
+        [] => asked.user.may_all(Right::Operate),
+        bytes => asked.user.may(Right::Operate, bytes),
     };
     let subject = if prefix.is_empty() { "held objects".to_owned() } else { format!("held objects {prefix}*") };
     let inputs = html! {
