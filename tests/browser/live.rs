@@ -12,8 +12,9 @@ use crate::driver::Driver;
 use crate::element::Key;
 use crate::filled::Filled;
 use crate::pages::named;
-use crate::support::console::Console;
-use crate::support::{Redis, control};
+use crate::support::console::{Console, PATIENCE};
+use crate::support::proxy::Proxy;
+use crate::support::{Redis, control, until};
 
 /// Returns the figure above this text on the overview.
 async fn figure(driver: &Driver, what: &str) -> String {
@@ -115,6 +116,32 @@ async fn an_update_keeps_an_open_form() {
     driver.wait_for_path("/job").await;
     let action = operator.actions(None, 1).await.expect("the actions").actions.remove(0);
     assert_eq!((action.action.as_str(), action.why.as_str()), ("pause", "half a reason"));
+}
+
+/// Tests that a page says that its figures are old, if Redis or the dashboard is away.
+#[tokio::test]
+#[ignore = "needs Chromium; scripts/test-browser runs it"]
+async fn a_page_without_new_figures_says_so() {
+    const OLD: &str = "No new figures since ";
+    let redis = Redis::own(&[]);
+    redis.console().await.emit("work:1", "1").await;
+    let proxy = Proxy::before(&redis);
+    let dashboard = Dashboard::start_at(&proxy.url(), Some(redis.namespace()), &[]).await;
+    let driver = Driver::start().await;
+    dashboard.log_in(&driver).await;
+    driver.open(&dashboard.url("/object?name=work:1")).await;
+    let wait_for_old =
+        async || until("the page says so", PATIENCE, async || driver.page_text().await.contains(OLD).then_some(())).await;
+    proxy.close();
+    wait_for_old().await;
+    proxy.open();
+    driver.wait_for("new figures", async || (!driver.page_text().await.contains(OLD)).then_some(())).await;
+    driver.open(&dashboard.url("/")).await;
+    wait_for_figure(&driver, "markers waiting", "1").await;
+    drop(dashboard);
+    wait_for_old().await;
+    driver.type_text("u").await;
+    assert!(!driver.page_text().await.contains(OLD), "the user has stopped the updates");
 }
 
 /// Tests that new rows of the log come at the top, and that earlier ones stay.

@@ -97,13 +97,16 @@ pub(super) async fn job(State(app): State<Arc<Dashboard>>, asked: Asked) -> Resu
                 b { (number(state.done)) } " done, " b { (number(state.not_done)) } " not done."
             }
             @if let Some(error) = &state.error { p.problem role="alert" { (lines(error)) } }
+            @if !state.lines.is_empty() { (results(&state.lines)) }
+        }
+        // A part with the focus is not updated. So the button is not in the part with the progress.
+        div data-part="stop" {
             @if !state.has_ended {
                 form method="post" action={ (app.base) "/job/stop" } {
                     input type="hidden" name="id" value=(job.id());
                     button type="submit" { "Stop" }
                 }
             }
-            @if !state.lines.is_empty() { (results(&state.lines)) }
         }
         p { a href={ (app.base) (job.back()) } { "Back" } " " a href=(link(&app.base, "/actions", &[])) { "Actions" } }
     };

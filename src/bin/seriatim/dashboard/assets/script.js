@@ -5,11 +5,14 @@
   const updates = document.getElementById("updates");
   const help = document.getElementById("help");
   const search = document.getElementById("search");
+  const stale = document.getElementById("stale");
   let stopped = false;
 
-  // Replaces the parts of the page that have changed. A part in which the user works stays.
+  // Replaces the parts of the page that have changed. A part in which the user works stays. Returns
+  // whether no changed part had to stay.
   const before = new Map();
   const show = (root) => {
+    let isWhole = true;
     for (const next of root.querySelectorAll("[data-part]")) {
       const name = next.dataset.part;
       const part = document.querySelector(`[data-part="${CSS.escape(name)}"]`);
@@ -24,14 +27,41 @@
       const selection = document.getSelection();
       const selects = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
       const works = part.contains(document.activeElement) || part.querySelector("details.act[open], input:checked");
-      if (selects || works) continue;
+      if (selects || works) {
+        isWhole = false;
+        continue;
+      }
       const open = [...part.querySelectorAll("details")].map((details) => details.open);
       part.replaceChildren(...next.childNodes);
       part.querySelectorAll("details").forEach((details, at) => { details.open = open[at] || false; });
       before.set(name, html);
     }
+    return isWhole;
   };
   const parse = (text) => new DOMParser().parseFromString(text, "text/html");
+
+  // Says that the figures are old, if no new ones come. The server ends a stream after ten minutes,
+  // so an end that lasts less than this time is not worth a message.
+  const patience = 10000;
+  let fresh = Date.now();
+  let late = 0;
+  const tell = (text) => {
+    if (stale && stale.textContent !== text) stale.textContent = text;
+  };
+  const isOnTime = () => {
+    clearTimeout(late);
+    late = 0;
+    tell("");
+  };
+  const hasCome = () => {
+    fresh = Date.now();
+    isOnTime();
+  };
+  const isLate = () => {
+    late ||= setTimeout(() => {
+      tell(`No new figures since ${new Date(fresh).toISOString().slice(11, 19)}. Load the page again.`);
+    }, patience);
+  };
 
   let source = null;
   let timer = 0;
@@ -39,7 +69,11 @@
     if (stopped || document.hidden) return;
     if (body.dataset.stream && !source) {
       source = new EventSource(body.dataset.stream);
-      source.onmessage = (message) => show(parse(message.data));
+      source.onmessage = (message) => {
+        show(parse(message.data));
+        hasCome();
+      };
+      source.onerror = isLate;
     }
     if (body.dataset.every && !timer) timer = setTimeout(again, Number(body.dataset.every) * 1000);
   };
@@ -48,6 +82,7 @@
     source = null;
     clearTimeout(timer);
     timer = 0;
+    isOnTime();
   };
   const again = async () => {
     timer = 0;
@@ -55,11 +90,13 @@
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "error" });
       const page = parse(await answer.text());
       if (answer.ok) {
-        show(page);
-        if (!page.body.dataset.every) delete body.dataset.every;
-      }
+        const isWhole = show(page);
+        if (isWhole && !page.body.dataset.every) delete body.dataset.every;
+        hasCome();
+      } else isLate();
     } catch {
       // The server is away for now: the next try is after the same time.
+      isLate();
     }
     begin();
   };

@@ -95,6 +95,7 @@ impl Frame<'_> {
                         // Without the script, a page that loaded itself again would delete the reason that
                         // someone is typing. So the user asks for new figures.
                         @if *update != Update::No { noscript { a href="" { "Load again" } } }
+                        span #stale.bad role="status" {}
                         button #updates.plain type="button" hidden[true] aria-pressed="false" { "Stop updates" }
                     }
                     main #content tabindex="-1" { (content) }
