@@ -58,8 +58,9 @@ fn main() -> ExitCode {
             return exit::report(&error);
         }
     };
-    // `bench` logs only warnings by default, so that its workers do not log their start and stop.
-    cli.global.init_logs(if matches!(cli.command, Command::Bench(_)) { "warn" } else { "info" });
+    // `bench` and `demo` log only warnings by default: the parts that they start must not log their
+    // start and stop.
+    cli.global.init_logs(if matches!(cli.command, Command::Bench(_) | Command::Demo(_)) { "warn" } else { "info" });
     // Installs the provider of cryptography for TLS. This cannot fail, because no other provider
     // was installed before.
     let _ = rustls::crypto::ring::default_provider().install_default();

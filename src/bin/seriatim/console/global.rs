@@ -63,7 +63,7 @@ pub(crate) struct Global {
     #[arg(long, global = true, env = "SERIATIM_NAMESPACE", value_name = "NAME")]
     pub(crate) namespace: Option<String>,
     /// The level of log lines on standard error: error, warn, info, debug, trace, or a tracing
-    /// filter [default: info; bench: warn]
+    /// filter [default: info; bench and demo: warn]
     #[arg(long, global = true, env = "SERIATIM_LOG", value_name = "FILTER", value_parser = filter)]
     pub(crate) log: Option<String>,
     /// The format of log lines and messages on standard error
