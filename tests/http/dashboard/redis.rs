@@ -44,7 +44,7 @@ const ROUTES: [&str; 13] = [
 ];
 
 /// The actions, and the text of their result if they are done.
-const ACTS: [(&[(&str, &str)], &str); 12] = [
+const ACTS: [(&[(&str, &str)], &str); 14] = [
     (&[("act", "skip"), ("row", "7 work:held")], "is now the dead letter"),
     (&[("act", "release"), ("row", "- work:retry")], "released"),
     (&[("act", "release-all"), ("prefix", "user:")], "<b>2</b> done"),
@@ -54,7 +54,9 @@ const ACTS: [(&[(&str, &str)], &str); 12] = [
     (&[("act", "pause"), ("selector", "a:*")], "set; workers obey"),
     (&[("act", "resume"), ("selector", "a:*")], "lifted"),
     (&[("act", "block"), ("selector", "b"), ("for", "1h")], "set; workers obey"),
+    (&[("act", "unblock"), ("selector", "b")], "lifted"),
     (&[("act", "forget"), ("object", "work:idle")], "forgotten"),
+    (&[("act", "cancel"), ("object", "work:later"), ("key", "later")], "cancelled"),
     (&[("act", "run-cron"), ("name", "work-nightly")], "its event is queued"),
     (&[("act", "pause-cron"), ("name", "work-nightly")], "paused"),
 ];

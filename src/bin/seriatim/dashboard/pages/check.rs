@@ -24,10 +24,10 @@ use crate::listen::users::{Right, User};
 
 /// The last check, or the one under way.
 #[derive(Default)]
-pub(in crate::dashboard) struct Checks(Mutex<State_>);
+pub(in crate::dashboard) struct Checks(Mutex<Progress>);
 
 #[derive(Default, Clone)]
-struct State_ {
+struct Progress {
     is_running: bool,
     began_ms: u64,
     last: Option<Last>,
@@ -42,7 +42,7 @@ fn now_ms() -> u64 {
 }
 
 impl Checks {
-    fn state(&self) -> State_ {
+    fn state(&self) -> Progress {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -133,4 +133,18 @@ pub(in crate::dashboard) async fn run(
         response.headers_mut().insert(LOCATION, location);
     }
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_check_runs_at_a_time() {
+        let checks = Checks::default();
+        assert!(checks.begin() && !checks.begin() && checks.state().is_running);
+        checks.end("ada".into(), Err("Redis is away".to_owned()));
+        assert!(!checks.state().is_running && checks.begin());
+        assert!(checks.state().last.is_some(), "the last result stays while the next check runs");
+    }
 }
