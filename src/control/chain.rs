@@ -53,8 +53,8 @@ impl Control {
     /// `--event-log`, the log has only events completed with errors.
     ///
     /// Each call looks at no more than [`LOOKED_MAX`] log rows and dead letters, of all objects, or
-    /// at 1 MiB of each; without `after`, at no more than [`LOOKED_FIRST_MAX`]. So a page may have fewer than `count` rows, or none, although a next page
-    /// exists. The cursor then leads further back.
+    /// at 1 MiB of each. Without `after`, the bound is [`LOOKED_FIRST_MAX`]. So a page may have fewer
+    /// than `count` rows, or none, although a next page exists. The cursor then leads further back.
     ///
     /// An event that is in both streams is one row, with the id of its dead letter. Its event has
     /// at most [`EVENT_BYTES_MAX`] bytes, or those of [`Control::with_event_bytes_max`].

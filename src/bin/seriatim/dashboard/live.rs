@@ -22,18 +22,19 @@ use crate::operator::Looks;
 const EVERY: Duration = Duration::from_secs(1);
 /// The longest time of a look.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(5);
-/// The time that a command of a look costs Redis, rounded up, and the part of Redis' time that the
-/// looks may take: 1 in this number.
+/// The time that a command of a look costs Redis, rounded up.
 const COMMAND: Duration = Duration::from_micros(2);
+/// The looks may take one part in this number of Redis' time.
 const PART: u32 = 1000;
 /// The time between two looks at the longest queues, which cost more.
 const QUEUES_EVERY: Duration = Duration::from_secs(5);
 /// The number of queues that are shown.
 const QUEUES: usize = 10;
-/// The part of Redis' time that the count by prefix takes, the pause between two counts, and the time
-/// without viewers after which a count ends.
+/// The part of Redis' time that the count by prefix takes.
 const COUNT_SHARE: f64 = 0.01;
+/// The pause between two counts.
 const COUNT_AGAIN: Duration = Duration::from_secs(60);
+/// The time without viewers after which a count ends.
 const COUNT_GRACE: Duration = Duration::from_secs(10);
 /// The seconds that the charts show.
 pub(super) const SECONDS: usize = 300;

@@ -1,6 +1,6 @@
 //! `seriatim dashboard`: pages that show the system, and let operators act.
 //!
-//! - `access`: who may use the dashboard, and the checks of every request
+//! - `access`: the users, and the checks of every request
 //! - `live`: the figures of the overview, shared by all viewers
 //! - `pages`: one file for each page
 //! - `acts`: the actions of an operator

@@ -1,5 +1,5 @@
-//! What a user may see and do over HTTP. The routes of `serve` and the pages of the dashboard share
-//! it, so that both show the same rows to the same user.
+//! The reads and the rights of users over HTTP. The routes of `serve` and the pages of the dashboard
+//! share them, so that both show the same rows to the same user.
 //!
 //! - `looks`: objects, lists and figures, with the rights of the user
 //! - `hide`: replaces hidden parts of events

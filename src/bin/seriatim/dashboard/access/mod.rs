@@ -1,11 +1,11 @@
-//! Who may use the dashboard, and the checks that every request must pass before it reaches its
-//! page, in this order:
+//! The users of the dashboard, and the checks of every request. They come before its page, in this
+//! order:
 //!
 //! 1. The host must be known; otherwise the answer is 421.
 //! 2. A POST must come from a page of this server, or from a client with a bearer token that is not a
 //!    browser; otherwise 403. Its body must be a form; otherwise 415.
-//! 3. The user must be known: by the header of a trusted proxy, by a bearer token, or by the cookie
-//!    of a session; otherwise 401, with the page for the login.
+//! 3. The header of a trusted proxy, a bearer token, or the cookie of a session must tell the user;
+//!    otherwise 401, with the page for the login.
 //!
 //! The pages then check the rights of the user.
 //!

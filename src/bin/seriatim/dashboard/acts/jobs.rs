@@ -9,8 +9,9 @@ use uuid::Uuid;
 
 use crate::listen::problem::Problem;
 
-/// The most jobs that are remembered, and the most under way.
+/// The most jobs that are remembered.
 const JOBS_MAX: usize = 200;
+/// The most jobs under way.
 const UNDER_WAY_MAX: usize = 16;
 /// The most lines of a job.
 const LINES_MAX: usize = 100;
