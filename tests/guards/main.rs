@@ -15,6 +15,7 @@ mod foreign;
 mod forget;
 mod ids;
 mod leases;
+mod lists;
 mod log;
 mod marks;
 mod reports;
