@@ -16,7 +16,7 @@ use crate::keys::Keys;
 /// Redis needs about 5 microseconds for one row.
 pub const LOOKED_MAX: u64 = 300;
 /// The same for the first page, which is smaller, because it is shown together with other lists.
-pub const LOOKED_FIRST_MAX: u64 = 140;
+pub const LOOKED_FIRST_MAX: u64 = 120;
 /// Maximum number of rows of a page.
 pub const PER_CALL_MAX: usize = 100;
 /// Maximum number of bytes of each event in a page, without [`Control::with_event_bytes_max`].

@@ -17,7 +17,7 @@ const REQUEST_US: u64 = 2000;
 const COMMAND_US: u64 = 5000;
 /// The longest time until a page is there.
 const PAGE_TIME: Duration = Duration::from_millis(200);
-const ROUNDS: usize = 10;
+const ROUNDS: usize = 20;
 const VIEWERS: usize = 100;
 /// The time for which the viewers look.
 const WATCHED: Duration = Duration::from_secs(5);

@@ -139,8 +139,10 @@ impl Live {
             };
             if let Some(depth) = counted {
                 self.lock().depth = Some((Instant::now(), Arc::new(depth)));
+                sleep(COUNT_AGAIN).await;
+            } else {
+                sleep(EVERY).await;
             }
-            sleep(COUNT_AGAIN).await;
         }
     }
 

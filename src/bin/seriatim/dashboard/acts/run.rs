@@ -1,14 +1,22 @@
 //! The steps of each action.
 
+use std::time::Duration;
+
 use seriatim::connection::errors::told;
 use seriatim::control::held::{Released, Skipped, Which};
 use seriatim::control::rules::Ruled;
 use seriatim::control::{By, CancelledSchedule, Control, ControlError, CronDone, Cursor, Forgot, RowId, Settle, Settled};
 
+use tokio::time::sleep;
+
 use super::jobs::Job;
 use super::wanted::{CronAct, Name, Wanted};
 use crate::dashboard::Dashboard;
 use crate::operator::Looks;
+
+/// The number of rows that are done without a pause, and the pause after them.
+const ROWS_AT_ONCE: usize = 10;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The result of one row: its text, or the reason why it was not done.
 type Done = Result<String, String>;
@@ -36,8 +44,9 @@ pub(super) async fn run(app: &Dashboard, wanted: Wanted, who: &str, why: &str, j
             }
         }
         Wanted::Settle(step, ids) => {
-            for id in ids {
-                let done = settle(control, by, step, &id).await;
+            for (at, id) in ids.iter().enumerate() {
+                pace(at).await;
+                let done = settle(control, by, step, id).await;
                 job.add(id.as_str(), done);
             }
         }
@@ -63,6 +72,13 @@ pub(super) async fn run(app: &Dashboard, wanted: Wanted, who: &str, why: &str, j
         Wanted::Forget(name) => job.add(&name.shown, forget(control, by, &name).await),
         Wanted::Cancel(name, key) => job.add(&name.shown, cancel(control, by, &name, &key).await),
         Wanted::Cron(act, name) => job.add(&name, cron(control, by, act, &name).await),
+    }
+}
+
+/// Pauses after each ten rows, so that an action on many rows does not take Redis' time all at once.
+async fn pace(at: usize) {
+    if at > 0 && at.is_multiple_of(ROWS_AT_ONCE) {
+        sleep(PAUSE).await;
     }
 }
 

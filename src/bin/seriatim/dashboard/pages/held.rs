@@ -103,7 +103,7 @@ fn release_all(app: &Dashboard, asked: &Asked, prefix: &str, prefix_bytes: &[u8]
     };
     let subject = if prefix.is_empty() { "held objects".to_owned() } else { format!("held objects {prefix}*") };
     let inputs = html! {
-        p { "This releases all " (text(&subject, 120)) ", in steps of 100. It can be stopped." }
+        p { "This releases all " (text(&subject, 120)) ", whatever they wait for, in steps of 100. It can be stopped." }
         label.check { input type="checkbox" name="until_released" value="true"; "only those that wait for an operator" }
     };
     html! {

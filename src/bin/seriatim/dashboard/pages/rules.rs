@@ -62,10 +62,13 @@ fn list(app: &Dashboard, user: &User, rules: &Rules, counts: &[Option<u64>]) -> 
     table("Pauses and blocks", &["Rule", "State", "Holds", "Set by", "Ends", "Reason", "Action"], &rows)
 }
 
-/// Returns the number of objects that the rule holds, with a link to them.
+/// Returns the number of waiting objects that the rule selects, with a link to them.
 fn held(app: &Dashboard, rule: &Rule, holds: u64) -> Markup {
-    let prefix = rule.selector.as_str().strip_suffix('*').unwrap_or(rule.selector.as_str());
-    html! { a href=(link(&app.base, "/paused", &[("prefix", &seriatim::escape::name(prefix))])) { (number(holds)) } }
+    let target = match rule.selector.as_str().strip_suffix('*') {
+        Some(prefix) => link(&app.base, "/paused", &[("prefix", &seriatim::escape::name(prefix))]),
+        None => link(&app.base, "/object", &[("name", &seriatim::escape::name(rule.selector.as_str()))]),
+    };
+    html! { a href=(target) { (number(holds)) } }
 }
 
 fn lift(app: &Dashboard, user: &User, rule: &Rule) -> Markup {
