@@ -136,6 +136,11 @@ async fn all_say_that_redis_is_away(dash: &Dash, scene: &Scene) {
         // The page of the check shows the last check, which is in memory.
         assert!(target == "/check" || says && [200, 503].contains(&found.status), "{target}: {found:?}");
         assert!(found.status == 503 || ["/", "/check"].contains(&target), "{target}: {found:?}");
+        // The page has all parts, because the live updates fill them when Redis is back.
+        for part in ["figures", "needs", "charts", "queues", "prefixes"].iter().filter(|_| target == "/") {
+            assert!(found.text.contains(&format!("data-part=\"{part}\"")), "{part}: {found:?}");
+        }
+        assert!(!found.text.contains("Nothing."), "{target}: {found:?}");
     }
     for (fields, _) in ACTS {
         let found = act(dash, scene, fields).await;

@@ -44,19 +44,20 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
 
 /// Returns the parts of the page that change.
 pub(in crate::dashboard) fn parts(base: &str, snapshot: &Snapshot) -> Markup {
-    let stats = match &snapshot.stats {
-        Ok(stats) => stats,
-        Err(error) => return html! { div data-part="figures" { p.problem role="alert" { (error) } } },
-    };
+    let stats = snapshot.stats.as_ref();
     html! {
         div data-part="figures" {
-            (figures(base, stats, &snapshot.samples))
+            @match stats {
+                Ok(stats) => (figures(base, stats, &snapshot.samples)),
+                Err(error) => p.problem role="alert" { (error) },
+            }
             @if snapshot.every.as_secs() > 1 {
                 p { "There are many slots, so these figures are read every " (snapshot.every.as_secs()) " s." }
             }
         }
         h2 { "What needs somebody" }
-        div data-part="needs" { (needs(base, stats)) }
+        // Without figures, the page must neither keep an old list nor lack the part for a new one.
+        div data-part="needs" { @if let Ok(stats) = stats { (needs(base, stats)) } @else { p { "Unknown, because there are no figures." } } }
         h2 { "Last 5 minutes" }
         div.charts data-part="charts" { (charts(&snapshot.samples)) }
         div.columns {
@@ -106,6 +107,9 @@ fn figures(base: &str, stats: &Stats, samples: &[Option<Sample>]) -> Markup {
 /// Returns the list of things that need somebody.
 fn needs(base: &str, stats: &Stats) -> Markup {
     let mut needs: Vec<Markup> = Vec::new();
+    if is_unused(stats) {
+        needs.push(html! { "Nothing was ever queued here. If this is not a new system, the command has a wrong " code { "--namespace" } " or " code { "--redis" } "." });
+    }
     let alive = stats.workers.iter().any(|worker| worker.alive);
     let waits = stats.markers > 0 || stats.held.due > 0;
     if !alive && waits {
@@ -154,6 +158,14 @@ fn needs(base: &str, stats: &Stats) -> Markup {
     html! {
         @if needs.is_empty() { p.good { "Nothing." } } @else { ul.needs { @for need in needs { li { (need) } } } }
     }
+}
+
+/// Returns whether Redis has no trace of this namespace.
+fn is_unused(stats: &Stats) -> bool {
+    stats.last_id == 0
+        && stats.workers.is_empty()
+        && stats.markers + stats.held.total + stats.dead_letters + stats.schedules.total == 0
+        && stats.unreadable.is_empty()
 }
 
 fn charts(samples: &[Option<Sample>]) -> Markup {
@@ -217,5 +229,18 @@ fn prefixes(base: &str, snapshot: &Snapshot) -> Markup {
         @if let Some(longest) = depth.top.first() {
             p { "The longest queue: " (object(base, longest.object_escaped.as_deref().unwrap_or(&longest.object))) " with " (number(longest.events)) " events." }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unused_namespace_needs_somebody() {
+        let mut stats = Stats::default();
+        assert!(needs("", &stats).into_string().contains("--namespace"));
+        stats.last_id = 1;
+        assert_eq!(needs("", &stats).into_string(), "<p class=\"good\">Nothing.</p>");
     }
 }
