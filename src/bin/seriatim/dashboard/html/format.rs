@@ -1,5 +1,7 @@
 //! Texts of times, durations and numbers, and links to objects.
 
+use std::borrow::Cow;
+
 use maud::{Markup, html};
 use seriatim::escape;
 use url::form_urlencoded;
@@ -22,8 +24,28 @@ pub(in crate::dashboard) fn link(base: &str, path: &str, query: &[(&str, &str)])
 
 /// Returns a name as text. `escaped`: its escaped form, or the name if they do not differ.
 pub(in crate::dashboard) fn name(escaped: &str) -> Markup {
-    let cut = shown::middle_cut(escaped, NAME_CHARS);
+    let cut = shown::middle_cut(&with_blanks(escaped), NAME_CHARS);
     html! { bdi.name title=[(cut != escaped && escaped.len() <= LINKED_BYTES_MAX).then_some(escaped)] { (cut) } }
+}
+
+/// Spells the blanks out that a page would not show: those at both ends of a name, and all but the
+/// first of several. Otherwise two objects look the same, and a link to ` ` cannot be seen.
+fn with_blanks(escaped: &str) -> Cow<'_, str> {
+    if !escaped.starts_with(' ') && !escaped.ends_with(' ') && !escaped.contains("  ") {
+        return Cow::Borrowed(escaped);
+    }
+    let last = escaped.trim_end_matches(' ').len();
+    let mut spelled = String::with_capacity(escaped.len() + 16);
+    let mut is_after_blank = true;
+    for (at, c) in escaped.char_indices() {
+        if c == ' ' && (is_after_blank || at >= last) {
+            spelled.push_str("\\u{20}")
+        } else {
+            spelled.push(c)
+        }
+        is_after_blank = c == ' ';
+    }
+    Cow::Owned(spelled)
 }
 
 /// Returns a link to the page of an object.
@@ -114,6 +136,17 @@ mod tests {
     fn a_sentence_has_commands_and_a_count_its_noun() {
         assert_eq!(sentence("a; `b <c>` does").into_string(), "a; <code>b &lt;c&gt;</code> does");
         assert_eq!((count(1, "event"), count(0, "event")), ("1 event".to_owned(), "0 events".to_owned()));
+    }
+
+    #[test]
+    fn blanks_that_a_page_would_not_show_are_spelled_out() {
+        for (name, shown) in
+            [("a b", "a b"), (" ", r"\u{20}"), (" a  b ", r"\u{20}a \u{20}b\u{20}"), ("a ", r"a\u{20}"), ("é  é", r"é \u{20}é")]
+        {
+            assert_eq!(with_blanks(name), shown);
+            assert_eq!(escape::unescaped(shown).expect("a name"), name.as_bytes());
+        }
+        assert!(object("", " ").into_string().contains("href=\"/object?name=+\""));
     }
 
     #[test]
