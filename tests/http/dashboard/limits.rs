@@ -129,3 +129,19 @@ async fn there_are_at_most_16_actions_under_way() {
     })
     .await;
 }
+
+/// Story: the page of an object named `*` had a button that lifts the pause of all objects.
+#[tokio::test]
+async fn the_name_of_a_selector_has_no_buttons_for_rules() {
+    let (redis, file) = (Redis::start(), users(&USERS));
+    let dash = Dash::start(&redis, &["--users", path(&file)]).await;
+    let all = [("act", "pause"), ("selector", "*"), ("reason", "because")];
+    assert_eq!(reply(dash.form("/act", &all).bearer_auth(token("operator"))).await.status, 303);
+    for (name, has_buttons) in [("*", false), ("work:*", false), ("work:1", true), ("a*b", true)] {
+        let found = reply(dash.page(&format!("/object?name={name}")).bearer_auth(token("operator"))).await;
+        let has = ["pause", "resume", "block", "unblock"]
+            .iter()
+            .any(|act| found.text.contains(&format!("name=\"act\" value=\"{act}\"")));
+        assert_eq!((found.status, has), (200, has_buttons), "{name}: {found:?}");
+    }
+}

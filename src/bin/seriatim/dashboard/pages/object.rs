@@ -8,7 +8,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use seriatim::control::chain::ChainPage;
 use seriatim::control::inspect::Standing;
-use seriatim::control::rules::Kind;
+use seriatim::control::rules::{Kind, Selector};
 use seriatim::control::{Action, Inspection, LogStatus, ScheduledEvent};
 
 use super::{ROWS, after, event, may_operate, name_of, parameter};
@@ -168,8 +168,9 @@ fn acts(app: &Dashboard, user: &User, bytes: &[u8], escaped: &str, object: &Insp
         ActForm { base: &app.base, act, label, subject: escaped, fields, inputs, back }.markup()
     };
     let has_rule = |kind| object.rules.iter().any(|rule| rule.kind == kind && rule.selector.as_str() == escaped && rule.in_force);
-    // Rules are for names that are plain text.
-    let is_plain = object.object_escaped.is_none();
+    // Rules are for names that are plain text. The name `*` or `work:*` is the selector of many objects,
+    // so a rule for it concerns others than this object.
+    let is_plain = object.object_escaped.is_none() && Selector::exact(escaped).is_ok();
     let end = || html! { label { "Ends after, e.g. 1h (empty: until it is lifted) " input name="for" autocomplete="off"; } };
     html! {
         div.acts {
