@@ -130,6 +130,19 @@ async fn there_are_at_most_16_actions_under_way() {
     .await;
 }
 
+/// Tests that the result of an action on all rows says why it has left objects out.
+#[tokio::test]
+async fn an_action_on_all_rows_says_why_objects_are_left_out() {
+    let (scene, file) = (Scene::start().await, users(&USERS));
+    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    for is_again in [false, true] {
+        let form = [("act", "release-all"), ("reason", "because")];
+        let begun = reply(dash.form("/act", &form).bearer_auth(token("operator"))).await;
+        let ended = reply(dash.page(begun.header("location")).bearer_auth(token("operator"))).await;
+        assert!(ended.text.contains("ended") && (!is_again || ended.text.contains("they were due already")), "{ended:?}");
+    }
+}
+
 /// Story: the page of an object named `*` had a button that lifts the pause of all objects.
 #[tokio::test]
 async fn the_name_of_a_selector_has_no_buttons_for_rules() {

@@ -30,6 +30,8 @@ pub(super) struct Line {
 pub(super) struct State {
     pub(super) done: u64,
     pub(super) not_done: u64,
+    /// The reason why a job without lines has left subjects out.
+    pub(super) why_not: &'static str,
     pub(super) lines: Vec<Line>,
     /// The error that has ended the job before its end.
     pub(super) error: Option<String>,
@@ -83,10 +85,10 @@ impl Job {
         }
     }
 
-    /// Sets the numbers of a job without lines.
-    pub(super) fn count(&self, done: u64, not_done: u64) {
+    /// Sets the numbers of a job without lines, and the reason why subjects were left out.
+    pub(super) fn count(&self, done: u64, not_done: u64, why_not: &'static str) {
         let mut state = self.lock();
-        (state.done, state.not_done) = (done, not_done);
+        (state.done, state.not_done, state.why_not) = (done, not_done, why_not);
     }
 
     pub(super) fn fail(&self, error: String) {

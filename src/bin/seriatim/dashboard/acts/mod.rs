@@ -94,7 +94,8 @@ pub(super) async fn job(State(app): State<Arc<Dashboard>>, asked: Asked) -> Resu
         div #result data-part="result" {
             p role="status" {
                 "The action has " @if state.has_ended { (word) } @else { "begun and is " (word) } ": "
-                b { (number(state.done)) } " done, " b { (number(state.not_done)) } " not done."
+                b { (number(state.done)) } " done, " b { (number(state.not_done)) } " not done"
+                @if state.not_done > 0 && !state.why_not.is_empty() { " (" (state.why_not) ")" } "."
             }
             @if let Some(error) = &state.error { p.problem role="alert" { (lines(error)) } }
             @if !state.lines.is_empty() { (results(&state.lines)) }

@@ -38,7 +38,7 @@ pub(super) async fn run(app: &Dashboard, wanted: Wanted, who: &str, why: &str, j
         }
         Wanted::ReleaseAll { prefix, until_released } => {
             let which = Which { prefix: &prefix, why: "", until_released };
-            let released = control.release_all(by, &which, |all| job.count(all.released, all.due)).await;
+            let released = control.release_all(by, &which, |all| job.count(all.released, all.due, "they were due already")).await;
             if let Err(error) = released {
                 job.fail(failed(&error));
             }
@@ -137,7 +137,7 @@ async fn settle_all(control: &Control, by: By<'_>, step: Settle, object: Option<
         match control.settle_step(by, step, object.map(|name| name.bytes.as_slice()), after.as_ref()).await {
             Ok(made) => {
                 (done, left) = (done + made.done, left + made.left);
-                job.count(done, left);
+                job.count(done, left, "they have no object or no event, or a queue of a wrong type");
                 match made.next {
                     Some(next) => after = Some(next),
                     None => return,
