@@ -128,6 +128,14 @@ async fn there_are_at_most_16_actions_under_way() {
         (reply(dash.form("/act", &form).bearer_auth(token("operator"))).await.status == 303).then_some(())
     })
     .await;
+    // A stop says that it cuts an action off.
+    kill_process(pid, Signal::STOP).expect("stopped");
+    assert_eq!(reply(dash.form("/act", &form).bearer_auth(token("operator"))).await.status, 303);
+    let itself = Pid::from_raw(i32::try_from(dash.pid()).expect("a pid")).expect("a pid");
+    kill_process(itself, Signal::TERM).expect("the signal is sent");
+    until("it has told of the action", PATIENCE, async || dash.log().contains("before these actions have ended").then_some(()))
+        .await;
+    kill_process(pid, Signal::CONT).expect("continued");
 }
 
 /// Tests that the result of an action on all rows says why it has left objects out.

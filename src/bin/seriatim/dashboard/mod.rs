@@ -207,6 +207,10 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
                 served = &mut serving => served?,
                 () = stopping.next() => {}
             }
+            let actions = app.jobs.under_way();
+            if actions > 0 {
+                warn!(target: LOG, actions, "stopped before these actions have ended; `seriatim actions` shows the steps that are done");
+            }
         }
     }
     Ok(Exit::Done)

@@ -151,6 +151,12 @@ impl Jobs {
         Ok(job)
     }
 
+    /// Returns the number of jobs under way.
+    pub(in crate::dashboard) fn under_way(&self) -> usize {
+        let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.iter().filter(|job| !job.lock().has_ended).count()
+    }
+
     pub(super) fn of(&self, id: &str) -> Option<Arc<Job>> {
         let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.iter().find(|job| job.id == id).cloned()
