@@ -75,6 +75,11 @@ impl Fields {
         Ok(())
     }
 
+    /// Returns whether the object has an owner or is held.
+    pub(super) fn has_owner(&self) -> bool {
+        ["owner", "due_ms", "paused"].iter().any(|field| self.text(field).is_some())
+    }
+
     pub(super) fn text(&self, field: &str) -> Option<&str> {
         self.once.get(field).map(String::as_str)
     }

@@ -8,6 +8,9 @@ mod fields;
 mod inspection;
 mod why;
 
+use redis::RedisResult;
+use redis::aio::ConnectionLike;
+
 use self::fields::{Fields, look};
 pub use self::inspection::{
     EventState, FailedAttempt, Inspection, KeptResults, NextEvent, NextSchedule, Place, Standing, TEXT_BYTES_MAX, Tries,
@@ -25,6 +28,10 @@ impl Control {
     /// Reads all keys of one object in one atomic step. Then finds the workers that have the object
     /// in their lists, in bounded steps.
     ///
+    /// With [`Control::with_event_bytes_max`], the lists of the workers are read only if the object
+    /// has no owner and is not held. Otherwise `taken_by` is empty, and `names_alive` is the number
+    /// of names that have a lease or work.
+    ///
     /// The call only reads. It may be repeated, and its future may be dropped at any time.
     ///
     /// # Errors
@@ -36,7 +43,15 @@ impl Control {
         let mut fields = Fields::default();
         for _ in 0..LOOKS_MAX {
             fields = look(&mut conn, keys, object).await?;
-            fields.add_taken(&mut conn, keys, object, Which::Watched).await?;
+            // If the object has an owner or is held, the lists of the workers cannot change the
+            // result much. They are many in a large system, and a page is read again and again.
+            if self.event_bytes_max > 0 && fields.has_owner() {
+                fields.names_alive = watched(&mut conn, keys).await?;
+            }
+            // Before the first pass over the names, none of them is known to be watched.
+            if fields.names_alive == 0 {
+                fields.add_taken(&mut conn, keys, object, Which::Watched).await?;
+            }
             if fields.standing() == Standing::Uncovered {
                 fields.add_taken(&mut conn, keys, object, Which::Departed).await?;
             }
@@ -45,6 +60,16 @@ impl Control {
             }
         }
         Ok(inspection(fields, keys, object))
+    }
+}
+
+/// Returns the number of names that have a lease or work, as far as it is known.
+async fn watched<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<u64, ControlError> {
+    let answer: RedisResult<u64> = redis::cmd("ZCARD").arg(keys.event_workers_watched()).query_async(conn).await;
+    match answer {
+        Ok(names) => Ok(names),
+        Err(error) if error.code() == Some("WRONGTYPE") => Ok(0),
+        Err(error) => Err(ControlError::redis("event.workers.watched")(error)),
     }
 }
 

@@ -27,9 +27,12 @@ async fn there_are_at_most_100_streams() {
     let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
     let mut streams = Vec::new();
     for number in 0..100 {
-        let (stream, status) = begun(&dash, if number % 2 == 0 { "/live" } else { "/log/stream" }).await;
+        let (stream, status) = begun(&dash, if number < 10 { "/log/stream" } else { "/live" }).await;
         assert_eq!(status, "200", "stream {number}");
         streams.push(stream);
+        if number == 9 {
+            assert_eq!(begun(&dash, "/log/stream").await.1, "503", "one that follows the log too many");
+        }
     }
     for target in ["/live", "/log/stream"] {
         let found = reply(dash.page(target).bearer_auth(token("viewer"))).await;

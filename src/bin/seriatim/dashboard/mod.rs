@@ -56,6 +56,8 @@ const LOG: &str = "seriatim::dashboard";
 const EVENT_BYTES_MAX: usize = 4096;
 /// The most streams of events to browsers.
 const STREAMS_MAX: usize = 100;
+/// The most of these streams that follow the log. Each takes about 1 ms of Redis' time per second.
+const FOLLOWERS_MAX: usize = 10;
 
 /// Serve a dashboard: pages that show the system, and let operators act
 ///
@@ -109,6 +111,8 @@ struct Dashboard {
     jobs: Jobs,
     checks: pages::check::Checks,
     streams: Arc<Semaphore>,
+    /// The limit of streams with log rows, each of which reads Redis by itself.
+    followers: Arc<Semaphore>,
     /// The path before all paths of this server; empty without `--public-url`.
     base: String,
     /// The address of Redis, without secrets.
@@ -177,6 +181,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         jobs: Jobs::default(),
         checks: pages::check::Checks::default(),
         streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+        followers: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
         base: args.public_url.map(|url| url.path).unwrap_or_default(),
         redis,
         namespace: global.namespace.clone(),

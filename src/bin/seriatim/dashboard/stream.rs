@@ -16,11 +16,11 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::Dashboard;
 use super::pages;
-use super::{Dashboard, STREAMS_MAX};
 use crate::listen::asked::Asked;
 use crate::listen::connections::Peer;
 use crate::listen::problem::Problem;
@@ -44,7 +44,7 @@ pub(super) async fn live(
     asked: Asked,
 ) -> Result<Response, Problem> {
     asked.user.may_all(Right::View)?;
-    let permit = permit(&app)?;
+    let permit = permit(&app.streams)?;
     let until = Instant::now() + TIME_MAX;
     let shown = app.live.watch();
     let messages = stream::unfold((app, shown, permit, asked), move |(app, mut shown, permit, asked)| async move {
@@ -67,7 +67,7 @@ struct Following {
     headers: HeaderMap,
     after: Cursor,
     filter: pages::log::Filter,
-    _permit: OwnedSemaphorePermit,
+    _permits: [OwnedSemaphorePermit; 2],
 }
 
 /// `GET /log/stream`: new rows of the event log.
@@ -78,9 +78,9 @@ pub(super) async fn log(
 ) -> Result<Response, Problem> {
     let filter = pages::log::Filter::read(&asked)?;
     let after = app.looks.log_end(&asked.user).await?;
-    let permit = permit(&app)?;
+    let (permit, follower) = (permit(&app.streams)?, permit(&app.followers)?);
     let until = Instant::now() + TIME_MAX;
-    let following = Following { app, peer, headers: asked.headers, after, filter, _permit: permit };
+    let following = Following { app, peer, headers: asked.headers, after, filter, _permits: [permit, follower] };
     let messages = stream::unfold(following, move |mut following| async move {
         let waited = tokio::select! {
             () = sleep(LOG_EVERY) => Instant::now() < until,
@@ -119,9 +119,9 @@ impl Following {
     }
 }
 
-fn permit(app: &Arc<Dashboard>) -> Result<OwnedSemaphorePermit, Problem> {
-    app.streams.clone().try_acquire_owned().map_err(|_| {
-        let detail = format!("{STREAMS_MAX} pages are updated already; this page can be loaded again by hand");
+fn permit(streams: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Problem> {
+    streams.clone().try_acquire_owned().map_err(|_| {
+        let detail = "too many pages are updated already; this page can be loaded again by hand";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(10)
     })
 }

@@ -73,7 +73,13 @@
         show(parse(message.data));
         hasCome();
       };
-      source.onerror = isLate;
+      source.onerror = () => {
+        isLate();
+        // After an answer such as 401 or 503 the browser does not try again by itself.
+        if (!source || source.readyState !== EventSource.CLOSED) return;
+        source = null;
+        timer = setTimeout(() => { timer = 0; begin(); }, 5000);
+      };
     }
     if (body.dataset.every && !timer) timer = setTimeout(again, Number(body.dataset.every) * 1000);
   };
