@@ -1,4 +1,5 @@
-//! `held` and `paused`: the entry of an object in a page has all stored values.
+//! `held` and `paused`: the entry of an object in a page has all stored values, and a page has each
+//! rule once.
 
 use seriatim::wire::operator::{self, HeldPart, HeldQuery, HeldReply};
 
@@ -36,4 +37,23 @@ async fn an_entry_has_the_owner_and_the_reason() {
     let paused = operator::paused(&mut state.conn, &keys, b"", None, 10).await.expect("a page");
     let paused: Vec<_> = paused.objects.into_iter().map(|(object, _)| object).collect();
     assert_eq!(paused, expected(["", "", ""]));
+}
+
+/// If a rule holds several objects of a page, the reply has the value of the rule only once.
+#[tokio::test]
+async fn a_page_has_each_rule_once() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let keys = state.keys.clone();
+    let rules = [("block *", "17 0 0 3 0 ada"), ("pause a:*", "18 0 0 3 0 bob")];
+    for (field, value) in rules {
+        state.rule(field, value, "0").await;
+    }
+    for object in ["a:1", "a:2", "a:3"] {
+        state.run("ZADD", &[&keys.objects_paused(), "0", object]).await;
+    }
+    let page = operator::paused(&mut state.conn, &keys, b"", None, 10).await.expect("a page");
+    assert_eq!(page.rules, rules.map(|(field, value)| (field.into(), value.into())));
+    let fields = rules.map(|(field, _)| field.as_bytes().to_vec());
+    assert!(page.objects.len() == 3 && page.objects.iter().all(|(_, of)| *of == fields), "{page:?}");
 }
