@@ -119,6 +119,13 @@ async fn release_all(driver: &Driver, dashboard: &Dashboard) -> String {
 async fn check(driver: &Driver, dashboard: &Dashboard) {
     driver.open(&dashboard.url("/check")).await;
     driver.click(&driver.find_button("Check now").await).await;
+    // A page that is opened too early would cancel the form that is under way.
+    driver
+        .wait_for("the check has begun", async || {
+            let text = driver.page_text().await;
+            (text.contains("A check is under way") || text.contains("It ended")).then_some(())
+        })
+        .await;
     driver
         .wait_for("the check is over", async || {
             driver.open(&dashboard.url("/check")).await;
