@@ -291,7 +291,7 @@ async fn without(base: String, mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Answers the probe `/readyz`: 200, or 503 from the first stop signal on.
+/// Returns the answer to the probe `/readyz`: 200, or 503 after the first stop signal.
 async fn ready(State(app): State<Arc<Dashboard>>) -> Response {
     probes::answer(if app.stop.is_cancelled() { Err("the server stops") } else { Ok(()) })
 }

@@ -161,7 +161,7 @@ fn routes(app: App) -> Router {
         .with_state(Arc::new(app))
 }
 
-/// Answers the probe `/readyz`: 200, or 503 from the first stop signal on. A stopping server still
+/// Returns the answer to the probe `/readyz`: 200, or 503 after the first stop signal. A stopping server still
 /// answers probes until its requests have ended.
 async fn ready(State(app): State<Arc<App>>) -> Response {
     probes::answer(if app.stop.is_cancelled() { Err("the server stops") } else { Ok(()) })

@@ -6,7 +6,6 @@ use seriatim::connection::errors::told;
 use seriatim::control::held::{Released, Skipped, Which};
 use seriatim::control::rules::Ruled;
 use seriatim::control::{By, CancelledSchedule, Control, ControlError, CronDone, Cursor, Forgot, RowId, Settle, Settled};
-
 use tokio::time::sleep;
 
 use super::jobs::Job;
@@ -27,13 +26,15 @@ pub(super) async fn run(app: &Dashboard, wanted: Wanted, who: &str, why: &str, j
     let by = By { who, why };
     match wanted {
         Wanted::Release(names) => {
-            for name in names {
-                job.add(&name.shown, release(control, looks, by, &name).await);
+            for (at, name) in names.iter().enumerate() {
+                pace(at).await;
+                job.add(&name.shown, release(control, looks, by, name).await);
             }
         }
         Wanted::Skip(rows) => {
-            for (name, id) in rows {
-                job.add(&name.shown, skip(control, looks, by, &name, id).await);
+            for (at, (name, id)) in rows.iter().enumerate() {
+                pace(at).await;
+                job.add(&name.shown, skip(control, looks, by, name, *id).await);
             }
         }
         Wanted::ReleaseAll { prefix, until_released } => {
