@@ -1,5 +1,5 @@
-//! The cost of the dashboard: of each page at a million objects, and of the overview with many
-//! viewers and with none.
+//! The cost of the dashboard: of each page at a million objects, and of the overview and a followed
+//! log with many viewers and with none.
 
 use std::fs::File;
 use std::process::{Child, Command, Stdio};
@@ -217,4 +217,76 @@ async fn the_overview_costs_the_same_for_any_number_of_viewers() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     let (idle, _) = logged(&console).await;
     assert_eq!(idle, 0, "µs of Redis without viewers");
+}
+
+/// Tests that 100 pages that follow the log cost at most 1 ms of Redis' time per second together, also
+/// if rows come too fast for them, that each gets its rows, and that nothing reaches Redis if nobody
+/// follows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_followed_log_costs_the_same_for_any_number_of_followers() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let _: Option<String> = console.run(&["EVAL", FILL, "0", redis.keys().prefix()]).await;
+    let dashboard = Dashboard::start(&redis).await;
+    let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", "0", "slowlog-max-len", "100000"]).await;
+    // Returns the times of the scripts since the last call, µs. The rows are not written by a script.
+    let scripts = async || -> Vec<u64> {
+        let entries: Vec<redis::Value> = console.run(&["SLOWLOG", "GET", "-1"]).await;
+        let _: () = console.run(&["SLOWLOG", "RESET"]).await;
+        let us = entries.iter().filter_map(|entry| match entry {
+            redis::Value::Array(parts) => {
+                let words: Vec<Vec<u8>> = redis::from_redis_value_ref(parts.get(3)?).ok()?;
+                let is_script = words.first().is_some_and(|word| word.eq_ignore_ascii_case(b"evalsha"));
+                redis::from_redis_value_ref::<u64>(parts.get(2)?).ok().filter(|_| is_script)
+            }
+            _ => None,
+        });
+        let mut us: Vec<u64> = us.collect();
+        us.sort_unstable();
+        us
+    };
+    for rows_per_second in [100, 1000] {
+        let followers = join_all((0..VIEWERS).map(|_| dashboard.request("/log/stream").send())).await;
+        let followers: Vec<_> = followers.into_iter().map(|follower| follower.expect("a stream")).collect();
+        let (writer, log) = (redis.console().await, redis.keys().event_log());
+        let writing = tokio::spawn(async move {
+            let event = "x".repeat(200);
+            let row = ["id", "7", "prev", "0", "object", "followed", "event", &event, "status", "completed", "attempts", "0"];
+            let mut ticks = tokio::time::interval(Duration::from_millis(100));
+            loop {
+                ticks.tick().await;
+                for _ in 0..rows_per_second / 10 {
+                    let _: String = writer.run(&[&["XADD", &log, "*"], &row[..]].concat()).await;
+                }
+            }
+        });
+        scripts().await;
+        let began = Instant::now();
+        let following = followers.into_iter().map(|mut follower| {
+            tokio::spawn(async move {
+                let mut rows = 0;
+                while let Ok(part) = tokio::time::timeout(WATCHED.saturating_sub(began.elapsed()), follower.chunk()).await {
+                    let part = part.expect("a part").expect("no end");
+                    rows += part.windows(4).filter(|text| *text == b"<tr>").count();
+                }
+                rows
+            })
+        });
+        let rows: Vec<usize> = join_all(following).await.into_iter().map(|rows| rows.expect("no panic")).collect();
+        let seconds = began.elapsed().as_secs_f64();
+        let us = scripts().await;
+        // The median is for the times at which other processes slow Redis down.
+        let per_second = (us.get(us.len() / 2).copied().unwrap_or(0) * us.len() as u64) as f64 / seconds;
+        writing.abort();
+        let least = rows.iter().min().copied().unwrap_or(0);
+        println!(
+            "{VIEWERS} followers of {rows_per_second} rows per second got at least {least} rows each in {seconds:.1} s, \
+             for {per_second:.0} µs of Redis per second"
+        );
+        assert!(least >= 200 && per_second > 0.0 && per_second <= 1000.0, "{least} rows, {per_second} µs per second");
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    scripts().await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(scripts().await.is_empty(), "nobody follows");
 }

@@ -27,12 +27,9 @@ async fn there_are_at_most_100_streams() {
     let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
     let mut streams = Vec::new();
     for number in 0..100 {
-        let (stream, status) = begun(&dash, if number < 10 { "/log/stream" } else { "/live" }).await;
+        let (stream, status) = begun(&dash, if number % 2 == 0 { "/log/stream" } else { "/live" }).await;
         assert_eq!(status, "200", "stream {number}");
         streams.push(stream);
-        if number == 9 {
-            assert_eq!(begun(&dash, "/log/stream").await.1, "503", "one that follows the log too many");
-        }
     }
     for target in ["/live", "/log/stream"] {
         let found = reply(dash.page(target).bearer_auth(token("viewer"))).await;
@@ -41,30 +38,6 @@ async fn there_are_at_most_100_streams() {
     assert_eq!(reply(dash.page("/").bearer_auth(token("viewer"))).await.status, 200, "pages are still served");
     drop(streams);
     until("there is room for a stream", PATIENCE, async || (begun(&dash, "/live").await.1 == "200").then_some(())).await;
-}
-
-/// Tests that a page that follows the log gets at most 100 rows per second, and the number of the
-/// others.
-#[tokio::test]
-async fn a_followed_log_has_at_most_100_rows_per_second() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
-    let request = dash.page("/log/stream?object=many").bearer_auth(token("viewer"));
-    let mut stream = request.send().await.expect("a stream");
-    let mut rows = redis::pipe();
-    rows.atomic();
-    for id in 1..=250 {
-        let row = ["id", &id.to_string(), "prev", "0", "object", "many", "event", "1", "status", "completed", "attempts", "0"];
-        rows.cmd("XADD").arg(scene.redis.keys().event_log()).arg("*").arg(&row).ignore();
-    }
-    rows.exec_async(&mut scene.redis.connect().await).await.expect("added");
-    let mut message = String::new();
-    while !(message.contains("many") && message.ends_with("\n\n")) {
-        let part = timeout(PATIENCE, stream.chunk()).await.expect("a message each second").expect("a part").expect("no end");
-        message.push_str(&String::from_utf8_lossy(&part));
-    }
-    assert_eq!(message.matches("<tr>").count(), 100);
-    assert!(message.contains("150 rows were skipped") && message.contains(">250<br>"), "{message}");
 }
 
 /// Tests that connections above the limit are closed, and that slow clients do not stop the others

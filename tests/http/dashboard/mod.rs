@@ -1,6 +1,7 @@
 //! `seriatim dashboard`: who may look and act, hostile clients, hidden parts of events, and a Redis
 //! that refuses or is away. The tests of pages in a browser are in `tests/browser`.
 
+mod follow;
 mod hidden;
 mod limits;
 mod logins;

@@ -124,7 +124,7 @@ impl Live {
 
     async fn keep_looking(&self) {
         loop {
-            self.until_watched().await;
+            until_watched(&self.shown, &self.came).await;
             let snapshot = self.snapshot().await;
             sleep(snapshot.every.saturating_sub(snapshot.at.elapsed())).await;
         }
@@ -132,7 +132,7 @@ impl Live {
 
     async fn keep_counting(&self) {
         loop {
-            self.until_watched().await;
+            until_watched(&self.shown, &self.came).await;
             let counted = tokio::select! {
                 counted = self.control.paced_depth(QUEUES, COUNT_SHARE) => counted.ok(),
                 () = self.until_left() => None,
@@ -143,18 +143,6 @@ impl Live {
             } else {
                 sleep(EVERY).await;
             }
-        }
-    }
-
-    async fn until_watched(&self) {
-        loop {
-            let came = self.came.notified();
-            tokio::pin!(came);
-            came.as_mut().enable();
-            if self.shown.receiver_count() > 0 {
-                return;
-            }
-            came.await;
         }
     }
 
@@ -201,6 +189,19 @@ impl Live {
 
     fn lock(&self) -> MutexGuard<'_, History> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns when the channel has a receiver. `came` tells of a new one.
+pub(super) async fn until_watched<T>(shown: &watch::Sender<T>, came: &Notify) {
+    loop {
+        let came = came.notified();
+        tokio::pin!(came);
+        came.as_mut().enable();
+        if shown.receiver_count() > 0 {
+            return;
+        }
+        came.await;
     }
 }
 

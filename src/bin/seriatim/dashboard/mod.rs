@@ -8,6 +8,7 @@
 //! - `form`: the body of a form
 //! - `assets`: the stylesheet, the script and the icon
 //! - `stream`: server-sent events
+//! - `follow`: new rows of the event log, shared by all pages that follow it
 //!
 //! All reads and actions go through [`Control`]. The process keeps nothing that is not in Redis, apart
 //! from sessions, charts, and the results of the last actions. If it dies, users log in again.
@@ -15,6 +16,7 @@
 mod access;
 mod acts;
 mod assets;
+mod follow;
 mod form;
 mod html;
 mod live;
@@ -37,6 +39,7 @@ use tracing::warn;
 
 use self::access::{Access, PublicUrl, Settings, Trust, TrustedPeer};
 use self::acts::Jobs;
+use self::follow::Followed;
 use self::live::Live;
 use crate::console::exit::{Exit, Failure};
 use crate::console::global::Global;
@@ -56,8 +59,6 @@ const LOG: &str = "seriatim::dashboard";
 const EVENT_BYTES_MAX: usize = 4096;
 /// The most streams of events to browsers.
 const STREAMS_MAX: usize = 100;
-/// The most of these streams that follow the log. Each takes about 1 ms of Redis' time per second.
-const FOLLOWERS_MAX: usize = 10;
 
 /// Serve a dashboard: pages that show the system, and let operators act
 ///
@@ -108,11 +109,10 @@ struct Dashboard {
     looks: Looks,
     access: Access,
     live: Live,
+    followed: Followed,
     jobs: Jobs,
     checks: pages::check::Checks,
     streams: Arc<Semaphore>,
-    /// The limit of streams with log rows, each of which reads Redis by itself.
-    followers: Arc<Semaphore>,
     /// The path before all paths of this server; empty without `--public-url`.
     base: String,
     /// The address of Redis, without secrets.
@@ -173,16 +173,17 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     };
     let stop = CancellationToken::new();
     let looks = Looks::new(control.clone(), Arc::new(Hidden::new(args.hide, args.hide_events)));
+    let base = args.public_url.map(|url| url.path).unwrap_or_default();
     let app = Arc::new(Dashboard {
         live: Live::new(control.clone(), looks.clone()),
+        followed: Followed::new(looks.clone(), base.clone()),
         looks,
         control,
         access,
         jobs: Jobs::default(),
         checks: pages::check::Checks::default(),
         streams: Arc::new(Semaphore::new(STREAMS_MAX)),
-        followers: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
-        base: args.public_url.map(|url| url.path).unwrap_or_default(),
+        base,
         redis,
         namespace: global.namespace.clone(),
         url,
@@ -205,6 +206,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     tokio::select! {
         served = &mut serving => served?,
         () = app.live.run() => {}
+        () = app.followed.run() => {}
         () = stopping.next() => {
             notices.tell(true, true);
             stop.cancel();

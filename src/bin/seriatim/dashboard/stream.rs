@@ -17,25 +17,25 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::Dashboard;
+use super::follow::{Follower, KEPT_ROWS, News, Position};
 use super::pages;
+use super::pages::log::LeftOut;
 use crate::listen::asked::Asked;
 use crate::listen::connections::Peer;
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
-use crate::operator::Page;
-use seriatim::control::{Cursor, LogEntry};
+use crate::operator::shows;
 
 /// The longest time of a stream.
 const TIME_MAX: Duration = Duration::from_secs(600);
-/// The time between two looks at the log, and the most rows of a message.
-const LOG_EVERY: Duration = Duration::from_secs(1);
+/// The most rows of a message with log rows. The first message of a stream may have more.
 const LOG_ROWS_MAX: usize = 100;
-/// The most pages of rows that a stream skips in one look. If more rows come, the stream goes on at
-/// the end of the log.
-const LOG_PAGES_MAX: usize = 3;
+/// A page may have been read after the last look, so the log may end before its position for a look
+/// or two. After more looks, Redis has lost rows.
+const LOOKS_AHEAD_MAX: usize = 2;
 
 /// `GET /live`: new contents of the overview.
 pub(super) async fn live(
@@ -55,7 +55,7 @@ pub(super) async fn live(
         app.access.user(peer, &asked.headers)?.may_all(Right::View).ok()?;
         let snapshot = shown.borrow_and_update().clone()?;
         let html = pages::overview::parts(&app.base, &snapshot).into_string();
-        Some((message(&html), (app, shown, permit, asked)))
+        Some((message(&html, None), (app, shown, permit, asked)))
     });
     Ok(response(messages))
 }
@@ -65,57 +65,71 @@ struct Following {
     app: Arc<Dashboard>,
     peer: Peer,
     headers: HeaderMap,
-    after: Cursor,
     filter: pages::log::Filter,
-    _permits: [OwnedSemaphorePermit; 2],
+    follower: Follower,
+    position: Position,
+    /// The most rows of the next message.
+    rows_max: usize,
+    /// The looks at which the log ended before the position.
+    looks_ahead: usize,
+    _permit: OwnedSemaphorePermit,
 }
 
-/// `GET /log/stream`: new rows of the event log.
+/// `GET /log/stream?object=…&status=…&after=…`: new rows of the event log. The first message comes at once. It
+/// has the rows after the position in `Last-Event-ID` or `after`, as far as they are kept.
 pub(super) async fn log(
     State(app): State<Arc<Dashboard>>,
     Extension(peer): Extension<Peer>,
     asked: Asked,
 ) -> Result<Response, Problem> {
     let filter = pages::log::Filter::read(&asked)?;
-    let after = app.looks.log_end(&asked.user).await?;
-    let (permit, follower) = (permit(&app.streams)?, permit(&app.followers)?);
-    let until = Instant::now() + TIME_MAX;
-    let following = Following { app, peer, headers: asked.headers, after, filter, _permits: [permit, follower] };
-    let messages = stream::unfold(following, move |mut following| async move {
-        let waited = tokio::select! {
-            () = sleep(LOG_EVERY) => Instant::now() < until,
-            () = following.app.stop.cancelled() => false,
-        };
-        if !waited {
-            return None;
+    let after = asked.query("after")?.filter(|after| !after.is_empty());
+    // A browser that connects again sends the id of the last message.
+    let last = asked.headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+    let after = last.or(after).map(|after| after.parse::<Position>()).transpose()?;
+    asked.user.may_some(Right::View)?;
+    let permit = permit(&app.streams)?;
+    let (follower, end) = app.followed.follow().await?;
+    let (until, position, rows_max) = (Instant::now() + TIME_MAX, after.unwrap_or(end), KEPT_ROWS);
+    let headers = asked.headers;
+    let following = Following { app, peer, headers, filter, follower, position, rows_max, looks_ahead: 0, _permit: permit };
+    let messages = stream::unfold((following, true), move |(mut following, is_first)| async move {
+        if !is_first {
+            let stop = following.app.stop.clone();
+            let has_looked = tokio::select! {
+                looked = timeout_at(until, following.follower.next_look()) => looked.unwrap_or(false),
+                () = stop.cancelled() => false,
+            };
+            if !has_looked {
+                return None;
+            }
         }
         let user = following.app.access.user(following.peer, &following.headers)?;
-        let (rows, skipped) = following.next(&user).await.ok()?;
-        let html = pages::log::new_rows(&following.app.base, &rows, skipped).into_string();
-        Some((message(&html), following))
+        let html = following.next(&user).ok()?;
+        let message = message(&html, Some(&following.position.to_string()));
+        Some((message, (following, false)))
     });
     Ok(response(messages))
 }
 
 impl Following {
-    /// Reads the rows that have come since the last look. Returns the newest of them, and the number
-    /// of the others; `None` if their number is not known.
-    async fn next(&mut self, user: &User) -> Result<(Vec<LogEntry>, Option<u64>), Problem> {
-        let (mut rows, mut skipped) = (Vec::new(), 0);
-        for _ in 0..LOG_PAGES_MAX {
-            let page: Page<LogEntry> = self.app.looks.log(user, false, Some(&self.after), LOG_ROWS_MAX).await?;
-            if let Some(last) = page.last {
-                self.after = last;
-            }
-            rows.extend(page.rows.into_iter().filter(|row| self.filter.has(row)));
-            let too_many = rows.len().saturating_sub(LOG_ROWS_MAX);
-            skipped += rows.drain(..too_many).len() as u64;
-            if page.next.is_none() {
-                return Ok((rows, Some(skipped)));
-            }
+    /// Returns the part with the rows that have come since the last message.
+    fn next(&mut self, user: &User) -> Result<String, Problem> {
+        user.may_some(Right::View)?;
+        let News { mut rows, passed_over, is_ahead } = self.app.followed.after(&mut self.position);
+        self.looks_ahead = if is_ahead { self.looks_ahead + 1 } else { 0 };
+        let is_lost = self.looks_ahead > LOOKS_AHEAD_MAX;
+        if is_lost {
+            self.position = self.app.followed.end();
         }
-        self.after = self.app.looks.log_end(user).await?;
-        Ok((rows, None))
+        rows.retain(|row| {
+            let escaped = row.object_escaped.as_deref();
+            shows(user, &row.object, escaped) && self.filter.has(escaped.unwrap_or(&row.object), &row.status)
+        });
+        let too_many = rows.len().saturating_sub(std::mem::replace(&mut self.rows_max, LOG_ROWS_MAX));
+        rows.drain(..too_many);
+        let left_out = LeftOut { too_many: too_many as u64, passed_over, is_lost };
+        Ok(pages::log::new_rows(rows.iter().map(|row| row.html.as_str()), &left_out).into_string())
     }
 }
 
@@ -126,9 +140,14 @@ fn permit(streams: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Problem> {
     })
 }
 
-/// Returns a message with these lines.
-fn message(html: &str) -> Bytes {
-    let mut message = String::with_capacity(html.len() + 16);
+/// Returns a message with these lines, and with this id.
+fn message(html: &str, id: Option<&str>) -> Bytes {
+    let mut message = String::with_capacity(html.len() + 64);
+    if let Some(id) = id {
+        message.push_str("id: ");
+        message.push_str(id);
+        message.push('\n');
+    }
     for line in html.split(['\r', '\n']) {
         message.push_str("data: ");
         message.push_str(line);
@@ -150,7 +169,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_has_a_line_of_data_for_each_line() {
-        assert_eq!(message("<p>\na\r</p>"), "data: <p>\ndata: a\ndata: </p>\n\n");
+    fn a_message_has_an_id_and_a_line_of_data_for_each_line() {
+        assert_eq!(message("<p>\na\r</p>", None), "data: <p>\ndata: a\ndata: </p>\n\n");
+        assert_eq!(message("<p>", Some("1-0.7")), "id: 1-0.7\ndata: <p>\n\n");
     }
 }

@@ -10,8 +10,8 @@ use seriatim::control::held::HeldFilter;
 use seriatim::control::stats::NameStats;
 use seriatim::control::workers::{WorkerSlots, WorkersPage};
 use seriatim::control::{
-    Action, Control, ControlError, CronJob, Cursor, DeadLetter, HeldObject, Inspection, LogEntry, RowId, Rules, ScheduledEvent,
-    Stats,
+    Action, Control, ControlError, CronJob, Cursor, DeadLetter, HeldObject, Inspection, LogEntry, LogPage, RowId, Rules,
+    ScheduledEvent, Stats,
 };
 
 use super::errors::control_problem;
@@ -32,14 +32,15 @@ pub(crate) struct Page<T> {
     /// The value for the parameter `after` to get the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next: Option<Cursor>,
-    /// The position after the last row that was looked at; only rows of the log have it.
+    /// The end of the log at the moment of the read, and the number of rows ever written until then;
+    /// only rows of the log have it.
     #[serde(skip)]
-    pub(crate) last: Option<Cursor>,
+    pub(crate) log_end: Option<(Cursor, u64)>,
 }
 
 impl<T> Page<T> {
     fn new(rows: impl IntoIterator<Item = T>, next: Option<Cursor>) -> Self {
-        Self { now_ms: None, rows: rows.into_iter().collect(), looked_at: None, next, last: None }
+        Self { now_ms: None, rows: rows.into_iter().collect(), looked_at: None, next, log_end: None }
     }
 
     fn at(mut self, now_ms: u64) -> Self {
@@ -284,21 +285,23 @@ impl Looks {
         limit: usize,
     ) -> Result<Page<LogEntry>, Problem> {
         user.may_some(Right::View)?;
+        let page = self.log_of_all(newest, after, limit).await?;
+        let looked_at = Some(page.entries.len() as u64);
+        let log_end = Some((page.end, page.written));
+        let rows = page.entries.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
+        Ok(Page { looked_at, log_end, ..Page::new(rows, page.next) })
+    }
+
+    /// Reads rows of the event log for several users. The caller shows a user only the rows that
+    /// [`shows`] allows.
+    pub(crate) async fn log_of_all(&self, newest: bool, after: Option<&Cursor>, limit: usize) -> Result<LogPage, Problem> {
         let page = match newest {
             true => self.control.newest_log(after, limit).await,
             false => self.control.log(after, limit).await,
         };
-        let page = told(page)?;
-        let looked_at = Some(page.entries.len() as u64);
-        let last = page.entries.last().map(|last| Cursor::from(&last.log_id));
-        let rows = page.entries.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
-        Ok(Page { looked_at, last, ..Page::new(rows.map(|row| self.log_entry(row)), page.next) })
-    }
-
-    /// Returns the position of the end of the log.
-    pub(crate) async fn log_end(&self, user: &User) -> Result<Cursor, Problem> {
-        user.may_some(Right::View)?;
-        Ok(told(self.control.newest_log(None, 1).await)?.end)
+        let mut page = told(page)?;
+        page.entries = page.entries.into_iter().map(|row| self.log_entry(row)).collect();
+        Ok(page)
     }
 
     pub(crate) async fn crons(&self, user: &User, after: Option<&Cursor>, limit: usize) -> Result<Page<CronJob>, Problem> {

@@ -13,4 +13,4 @@ mod looks;
 
 pub(crate) use self::errors::{action_problem, control_problem, part_problem};
 pub(crate) use self::hide::Hidden;
-pub(crate) use self::looks::{Looks, Page, shows};
+pub(crate) use self::looks::{Looks, shows};

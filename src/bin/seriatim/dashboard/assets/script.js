@@ -63,13 +63,18 @@
     }, patience);
   };
 
+  // The place in the stream at which a new connection goes on.
+  let place = "";
   let source = null;
   let timer = 0;
   const begin = () => {
     if (stopped || document.hidden) return;
     if (body.dataset.stream && !source) {
-      source = new EventSource(body.dataset.stream);
+      const url = new URL(body.dataset.stream, location.href);
+      if (place) url.searchParams.set("after", place);
+      source = new EventSource(url);
       source.onmessage = (message) => {
+        place = message.lastEventId;
         show(parse(message.data));
         hasCome();
       };

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use maud::{Markup, html};
-use seriatim::control::LogEntry;
+use maud::{Markup, PreEscaped, html};
+use seriatim::control::{LogEntry, LogStatus};
 
 use super::object::status;
 use super::{ROWS, after, event, name_of, parameter};
 use crate::console::shown;
 use crate::dashboard::Dashboard;
+use crate::dashboard::follow::Position;
 use crate::dashboard::html::format::{link, moment, number, object, text};
 use crate::dashboard::html::{Frame, Update, growing_table, next_page, table};
 use crate::listen::asked::Asked;
@@ -39,9 +40,9 @@ impl Filter {
         Ok(Self { object: seriatim::escape::name(&name_of(&object)?).into_owned(), status })
     }
 
-    pub(in crate::dashboard) fn has(&self, row: &LogEntry) -> bool {
-        let is_object = self.object.is_empty() || row.object_escaped.as_deref().unwrap_or(&row.object) == self.object;
-        is_object && (self.status.is_empty() || row.status.as_str() == self.status)
+    /// Returns whether a row with this escaped name and this status is shown.
+    pub(in crate::dashboard) fn has(&self, object: &str, status: &LogStatus) -> bool {
+        (self.object.is_empty() || object == self.object) && (self.status.is_empty() || status.as_str() == self.status)
     }
 }
 
@@ -50,7 +51,8 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
     let filter = Filter::read(&asked)?;
     let is_following = !parameter(&asked, "follow")?.is_empty();
     let page = app.looks.log(&asked.user, true, after(&asked)?.as_ref(), 2 * ROWS).await?;
-    let rows: Vec<&LogEntry> = page.rows.iter().filter(|row| filter.has(row)).collect();
+    let rows: Vec<&LogEntry> =
+        page.rows.iter().filter(|row| filter.has(row.object_escaped.as_deref().unwrap_or(&row.object), &row.status)).collect();
     let projections = match asked.user.may_all(Right::View) {
         // The figures of the overview have the projections. A look of its own costs far more.
         Ok(()) => app.live.snapshot().await.stats.as_ref().map_or_else(|_| Vec::new(), |stats| stats.projections.clone()),
@@ -66,8 +68,7 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
             button type="submit" name="follow" value="true" { "Follow" }
         }
         @if is_following {
-            p { "New rows come at the top, at most 100 per second. " a href=(link(&app.base, "/log", &query)) { "Stop following" } }
-            div data-part="skipped" {}
+            p { "New rows come at the top, at most 100 per second. A line says if others were passed over. " a href=(link(&app.base, "/log", &query)) { "Stop following" } }
             (growing_table("New rows", &HEADS, "new", FOLLOWED_ROWS_MAX))
             h2 { "Rows before" }
         }
@@ -89,14 +90,16 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
             }))
         }
     };
-    let stream = format!("/log/stream?{}", link("", "", &query).trim_start_matches('?'));
+    // The stream begins at the end of the log at the moment at which these rows were read.
+    let end = page.log_end.and_then(|(end, written)| Position::new(&end, written)).map(|end| end.to_string()).unwrap_or_default();
+    let stream = link("", "/log/stream", &[query[0], query[1], ("after", end.as_str())]);
     let update = if is_following { Update::Stream(&stream) } else { Update::No };
     Ok(Frame { app: &app, user: &asked.user, current: "/log", title: "Event log", update }.around(&content))
 }
 
 const HEADS: [&str; 6] = ["Over", "Object", "Id, prev", "Status", "Attempts", "Event"];
 
-fn row(base: &str, entry: &LogEntry) -> Markup {
+pub(in crate::dashboard) fn row(base: &str, entry: &LogEntry) -> Markup {
     html! {
         tr {
             td data-label="Over" { (moment(entry.finalized_ms)) @if let Some(taken) = entry.taken_ms { br; "took " (shown::duration(entry.finalized_ms.saturating_sub(taken))) } }
@@ -109,17 +112,31 @@ fn row(base: &str, entry: &LogEntry) -> Markup {
     }
 }
 
-/// Returns the parts with new rows. `skipped`: the number of rows that were too many; `None` if
-/// their number is not known.
-pub(in crate::dashboard) fn new_rows(base: &str, rows: &[LogEntry], skipped: Option<u64>) -> Markup {
+/// The rows that a message leaves out.
+#[derive(Debug)]
+pub(in crate::dashboard) struct LeftOut {
+    /// Rows of the filter that are more than a message has.
+    pub(in crate::dashboard) too_many: u64,
+    /// Rows of all objects that were not read, or are not kept any more.
+    pub(in crate::dashboard) passed_over: u64,
+    /// Whether Redis has lost rows.
+    pub(in crate::dashboard) is_lost: bool,
+}
+
+/// Returns the part with new rows, newest first. `rows`: HTML of the rows, oldest first.
+pub(in crate::dashboard) fn new_rows<'a>(rows: impl DoubleEndedIterator<Item = &'a str>, left_out: &LeftOut) -> Markup {
     html! {
-        div data-part="skipped" {
-            @match skipped {
-                Some(0) => {}
-                Some(skipped) => { p { (number(skipped)) " rows were skipped in this second." } }
-                None => { p { "Rows come too fast: some were skipped." } }
+        table {
+            tbody data-part="new" {
+                @for row in rows.rev() { (PreEscaped(row)) }
+                @if left_out.too_many > 0 { (mark(&html! { (number(left_out.too_many)) " rows were passed over here: they came too fast." })) }
+                @if left_out.passed_over > 0 { (mark(&html! { (number(left_out.passed_over)) " rows of the whole log were passed over here." })) }
+                @if left_out.is_lost { (mark(&html! { "Redis has lost rows here. New ones follow." })) }
             }
         }
-        @if !rows.is_empty() { table { tbody data-part="new" { @for entry in rows.iter().rev() { (row(base, entry)) } } } }
     }
+}
+
+fn mark(text: &Markup) -> Markup {
+    html! { tr { td colspan=(HEADS.len()) { strong { (text) } } } }
 }
