@@ -3,6 +3,7 @@
 
 mod follow;
 mod hidden;
+mod killed;
 mod limits;
 mod logins;
 mod names;

@@ -125,6 +125,12 @@ impl Dash {
         self.child.id()
     }
 
+    /// Kills the process, as `kill -9` does.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("it has ended");
+    }
+
     /// Returns the host and the port on which it listens.
     pub(crate) fn address(&self) -> &str {
         self.url.strip_prefix("http://").expect("a URL")
