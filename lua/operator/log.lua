@@ -8,12 +8,13 @@
 --           end
 --           rows in the page (1 to 100)
 --           bytes of each event in the reply (0: whole events)
+--           1 to count the rows, or 0: the numbers and the last id of the reply are then 0 and 0-0
 -- Replies   {'log', rows ever written, present rows, last id, {entry…}, 1 if the bytes ended the
 --           page or 0}. The entry of a cut event has one field more: `event_bytes`, the length of
 --           the whole event
 -- Keeps     writes nothing
--- Cost      about 2 commands, and 1 per 4 rows. A page ends after the row with which it has 1 MiB
---           (lib/page.lua)
+-- Cost      about 2 commands, and 1 per 2 rows. A page ends after the row with which it has 1 MiB
+--           (lib/page.lua). To count the rows, Redis also reads the first row
 -- Uses: page.each_row text.beginning
 local event_bytes_max = tonumber(ARGV[5])
 
@@ -31,9 +32,13 @@ end
 if call('EXISTS', KEYS[1]) == 0 then
   return { 'log', 0, 0, '0-0', {}, 0 }
 end
-local info, stream = call('XINFO', 'STREAM', KEYS[1]), {}
-for i = 1, #info, 2 do
-  stream[info[i]] = info[i + 1]
+local stream = { ['entries-added'] = 0, ['length'] = 0, ['last-generated-id'] = '0-0' }
+if ARGV[6] == '1' then
+  -- The short form of the command reads the last row, too.
+  local info = call('XINFO', 'STREAM', KEYS[1], 'FULL', 'COUNT', 1)
+  for i = 1, #info, 2 do
+    stream[info[i]] = info[i + 1]
+  end
 end
 local rows = {}
 local more = M.page.each_row(ARGV[1], KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), function(entry)

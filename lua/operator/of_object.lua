@@ -16,7 +16,7 @@
 --             value  of each named field, in order; nil for an absent field. If it is cut, a pair:
 --                    its beginning, and the length of the whole value
 -- Keeps     writes nothing
--- Cost      1 command per 4 rows. A page ends after the row with which it has 1 MiB (lib/page.lua)
+-- Cost      1 command per 2 rows. A page ends after the row with which it has 1 MiB (lib/page.lua)
 -- Uses: page.each_row text.beginning
 local object, command, from = ARGV[2], ARGV[3], ARGV[4]
 local rows, most = string.match(ARGV[5], '^(%d+) (%d+)$')

@@ -296,7 +296,7 @@ impl Control {
         // until it has enough.
         while letters.len() < count {
             let (range, rest) = ([command, &from, to], count - letters.len());
-            let items = log::rows(&mut conn, WHAT, self.keys.events_dead(), range, rest, event_bytes_max).await?;
+            let items = log::rows(&mut conn, WHAT, self.keys.events_dead(), range, rest, event_bytes_max, false).await?;
             let [_, _, _, entries, more] = <[Value; 5]>::try_from(items).map_err(|_| unreadable())?;
             let some: Option<Vec<DeadLetter>> = reply::entries(entries)
                 .and_then(|entries| entries.into_iter().map(|(dead_id, fields)| letter(dead_id, fields)).collect());

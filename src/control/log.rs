@@ -226,7 +226,7 @@ impl Control {
     async fn log_page(&self, range: [&str; 3], count: usize) -> Result<LogPage, ControlError> {
         const WHAT: &str = "event.log";
         let count = count.clamp(1, PER_CALL_MAX);
-        let items = rows(&mut self.connection(), WHAT, self.keys.event_log(), range, count, self.event_bytes_max).await?;
+        let items = rows(&mut self.connection(), WHAT, self.keys.event_log(), range, count, self.event_bytes_max, true).await?;
         page(items, count).ok_or_else(|| ControlError::reply(WHAT, "it is not three numbers and entries"))
     }
 }
@@ -241,7 +241,8 @@ fn behind(cursor: Option<&Cursor>) -> Result<Option<String>, ControlError> {
 
 /// Reads a page of a stream and the counts of the whole stream, with `lua/operator/log.lua`. If the
 /// rows reach 1 MiB together, the page ends with the row that reaches it. `event_bytes_max` is the
-/// maximum number of bytes of each event in the reply; 0 for whole events.
+/// maximum number of bytes of each event in the reply; 0 for whole events. Without `counts`, the counts
+/// are 0; they cost the read of one more row.
 pub(super) async fn rows<C: ConnectionLike>(
     conn: &mut C,
     what: &'static str,
@@ -249,9 +250,10 @@ pub(super) async fn rows<C: ConnectionLike>(
     range: [&str; 3],
     count: usize,
     event_bytes_max: usize,
+    counts: bool,
 ) -> Result<Vec<Value>, ControlError> {
     let mut ask = wire::LOG.invoke();
-    ask.key(stream).arg(&range[..]).arg(count).arg(event_bytes_max);
+    ask.key(stream).arg(&range[..]).arg(count).arg(event_bytes_max).arg(u8::from(counts));
     let answer: Value = ask.invoke_async(conn).await.map_err(ControlError::redis(what))?;
     reply::after("log", answer).map_err(|answer| ControlError::reply(what, answer))
 }

@@ -176,6 +176,51 @@ async fn each_page_at_millions_of_objects_is_cheap() {
     assert!(too_dear.is_empty(), "{too_dear:?}");
 }
 
+/// Tests that rows of 1 MiB end a page early, with the reason, and that no command takes more than 5
+/// ms: also not if the large rows follow on small ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_with_rows_of_1_mib_are_cheap() {
+    const FILL: &str = "
+        for _, stream in ipairs({ 'events.dead', 'event.log' }) do
+            for n = 1, 20 do
+                redis.call('XADD', ARGV[1] .. stream, '*', 'status', 'dead', 'id', n, 'prev', n - 1, 'object', 'work:' .. n,
+                    'event', string.rep('x', (n == 1 or n == 20) and 100 or 1048000), 'error', 'no', 'attempts', '0')
+            end
+        end";
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let _: Option<String> = console.run(&["EVAL", FILL, "0", redis.keys().prefix()]).await;
+    let dashboard = Dashboard::start(&redis).await;
+    let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", "0", "slowlog-max-len", "100000"]).await;
+    let mut too_long = Vec::new();
+    for (target, is_cut) in [
+        ("/", false),
+        ("/dead", true),
+        ("/dead?order=oldest", true),
+        ("/dead?object=work:1", false),
+        ("/log", true),
+        ("/log?follow=true", true),
+        ("/object?name=work:1", false),
+    ] {
+        let text = dashboard.page(target).await;
+        assert_eq!(text.contains("its rows have 1 MiB in Redis"), is_cut, "{target}: {text}");
+        let mut longest = u64::MAX;
+        for _ in 0..ROUNDS {
+            if target == "/" {
+                tokio::time::sleep(Duration::from_millis(1100)).await;
+            }
+            let _: () = console.run(&["SLOWLOG", "RESET"]).await;
+            dashboard.page(target).await;
+            longest = longest.min(logged(&console).await.1);
+        }
+        println!("{target}: longest command {longest} µs");
+        if longest > COMMAND_US {
+            too_long.push((target, longest));
+        }
+    }
+    assert!(too_long.is_empty(), "{too_long:?}");
+}
+
 /// Tests that 100 viewers of the overview together cost at most 1 ms of Redis' time per second, and
 /// that nothing reaches Redis if nobody looks.
 #[tokio::test(flavor = "multi_thread")]

@@ -13,6 +13,7 @@ use seriatim::control::{
     Action, Control, ControlError, CronJob, Cursor, DeadLetter, HeldObject, Inspection, LogEntry, LogPage, RowId, Rules,
     ScheduledEvent, Stats,
 };
+use seriatim::control::{dead, log};
 
 use super::errors::control_problem;
 use super::hide::Hidden;
@@ -36,11 +37,14 @@ pub(crate) struct Page<T> {
     /// only rows of the log have it.
     #[serde(skip)]
     pub(crate) log_end: Option<(Cursor, u64)>,
+    /// Whether large rows have ended the page; only rows of the log and dead letters have it.
+    #[serde(skip)]
+    pub(crate) is_cut: bool,
 }
 
 impl<T> Page<T> {
     fn new(rows: impl IntoIterator<Item = T>, next: Option<Cursor>) -> Self {
-        Self { now_ms: None, rows: rows.into_iter().collect(), looked_at: None, next, log_end: None }
+        Self { now_ms: None, rows: rows.into_iter().collect(), looked_at: None, next, log_end: None, is_cut: false }
     }
 
     fn at(mut self, now_ms: u64) -> Self {
@@ -216,8 +220,9 @@ impl Looks {
             None => self.control.dead_letters(after, limit).await,
         };
         let page = told(page)?;
+        let is_cut = object.is_none() && page.next.is_some() && page.letters.len() < limit.min(dead::PER_CALL_MAX);
         let rows = page.letters.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
-        Ok(Page::new(rows.map(|row| self.letter(row)), page.next))
+        Ok(Page { is_cut, ..Page::new(rows.map(|row| self.letter(row)), page.next) })
     }
 
     /// Reads one dead letter. If the user may not see its object, the result is the same as for a
@@ -288,8 +293,9 @@ impl Looks {
         let page = self.log_of_all(newest, after, limit).await?;
         let looked_at = Some(page.entries.len() as u64);
         let log_end = Some((page.end, page.written));
+        let is_cut = page.next.is_some() && page.entries.len() < limit.min(log::PER_CALL_MAX);
         let rows = page.entries.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
-        Ok(Page { looked_at, log_end, ..Page::new(rows, page.next) })
+        Ok(Page { looked_at, log_end, is_cut, ..Page::new(rows, page.next) })
     }
 
     /// Reads rows of the event log for several users. The caller shows a user only the rows that

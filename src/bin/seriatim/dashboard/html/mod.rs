@@ -228,6 +228,11 @@ fn scrolled(caption: &str, heads: &[&str], body: &Markup) -> Markup {
     }
 }
 
+/// Returns why a page has few rows, if large rows have ended it.
+pub(super) fn cut_note(is_cut: bool) -> Markup {
+    html! { @if is_cut { p { "The page ends here because its rows have 1 MiB in Redis. The next page has more." } } }
+}
+
 /// Returns the link to the next page, if there is one.
 pub(super) fn next_page(base: &str, path: &str, query: &[(&str, &str)], next: Option<&str>) -> Markup {
     html! {

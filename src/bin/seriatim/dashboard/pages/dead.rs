@@ -11,7 +11,7 @@ use super::{ROWS, after, event, may_operate, name_of, parameter};
 use crate::dashboard::Dashboard;
 use crate::dashboard::html::acts::{ActForm, row_box, rows_form};
 use crate::dashboard::html::format::{link, moment, object, text};
-use crate::dashboard::html::{Frame, Update, next_page, table};
+use crate::dashboard::html::{Frame, Update, cut_note, next_page, table};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::users::Right;
@@ -37,7 +37,8 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
             button type="submit" { "Show" }
         }
         (list(&app, &asked, &page.rows, &back))
-        @if of.is_some() && page.next.is_some() { p { "Each page looks at 1,000 dead letters of all objects." } }
+        @if of.is_some() && page.next.is_some() { p { "Each page looks at up to 250 dead letters of all objects, or at 1 MiB of them." } }
+        (cut_note(page.is_cut))
         (next_page(&app.base, "/dead", &query, page.next.as_ref().map(|next| next.as_str())))
         (all(&app, &asked, of, &wanted, &back))
     };

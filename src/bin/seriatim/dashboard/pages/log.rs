@@ -13,7 +13,7 @@ use crate::console::shown;
 use crate::dashboard::Dashboard;
 use crate::dashboard::follow::Position;
 use crate::dashboard::html::format::{link, moment, number, object, text};
-use crate::dashboard::html::{Frame, Update, growing_table, next_page, table};
+use crate::dashboard::html::{Frame, Update, cut_note, growing_table, next_page, table};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::users::Right;
@@ -74,6 +74,7 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
         }
         @if rows.is_empty() { p { "None on this page." } } @else { (table("Event log", &HEADS, &html! { @for entry in &rows { (row(&app.base, entry)) } })) }
         @if let Some(looked_at) = page.looked_at { p { "Looked at " (number(looked_at)) " rows for this page." } }
+        (cut_note(page.is_cut))
         (next_page(&app.base, "/log", &query, page.next.as_ref().map(|next| next.as_str())))
         @if !projections.is_empty() {
             h2 { "Projections" }
