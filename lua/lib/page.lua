@@ -11,7 +11,7 @@ local FEW_BYTES = PAGE_BYTES_MAX / 4
 -- after `count` rows, after the bytes of a page, or if `add` returns true. Returns 1 if the bytes
 -- ended the page, else 0.
 local function each_row(command, key, from, to, count, add)
-  local want, longest, bytes, seen = 1, 1, 0, 0
+  local want, bytes, seen = 1, 0, 0
   repeat
     local rows = call(command, key, from, to, 'COUNT', want)
     for _, entry in ipairs(rows) do
@@ -19,7 +19,7 @@ local function each_row(command, key, from, to, count, add)
       for i = 1, #fields do
         size = size + #fields[i]
       end
-      seen, bytes, longest = seen + 1, bytes + size, math.max(longest, size)
+      seen, bytes = seen + 1, bytes + size
       if add(entry) then
         return 0
       end
@@ -28,7 +28,7 @@ local function each_row(command, key, from, to, count, add)
     if #rows < want or seen >= count then
       return 0
     end
-    want = math.min(count - seen, bytes < FEW_BYTES and ROWS_PER_READ or 1, math.max(math.floor((PAGE_BYTES_MAX - bytes) / longest), 1))
+    want = math.min(count - seen, bytes < FEW_BYTES and ROWS_PER_READ or 1)
   until bytes >= PAGE_BYTES_MAX
   return 1
 end

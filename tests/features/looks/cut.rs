@@ -123,6 +123,21 @@ async fn a_page_ends_when_enough_was_read() {
     assert_eq!(control.log(None, 100).await.expect("a page").entries.len(), 3);
 }
 
+/// After 256 KiB, a read has one row, so that it takes Redis no longer than the largest row. Before,
+/// it has two.
+#[tokio::test]
+async fn a_read_after_large_rows_has_one_row() {
+    for (first, rows) in [(100, 3), (230_000, 3), (300_000, 2), (1_048_576, 1)] {
+        let (_redis, mut state) = empty().await;
+        for (n, bytes) in [first, 1_048_576, 1_048_576, 1_048_576].into_iter().enumerate() {
+            row(&mut state, &format!("{}-0", n + 1), "work:1", format!("\"{}\"", "x".repeat(bytes)).as_bytes()).await;
+        }
+        let control = control(&state.conn, &state.keys).with_event_bytes_max(10);
+        assert_eq!(control.log(None, 100).await.expect("a page").entries.len(), rows, "the log after {first} bytes");
+        assert_eq!(control.dead_letters(None, 32).await.expect("a page").letters.len(), rows, "{first} bytes");
+    }
+}
+
 /// Actions on all dead letters reach each of them, whatever the limit and the size of the events.
 #[tokio::test]
 async fn steps_reach_all_dead_letters_with_any_limit() {
