@@ -141,9 +141,13 @@ fn needs(base: &str, stats: &Stats) -> Markup {
             (shown::duration(longest.since_ms)) " by " (worker(&found.name)) "."
         });
     }
-    for dead in stats.workers.iter().filter(|worker| !worker.alive && worker.events_in_flight > 0).take(NEEDS) {
+    // The processes that are gone for longest come first. An unknown time is 0.
+    let mut gone: Vec<_> = stats.workers.iter().filter(|worker| !worker.alive && worker.events_in_flight > 0).collect();
+    gone.sort_by_key(|worker| worker.last_seen_ms);
+    for dead in gone.into_iter().take(NEEDS) {
         needs.push(html! {
             "The process of " (worker(&dead.name)) " is gone, and " (number(dead.events_in_flight)) " of its events wait for a takeover."
+            @if dead.last_seen_ms > 0 { " It was last seen " (shown::duration(stats.now_ms.saturating_sub(dead.last_seen_ms))) " ago." }
         });
     }
     for projection in stats.projections.iter().filter(|projection| !projection.running || projection.missed > 0).take(NEEDS) {
@@ -242,5 +246,19 @@ mod tests {
         assert!(needs("", &stats).into_string().contains("--namespace"));
         stats.last_id = 1;
         assert_eq!(needs("", &stats).into_string(), "<p class=\"good\">Nothing.</p>");
+    }
+
+    #[test]
+    fn a_process_that_is_gone_has_the_time_since_it_was_seen() {
+        let gone = |name: &str, last_seen_ms| {
+            let mut worker = seriatim::control::stats::NameStats::default();
+            (worker.name, worker.events_in_flight, worker.last_seen_ms) = (name.to_owned(), 3, last_seen_ms);
+            worker
+        };
+        let mut stats = Stats::default();
+        (stats.last_id, stats.now_ms, stats.workers) = (1, 200_000, vec![gone("late", 190_000), gone("early", 80_000)]);
+        let found = needs("", &stats).into_string();
+        let (early, late) = (found.find("It was last seen 2 min ago"), found.find("It was last seen 10.0 s ago"));
+        assert!(early.is_some() && early < late, "{found}");
     }
 }
