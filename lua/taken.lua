@@ -10,7 +10,8 @@
 -- Replies   {'taken', number of these names that have a lease, {worker, object, worker, object,
 --           …}}, at most 1,000 objects of a worker
 -- Keeps     writes nothing
--- Cost      2 commands per name and 1 key per slot; 2 commands per slot of a name that has objects
+-- Cost      2 commands per name and 1 key per slot. For a name that has objects, also 1 command per
+--           slot, or 2 for all objects
 -- Uses: worker.id
 local object = ARGV[2]
 local NAMES_MAX = 1000
@@ -25,10 +26,16 @@ for at = 3, #ARGV, 2 do
   alive = alive + call('EXISTS', P .. K.WORKER .. worker_name .. K.worker_lease)
   if #lists > 0 and call('EXISTS', unpack(lists)) > 0 then
     for n, list in ipairs(lists) do
-      local found = call('TYPE', list).ok == 'list' and call('LRANGE', list, 0, NAMES_MAX - 1) or {}
+      local found = {}
+      if object ~= '' then
+        -- For one object, one short command per slot is enough. A key of another type has none.
+        found = type(try('LPOS', list, object, 'MAXLEN', NAMES_MAX)) == 'number' and {object} or {}
+      elseif call('TYPE', list).ok == 'list' then
+        found = call('LRANGE', list, 0, NAMES_MAX - 1)
+      end
       local had = {}
       for _, name in ipairs(found) do
-        if (object == '' or name == object) and not had[name] then
+        if not had[name] then
           had[name] = true
           taken[#taken + 1], taken[#taken + 2] = workers[n], name
         end

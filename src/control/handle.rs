@@ -17,8 +17,9 @@ use crate::keys::{Keys, NamespaceError};
 ///
 /// - Looks: [`check`](Self::check), [`warnings`](Self::warnings), [`stats`](Self::stats),
 ///   [`depth`](Self::depth), [`under_work`](Self::under_work), [`workers`](Self::workers),
-///   [`worker`](Self::worker), [`inspect`](Self::inspect), [`ended`](Self::ended),
-///   [`chain`](Self::chain), [`log`](Self::log)
+///   [`worker`](Self::worker), [`inspect`](Self::inspect),
+///   [`paced_inspect`](Self::paced_inspect), [`ended`](Self::ended), [`chain`](Self::chain),
+///   [`log`](Self::log)
 /// - Dead letters: [`dead_letters`](Self::dead_letters), [`settle`](Self::settle)
 /// - Held objects: [`held`](Self::held), [`held_where`](Self::held_where),
 ///   [`paused`](Self::paused), [`paused_where`](Self::paused_where), [`release`](Self::release),

@@ -80,6 +80,7 @@ fn every_operation_can_be_a_task_of_its_own(control: &'static Control) {
     task(control.workers(None, 1));
     task(control.worker("w", None, 1));
     task(control.inspect("work:1"));
+    task(control.paced_inspect("work:1", 0.5, |_| {}));
     task(control.ended("work:1"));
     task(control.dead_letters(None, 1));
     task(control.dead_letters_of("work:1", true, None, 1));

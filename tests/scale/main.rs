@@ -15,3 +15,5 @@ mod fairness;
 mod looks;
 mod pages;
 mod rules_million;
+#[cfg(feature = "cli")]
+mod searches;

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use redis::aio::ConnectionLike;
 use redis::{RedisResult, Value};
 
-use super::super::names::{self, Walk, Which};
 use super::super::rules::{self, Rule};
 use super::super::{ControlError, reply};
 use super::inspection::{FailedAttempt, KeptResults, NextEvent, NextSchedule, Place, TEXT_BYTES_MAX, Tries};
+use super::search::{Search, Searched};
 use crate::keys::Keys;
 use crate::wire;
 use crate::wire::values::{HeldId, Tag};
@@ -30,6 +30,8 @@ pub(super) struct Fields {
     once: HashMap<String, String>,
     /// Workers that have the object in their lists.
     pub(super) taken: Vec<String>,
+    /// The lists that were read; none if no list was read.
+    pub(super) searched: Option<Searched>,
     pub(super) names_alive: u64,
     pub(super) wrong: Vec<String>,
     pub(super) rules: Vec<Rule>,
@@ -57,27 +59,22 @@ impl Fields {
         fields
     }
 
-    pub(super) async fn add_taken<C: ConnectionLike>(
-        &mut self,
-        conn: &mut C,
-        keys: &Keys,
-        object: &[u8],
-        which: Which,
-    ) -> Result<(), ControlError> {
-        let mut walk = Walk::of(conn, keys, which).await?;
-        while let Some(page) = walk.next(conn, keys).await? {
-            let taken = names::taken(conn, keys, object, &page).await?;
-            self.names_alive += taken.alive;
-            self.taken.extend(taken.objects.into_iter().map(|(worker, _)| worker));
-        }
+    /// Adds the result of a search.
+    pub(super) fn add<F>(&mut self, search: &Search<'_, F>) {
+        self.taken = search.found.objects.iter().map(|(worker, _)| worker.clone()).collect();
         self.taken.sort();
         self.taken.dedup();
-        Ok(())
+        // Without an index of the names, the number of watched names is not known.
+        self.names_alive = self.names_alive.max(search.found.alive);
+        self.searched = Some(search.searched);
     }
 
-    /// Returns whether the object has an owner or is held.
-    pub(super) fn has_owner(&self) -> bool {
-        ["owner", "due_ms", "paused"].iter().any(|field| self.text(field).is_some())
+    /// Returns whether a worker may have taken the object's marker: the object has queued events,
+    /// but no owner, no hold, and no marker among the first ones.
+    pub(super) fn may_be_taken(&self) -> bool {
+        let has = |field: &&str| self.text(field).is_some();
+        self.number("queued").is_some_and(|events| events > 0)
+            && !["owner", "due_ms", "paused", "markers_before"].iter().any(|field| has(field))
     }
 
     pub(super) fn text(&self, field: &str) -> Option<&str> {

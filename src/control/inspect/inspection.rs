@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::super::reply;
 use super::super::rules::Rule;
+use super::search::Searched;
 
 /// Maximum number of bytes that are read from an event.
 pub const TEXT_BYTES_MAX: usize = 4096;
@@ -35,6 +36,9 @@ pub enum Standing {
     Marked,
     /// The object has events but no marker, no worker and no hold: I1 is broken.
     Uncovered,
+    /// The object has events, but no marker, no owner and no hold, and no worker was found that has
+    /// taken its marker. Only some lists of workers were read, so one of the others may have it.
+    Unclear,
 }
 
 /// The state of an object's first event. This is the event in flight or held, or, if there is none,
@@ -203,6 +207,8 @@ pub struct Inspection {
     pub markers_beyond: bool,
     /// Registered workers that have the object in their lists.
     pub taken_by: Vec<String>,
+    /// Lists of workers that were read to find `taken_by`; none if no list was read.
+    pub searched: Option<Searched>,
     /// Number of worker processes with a lease.
     pub names_alive: u64,
     /// Keys of the object that have wrong types.

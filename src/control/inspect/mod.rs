@@ -2,10 +2,12 @@
 //!
 //! - `inspection`: the result
 //! - `fields`: the reply of `lua/inspect.lua`, and the values in it
+//! - `search`: the search in the lists of the workers
 //! - `why`: the state of the object and of its first event, and an explanation in one sentence
 
 mod fields;
 mod inspection;
+mod search;
 mod why;
 
 use redis::RedisResult;
@@ -15,6 +17,8 @@ use self::fields::{Fields, look};
 pub use self::inspection::{
     EventState, FailedAttempt, Inspection, KeptResults, NextEvent, NextSchedule, Place, Standing, TEXT_BYTES_MAX, Tries,
 };
+pub use self::search::Searched;
+use self::search::{Extent, Search};
 use super::names::Which;
 use super::{Control, ControlError};
 use crate::escape;
@@ -24,13 +28,19 @@ use crate::keys::Keys;
 /// object may move while its workers are read.
 const LOOKS_MAX: usize = 3;
 
+/// Maximum part of Redis' time that [`Control::inspect`] takes for the lists of the workers.
+const SHARE: f64 = 0.2;
+
 impl Control {
     /// Reads all keys of one object in one atomic step. Then finds the workers that have the object
-    /// in their lists, in bounded steps.
+    /// in their lists, in bounded steps with pauses. The steps take at most 20 % of Redis' time: a
+    /// second for 10,000 names with 4 slots each.
     ///
-    /// With [`Control::with_event_bytes_max`], the lists of the workers are read only if the object
-    /// has no owner and is not held. Otherwise `taken_by` is empty, and `names_alive` is the number
-    /// of names that have a lease or work.
+    /// With [`Control::with_event_bytes_max`], the lists of the workers are read only if no marker
+    /// of the object is found, although the object has queued events, no owner and no hold.
+    /// Otherwise `taken_by` is empty. Only as many lists are read as take Redis about half a
+    /// millisecond; `searched` shows how many. Then `names_alive` is the number of names that have a
+    /// lease or work.
     ///
     /// The call only reads. It may be repeated, and its future may be dropped at any time.
     ///
@@ -38,24 +48,60 @@ impl Control {
     /// [`ControlError::Name`] for an invalid object name. Other errors if Redis cannot be asked.
     /// For an object without any key the result is [`Standing::Unknown`], not an error.
     pub async fn inspect(&self, object: impl AsRef<[u8]>) -> Result<Inspection, ControlError> {
+        let extent = if self.event_bytes_max > 0 { Extent::Bounded } else { Extent::All { share: SHARE } };
+        self.inspected(object.as_ref(), extent, |_| {}).await
+    }
+
+    /// Like [`inspect`](Self::inspect), but always reads the lists of all workers, in the
+    /// background: takes at most the part `share` of Redis' time for them (0.01 means 1 %; at least
+    /// 0.0001). Calls `progress` after each step.
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect).
+    pub async fn paced_inspect(
+        &self,
+        object: impl AsRef<[u8]>,
+        share: f64,
+        progress: impl FnMut(&Searched),
+    ) -> Result<Inspection, ControlError> {
+        self.inspected(object.as_ref(), Extent::All { share: share.clamp(0.0001, 1.0) }, progress).await
+    }
+
+    async fn inspected(
+        &self,
+        object: &[u8],
+        extent: Extent,
+        progress: impl FnMut(&Searched),
+    ) -> Result<Inspection, ControlError> {
         let (mut conn, keys) = (self.connection(), &self.keys);
         let object = keys.found(&object)?;
+        let is_bounded = matches!(extent, Extent::Bounded);
+        let mut search = Search::new(keys, object, extent, progress);
         let mut fields = Fields::default();
         for _ in 0..LOOKS_MAX {
             fields = look(&mut conn, keys, object).await?;
-            // If the object has an owner or is held, the lists of the workers cannot change the
-            // result much. They are many in a large system, and a page is read again and again.
-            if self.event_bytes_max > 0 && fields.has_owner() {
+            // If the object has an owner, a hold or a marker, the lists of the workers cannot change
+            // the result much. They are many in a large system, and a page is read again and again.
+            if is_bounded {
                 fields.names_alive = watched(&mut conn, keys).await?;
+                // Before the first pass over the names, none of them is known to be watched.
+                if fields.names_alive > 0 && !fields.may_be_taken() {
+                    break;
+                }
+                if !search.searched.all {
+                    // The second look was only for an object that has moved on since the first.
+                    fields.add(&search);
+                    break;
+                }
             }
-            // Before the first pass over the names, none of them is known to be watched.
-            if fields.names_alive == 0 {
-                fields.add_taken(&mut conn, keys, object, Which::Watched).await?;
-            }
+            search.again();
+            search.read(&mut conn, Which::Watched).await?;
+            fields.add(&search);
             if fields.standing() == Standing::Uncovered {
-                fields.add_taken(&mut conn, keys, object, Which::Departed).await?;
+                search.read(&mut conn, Which::Departed).await?;
+                fields.add(&search);
             }
-            if fields.standing() != Standing::Uncovered {
+            if !matches!(fields.standing(), Standing::Uncovered | Standing::Unclear) {
                 break;
             }
         }
@@ -105,6 +151,7 @@ fn inspection(fields: Fields, keys: &Keys, object: &[u8]) -> Inspection {
         // another event, which `check` reports.
         errors: if has_failed { fields.errors } else { Vec::new() },
         taken_by: fields.taken,
+        searched: fields.searched,
         rules: fields.rules,
         wrong_types: fields.wrong,
     }

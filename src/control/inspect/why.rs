@@ -3,6 +3,7 @@
 use super::super::rules::{Kind, Rule};
 use super::fields::Fields;
 use super::inspection::{EventState, Standing};
+use super::search::Searched;
 use crate::keys::Keys;
 use crate::wire::values::Holder;
 
@@ -22,6 +23,7 @@ impl Fields {
             None if !self.taken.is_empty() => Standing::Taken,
             None if self.text("markers_before").is_some() => Standing::Marked,
             None if events && self.text("markers_beyond").is_some() => Standing::Marked,
+            None if events && self.searched.is_some_and(|searched| !searched.all) => Standing::Unclear,
             None if events => Standing::Uncovered,
             None if self.text("last").is_some() || self.text("schedules").is_some() || !self.wrong.is_empty() => Standing::Idle,
             None => Standing::Unknown,
@@ -57,7 +59,8 @@ impl Fields {
 
     pub(super) fn why(&self, standing: Standing, keys: &Keys, object: &str) -> String {
         let owner = self.text("owner").unwrap_or("nobody");
-        let nobody = if self.names_alive == 0 { ", but no worker process is running" } else { "" };
+        let is_known = self.searched.is_none_or(|searched| searched.all);
+        let nobody = if self.names_alive == 0 && is_known { ", but no worker process is running" } else { "" };
         match standing {
             Standing::Unknown => {
                 "nothing is known of it: no event of it waits, and none was delivered, under this name and namespace".to_owned()
@@ -85,8 +88,17 @@ impl Fields {
                 let before = self.number("markers_before");
                 let before = before.map_or_else(|| "more than 10000".to_owned(), |before| before.to_string());
                 let time = self.waits_ms().map_or_else(String::new, |ms| format!(" for {}", seconds(ms as f64)));
-                format!("it waits for a free worker{time}, after {before} other markers{nobody}")
+                // A marker that was not found may also have been moved into a list that was not read.
+                let part = self.searched.filter(|searched| self.text("markers_before").is_none() && !searched.all);
+                let or_taken = part.map_or_else(String::new, |part| format!(", or one has just taken it{}", not_found(&part)));
+                format!("it waits for a free worker{time}, after {before} other markers{or_taken}{nobody}")
             }
+            Standing::Unclear => format!(
+                "it has events, but no marker, no owner and no hold: a worker has just taken its marker, or I1 is broken{}; \
+                 `seriatim inspect {}` reads all slots{nobody}",
+                self.searched.as_ref().map(not_found).unwrap_or_default(),
+                quoted(object)
+            ),
             Standing::Uncovered => format!(
                 "I1 is broken: it has events, but no marker, no owner, and is not held; LPUSH {} {} lets a worker find it",
                 keys.objects_with_events(),
@@ -129,6 +141,11 @@ impl Fields {
         let selector = quoted(rule.selector.as_str());
         format!("{done} by the rule for {} (set by {}{reason}); `seriatim {lift} {selector}` lifts it", rule.selector, rule.actor)
     }
+}
+
+/// Tells which lists a search has read without finding the object.
+fn not_found(searched: &Searched) -> String {
+    format!(" (not found in {} slots of {} worker names; there are more)", searched.slots, searched.names)
 }
 
 fn seconds(ms: f64) -> String {

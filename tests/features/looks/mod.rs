@@ -5,6 +5,7 @@ mod actions;
 mod chain;
 mod cut;
 mod held;
+mod slots;
 
 use crate::state::State;
 use crate::support::Redis;

@@ -142,3 +142,38 @@ async fn the_name_of_a_selector_has_no_buttons_for_rules() {
         assert_eq!((found.status, has), (200, has_buttons), "{name}: {found:?}");
     }
 }
+
+/// Tests that the page of an object searches only some of many slots, and that a search of all slots
+/// finds the worker.
+#[tokio::test]
+async fn all_slots_are_searched_in_steps() {
+    let (redis, file) = (Redis::start(), users(&USERS));
+    let (console, keys) = (redis.console().await, redis.keys());
+    for n in 0..5 {
+        let name = format!("w{n}");
+        let _: u64 = console.run(&["HSET", &keys.event_workers(), &name, "250 token 0"]).await;
+        let _: u64 = console.run(&["ZADD", &keys.event_workers_watched(), &n.to_string(), &name]).await;
+    }
+    let _: u64 = console.run(&["HSET", &keys.meta(), "names.indexed", "1"]).await;
+    let _: u64 = console.run(&["LPUSH", &keys.worker_object("w4.249"), "far"]).await;
+    for object in ["far", "lost", "waiting"] {
+        let _: u64 = console.run(&["LPUSH", &keys.events(object), "1"]).await;
+    }
+    let _: u64 = console.run(&["LPUSH", &keys.objects_with_events(), "waiting"]).await;
+    let dash = Dash::start(&redis, &["--users", path(&file)]).await;
+    let get = async |target: &str| reply(dash.page(target).bearer_auth(token("viewer"))).await;
+    for (object, result) in [("far", "a worker has taken it: w4.249"), ("lost", "no worker has taken it: I1 is broken")] {
+        let page = get(&format!("/object?name={object}")).await.text;
+        let told = "Not found in 384 slots of 2 worker names";
+        assert!(page.to_lowercase().contains(&told.to_lowercase()) && page.contains("action=\"/object/search\""), "{page}");
+        let found = reply(dash.form("/object/search", &[("object", object)]).bearer_auth(token("viewer"))).await;
+        assert_eq!(found.status, 303, "{found:?}");
+        let job = until("the search has ended", PATIENCE, async || {
+            Some(get(found.header("location")).await.text).filter(|page| page.contains("The search has ended"))
+        })
+        .await;
+        assert!(job.contains(result) && job.contains("slots of 5 worker names are read"), "{job}");
+    }
+    let page = get("/object?name=waiting").await.text;
+    assert!(page.contains("waits for a free worker") && !page.contains("/object/search"), "{page}");
+}

@@ -74,7 +74,7 @@ const READS: [(&str, &str, Needs); 44] = [
 ];
 
 /// The routes that take a form.
-const FORMS: [&str; 5] = ["/check", "/act", "/job/stop", "/login", "/logout"];
+const FORMS: [&str; 6] = ["/object/search", "/check", "/act", "/job/stop", "/login", "/logout"];
 
 /// The right that an action needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -328,7 +328,14 @@ async fn each_route_has_only_its_methods() {
                 assert_eq!(found.status, expected, "{method} {target} as {}: {found:?}", role.name);
             }
         }
-        for (target, status) in [("/act", 405), ("/job/stop", 405), ("/logout", 405), ("/nothing", 404), ("/v1/nothing", 404)] {
+        for (target, status) in [
+            ("/act", 405),
+            ("/object/search", 405),
+            ("/job/stop", 405),
+            ("/logout", 405),
+            ("/nothing", 404),
+            ("/v1/nothing", 404),
+        ] {
             let found = reply(role.known(role.dash.request(Method::GET, target))).await;
             assert_eq!(found.status, if role.is_known() { status } else { 401 }, "GET {target} as {}: {found:?}", role.name);
         }
@@ -366,6 +373,15 @@ async fn each_role_does_what_it_may() {
                     _ => 403,
                 };
                 assert_eq!(found.status, expected, "{form:?} as {}: {found:?}", role.name);
+            }
+            for of in ["work", "user"] {
+                let expected = match role.reads(Object, of) {
+                    200 => 303,
+                    refused => refused,
+                };
+                let object = format!("{of}:held");
+                let found = reply(role.known(role.dash.form("/object/search", &[("object", &object)]))).await;
+                assert_eq!(found.status, expected, "a search for {of}:held as {}: {found:?}", role.name);
             }
             let may_check = role.may(Right::Operate, "");
             if may_check == wanted {

@@ -228,6 +228,7 @@ fn routes(app: &Arc<Dashboard>) -> Router {
         .route("/", get(pages::overview::show))
         .route("/live", get(stream::live))
         .route("/object", get(pages::object::show))
+        .route("/object/search", post(acts::search))
         .route("/held", get(pages::held::show))
         .route("/paused", get(pages::paused::show))
         .route("/dead", get(pages::dead::show))

@@ -33,6 +33,8 @@ pub(super) struct State {
     /// The reason why a job without lines has left subjects out.
     pub(super) why_not: &'static str,
     pub(super) lines: Vec<Line>,
+    /// How far a job is that only reads.
+    pub(super) progress: Option<String>,
     /// The error that has ended the job before its end.
     pub(super) error: Option<String>,
     pub(super) has_ended: bool,
@@ -89,6 +91,11 @@ impl Job {
     pub(super) fn count(&self, done: u64, not_done: u64, why_not: &'static str) {
         let mut state = self.lock();
         (state.done, state.not_done, state.why_not) = (done, not_done, why_not);
+    }
+
+    /// Sets how far a job is that only reads.
+    pub(super) fn tell(&self, progress: String) {
+        self.lock().progress = Some(progress);
     }
 
     pub(super) fn fail(&self, error: String) {

@@ -5,6 +5,7 @@
 //!
 //! - `wanted`: reads the form, and checks the rights of the user
 //! - `run`: the steps of each action
+//! - `search`: the search for the worker that has taken an object
 //! - `jobs`: the jobs under way and the results of the last jobs
 //!
 //! If the process dies, an action that has begun may be done in part. The page `Actions` shows the
@@ -12,6 +13,7 @@
 
 mod jobs;
 mod run;
+mod search;
 mod wanted;
 
 use std::sync::Arc;
@@ -28,6 +30,7 @@ use tokio::time::timeout;
 
 pub(super) use self::jobs::Jobs;
 use self::jobs::{Job, Line};
+pub(super) use self::search::search;
 use self::wanted::Wanted;
 use super::Dashboard;
 use super::form::{Form, own_path};
@@ -64,7 +67,11 @@ pub(super) async fn start(
         }
         running.end();
     });
-    // Either way the browser goes to the page of the job.
+    to_job(&app, &job).await
+}
+
+/// Waits some time for the end of the job. Either way the browser goes to the page of the job.
+async fn to_job(app: &Dashboard, job: &Job) -> Result<Response, Problem> {
     let _ = timeout(PATIENCE, job.ended()).await;
     let mut response = StatusCode::SEE_OTHER.into_response();
     let location = HeaderValue::from_str(&link(&app.base, "/job", &[("id", job.id())]));
@@ -92,11 +99,13 @@ pub(super) async fn job(State(app): State<Arc<Dashboard>>, asked: Asked) -> Resu
     let content = html! {
         h1 { (job.title()) }
         div #result data-part="result" {
-            p role="status" {
+            @if let Some(progress) = &state.progress {
+                p role="status" { "The search has " @if state.has_ended { (word) } @else { "begun and is " (word) } ": " (progress) "." }
+            } @else { p role="status" {
                 "The action has " @if state.has_ended { (word) } @else { "begun and is " (word) } ": "
                 b { (number(state.done)) } " done, " b { (number(state.not_done)) } " not done"
                 @if state.not_done > 0 && !state.why_not.is_empty() { " (" (state.why_not) ")" } "."
-            }
+            } }
             @if let Some(error) = &state.error { p.problem role="alert" { (lines(error)) } }
             @if !state.lines.is_empty() { (results(&state.lines)) }
         }

@@ -84,7 +84,7 @@ async fn pace(at: usize) {
 }
 
 /// Returns the text for an error. If the reply was lost, the outcome is unknown.
-fn failed(error: &ControlError) -> String {
+pub(super) fn failed(error: &ControlError) -> String {
     match error {
         ControlError::Redis { source, .. } if source.is_io_error() || source.is_timeout() || source.is_connection_dropped() => {
             format!("the outcome is unknown: {}; the page Actions shows the steps done", told(source))

@@ -22,7 +22,7 @@ pub(super) struct Name {
 }
 
 impl Name {
-    fn read(escaped: &str) -> Result<Self, Problem> {
+    pub(super) fn read(escaped: &str) -> Result<Self, Problem> {
         let bytes = escape::unescaped(escaped).map_err(|error| Problem::bad_request(format!("the object's name: {error}")))?;
         Ok(Self { shown: escape::name(&bytes).into_owned(), bytes })
     }
@@ -173,7 +173,7 @@ fn unescaped(field: &str, escaped: &str) -> Result<String, Problem> {
     String::from_utf8(bytes).map_err(|_| invalid("it must be UTF-8".to_owned()))
 }
 
-fn short(name: &Name) -> String {
+pub(super) fn short(name: &Name) -> String {
     crate::console::shown::middle_cut(&name.shown, 80)
 }
 

@@ -52,6 +52,7 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
         h1 { "Object " (name(&escaped)) }
         @if cursor.is_none() {
             div data-part="state" { (state(&app, &object)) }
+            div data-part="search" { (search(&app, &escaped, &back, &object)) }
             (acts(&app, user, &bytes, &escaped, &object, &back))
             div data-part="next" { (next_event(&object)) }
         }
@@ -85,6 +86,7 @@ fn word(standing: Standing) -> (&'static str, &'static str) {
         Standing::Taken => ("taken", "good"),
         Standing::Marked => ("waiting", ""),
         Standing::Uncovered => ("broken", "bad"),
+        Standing::Unclear => ("unclear", "warn"),
         _ => ("other", ""),
     }
 }
@@ -132,6 +134,21 @@ fn state(app: &Dashboard, object: &Inspection) -> Markup {
                     }
                 }
             }))
+        }
+    }
+}
+
+/// Returns the button for a search of all slots, if the page has read only some of them.
+fn search(app: &Dashboard, escaped: &str, back: &str, object: &Inspection) -> Markup {
+    let is_part = object.searched.is_some_and(|searched| !searched.all);
+    let is_open = matches!(object.standing, Standing::Unclear | Standing::Marked) && object.markers_before.is_none();
+    html! {
+        @if is_part && is_open {
+            form method="post" action={ (app.base) "/object/search" } {
+                input type="hidden" name="object" value=(escaped);
+                input type="hidden" name="back" value=(back);
+                button type="submit" { "Search all slots" }
+            }
         }
     }
 }
