@@ -139,9 +139,10 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.fill(settings, 2, 200).await;
                 wire::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
                 let objects = crate::world::names(wire::operator::RELEASE_PER_CALL_MAX, "work");
+                let record = wire::operator::Record { selected: b"*", row: "" };
                 world.begin().await;
-                let released = wire::operator::release_many(&mut world.conn, &world.keys, BY, false, "", &objects).await;
-                assert!(!released.expect("released").is_empty());
+                let released = wire::operator::release_many(&mut world.conn, &world.keys, BY, false, "", record, &objects).await;
+                assert!(!released.expect("released").0.is_empty());
             })
         }),
         case("operator/forget", "all that remains of an object, with the progress of 1,000 handlers", |world, _| {

@@ -32,9 +32,43 @@ local function event_fields(event)
   return 'event', M.text.beginning(event, EVENT_BYTES_MAX), 'event_bytes', string.format('%d', #event)
 end
 
--- Adds an action to the record. `...`: more fields and values.
+-- Adds an action to the record. `...`: more fields and values. Returns the id of the row.
 local function note(action, object, id, ...)
-  call('XADD', P .. K.operator_actions, 'MAXLEN', '~', '1000', '*', 'action', action, 'who', who, 'why', why, 'object', object, 'id', id, ...)
+  return call('XADD', P .. K.operator_actions, 'MAXLEN', '~', '1000', '*', 'action', action, 'who', who, 'why', why, 'object', object, 'id', id, ...)
+end
+
+-- Records a step of an action on many objects; nothing if `count`, the number of its subjects, is 0.
+-- Returns the id of the row, or ''. The steps of an action share one row: each step replaces the row
+-- of the step before. So an action on any number of objects leaves the rows of other actions, and
+-- its row says what is done even if the caller dies.
+--   row          id of the row of the step before, or ''. If this row is gone, or belongs to another
+--                action, the step begins a new row
+--   selected     the selected objects: a name, a prefix with `*`, or `*` for all
+--   first, last  the first and the last subject of the step
+--   ...          more fields and values
+local function note_many(row, action, selected, count, first, last, ...)
+  if count == 0 then
+    return row
+  end
+  local began_ms
+  local entry = row ~= '' and call('XRANGE', P .. K.operator_actions, row, row)[1]
+  if entry then
+    local before = {}
+    for i = 1, #entry[2], 2 do
+      before[entry[2][i]] = entry[2][i + 1]
+    end
+    local sum = tonumber(before.count)
+    if sum and before.action == action and before.who == who then
+      call('XDEL', P .. K.operator_actions, row)
+      count, first = count + sum, before.first or first
+      began_ms = before.began_ms or string.match(row, '^%d+')
+    end
+  end
+  local fields = { 'count', string.format('%d', count), 'first', first, 'last', last, ... }
+  if began_ms then
+    fields[#fields + 1], fields[#fields + 2] = 'began_ms', began_ms
+  end
+  return note(action, selected, '', unpack(fields))
 end
 
 -- Makes a held object due now, and wakes a worker that waits for markers.
@@ -45,5 +79,5 @@ end
 
 return {
   who = who, why = why, EVENT_BYTES_MAX = EVENT_BYTES_MAX, refused = refused, event_fields = event_fields, note = note,
-  make_due = make_due,
+  note_many = note_many, make_due = make_due,
 }

@@ -2,17 +2,23 @@
 --
 -- Purpose   retry: pushes the event again as a new one with a marker, as an emit does, behind all
 --           other events of its object; deletes the dead letter. drop: deletes the dead letter.
---           Records each action; the record of a drop has the first 8 KiB of the event. A call ends
+--           Records each action; the record of a drop has the first 8 KiB of the event. Only the
+--           calls of an action on all dead letters share one record, without events. A call ends
 --           after 1 MiB of events, and the caller names the other dead letters in its next call.
 --           Repeating a call changes nothing: an absent dead letter is skipped.
 -- Keys      KEYS[1] events.dead (stream, read and write)
---           operator.actions (stream), objects.with.events, OBJ:events (lists): written
+--           operator.actions (stream, read and write), objects.with.events, OBJ:events (lists):
+--           written
 -- Arguments prefix
 --           name of the operator (at most 1,000 bytes)
 --           reason for the action (at most 1,000 bytes, may be '')
 --           retry | drop
+--           selected dead letters, for the record that the calls share: the name of their object, or
+--           `*`; '' for a record of each dead letter
+--           id of the record that the call before has returned ('' in the first call)
 --           ids of dead letters (1 to 32)
--- Replies   {'settled', word…}: a word for each dead letter, in order, up to the end of the call
+-- Replies   {'settled', id of the record or '', word…}: a word for each dead letter, in order, up to
+--           the end of the call
 --             retried
 --             dropped
 --             gone        there is no such dead letter
@@ -23,8 +29,9 @@
 --           {'wrong_type', key, its type}
 -- Keeps     I1, I4, I7
 -- Cost      about 5 commands per dead letter; reads 1 MiB of events and the rest of the last one
--- Uses: actions.EVENT_BYTES_MAX actions.event_fields actions.note actions.refused names.is_foreign
-local step = ARGV[4]
+-- Uses: actions.EVENT_BYTES_MAX actions.event_fields actions.note actions.note_many actions.refused
+-- Uses: names.is_foreign
+local step, selected, row = ARGV[4], ARGV[5], ARGV[6]
 
 local no = M.actions.refused(KEYS[1], 'stream')
 if no then
@@ -48,7 +55,9 @@ local function settle(dead_id)
   bytes_settled = bytes_settled + #(letter.event or '')
   if step == 'drop' then
     call('XDEL', KEYS[1], dead_id)
-    M.actions.note('drop', object, id, 'dead_id', dead_id, 'error', string.sub(letter.error or '', 1, M.actions.EVENT_BYTES_MAX), M.actions.event_fields(letter.event or ''))
+    if selected == '' then
+      M.actions.note('drop', object, id, 'dead_id', dead_id, 'error', string.sub(letter.error or '', 1, M.actions.EVENT_BYTES_MAX), M.actions.event_fields(letter.event or ''))
+    end
     return 'dropped'
   elseif object == '' or M.names.is_foreign(object) or not letter.event then
     return 'unreadable'
@@ -61,15 +70,24 @@ local function settle(dead_id)
   call('XDEL', KEYS[1], dead_id)
   call('LPUSH', queue, letter.event)
   call('LPUSH', P .. K.objects_with_events, object)
-  M.actions.note('retry', object, id, 'dead_id', dead_id)
+  if selected == '' then
+    M.actions.note('retry', object, id, 'dead_id', dead_id)
+  end
   return 'retried'
 end
 
-local reply = { 'settled' }
-for i = 5, #ARGV do
+local words, count, first, last = {}, 0, nil, nil
+for i = 7, #ARGV do
   if bytes_settled >= BYTES_MAX then
     break
   end
-  reply[#reply + 1] = settle(ARGV[i])
+  local word = settle(ARGV[i])
+  if word == 'retried' or word == 'dropped' then
+    count, first, last = count + 1, first or ARGV[i], ARGV[i]
+  end
+  words[#words + 1] = word
 end
-return reply
+if selected ~= '' then
+  row = M.actions.note_many(row, step, selected, count, first, last)
+end
+return { 'settled', row, unpack(words) }

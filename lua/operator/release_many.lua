@@ -1,28 +1,32 @@
 -- release_many: an operator makes those held objects due now that meet conditions.
 --
 -- Purpose   As release, for many objects in one step: wakes a worker, leaves the numbers of each
---           batch as they are, and records each release. An object that is already due, that is
---           paused, or that does not meet the conditions stays as it is. Repeating a call changes
---           nothing, because a released object is already due.
+--           batch as they are. An object that is already due, that is paused, or that does not meet
+--           the conditions stays as it is. Repeating a call changes nothing, because a released
+--           object is already due. The calls of one action share one record.
 -- Keys      KEYS[1] objects.held (zset, read and write)
 --           objects.paused (zset), OBJ:events.held.id (string): read
---           operator.actions (stream), objects.with.events (list): written
+--           operator.actions (stream, read and write), objects.with.events (list): written
 -- Arguments prefix
 --           name of the operator (at most 1,000 bytes)
 --           reason for the action (at most 1,000 bytes, may be '')
 --           `all`, or `inf` for only those that wait for an operator
 --           text that the reason for the hold must contain ('': any reason)
+--           selected objects, for the record: the prefix of their names with `*`, or `*`
+--           id of the record that the call before has returned ('' in the first call)
 --           objects (1 to 100)
--- Replies   {'released', word…}, a word for each object: released | due | other | paused | not_held
+-- Replies   {'released', id of the record or '', word…}, a word for each object: released | due |
+--           other | paused | not_held
 --             due    the object is due already
 --             other  the object does not meet the conditions
 --           {'denied', command}
 --           {'wrong_type', key, its type}
 -- Keeps     I2
--- Cost      about 5 commands per object, and 1 more. About 2 ms with 100 objects and reasons of 2
+-- Cost      about 4 commands per object, and 4 more. About 2 ms with 100 objects and reasons of 2
 --           KB
--- Uses: actions.note actions.refused tag.held_numbers tag.held_why time.now_ms
-local which, text = ARGV[4], ARGV[5]
+-- Uses: actions.note_many actions.refused tag.held_why text.beginning time.now_ms
+local which, text, selected, row = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local TEXT_BYTES_MAX = 1000
 
 local no = M.actions.refused(KEYS[1], 'zset', P .. K.objects_paused, 'zset')
 if no then
@@ -42,25 +46,34 @@ local function release(object)
     return 'other'
   end
   local held_id = call('MGET', P .. object .. K.events_held_id)[1] or ''
-  local id, held_why = M.tag.held_numbers(held_id), M.tag.held_why(held_id) or ''
+  local held_why = M.tag.held_why(held_id) or ''
   if text ~= '' and not string.find(held_why, text, 1, true) then
     return 'other'
   elseif due ~= 'inf' and tonumber(due) <= now_ms then
     return 'due'
   end
   call('ZADD', KEYS[1], '0', object)
-  M.actions.note('release', object, id or '', 'error', held_why)
   return 'released'
 end
 
-local reply, is_any = { 'released' }, false
-for i = 6, #ARGV do
+local words, count, first, last = {}, 0, nil, nil
+for i = 8, #ARGV do
   local word = release(ARGV[i])
-  is_any = is_any or word == 'released'
-  reply[#reply + 1] = word
+  if word == 'released' then
+    count, first, last = count + 1, first or ARGV[i], ARGV[i]
+  end
+  words[#words + 1] = word
 end
-if is_any then
+if count > 0 then
   -- This wakes a worker that waits for markers.
   call('RPUSH', P .. K.objects_with_events, '')
 end
-return reply
+local conditions = {}
+if which == 'inf' then
+  conditions = { 'until_released', '1' }
+end
+if text ~= '' then
+  conditions[#conditions + 1], conditions[#conditions + 2] = 'held_why', M.text.beginning(text, TEXT_BYTES_MAX)
+end
+row = M.actions.note_many(row, 'release', selected, count, first, last, unpack(conditions))
+return { 'released', row, unpack(words) }

@@ -23,7 +23,8 @@ pub const LOOKED_MAX: u64 = 32;
 /// `{"action_id":"1700-0","at_ms":1700,"action":"drop","who":"ada@host","why":"…","object":"work:1","id":12,"dead_id":"1690-0","error":"…",
 /// "event":{…}}`.
 /// The event of a `drop` has the same form as the event of a [dead letter](super::DeadLetter). If
-/// an action has no event, `"event"` is `null`. `event_bytes` is present only if the event is cut.
+/// an action has no event, `"event"` is `null`. `event_bytes` is present only if the event is cut,
+/// and `many`, an object with the fields of [`Many`], only for an action on many objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Action {
@@ -39,7 +40,8 @@ pub struct Action {
     pub who: String,
     /// Reason given by the operator.
     pub why: String,
-    /// The object, or the selector of the rule or limit.
+    /// The object, or the selector of the rule or limit. For an action on many objects, the selected
+    /// ones: a prefix with `*`, or `*` for all.
     pub object: String,
     /// [Escaped](crate::escape::name) form of `object`, if it differs.
     pub object_escaped: Option<String>,
@@ -59,6 +61,45 @@ pub struct Action {
     pub event: Option<Vec<u8>>,
     /// Length of the whole event in bytes, if only its beginning is kept.
     pub event_bytes: Option<u64>,
+    /// For an action on many objects, which has only one record: its subjects.
+    pub many: Option<Many>,
+}
+
+/// The subjects of an action on all objects, or on all dead letters, that were selected. The steps of
+/// such an action share one record, which each step replaces.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Many {
+    /// Number of released objects, or of dead letters that were retried or dropped, so far.
+    pub count: u64,
+    /// The first of them: name of an object, [escaped](crate::escape::name), or id of a dead letter.
+    pub first: String,
+    /// The last of them.
+    pub last: String,
+    /// Time of the first step, ms since the epoch. [`Action::at_ms`] is the time of the last step.
+    pub began_ms: u64,
+    /// Whether only objects that waited for an operator were released.
+    pub until_released: bool,
+    /// Text that the reasons for the holds of the released objects contained, if one was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_why: Option<String>,
+}
+
+impl Many {
+    /// Reads the fields of a record; none if it is the record of one subject.
+    fn of(fields: &[(String, Value)], at_ms: u64) -> Option<Self> {
+        let field = |name: &str| fields.iter().rev().find(|(field, _)| field == name).map(|(_, value)| value);
+        let name =
+            |name: &str| field(name).and_then(reply::bytes).map(|bytes| escape::name(&bytes).into_owned()).unwrap_or_default();
+        Some(Self {
+            count: field("count").and_then(reply::number)?,
+            first: name("first"),
+            last: name("last"),
+            began_ms: field("began_ms").and_then(reply::number).unwrap_or(at_ms),
+            until_released: field("until_released").is_some_and(|value| reply::bytes(value).is_some()),
+            held_why: field("held_why").and_then(reply::text),
+        })
+    }
 }
 
 impl Serialize for Action {
@@ -85,6 +126,9 @@ impl Serialize for Action {
         match &self.event {
             Some(event) => reply::serialize_event(&mut line, event, self.event_bytes)?,
             None => line.serialize_entry("event", &None::<()>)?,
+        }
+        if let Some(many) = &self.many {
+            line.serialize_entry("many", many)?;
         }
         line.end()
     }
@@ -124,7 +168,7 @@ impl Control {
 
 /// The fields of an action, without the object. All are whole: the record of an action is short,
 /// except the event of a drop, which has at most 8 KiB.
-const FIELDS: [(&str, usize); 9] = [
+const FIELDS: [(&str, usize); 15] = [
     ("action", 0),
     ("who", 0),
     ("why", 0),
@@ -134,6 +178,12 @@ const FIELDS: [(&str, usize); 9] = [
     ("error", 0),
     ("event", 0),
     ("event_bytes", 0),
+    ("count", 0),
+    ("first", 0),
+    ("last", 0),
+    ("began_ms", 0),
+    ("until_released", 0),
+    ("held_why", 0),
 ];
 
 impl Control {
@@ -198,6 +248,7 @@ fn action(action_id: String, fields: &[(String, Value)]) -> Action {
         error: None,
         event: None,
         event_bytes: None,
+        many: Many::of(fields, at_ms),
     };
     for (field, value) in fields {
         let text = reply::text(value);

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use super::of_object::Search;
 use super::{Control, ControlError, Cursor, RowId, log, reply};
 use crate::escape;
-use crate::wire::operator;
+use crate::wire::operator::{self, Record};
 pub use crate::wire::operator::{By, Settle, Settled};
 
 /// Maximum number of dead letters that one call reads. It is small, because events may be large.
@@ -203,7 +203,8 @@ impl Control {
 
     /// Retries or drops all dead letters that are present at the start, or those of one object.
     /// Works oldest first, in steps of [`PER_CALL_MAX`]. If a retried event becomes a dead letter
-    /// again meanwhile, it is not retried once more.
+    /// again meanwhile, it is not retried once more. The steps share one row in the
+    /// [actions](Control::actions), without the events.
     ///
     /// Calling again is safe, and continues at the first dead letter that is left. If the future is
     /// dropped, some of the steps may be done already.
@@ -226,7 +227,9 @@ impl Control {
     /// have 1 MiB together. The first step records which dead letter is then the newest, and the
     /// steps end there. So events that become dead letters again meanwhile are left alone.
     ///
-    /// Calling again with the same cursor is safe.
+    /// The steps share one row in the [actions](Control::actions), with the number of settled dead
+    /// letters. The row has no events. Calling again with the same cursor is safe; the record then
+    /// may have two rows.
     ///
     /// # Errors
     /// [`ControlError::Cursor`] if `after` is a cursor of another list, before anything is done.
@@ -239,30 +242,40 @@ impl Control {
         after: Option<&Cursor>,
     ) -> Result<SettledAll, ControlError> {
         let mut step = SettledAll::default();
-        let (behind, last) = match after.map(Cursor::as_str) {
-            Some(both) => {
-                let ids = both.split_once("..").filter(|(from, last)| [from, last].iter().all(|id| reply::is_entry_id(id)));
-                let (from, last) = ids.ok_or_else(|| ControlError::Cursor(both.to_owned()))?;
-                (reply::behind(from), last.to_owned())
+        let (behind, last, mut row) = match after.map(Cursor::as_str) {
+            Some(cursor) => {
+                let (from, last, row) = place(cursor).ok_or_else(|| ControlError::Cursor(cursor.to_owned()))?;
+                (reply::behind(from), last.to_owned(), row.to_owned())
             }
             None => match self.read_dead("XREVRANGE", ["+", "-"], 1, FEW_BYTES).await?.0.pop() {
-                Some(last) => ("-".to_owned(), last.dead_id.to_string()),
+                Some(last) => ("-".to_owned(), last.dead_id.to_string(), String::new()),
                 None => return Ok(step),
             },
         };
         let (page, is_cut) = self.read_dead("XRANGE", [&behind, &last], PER_CALL_MAX, FEW_BYTES).await?;
         let end = page.last().filter(|_| is_cut || page.len() == PER_CALL_MAX);
-        step.next = end.map(|end| Cursor::from(format!("{}..{last}", end.dead_id)));
+        let end = end.map(|end| end.dead_id.clone());
         let wanted = object.map(escape::name);
         let is_meant = |letter: &DeadLetter| wanted.as_deref().is_none_or(|wanted| letter.shown() == wanted);
         let dead_ids: Vec<RowId> = page.into_iter().filter(is_meant).map(|letter| letter.dead_id).collect();
-        for settled in self.settle(by, settle, &dead_ids).await? {
+        let (mut conn, selected, mut settled) = (self.connection(), object.unwrap_or(b"*"), Vec::new());
+        while let Some(left) = dead_ids.get(settled.len()..).filter(|left| !left.is_empty()) {
+            let record = Record { selected, row: &row };
+            let some;
+            (some, row) = operator::dead_in(&mut conn, &self.keys, by, settle, record, left).await?;
+            settled.extend(some);
+        }
+        for settled in settled {
             match settled {
                 Settled::Retried | Settled::Dropped => step.done += 1,
                 Settled::Unreadable | Settled::WrongType => step.left += 1,
                 Settled::Gone => {}
             }
         }
+        step.next = end.map(|end| match row.as_str() {
+            "" => Cursor::from(format!("{end}..{last}")),
+            row => Cursor::from(format!("{end}..{last}..{row}")),
+        });
         Ok(step)
     }
 
@@ -310,6 +323,15 @@ impl Control {
         }
         Ok((letters, false))
     }
+}
+
+/// Returns the parts of a cursor of a step: the dead letter after which the step begins, the one at
+/// which the steps end, and the row in the actions; this is empty if the steps have done nothing yet.
+fn place(cursor: &str) -> Option<(&str, &str, &str)> {
+    let (from, rest) = cursor.split_once("..")?;
+    let (last, row) = rest.split_once("..").map_or((rest, None), |(last, row)| (last, Some(row)));
+    let are_ids = [Some(from), Some(last), row].into_iter().flatten().all(reply::is_entry_id);
+    are_ids.then(|| (from, last, row.unwrap_or_default()))
 }
 
 /// Returns the id if it is a valid id of a dead letter.

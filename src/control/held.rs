@@ -9,7 +9,7 @@ use super::rules::Rule;
 use super::{Control, ControlError, Cursor, RowId};
 use crate::escape;
 pub use crate::wire::operator::HELD_LOOKED_MAX as LOOKED_MAX;
-use crate::wire::operator::{self, HeldPart, HeldQuery, HeldReply, RELEASE_PER_CALL_MAX, ReleasedOne};
+use crate::wire::operator::{self, HeldPart, HeldQuery, HeldReply, RELEASE_PER_CALL_MAX, Record, ReleasedOne};
 pub use crate::wire::operator::{By, Released};
 use crate::wire::values::{HeldId, Tag};
 
@@ -263,9 +263,9 @@ impl Control {
     }
 
     /// Releases all objects that are held at the beginning, or the selected ones, in steps of 100.
-    /// Each object is made due at once as by [`Control::release`], and recorded in the
-    /// [actions](Control::actions). Objects that wait for a rule stay as they are. `progress` is
-    /// called after each step.
+    /// Each object is made due at once as by [`Control::release`]. The steps share one row in the
+    /// [actions](Control::actions), with the number of released objects. Objects that wait for a
+    /// rule stay as they are. `progress` is called after each step.
     ///
     /// An object that becomes held during the call may be released or not. The same is true for an
     /// object that the call has released and that has failed again.
@@ -285,7 +285,8 @@ impl Control {
         const WHAT: &str = "objects.held";
         let (mut conn, keys) = (self.connection(), &self.keys);
         let mut all = ReleasedAll::default();
-        let mut cursor = 0_u64;
+        let (mut cursor, mut row) = (0_u64, String::new());
+        let selected = [which.prefix.as_bytes(), b"*"].concat();
         loop {
             // Reads with ZSCAN and not in the order of due times, because a release changes the due
             // time. In that order an object that keeps failing would appear again and again.
@@ -298,8 +299,11 @@ impl Control {
             };
             let objects: Vec<Vec<u8>> = page.into_iter().filter(meant).map(|(object, _)| object).collect();
             for some in objects.chunks(RELEASE_PER_CALL_MAX) {
-                let step = operator::release_many(&mut conn, keys, by, which.until_released, which.why, some).await?;
-                for released in step {
+                let record = Record { selected: &selected, row: &row };
+                let step = operator::release_many(&mut conn, keys, by, which.until_released, which.why, record, some).await;
+                let words;
+                (words, row) = step?;
+                for released in words {
                     all.released += u64::from(released == ReleasedOne::Released);
                     all.due += u64::from(released == ReleasedOne::Due);
                 }

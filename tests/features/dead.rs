@@ -201,6 +201,22 @@ async fn all_of_an_object_or_all_there_are_are_retried() {
     assert_eq!((all.done, all.left, dead_ids(&mut state).await.len()), (75, 0, 0));
     let none = control(&state.conn, &keys).settle_all(ADA, Settle::Retry, None).await.expect("an answer");
     assert_eq!((none.done, none.left), (0, 0));
+    // The steps of an action leave one record.
+    let told: Vec<_> = all_actions(&mut state)
+        .await
+        .into_iter()
+        .map(|action| (action.action, action.object, action.event, action.many.map(|many| (many.count, many.first, many.last))))
+        .collect();
+    let many = |count, first: &str, last: &str| Some((count, first.to_owned(), last.to_owned()));
+    assert_eq!(
+        told,
+        [
+            ("drop".to_owned(), "*".to_owned(), None, many(75, "1700-1", "1700-99")),
+            ("retry".to_owned(), "work:1".to_owned(), None, many(25, "1700-0", "1700-96")),
+        ]
+    );
+    let of = control(&state.conn, &keys).actions_of("work:1", None, 32).await.expect("the actions").actions;
+    assert_eq!(of, all_actions(&mut state).await[1..]);
 }
 
 /// An action on all dead letters takes several steps. The steps end at the dead letter that was the
@@ -223,7 +239,9 @@ async fn steps_end_at_the_last_dead_letter_of_the_first_step() {
         assert_eq!((second.done, second.left, second.next), (done, 0, None));
     }
     assert_eq!(dead_ids(&mut state).await, ["1800-0"]);
-    for cursor in ["1700-0", "..", "1700-0..x"] {
+    let kept = all_actions(&mut state).await;
+    assert_eq!(kept.iter().map(|action| action.many.as_ref().map(|many| many.count)).collect::<Vec<_>>(), [Some(40)]);
+    for cursor in ["1700-0", "..", "1700-0..x", "1700-0..1700-0..", "1700-0..1700-0..x"] {
         let refused = control.settle_step(ADA, Settle::Retry, None, Some(&cursor.into())).await.expect_err("no cursor");
         assert!(matches!(&refused, ControlError::Cursor(told) if told == cursor), "{refused}");
     }
@@ -276,13 +294,14 @@ async fn what_is_kept_of_actions_is_bounded() {
     let (redis, mut state) = empty().await;
     let keys = redis.keys();
     let mut fill = redis::pipe();
+    let ids: Vec<RowId> = (1..=1500).map(|n| RowId::from(format!("1700-{n}"))).collect();
     for n in 1..=1500 {
         fill.cmd("XADD").arg(keys.events_dead()).arg(format!("1700-{n}")).arg(&["object", "o", "event", "1"]).ignore();
     }
     fill.query_async::<()>(&mut state.conn).await.expect("filled");
     let long = "é".repeat(5000);
     let by = By { who: &long, why: &long };
-    control(&state.conn, keys).settle_all(by, Settle::Drop, None).await.expect("an answer");
+    control(&state.conn, keys).settle(by, Settle::Drop, &ids).await.expect("an answer");
     let kept: usize = redis.console().await.run(&["XLEN", &keys.operator_actions()]).await;
     assert!((1000..1200).contains(&kept), "{kept}");
     let newest = all_actions(&mut state).await.remove(0);
@@ -358,10 +377,13 @@ async fn the_commands_show_retry_and_drop() {
     let kept: Vec<Value> =
         done(&seriatim(&redis, &["actions", "--json"])).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let words: Vec<_> = kept.iter().map(|action| action["action"].as_str().expect("a word")).collect();
-    assert_eq!(words, ["retry", "retry", "drop", "retry"]);
+    assert_eq!(words, ["retry", "drop", "retry"]);
     // Story: the record of a drop once had its event as a string here, although `dead list --json`
     // shows events as JSON.
-    assert_eq!((&kept[1]["event"], &kept[2]["event"]), (&Value::Null, &Value::from(1)));
-    assert!(kept[3]["who"].as_str().expect("a name").contains('@'), "the user and the host: {}", kept[3]);
+    assert_eq!((&kept[0]["event"], &kept[1]["event"]), (&Value::Null, &Value::from(1)));
+    assert!(kept[2]["who"].as_str().expect("a name").contains('@'), "the user and the host: {}", kept[2]);
+    let many = &kept[0]["many"];
+    assert_eq!((&kept[0]["object"], &many["count"], &many["first"]), (&"work:2".into(), &2.into(), &"1700-2".into()));
+    assert!(kept[1].get("many").is_none() && printed.contains("  did    2: 1700-2 to 1700-3\n"), "{printed}");
     assert_eq!(done(&seriatim(&redis, &["actions", "--limit", "1"])).lines().filter(|line| !line.starts_with(' ')).count(), 1);
 }

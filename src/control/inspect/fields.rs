@@ -73,8 +73,7 @@ impl Fields {
     /// but no owner, no hold, and no marker among the first ones.
     pub(super) fn may_be_taken(&self) -> bool {
         let has = |field: &&str| self.text(field).is_some();
-        self.number("queued").is_some_and(|events| events > 0)
-            && !["owner", "due_ms", "paused", "markers_before"].iter().any(|field| has(field))
+        self.number("queued").is_some_and(|events| events > 0) && !["owner", "due_ms", "paused", "markers_before"].iter().any(has)
     }
 
     pub(super) fn text(&self, field: &str) -> Option<&str> {

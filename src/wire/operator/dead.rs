@@ -35,9 +35,18 @@ pub enum Settled {
     WrongType,
 }
 
-/// Retries or drops dead letters, in order. The call ends after [`DEAD_PER_CALL_MAX`] dead letters,
-/// or after 1 MiB of events. Returns a result for each dead letter that the call reached, at least
-/// one.
+/// The record of an action that takes many calls. The calls share one row.
+#[derive(Debug, Clone, Copy)]
+pub struct Record<'a> {
+    /// The selected objects: a name, a prefix with `*`, or `*` for all.
+    pub selected: &'a [u8],
+    /// Id of the row that the call before has returned; empty in the first call.
+    pub row: &'a str,
+}
+
+/// Retries or drops dead letters, in order, and records each of them. The call ends after
+/// [`DEAD_PER_CALL_MAX`] dead letters, or after 1 MiB of events. Returns a result for each dead
+/// letter that the call reached, at least one.
 ///
 /// It is safe to repeat the call: dead letters that no longer exist are skipped.
 pub async fn dead(
@@ -47,8 +56,23 @@ pub async fn dead(
     settle: Settle,
     dead_ids: &[impl AsRef<str>],
 ) -> Result<Vec<Settled>, ScriptError> {
+    // Nothing is selected, so each dead letter has a row of its own.
+    let each = Record { selected: b"", row: "" };
+    Ok(dead_in(conn, keys, by, settle, each, dead_ids).await?.0)
+}
+
+/// As [`dead`], for an action of many calls that share one row. Also returns the id of this row; it
+/// is empty if nothing was done yet.
+pub async fn dead_in(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    by: By<'_>,
+    settle: Settle,
+    record: Record<'_>,
+    dead_ids: &[impl AsRef<str>],
+) -> Result<(Vec<Settled>, String), ScriptError> {
     let mut cmd = begin(&DEAD, &keys.events_dead(), keys, by);
-    cmd.arg(if settle == Settle::Retry { "retry" } else { "drop" });
+    cmd.arg(if settle == Settle::Retry { "retry" } else { "drop" }).arg(record.selected).arg(record.row);
     for dead_id in dead_ids.iter().take(DEAD_PER_CALL_MAX) {
         cmd.arg(dead_id.as_ref());
     }
@@ -56,6 +80,7 @@ pub async fn dead(
     if word != "settled" {
         return Err(reply.wrong(format!("unknown status {word:?}")));
     }
+    let row = reply.text()?;
     let mut settled = Vec::with_capacity(dead_ids.len());
     if reply.len() == 0 && !dead_ids.is_empty() {
         return Err(reply.wrong("no results"));
@@ -70,5 +95,5 @@ pub async fn dead(
             word => return Err(reply.wrong(format!("unknown result {word:?}"))),
         });
     }
-    Ok(settled)
+    Ok((settled, row))
 }

@@ -20,7 +20,7 @@ mod skip;
 pub use action::By;
 pub use cancel::{CancelledSchedule, cancel};
 pub use cron::{CronDone, CronReply, CronStep, Which, cron, crons};
-pub use dead::{DEAD_PER_CALL_MAX, Settle, Settled, dead};
+pub use dead::{DEAD_PER_CALL_MAX, Record, Settle, Settled, dead, dead_in};
 pub use forget::forget;
 pub use held::{HELD_LOOKED_MAX, HeldPart, HeldQuery, HeldReply, HeldReplyPage, held};
 pub use limit::{LimitDone, LimitStep, limit};

@@ -3,6 +3,7 @@
 use redis::aio::ConnectionLike;
 
 use super::action::{By, begin, call};
+use super::dead::Record;
 use crate::keys::Keys;
 use crate::wire::error::ScriptError;
 use crate::wire::lua::RELEASE_MANY;
@@ -28,18 +29,20 @@ pub enum ReleasedOne {
 
 /// Makes each of these objects due at once if it meets the conditions: the reason for its hold
 /// contains `text`, and, with `until_released`, the object waits for an operator. Takes at most
-/// [`RELEASE_PER_CALL_MAX`] objects. Returns a result for each object, in order. It is safe to
-/// repeat the call.
+/// [`RELEASE_PER_CALL_MAX`] objects. Returns a result for each object, in order, and the id of the
+/// row that the calls of the action share; it is empty if nothing was done yet. It is safe to repeat
+/// the call.
 pub async fn release_many(
     conn: &mut impl ConnectionLike,
     keys: &Keys,
     by: By<'_>,
     until_released: bool,
     text: &str,
+    record: Record<'_>,
     objects: &[impl AsRef<[u8]>],
-) -> Result<Vec<ReleasedOne>, ScriptError> {
+) -> Result<(Vec<ReleasedOne>, String), ScriptError> {
     let mut cmd = begin(&RELEASE_MANY, &keys.objects_held(), keys, by);
-    cmd.arg(if until_released { "inf" } else { "all" }).arg(text);
+    cmd.arg(if until_released { "inf" } else { "all" }).arg(text).arg(record.selected).arg(record.row);
     for object in objects.iter().take(RELEASE_PER_CALL_MAX) {
         cmd.arg(object.as_ref());
     }
@@ -47,6 +50,7 @@ pub async fn release_many(
     if word != "released" {
         return Err(reply.wrong(format!("unknown status {word:?}")));
     }
+    let row = reply.text()?;
     let mut released = Vec::with_capacity(objects.len());
     while reply.len() > 0 {
         released.push(match reply.text()?.as_str() {
@@ -58,5 +62,5 @@ pub async fn release_many(
             word => return Err(reply.wrong(format!("unknown result {word:?}"))),
         });
     }
-    Ok(released)
+    Ok((released, row))
 }

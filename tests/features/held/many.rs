@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use seriatim::control::held::Which;
 use seriatim::control::{By, ControlError};
-use seriatim::wire::operator::{self, ReleasedOne};
+use seriatim::wire::operator::{self, Record, ReleasedOne};
 
 use crate::state::State;
 use crate::support::{Redis, control};
@@ -76,9 +76,14 @@ async fn held_objects_are_released_by_prefix_by_reason_and_all() {
     let [release] = &kept[..] else { panic!("{kept:?}") };
     assert_eq!(
         (release.action.as_str(), release.object.as_str(), release.id, release.why.as_str()),
-        ("release", "work:2", Some(2), "it is up")
+        ("release", "work:*", None, "it is up")
     );
-    assert_eq!(release.error.as_deref(), Some("attempts: failed 3 times, at last: connection refused"));
+    let many = release.many.as_ref().expect("many");
+    assert_eq!(
+        serde_json::to_value(many).expect("JSON"),
+        serde_json::json!({ "count": 1, "first": "work:2", "last": "work:2",
+        "began_ms": release.at_ms, "until_released": true, "held_why": "refused" })
+    );
     assert_eq!(
         redis.console().await.held_id("work:2").await.as_deref(),
         Some("2 1 1 0 attempts: failed 3 times, at last: connection refused")
@@ -91,7 +96,7 @@ async fn held_objects_are_released_by_prefix_by_reason_and_all() {
     assert_eq!(done(&redis, &["--all"]), "2 released, 5 were due already\n");
     assert_eq!(waiting(&redis).await, ["work:9"]);
     assert_eq!(redis.console().await.list(&keys.objects_with_events()).await, ["", "", "", ""]);
-    assert_eq!(control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions.len(), 6);
+    assert_eq!(control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions.len(), 4);
     redis.console().await.run::<u64>(&["ZREM", &keys.objects_held(), "work:9"]).await;
     redis.console().await.check().await;
 }
@@ -120,8 +125,22 @@ async fn thousands_are_released_in_steps() {
         before = *released;
     }
     assert_eq!((before, waiting(&redis).await.len()), (2500, 0));
+    // All steps together leave one record, and a call that releases nothing leaves none.
     let again = control(&state.conn, &keys).release_all(ADA, &Which::default(), |_| {}).await.expect("released");
     assert_eq!((again.released, again.due), (0, 2500));
+    let kept = control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions;
+    let [release] = &kept[..] else { panic!("{kept:?}") };
+    let many = release.many.as_ref().expect("many");
+    assert_eq!((release.object.as_str(), many.count, many.until_released, &many.held_why), ("*", 2500, true, &None));
+    assert!(many.first.starts_with("work:") && many.last.starts_with("work:") && many.first != many.last, "{many:?}");
+    assert!(many.began_ms < release.at_ms && release.at_ms - many.began_ms < 60_000, "{many:?}");
+    let output = Command::new(env!("CARGO_BIN_EXE_seriatim"))
+        .args(["--redis", redis.url(), "--namespace", redis.namespace(), "actions"])
+        .output()
+        .expect("the program runs");
+    let did = format!("  did    2500: {} to {}; only those that waited for an operator\n", many.first, many.last);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.starts_with("release  *\n") && printed.contains(&did), "{printed}");
     redis.console().await.check().await;
 }
 
@@ -135,10 +154,24 @@ async fn each_object_is_judged_in_the_step_that_releases_it() {
     state.hold("retry", LATER, &["{}"], "2 1 1 0 retry: x").await;
     state.hold("due", "1", &["{}"], "3 1 1 0 retry: x").await;
     let objects = ["gone", "retry", "due", "operator"];
-    let words = operator::release_many(&mut state.conn, &keys, ADA, true, "", &objects).await.expect("an answer");
+    let record = |row| Record { selected: b"*", row };
+    let step = operator::release_many(&mut state.conn, &keys, ADA, true, "", record(""), &objects).await;
+    let (words, row) = step.expect("an answer");
     assert_eq!(words, [ReleasedOne::NotHeld, ReleasedOne::Other, ReleasedOne::Other, ReleasedOne::Released]);
-    let words = operator::release_many(&mut state.conn, &keys, ADA, false, "", &objects).await.expect("an answer");
+    let step = operator::release_many(&mut state.conn, &keys, ADA, false, "", record(&row), &objects).await;
+    let (words, next) = step.expect("an answer");
     assert_eq!(words, [ReleasedOne::NotHeld, ReleasedOne::Released, ReleasedOne::Due, ReleasedOne::Due]);
+    // A step that does nothing leaves the record as it is.
+    let step = operator::release_many(&mut state.conn, &keys, ADA, false, "", record(&next), &["gone"]).await;
+    assert_eq!(step.expect("an answer"), (vec![ReleasedOne::NotHeld], next.clone()));
+    let kept = control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions;
+    let [release] = &kept[..] else { panic!("{kept:?}") };
+    let many = release.many.as_ref().expect("many");
+    assert_eq!((many.count, &many.first[..], &many.last[..]), (2, "operator", "retry"));
+    assert_eq!(
+        (release.action_id.as_str(), format!("{}", many.began_ms).as_str()),
+        (&next[..], row.split('-').next().expect("ms"))
+    );
     assert_eq!(redis.console().await.due("gone").await, None);
     redis.console().await.check().await;
 }
@@ -179,4 +212,33 @@ async fn what_stands_in_the_way_is_told_first() {
         assert_eq!(seriatim(&redis, bad).status.code(), Some(2), "{bad:?}");
     }
     assert_eq!(waiting(&redis).await, ["work:1"]);
+}
+
+/// A step adds to no record of another operator or of another kind, and not to one that is gone.
+#[tokio::test]
+async fn a_step_adds_only_to_the_record_of_its_action() {
+    let (redis, mut state) = empty().await;
+    let keys = redis.keys().clone();
+    let fields = |action: &'static str, who: &'static str, count: &'static [&'static str]| {
+        [&["action", action, "who", who, "why", "", "object", "*", "id", ""][..], count].concat()
+    };
+    let others = [
+        ("1-0", fields("release", "bob", &["count", "7", "first", "a", "last", "b"])),
+        ("2-0", fields("retry", "ada", &["count", "7", "first", "a", "last", "b"])),
+        ("3-0", fields("release", "ada", &[])),
+    ];
+    for (row, fields) in &others {
+        let stream = keys.operator_actions();
+        state.run("XADD", &[&[&stream[..], row][..], fields].concat()).await;
+    }
+    for (n, row) in ["1-0", "2-0", "3-0", "4-0", ""].iter().enumerate() {
+        let object = format!("work:{n}");
+        state.hold(&object, "inf", &["{}"], &format!("{} 1 1 0 attempts: x", n + 1)).await;
+        let record = Record { selected: b"*", row };
+        let step = operator::release_many(&mut state.conn, &keys, ADA, false, "", record, &[&object]).await;
+        assert_eq!(step.expect("an answer").0, [ReleasedOne::Released]);
+    }
+    let kept = control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions;
+    let counts: Vec<_> = kept.iter().map(|action| action.many.as_ref().map_or(0, |many| many.count)).collect();
+    assert_eq!(counts, [1, 1, 1, 1, 1, 0, 7, 7]);
 }

@@ -21,9 +21,13 @@ async fn release_all_takes_the_prefix_of_the_list() {
     let result = reply(dash.page(begun.header("location")).bearer_auth(token("operator"))).await;
     assert!(result.text.contains("<b>2</b> done"), "{}", result.text);
     let actions = scene.control.actions(None, 10).await.expect("the actions").actions;
-    let mut released: Vec<_> = actions.iter().filter(|one| one.action == "release").map(|one| one.object.as_str()).collect();
-    released.sort_unstable();
-    assert_eq!(released, ["a\nb:1", "a\nb:2"]);
+    let [release] = &actions.iter().filter(|one| one.action == "release").collect::<Vec<_>>()[..] else { panic!("{actions:?}") };
+    let many = release.many.as_ref().expect("many objects");
+    let mut ends = [&many.first[..], &many.last];
+    ends.sort_unstable();
+    assert_eq!((&release.object[..], many.count, ends), ("a\nb*", 2, ["a\\nb:1", "a\\nb:2"]));
+    let page = reply(dash.page("/actions").bearer_auth(token("operator"))).await.text;
+    assert!(page.contains("2 done, from a\\nb:"), "{page}");
     for invalid in ["a\\q", "\\xff"] {
         let refused = act(invalid).await;
         assert!(refused.status == 400 && refused.text.contains("nothing was done"), "{invalid}: {refused:?}");

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use seriatim::control::Cursor;
-use seriatim::control::actions::{Action, PER_CALL_MAX};
+use seriatim::control::actions::{Action, Many, PER_CALL_MAX};
 
 use crate::console::exit::Exit;
 use crate::console::global::Global;
@@ -12,7 +12,8 @@ use crate::console::{named, shown};
 
 /// Show the actions of operators, newest first
 ///
-/// Redis keeps about the last 1,000 actions. There are these actions: a dead letter is retried or
+/// Redis keeps about the last 1,000 actions. An action on all held objects, or on all dead letters, is
+/// one of them, with the number of its subjects, the first and the last. There are these actions: a dead letter is retried or
 /// dropped; a held object is released, or its event is skipped; a pause or a block is set or lifted
 /// (`pause`, `resume`, `block`, `unblock`); a limit or a cron job is changed; a schedule is
 /// cancelled; an object is forgotten.
@@ -55,6 +56,13 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Returns the conditions of an action on many objects.
+fn conditions(many: &Many) -> String {
+    let operator = if many.until_released { "; only those that waited for an operator" } else { "" };
+    let why = many.held_why.as_ref().map(|why| format!("; only those held because of {:?}", shown::shortened(why, 200)));
+    format!("{operator}{}", why.unwrap_or_default())
+}
+
 fn write(out: &mut String, action: &Action, now_ms: u64) -> anyhow::Result<()> {
     let ago = shown::duration(now_ms.saturating_sub(action.at_ms));
     let object = named::shown(&action.object, action.object_escaped.as_deref());
@@ -63,6 +71,10 @@ fn write(out: &mut String, action: &Action, now_ms: u64) -> anyhow::Result<()> {
     let cron = action.cron.as_ref().map_or_else(String::new, |name| format!("  cron job {name}"));
     let key = action.key.as_ref().map_or_else(String::new, |key| format!("  key {key}"));
     writeln!(out, "{}  {object}{id}{dead_id}{cron}{key}", shown::shortened(&action.action, 20))?;
+    if let Some(many) = &action.many {
+        let (first, last) = (shown::shortened(&many.first, 200), shown::shortened(&many.last, 200));
+        writeln!(out, "  did    {}: {first} to {last}{}", many.count, conditions(many))?;
+    }
     writeln!(out, "  by     {}, {ago} ago", shown::shortened(&action.who, 200))?;
     for (name, text) in [("why    ", Some(&action.why)), ("error  ", action.error.as_ref())] {
         if let Some(text) = text.filter(|text| !text.is_empty()) {

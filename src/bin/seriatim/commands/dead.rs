@@ -91,7 +91,7 @@ struct Retry {
 }
 
 /// Delete dead letters; the actor, the reason and the first 8 KiB of each event are recorded with
-/// the action
+/// the action. With --all one record has the number of the dead letters, and no events
 #[derive(Debug, clap::Args)]
 struct Drop {
     #[command(flatten)]

@@ -9,7 +9,7 @@ use seriatim::control::Action;
 
 use super::{after, event, name_of, parameter};
 use crate::dashboard::Dashboard;
-use crate::dashboard::html::format::{moment, object, text};
+use crate::dashboard::html::format::{moment, number, object, text};
 use crate::dashboard::html::{Frame, Update, next_page, table};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
@@ -51,12 +51,17 @@ fn row(base: &str, action: &Action) -> Markup {
             td data-label="Action" { (text(&action.action, 40)) }
             td data-label="Subject" {
                 @if let Some(cron) = &action.cron { "cron job " (text(cron, 80)) }
-                @else if escaped == "*" || escaped.ends_with(":*") { (text(escaped, 120)) }
+                @else if action.many.is_some() || escaped == "*" || escaped.ends_with(":*") { (text(escaped, 120)) }
                 @else { (object(base, escaped)) }
             }
             td data-label="Who" { (text(&action.who, 80)) }
             td data-label="Reason" { (text(&action.why, 500)) }
             td data-label="Details" {
+                @if let Some(many) = &action.many {
+                    (number(many.count)) " done, from " (text(&many.first, 80)) " to " (text(&many.last, 80)) ", since " (moment(many.began_ms)) " "
+                    @if many.until_released { "(only those that waited for an operator) " }
+                    @if let Some(why) = &many.held_why { "(only those held because of " (text(why, 200)) ") " }
+                }
                 @if let Some(id) = action.id { "event " (id) " " }
                 @if let Some(dead_id) = &action.dead_id { "dead letter " (dead_id) " " }
                 @if let Some(key) = &action.key { "key " (text(key, 80)) " " }

@@ -83,15 +83,15 @@ fn all(app: &Dashboard, asked: &Asked, of: Option<&[u8]>, wanted: &str, back: &s
         Some(bytes) => asked.user.may(Right::Operate, bytes),
     };
     let subject = if of.is_none() { "dead letters".to_owned() } else { format!("dead letters of {}", text(wanted, 80)) };
-    let form = |act, label, warning: &str| {
-        let inputs = html! { p { (warning) " all " (subject) ", in steps of 32. It can be stopped." } };
+    let form = |act, label, warning: &str, more: &str| {
+        let inputs = html! { p { (warning) " all " (subject) ", in steps of 32. It can be stopped." (more) } };
         ActForm { base: &app.base, act, label, subject: &subject, fields: &[("object", wanted)], inputs, back }.markup()
     };
     html! {
         @if may.is_ok() {
             div.acts {
-                (form("retry-all", "Retry all", "This queues again"))
-                (form("drop-all", "Drop all", "This deletes"))
+                (form("retry-all", "Retry all", "This queues again", ""))
+                (form("drop-all", "Drop all", "This deletes", " The page Actions shows their number, not their events."))
             }
         }
     }
