@@ -5,12 +5,13 @@ use rstest::rstest;
 use seriatim::control::{Action, Control};
 use seriatim::escape;
 
+use crate::axe::axe;
 use crate::dashboard::{Dashboard, Users};
-use crate::driver::Driver;
+use crate::driver::{Driver, scrolls_sideways};
 use crate::element::button_path;
 use crate::filled::{Filled, HOSTILE};
 use crate::pages::named;
-use crate::person::{Hand, Person, row_path};
+use crate::person::{Hand, Person, field_path, row_path};
 use crate::support::proxy::Proxy;
 use crate::support::{Redis, control};
 
@@ -299,4 +300,62 @@ async fn an_action_of_many_steps_can_be_stopped(#[case] hand: Hand, #[case] scri
         (actions[0].action.as_str(), actions[0].who.as_str(), actions[0].why.as_str()),
         ("drop", "ada", &*because("drop all"))
     );
+}
+
+/// Tests that a form that is refused comes back as it was, with the error beside it, and that it then
+/// acts.
+#[rstest]
+#[case::by_mouse(Hand::Mouse, true)]
+#[case::by_mouse_without_scripts(Hand::Mouse, false)]
+#[tokio::test]
+#[ignore = "needs Chromium; scripts/test-browser runs it"]
+async fn a_refused_form_comes_back_as_it_was(#[case] hand: Hand, #[case] scripts: bool) {
+    let desk = Desk::start(hand, scripts).await;
+    let (person, driver) = (desk.person(), &desk.driver);
+    let held = format!("operator:{}", HOSTILE[0]);
+    desk.open_object(&held).await;
+    person.push(&button_path(&format!("Release {held}"))).await;
+    // A reason of blanks passes the checks of the browser.
+    person.write("//details[@open]//input[@name='reason']", " ").await;
+    person.push("//details[@open]//button[@type='submit']").await;
+    driver.wait_for_text("the reason must have 1 to 500 characters").await;
+    assert!(!scrolls_sideways(driver).await && driver.find_all("main details.act[open] #refused").await.len() == 1);
+    let found = axe(driver).await;
+    assert!(found.is_empty(), "{found:#?}");
+    person.write("//details[@open]//input[@name='reason']", &because("again")).await;
+    person.push("//details[@open]//button[@type='submit']").await;
+    person.result().await;
+    desk.assert_did("release", &[&held], &because("again")).await;
+
+    desk.open("/rules").await;
+    person.write(&field_path("Objects: a name, a prefix as work:*, or * for all"), "typed:*").await;
+    let end = field_path("Ends after, e.g. 1h (empty: until it is lifted)");
+    let main = "//form[.//input[@name='selector'][not(@type='hidden')]]";
+    person.write(&format!("{main}{end}"), "1 parsec").await;
+    person.write(&format!("{main}{}", field_path("Reason")), &because("set")).await;
+    person.push(&format!("{main}//button[normalize-space()='Pause']")).await;
+    driver.wait_for_text("the time: ").await;
+    for (name, value) in [("selector", "typed:*"), ("for", "1 parsec"), ("reason", because("set").as_str())] {
+        let field = driver.find_path(&format!("{main}//input[@name='{name}']")).await;
+        assert_eq!(driver.attribute(&field, "value").await.as_deref(), Some(value), "{name}");
+    }
+    person.write(&format!("{main}{end}"), "1h").await;
+    person.push(&format!("{main}//button[normalize-space()='Pause']")).await;
+    person.result().await;
+    desk.assert_did("pause", &["typed:*"], &because("set")).await;
+}
+
+/// Tests a double click on a button that sends a form.
+#[tokio::test]
+#[ignore = "needs Chromium; scripts/test-browser runs it"]
+async fn a_form_that_is_sent_twice_acts_once() {
+    let desk = Desk::start(Hand::Mouse, true).await;
+    desk.open("/cron").await;
+    let send = "const details = document.querySelector('main details.act'); details.open = true;
+        const form = details.querySelector('form'); form.elements.reason.value = arguments[0];
+        const body = new URLSearchParams(new FormData(form));
+        return fetch(form.action, { method: 'POST', body }).then(() => { form.requestSubmit(); form.requestSubmit(); });";
+    desk.driver.execute(send, &[serde_json::json!(because("twice"))]).await;
+    desk.person().result().await;
+    assert_eq!(desk.recorded(&because("twice")).await.len(), 1);
 }

@@ -2,6 +2,7 @@
 //! that refuses or is away. The tests of pages in a browser are in `tests/browser`.
 
 mod follow;
+mod forms;
 mod hidden;
 mod killed;
 mod limits;

@@ -9,8 +9,11 @@ use url::form_urlencoded;
 
 use crate::listen::problem::Problem;
 
-/// The most bytes of a form. 50 rows with names of 512 bytes fit in it.
-const BYTES_MAX: usize = 256 * 1024;
+/// The most bytes of a form with rows. Fits 50 rows with the longest names that have a box, if each
+/// byte of a name takes three bytes (`%F0`).
+const ROWS_BYTES_MAX: usize = 1024 * 1024;
+/// The most bytes of another form, as that of the login.
+const BYTES_MAX: usize = 64 * 1024;
 /// The longest time until the whole form must have come.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
@@ -29,12 +32,23 @@ pub(super) fn own_path(path: Option<String>) -> String {
 pub(super) struct Form(Vec<(String, String)>);
 
 impl Form {
+    /// Reads a form without rows.
     pub(super) async fn read(body: Body) -> Result<Self, Problem> {
+        Self::read_up_to(body, BYTES_MAX).await
+    }
+
+    /// Reads a form that may have rows.
+    pub(super) async fn read_rows(body: Body) -> Result<Self, Problem> {
+        Self::read_up_to(body, ROWS_BYTES_MAX).await
+    }
+
+    async fn read_up_to(body: Body, bytes_max: usize) -> Result<Self, Problem> {
         let late =
             |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the form did not come within 10 s: nothing was done");
-        let bytes = timeout(TIME_MAX, to_bytes(body, BYTES_MAX)).await.map_err(late)?;
+        let bytes = timeout(TIME_MAX, to_bytes(body, bytes_max)).await.map_err(late)?;
         let bytes = bytes.map_err(|error| {
-            let detail = format!("the form cannot be read, or has more than 256 KiB ({error}): nothing was done");
+            let detail =
+                format!("the form cannot be read, or has more than {} KiB ({error}): nothing was done", bytes_max / 1024);
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail)
         })?;
         let fields = form_urlencoded::parse(&bytes).map(|(name, value)| (name.into_owned(), value.into_owned()));
@@ -56,8 +70,23 @@ impl Form {
         self.one(name)?.filter(|value| !value.is_empty()).ok_or_else(missing)
     }
 
+    /// Returns whether the form has this field once, with this value.
+    pub(super) fn has(&self, name: &str, value: &str) -> bool {
+        self.all(name).eq([value])
+    }
+
+    /// Returns all fields with their values, in their order.
+    pub(super) fn fields(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// Returns all values of a field, in their order.
     pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
         self.0.iter().filter(move |(field, _)| field == name).map(|(_, value)| value.as_str())
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(fields: &[(&str, &str)]) -> Self {
+        Self(fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
     }
 }

@@ -28,6 +28,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
 }
 
 impl Asked {
+    /// Returns a request of the same user for another target.
+    pub(crate) fn at(&self, uri: Uri) -> Self {
+        Self { user: self.user.clone(), headers: self.headers.clone(), uri }
+    }
+
     /// Returns the bytes of the object's name. It is in the path `/v1/objects/NAME`, or else in the
     /// parameter `object` of the query.
     pub(crate) fn object(&self) -> Result<Vec<u8>, Problem> {

@@ -190,18 +190,20 @@ impl Access {
 
 /// Returns whether the path needs no user.
 fn is_open(method: &Method, path: &str) -> bool {
-    path == login::LOGIN || *method == Method::GET && (path == login::LINK || assets::is_one(path))
+    path == login::LOGIN || [Method::GET, Method::HEAD].contains(method) && (path == login::LINK || assets::is_one(path))
 }
 
 /// Checks a request, and adds the headers of all answers.
 pub(super) async fn check(State(app): State<Arc<Dashboard>>, mut request: Request, next: Next) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let wants_page = !path.starts_with("/v1/") && accepts_html(request.headers());
+    let mut known = None;
     let mut response = if probes::is_one(&method, &path) {
         next.run(request).await
     } else {
         match app.access.checked(&request) {
             Ok(Some(user)) => {
+                known = Some(user.clone());
                 request.extensions_mut().insert(user);
                 next.run(request).await
             }
@@ -215,7 +217,7 @@ pub(super) async fn check(State(app): State<Arc<Dashboard>>, mut request: Reques
         }
     };
     if wants_page && let Some(problem) = response.extensions().get::<Problem>().cloned() {
-        response = html::problem(&app.base, &problem);
+        response = html::problem(&app, known.as_ref(), &problem);
     }
     let headers = response.headers_mut();
     let mut set = |name: HeaderName, value: &'static str| {
@@ -241,7 +243,7 @@ fn is_from_elsewhere(headers: &HeaderMap) -> bool {
         && headers.get("sec-fetch-mode").is_some_and(|mode| mode == "navigate")
 }
 
-fn accepts_html(headers: &HeaderMap) -> bool {
+pub(super) fn accepts_html(headers: &HeaderMap) -> bool {
     headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"))
 }
 

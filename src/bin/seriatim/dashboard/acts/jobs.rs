@@ -1,4 +1,5 @@
-//! The jobs under way, and the results of the last jobs. They are in memory.
+//! The jobs under way, the results of the last jobs, and the forms that have started them. They are in
+//! memory.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,6 +8,7 @@ use axum::http::StatusCode;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::sent::{Key, Sent, Use};
 use crate::listen::problem::Problem;
 
 /// The most jobs that are remembered.
@@ -128,14 +130,46 @@ impl Job {
     }
 }
 
-/// All jobs, oldest first.
+/// All jobs, oldest first, and the forms that have started them.
 #[derive(Default)]
-pub(in crate::dashboard) struct Jobs(Mutex<VecDeque<Arc<Job>>>);
+pub(in crate::dashboard) struct Jobs(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    jobs: VecDeque<Arc<Job>>,
+    sent: Sent,
+}
+
+/// The job of a form.
+pub(super) enum Begun {
+    New(Arc<Job>),
+    /// The form was sent before.
+    Before(Before),
+}
+
+/// The action that a form has started when it was sent before.
+pub(super) enum Before {
+    Job(Arc<Job>),
+    /// The job is no longer remembered.
+    Gone(Use),
+}
+
+impl Kept {
+    fn before(&self, form: &Key) -> Option<Before> {
+        let used = self.sent.find(form)?;
+        let job = self.jobs.iter().find(|job| job.id == used.job);
+        Some(job.map_or_else(|| Before::Gone(used.clone()), |job| Before::Job(job.clone())))
+    }
+}
 
 impl Jobs {
-    /// Adds a job. The oldest job that has ended makes room for it.
-    pub(super) fn begin(&self, owner: &Arc<str>, title: String, back: String) -> Result<Arc<Job>, Problem> {
-        let mut jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Adds a job, unless its form was sent before. The oldest job that has ended makes room for it.
+    pub(super) fn begin(&self, owner: &Arc<str>, title: String, back: String, form: Option<Key>) -> Result<Begun, Problem> {
+        let mut kept = self.lock();
+        if let Some(before) = form.as_ref().and_then(|form| kept.before(form)) {
+            return Ok(Begun::Before(before));
+        }
+        let Kept { jobs, sent } = &mut *kept;
         if jobs.iter().filter(|job| !job.lock().has_ended).count() >= UNDER_WAY_MAX {
             let detail = "too many actions are under way: nothing was done; try again when one of them has ended";
             return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1));
@@ -155,40 +189,83 @@ impl Jobs {
             end: CancellationToken::new(),
         });
         jobs.push_back(job.clone());
-        Ok(job)
+        if let Some(form) = form {
+            sent.add(form, owner, &job.id);
+        }
+        Ok(Begun::New(job))
+    }
+
+    /// Returns the action that this form has started.
+    pub(super) fn before(&self, form: Option<&Key>) -> Option<Before> {
+        self.lock().before(form?)
     }
 
     /// Returns the number of jobs under way.
     pub(in crate::dashboard) fn under_way(&self) -> usize {
-        let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        jobs.iter().filter(|job| !job.lock().has_ended).count()
+        self.lock().jobs.iter().filter(|job| !job.lock().has_ended).count()
     }
 
     pub(super) fn of(&self, id: &str) -> Option<Arc<Job>> {
-        let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        jobs.iter().find(|job| job.id == id).cloned()
+        self.lock().jobs.iter().find(|job| job.id == id).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dashboard::form::Form;
+
+    fn begin(jobs: &Jobs, form: Option<Key>) -> Option<Begun> {
+        jobs.begin(&Arc::from("ada"), "Release".to_owned(), "/".to_owned(), form).ok()
+    }
+
+    fn begun(jobs: &Jobs) -> Arc<Job> {
+        let Some(Begun::New(job)) = begin(jobs, None) else { panic!("no new job") };
+        job
+    }
 
     #[test]
     fn jobs_have_a_bounded_number() {
-        let (jobs, ada) = (Jobs::default(), Arc::from("ada"));
-        let first = jobs.begin(&ada, "Release".to_owned(), "/".to_owned()).expect("a job");
+        let jobs = Jobs::default();
+        let first = begun(&jobs);
         for _ in 1..UNDER_WAY_MAX {
-            jobs.begin(&ada, "Release".to_owned(), "/".to_owned()).expect("a job");
+            begun(&jobs);
         }
-        assert!(jobs.begin(&ada, "Release".to_owned(), "/".to_owned()).is_err());
+        assert!(begin(&jobs, None).is_none());
         first.add("work:1", Ok("released".to_owned()));
         first.add("work:2", Err("not held".to_owned()));
         first.end();
         assert!(jobs.of(first.id()).is_some_and(|job| job.state().done == 1 && job.state().not_done == 1));
         for _ in 0..2 * JOBS_MAX {
-            jobs.begin(&ada, "Release".to_owned(), "/".to_owned()).expect("a job").end();
+            begun(&jobs).end();
         }
-        assert!(jobs.of(first.id()).is_none() && jobs.0.lock().expect("a lock").len() <= JOBS_MAX);
+        assert!(jobs.of(first.id()).is_none() && jobs.lock().jobs.len() <= JOBS_MAX);
+    }
+
+    #[test]
+    fn a_form_begins_one_job() {
+        let jobs = Jobs::default();
+        let form = Form::of(&[("act", "release"), ("once", "0123456789abcdef0123456789abcdef")]);
+        let key = Key::of("ada", &form).unwrap_or_default().expect("a key");
+        assert!(jobs.before(Some(&key)).is_none() && jobs.before(None).is_none());
+        let Some(Begun::New(first)) = begin(&jobs, Some(key)) else { panic!("no new job") };
+        // The form leads to its job, also if no further job may begin.
+        for _ in 1..UNDER_WAY_MAX {
+            begun(&jobs);
+        }
+        let Some(Begun::Before(Before::Job(same))) = begin(&jobs, Some(key)) else { panic!("another job") };
+        assert_eq!(same.id(), first.id());
+        first.end();
+        for _ in 0..2 * JOBS_MAX {
+            begun(&jobs).end();
+        }
+        let Some(Begun::Before(Before::Gone(used))) = begin(&jobs, Some(key)) else { panic!("another job") };
+        let problem = used.problem();
+        assert!(problem.status() == StatusCode::CONFLICT && problem.detail().contains("by ada"), "{problem:?}");
+        assert!(matches!(jobs.before(Some(&key)), Some(Before::Gone(_))));
     }
 }

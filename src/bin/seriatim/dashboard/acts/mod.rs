@@ -7,13 +7,17 @@
 //! - `run`: the steps of each action
 //! - `search`: the search for the worker that has taken an object
 //! - `jobs`: the jobs under way and the results of the last jobs
+//! - `sent`: the forms that were sent already
+//! - `refused`: the page of a form that was refused
 //!
 //! If the process dies, an action that has begun may be done in part. The page `Actions` shows the
 //! steps that are done.
 
 mod jobs;
+mod refused;
 mod run;
 mod search;
+mod sent;
 mod wanted;
 
 use std::sync::Arc;
@@ -29,8 +33,9 @@ use maud::{Markup, html};
 use tokio::time::timeout;
 
 pub(super) use self::jobs::Jobs;
-use self::jobs::{Job, Line};
+use self::jobs::{Before, Begun, Job, Line};
 pub(super) use self::search::search;
+use self::sent::Key;
 use self::wanted::Wanted;
 use super::Dashboard;
 use super::form::{Form, own_path};
@@ -46,19 +51,43 @@ const ROWS_MAX: usize = 50;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// `POST /act`: starts an action.
-pub(super) async fn start(
-    State(app): State<Arc<Dashboard>>,
-    Extension(user): Extension<User>,
-    body: Body,
-) -> Result<Response, Problem> {
-    let form = Form::read(body).await?;
+pub(super) async fn start(State(app): State<Arc<Dashboard>>, asked: Asked, body: Body) -> Result<Response, Problem> {
+    let form = Form::read_rows(body).await?;
+    match begin(&app, &asked.user, &form).await {
+        Ok(job) => {
+            // Whether or not it has ended, the browser goes to the page of the job.
+            let _ = timeout(PATIENCE, job.ended()).await;
+            to_job(&app, &job)
+        }
+        Err(problem) => refused::page(&app, &asked, form, &problem).await.ok_or(problem),
+    }
+}
+
+/// Starts the action of a form, and returns its job. If the form was sent before, returns the job of
+/// the first time.
+async fn begin(app: &Arc<Dashboard>, user: &User, form: &Form) -> Result<Arc<Job>, Problem> {
+    let key = Key::of(&user.name, form)?;
+    let before = |before| match before {
+        Before::Job(job) => Ok(job),
+        Before::Gone(used) => Err(used.problem()),
+    };
+    if let Some(found) = app.jobs.before(key.as_ref()) {
+        return before(found);
+    }
     let reason = form.needed("reason")?;
     if reason.trim().is_empty() || reason.chars().count() > acts::REASON_CHARS_MAX {
         return Err(Problem::bad_request("the reason must have 1 to 500 characters: nothing was done"));
     }
-    let wanted = Wanted::read(&app, &user, &form).await?;
+    let wanted = match Wanted::read(app, user, form).await {
+        Ok(wanted) => wanted,
+        // Meanwhile the same form may have begun, so that its subject is gone.
+        Err(problem) => return app.jobs.before(key.as_ref()).map_or(Err(problem), before),
+    };
     let back = own_path(form.one("back")?);
-    let job = app.jobs.begin(&user.name, wanted.title(), back)?;
+    let job = match app.jobs.begin(&user.name, wanted.title(), back, key)? {
+        Begun::New(job) => job,
+        Begun::Before(found) => return before(found),
+    };
     let (acting, running, who) = (app.clone(), job.clone(), user.name.clone());
     tokio::spawn(async move {
         tokio::select! {
@@ -67,12 +96,10 @@ pub(super) async fn start(
         }
         running.end();
     });
-    to_job(&app, &job).await
+    Ok(job)
 }
 
-/// Waits some time for the end of the job. Either way the browser goes to the page of the job.
-async fn to_job(app: &Dashboard, job: &Job) -> Result<Response, Problem> {
-    let _ = timeout(PATIENCE, job.ended()).await;
+fn to_job(app: &Dashboard, job: &Job) -> Result<Response, Problem> {
     let mut response = StatusCode::SEE_OTHER.into_response();
     let location = HeaderValue::from_str(&link(&app.base, "/job", &[("id", job.id())]));
     let failed = |error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error);
@@ -120,7 +147,7 @@ pub(super) async fn job(State(app): State<Arc<Dashboard>>, asked: Asked) -> Resu
         }
         p { a href={ (app.base) (job.back()) } { "Back" } " " a href=(link(&app.base, "/actions", &[])) { "Actions" } }
     };
-    let frame = Frame { app: &app, user: &asked.user, current: "/actions", title: job.title(), update };
+    let frame = Frame { app: &app, user: &asked.user, current: "/actions", title: job.title(), update, forms: None };
     Ok(frame.around(&content))
 }
 
@@ -146,9 +173,5 @@ pub(super) async fn stop(
     let job = job_of(&app, &user, form.one("id")?)?;
     job.stop();
     let _ = timeout(PATIENCE, job.ended()).await;
-    let mut response = StatusCode::SEE_OTHER.into_response();
-    if let Ok(location) = HeaderValue::from_str(&link(&app.base, "/job", &[("id", job.id())])) {
-        response.headers_mut().insert(LOCATION, location);
-    }
-    Ok(response)
+    to_job(&app, &job)
 }

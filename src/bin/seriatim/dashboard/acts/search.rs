@@ -9,13 +9,15 @@ use axum::extract::State;
 use axum::response::Response;
 use seriatim::control::inspect::Standing;
 
-use super::jobs::Job;
-use super::to_job;
+use super::jobs::{Before, Begun, Job};
+use super::sent::Key;
 use super::wanted::{Name, short};
+use super::{PATIENCE, to_job};
 use crate::dashboard::Dashboard;
 use crate::dashboard::form::{Form, own_path};
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
+use tokio::time::timeout;
 
 /// The part of Redis' time that a search takes.
 const SHARE: f64 = 0.01;
@@ -29,7 +31,12 @@ pub(in crate::dashboard) async fn search(
     let form = Form::read(body).await?;
     let name = Name::read(&form.needed("object")?)?;
     user.may(Right::View, &name.bytes)?;
-    let job = app.jobs.begin(&user.name, format!("Search all slots for {}", short(&name)), own_path(form.one("back")?))?;
+    let title = format!("Search all slots for {}", short(&name));
+    let job = match app.jobs.begin(&user.name, title, own_path(form.one("back")?), Key::of(&user.name, &form)?)? {
+        Begun::New(job) => job,
+        Begun::Before(Before::Job(job)) => return to_job(&app, &job),
+        Begun::Before(Before::Gone(used)) => return Err(used.problem()),
+    };
     job.tell("no slot is read yet".to_owned());
     let (searching, running) = (app.clone(), job.clone());
     tokio::spawn(async move {
@@ -39,7 +46,8 @@ pub(in crate::dashboard) async fn search(
         }
         running.end();
     });
-    to_job(&app, &job).await
+    let _ = timeout(PATIENCE, job.ended()).await;
+    to_job(&app, &job)
 }
 
 async fn run(app: &Dashboard, name: &Name, job: &Job) {

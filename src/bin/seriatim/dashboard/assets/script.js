@@ -98,7 +98,10 @@
   const again = async () => {
     timer = 0;
     try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "error" });
+      const headers = { Accept: "text/html" };
+      // The forms of the page keep their value, so that they do not differ from the forms before.
+      if (body.dataset.once) headers["Seriatim-Once"] = body.dataset.once;
+      const answer = await fetch(location.href, { headers, redirect: "error" });
       const page = parse(await answer.text());
       if (answer.ok) {
         const isWhole = show(page);

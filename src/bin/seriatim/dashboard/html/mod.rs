@@ -13,6 +13,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
 
+use self::acts::Forms;
 use self::format::link;
 use super::{Dashboard, assets};
 use crate::listen::problem::Problem;
@@ -52,13 +53,22 @@ pub(super) struct Frame<'a> {
     pub(super) current: &'static str,
     pub(super) title: &'a str,
     pub(super) update: Update<'a>,
+    /// The values for the forms of actions, if the page has such forms.
+    pub(super) forms: Option<&'a Forms>,
 }
 
 impl Frame<'_> {
     /// Returns the page with this content. The content has the heading of level 1.
     pub(super) fn around(&self, content: &Markup) -> Response {
-        let Self { app, user, current, title, update } = self;
+        self.with_status(self.forms.map_or(StatusCode::OK, Forms::status), content)
+    }
+
+    fn with_status(&self, status: StatusCode, content: &Markup) -> Response {
+        let Self { app, user, current, title, update, forms } = self;
         let base = &app.base;
+        // The answer to a form has the path of the form, which no GET has.
+        let update = if forms.is_some_and(Forms::is_refused) { &Update::No } else { update };
+        let once = forms.filter(|_| *update != Update::No).map(Forms::once);
         let (stream, every) = match update {
             Update::No => (None, None),
             Update::Every(seconds) => (None, Some(*seconds)),
@@ -68,7 +78,7 @@ impl Frame<'_> {
             (DOCTYPE)
             html lang="en" {
                 (head(base, title))
-                body data-stream=[stream] data-every=[every] {
+                body data-stream=[stream] data-every=[every] data-once=[once] {
                     a.skip href="#content" { "Skip to content" }
                     header {
                         p.brand { a href=(link(base, "/", &[])) { "seriatim" } }
@@ -98,7 +108,10 @@ impl Frame<'_> {
                         span #stale.bad role="status" {}
                         button #updates.plain type="button" hidden[true] aria-pressed="false" { "Stop updates" }
                     }
-                    main #content tabindex="-1" { (content) }
+                    main #content tabindex="-1" {
+                        @if let Some(error) = forms.and_then(Forms::error_elsewhere) { p.problem role="alert" { (error) } }
+                        (content)
+                    }
                     footer {
                         p { "Times are UTC. Keys: " kbd { "/" } " search, " kbd { "g" } " and a letter a page, " kbd { "j" } " " kbd { "k" } " rows, " kbd { "?" } " help." }
                     }
@@ -106,7 +119,7 @@ impl Frame<'_> {
                 }
             }
         };
-        answer(StatusCode::OK, body.into_string())
+        answer(status, body.into_string())
     }
 }
 
@@ -187,14 +200,19 @@ pub(super) fn again(base: &str) -> Response {
     answer(StatusCode::OK, body.into_string())
 }
 
-/// Returns the page for an error.
-pub(super) fn problem(base: &str, problem: &Problem) -> Response {
+/// Returns the page for an error. It has the navigation if the user is known.
+pub(super) fn problem(app: &Dashboard, user: Option<&User>, problem: &Problem) -> Response {
+    let base = &app.base;
     let content = html! {
         h1 { (problem.title()) }
         p.problem role="alert" { (problem.detail()) }
         p { a href=(link(base, "/", &[])) { "Overview" } }
     };
-    let mut response = bare_page(base, problem.title(), problem.status(), &content);
+    let mut response = match user {
+        Some(user) => Frame { app, user, current: "", title: problem.title(), update: Update::No, forms: None }
+            .with_status(problem.status(), &content),
+        None => bare_page(base, problem.title(), problem.status(), &content),
+    };
     response.headers_mut().extend(problem.headers().map(|(name, value)| (Some(name), value)));
     response
 }

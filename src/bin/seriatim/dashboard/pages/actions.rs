@@ -39,8 +39,15 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
         @else { (table("Actions of operators", &["Time", "Action", "Subject", "Who", "Reason", "Details"], &rows)) }
         (next_page(&app.base, "/actions", &[("object", &wanted)], page.next.as_ref().map(|next| next.as_str())))
     };
-    Ok(Frame { app: &app, user: &asked.user, current: "/actions", title: "Actions of operators", update: Update::No }
-        .around(&content))
+    Ok(Frame {
+        app: &app,
+        user: &asked.user,
+        current: "/actions",
+        title: "Actions of operators",
+        update: Update::No,
+        forms: None,
+    }
+    .around(&content))
 }
 
 fn row(base: &str, action: &Action) -> Markup {

@@ -2,7 +2,6 @@
 //! once at a time.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 
 use axum::Extension;
 use axum::body::Body;
@@ -14,10 +13,10 @@ use maud::{Markup, html};
 use seriatim::control::CheckReport;
 
 use crate::console::shown;
-use crate::dashboard::Dashboard;
 use crate::dashboard::form::Form;
 use crate::dashboard::html::format::{link, number, text};
 use crate::dashboard::html::{Frame, Update, table};
+use crate::dashboard::{Dashboard, now_ms};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
@@ -35,11 +34,6 @@ struct Progress {
 
 /// The time at which the last check ended, the user who has started it, and its result.
 type Last = (u64, Arc<str>, Result<Arc<CheckReport>, String>);
-
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
 
 impl Checks {
     fn state(&self) -> Progress {
@@ -83,7 +77,8 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
         }
     };
     let update = if state.is_running { Update::Every(1) } else { Update::No };
-    Ok(Frame { app: &app, user: &asked.user, current: "/check", title: "Check of the invariants", update }.around(&content))
+    Ok(Frame { app: &app, user: &asked.user, current: "/check", title: "Check of the invariants", update, forms: None }
+        .around(&content))
 }
 
 fn found(report: &CheckReport) -> Markup {

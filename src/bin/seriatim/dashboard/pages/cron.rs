@@ -7,21 +7,26 @@ use axum::response::Response;
 use maud::{Markup, html};
 use seriatim::control::CronJob;
 
-use super::{ROWS, after, event};
+use super::{ROWS, after, event, parameter};
 use crate::dashboard::Dashboard;
-use crate::dashboard::html::acts::ActForm;
-use crate::dashboard::html::format::{object, text, time};
+use crate::dashboard::html::acts::{ActForm, Forms};
+use crate::dashboard::html::format::{link, object, text, time};
 use crate::dashboard::html::{Frame, Update, next_page, table};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::users::Right;
 
 /// `GET /cron`.
-pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+pub(in crate::dashboard) async fn show(
+    State(app): State<Arc<Dashboard>>,
+    asked: Asked,
+    forms: Forms,
+) -> Result<Response, Problem> {
     let page = app.looks.crons(&asked.user, after(&asked)?.as_ref(), ROWS).await?;
     let now_ms = page.now_ms.unwrap_or(0);
+    let back = link("", "/cron", &[("after", &parameter(&asked, "after")?)]);
     let may = asked.user.may_all(Right::Operate).is_ok();
-    let rows = html! { @for job in &page.rows { (row(&app, job, now_ms, may)) } };
+    let rows = html! { @for job in &page.rows { (row(&app, &forms, &back, job, now_ms, may)) } };
     let heads = ["Job", "Schedule", "Object", "Next", "Last", "Event", "Action"];
     let content = html! {
         h1 { "Cron jobs" }
@@ -29,24 +34,16 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
         @else { (table("Cron jobs", if may { &heads } else { &heads[..6] }, &rows)) }
         (next_page(&app.base, "/cron", &[], page.next.as_ref().map(|next| next.as_str())))
     };
-    Ok(Frame { app: &app, user: &asked.user, current: "/cron", title: "Cron jobs", update: Update::No }.around(&content))
+    Ok(Frame { app: &app, user: &asked.user, current: "/cron", title: "Cron jobs", update: Update::No, forms: Some(&forms) }
+        .around(&content))
 }
 
-fn row(app: &Dashboard, job: &CronJob, now_ms: u64, may: bool) -> Markup {
+fn row(app: &Dashboard, forms: &Forms, back: &str, job: &CronJob, now_ms: u64, may: bool) -> Markup {
     let Some(detail) = &job.detail else {
         return html! { tr { td data-label="Job" { (text(&job.name, 80)) } td data-label="Schedule" colspan="6" { "This version cannot read the job." } } };
     };
     let form = |act, label| {
-        ActForm {
-            base: &app.base,
-            act,
-            label,
-            subject: &job.name,
-            fields: &[("name", &job.name)],
-            inputs: html! {},
-            back: "/cron",
-        }
-        .markup()
+        ActForm { forms, act, label, subject: &job.name, fields: &[("name", &job.name)], inputs: &[], back }.markup()
     };
     html! {
         tr {

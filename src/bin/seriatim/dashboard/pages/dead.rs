@@ -9,7 +9,7 @@ use seriatim::control::DeadLetter;
 
 use super::{ROWS, after, event, may_operate, name_of, parameter};
 use crate::dashboard::Dashboard;
-use crate::dashboard::html::acts::{ActForm, row_box, rows_form};
+use crate::dashboard::html::acts::{ActForm, Forms, Input, rows_form};
 use crate::dashboard::html::format::{link, moment, object, text};
 use crate::dashboard::html::{Frame, Update, cut_note, next_page, table};
 use crate::listen::asked::Asked;
@@ -17,7 +17,11 @@ use crate::listen::problem::Problem;
 use crate::listen::users::Right;
 
 /// `GET /dead?object=…&order=…`.
-pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+pub(in crate::dashboard) async fn show(
+    State(app): State<Arc<Dashboard>>,
+    asked: Asked,
+    forms: Forms,
+) -> Result<Response, Problem> {
     let (wanted, order) = (parameter(&asked, "object")?, parameter(&asked, "order")?);
     let newest = match order.as_str() {
         "" | "newest" => true,
@@ -28,7 +32,8 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
     let of = (!bytes.is_empty()).then_some(bytes.as_slice());
     let page = app.looks.dead_letters(&asked.user, of, newest, after(&asked)?.as_ref(), ROWS).await?;
     let query = [("object", wanted.as_str()), ("order", order.as_str())];
-    let back = link("", "/dead", &query);
+    let place = parameter(&asked, "after")?;
+    let back = link("", "/dead", &[query[0], query[1], ("after", &place)]);
     let content = html! {
         h1 { "Dead letters" }
         form.filters role="search" aria-label="Filter" action={ (app.base) "/dead" } {
@@ -36,16 +41,17 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
             label { "Order " select name="order" { option value="newest" { "newest first" } option value="oldest" selected[!newest] { "oldest first" } } }
             button type="submit" { "Show" }
         }
-        (list(&app, &asked, &page.rows, &back))
+        (list(&app, &forms, &asked, &page.rows, &back))
         @if of.is_some() && page.next.is_some() { p { "Each page looks at up to 250 dead letters of all objects, or at 1 MiB of them." } }
         (cut_note(page.is_cut))
         (next_page(&app.base, "/dead", &query, page.next.as_ref().map(|next| next.as_str())))
-        (all(&app, &asked, of, &wanted, &back))
+        (all(&forms, &asked, of, &wanted, &back))
     };
-    Ok(Frame { app: &app, user: &asked.user, current: "/dead", title: "Dead letters", update: Update::No }.around(&content))
+    Ok(Frame { app: &app, user: &asked.user, current: "/dead", title: "Dead letters", update: Update::No, forms: Some(&forms) }
+        .around(&content))
 }
 
-fn list(app: &Dashboard, asked: &Asked, letters: &[DeadLetter], back: &str) -> Markup {
+fn list(app: &Dashboard, forms: &Forms, asked: &Asked, letters: &[DeadLetter], back: &str) -> Markup {
     if letters.is_empty() {
         return html! { p { "None on this page." } };
     }
@@ -54,7 +60,7 @@ fn list(app: &Dashboard, asked: &Asked, letters: &[DeadLetter], back: &str) -> M
         @for row in letters {
             @let escaped = row.object_escaped.as_deref().unwrap_or(&row.object);
             tr {
-                @if may { td data-label="Select" { (row_box(row.dead_id.as_str(), &format!("the dead letter {} of {}", row.dead_id, text(escaped, 80)))) } }
+                @if may { td data-label="Select" { (forms.row_box(row.dead_id.as_str(), &format!("the dead letter {} of {}", row.dead_id, text(escaped, 80)))) } }
                 td data-label="Object" { (object(&app.base, escaped)) }
                 td data-label="Time" { (when(row)) }
                 td.id data-label="Event id" { @if let Some(id) = row.id { (id) } @else { "–" } }
@@ -67,7 +73,7 @@ fn list(app: &Dashboard, asked: &Asked, letters: &[DeadLetter], back: &str) -> M
     let heads = ["Select", "Object", "Time", "Event id", "Attempts", "Error", "Event"];
     let table = table("Dead letters", if may { &heads } else { &heads[1..] }, &rows);
     let acts: &[(&str, &str)] = if may { &[("retry", "Retry"), ("drop", "Drop")] } else { &[] };
-    rows_form(&app.base, back, acts, &table)
+    rows_form(forms, back, acts, &table)
 }
 
 /// Returns the time at which the event became a dead letter: the first part of the id.
@@ -77,15 +83,15 @@ fn when(row: &DeadLetter) -> Markup {
 }
 
 /// Returns the forms that retry or drop all dead letters, or those of one object.
-fn all(app: &Dashboard, asked: &Asked, of: Option<&[u8]>, wanted: &str, back: &str) -> Markup {
+fn all(forms: &Forms, asked: &Asked, of: Option<&[u8]>, wanted: &str, back: &str) -> Markup {
     let may = match of {
         None => asked.user.may_all(Right::Operate),
         Some(bytes) => asked.user.may(Right::Operate, bytes),
     };
     let subject = if of.is_none() { "dead letters".to_owned() } else { format!("dead letters of {}", text(wanted, 80)) };
     let form = |act, label, warning: &str, more: &str| {
-        let inputs = html! { p { (warning) " all " (subject) ", in steps of 32. It can be stopped." (more) } };
-        ActForm { base: &app.base, act, label, subject: &subject, fields: &[("object", wanted)], inputs, back }.markup()
+        let inputs = &[Input::Note(html! { (warning) " all " (subject) ", in steps of 32. It can be stopped." (more) })];
+        ActForm { forms, act, label, subject: &subject, fields: &[("object", wanted)], inputs, back }.markup()
     };
     html! {
         @if may.is_ok() {

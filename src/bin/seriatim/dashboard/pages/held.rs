@@ -10,7 +10,7 @@ use seriatim::control::held::{HeldFilter, WaitsFor};
 
 use super::{ROWS, after, may_operate, name_of, parameter};
 use crate::dashboard::Dashboard;
-use crate::dashboard::html::acts::{ActForm, row_box, rows_form};
+use crate::dashboard::html::acts::{ActForm, Forms, Input, rows_form};
 use crate::dashboard::html::format::{LINKED_BYTES_MAX, link, number, object, text, time};
 use crate::dashboard::html::{Frame, Update, next_page, table};
 use crate::listen::asked::Asked;
@@ -37,14 +37,19 @@ pub(super) fn waits_for(waits_for: WaitsFor) -> &'static str {
 }
 
 /// `GET /held?why=…&prefix=…`.
-pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+pub(in crate::dashboard) async fn show(
+    State(app): State<Arc<Dashboard>>,
+    asked: Asked,
+    forms: Forms,
+) -> Result<Response, Problem> {
     let (why, prefix) = (parameter(&asked, "why")?, parameter(&asked, "prefix")?);
     let found = WHYS.iter().find(|(word, ..)| *word == why);
     let (.., condition) = found.ok_or_else(|| Problem::bad_request(format!("the parameter why: {why:?} is not a reason")))?;
     let prefix_bytes = name_of(&prefix)?;
     let which = HeldFilter { prefix: &prefix_bytes, waits_for: *condition, due: why == "due" };
     let page = app.looks.held(&asked.user, &which, after(&asked)?.as_ref(), ROWS).await?;
-    let back = link("", "/held", &[("why", &why), ("prefix", &prefix)]);
+    let place = parameter(&asked, "after")?;
+    let back = link("", "/held", &[("why", &why), ("prefix", &prefix), ("after", &place)]);
     let now_ms = page.now_ms.unwrap_or(0);
     let next = page.next.as_ref().map(|next| next.as_str());
     let content = html! {
@@ -55,17 +60,18 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
             label { "Name begins with " input name="prefix" value=(prefix); }
             button type="submit" { "Show" }
         }
-        (list(&app, &asked, &page.rows, now_ms, &back))
+        (list(&app, &forms, &asked, &page.rows, now_ms, &back))
         @if let Some(looked_at) = page.looked_at.filter(|looked| *looked > page.rows.len() as u64) {
             p { "Looked at " (number(looked_at)) " objects for this page." }
         }
         (next_page(&app.base, "/held", &[("why", &why), ("prefix", &prefix)], next))
-        @if may_operate(&asked.user) { (release_all(&app, &asked, &prefix, &prefix_bytes, &back)) }
+        @if may_operate(&asked.user) { (release_all(&forms, &asked, &prefix, &prefix_bytes, &back)) }
     };
-    Ok(Frame { app: &app, user: &asked.user, current: "/held", title: "Held objects", update: Update::No }.around(&content))
+    Ok(Frame { app: &app, user: &asked.user, current: "/held", title: "Held objects", update: Update::No, forms: Some(&forms) }
+        .around(&content))
 }
 
-fn list(app: &Dashboard, asked: &Asked, objects: &[HeldObject], now_ms: u64, back: &str) -> Markup {
+fn list(app: &Dashboard, forms: &Forms, asked: &Asked, objects: &[HeldObject], now_ms: u64, back: &str) -> Markup {
     if objects.is_empty() {
         return html! { p { "None on this page." } };
     }
@@ -74,7 +80,7 @@ fn list(app: &Dashboard, asked: &Asked, objects: &[HeldObject], now_ms: u64, bac
         @for row in objects {
             @let escaped = row.object_escaped.as_deref().unwrap_or(&row.object);
             tr {
-                @if may { td data-label="Select" { @if escaped.len() <= LINKED_BYTES_MAX { (row_box(&row_value(row, escaped), &text(escaped, 80))) } } }
+                @if may { td data-label="Select" { @if escaped.len() <= LINKED_BYTES_MAX { (forms.row_box(&row_value(row, escaped), &text(escaped, 80))) } } }
                 td data-label="Object" { (object(&app.base, escaped)) }
                 td data-label="Waits for" { (waits_for(row.waits_for)) }
                 td data-label="Due" { @if let Some(due) = row.due_ms { (time(due, now_ms)) } @else { "–" } }
@@ -88,7 +94,7 @@ fn list(app: &Dashboard, asked: &Asked, objects: &[HeldObject], now_ms: u64, bac
     let heads = ["Select", "Object", "Waits for", "Due", "Event", "Attempts", "In batch", "Reason"];
     let table = table("Held objects", if may { &heads } else { &heads[1..] }, &rows);
     let acts: &[(&str, &str)] = if may { &[("release", "Release"), ("skip", "Skip the first events")] } else { &[] };
-    rows_form(&app.base, back, acts, &table)
+    rows_form(forms, back, acts, &table)
 }
 
 fn row_value(row: &HeldObject, escaped: &str) -> String {
@@ -96,19 +102,19 @@ fn row_value(row: &HeldObject, escaped: &str) -> String {
 }
 
 /// Returns the form that releases all held objects with the prefix. `prefix`: its escaped form.
-fn release_all(app: &Dashboard, asked: &Asked, prefix: &str, prefix_bytes: &[u8], back: &str) -> Markup {
+fn release_all(forms: &Forms, asked: &Asked, prefix: &str, prefix_bytes: &[u8], back: &str) -> Markup {
     let may = match prefix_bytes {
         [] => asked.user.may_all(Right::Operate),
         bytes => asked.user.may(Right::Operate, bytes),
     };
     let subject = if prefix.is_empty() { "held objects".to_owned() } else { format!("held objects {prefix}*") };
-    let inputs = html! {
-        p { "This releases all " (text(&subject, 120)) ", whatever they wait for, in steps of 100. It can be stopped." }
-        label.check { input type="checkbox" name="until_released" value="true"; "only those that wait for an operator" }
-    };
+    let note =
+        html! { "This releases all " (text(&subject, 120)) ", whatever they wait for, in steps of 100. It can be stopped." };
+    let only = Input::Check { name: "until_released", label: "only those that wait for an operator" };
+    let inputs = &[Input::Note(note), only];
     html! {
         @if may.is_ok() {
-            div.acts { (ActForm { base: &app.base, act: "release-all", label: "Release all", subject: &subject, fields: &[("prefix", prefix)], inputs, back }.markup()) }
+            div.acts { (ActForm { forms, act: "release-all", label: "Release all", subject: &subject, fields: &[("prefix", prefix)], inputs, back }.markup()) }
         }
     }
 }

@@ -95,7 +95,7 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
     let end = page.log_end.and_then(|(end, written)| Position::new(&end, written)).map(|end| end.to_string()).unwrap_or_default();
     let stream = link("", "/log/stream", &[query[0], query[1], ("after", end.as_str())]);
     let update = if is_following { Update::Stream(&stream) } else { Update::No };
-    Ok(Frame { app: &app, user: &asked.user, current: "/log", title: "Event log", update }.around(&content))
+    Ok(Frame { app: &app, user: &asked.user, current: "/log", title: "Event log", update, forms: None }.around(&content))
 }
 
 const HEADS: [&str; 6] = ["Over", "Object", "Id, prev", "Status", "Attempts", "Event"];

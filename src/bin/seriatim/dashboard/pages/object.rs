@@ -14,7 +14,7 @@ use seriatim::control::{Action, Inspection, LogStatus, ScheduledEvent};
 use super::{ROWS, after, event, may_operate, name_of, parameter};
 use crate::console::shown;
 use crate::dashboard::Dashboard;
-use crate::dashboard::html::acts::ActForm;
+use crate::dashboard::html::acts::{ActForm, Forms, Input};
 use crate::dashboard::html::format::{LINKED_BYTES_MAX, count, lines, link, moment, name, number, sentence, text, time};
 use crate::dashboard::html::{Frame, Update, table};
 use crate::listen::asked::Asked;
@@ -26,7 +26,11 @@ const SCHEDULES: usize = 20;
 const ACTIONS: usize = 10;
 
 /// `GET /object?name=…`: `name` is the escaped name.
-pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+pub(in crate::dashboard) async fn show(
+    State(app): State<Arc<Dashboard>>,
+    asked: Asked,
+    forms: Forms,
+) -> Result<Response, Problem> {
     let escaped = parameter(&asked, "name")?;
     if escaped.is_empty() {
         return Err(Problem::bad_request("the request names no object: add ?name=NAME"));
@@ -47,20 +51,21 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
             (schedules, looks.actions_of(user, &bytes, None, ACTIONS, 1).await?.rows)
         }
     };
-    let back = link("", "/object", &[("name", &escaped)]);
+    let place = cursor.as_ref().map_or("", |cursor| cursor.as_str());
+    let back = link("", "/object", &[("name", &escaped), ("after", place)]);
     let content = html! {
         h1 { "Object " (name(&escaped)) }
         @if cursor.is_none() {
             div data-part="state" { (state(&app, &object)) }
-            div data-part="search" { (search(&app, &escaped, &back, &object)) }
-            (acts(&app, user, &bytes, &escaped, &object, &back))
+            div data-part="search" { (search(&forms, &app.base, &escaped, &back, &object)) }
+            (acts(&forms, user, &bytes, &escaped, &object, &back))
             div data-part="next" { (next_event(&object)) }
         }
         h2 { "Events, newest first" }
-        div data-part="chain" { (events(&app, user, &escaped, &back, &object, &chain)) }
+        div data-part="chain" { (events(&app, &forms, user, &escaped, &back, &object, &chain)) }
         @if !schedules.is_empty() {
             h2 { "Schedules" }
-            (schedule_rows(&app, user, &bytes, &escaped, &back, &schedules, object.now_ms))
+            (schedule_rows(&forms, user, &bytes, &escaped, &back, &schedules, object.now_ms))
             @if object.schedules > schedules.len() as u64 { p { (number(object.schedules)) " schedules in all." } }
         }
         @if cursor.is_none() {
@@ -71,7 +76,7 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
     };
     let update = if cursor.is_none() { Update::Every(5) } else { Update::No };
     let title = format!("Object {}", shown::middle_cut(&escaped, 60));
-    Ok(Frame { app: &app, user, current: "", title: &title, update }.around(&content))
+    Ok(Frame { app: &app, user, current: "", title: &title, update, forms: Some(&forms) }.around(&content))
 }
 
 fn word(standing: Standing) -> (&'static str, &'static str) {
@@ -139,14 +144,14 @@ fn state(app: &Dashboard, object: &Inspection) -> Markup {
 }
 
 /// Returns the button for a search of all slots, if the page has read only some of them.
-fn search(app: &Dashboard, escaped: &str, back: &str, object: &Inspection) -> Markup {
+fn search(forms: &Forms, base: &str, escaped: &str, back: &str, object: &Inspection) -> Markup {
     let is_part = object.searched.is_some_and(|searched| !searched.all);
     let is_open = matches!(object.standing, Standing::Unclear | Standing::Marked) && object.markers_before.is_none();
     html! {
         @if is_part && is_open {
-            form method="post" action={ (app.base) "/object/search" } {
+            form method="post" action={ (base) "/object/search" } {
                 input type="hidden" name="object" value=(escaped);
-                input type="hidden" name="back" value=(back);
+                (forms.hidden(back))
                 button type="submit" { "Search all slots" }
             }
         }
@@ -172,7 +177,7 @@ fn next_event(object: &Inspection) -> Markup {
 }
 
 /// Returns the actions that the user may do now.
-fn acts(app: &Dashboard, user: &User, bytes: &[u8], escaped: &str, object: &Inspection, back: &str) -> Markup {
+fn acts(forms: &Forms, user: &User, bytes: &[u8], escaped: &str, object: &Inspection, back: &str) -> Markup {
     if escaped.len() > LINKED_BYTES_MAX {
         return html! { p { "The name is too long for actions here; the commands of " code { "seriatim" } " take it." } };
     }
@@ -181,40 +186,47 @@ fn acts(app: &Dashboard, user: &User, bytes: &[u8], escaped: &str, object: &Insp
     let batch = object.next_event.as_ref().and_then(|next| next.id).filter(|_| is_held && object.events_held > 0);
     let row = format!("- {escaped}");
     let row_with_id = batch.map(|id| format!("{id} {escaped}")).unwrap_or_default();
-    let form = |act, label, fields: &[(&str, &str)], inputs| {
-        ActForm { base: &app.base, act, label, subject: escaped, fields, inputs, back }.markup()
+    let form = |act, label, fields: &[(&str, &str)], inputs: &[Input<'_>]| {
+        ActForm { forms, act, label, subject: escaped, fields, inputs, back }.markup()
     };
     let has_rule = |kind| object.rules.iter().any(|rule| rule.kind == kind && rule.selector.as_str() == escaped && rule.in_force);
     // Rules are for names that are plain text. The name `*` or `work:*` is the selector of many objects,
     // so a rule for it concerns others than this object.
     let is_plain = object.object_escaped.is_none() && Selector::exact(escaped).is_ok();
-    let end = || html! { label { "Ends after, e.g. 1h (empty: until it is lifted) " input name="for" autocomplete="off"; } };
     html! {
         div.acts {
-            @if may(Right::Operate) && is_held { (form("release", "Release", &[("row", &row)], html! {})) }
+            @if may(Right::Operate) && is_held { (form("release", "Release", &[("row", &row)], &[])) }
             @if let (true, Some(id)) = (may(Right::Operate), batch) {
-                (form("skip", "Skip the first event", &[("row", &row_with_id)], html! { p { "Event " (id) " becomes a dead letter. The object goes on with its next event." } }))
+                (form("skip", "Skip the first event", &[("row", &row_with_id)], &[Input::Note(html! { "Event " (id) " becomes a dead letter. The object goes on with its next event." })]))
             }
             @if may(Right::Pause) && is_plain {
-                @if has_rule(Kind::Pause) { (form("resume", "Resume", &[("selector", escaped)], html! {})) }
-                @else { (form("pause", "Pause", &[("selector", escaped), ("exact", "true")], end())) }
+                @if has_rule(Kind::Pause) { (form("resume", "Resume", &[("selector", escaped)], &[])) }
+                @else { (form("pause", "Pause", &[("selector", escaped), ("exact", "true")], &[Input::END])) }
             }
             @if may(Right::Pause) && may(Right::Operate) && is_plain {
-                @if has_rule(Kind::Block) { (form("unblock", "Unblock", &[("selector", escaped)], html! {})) }
-                @else { (form("block", "Block", &[("selector", escaped), ("exact", "true")], end())) }
+                @if has_rule(Kind::Block) { (form("unblock", "Unblock", &[("selector", escaped)], &[])) }
+                @else { (form("block", "Block", &[("selector", escaped), ("exact", "true")], &[Input::END])) }
             }
             @if may(Right::Operate) && object.standing == Standing::Idle && object.last_event_id.is_some() {
-                (form("forget", "Forget", &[("object", escaped)], html! { p { "The id of its last event is deleted. Its next event has prev 0." } }))
+                (form("forget", "Forget", &[("object", escaped)], &[Input::Note(html! { "The id of its last event is deleted. Its next event has prev 0." })]))
             }
         }
     }
 }
 
 /// Returns the chain: the events in hand first, then the finalized events.
-fn events(app: &Dashboard, user: &User, escaped: &str, back: &str, object: &Inspection, chain: &ChainPage) -> Markup {
+fn events(
+    app: &Dashboard,
+    forms: &Forms,
+    user: &User,
+    escaped: &str,
+    back: &str,
+    object: &Inspection,
+    chain: &ChainPage,
+) -> Markup {
     let may = may_operate(user) && name_of(escaped).is_ok_and(|bytes| user.may(Right::Operate, &bytes).is_ok());
     let settle = |act, label, dead_id: &str| {
-        ActForm { base: &app.base, act, label, subject: dead_id, fields: &[("row", dead_id)], inputs: html! {}, back }.markup()
+        ActForm { forms, act, label, subject: dead_id, fields: &[("row", dead_id)], inputs: &[], back }.markup()
     };
     let in_hand = object.next_event.as_ref().and_then(|next| Some((next.id?, next)));
     let rows = html! {
@@ -278,7 +290,7 @@ pub(super) fn status(status: &LogStatus) -> Markup {
 }
 
 fn schedule_rows(
-    app: &Dashboard,
+    forms: &Forms,
     user: &User,
     bytes: &[u8],
     escaped: &str,
@@ -295,7 +307,7 @@ fn schedule_rows(
                 td data-label="Event" { (event(row.event.as_deref().unwrap_or_default(), row.event_bytes.filter(|_| row.event.is_none()))) }
                 @if may {
                     td data-label="Action" {
-                        (ActForm { base: &app.base, act: "cancel", label: "Cancel", subject: &row.key, fields: &[("object", escaped), ("key", &row.key)], inputs: html! {}, back }.markup())
+                        (ActForm { forms, act: "cancel", label: "Cancel", subject: &row.key, fields: &[("object", escaped), ("key", &row.key)], inputs: &[], back }.markup())
                     }
                 }
             }

@@ -39,7 +39,7 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
             (content, Update::No)
         }
     };
-    Ok(Frame { app: &app, user: &asked.user, current: "/", title: "Overview", update }.around(&content))
+    Ok(Frame { app: &app, user: &asked.user, current: "/", title: "Overview", update, forms: None }.around(&content))
 }
 
 /// Returns the parts of the page that change.

@@ -42,5 +42,6 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
         @else { (table("Paused objects", &["Object", "Rules", "Event", "In batch", "Was held"], &rows)) }
         (next_page(&app.base, "/paused", &[("prefix", &prefix)], page.next.as_ref().map(|next| next.as_str())))
     };
-    Ok(Frame { app: &app, user: &asked.user, current: "/paused", title: "Paused objects", update: Update::No }.around(&content))
+    Ok(Frame { app: &app, user: &asked.user, current: "/paused", title: "Paused objects", update: Update::No, forms: None }
+        .around(&content))
 }

@@ -9,7 +9,7 @@ use seriatim::control::rules::Kind;
 use seriatim::control::{Rule, Rules};
 
 use crate::dashboard::Dashboard;
-use crate::dashboard::html::acts::{ActForm, reason};
+use crate::dashboard::html::acts::{ActForm, Forms, Input};
 use crate::dashboard::html::format::{link, number, text, time};
 use crate::dashboard::html::{Frame, Update, table};
 use crate::listen::asked::Asked;
@@ -17,21 +17,30 @@ use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
 use crate::operator::acts::may_rule;
 
+/// The input for the selector of a new rule.
+const SELECTOR: Input<'_> =
+    Input::Text { name: "selector", label: "Objects: a name, a prefix as work:*, or * for all", is_required: true };
+
 /// `GET /rules`.
-pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+pub(in crate::dashboard) async fn show(
+    State(app): State<Arc<Dashboard>>,
+    asked: Asked,
+    forms: Forms,
+) -> Result<Response, Problem> {
     let rules = app.looks.rules(&asked.user).await?;
     let counts = app.looks.held_by(&rules).await?;
     let may_block = asked.user.may_some(Right::Operate).is_ok();
     let content = html! {
         h1 { "Pauses and blocks" }
-        (list(&app, &asked.user, &rules, &counts))
+        (list(&app, &forms, &asked.user, &rules, &counts))
         @if asked.user.may_some(Right::Pause).is_ok() {
             h2 { "Set a rule" }
-            form.stack method="post" action={ (app.base) "/act" } {
-                input type="hidden" name="back" value="/rules";
-                label { "Objects: a name, a prefix as work:*, or * for all " input name="selector" required autocomplete="off"; }
-                label { "Ends after, e.g. 1h (empty: until it is lifted) " input name="for" autocomplete="off"; }
-                (reason())
+            @let typed = forms.typed(|form| form.has("act", "pause") || form.has("act", "block"));
+            form.stack method="post" action=(forms.action()) {
+                (forms.hidden("/rules"))
+                (typed.input(&SELECTOR))
+                (typed.input(&Input::END))
+                (typed.reason())
                 div.buttons {
                     button type="submit" name="act" value="pause" { "Pause" }
                     @if may_block { button type="submit" name="act" value="block" { "Block" } }
@@ -39,10 +48,18 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
             }
         }
     };
-    Ok(Frame { app: &app, user: &asked.user, current: "/rules", title: "Pauses and blocks", update: Update::No }.around(&content))
+    Ok(Frame {
+        app: &app,
+        user: &asked.user,
+        current: "/rules",
+        title: "Pauses and blocks",
+        update: Update::No,
+        forms: Some(&forms),
+    }
+    .around(&content))
 }
 
-fn list(app: &Dashboard, user: &User, rules: &Rules, counts: &[Option<u64>]) -> Markup {
+fn list(app: &Dashboard, forms: &Forms, user: &User, rules: &Rules, counts: &[Option<u64>]) -> Markup {
     if rules.rules.is_empty() {
         return html! { p { "There are none." } };
     }
@@ -55,7 +72,7 @@ fn list(app: &Dashboard, user: &User, rules: &Rules, counts: &[Option<u64>]) -> 
                 td data-label="Set by" { (text(&rule.actor, 64)) " " (time(rule.set_ms, rules.now_ms)) }
                 td data-label="Ends" { @if let Some(end) = rule.end_ms { (time(end, rules.now_ms)) } @else { "when it is lifted" } }
                 td data-label="Reason" { (text(&rule.reason, 300)) }
-                td data-label="Action" { (lift(app, user, rule)) }
+                td data-label="Action" { (lift(forms, user, rule)) }
             }
         }
     };
@@ -71,20 +88,11 @@ fn held(app: &Dashboard, rule: &Rule, holds: u64) -> Markup {
     html! { a href=(target) { (number(holds)) } }
 }
 
-fn lift(app: &Dashboard, user: &User, rule: &Rule) -> Markup {
+fn lift(forms: &Forms, user: &User, rule: &Rule) -> Markup {
     if !rule.in_force || may_rule(user, rule.kind, &rule.selector).is_err() {
         return html! { "–" };
     }
     let (act, label) = if rule.kind == Kind::Block { ("unblock", "Unblock") } else { ("resume", "Resume") };
     let selector = rule.selector.as_str();
-    ActForm {
-        base: &app.base,
-        act,
-        label,
-        subject: selector,
-        fields: &[("selector", selector)],
-        inputs: html! {},
-        back: "/rules",
-    }
-    .markup()
+    ActForm { forms, act, label, subject: selector, fields: &[("selector", selector)], inputs: &[], back: "/rules" }.markup()
 }

@@ -7,20 +7,25 @@ use axum::response::Response;
 use maud::{Markup, html};
 use seriatim::control::ScheduledEvent;
 
-use super::{ROWS, after, event, may_operate};
+use super::{ROWS, after, event, may_operate, parameter};
 use crate::dashboard::Dashboard;
-use crate::dashboard::html::acts::ActForm;
-use crate::dashboard::html::format::{object, text, time};
+use crate::dashboard::html::acts::{ActForm, Forms};
+use crate::dashboard::html::format::{link, object, text, time};
 use crate::dashboard::html::{Frame, Update, next_page, table};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 
 /// `GET /schedules`.
-pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+pub(in crate::dashboard) async fn show(
+    State(app): State<Arc<Dashboard>>,
+    asked: Asked,
+    forms: Forms,
+) -> Result<Response, Problem> {
     let page = app.looks.schedules(&asked.user, (None, None), after(&asked)?.as_ref(), ROWS).await?;
     let now_ms = page.now_ms.unwrap_or(0);
+    let back = link("", "/schedules", &[("after", &parameter(&asked, "after")?)]);
     let may = may_operate(&asked.user);
-    let rows = html! { @for row in &page.rows { (schedule(&app, row, now_ms, may)) } };
+    let rows = html! { @for row in &page.rows { (schedule(&app, &forms, &back, row, now_ms, may)) } };
     let heads = ["Object", "Key", "Due", "Event", "Action"];
     let content = html! {
         h1 { "Schedules" }
@@ -29,10 +34,11 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
         @else { (table("Schedules", if may { &heads } else { &heads[..4] }, &rows)) }
         (next_page(&app.base, "/schedules", &[], page.next.as_ref().map(|next| next.as_str())))
     };
-    Ok(Frame { app: &app, user: &asked.user, current: "/schedules", title: "Schedules", update: Update::No }.around(&content))
+    Ok(Frame { app: &app, user: &asked.user, current: "/schedules", title: "Schedules", update: Update::No, forms: Some(&forms) }
+        .around(&content))
 }
 
-fn schedule(app: &Dashboard, row: &ScheduledEvent, now_ms: u64, may: bool) -> Markup {
+fn schedule(app: &Dashboard, forms: &Forms, back: &str, row: &ScheduledEvent, now_ms: u64, may: bool) -> Markup {
     let escaped = row.object_escaped.as_deref().unwrap_or(&row.object);
     html! {
         tr {
@@ -42,7 +48,7 @@ fn schedule(app: &Dashboard, row: &ScheduledEvent, now_ms: u64, may: bool) -> Ma
             td data-label="Event" { (event(row.event.as_deref().unwrap_or_default(), row.event_bytes.filter(|_| row.event.is_none()))) }
             @if may {
                 td data-label="Action" {
-                    (ActForm { base: &app.base, act: "cancel", label: "Cancel", subject: &row.key, fields: &[("object", escaped), ("key", &row.key)], inputs: html! {}, back: "/schedules" }.markup())
+                    (ActForm { forms, act: "cancel", label: "Cancel", subject: &row.key, fields: &[("object", escaped), ("key", &row.key)], inputs: &[], back }.markup())
                 }
             }
         }

@@ -63,5 +63,6 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
         (next_page(&app.base, "/worker", &[("name", &name)], found.next.as_ref().map(|next| next.as_str())))
     };
     let title = format!("Worker {}", text(&worker.name, 64));
-    Ok(Frame { app: &app, user: &asked.user, current: "/workers", title: &title, update: Update::Every(5) }.around(&content))
+    Ok(Frame { app: &app, user: &asked.user, current: "/workers", title: &title, update: Update::Every(5), forms: None }
+        .around(&content))
 }

@@ -28,8 +28,15 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
         }
         (next_page(&app.base, "/workers", &[], page.next.as_ref().map(|next| next.as_str())))
     };
-    Ok(Frame { app: &app, user: &asked.user, current: "/workers", title: "Worker processes", update: Update::Every(5) }
-        .around(&content))
+    Ok(Frame {
+        app: &app,
+        user: &asked.user,
+        current: "/workers",
+        title: "Worker processes",
+        update: Update::Every(5),
+        forms: None,
+    }
+    .around(&content))
 }
 
 fn row(app: &Dashboard, worker: &NameStats) -> Markup {
