@@ -28,6 +28,17 @@ impl Scan {
         Self { pattern, prefix: keys.prefix().as_bytes().to_vec(), cursor: 0, done: false }
     }
 
+    /// Continues a walk at the position that [`position`](Self::position) has returned.
+    pub(super) fn from(mut self, position: u64) -> Self {
+        self.cursor = position;
+        self
+    }
+
+    /// Returns the position of the next page; `None` after the last page.
+    pub(super) fn position(&self) -> Option<u64> {
+        (!self.done).then_some(self.cursor)
+    }
+
     /// Returns the next keys without their prefix; `None` after the last page. A page may be empty.
     pub(super) async fn next<C: ConnectionLike>(&mut self, conn: &mut C) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
         if self.done {

@@ -74,8 +74,10 @@ fn every_operation_can_be_a_task_of_its_own(control: &'static Control) {
     task(control.now_ms());
     task(control.warnings());
     task(control.check());
+    task(control.paced_check(1, 0.5));
     task(control.stats());
     task(control.depth(1));
+    task(control.depth_step(None, 1));
     task(control.under_work(1));
     task(control.workers(None, 1));
     task(control.worker("w", None, 1));

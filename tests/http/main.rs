@@ -29,4 +29,6 @@ mod streams;
 mod task;
 #[cfg(feature = "otlp")]
 mod traces;
+#[cfg(feature = "cli")]
+mod walks;
 mod weather;

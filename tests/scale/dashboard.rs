@@ -243,6 +243,8 @@ async fn each_page_at_millions_of_objects_is_cheap() {
         "/v1/object?object=busy",
         "/v1/object/chain?object=busy",
         "/v1/held",
+        "/v1/queues",
+        "/v1/depth",
     ];
     for target in targets {
         // The first request loads the scripts.

@@ -16,6 +16,7 @@
 //! - `walk`: the walk over the keys, which collects the subjects
 //! - `state`: the subjects and names that the walk has seen
 //! - `confirm`: the second look at each suspicion, and the search for markers of uncovered objects
+//! - `paced`: a connection with pauses
 //! - `script`: the call of `lua/check.lua`, and its findings
 //! - `report`: invariants, violations and counts
 //!
@@ -24,11 +25,13 @@
 //! or 4,096 objects the check is still correct, but slower.
 
 mod confirm;
+mod paced;
 mod report;
 mod script;
 mod state;
 mod walk;
 
+use self::paced::Paced;
 pub use self::report::{CheckReport, Invariant, LookedAt, NOT_READABLE, NotReadable, Subject, Violation};
 use self::state::Walk;
 use super::{Control, ControlError};
@@ -56,5 +59,15 @@ impl Control {
     /// As [`Control::check`].
     pub async fn check_up_to(&self, violations_max: usize) -> Result<CheckReport, ControlError> {
         Walk::new(&mut self.connection(), &self.keys, violations_max).run().await
+    }
+
+    /// Like [`check_up_to`](Self::check_up_to), but in the background: takes at most about the part
+    /// `share` of Redis' time (0.2 means 20 %; at least 0.001).
+    ///
+    /// # Errors
+    /// As [`Control::check`].
+    pub async fn paced_check(&self, violations_max: usize, share: f64) -> Result<CheckReport, ControlError> {
+        let mut conn = Paced::new(self.connection(), share.clamp(0.001, 1.0));
+        Walk::new(&mut conn, &self.keys, violations_max).run().await
     }
 }

@@ -113,7 +113,17 @@ fn targets(scene: &Scene) -> Vec<String> {
                 "/v1/rules",
                 "/v1/actions",
             ])
-            .chain(["/v1/log", "/v1/log?newest=true", "/v1/cron", "/v1/workers", "/v1/worker?name=w", "/v1/worker?name=busy"])
+            .chain([
+                "/v1/log",
+                "/v1/log?newest=true",
+                "/v1/cron",
+                "/v1/workers",
+                "/v1/worker?name=w",
+                "/v1/worker?name=busy",
+                "/v1/queues",
+                "/v1/depth",
+                "/v1/check",
+            ])
             .map(str::to_owned)
             .collect();
     let states =

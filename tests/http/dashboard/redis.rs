@@ -27,7 +27,7 @@ const PAGES: [&str; 14] = [
     "/check",
 ];
 
-const ROUTES: [&str; 13] = [
+const ROUTES: [&str; 16] = [
     "/v1/objects/work:held",
     "/v1/objects/work:done/chain",
     "/v1/objects/work:later/schedule",
@@ -41,6 +41,9 @@ const ROUTES: [&str; 13] = [
     "/v1/log",
     "/v1/cron",
     "/v1/workers",
+    "/v1/queues",
+    "/v1/depth",
+    "/v1/check",
 ];
 
 /// The actions, and the text of their result if they are done.

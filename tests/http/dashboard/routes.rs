@@ -19,13 +19,15 @@ enum Needs {
     Some,
     /// The right `view` for all objects.
     All,
+    /// The right `operate` for all objects.
+    Operate,
     /// The right `view` for the object that the target names. `{}` stands for `work` or `user`.
     Object,
 }
-use Needs::{All, Nobody, Object, Probe, Some as SomeObjects, User};
+use Needs::{All, Nobody, Object, Operate, Probe, Some as SomeObjects, User};
 
 /// The routes that only read: the path in the source, the target, and the requirement.
-const READS: [(&str, &str, Needs); 44] = [
+const READS: [(&str, &str, Needs); 47] = [
     ("/", "/", SomeObjects),
     ("/live", "/live", All),
     ("/object", "/object?name={}:held", Object),
@@ -71,6 +73,9 @@ const READS: [(&str, &str, Needs); 44] = [
     ("/v1/cron", "/v1/cron", SomeObjects),
     ("/v1/workers", "/v1/workers", All),
     ("/v1/worker", "/v1/worker?name=w", All),
+    ("/v1/queues", "/v1/queues", All),
+    ("/v1/depth", "/v1/depth", All),
+    ("/v1/check", "/v1/check", Operate),
 ];
 
 /// The routes that take a form.
@@ -209,6 +214,7 @@ impl Role<'_> {
             User => 404,
             SomeObjects if view => 200,
             All if view && self.has_all => 200,
+            Operate if self.rights[2] && self.has_all => 200,
             Object if view && (self.has_all || of == "work") => 200,
             _ => 403,
         }

@@ -2,23 +2,34 @@
 //! whose names begin with one of them. Hidden parts of events are replaced.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::http::StatusCode;
 use serde::Serialize;
 use seriatim::control::chain::ChainPage;
+use seriatim::control::check::VIOLATIONS_MAX;
+use seriatim::control::depth::DepthStep;
 use seriatim::control::ended::{Ended, EndedEvent};
 use seriatim::control::held::HeldFilter;
 use seriatim::control::stats::NameStats;
 use seriatim::control::workers::{WorkerSlots, WorkersPage};
 use seriatim::control::{
-    Action, Control, ControlError, CronJob, Cursor, DeadLetter, HeldObject, Inspection, LogEntry, LogPage, RowId, Rules,
-    ScheduledEvent, Stats,
+    Action, CheckReport, Control, ControlError, CronJob, Cursor, DeadLetter, HeldObject, Inspection, LogEntry, LogPage, RowId,
+    Rules, ScheduledEvent, Stats, UnderWork,
 };
 use seriatim::control::{dead, log};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 use super::errors::control_problem;
 use super::hide::Hidden;
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
+
+/// The part of Redis' time that a check takes.
+const CHECK_SHARE: f64 = 0.2;
+/// The longest time of a check. It is enough for some ten million keys.
+const CHECK_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// A page of a list.
 #[derive(Debug, Serialize)]
@@ -61,11 +72,22 @@ pub(crate) struct Seen {
     pub(crate) ended: Ended,
 }
 
+/// The result of a check.
+#[derive(Debug, Serialize)]
+pub(crate) struct Checked {
+    #[serde(flatten)]
+    report: CheckReport,
+    /// Settings of Redis that break the guarantees.
+    warnings: Vec<String>,
+}
+
 /// Reads the system for users.
 #[derive(Debug, Clone)]
 pub(crate) struct Looks {
     control: Control,
     hidden: Arc<Hidden>,
+    /// The limit of checks: one at a time.
+    checks: Arc<Semaphore>,
 }
 
 fn told<T>(result: Result<T, ControlError>) -> Result<T, Problem> {
@@ -83,7 +105,7 @@ pub(crate) fn shows(user: &User, object: &str, escaped: Option<&str>) -> bool {
 
 impl Looks {
     pub(crate) fn new(control: Control, hidden: Arc<Hidden>) -> Self {
-        Self { control, hidden }
+        Self { control, hidden, checks: Arc::new(Semaphore::new(1)) }
     }
 
     /// Returns whether parts of events are hidden.
@@ -147,6 +169,39 @@ impl Looks {
         let mut stats = told(self.control.stats().await)?;
         self.hide_sinks(&mut stats.workers);
         Ok(stats)
+    }
+
+    /// Finds the longest queues among the objects that workers have in hand.
+    pub(crate) async fn queues(&self, user: &User, limit: usize) -> Result<UnderWork, Problem> {
+        user.may_all(Right::View)?;
+        told(self.control.under_work(limit).await)
+    }
+
+    /// Counts the queued events of some objects, in one step of a walk over all objects.
+    pub(crate) async fn depth(&self, user: &User, after: Option<&Cursor>, limit: usize) -> Result<DepthStep, Problem> {
+        user.may_all(Right::View)?;
+        told(self.control.depth_step(after, limit).await)
+    }
+
+    /// Returns the permit for a check, if none is under way.
+    pub(crate) fn may_check(&self, user: &User) -> Result<OwnedSemaphorePermit, Problem> {
+        user.may_all(Right::Operate)?;
+        self.checks.clone().try_acquire_owned().map_err(|_| {
+            let detail = "a check is under way already; try again when it has ended";
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(10)
+        })
+    }
+
+    /// Checks the invariants. If the future is dropped, the check ends.
+    pub(crate) async fn check(&self, user: &User) -> Result<Checked, Problem> {
+        let _permit = self.may_check(user)?;
+        let found = timeout(CHECK_TIME_MAX, self.control.paced_check(VIOLATIONS_MAX, CHECK_SHARE)).await;
+        let late = |_| {
+            let detail = "the check did not end within 10 min; the command `seriatim check` has no limit";
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too-long", detail)
+        };
+        let report = told(found.map_err(late)?)?;
+        Ok(Checked { report, warnings: self.control.warnings().await.unwrap_or_default() })
     }
 
     pub(crate) async fn schedules_of(

@@ -43,6 +43,9 @@ where
         .route("/v1/cron", get(cron))
         .route("/v1/workers", get(workers))
         .route("/v1/worker", get(worker))
+        .route("/v1/queues", get(queues))
+        .route("/v1/depth", get(depth))
+        .route("/v1/check", get(check))
 }
 
 /// Returns a response whose body is the value as JSON.
@@ -159,4 +162,19 @@ async fn workers(State(looks): State<Looks>, asked: Asked) -> Result<Response, P
 async fn worker(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
     let name = asked.query("name")?.ok_or_else(|| Problem::bad_request("the request names no worker: add ?name=NAME"))?;
     json(&looks.worker(&asked.user, &name, after(&asked)?.as_ref(), limit(&asked)?).await?)
+}
+
+/// `GET /v1/queues`.
+async fn queues(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
+    json(&looks.queues(&asked.user, limit(&asked)?).await?)
+}
+
+/// `GET /v1/depth`.
+async fn depth(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
+    json(&looks.depth(&asked.user, after(&asked)?.as_ref(), limit(&asked)?).await?)
+}
+
+/// `GET /v1/check`.
+async fn check(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
+    json(&looks.check(&asked.user).await?)
 }

@@ -113,9 +113,13 @@ pub(in crate::dashboard) async fn run(
 ) -> Result<Response, Problem> {
     drop(Form::read(body).await?);
     user.may_all(Right::Operate)?;
-    if app.checks.begin() {
+    if !app.checks.state().is_running {
+        // A program may have begun a check by `/v1/check`.
+        let permit = app.looks.may_check(&user)?;
+        app.checks.begin();
         let (app, who) = (app.clone(), user.name.clone());
         tokio::spawn(async move {
+            let _permit = permit;
             let result = tokio::select! {
                 result = app.control.check() => result.map_err(|error| error.to_string()),
                 () = app.stop.cancelled() => Err("the server stopped before the end of the check".to_owned()),
