@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::growing_wait::jitter;
+use super::logged;
 use crate::cron::{CronSchedule, Missed};
 use crate::escape;
 use crate::failpoints::around;
@@ -80,7 +81,8 @@ fn ticks_of(job: &DueJob, now_ms: u64) -> Ticks {
     match schedule {
         Ok((schedule, missed)) => due_ticks(job, now_ms, &schedule, missed),
         Err(why) => {
-            let name = escape::name(&job.name);
+            let escaped = escape::name(&job.name);
+            let name = logged::cut(&escaped);
             warn!(%name, why, "cron: this process cannot compute the ticks of the job; it is tried again in a minute");
             Ticks { job: job.clone(), handled_ms: job.handled_ms, next_ms: None, events: None }
         }
@@ -126,7 +128,8 @@ fn tell(fired: &Fired) {
         debug!(jobs = fired.jobs, events = fired.events, "cron");
     }
     for (name, why) in &fired.wrong {
-        let name = escape::name(name);
+        let escaped = escape::name(name);
+        let name = logged::cut(&escaped);
         match why.as_str() {
             "absent" => warn!(%name, "cron: the job is gone; its next tick is removed"),
             why => warn!(%name, why, "cron: the job cannot fire; it is tried again in a minute"),

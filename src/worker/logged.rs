@@ -1,5 +1,6 @@
 //! Log lines about objects and batches.
 
+use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,9 @@ use crate::wire::{BatchResult, Report};
 /// The most log lines per second about failed events that will be retried. Without this limit,
 /// 100,000 objects could fail again and again while a receiver is away, each time with a line.
 const LINES_PER_SECOND: u32 = 20;
+
+/// The most bytes of an escaped name in a log line. A name in Redis may have any length.
+const NAME_BYTES_MAX: usize = 200;
 
 static FAILURES: Failures = Failures(Mutex::new(None));
 
@@ -56,9 +60,20 @@ impl Failures {
     }
 }
 
+/// Returns an escaped name for a log line. A long name is cut, and its number of bytes is added.
+pub(crate) fn cut(escaped: &str) -> Cow<'_, str> {
+    if escaped.len() <= NAME_BYTES_MAX {
+        return Cow::Borrowed(escaped);
+    }
+    let end = (0..=NAME_BYTES_MAX).rev().find(|at| escaped.is_char_boundary(*at)).unwrap_or(0);
+    let bytes = escape::unescaped(escaped).map_or(escaped.len(), |name| name.len());
+    Cow::Owned(format!("{}... ({bytes} bytes)", &escaped[..end]))
+}
+
 /// Logs an object that a call of advance has held because of a wrong type or an invalid name, or a
 /// marker that the call has dropped. `object` is escaped.
 pub(crate) fn put_aside(object: &str, why: &str) {
+    let object = cut(object);
     match why.starts_with("foreign: ") {
         true => warn!(%object, why, "claim: the marker is dropped"),
         false => error!(%object, why, "claim: the object is held until an operator releases it"),
@@ -67,7 +82,8 @@ pub(crate) fn put_aside(object: &str, why: &str) {
 
 /// Logs the result of a batch.
 pub(crate) fn result(object: &ObjectName, report: &Report) {
-    let object = escape::name(object.as_str());
+    let escaped = escape::name(object.as_str());
+    let object = cut(&escaped);
     match &report.then {
         BatchResult::Hold { rest, delay: Some(delay), reason } => {
             let (id, attempts) = (rest.first, rest.attempts);
@@ -95,6 +111,15 @@ pub(crate) fn result(object: &ObjectName, report: &Report) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_name_is_cut() {
+        assert_eq!(cut(&"x".repeat(200)), "x".repeat(200));
+        assert_eq!(cut(&"x".repeat(1 << 20)), format!("{}... (1048576 bytes)", "x".repeat(200)));
+        assert_eq!(cut(&format!("x{}", "é".repeat(200))), format!("x{}... (401 bytes)", "é".repeat(99)));
+        // The number is that of the name, not that of its escaped form.
+        assert_eq!(cut(&escape::name(&[0xff; 100])), format!("{}... (100 bytes)", r"\xff".repeat(50)));
+    }
 
     #[test]
     fn failures_have_some_lines_per_second() {

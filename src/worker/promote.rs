@@ -26,6 +26,7 @@ use super::cron;
 use super::figures::Call;
 use super::growing_wait::{GrowingWait, jitter};
 use super::lease::failed;
+use super::logged;
 use crate::connection::PatientConnection;
 use crate::connection::errors::told;
 use crate::escape;
@@ -229,7 +230,8 @@ fn tell(promoted: &Promoted) {
         debug!(events = promoted.events, "promote");
     }
     for (member, why) in &promoted.wrong {
-        let schedule = escape::name(member);
+        let escaped = escape::name(member);
+        let schedule = logged::cut(&escaped);
         match why.as_str() {
             "absent" => warn!(%schedule, "promote: the schedule has no event; its due time is removed"),
             "name" => warn!(%schedule, "promote: the schedule names no object of this namespace; its due time is removed"),

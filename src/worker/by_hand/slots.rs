@@ -189,7 +189,7 @@ pub(super) fn reject(in_flight: &InFlight, error: &str) -> Report {
 /// event whose handler progress is stored.
 pub(super) fn unfit(config: &WorkerConfig, in_flight: &InFlight) -> Option<(Report, bool)> {
     if let Some(then) = config.crashed(in_flight.tag) {
-        error!(object = %escape::name(&in_flight.raw), id = in_flight.batch.first, %then, "claim: the event has killed too many workers");
+        error!(object = %logged::cut(&escape::name(&in_flight.raw)), id = in_flight.batch.first, %then, "claim: the event has killed too many workers");
         return Some((in_flight.report(0, in_flight.crashed(then)), true));
     }
     match (in_flight.unfit(), check_json(&in_flight.batch.payloads[0])) {

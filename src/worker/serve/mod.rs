@@ -310,7 +310,7 @@ impl<'a> Serve<'a> {
             times.delivered(slot, in_flight, outcome.count);
         }
         if let Some(Stop::Unavailable { error }) = &outcome.stop {
-            debug!(object = %escape::name(in_flight.batch.object().as_str()), error, "deliver: the sink is unavailable");
+            debug!(object = %logged::cut(&escape::name(in_flight.batch.object().as_str())), error, "deliver: the sink is unavailable");
         }
         self.judge_sink(slot, &outcome);
         let config = Arc::clone(&self.config);
