@@ -2,8 +2,8 @@
 //! terminal. An escaped object name can be turned back into its bytes.
 //!
 //! These characters are escaped: control characters (U+0000 to U+001F, U+007F to U+009F), the
-//! separators U+2028 and U+2029, and characters that change the direction of text. [`text`] escapes
-//! only these characters. [`name`] also escapes backslashes and bytes that are not UTF-8, so that
+//! separators U+2028 and U+2029, characters that change the direction of text, and characters that
+//! are invisible, such as a space of width zero. [`text`] escapes only these characters. [`name`] also escapes backslashes and bytes that are not UTF-8, so that
 //! [`unescaped`] returns exactly the bytes of the name. [`lines`] keeps line ends. It is applied
 //! last, to every output.
 
@@ -13,13 +13,20 @@ use std::fmt::{self, Write as _};
 /// Returns whether this character is escaped in every text.
 fn is_escaped(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || is_invisible(c)
+}
+
+/// Returns whether this character takes no space, so that two names look the same.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2060}'..='\u{2064}' | '\u{206a}'..='\u{206f}' | '\u{feff}')
+        || matches!(c, '\u{e0000}'..='\u{e007f}')
 }
 
 /// Returns true only if the text certainly needs no escape. The check is fast, because it looks at
-/// single bytes. All escaped characters beyond ASCII begin with one of three bytes.
+/// single bytes. All escaped characters beyond ASCII begin with one of six bytes.
 fn is_plain(bytes: &[u8]) -> bool {
-    !bytes.iter().any(|byte| matches!(byte, 0..0x20 | 0x7f | 0xc2 | 0xd8 | 0xe2))
+    !bytes.iter().any(|byte| matches!(byte, 0..0x20 | 0x7f | 0xc2 | 0xd8 | 0xe1 | 0xe2 | 0xef | 0xf3))
 }
 
 fn write_escaped(out: &mut impl fmt::Write, c: char) -> fmt::Result {
@@ -153,7 +160,10 @@ pub fn lines(text: &str) -> Cow<'_, str> {
     let mut out = String::with_capacity(text.len() + 64);
     for c in text.chars() {
         if c != '\n' && is_escaped(c) {
-            let _ = write!(out, "\\u{:04x}", u32::from(c));
+            // JSON has two escapes for a character beyond U+FFFF.
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(out, "\\u{unit:04x}");
+            }
         } else {
             out.push(c);
         }
@@ -173,6 +183,8 @@ mod tests {
     #[case(b"work:1\n", r"work:1\n")]
     #[case(b"\x1b[2J\x7f", r"\u{1b}[2J\u{7f}")]
     #[case("a\u{85}b\u{2028}c\u{202e}d".as_bytes(), r"a\u{85}b\u{2028}c\u{202e}d")]
+    #[case("a\u{ad}b\u{180e}\u{200b}\u{2064}\u{206f}\u{feff}d\u{e0001}\u{e007f}".as_bytes(), r"a\u{ad}b\u{180e}\u{200b}\u{2064}\u{206f}\u{feff}d\u{e0001}\u{e007f}")]
+    #[case("\u{200a}\u{2070}\u{180d}\u{e0080}\u{ae}".as_bytes(), "\u{200a}\u{2070}\u{180d}\u{e0080}\u{ae}")]
     #[case(br"C:\n", r"C:\\n")]
     #[case(b"a\xff\xc2", r"a\xff\xc2")]
     fn a_name_is_escaped(#[case] bytes: &[u8], #[case] escaped: &str) {
@@ -208,13 +220,20 @@ mod tests {
         let shown = lines(&json).into_owned();
         assert_eq!(shown, r#""\u007f\u0085\u009f\u2028\u202e\u001bé""#);
         assert_eq!(serde_json::from_str::<String>(&shown).expect("JSON"), "\u{7f}\u{85}\u{9f}\u{2028}\u{202e}\u{1b}é");
+        // Characters beyond U+FFFF stay JSON, too.
+        let json = serde_json::to_string("a\u{feff}\u{e0041}\u{1f600}").expect("text");
+        assert_eq!(lines(&json), "\"a\\ufeff\\udb40\\udc41\u{1f600}\"");
+        assert_eq!(serde_json::from_str::<String>(&lines(&json)).expect("JSON"), "a\u{feff}\u{e0041}\u{1f600}");
+        for c in ['\u{ad}', '\u{180e}', '\u{200b}', '\u{feff}', '\u{e0020}'] {
+            assert_eq!(text(&c.to_string()).to_string(), c.escape_default().to_string());
+        }
         assert_eq!(lines("\u{1b}[31m\rx\n"), "\\u001b[31m\\u000dx\n");
         assert_eq!(text("a\nb\\c\u{202e}").to_string(), r"a\nb\c\u{202e}");
     }
 
     proptest! {
         #[test]
-        fn an_escaped_name_leads_back(bytes in prop::collection::vec(any::<u8>(), 0..40), chars in "\\PC{0,10}[\\x00-\\x20\\\\x\u{80}-\u{a0}\u{2028}]{0,10}") {
+        fn an_escaped_name_leads_back(bytes in prop::collection::vec(any::<u8>(), 0..40), chars in "\\PC{0,10}[\\x00-\\x20\\\\x\u{80}-\u{a0}\u{2028}]{0,10}[\u{ad}\u{180e}\u{200b}\u{feff}\u{e0001}]{0,3}") {
             for bytes in [bytes, chars.into_bytes()] {
                 let escaped = name(&bytes).into_owned();
                 prop_assert_eq!(unescaped(&escaped), Ok(bytes));

@@ -8,7 +8,7 @@ use crate::element::Key;
 const PAGE_BYTES_MAX: usize = 1_000_000;
 
 /// Characters that could forge the text around them.
-const RAW: [char; 4] = ['\u{202e}', '\u{2066}', '\u{1b}', '\u{0}'];
+const RAW: [char; 5] = ['\u{200b}', '\u{202e}', '\u{2066}', '\u{1b}', '\u{0}'];
 
 /// Opens a page, and returns its faults, in words.
 pub(crate) async fn faults(driver: &Driver, origin: &str, target: &str, width: u32, scheme: Scheme) -> Vec<String> {

@@ -20,7 +20,8 @@ const UNFIT: [(&[u8], &str); 5] = [
     ("next\u{85}line".as_bytes(), r"next\u{85}line"),
 ];
 /// Valid names that are shown escaped, or contain a character that an escape also uses.
-const ODD: [(&str, &str); 3] = [
+const ODD: [(&str, &str); 4] = [
+    ("a\u{200b}b\u{feff}", r"a\u{200b}b\u{feff}"),
     ("a\u{2028}b\u{2029}c", r"a\u{2028}b\u{2029}c"),
     ("user\u{202e}gpj.exe\u{2066}", r"user\u{202e}gpj.exe\u{2066}"),
     (r"C:\new", r"C:\\new"),
@@ -49,7 +50,7 @@ fn stdout(output: Output) -> String {
 
 #[track_caller]
 fn shows_nothing_raw(text: &str) {
-    let raw = |c: char| c != '\n' && c.is_control() || "\u{2028}\u{2029}\u{202e}\u{2066}".contains(c);
+    let raw = |c: char| c != '\n' && c.is_control() || "\u{200b}\u{2028}\u{2029}\u{202e}\u{2066}".contains(c);
     assert!(!text.contains(raw), "{text:?}");
 }
 
