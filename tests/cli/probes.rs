@@ -151,7 +151,9 @@ fn an_address_in_use_is_told_at_the_start() {
     program.args(["--log", "off", "--redis", "localhost:1", "worker", "--sink", "null", "--http", &address]);
     let output = program.output().expect("it runs");
     let told = String::from_utf8(output.stderr).expect("UTF-8");
-    let is_told = told.contains(&format!("--http: cannot listen on {address}")) && told.lines().count() == 1;
+    let is_told = told.contains(&format!("--http: cannot listen on {address}"))
+        && told.lines().count() == 1
+        && told.contains("another process listens there; end that process, or name another address");
     // Exit code 1 lets a supervisor start the worker again, because the address may become free.
     assert!(output.status.code() == Some(1) && is_told, "{:?} {told}", output.status);
 }

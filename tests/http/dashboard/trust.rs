@@ -60,7 +60,7 @@ async fn a_proxy_can_use_a_socket() {
 }
 
 #[rstest]
-#[case::all_addresses(&["--listen", "0.0.0.0:0"], "can be reached from other machines")]
+#[case::all_addresses(&["--listen", "0.0.0.0:0"], "can be reached from other machines: name a users file with --users, or a proxy that logs users in with --trust-header and --trust-from; or listen on this machine only, e.g. --listen 127.0.0.1:")]
 #[case::the_second_address(&["--listen", "127.0.0.1:0", "--listen", "[::]:0"], "can be reached from other machines")]
 #[case::a_public_url_is_no_login(&["--listen", "0.0.0.0:0", "--public-url", "https://ops.example"], "can be reached from other machines")]
 #[case::a_socket(&["--listen", "unix:SOCKET"], "--users")]

@@ -56,6 +56,8 @@ use crate::serve::view;
 
 /// Module name for log filters.
 const LOG: &str = "seriatim::dashboard";
+/// The options with which it may listen on any address, for an error.
+const GUARDS: &str = "name a users file with --users, or a proxy that logs users in with --trust-header and --trust-from";
 /// The most bytes of an event on a page.
 const EVENT_BYTES_MAX: usize = 4096;
 /// The most streams of events to browsers.
@@ -141,7 +143,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let mut stopping = stop_signals()?;
     let redis = global.route()?.address();
     let keys = global.keys()?;
-    let listening = args.listen.open_unguarded(args.listen.has_users() || args.trust_header.is_some()).await?;
+    let listening = args.listen.open_unguarded(args.listen.has_users() || args.trust_header.is_some(), GUARDS).await?;
     let first = listening.addresses().next().unwrap_or_default().to_owned();
     if listening.users().is_none() && args.trust_header.is_none() && !first.starts_with("http") && args.public_url.is_none() {
         let what = "a link cannot lead to a socket: give --users FILE, or --trust-header NAME with --trust-from unix";

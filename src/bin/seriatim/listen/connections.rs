@@ -62,6 +62,10 @@ pub(super) struct Connections {
     room: Room,
     connections_max: u32,
     certificate: Option<Arc<Certificate>>,
+    /// The option that names the addresses, for errors.
+    option: &'static str,
+    /// The options that guard the requests from other machines, for errors.
+    guards: &'static str,
 }
 
 /// The way in which the number of connections is limited.
@@ -112,15 +116,43 @@ impl Drop for Socket {
     }
 }
 
+/// Returns the remedy for an error of listening; empty if none is known. `option`: the option that
+/// names the address.
+fn hint(kind: io::ErrorKind, option: &str) -> String {
+    match kind {
+        io::ErrorKind::AddrInUse => {
+            format!(
+                ": another process listens there; end that process, or name another address with {option}, e.g. with port 0 for a free port"
+            )
+        }
+        io::ErrorKind::AddrNotAvailable => format!(": this machine does not have this address; name another one with {option}"),
+        io::ErrorKind::PermissionDenied => format!(": name a port from 1024, or a path that this user may write, with {option}"),
+        _ => String::new(),
+    }
+}
+
 impl Connections {
     pub(super) fn new(connections_max: u32, certificate: Option<Arc<Certificate>>) -> Self {
         let room = Room::Limited(Arc::new(Semaphore::new(connections_max as usize)));
-        Self { listeners: Vec::new(), room, connections_max, certificate }
+        Self {
+            listeners: Vec::new(),
+            room,
+            connections_max,
+            certificate,
+            option: "--listen",
+            guards: "name a users file with --users",
+        }
+    }
+
+    /// Sets the options that guard the requests from other machines, for errors.
+    pub(super) fn with_guards(mut self, guards: &'static str) -> Self {
+        self.guards = guards;
+        self
     }
 
     /// Returns the limits for probes, without any listener yet.
     pub(super) fn for_probes(connections_max: u32) -> Self {
-        Self { room: Room::Newest(connections_max as usize), ..Self::new(connections_max, None) }
+        Self { option: "the same option", room: Room::Newest(connections_max as usize), ..Self::new(connections_max, None) }
     }
 
     /// Opens a listener. If `is_guarded` is false, only addresses of this machine are allowed,
@@ -128,14 +160,19 @@ impl Connections {
     pub(super) async fn open(&mut self, address: &Address, is_guarded: bool) -> anyhow::Result<()> {
         // Such an error may pass by itself, e.g. if the address comes later or another process
         // frees it. So its exit code is not that of a wrong input.
-        let failed = |error: io::Error| Failure::with(Exit::Broken, format!("cannot listen on {address}: {error}"));
+        let option = self.option;
+        let failed = |error: io::Error| {
+            Failure::with(Exit::Broken, format!("cannot listen on {address}: {error}{}", hint(error.kind(), option)))
+        };
         let listener = match address {
             Address::Tcp(text) => {
                 let listener = TcpListener::bind(text).await.map_err(failed)?;
                 let local = listener.local_addr().map_err(failed)?;
                 if !is_guarded && !local.ip().is_loopback() {
                     let what = format!(
-                        "{address} can be reached from other machines: name a users file with --users, or listen on 127.0.0.1"
+                        "{address} can be reached from other machines: {}; or listen on this machine only, e.g. --listen 127.0.0.1:{}",
+                        self.guards,
+                        local.port()
                     );
                     return Err(Failure::with(Exit::Input, what));
                 }

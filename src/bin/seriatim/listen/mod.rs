@@ -105,15 +105,16 @@ pub(crate) struct Listening {
 impl ListenArgs {
     /// Reads the files and opens the listeners. Every request must pass the checks of the guard.
     pub(crate) async fn open(&self) -> anyhow::Result<Listening> {
-        let mut listening = self.open_unguarded(self.users.is_some()).await?;
+        let mut listening = self.open_unguarded(self.users.is_some(), "name a users file with --users").await?;
         let users = listening.users().cloned();
         listening.guard = Some(Guard::new(Hosts::new(self.hosts()), users));
         Ok(listening)
     }
 
     /// Reads the files and opens the listeners. The routes check every request themselves. If
-    /// `is_guarded` is false, only addresses of this machine are allowed.
-    pub(crate) async fn open_unguarded(&self, is_guarded: bool) -> anyhow::Result<Listening> {
+    /// `is_guarded` is false, only addresses of this machine are allowed. `guards`: the options that
+    /// guard the requests, for the error of another address.
+    pub(crate) async fn open_unguarded(&self, is_guarded: bool, guards: &'static str) -> anyhow::Result<Listening> {
         let input = |error: String| Failure::with(Exit::Input, error);
         let users = match &self.users {
             Some(path) => Some((path.clone(), Arc::new(Users::read(path).map_err(input)?))),
@@ -123,7 +124,7 @@ impl ListenArgs {
             (Some(certificate), Some(key)) => Some(Arc::new(Certificate::read(certificate, key).map_err(input)?)),
             _ => None,
         };
-        let mut connections = Connections::new(self.connections, certificate.clone());
+        let mut connections = Connections::new(self.connections, certificate.clone()).with_guards(guards);
         for address in &self.listen {
             connections.open(address, is_guarded).await?;
         }
