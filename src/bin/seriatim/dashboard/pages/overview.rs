@@ -76,11 +76,7 @@ pub(in crate::dashboard) fn parts(base: &str, snapshot: &Snapshot) -> Markup {
 fn figures(base: &str, stats: &Stats, samples: &[Option<Sample>]) -> Markup {
     let rate = samples.iter().rev().flatten().next().and_then(|sample| sample.rate);
     let alive = stats.workers.iter().filter(|worker| worker.alive).count() as u64;
-    let oldest = match stats.oldest_waiting_ms {
-        Some(0) => "none".to_owned(),
-        Some(ms) => shown::duration(ms),
-        None => "unknown".to_owned(),
-    };
+    let oldest = stats.oldest_waiting_ms.map_or_else(|| "unknown".to_owned(), waiting);
     let held = &stats.held;
     let tile = |value: String, what: &str, target: Option<String>| {
         html! { li { b { (value) } span { @if let Some(target) = target { a href=(target) { (what) } } @else { (what) } } } }
@@ -102,6 +98,11 @@ fn figures(base: &str, stats: &Stats, samples: &[Option<Sample>]) -> Markup {
             (tile(number(alive), "worker processes", to("/workers", &[])))
         }
     }
+}
+
+/// Returns the age of the oldest waiting marker, the same in the figures and in the chart.
+fn waiting(ms: u64) -> String {
+    if ms == 0 { "none".to_owned() } else { shown::duration(ms) }
 }
 
 /// Returns the list of things that need somebody.
@@ -177,7 +178,7 @@ fn charts(samples: &[Option<Sample>]) -> Markup {
         samples.iter().map(|sample| sample.as_ref().and_then(get)).collect()
     };
     let whole = |value: f64| number(value.round() as u64);
-    let seconds = |value: f64| shown::duration((value * 1000.0) as u64);
+    let seconds = |value: f64| waiting((value * 1000.0).round() as u64);
     type Line<'a> = (&'a str, Vec<Option<f64>>, fn(f64) -> String);
     let charts: [Line<'_>; 6] = [
         ("Events taken per second", series(|sample| sample.rate), whole),
@@ -239,6 +240,17 @@ fn prefixes(base: &str, snapshot: &Snapshot) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figure_and_chart_agree_about_the_oldest() {
+        for (ms, text) in [(0, "none"), (850, "850 ms")] {
+            let mut stats = Stats::default();
+            stats.oldest_waiting_ms = Some(ms);
+            let samples = [Some(Sample { oldest: Some(ms as f64 / 1000.0), ..Sample::default() })];
+            assert!(figures("", &stats, &samples).into_string().contains(&format!("<b>{text}</b><span>oldest waiting")));
+            assert!(charts(&samples).into_string().contains(&format!("Oldest waiting <b>{text}</b>")));
+        }
+    }
 
     #[test]
     fn an_unused_namespace_needs_somebody() {
