@@ -41,12 +41,13 @@ end
 -- Returns the id of the row, or ''. The steps of an action share one row: each step replaces the row
 -- of the step before. So an action on any number of objects leaves the rows of other actions, and
 -- its row says what is done even if the caller dies.
---   row          id of the row of the step before, or ''. If this row is gone, or belongs to another
---                action, the step begins a new row
---   selected     the selected objects: a name, a prefix with `*`, or `*` for all
+--   record       id of the row of the step before, or ''; a blank; the selected objects: a name, a
+--                prefix with `*`, or `*` for all. If the row is gone, or belongs to another action,
+--                the step begins a new row
 --   first, last  the first and the last subject of the step
 --   ...          more fields and values
-local function note_many(row, action, selected, count, first, last, ...)
+local function note_many(record, action, count, first, last, ...)
+  local row, selected = string.match(record, '^(%S*) (.*)$')
   if count == 0 then
     return row
   end

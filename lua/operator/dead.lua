@@ -13,9 +13,10 @@
 --           name of the operator (at most 1,000 bytes)
 --           reason for the action (at most 1,000 bytes, may be '')
 --           retry | drop
---           selected dead letters, for the record that the calls share: the name of their object, or
---           `*`; '' for a record of each dead letter
---           id of the record that the call before has returned ('' in the first call)
+--           the record that the calls share: the id that the call before has returned ('' in the
+--           first call), a blank, and the name of the object of the dead letters, or `*`. '' for a
+--           record of each dead letter. It is one argument: before a login, Redis refuses a command
+--           of more than 10 words with an error that does not mention the login
 --           ids of dead letters (1 to 32)
 -- Replies   {'settled', id of the record or '', word…}: a word for each dead letter, in order, up to
 --           the end of the call
@@ -31,7 +32,7 @@
 -- Cost      about 5 commands per dead letter; reads 1 MiB of events and the rest of the last one
 -- Uses: actions.EVENT_BYTES_MAX actions.event_fields actions.note actions.note_many actions.refused
 -- Uses: names.is_foreign
-local step, selected, row = ARGV[4], ARGV[5], ARGV[6]
+local step, record = ARGV[4], ARGV[5]
 
 local no = M.actions.refused(KEYS[1], 'stream')
 if no then
@@ -55,7 +56,7 @@ local function settle(dead_id)
   bytes_settled = bytes_settled + #(letter.event or '')
   if step == 'drop' then
     call('XDEL', KEYS[1], dead_id)
-    if selected == '' then
+    if record == '' then
       M.actions.note('drop', object, id, 'dead_id', dead_id, 'error', string.sub(letter.error or '', 1, M.actions.EVENT_BYTES_MAX), M.actions.event_fields(letter.event or ''))
     end
     return 'dropped'
@@ -70,14 +71,14 @@ local function settle(dead_id)
   call('XDEL', KEYS[1], dead_id)
   call('LPUSH', queue, letter.event)
   call('LPUSH', P .. K.objects_with_events, object)
-  if selected == '' then
+  if record == '' then
     M.actions.note('retry', object, id, 'dead_id', dead_id)
   end
   return 'retried'
 end
 
 local words, count, first, last = {}, 0, nil, nil
-for i = 7, #ARGV do
+for i = 6, #ARGV do
   if bytes_settled >= BYTES_MAX then
     break
   end
@@ -87,7 +88,5 @@ for i = 7, #ARGV do
   end
   words[#words + 1] = word
 end
-if selected ~= '' then
-  row = M.actions.note_many(row, step, selected, count, first, last)
-end
+local row = record ~= '' and M.actions.note_many(record, step, count, first, last) or ''
 return { 'settled', row, unpack(words) }

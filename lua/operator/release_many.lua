@@ -12,8 +12,8 @@
 --           reason for the action (at most 1,000 bytes, may be '')
 --           `all`, or `inf` for only those that wait for an operator
 --           text that the reason for the hold must contain ('': any reason)
---           selected objects, for the record: the prefix of their names with `*`, or `*`
---           id of the record that the call before has returned ('' in the first call)
+--           the record that the calls share: the id that the call before has returned ('' in the
+--           first call), a blank, and the prefix of the names of the objects with `*`, or `*`
 --           objects (1 to 100)
 -- Replies   {'released', id of the record or '', word…}, a word for each object: released | due |
 --           other | paused | not_held
@@ -25,7 +25,7 @@
 -- Cost      about 4 commands per object, and 4 more. About 2 ms with 100 objects and reasons of 2
 --           KB
 -- Uses: actions.note_many actions.refused tag.held_why text.beginning time.now_ms
-local which, text, selected, row = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local which, text, record = ARGV[4], ARGV[5], ARGV[6]
 local TEXT_BYTES_MAX = 1000
 
 local no = M.actions.refused(KEYS[1], 'zset', P .. K.objects_paused, 'zset')
@@ -57,7 +57,7 @@ local function release(object)
 end
 
 local words, count, first, last = {}, 0, nil, nil
-for i = 8, #ARGV do
+for i = 7, #ARGV do
   local word = release(ARGV[i])
   if word == 'released' then
     count, first, last = count + 1, first or ARGV[i], ARGV[i]
@@ -75,5 +75,5 @@ end
 if text ~= '' then
   conditions[#conditions + 1], conditions[#conditions + 2] = 'held_why', M.text.beginning(text, TEXT_BYTES_MAX)
 end
-row = M.actions.note_many(row, 'release', selected, count, first, last, unpack(conditions))
+local row = M.actions.note_many(record, 'release', count, first, last, unpack(conditions))
 return { 'released', row, unpack(words) }

@@ -44,6 +44,13 @@ pub struct Record<'a> {
     pub row: &'a str,
 }
 
+impl Record<'_> {
+    /// Returns the argument of the script.
+    pub(super) fn argument(&self) -> Vec<u8> {
+        [self.row.as_bytes(), b" ", self.selected].concat()
+    }
+}
+
 /// Retries or drops dead letters, in order, and records each of them. The call ends after
 /// [`DEAD_PER_CALL_MAX`] dead letters, or after 1 MiB of events. Returns a result for each dead
 /// letter that the call reached, at least one.
@@ -56,9 +63,7 @@ pub async fn dead(
     settle: Settle,
     dead_ids: &[impl AsRef<str>],
 ) -> Result<Vec<Settled>, ScriptError> {
-    // Nothing is selected, so each dead letter has a row of its own.
-    let each = Record { selected: b"", row: "" };
-    Ok(dead_in(conn, keys, by, settle, each, dead_ids).await?.0)
+    Ok(settled(conn, keys, by, settle, b"", dead_ids).await?.0)
 }
 
 /// As [`dead`], for an action of many calls that share one row. Also returns the id of this row; it
@@ -71,8 +76,20 @@ pub async fn dead_in(
     record: Record<'_>,
     dead_ids: &[impl AsRef<str>],
 ) -> Result<(Vec<Settled>, String), ScriptError> {
+    settled(conn, keys, by, settle, &record.argument(), dead_ids).await
+}
+
+/// Calls the script. Without a record, each dead letter has one of its own.
+async fn settled(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    by: By<'_>,
+    settle: Settle,
+    record: &[u8],
+    dead_ids: &[impl AsRef<str>],
+) -> Result<(Vec<Settled>, String), ScriptError> {
     let mut cmd = begin(&DEAD, &keys.events_dead(), keys, by);
-    cmd.arg(if settle == Settle::Retry { "retry" } else { "drop" }).arg(record.selected).arg(record.row);
+    cmd.arg(if settle == Settle::Retry { "retry" } else { "drop" }).arg(record);
     for dead_id in dead_ids.iter().take(DEAD_PER_CALL_MAX) {
         cmd.arg(dead_id.as_ref());
     }

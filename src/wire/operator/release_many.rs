@@ -42,7 +42,7 @@ pub async fn release_many(
     objects: &[impl AsRef<[u8]>],
 ) -> Result<(Vec<ReleasedOne>, String), ScriptError> {
     let mut cmd = begin(&RELEASE_MANY, &keys.objects_held(), keys, by);
-    cmd.arg(if until_released { "inf" } else { "all" }).arg(text).arg(record.selected).arg(record.row);
+    cmd.arg(if until_released { "inf" } else { "all" }).arg(text).arg(record.argument());
     for object in objects.iter().take(RELEASE_PER_CALL_MAX) {
         cmd.arg(object.as_ref());
     }
