@@ -23,6 +23,9 @@ const MASK: &str = "***";
 /// Minimum size of a value that is hidden in texts, in bytes.
 const SECRET_BYTES_MIN: usize = 4;
 
+/// The words before the status of a receiver's answer, in an error of a sink over HTTP.
+const ANSWERED: &str = " answered ";
+
 /// Codes of reasons for which objects are held. They are the only texts that are shown if no event is at hand.
 const CODES: [&str; 10] =
     ["retry", "attempts", "crashes", "yield", "stop", "slots", "takeover", "unavailable", "quarantine", "skip"];
@@ -72,6 +75,9 @@ impl Hidden {
     /// This holds for strings, numbers and member names, also if they are escaped, and for their
     /// beginnings if the text ends there. `event` is the whole event to which the text belongs.
     ///
+    /// The answer of a receiver is hidden whole: its request may have had further events, whose
+    /// values the answer may repeat.
+    ///
     /// If whole events are hidden, or the event is not at hand or is not JSON, only the code of a
     /// reason is left, e.g. `retry (hidden)`. A result that was JSON may not be JSON any more.
     pub(crate) fn text(&self, text: &str, event: Option<&[u8]>) -> String {
@@ -81,7 +87,7 @@ impl Hidden {
         let exact = || {
             let event = event.filter(|_| !self.all_events)?;
             let places = json::places(event, &self.pointers)?;
-            Secrets::of(event, &places)?.hide_in(text)
+            Secrets::of(event, &places)?.hide_in(&without_answer(text))
         };
         exact().unwrap_or_else(|| code_of(text))
     }
@@ -89,6 +95,16 @@ impl Hidden {
     /// Returns whether all events and texts are shown unchanged.
     pub(crate) fn hides_nothing(&self) -> bool {
         self.pointers.is_empty() && !self.all_events
+    }
+}
+
+/// Returns an error of a sink over HTTP without the text of the receiver's answer. Such an error is
+/// `URL answered STATUS: TEXT`.
+fn without_answer(text: &str) -> Cow<'_, str> {
+    let answer = text.find(ANSWERED).and_then(|at| Some(at + text.get(at..)?.find(": ")?));
+    match answer.and_then(|at| text.get(..at)) {
+        Some(before) => Cow::Owned(format!("{before}: (hidden)")),
+        None => Cow::Borrowed(text),
     }
 }
 
@@ -113,6 +129,17 @@ mod tests {
 
     fn hidden(pointers: &[&str]) -> Hidden {
         Hidden::new(pointers.iter().map(|pointer| pointer.parse().expect("a pointer")).collect(), false)
+    }
+
+    #[rstest]
+    #[case("http://a/ answered 500 Internal Server Error: no 4111", "http://a/ answered 500 Internal Server Error: (hidden)")]
+    #[case("retry: http://a/ answered 503: x answered 1: y", "retry: http://a/ answered 503: (hidden)")]
+    #[case("http://a/ answered 503", "http://a/ answered 503")]
+    #[case("no answer: timeout", "no answer: timeout")]
+    fn the_answer_of_a_receiver_is_hidden(#[case] error: &str, #[case] shown: &str) {
+        assert_eq!(hidden(&["/card"]).text(error, Some(br#"{"card":"secret"}"#)), shown);
+        assert_eq!(hidden(&["/card"]).text(error, Some(br#"{"n":1}"#)), shown);
+        assert_eq!(hidden(&[]).text(error, None), error);
     }
 
     fn event(pointers: &[&str], event: &str) -> String {
