@@ -20,6 +20,8 @@ const LONG_OF: u64 = 1000;
 /// The longest time until a page is there.
 const PAGE_TIME: Duration = Duration::from_millis(200);
 const ROUNDS: usize = 20;
+/// The most tries of a measurement.
+const TRIES_MAX: usize = 5;
 const VIEWERS: usize = 100;
 /// The time for which the viewers look.
 const WATCHED: Duration = Duration::from_secs(5);
@@ -403,7 +405,9 @@ async fn a_followed_log_costs_the_same_for_any_number_of_followers() {
         us.sort_unstable();
         us
     };
-    for rows_per_second in [100, 1000] {
+    // Other processes can slow Redis down, so a rate is tried again, and the best try counts.
+    let mut rates = [100, 1000].into_iter().flat_map(|rate| [rate; TRIES_MAX]).peekable();
+    while let Some(rows_per_second) = rates.next() {
         let followers = join_all((0..VIEWERS).map(|_| dashboard.request("/log/stream").send())).await;
         let followers: Vec<_> = followers.into_iter().map(|follower| follower.expect("a stream")).collect();
         let (writer, log) = (redis.console().await, redis.keys().event_log());
@@ -441,7 +445,11 @@ async fn a_followed_log_costs_the_same_for_any_number_of_followers() {
             "{VIEWERS} followers of {rows_per_second} rows per second got at least {least} rows each in {seconds:.1} s, \
              for {per_second:.0} µs of Redis per second"
         );
-        assert!(least >= 200 && per_second > 0.0 && per_second <= 1000.0, "{least} rows, {per_second} µs per second");
+        let is_cheap = per_second <= 1000.0;
+        assert!(least >= 200 && per_second > 0.0, "{least} rows, {per_second} µs per second");
+        assert!(is_cheap || rates.peek() == Some(&rows_per_second), "{per_second} µs per second in each of {TRIES_MAX} tries");
+        while is_cheap && rates.next_if_eq(&rows_per_second).is_some() {}
+        scripts().await;
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
     scripts().await;
