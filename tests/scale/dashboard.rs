@@ -132,10 +132,10 @@ impl Dashboard {
 const NOT_COUNTED: [&[u8]; 4] = [b"slowlog", b"config", b"lpos", b"type"];
 
 /// A command in the log of slow commands: its first words, and its time in µs.
-type Logged = (Vec<Vec<u8>>, u64);
+pub(crate) type Logged = (Vec<Vec<u8>>, u64);
 
 /// Returns the commands in the log, newest first, without those that do not count.
-async fn entries(console: &Console) -> Vec<Logged> {
+pub(crate) async fn entries(console: &Console) -> Vec<Logged> {
     let entries: Vec<redis::Value> = console.run(&["SLOWLOG", "GET", "-1"]).await;
     let entry = |entry: &redis::Value| {
         let redis::Value::Array(parts) = entry else { return None };
