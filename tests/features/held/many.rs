@@ -93,10 +93,16 @@ async fn held_objects_are_released_by_prefix_by_reason_and_all() {
     assert_eq!(done(&redis, &["--why", "connection refused"]), "2 released, 1 were due already\n");
     assert_eq!(waiting(&redis).await, ["page:2", "work:3", "work:9"]);
     assert_eq!(done(&redis, &["--why", "timeout"]), "0 released\n");
-    assert_eq!(done(&redis, &["--all"]), "2 released, 5 were due already\n");
+    // The record has the first 1,000 bytes of the condition.
+    let long = "y".repeat(1500);
+    state.hold("long", "inf", &["{}"], &format!("9 1 1 0 attempts: {long}")).await;
+    assert_eq!(done(&redis, &["--why", &long]), "1 released\n");
+    let newest = control(&state.conn, &keys).actions(None, 1).await.expect("the actions").actions.remove(0);
+    assert_eq!(newest.many.and_then(|many| many.held_why).map_or(0, |why| why.len()), 1000);
+    assert_eq!(done(&redis, &["--all"]), "2 released, 6 were due already\n");
     assert_eq!(waiting(&redis).await, ["work:9"]);
-    assert_eq!(redis.console().await.list(&keys.objects_with_events()).await, ["", "", "", ""]);
-    assert_eq!(control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions.len(), 4);
+    assert_eq!(redis.console().await.list(&keys.objects_with_events()).await, ["", "", "", "", ""]);
+    assert_eq!(control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions.len(), 5);
     redis.console().await.run::<u64>(&["ZREM", &keys.objects_held(), "work:9"]).await;
     redis.console().await.check().await;
 }

@@ -57,3 +57,26 @@ async fn a_bounded_look_says_how_many_slots_it_has_read() {
     let (standing, _, read, why) = look(&bounded, "lost").await;
     assert_eq!((standing, read), (Standing::Marked, None), "{why}");
 }
+
+/// Both searches read the first 1,000 names in the list of a slot. A pop adds names at the head, so no
+/// list of a live system has so many.
+#[tokio::test]
+async fn so_many_names_of_a_slot_are_read() {
+    let (_redis, mut state) = empty().await;
+    let keys = state.keys.clone();
+    state.register("w", 1).await;
+    let names: Vec<String> = (0..999).map(|n| format!("other:{n}")).chain(["in".to_owned(), "out".to_owned()]).collect();
+    let list = keys.worker_object("w.0");
+    let push: Vec<&str> = [list.as_str()].into_iter().chain(names.iter().map(String::as_str)).collect();
+    state.run("RPUSH", &push).await;
+    for object in ["in", "out"] {
+        state.run("LPUSH", &[&keys.events(object), "{}"]).await;
+    }
+    let control = control(&state.conn, &keys);
+    for (object, standing) in [("in", Standing::Taken), ("out", Standing::Uncovered)] {
+        assert_eq!(control.inspect(object).await.expect("an inspection").standing, standing, "{object}");
+    }
+    let report = control.check().await.expect("a report");
+    let uncovered = |object: &str| report.violations.iter().any(|found| found.subject.to_string().contains(object));
+    assert!(uncovered("out") && !uncovered("in"), "{report:?}");
+}
