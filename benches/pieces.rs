@@ -140,6 +140,7 @@ impl Slots {
             claims: 0,
             markers: 1024,
             forget_after: None,
+            group_depth: 0,
             suspects: Suspects::NONE,
         };
         let call = Advance::new(&self.keys, NAME, TOKEN, bounds, ClaimFirst::Markers);
@@ -167,6 +168,7 @@ impl Slots {
             claims: slots,
             markers: 1024,
             forget_after: None,
+            group_depth: 0,
             suspects: Suspects::NONE,
         };
         let began = Instant::now();

@@ -24,7 +24,7 @@
 --           reply; slots that may claim (0 to 1024); markers looked at (1 to 4096); where to claim
 --           first: held | markers; ms after which the last id of a released object is forgotten (0:
 --           never); highest id that the caller has seen (0: none); room for suspects
---           (lib/suspects.lua)
+--           (lib/suspects.lua); parts of a name that are its group (0: no groups)
 --           with the event log on: `log`; rows kept (about); ms that rows are kept (0: any age)
 --           then per slot its number and a result; with the log on, each result is followed by the
 --           age of its batch in ms:
@@ -36,8 +36,11 @@
 --             done OBJECT TAG LAST
 --                      the whole batch is delivered; LAST is the id of its last event
 --             WORD …   another result of the batch; lua/advance/results.lua lists words and fields
--- Replies   {'ok', ms to the next due time or end of a rule (-1: none), more 0|1, where to claim
+-- Replies   {'ok', ms to the next due time or end of a rule (-1: none), more 0|1|2, where to claim
 --           first next time, {slot…} | nil, {quarantined: object, why, …} | nil}
+--             more: 1: another call can claim or wake more objects now; 2: also markers or due held
+--             objects wait that belong to unknown groups, so another call is of use even without
+--             a free slot
 --             slot = {number, object, tag, prev, event…}, oldest event first; an absent slot is
 --             free
 --             why = `quarantine: …`: the object is held for an operator; or `foreign: …`: the name
@@ -60,14 +63,14 @@
 --           per event scheduled.
 -- Uses: again.rise_above aside.put aside.refused aside.wrong_of batch.go_on batch.put_back
 -- Uses: batch.take_more fence.refused ids.after ids.parse ids.text jump.beyond keyed.tag_of
--- Uses: keyed.take log.trim
+-- Uses: groups.close keyed.take log.trim
 -- Uses: markers.trim pauses.pause pauses.wake popped.claim popped.give_back popped.slots
 -- Uses: results.finish results.is_whole results.let_go results.name results.prepare
 -- Uses: results.settle state.expire
 -- Uses: state.guard state.open time.now_ms turns.claim
 local args = ARGV
 local name, token = args[2], args[3]
-local SLOT_ARGS, LOG_ARGS = 13, 3
+local SLOT_ARGS, LOG_ARGS = 14, 3
 -- The largest id, 2^53 - 1.
 local ID_MAX = 9007199254740991
 local byte = string.byte
@@ -81,7 +84,8 @@ end
 
 -- Every call reads these shared keys. If one of them has a wrong type, the call fails here, before
 -- the first write. Constants are texts, because Redis formats each number with 17 digits.
-local counter_text, claims_left = call('GET', P .. K.next_event_id), args[7] + 0
+local counts, claims_left = call('MGET', P .. K.next_event_id, P .. K.event_groups_waiting), args[7] + 0
+local counter_text = counts[1]
 local soonest, rules_next = call('ZRANGE', P .. K.objects_held, '0', '0', 'WITHSCORES'), call('HGET', P .. K.event_rules, 'next')
 local markers = call('LLEN', P .. K.objects_with_events)
 if rules_next then
@@ -91,6 +95,10 @@ end
 -- The counter of ids. `connect` has written it, so an absent counter was evicted. A counter below
 -- the highest id that the caller has seen is from an earlier state of Redis. The number is parsed
 -- here, so that calls that only commit do not need the module of ids.
+if not counter_text then
+  -- MGET also returns nil for a key of a wrong type. GET fails then.
+  call('GET', P .. K.next_event_id)
+end
 local counter_before = counter_text and #counter_text <= 16 and string.find(counter_text, '^%d+$') and tonumber(counter_text)
 local counter = counter_before
 if counter_text and not counter then
@@ -116,6 +124,9 @@ local batch_keys, queues_taken = { nil }, { nil }
 C = {
   -- At 0 bytes the reply counts as full.
   counter = counter, bytes_left = args[6] + 0, claims_left = claims_left, events_left = 4096, markers_left = markers,
+  -- The number of names that are set aside for groups. Of 0 and `nan`, math.max returns its first
+  -- argument.
+  waiting = math.max(0, tonumber(counts[2]) or 0),
   from = args[9], rules_next = rules_next,
   -- `is_due`: whether a held object may be due. `held_changed`: whether objects.held may have
   -- changed in this call. `progress`: whether this call has done anything.
@@ -386,8 +397,10 @@ for _, i in ipairs(with) do
   end
   C.failed = C.failed or names.err and names or false
 end
--- Then held objects that are due, and markers, in turn.
-if not C.failed and C.claims_left > 0 and (C.is_due or C.held_changed or C.markers_left > 0) then
+-- Then held objects that are due, and markers, in turn. If names are set aside for groups, a call
+-- without free slots also sets aside the next markers and held objects.
+local has_groups, waits = args[13] ~= '0', C.waiting > 0
+if not C.failed and (C.claims_left > 0 and (waits or C.is_due or C.held_changed or C.markers_left > 0) or has_groups and waits and (C.markers_left > 0 or C.is_due or C.held_changed)) then
   write_down()
   M.state.open(own)
   M.state.guard(M.turns.claim, n)
@@ -436,7 +449,9 @@ for k = 1, c do
     to_delete[#to_delete + 1] = tag_keys[committed[k]]
   end
 end
-if (C.markers_used or 0) > 0 then
+if C.grouped then
+  M.state.guard(M.groups.close)
+elseif (C.markers_used or 0) > 0 then
   M.markers.trim()
 end
 if C.counter ~= counter_before then
@@ -459,9 +474,10 @@ if soonest[2] and soonest[2] ~= 'inf' then
   due_ms = math.max(tonumber(soonest[2]) - M.time.now_ms(), 0)
 end
 rules_next = C.rules_next
-local more = rules_next == '0' or claims_left > 0 and C.progress and (C.markers_left > 0 or due_ms == 0 or C.bytes_left <= 0)
+local unsorted = C.unsorted
+local more = rules_next == '0' or claims_left > 0 and C.progress and (C.markers_left > 0 or C.waiting > 0 or due_ms == 0 or C.bytes_left <= 0 or unsorted)
 if rules_next and rules_next ~= 'never' then
   local end_ms = math.max(tonumber(rules_next) - M.time.now_ms(), 0)
   due_ms = due_ms < 0 and end_ms or math.min(due_ms, end_ms)
 end
-return { 'ok', due_ms, more and 1 or 0, C.from, entries[1] and entries or false, C.quarantined and C.quarantined[1] and C.quarantined or false }
+return { 'ok', due_ms, unsorted and has_groups and 2 or more and 1 or 0, C.from, entries[1] and entries or false, C.quarantined and C.quarantined[1] and C.quarantined or false }

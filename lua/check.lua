@@ -5,26 +5,29 @@
 --           all other keys, spelled from the prefix: read
 -- Arguments prefix
 --           then for each subject:
---             kind  `object`, `worker`, `name`, `schedule`, `cron` or `shared`
---             name  the object, the worker id, the worker name, the member of
+--             kind  `object`, `worker`, `name`, `group`, `schedule`, `cron` or `shared`
+--             name  the object, the worker id, the worker name, the group, the member of
 --                   events.scheduled, or the cron job; '' for `shared`
 --             hint  how to look for the cover of an object with events (I1):
---               covered   a marker or a worker's list had the object a moment ago
+--               covered   a marker, or the list of a group or of a worker, had the object a moment
+--                         ago
 --               unknown   the caller knows of no marker or list with the object, but has not
 --                         searched them all; a finding I1 or `foreign` is only a suspicion
 --               searched  the caller has searched all markers and lists, in steps; the script looks
---                         again at both ends of the markers. A finding that is the same as before
---                         the search is certain: no event came or went meanwhile
+--                         again at both ends of the markers, and of the lists of the groups to
+--                         which the object can belong. A finding that is the same as before the
+--                         search is certain: no event came or went meanwhile
 -- Replies   {'looked', findings, names}
 --             findings  flat triples: the subject's position (from 1); `I1` to `I6`, `I8`, `I9`,
 --                       `layout` or `foreign`; a text
 --             names     objects in the lists of the workers, at most 1,000 of each worker
 -- Keeps     writes nothing; checks I1 to I6, I8 and I9
--- Cost      about 15 commands per subject; all rules for `shared`; LPOS over 2,000 markers for
---           `searched`
--- Uses: cron.parse ids.after ids.parse lease.token_of marks.MET marks.is_mark names.is_foreign
--- Uses: registry.parse rules.fields_of rules.is_rule rules.next_of rules.next_text schedule.due_of
--- Uses: schedule.parse tag.first_of tag.has_failed tag.held_numbers worker.parse
+-- Cost      about 15 commands per subject; all rules and all groups for `shared`; LPOS over 2,000
+--           names of up to 11 lists for `searched`
+-- Uses: cron.parse group.DEPTH_MAX group.GROUPS_MAX group.REST group.key group.of group.times_of
+-- Uses: ids.after ids.parse lease.token_of marks.MET marks.is_mark names.is_foreign registry.parse
+-- Uses: rules.fields_of rules.is_rule rules.next_of rules.next_text schedule.due_of schedule.parse
+-- Uses: tag.first_of tag.has_failed tag.held_numbers worker.parse
 
 local workers_key = KEYS[1]
 local subjects = {}
@@ -104,10 +107,25 @@ local function list_has(key, value)
     or call('LPOS', key, value, 'MAXLEN', NAMES_MAX) ~= false)
 end
 
--- Returns whether a marker or a worker's list has the object: the hint says so, or the marker is
--- found near one of the two ends of the list of markers.
+-- Returns whether the object is set aside for a group. Workers with different depths put an object
+-- in different groups. A list whose group is not in event.groups does not count: no worker takes
+-- names from that list.
+local function set_aside(object)
+  if not shared(K.event_groups, 'zset') then return false end
+  local groups, seen = { object, M.group.REST }, {}
+  for depth = 1, M.group.DEPTH_MAX do groups[#groups + 1] = M.group.of(object, depth) end
+  for _, group in ipairs(groups) do
+    if not seen[group] and call('ZSCORE', P .. K.event_groups, group) and list_has(M.group.key(group), object) then return true end
+    seen[group] = true
+  end
+  return false
+end
+
+-- Returns whether a marker, the list of a group or a worker's list has the object: the hint says
+-- so, or the name is found near one of the two ends of the markers or of a group's list.
 local function covered(subject)
-  return subject.hint == 'covered' or subject.hint == 'searched' and list_has(P .. K.objects_with_events, subject.name)
+  return subject.hint == 'covered'
+    or subject.hint == 'searched' and (list_has(P .. K.objects_with_events, subject.name) or set_aside(subject.name))
 end
 
 -- Checks the ids of a batch against the last id of the object and the counter (I5).
@@ -382,6 +400,37 @@ local function check_marks()
   end
 end
 
+-- Checks that workers take names from the list of a group.
+local function check_group(subject)
+  local key = M.group.key(subject.name)
+  if not expect(key, 'list') then return end
+  local is_sound = shared(K.event_groups, 'zset') or shared(K.event_groups, 'none')
+  if is_sound and not (shared(K.event_groups, 'zset') and call('ZSCORE', P .. K.event_groups, subject.name)) then
+    find('layout', 'has ', call('LLEN', key), ' names set aside, but is not in ', K.event_groups, ': no worker takes these names; add the group to ',
+      K.event_groups, ' with score 0')
+  end
+end
+
+-- Checks that event.groups.waiting is the number of names in the lists of all groups. If there are
+-- more groups than workers make, the names are not counted.
+local function check_groups()
+  local groups = shared(K.event_groups, 'zset') and call('ZRANGE', P .. K.event_groups, '0', M.group.GROUPS_MAX + 1) or {}
+  if #groups > M.group.GROUPS_MAX + 1 then
+    return find('layout', K.event_groups, ' has more than ', M.group.GROUPS_MAX + 1, ' groups')
+  end
+  -- Marks in the lists do not count.
+  local has_times, count = shared(K.event_groups_times, 'hash'), 0
+  for _, group in ipairs(groups) do
+    local names_waiting = try('LLEN', M.group.key(group))
+    local times = has_times and M.group.times_of(call('HGET', P .. K.event_groups_times, group))
+    count = count + (type(names_waiting) == 'number' and names_waiting or 0) - (times and times.marks or 0)
+  end
+  local told = shared(K.event_groups_waiting, 'string') and call('GET', P .. K.event_groups_waiting) or '0'
+  if whole(told) ~= count then
+    find('layout', K.event_groups_waiting, ' is ', told, ', but the lists of all groups have ', count, ' names: set it to ', count)
+  end
+end
+
 -- Checks the shared keys.
 local function check_shared()
   local has = {}
@@ -392,6 +441,7 @@ local function check_shared()
   if has[K.event_limits] then check_limits() end
   if has[K.event_marks] then check_marks() end
   local is_sound = function(key, kind) return shared(key, kind) or shared(key, 'none') end
+  if is_sound(K.event_groups, 'zset') and is_sound(K.event_groups_waiting, 'string') then check_groups() end
   if is_sound(K.events_emitted, 'hash') and is_sound(K.events_emitted_ends, 'zset') then
     local keys, ends = call('HLEN', P .. K.events_emitted), call('ZCARD', P .. K.events_emitted_ends)
     if keys ~= ends then
@@ -403,7 +453,7 @@ local function check_shared()
   end
 end
 
-local look = {object = check_object, worker = check_worker, name = check_name, schedule = check_schedule, cron = check_cron,
+local look = {object = check_object, worker = check_worker, name = check_name, group = check_group, schedule = check_schedule, cron = check_cron,
   shared = check_shared}
 for at, subject in ipairs(subjects) do
   position = at

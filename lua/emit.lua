@@ -5,7 +5,8 @@
 --           changes nothing.
 -- Keys      KEYS[1] objects.with.events (list, read and written)
 --           OBJ:events (list, read and written); OBJ:data (string, written)
---           event.marks (zset, read), only at the limit of markers
+--           event.groups.waiting (string, read), only with a limit of markers; event.marks (zset,
+--           read), only at this limit
 --           events.emitted (hash), events.emitted.ends (zset): read and written, with a key
 -- Arguments prefix
 --           object
@@ -79,7 +80,13 @@ end
 if last < FIRST then
   return { 'full', 'queued', queued, queued_max }
 end
-local markers = markers_max > 0 and call('LLEN', KEYS[1]) or 0
+local markers = 0
+if markers_max > 0 then
+  -- Names that are set aside for groups count like markers, unless the user may not read their
+  -- number.
+  local set_aside = try('GET', P .. K.event_groups_waiting)
+  markers = call('LLEN', KEYS[1]) + (type(set_aside) == 'string' and tonumber(string.match(set_aside, '^%d+$')) or 0)
+end
 if markers_max > 0 and markers >= markers_max then
   -- Marks do not count towards the limit. If the user may not read event.marks, they do count.
   local marks = try('ZCARD', P .. K.event_marks)

@@ -11,10 +11,11 @@
 --           `wrong`, `rule`, `error`, `result` and `schedule` may come several times.
 --           src/control/inspect/fields.rs lists the fields
 -- Keeps     writes nothing
--- Cost      LPOS over at most 10,000 markers, up to 17 times; about 40 commands; 2 per stored
---           result, of at most 64 KiB together; 1 per schedule, of at most 100 and 1 MiB.
+-- Cost      LPOS over at most 10,000 markers, up to 17 times, and over 10,000 names of each group to
+--           which the object can belong and that waits; about 40 commands; 2 per stored result, of
+--           at most 64 KiB together; 1 per schedule, of at most 100 and 1 MiB.
 --           lua/taken.lua shows which workers have the object in their lists
--- Uses: emits.is_result marks.MET rules.fields_of schedule.counts schedule.due_of schedule.member
+-- Uses: emits.is_result group.DEPTH_MAX group.REST group.key group.of marks.MET rules.fields_of schedule.counts schedule.due_of schedule.member
 -- Uses: schedule.referred schedule.scan time.now_ms worker.parse
 
 local object = ARGV[2]
@@ -125,6 +126,38 @@ if expect(P .. K.objects_with_events, 'list') then
     tell('markers_before', markers - 1 - marker - before)
   end
   if not marker and markers > MARKERS_MAX then tell('markers_beyond', 1) end
+end
+
+-- Returns the groups to which the object can belong, those with many parts first. Workers with
+-- different depths put an object in different groups.
+local function groups_of()
+  local groups = { object }
+  for depth = M.group.DEPTH_MAX, 1, -1 do
+    local group = M.group.of(object, depth)
+    groups[#groups + 1] = group ~= groups[#groups] and group or nil
+  end
+  groups[#groups + 1] = M.group.REST
+  return groups
+end
+
+-- The group for which the name of the object is set aside, and the number of names before it. If a
+-- list is longer than the search, the name may be behind the names that were searched.
+if expect(P .. K.event_groups, 'zset') then
+  tell('groups', call('ZCARD', P .. K.event_groups))
+  local is_beyond = false
+  for _, group in ipairs(groups_of()) do
+    local list = M.group.key(group)
+    if call('ZSCORE', P .. K.event_groups, group) and expect(list, 'list') then
+      local place, length = call('LPOS', list, object, 'RANK', '-1', 'MAXLEN', MARKERS_MAX), call('LLEN', list)
+      if place then
+        tell('group', group)
+        tell('group_before', length - 1 - place)
+        break
+      end
+      is_beyond = is_beyond or length > MARKERS_MAX
+    end
+  end
+  tell('group_beyond', is_beyond and 1 or nil)
 end
 
 -- The schedules of the object: their number, and some of them.

@@ -10,6 +10,7 @@
 --           OBJ:events, objects.with.events (lists, written)
 --           events.scheduled.lateness (hash, written); event.workers.watched (zset, read)
 --           events.scheduled.wake (zset, read and deleted); events.cron.next (zset, read)
+--           event.groups.waiting (string, read)
 -- Arguments prefix
 --           schedules (1 to 256)
 --           bytes of events (1 and more); the last event may exceed them
@@ -36,7 +37,9 @@ local MARKERS_MAX, FEW = 1000, 8
 local BOUNDS = { 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 60000, 600000, 3600000 }
 
 -- If a shared key has a wrong type, the call fails here, before anything is written.
-local markers = call('LLEN', P .. K.objects_with_events)
+-- Names that are set aside for groups count like markers.
+local set_aside = try('GET', P .. K.event_groups_waiting)
+local markers = call('LLEN', P .. K.objects_with_events) + (type(set_aside) == 'string' and tonumber(string.match(set_aside, '^%d+$')) or 0)
 local names = call('ZCARD', P .. K.event_workers_watched)
 local now_ms, now_us = M.time.now_ms(), M.time.now_us()
 most = math.min(tonumber(most), math.max(MARKERS_MAX - markers, FEW))

@@ -15,18 +15,20 @@ use crate::event::{NameError, ObjectName};
 
 /// The first part of a worker's key, after the prefix.
 pub(crate) const WORKER: &str = "event.worker:";
+/// The first part of a group's key, after the prefix.
+pub(crate) const GROUP: &str = "event.group:";
 /// The first part of a projection's key, after the prefix.
 const PROJECTION: &str = "event.projection.";
 
 /// Returns pairs of a name and a text, for the table of keys that every script has:
 ///
-/// - `WORKER`, `PROJECTION`: the first part of the keys of workers, and of projections
+/// - `WORKER`, `GROUP`, `PROJECTION`: the first part of the keys of workers, groups and projections
 /// - names like `events`, `worker_event` or `event_projection_lease`: the suffix that follows the
 ///   object, the worker id, or the projection's name
 /// - names like `objects_held`: a whole key without its prefix
 pub(crate) fn for_lua() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let kinds = [OBJECT_KINDS, WORKER_KINDS, PROJECTION_KINDS, SHARED_KINDS].into_iter().flatten().copied();
-    [("WORKER", WORKER), ("PROJECTION", PROJECTION)].into_iter().chain(kinds)
+    let kinds = [OBJECT_KINDS, WORKER_KINDS, GROUP_KINDS, PROJECTION_KINDS, SHARED_KINDS].into_iter().flatten().copied();
+    [("WORKER", WORKER), ("GROUP", GROUP), ("PROJECTION", PROJECTION)].into_iter().chain(kinds)
 }
 
 /// Maximum length of the name of a namespace, in bytes.
@@ -67,7 +69,7 @@ struct Kind {
 /// Returns the Redis type of a kind of key, as the command `TYPE` names it: `list`, `string`,
 /// `zset`, `hash` or `stream`. Returns `None` if the kind does not exist.
 pub fn type_of(kind: &str) -> Option<&'static str> {
-    let mut all = [OBJECTS, WORKERS, PROJECTIONS, SHARED].into_iter().flatten();
+    let mut all = [OBJECTS, WORKERS, GROUPS, PROJECTIONS, SHARED].into_iter().flatten();
     all.find(|known| known.name == kind).map(|known| known.redis_type)
 }
 
@@ -106,6 +108,7 @@ macro_rules! keys {
     (
         objects { $($(#[$odoc:meta])* $otype:ident $orole:ident $oname:ident = $osuffix:literal,)* }
         workers { $($(#[$wdoc:meta])* $wtype:ident $wrole:ident $wname:ident = $wsuffix:literal,)* }
+        groups { $($(#[$gdoc:meta])* $gtype:ident $grole:ident $gname:ident = $gsuffix:literal,)* }
         projections { $($(#[$pdoc:meta])* $ptype:ident $prole:ident $pname:ident = $psuffix:literal,)* }
         shared { $($(#[$sdoc:meta])* $stype:ident $srole:ident $sname:ident = $skey:literal,)* }
     ) => {
@@ -115,6 +118,9 @@ macro_rules! keys {
             })*
             $($(#[$wdoc])* pub fn $wname(&self, worker: &str) -> String {
                 [&self.prefix, WORKER, worker, $wsuffix].concat()
+            })*
+            $($(#[$gdoc])* pub fn $gname(&self, group: &str) -> String {
+                [&self.prefix, GROUP, group, $gsuffix].concat()
             })*
             $($(#[$pdoc])* pub fn $pname(&self, name: &str) -> String {
                 [&self.prefix, PROJECTION, name, $psuffix].concat()
@@ -130,6 +136,8 @@ macro_rules! keys {
         /// The suffix of every kind of worker key. Each is a pair of the kind's name and the
         /// suffix.
         pub const WORKER_KINDS: &[(&str, &str)] = &[$((stringify!($wname), $wsuffix),)*];
+        /// The suffix of every kind of group key. Each is a pair of the kind's name and the suffix.
+        pub const GROUP_KINDS: &[(&str, &str)] = &[$((stringify!($gname), $gsuffix),)*];
         /// The suffix of every kind of projection key. Each is a pair of the kind's name and the
         /// suffix.
         pub const PROJECTION_KINDS: &[(&str, &str)] = &[$((stringify!($pname), $psuffix),)*];
@@ -138,6 +146,7 @@ macro_rules! keys {
 
         const OBJECTS: &[Kind] = &[$(keys!(@kind $otype $orole $oname $osuffix),)*];
         const WORKERS: &[Kind] = &[$(keys!(@kind $wtype $wrole $wname $wsuffix),)*];
+        const GROUPS: &[Kind] = &[$(keys!(@kind $gtype $grole $gname $gsuffix),)*];
         const PROJECTIONS: &[Kind] = &[$(keys!(@kind $ptype $prole $pname $psuffix),)*];
         const SHARED: &[Kind] = &[$(keys!(@kind $stype $srole $sname $skey),)*];
     };
@@ -187,6 +196,10 @@ keys! {
         /// script uses this key.
         string Work worker_status = ":status",
     }
+    groups {
+        /// List: the names of objects of the group that were set aside until the group has its turn.
+        list Work group_waiting = ":waiting",
+    }
     projections {
         /// String: the state of a projection. Names of projections have no dot and no colon, so
         /// this key differs from all other keys.
@@ -197,6 +210,15 @@ keys! {
     shared {
         /// List: the markers.
         list Work objects_with_events = "objects.with.events",
+        /// Sorted set: the groups with names that were set aside. The score is the number of objects
+        /// claimed, by which the groups take turns.
+        zset Work event_groups = "event.groups",
+        /// String: the number of names that are set aside for groups, without marks.
+        string Work event_groups_waiting = "event.groups.waiting",
+        /// Hash: the times of the names that are set aside, by group: `LAST OLDEST MARKS`. `OLDEST`:
+        /// the names in the list are younger than this time, in ms. `LAST`: the time of the newest
+        /// mark in the list. `MARKS`: the number of marks in the list.
+        hash Work event_groups_times = "event.groups.times",
         /// Sorted set: the times, in ms, of the marks that no worker has met yet. The member `met`
         /// has the time of the last mark that was met.
         zset Work event_marks = "event.marks",
@@ -295,6 +317,14 @@ impl Keys {
         self.prefix.strip_prefix('{')?.strip_suffix(":0}:")
     }
 
+    /// Returns the key of the list of a group. Its name may have any bytes.
+    #[cfg(feature = "worker")]
+    pub(crate) fn waiting_of(&self, group: &[u8]) -> Vec<u8> {
+        let key = self.group_waiting("");
+        let (start, end) = key.as_bytes().split_at(self.prefix.len() + GROUP.len());
+        [start, group, end].concat()
+    }
+
     /// Checks an object's name that was found in Redis. Any producer may have written it. Any bytes
     /// are allowed, but the name must not be empty. Without a namespace, the name must not begin
     /// with a brace.
@@ -352,6 +382,7 @@ mod tests {
         assert_eq!(keys.worker_event_id("a.3"), "event.worker:a.3:event.id");
         let keys = Keys::with_namespace("shop").expect("a valid namespace");
         assert_eq!(keys.objects_with_events(), "{shop:0}:objects.with.events");
+        assert_eq!(keys.waiting_of(b"a:b"), keys.group_waiting("a:b").into_bytes());
     }
 
     #[test]

@@ -43,6 +43,7 @@ impl Settings {
             claims: self.slots(),
             markers: 1024,
             forget_after: None,
+            group_depth: 0,
             suspects: wire::Suspects::NONE,
         }
     }

@@ -59,17 +59,13 @@ local function claim_batch(i, object, last, held_id)
   return 'claimed'
 end
 
--- Claims the next due held object. Returns one of these:
+-- Claims a due held object. Returns one of these:
 --   'claimed'
 --   'dropped'  the object cannot be claimed now
---   nil        no object is due, or the next one stays due
+--   nil        the object stays due
 --   'own', object, owner, last id
 --              the object has no batch: the caller claims it by `own`, and then calls `owned`
-local function claim(i)
-  local object = not due_end and next_due()
-  if not object then
-    return nil
-  end
+local function claim_due(i, object)
   C.progress, C.held_changed = true, true
   if M.names.is_foreign(object) then
     call('ZREM', P .. K.objects_held, object)
@@ -114,6 +110,24 @@ local function claim(i)
   return 'own', object, owner, last
 end
 
+-- Claims the next due held object. Returns the same as `claim_due`, or nil if no object is due.
+local function claim(i)
+  local object = not due_end and next_due()
+  if object then
+    return claim_due(i, object)
+  end
+end
+
+-- Claims a held object whose name was set aside. It may be not due any more, or paused. Returns the
+-- same as `claim_due`.
+local function claim_aside(i, object)
+  local score = call('ZSCORE', P .. K.objects_held, object)
+  if not score or score == 'inf' or tonumber(score) > M.time.now_ms() then
+    return 'dropped'
+  end
+  return claim_due(i, object)
+end
+
 -- Ends the claim of a held object without a batch. `got`: the result of `own`.
 local function owned(object, got)
   if got ~= 'wrong' and got ~= 'postponed' then
@@ -130,4 +144,4 @@ local function owned(object, got)
   return got == 'claimed' and got or 'dropped'
 end
 
-return { claim = claim, owned = owned }
+return { claim = claim, claim_aside = claim_aside, owned = owned }

@@ -1,7 +1,7 @@
 -- log: writes the rows of finalized events, with the event log on.
 -- Uses: again.last_of aside.put_batch aside.why_of ids.after ids.parse ids.text results.taken_ms
 -- Uses: tag.numbers time.now_ms
-local LOG_KEEP, LOG_KEEP_MS = ARGV[14], tonumber(ARGV[15])
+local LOG_KEEP, LOG_KEEP_MS = ARGV[15], tonumber(ARGV[16])
 
 -- A call trims as many rows as it has written, and at most this many more.
 local TRIM_MAX = 1000

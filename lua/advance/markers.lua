@@ -1,11 +1,14 @@
 -- markers: finds the objects to which markers lead.
--- Uses: aside.report_foreign marks.is_mark marks.met_all names.is_foreign
+-- Uses: aside.report_foreign groups.put_back groups.take marks.is_mark marks.met_all
+-- Uses: names.is_foreign
 
 -- The markers are read in chunks from the tail, and trimmed when they are used. From a chunk the
 -- call needs each object without an owner, once. `free` has the names of these objects, `before`
 -- the numbers of markers before them, `owner_keys` the keys of their owners, and `last_ids` their
--- last ids. `source` is the argument of `own` (lua/advance.lua).
+-- last ids. `source` is the argument of `own` (lua/advance.lua). If the groups have turns, the
+-- chunks are names that were set aside, and `held` has the held objects among them.
 local byte, chunk_size, chunk_read = string.byte, 0, 0
+local held = {}
 local free, free_at, before, owner_keys, last_ids, source = {}, 0, {}, {}, {}, 'markers'
 -- Names that the call has met. The empty name only wakes a worker.
 local seen = { [''] = true }
@@ -14,7 +17,11 @@ local marks, marks_before = {}, {}
 
 -- Trims the markers that are used.
 local function trim()
-  if C.markers_used > 0 then
+  if C.grouped then
+    M.groups.put_back(C.markers_used)
+    C.markers_left = C.markers_left - C.markers_used
+    C.progress, C.markers_used = C.progress or C.markers_used > 0, 0
+  elseif C.markers_used > 0 then
     call('LTRIM', P .. K.objects_with_events, '0', -1 - C.markers_used)
     if marks[1] then
       local used = {}
@@ -39,18 +46,37 @@ local function keep_free(objects, places, keys)
   for n, owner in ipairs(call('MGET', unpack(keys))) do
     if owner then
       owned = owned - 1
-    else
+    end
+    if not owner or C.grouped and owner == 'held' then
       local f = #free + 1
       free[f], before[f], owner_keys[f] = objects[n], places[n], keys[n]
+      held[objects[n]] = owner or nil
     end
   end
   return owned == 0
+end
+
+-- Finds the held objects in `free` whose names were set aside, and whose owner keys were evicted or
+-- have a wrong type. Their held batches must still come before their later events.
+local function keep_held()
+  if not C.grouped or not free[1] or not C.is_due and not C.held_changed then
+    return
+  end
+  for f, score in ipairs(call('ZMSCORE', P .. K.objects_held, unpack(free))) do
+    local object = free[f]
+    if not held[object] and score and tonumber(score) < 0 and call('EXISTS', P .. object .. K.events_held_id) == 1 then
+      held[object] = 'held'
+    end
+  end
 end
 
 -- Returns whether any of these objects has events. The call asks only if the markers before led to
 -- no claim. In other cases the question would cost as much as it saves.
 local function any_events()
   local queues = {}
+  if next(held) then
+    return true
+  end
   for n, object in ipairs(free) do
     queues[n] = P .. object .. K.events
   end
@@ -77,33 +103,38 @@ end
 -- Reads the next chunk. Returns whether there is one.
 local function read_chunk()
   trim()
-  chunk_read, free, free_at, before, owner_keys, marks, marks_before = 0, {}, 0, {}, {}, {}, {}
+  chunk_read, free, free_at, before, owner_keys, marks, marks_before, held = 0, {}, 0, {}, {}, {}, {}, {}
   -- While markers lead to no claim, each chunk is larger than the chunk before. So a long run of
   -- such markers is passed over in few steps.
   chunk_size = math.min(math.max(chunk_size * 2, C.claims_left), 512, C.markers_max, C.markers_left)
   if chunk_size <= 0 then
     return false
   end
-  local chunk = call('LRANGE', P .. K.objects_with_events, -chunk_size, '-1')
+  local chunk = C.grouped and M.groups.take(chunk_size) or call('LRANGE', P .. K.objects_with_events, -chunk_size, '-1')
   chunk_read = #chunk
+  if chunk_read == 0 then
+    -- The number of names that are set aside was too high.
+    return false
+  end
   C.markers_max = C.markers_max - chunk_read
   local objects, places, keys, n = {}, {}, {}, 0
-  for k = chunk_read, 1, -1 do
-    local object = chunk[k]
+  for place = 0, chunk_read - 1 do
+    local object = chunk[C.grouped and place + 1 or chunk_read - place]
     if not seen[object] then
       seen[object] = true
       local first = byte(object)
       if first == 123 and M.names.is_foreign(object) then
         M.aside.report_foreign(object)
       elseif first == 0 and M.marks.is_mark(object) then
-        marks[#marks + 1], marks_before[#marks_before + 1] = object, chunk_read - k
+        marks[#marks + 1], marks_before[#marks_before + 1] = object, place
       else
         n = n + 1
-        objects[n], places[n], keys[n] = object, chunk_read - k, P .. object .. K.event_worker
+        objects[n], places[n], keys[n] = object, place, P .. object .. K.event_worker
       end
     end
   end
   local none_untold = keep_free(objects, places, keys)
+  keep_held()
   if chunk_size > C.claims_left and not any_events() then
     free = {}
   end
@@ -112,13 +143,13 @@ local function read_chunk()
 end
 
 -- Counts all markers of the chunk as used, and reads the next chunk. Returns `free`, `before`,
--- `last_ids`, `owner_keys` and `source` of the new chunk. If there is no new chunk, returns nil, and
+-- `last_ids`, `owner_keys`, `source` and `held` of the new chunk. If there is no new chunk, returns nil, and
 -- whether the old chunk still had unused markers.
 local function next_chunk()
   local looked = C.markers_used < chunk_read
   C.markers_used = chunk_read
   if read_chunk() then
-    return free, before, last_ids, owner_keys, source
+    return free, before, last_ids, owner_keys, source, held
   end
   return nil, looked
 end

@@ -20,12 +20,14 @@ local function open(own)
   if C.name then
     return
   end
-  C.own, C.name, C.logs, C.forgets, C.failed = own, ARGV[2], ARGV[13] == 'log', ARGV[10] ~= '0', C.failed or false
+  C.own, C.name, C.logs, C.forgets, C.failed = own, ARGV[2], ARGV[14] == 'log', ARGV[10] ~= '0', C.failed or false
   C.busy, C.entries, C.taken, C.claimed = C.busy or {}, C.entries or {}, C.taken or {}, C.claimed or {}
   -- `markers_max`: markers that the call may still look at. `markers_used`: markers at the tail
   -- that are used, but not yet trimmed. `drops_left`: objects that the call may still pass over.
   C.markers_max, C.markers_used, C.drops_left = tonumber(ARGV[8]), 0, 256
-  C.key = {}
+  -- `grouped`: whether the groups take turns in this call. `unsorted`: whether markers or due held
+  -- objects are left then that are not set aside.
+  C.grouped, C.unsorted, C.key = false, false, {}
   C.object, C.prev, C.handled, C.looks, C.quarantined, C.put_aside, C.to_expire = {}, {}, {}, {}, {}, {}, {}
   setmetatable(C, { __index = function(made, list)
     -- Makes `base`, `number` or `result` when it is first used. By then the call has read all

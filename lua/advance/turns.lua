@@ -1,15 +1,21 @@
 -- turns: the order in which slots claim held objects and markers.
--- Uses: held.claim held.owned markers.next markers.next_chunk
+-- Uses: groups.open held.claim held.claim_aside held.owned markers.next markers.next_chunk
+-- Uses: time.now_ms
 
--- Claims the next due held object for the slot. Returns 'claimed', 'dropped', or nil if none is
--- due.
-local function claim_held(i)
-  local got, object, owner, last = M.held.claim(i)
+-- Ends the claim of a held object: `got`, `object`, `owner`, `last`: the result of M.held.claim.
+-- Returns 'claimed', 'dropped', or nil if none is due.
+local function end_held(i, got, object, owner, last)
   if got == 'own' then
     got = M.held.owned(object, C.own(i, object, owner, last, 'held'))
     C.claimed[object] = got == 'claimed' and i or C.claimed[object]
   end
   return got
+end
+
+-- Claims the next due held object for the slot. Returns 'claimed', 'dropped', or nil if none is
+-- due.
+local function claim_held(i)
+  return end_held(i, M.held.claim(i))
 end
 
 -- Claims the object of the next marker that leads to one. Returns 'claimed', 'dropped', or nil if
@@ -64,12 +70,12 @@ local function claim_in_turn(i)
   end
 end
 
--- Claims the objects of markers for all free slots, if no held object can be due. `f`: the place of
--- the object in its chunk. `used`: the number of markers of the chunk that are used. `got`: the
--- result for the last object.
+-- Claims the objects of markers for all free slots, if no held object can be due, or if the groups
+-- take turns. `f`: the place of the object in its chunk. `used`: the number of markers of the chunk
+-- that are used. `got`: the result for the last object.
 local function claim_markers(n)
   local busy, own, put_aside, claimed, next_chunk = C.busy, C.own, C.put_aside, C.claimed, M.markers.next_chunk
-  local objects, before, last_ids, owner_keys, source = {}, nil, nil, nil, nil
+  local objects, before, last_ids, owner_keys, source, held = {}, nil, nil, nil, nil, {}
   local i, f, used, got = 1, 0, 0, nil
   repeat
     while busy[i] do
@@ -82,7 +88,7 @@ local function claim_markers(n)
     local object = objects[f]
     if not object then
       C.markers_used = used
-      objects, before, last_ids, owner_keys, source = next_chunk()
+      objects, before, last_ids, owner_keys, source, held = next_chunk()
       f, used = 0, 0
       if not objects and (before or C.markers_left > 0) then
         -- The markers after the last claim led nowhere, or this call may look at no further marker.
@@ -91,25 +97,50 @@ local function claim_markers(n)
     elseif not put_aside[object] and not claimed[object] then
       -- The marker counts as used only after `own`. Until something else covers the object, its
       -- marker must stay.
-      C.markers_used, used = before[f], before[f] + 1
+      C.markers_used = before[f]
       local aside_before = #C.quarantined
-      got = own(i, object, false, last_ids[f], source, owner_keys[f])
-      if got ~= 'claimed' then
-        count_drop(#C.quarantined > aside_before, false)
+      if held[object] then
+        got = end_held(i, M.held.claim_aside(i, object))
+        if not got then
+          -- The object stays due, because the reply is full.
+          break
+        end
+      else
+        got = own(i, object, false, last_ids[f], source, owner_keys[f])
+      end
+      used = before[f] + 1
+      if got == 'claimed' then
+        claimed[object] = C.grouped or nil
+      else
+        count_drop(#C.quarantined > aside_before, held[object] ~= nil)
       end
     end
   until not objects
   C.markers_used = objects and used or C.markers_used
-  C.from = not got and C.from or got == 'claimed' and 'held' or 'markers'
+  return got
+end
+
+-- Returns whether the groups take turns in this call. They do if names were set aside for them, or
+-- if objects have groups and more objects wait than the call can claim.
+local function is_grouped()
+  if C.waiting > 0 or ARGV[13] == '0' then
+    return C.waiting > 0
+  end
+  return C.markers_left > C.claims_left or C.is_due and call('ZCOUNT', P .. K.objects_held, '-inf', M.time.now_ms()) > C.claims_left
 end
 
 -- Claims for all free slots.
 local function claim(n)
-  if not C.is_due and not C.held_changed then
-    return claim_markers(n)
-  end
-  for i = 1, n do
-    claim_in_turn(i)
+  if is_grouped() then
+    M.groups.open()
+    claim_markers(n)
+  elseif not C.is_due and not C.held_changed then
+    local got = claim_markers(n)
+    C.from = not got and C.from or got == 'claimed' and 'held' or 'markers'
+  else
+    for i = 1, n do
+      claim_in_turn(i)
+    end
   end
 end
 

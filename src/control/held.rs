@@ -188,7 +188,7 @@ impl Control {
         let mut objects = Vec::with_capacity(count);
         for place in page.objects {
             let at = cursor(&place.due, &place.object);
-            let held = HeldObject::of(place);
+            let held = HeldObject::of(place, page.now_ms);
             if why.is_some_and(|why| held.waits_for != why) {
                 continue;
             }
@@ -241,7 +241,7 @@ impl Control {
         let paused = |(place, fields): (HeldReply, Vec<Vec<u8>>)| HeldObject {
             waits_for: WaitsFor::Rule,
             rules: fields.iter().filter_map(|field| rules.get(field).cloned()).collect(),
-            ..HeldObject::of(place)
+            ..HeldObject::of(place, page.now_ms)
         };
         let (looked, objects) = (page.objects.len() as u64, page.objects.into_iter().map(paused).collect());
         Ok(HeldPage { now_ms: page.now_ms, objects, looked, next })
@@ -367,11 +367,12 @@ fn name(cursor: &Cursor) -> Result<Vec<u8>, ControlError> {
 }
 
 impl HeldObject {
-    fn of(place: HeldReply) -> Self {
+    fn of(place: HeldReply, now_ms: u64) -> Self {
         let HeldId { tag, reason } = place.held_id.parse().unwrap_or_default();
         let (first, why) = (tag.map(|tag| tag.first), reason.to_string());
         let Tag { attempts, crashes, .. } = tag.unwrap_or_default();
-        let due_ms = place.due.parse::<f64>().ok().filter(|due| due.is_finite()).map(|due| due as u64);
+        let due = place.due.parse().ok().map(|score| due_time(score, now_ms));
+        let due_ms = due.filter(|due| due.is_finite()).map(|due| due as u64);
         Self {
             object: String::from_utf8_lossy(&place.object).into_owned(),
             object_escaped: escape::differing(&place.object),
@@ -384,6 +385,17 @@ impl HeldObject {
             why,
             rules: Vec::new(),
         }
+    }
+}
+
+/// Returns the due time for a score of `objects.held`. If the object is set aside for its group, the
+/// score is its due time below 0, at most -1. Such an object is due, also if Redis' clock was set
+/// back since.
+pub(super) fn due_time(score: f64, now_ms: u64) -> f64 {
+    match score {
+        score if score >= 0.0 => score,
+        -1.0 => 0.0,
+        score => (-score).min(now_ms as f64),
     }
 }
 

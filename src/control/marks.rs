@@ -3,10 +3,10 @@
 use redis::aio::ConnectionLike;
 
 use super::stats::ask;
-use super::{Control, ControlError};
+use super::{Control, ControlError, reply};
 use crate::keys::Keys;
 use crate::wire;
-use crate::wire::values::MET;
+use crate::wire::values::{MET, Mark};
 
 /// If no mark waits, markers count as new for this time after the last mark was met, in ms. As long
 /// as few markers wait, processes push a mark at least once in this time.
@@ -14,6 +14,9 @@ const NEW_MS: u64 = 2000;
 /// If no mark waits, the age of the oldest marker is unknown from this time on after the last mark
 /// was met, in ms.
 const UNKNOWN_MS: u64 = 4000;
+
+/// Maximum number of lists whose next names one step reads.
+const LISTS_PER_CALL: usize = 128;
 
 /// Members with their scores.
 type Members = Vec<(Vec<u8>, f64)>;
@@ -82,6 +85,48 @@ impl Marks {
         let most_ms = now_ms.saturating_sub(self.met_ms?);
         (most_ms <= UNKNOWN_MS).then(|| most_ms.saturating_sub(NEW_MS))
     }
+}
+
+/// Returns the age of the oldest name that is set aside for a group, in ms; `None` if it is unknown,
+/// or if no name is set aside. The last name of a group may be taken, although its time is still there.
+/// So the time counts only if the list has names.
+pub(super) async fn age_set_aside<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    now_ms: u64,
+    unreadable: &mut Vec<String>,
+) -> Result<Option<u64>, ControlError> {
+    const WHAT: &str = "the times of the groups";
+    let key = keys.event_groups_times();
+    let times = match redis::cmd("HGETALL").arg(&key).query_async::<Vec<(Vec<u8>, String)>>(conn).await {
+        Ok(times) => times,
+        Err(error) if error.code() == Some("WRONGTYPE") => {
+            unreadable.push(key);
+            return Ok(None);
+        }
+        Err(error) => return Err(ControlError::redis(WHAT)(error)),
+    };
+    let oldest = |(group, times): (Vec<u8>, String)| Some((times.split(' ').nth(1)?.parse::<u64>().ok()?, group));
+    let mut groups: Vec<(u64, Vec<u8>)> = times.into_iter().filter_map(oldest).collect();
+    groups.sort();
+    let mut first_ms: Option<u64> = None;
+    for some in groups.chunks(LISTS_PER_CALL) {
+        if first_ms.is_some_and(|first_ms| some.first().is_some_and(|(oldest_ms, _)| *oldest_ms >= first_ms)) {
+            break;
+        }
+        let mut pipe = redis::pipe();
+        for (_, group) in some {
+            pipe.cmd("LINDEX").arg(keys.waiting_of(group)).arg(-1);
+        }
+        let next = ask(conn, WHAT, &mut pipe).await?;
+        for ((oldest_ms, _), next) in some.iter().zip(next) {
+            let Some(next) = next.as_ref().ok().and_then(reply::bytes) else { continue };
+            // The names behind this mark are younger than it.
+            let oldest_ms = Mark::read(&next).map_or(*oldest_ms, |mark| mark.ms.max(*oldest_ms));
+            first_ms = Some(first_ms.map_or(oldest_ms, |first_ms| first_ms.min(oldest_ms)));
+        }
+    }
+    Ok(first_ms.map(|first_ms| now_ms.saturating_sub(first_ms)))
 }
 
 impl Control {

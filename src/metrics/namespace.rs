@@ -123,6 +123,12 @@ fn seconds(ms: u64) -> f64 {
 fn objects(out: &mut Writer<'_>, stats: &Stats) -> fmt::Result {
     let (held, rules) = (&stats.held, &stats.rules);
     out.gauge("markers", "Markers; an object that waits for a worker has at least one", stats.markers)?;
+    out.gauge(
+        "names_set_aside",
+        "Names of objects that are set aside for groups; markers includes them",
+        stats.groups.set_aside,
+    )?;
+    out.gauge("groups_waiting", "Groups with names that are set aside", stats.groups.waiting)?;
     let oldest = stats.oldest_waiting_ms.map_or(f64::NAN, seconds);
     out.seconds("queue_oldest", "Time for which the oldest marker has waited; NaN if unknown", oldest)?;
     out.gauges(

@@ -53,7 +53,8 @@ pub enum DrainError {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unfinished {
-    /// Number of markers of objects that wait for a worker.
+    /// Number of markers of objects that wait for a worker. Includes the names that are set aside
+    /// for groups.
     pub markers: u64,
     /// Number of workers (slots), of any process, that have an object.
     pub busy: u64,
@@ -259,14 +260,16 @@ async fn look(conn: &mut PatientConnection, control: &Control) -> Result<Unfinis
     all.cmd("LLEN").arg(keys.objects_with_events());
     all.cmd("ZCOUNT").arg(keys.objects_held()).arg("-inf").arg(now_ms);
     all.cmd("HGET").arg(keys.event_rules()).arg("next");
+    all.cmd("GET").arg(keys.event_groups_waiting());
     for lists in lists.chunks(KEYS_MAX) {
         all.cmd("EXISTS").arg(lists);
     }
     let counts: Vec<Option<String>> = all.query_async(conn).await.map_err(ControlError::redis(WHAT))?;
     let number = |at: usize| counts.get(at).and_then(|count| count.as_deref()?.parse::<u64>().ok());
-    let busy = (3..counts.len()).filter_map(number).sum();
+    let busy = (4..counts.len()).filter_map(number).sum();
     let waking = number(2).is_some_and(|next| next <= now_ms);
-    let mut left = Unfinished { markers: number(0).unwrap_or(0), busy, due: number(1).unwrap_or(0), waking };
+    let mut left =
+        Unfinished { markers: number(0).unwrap_or(0) + number(3).unwrap_or(0), busy, due: number(1).unwrap_or(0), waking };
     if left.is_nothing() {
         let soon = control.held(false, None, 1).await?.objects;
         left.due = soon.iter().filter(|object| !is_for_later(object)).count() as u64;

@@ -190,6 +190,8 @@ pub struct Bounds {
     /// The number of suspects that the process may still take. A suspect is a batch that may kill
     /// its worker.
     pub suspects: Suspects,
+    /// The number of parts of an object's name that are its group; 0: objects have no groups.
+    pub group_depth: usize,
 }
 
 impl Advance {
@@ -205,7 +207,7 @@ impl Advance {
         cmd.arg(keys.prefix()).arg(name).arg(token).arg(bounds.batch).arg(bounds.batch_bytes).arg(bounds.reply_bytes);
         cmd.arg(bounds.claims).arg(bounds.markers).arg(from.word());
         cmd.arg(bounds.forget_after.map_or(0, millis));
-        cmd.arg(highest).arg(bounds.suspects.to_string());
+        cmd.arg(highest).arg(bounds.suspects.to_string()).arg(bounds.group_depth);
         Self { cmd, logs: false }
     }
 
@@ -282,6 +284,9 @@ pub enum Advanced {
         next_due: Option<Duration>,
         /// Whether another call can claim or wake more objects now.
         more: bool,
+        /// Whether markers wait that belong to unknown groups. Then another call is of use even without
+        /// a free slot.
+        unsorted: bool,
         /// The source to try first in the next call.
         from: ClaimFirst,
         /// The batches of the slots that have one now. Every other slot that the call named is
@@ -361,7 +366,8 @@ fn advanced(reply: Value) -> Result<Advanced, ScriptError> {
 
 fn ok(reply: &mut Reply) -> Result<Advanced, ScriptError> {
     let due = reply.int()?;
-    let more = reply.int()? == 1;
+    let more = reply.int()?;
+    let (more, unsorted) = (more > 0, more == 2);
     let from = match reply.text()?.as_str() {
         "held" => ClaimFirst::Held,
         "markers" => ClaimFirst::Markers,
@@ -379,7 +385,7 @@ fn ok(reply: &mut Reply) -> Result<Advanced, ScriptError> {
         quarantined.push((object, String::from_utf8_lossy(&pairs.bytes()?).into_owned()));
     }
     let next_due = u64::try_from(due).ok().map(Duration::from_millis);
-    Ok(Advanced::Ok { next_due, more, from, batches, quarantined })
+    Ok(Advanced::Ok { next_due, more, unsorted, from, batches, quarantined })
 }
 
 fn batch(entry: &mut Reply) -> Result<BatchReply, ScriptError> {
@@ -426,6 +432,7 @@ mod tests {
             markers: 1,
             forget_after: None,
             suspects: Suspects::NONE,
+            group_depth: 0,
         };
         let (error, attempts) = (String::from("no"), 1);
         let results = [

@@ -83,8 +83,8 @@ macro_rules! manifest {
 
 manifest! {
     modules {
-        "lib/": cancel clock cron emits fence hold idle ids jump lease marks names page registry rights rules schedule slots suspects tag text time worker;
-        "advance/": again aside batch errors finish held keyed log markers pauses popped results room state turns;
+        "lib/": cancel clock cron emits fence group hold idle ids jump lease marks names page registry rights rules schedule slots suspects tag text time worker;
+        "advance/": again aside batch errors finish groups held keyed log markers pauses popped results room state turns;
         "operator/": actions;
     }
     emitter {
@@ -93,7 +93,7 @@ manifest! {
     }
     worker {
         ADVANCE: ALLOW_OOM "advance" [
-            ids time markers batch again aside emits errors fence finish held hold jump keyed lease log marks names pauses popped
+            ids time markers batch again aside emits errors fence finish group groups held hold jump keyed lease log marks names pauses popped
             registry results room rules schedule state suspects tag text turns worker
         ];
         ATTACH: ALLOW_OOM "attach" [hold ids lease names registry slots suspects tag time worker];
@@ -121,8 +121,8 @@ manifest! {
     }
     other {
         FORGET: ALLOW_OOM "forget" [emits idle ids schedule time];
-        CHECK: NO_WRITES "check" [cron ids lease marks names registry rules schedule tag time worker];
-        INSPECT: NO_WRITES "inspect" [emits ids marks rules schedule time worker];
+        CHECK: NO_WRITES "check" [cron group ids lease marks names registry rules schedule tag time worker];
+        INSPECT: NO_WRITES "inspect" [emits group ids marks rules schedule time worker];
         TAKEN: NO_WRITES "taken" [worker];
         HELD: NO_WRITES "operator/held" [ids time];
         PAUSED: NO_WRITES "operator/paused" [ids rules time];

@@ -45,6 +45,8 @@ pub(crate) struct Found {
     pub(crate) next_due: Option<Duration>,
     /// Whether another call can claim or wake more objects now.
     pub(crate) more: bool,
+    /// Whether markers of unknown groups wait. Then another call is of use even without a free slot.
+    pub(crate) unsorted: bool,
     /// The source to try first in the next call.
     pub(crate) claim_first: ClaimFirst,
     pub(crate) batches: Vec<BatchReply>,
@@ -78,6 +80,7 @@ impl Caller {
             markers: MARKERS_MAX,
             forget_after: self.config.forget_after,
             suspects,
+            group_depth: self.config.group_depth,
         };
         let (keys, name) = (&self.config.keys, &self.config.name);
         let mut call = Advance::beyond(keys, name, &self.token, bounds, claim_first, self.redis.highest());
@@ -91,14 +94,14 @@ impl Caller {
     /// names that it has dropped.
     pub(crate) fn read(&self, reply: Advanced) -> Result<Found, Lost> {
         match reply {
-            Advanced::Ok { next_due, more, from, batches, quarantined } => {
+            Advanced::Ok { next_due, more, unsorted, from, batches, quarantined } => {
                 for (object, why) in quarantined {
                     logged::put_aside(&object, &why);
                 }
                 for batch in &batches {
                     self.redis.saw(batch.tag.first + batch.events.len() as u64 - 1);
                 }
-                Ok(Found { next_due, more, claim_first: from, batches })
+                Ok(Found { next_due, more, unsorted, claim_first: from, batches })
             }
             Advanced::Lapsed => Err(Lost::Lapsed),
             Advanced::Fenced { lease } => Err(Lost::Fenced(lease)),

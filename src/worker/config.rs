@@ -46,6 +46,11 @@ pub struct WorkerConfig {
     /// The number of events of one object after which the object yields to others. 1 and up,
     /// default 1024.
     pub turn_max: usize,
+    /// The number of parts of an object's name that are its group; parts end at colons. While more
+    /// objects wait than workers can claim, the groups take turns. So a group with many objects does
+    /// not delay the others. With 0 there are no groups: objects are claimed in the order of their
+    /// markers. All workers of a namespace should have the same value. 0 to 8, default 0.
+    pub group_depth: usize,
     /// The time for which the lease of the name is valid without a renewal. The worker renews the
     /// lease three times in this time. If a process is killed, other workers take over its objects
     /// after this time. 300 ms to 1 hour, default 5 s.
@@ -143,6 +148,7 @@ impl Default for WorkerConfig {
             batch_bytes: 1024 * 1024,
             reply_bytes: 2 * 1024 * 1024,
             turn_max: 1024,
+            group_depth: 0,
             lease: Duration::from_secs(5),
             stall_max: Duration::from_secs(60),
             block: Duration::from_secs(1),
@@ -196,6 +202,7 @@ impl WorkerConfig {
         check_number("batch_bytes", self.batch_bytes, 1, BATCH_BYTES_MAX, "it must be 1 to 2097152 bytes")?;
         check_number("reply_bytes", self.reply_bytes, 1, REPLY_BYTES_MAX, "it must be 1 to 4194304 bytes")?;
         check_number("turn_max", self.turn_max, 1, usize::MAX, "it must be at least 1 event")?;
+        check_number("group_depth", self.group_depth, 0, 8, "it must be 0 to 8 parts")?;
         check_number("crashes_max", self.crashes_max, 1, 1000, "it must be 1 to 1000 crashes")?;
         check_number("first_id", self.first_id, 0, 1 << 52, "it must be 0 to 4503599627370496")?;
         check_number("wait", self.wait, 0, 100, "it must be 0 to 100 replicas")?;

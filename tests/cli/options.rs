@@ -175,6 +175,11 @@ fn with_json_logs_the_fatal_error_is_a_json_line() {
     for (arguments, exit, why) in [
         (&["stats", "--redis", "redis://127.0.0.1:1", "--log-format", "json"][..], 3, "cannot connect to Redis"),
         (&["worker", "--sink", "null", "--turn-max", "0", "--log-format=json"], 2, "--turn-max is 0"),
+        (
+            &["worker", "--sink", "null", "--group-depth", "9", "--log-format=json"],
+            2,
+            "--group-depth is 9; it must be 0 to 8 parts",
+        ),
         // The error is in the command line, before any option takes effect.
         (&["worker", "--sink", "null", "--lease", "soon", "--log-format=json"], 2, "'soon' for '--lease <TIME>'"),
     ] {
@@ -241,7 +246,7 @@ fn the_permissions_in_the_document_name_every_command_of_the_scripts() {
     assert!(commands > 50, "only {commands} were found");
     let operator = rules.iter().find(|rules| rules[0] == "operator").expect("a line for the operator");
     // The category `+@read` contains these commands.
-    let reads = "exists hexists hget hgetall hlen hmget hscan hstrlen lindex llen mget type xinfo xrange xrevrange zcount zrange zrank zscore";
+    let reads = "exists hexists hget hgetall hlen hmget hscan hstrlen lindex llen mget type xinfo xrange xrevrange zcard zcount zrange zrank zscore";
     let reads: Vec<&str> = reads.split(' ').collect();
     for file in std::fs::read_dir(lua.join("operator")).expect("scripts") {
         let path = file.expect("a script").path();

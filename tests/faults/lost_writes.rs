@@ -271,6 +271,7 @@ async fn ids_of_batches_in_hand_are_not_given_again() {
             claims: 2,
             markers: 100,
             forget_after: None,
+            group_depth: 0,
             suspects: Suspects::NONE,
         };
         let held = matches!(then, BatchResult::Hold { .. });

@@ -17,6 +17,7 @@ const BOUNDS: Bounds = Bounds {
     claims: 2,
     markers: 100,
     forget_after: None,
+    group_depth: 0,
     suspects: Suspects::NONE,
 };
 

@@ -319,6 +319,7 @@ async fn a_name_that_came_late_to_a_busy_slot_goes_to_a_free_one_at_once() {
         claims: 2,
         markers: 10,
         forget_after: None,
+        group_depth: 0,
         suspects: Suspects::NONE,
     };
     let mut gave = Vec::new();

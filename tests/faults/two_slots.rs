@@ -29,6 +29,7 @@ async fn an_object_put_aside_and_let_go_in_one_call_does_not_stop_redis() {
         claims: 3,
         markers: 100,
         forget_after: None,
+        group_depth: 0,
         suspects: Suspects::NONE,
     };
     let mut call = Advance::new(&keys, "w", "token-of-w", bounds, ClaimFirst::Held);

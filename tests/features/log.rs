@@ -27,6 +27,7 @@ const BOUNDS: Bounds = Bounds {
     claims: 0,
     markers: 100,
     forget_after: None,
+    group_depth: 0,
     suspects: Suspects::NONE,
 };
 const ADA: By<'static> = By { who: "ada@host", why: "enough" };

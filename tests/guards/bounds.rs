@@ -209,6 +209,19 @@ async fn a_reply_is_full_at_0_bytes() {
     }
 }
 
+/// Another call is of use if the reply is full, and not if it has a byte left.
+#[tokio::test]
+async fn a_full_reply_asks_for_another_call() {
+    for (reply_bytes, is_full) in [(1, true), (2, true), (3, false)] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        state.emit("work:1", "12").await;
+        let answer = ask(&mut state, Bounds { reply_bytes, ..BOUNDS }).await.expect("an answer");
+        assert_eq!(objects(&answer), ["work:1"]);
+        assert!(matches!(answer, Advanced::Ok { more, .. } if more == is_full), "{reply_bytes} bytes: {answer:?}");
+    }
+}
+
 /// An event of a schedule with a key counts as twelve of the 4,096 events that a call of `advance`
 /// takes.
 #[tokio::test]

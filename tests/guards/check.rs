@@ -322,6 +322,100 @@ async fn an_object_behind_many_names_in_a_list_is_found() {
     }
 }
 
+#[tokio::test]
+async fn what_is_wrong_with_the_lists_of_groups_is_told() {
+    const QUEUED: &str = "I1 object g:1: has 1 events queued, but no marker, no worker that has it, and is not held";
+    const STRANDED: &str = "layout group g: has 1 names set aside, but is not in event.groups: no worker takes these names; \
+                            add the group to event.groups with score 0";
+    each(&[
+        (
+            "LPUSH @event.group:g:waiting x; ZADD @event.groups 3 g",
+            "layout shared key: event.groups.waiting is 0, but the lists of all groups have 1 names: set it to 1",
+        ),
+        (
+            "SET @event.groups.waiting 2; LPUSH @event.group:g:waiting x; ZADD @event.groups 3 g 3 empty",
+            "layout shared key: event.groups.waiting is 2, but the lists of all groups have 1 names: set it to 1",
+        ),
+        (
+            "SET @event.groups.waiting many",
+            "layout shared key: event.groups.waiting is many, but the lists of all groups have 0 names: set it to 0",
+        ),
+        ("LPUSH @event.group:g:waiting x", STRANDED),
+        (
+            "SET @event.group:g:waiting x; ZADD @event.groups 3 g",
+            "layout group g: event.group:g:waiting is a string, it should be a list",
+        ),
+        ("SET @event.groups x", "layout shared key: event.groups is a string, it should be a zset"),
+        ("LPUSH @event.groups.waiting x", "layout shared key: event.groups.waiting is a list, it should be a string"),
+    ])
+    .await;
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    broken_by(&mut state, "LPUSH @g:1:events {}; LPUSH @event.group:g:waiting g:1").await;
+    assert_eq!(told(&mut state).await, [STRANDED, QUEUED], "a list that is not in event.groups covers nothing");
+    let many: Vec<String> = (0..1026).flat_map(|n| ["0".to_owned(), format!("g{n}")]).collect();
+    broken_by(&mut state, "PING").await;
+    let groups = state.keys.event_groups();
+    let many: Vec<&str> = [groups.as_str()].into_iter().chain(many.iter().map(String::as_str)).collect();
+    state.run("ZADD", &many[..many.len() - 2]).await;
+    assert_eq!(told(&mut state).await, [""; 0], "1,025 groups");
+    state.run("ZADD", &many).await;
+    assert_eq!(told(&mut state).await, ["layout shared key: event.groups has more than 1025 groups"]);
+}
+
+/// An object is covered by the list of each group to which it can belong, in the walk and in the
+/// search. The search finds an object that the walk did not see, because a name moved meanwhile.
+#[tokio::test]
+async fn a_name_that_is_set_aside_covers_its_object() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let keys = state.keys.clone();
+    for group in ["a", "a:b", "a:b:c:d:e:f:g:h", "a:b:c:d:e:f:g:h:i:j", "\0rest"] {
+        broken_by(&mut state, "SET @event.groups.waiting 3; LPUSH @a:b:c:d:e:f:g:h:i:j:events {}").await;
+        state.run("ZADD", &[&keys.event_groups(), "1", group]).await;
+        state.run("LPUSH", &[&keys.group_waiting(group), "x", "a:b:c:d:e:f:g:h:i:j", "y"]).await;
+        // The name of the object is the member of a held object with a negative score, too.
+        state.run("ZADD", &[&keys.objects_held(), "XX", "-5", "work:5"]).await;
+        let report = control(&state.conn, &keys).check().await.expect("a report");
+        assert!(report.is_clean(), "{group}: {report:#?}");
+        assert_eq!((report.looked_at.groups, report.looked_at.set_aside, report.looked_at.suspicions), (1, 3, 0), "{group}");
+        // The walk does not see the list. Then the search sees it, or only the script does.
+        for blind in [1, usize::MAX] {
+            let conn = Blind { conn: state.conn.clone(), blind };
+            let report = Control::new(conn).with_keys(keys.clone()).check().await.expect("a report");
+            assert!(report.is_clean(), "{group}: {report:#?}");
+            assert_eq!((report.looked_at.groups, report.looked_at.suspicions), (0, 1), "{group}");
+        }
+    }
+}
+
+/// A connection that returns no groups, the first `blind` times.
+#[derive(Clone)]
+struct Blind {
+    conn: MultiplexedConnection,
+    blind: usize,
+}
+
+impl ConnectionLike for Blind {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        let words = cmd.args_iter().filter_map(|arg| if let redis::Arg::Simple(word) = arg { Some(word) } else { None });
+        let words: Vec<&[u8]> = words.take(2).collect();
+        if self.blind > 0 && words[0] == b"ZRANGE" && words[1].ends_with(b"event.groups") {
+            self.blind -= 1;
+            return Box::pin(async { Ok(Value::Array(Vec::new())) });
+        }
+        self.conn.req_packed_command(cmd)
+    }
+
+    fn req_packed_commands<'a>(&'a mut self, pipe: &'a Pipeline, offset: usize, count: usize) -> RedisFuture<'a, Vec<Value>> {
+        self.conn.req_packed_commands(pipe, offset, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        self.conn.get_db()
+    }
+}
+
 /// A connection that empties Redis just before the call of the script with a subject of this kind.
 #[derive(Clone)]
 struct Emptying {

@@ -201,6 +201,35 @@ async fn a_held_batch_whose_owner_was_evicted_comes_first() {
     assert_eq!(redis.console().await.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.1"));
 }
 
+/// The owner key of a held object was evicted after the object's name was set aside for its group, or
+/// before that. The held batch still comes first. If the queue is empty, the batch is claimed, too.
+///
+/// Story: the name led to the queue, as a marker does. Later events were delivered before the batch.
+#[tokio::test]
+async fn a_held_batch_that_is_set_aside_comes_first_without_its_owner_key() {
+    for (is_set_aside, has_more) in [(false, true), (true, true), (true, false)] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        let keys = state.keys.clone();
+        state.hold("work:1", if is_set_aside { "-1" } else { "1" }, &["1"], "7 0 1 0 retry: down").await;
+        if is_set_aside {
+            set_aside(&mut state, &["work:1"]).await;
+        }
+        state.run("DEL", &[&keys.event_worker("work:1")]).await;
+        if has_more {
+            state.emit("work:1", "2").await;
+        }
+        state.emit("work:2", "3").await;
+        let bounds = Bounds { group_depth: 1, claims: 1, ..BOUNDS };
+        let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
+        call.free(0);
+        let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+        let Advanced::Ok { batches, .. } = &answer else { panic!("{answer:?}") };
+        assert_eq!(batches.iter().map(|batch| (batch.tag.first, batch.events.len())).collect::<Vec<_>>(), [(7, 1)]);
+        assert_eq!(redis.console().await.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
+    }
+}
+
 /// The owner key of a held object was evicted. Its marker was read before a slot claimed the held
 /// batch, so the marker seemed to lead to an object without an owner. It gives no other slot the
 /// object.
@@ -362,4 +391,83 @@ async fn a_call_lets_so_many_due_objects_go_and_no_more() {
             left = now_left;
         }
     }
+}
+
+/// Sets these names aside, the oldest first.
+async fn set_aside(state: &mut State, names: &[&str]) {
+    let keys = state.keys.clone();
+    state.run("LPUSH", &[&[&keys.group_waiting("work")[..]], names].concat()).await;
+    state.run("ZADD", &[&keys.event_groups(), "0", "work"]).await;
+    state.run("SET", &[&keys.event_groups_waiting(), &names.len().to_string()]).await;
+}
+
+/// Three objects without owner keys are set aside: one with a held batch, one with a marker only, and
+/// one that was held without a batch. The first gets its held batch, the others their queues.
+#[tokio::test]
+async fn only_a_held_batch_that_is_set_aside_comes_before_the_queue() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let keys = state.keys.clone();
+    state.hold("work:1", "-1", &["1"], "7 0 1 0 retry: down").await;
+    state.run("DEL", &[&keys.event_worker("work:1")]).await;
+    state.run("ZADD", &[&keys.objects_held(), "-1", "work:3"]).await;
+    for object in ["work:2", "work:3"] {
+        state.run("LPUSH", &[&keys.events(object), "2"]).await;
+    }
+    set_aside(&mut state, &["work:1", "work:2", "work:3"]).await;
+    let bounds = Bounds { group_depth: 1, claims: 3, ..BOUNDS };
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
+    (0..3).for_each(|slot| call.free(slot));
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+    let Advanced::Ok { batches, .. } = &answer else { panic!("{answer:?}") };
+    let mut given: Vec<_> = batches.iter().map(|batch| (&batch.object[..], &batch.events[0][..])).collect();
+    given.sort_unstable();
+    assert_eq!(given, [(&b"work:1"[..], &b"1"[..]), (b"work:2", b"2"), (b"work:3", b"2")]);
+}
+
+/// The first name that is taken leads to an object of another worker, so no name of the chunk is left.
+/// The held object behind it is claimed.
+#[tokio::test]
+async fn a_name_of_anothers_object_hides_no_held_object_that_is_set_aside() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let keys = state.keys.clone();
+    state.run("SET", &[&keys.event_worker("work:1"), "other.0"]).await;
+    state.hold("work:2", "-1", &["1"], "7 0 1 0 retry: down").await;
+    set_aside(&mut state, &["work:1", "work:2"]).await;
+    let bounds = Bounds { group_depth: 1, claims: 1, ..BOUNDS };
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
+    call.free(0);
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:2"]);
+}
+
+/// With each claim, a new group of one object comes. The group that has waited longer still has a turn
+/// for each round of the others.
+///
+/// Story: each new group began with the lowest pass, like the new groups before it. So the large group
+/// had no turn as long as new groups came.
+#[tokio::test]
+async fn a_large_group_has_its_turns_although_new_groups_keep_coming() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let keys = state.keys.clone();
+    for n in 0..60 {
+        state.emit(&format!("large:{n}"), "1").await;
+    }
+    for n in 0..5 {
+        state.emit(&format!("new{n}"), "1").await;
+    }
+    let mut claimed = Vec::new();
+    for n in 0..60 {
+        let bounds = Bounds { group_depth: 1, claims: 1, ..BOUNDS };
+        let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
+        call.free(n);
+        let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+        claimed.extend(objects(&answer).iter().map(|object| (*object).to_owned()));
+        state.emit(&format!("new{}", 5 + n), "1").await;
+    }
+    let of_large = claimed.iter().filter(|object| object.starts_with("large")).count();
+    assert_eq!(claimed.len(), 60);
+    assert_eq!(of_large, 8, "{claimed:?}");
 }

@@ -214,3 +214,23 @@ async fn a_call_that_moves_times_asks_for_no_mark() {
     let swept = sweep(&mut state.conn, &keys, "other", 5, DAY).await.expect("a sweep");
     assert!(swept.more && !swept.mark, "{swept:?}");
 }
+
+/// A held object that is set aside for its group is due, whatever the clock does. Its score, which is
+/// its due time below 0, does not move.
+#[tokio::test]
+async fn what_is_set_aside_stays_due_when_the_clock_steps_back() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let now = now_ms(&mut state).await;
+    let (aside, timed) = (format!("-{}", now + HOUR_MS), (now + HOUR_MS + 10 * MINUTE_MS).to_string());
+    state.run("ZADD", &[&state.keys.objects_held(), &aside, "aside", &timed, "timed"]).await;
+    meta(&mut state, "clock", now + HOUR_MS).await;
+    let keys = state.keys.clone();
+    for _ in 0..5 {
+        sweep(&mut state.conn, &keys, "other", 5, DAY).await.expect("a sweep");
+    }
+    let moved = due_ms(&mut state, "timed").await;
+    assert!(moved.abs_diff(now + 10 * MINUTE_MS) < MINUTE_MS, "due in {} ms", moved - now);
+    let score: f64 = redis.console().await.run(&["ZSCORE", &keys.objects_held(), "aside"]).await;
+    assert_eq!(score, -((now + HOUR_MS) as f64));
+}

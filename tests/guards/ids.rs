@@ -186,3 +186,18 @@ async fn a_last_id_of_17_digits_is_no_id() {
     assert_eq!(objects(&answer), Vec::<&str>::new());
     assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
 }
+
+/// The counter has a wrong type. The call fails before it writes anything, so that no object gets an
+/// id below the ids before.
+#[tokio::test]
+async fn a_counter_of_a_wrong_type_ends_the_call() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.emit("work:1", "1").await;
+    let counter = state.keys.next_event_id();
+    state.run("DEL", &[&counter]).await;
+    state.run("HSET", &[&counter, "wrong", "type"]).await;
+    let refused = ask(&mut state, BOUNDS).await.expect_err("a wrong type");
+    assert!(refused.to_string().contains("WRONGTYPE"), "{refused}");
+    assert_eq!(redis.console().await.list(&state.keys.objects_with_events()).await, ["work:1"]);
+}

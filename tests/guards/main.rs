@@ -13,6 +13,7 @@ mod cron;
 mod dead;
 mod foreign;
 mod forget;
+mod groups;
 mod ids;
 mod leases;
 mod lists;
@@ -25,6 +26,7 @@ mod state;
 #[path = "../support/mod.rs"]
 mod support;
 mod suspects;
+mod turns;
 mod values;
 
 use std::time::Duration;
@@ -43,6 +45,7 @@ const BOUNDS: Bounds = Bounds {
     claims: 10,
     markers: 100,
     forget_after: None,
+    group_depth: 0,
     suspects: Suspects::NONE,
 };
 

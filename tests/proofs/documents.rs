@@ -12,6 +12,7 @@ fn every_test_that_the_documents_name_is_there() {
     assert!(tests_named_in("docs/log.md") > 10);
     assert!(tests_named_in("docs/handlers.md") > 10);
     assert!(tests_named_in("docs/failover.md") > 15);
+    assert!(tests_named_in("docs/shares.md") > 14);
     assert!(tests_named_in("docs/time.md") > 15);
     assert!(tests_named_in("docs/http.md") > 15);
     assert!(tests_named_in("docs/dashboard.md") > 25);

@@ -58,6 +58,7 @@ impl Case {
             claims: rng.at(SLOTS + 1),
             markers: 100,
             forget_after: None,
+            group_depth: rng.at(2),
             suspects: Suspects::NONE,
         };
         let from = if rng.below(2) == 0 { ClaimFirst::Held } else { ClaimFirst::Markers };
@@ -88,10 +89,41 @@ impl Case {
             case.run(&["SET", &keys.event_worker("held:1"), "held"]);
             case.run(&["ZADD", &keys.objects_held(), due, "held:1"]);
         }
+        if case.has(rng, 3) {
+            case.set_aside(keys, rng);
+        }
         if case.has(rng, 10) {
             case.run(&["HSET", &keys.event_rules(), "pause work:1", "1 0 0 3 0 adanot yet", "next", "never"]);
         }
         case
+    }
+
+    /// Sets names aside for up to three groups: idle objects, objects that a slot may have, and held
+    /// objects. The number of names may be wrong.
+    fn set_aside(&mut self, keys: &Keys, rng: &mut Rng) {
+        let mut count = 0;
+        for group in &["more", "held", "alone"][..1 + rng.at(3)] {
+            self.run(&["ZADD", &keys.event_groups(), &rng.below(3).to_string(), group]);
+            for n in 0..rng.below(4) {
+                let name = if *group == "alone" { (*group).to_owned() } else { format!("{group}:{n}") };
+                let (events, is_held) = (rng.below(3), *group == "held" && rng.below(3) > 0);
+                self.queue(keys, &name, events);
+                if is_held {
+                    let due = ["-1", "-1000", "1", "9999999999999", "inf"][if self.has(rng, 4) { rng.at(5) } else { 0 }];
+                    self.run(&["SET", &keys.event_worker(&name), "held"]);
+                    self.run(&["ZADD", &keys.objects_held(), due, &name]);
+                }
+                self.run(&["LPUSH", &keys.group_waiting(group), &name]);
+                count += 1;
+            }
+        }
+        if self.has(rng, 2) {
+            self.run(&["ZADD", &keys.event_marks(), "1700000000000", "1700000000000"]);
+        }
+        if self.has(rng, 8) {
+            count = [0, count + 2][rng.at(2)];
+        }
+        self.run(&["SET", &keys.event_groups_waiting(), &count.to_string()]);
     }
 
     /// Adds a free slot into whose list a pop has moved an object.
@@ -165,9 +197,9 @@ impl Case {
             call.look(ELSEWHERE);
         }
         let reply = match wire::advance(conn, &call).await {
-            Ok(Advanced::Ok { next_due, more, from, batches, quarantined }) => {
+            Ok(Advanced::Ok { next_due, more, unsorted, from, batches, quarantined }) => {
                 let due = next_due.map(|due| due.as_secs() / 60);
-                format!("due {due:?} more {more} from {from:?} {batches:?} {quarantined:?}")
+                format!("due {due:?} more {more} {unsorted} from {from:?} {batches:?} {quarantined:?}")
             }
             other => format!("{other:?}"),
         };
@@ -227,7 +259,7 @@ async fn a_call_does_the_same_with_its_state_open_from_the_start() {
     let given: Option<u64> = std::env::var("SERIATIM_SEED").ok().map(|seed| seed.parse().expect("a seed is a number"));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_nanos() as u64;
     let seeds: Vec<u64> = given.map_or_else(|| (now..now + CASES).collect(), |seed| vec![seed]);
-    let mut claims = 0;
+    let (mut claims, mut grouped) = (0, 0);
     for seed in &seeds {
         let case = Case::of(&keys, &mut Rng(*seed));
         let (reply, left) = case.call(&mut conn, &keys, false).await;
@@ -236,6 +268,8 @@ async fn a_call_does_the_same_with_its_state_open_from_the_start() {
         assert_eq!(reply, opened_reply, "the replies; right: with the state open from the start; {what}");
         assert_eq!(left, opened_left, "the keys; right: with the state open from the start; {what}");
         claims += u64::from(reply.contains(" after "));
+        grouped += u64::from(left.contains_key(&keys.event_groups()));
     }
     assert!(given.is_some() || claims > CASES / 4, "{claims} of {CASES} calls gave a batch");
+    assert!(given.is_some() || grouped > CASES / 20, "{grouped} of {CASES} calls left names that are set aside");
 }

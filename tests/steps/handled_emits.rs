@@ -23,6 +23,7 @@ const BOUNDS: Bounds = Bounds {
     claims: 0,
     markers: 100,
     forget_after: None,
+    group_depth: 0,
     suspects: Suspects::NONE,
 };
 /// A name and an event that look like other parts of the stored format.

@@ -215,6 +215,7 @@ async fn references_that_lead_nowhere_are_passed_over_in_bounded_calls() {
         claims: 4,
         markers: 100,
         forget_after: None,
+        group_depth: 0,
         suspects: Suspects::NONE,
     };
     for queued in [446, 190, 0] {

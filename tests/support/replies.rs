@@ -36,8 +36,16 @@ impl ConnectionLike for Same {
 /// no call panics, and accepted values are usable.
 pub async fn every_call(reply: Value) {
     let (mut conn, keys, lease) = (Same(reply), Keys::new(), Duration::from_secs(1));
-    let bounds =
-        Bounds { batch: 1, batch_bytes: 1, reply_bytes: 1, claims: 1, markers: 1, forget_after: None, suspects: Suspects::NONE };
+    let bounds = Bounds {
+        batch: 1,
+        batch_bytes: 1,
+        reply_bytes: 1,
+        claims: 1,
+        markers: 1,
+        forget_after: None,
+        suspects: Suspects::NONE,
+        group_depth: 0,
+    };
     let mut call = Advance::new(&keys, "w", "token", bounds, ClaimFirst::Held);
     call.free(0);
     if let Ok(Advanced::Ok { batches, .. }) = wire::advance(&mut conn, &call).await {

@@ -10,7 +10,7 @@ use super::super::names::{self, Walk as Names, Which};
 use super::super::scan::Seen;
 use super::report::Invariant;
 use super::script::{self, Finding, Kind, uncovered};
-use super::state::{MARKERS_PER_CALL, SEEN_MAX, Walk};
+use super::state::{GROUPS_MAX, MARKERS_PER_CALL, SEEN_MAX, Walk};
 
 /// Maximum number of possibly uncovered objects for which one search looks.
 const UNCOVERED_MAX: usize = 4096;
@@ -124,12 +124,13 @@ impl<C: ConnectionLike> Walk<'_, C> {
         Ok(())
     }
 
-    /// Returns the objects among `objects` that have a marker or are in the list of a registered
-    /// worker. Markers are read first, because objects move from markers to lists. If new markers
-    /// come faster than they can be read, the search proves nothing, and all objects are returned.
+    /// Returns the objects among `objects` that have a marker, or are in the list of a group or of a
+    /// registered worker. Markers are read first, then the lists of groups, because objects move in
+    /// this order. If new markers come faster than they can be read, the search proves nothing, and all objects are returned.
     async fn search(&mut self, objects: &HashMap<Vec<u8>, String>) -> Result<HashSet<Vec<u8>>, ControlError> {
         let mut found = HashSet::new();
-        let pages_max = self.count_markers().await? / MARKERS_PER_CALL + PAGES_MORE_MAX;
+        let set_aside = usize::try_from(self.report.looked_at.set_aside).unwrap_or(usize::MAX) / MARKERS_PER_CALL;
+        let pages_max = self.count_markers().await? / MARKERS_PER_CALL + set_aside + GROUPS_MAX + PAGES_MORE_MAX;
         let (mut from, mut pages) = (0, 0);
         while let Some(page) = self.page_of_markers(from).await? {
             from += page.len();
@@ -138,6 +139,17 @@ impl<C: ConnectionLike> Walk<'_, C> {
                 return Ok(objects.keys().cloned().collect());
             }
             found.extend(page.into_iter().filter(|object| objects.contains_key(object)));
+        }
+        for group in self.groups().await? {
+            let mut from = 0;
+            while let Some(page) = self.page_of_group(&group, from).await? {
+                from += page.len();
+                pages += 1;
+                if pages > pages_max {
+                    return Ok(objects.keys().cloned().collect());
+                }
+                found.extend(page.into_iter().filter(|object| objects.contains_key(object)));
+            }
         }
         let departed = match self.taken.take() {
             Some(seen) => seen,

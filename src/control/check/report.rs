@@ -53,6 +53,8 @@ pub enum Subject {
     Worker(String),
     /// A worker process, by NAME.
     Name(String),
+    /// A group of objects; the value is its escaped name.
+    Group(String),
     /// A schedule; the value is its member of `events.scheduled`, escaped: the object, `\n` and the
     /// key.
     Schedule(String),
@@ -68,6 +70,7 @@ impl fmt::Display for Subject {
             Self::Object(name) => write!(f, "object {name}"),
             Self::Worker(id) => write!(f, "worker {id}"),
             Self::Name(name) => write!(f, "name {name}"),
+            Self::Group(name) => write!(f, "group {name}"),
             Self::Schedule(member) => write!(f, "schedule {member}"),
             Self::Cron(name) => write!(f, "cron job {name}"),
             Self::Shared => f.write_str("shared key"),
@@ -108,6 +111,10 @@ pub struct LookedAt {
     pub cron_jobs: u64,
     /// Markers.
     pub markers: u64,
+    /// Groups with names that are set aside.
+    pub groups: u64,
+    /// Names that are set aside for groups.
+    pub set_aside: u64,
     /// Worker processes in `event.workers`.
     pub names: u64,
     /// Workers that are registered or have keys.

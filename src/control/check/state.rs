@@ -16,6 +16,9 @@ use crate::wire::values::Mark;
 /// Number of markers that one call reads.
 pub(super) const MARKERS_PER_CALL: usize = 1000;
 
+/// Maximum number of groups whose lists are read. Workers make at most this many groups.
+pub(super) const GROUPS_MAX: usize = 1025;
+
 /// Maximum number of entries in each set of things seen; an entry takes 8 bytes.
 pub(super) const SEEN_MAX: usize = 4 << 20;
 
@@ -33,8 +36,8 @@ pub(super) struct Walk<'a, C> {
     pub(super) keys: &'a Keys,
     pub(super) conn: &'a mut C,
     violations_max: usize,
-    /// Objects for which the walk has seen a marker, or which it has seen in a registered worker's
-    /// list.
+    /// Objects for which the walk has seen a marker, or which it has seen in the list of a group or
+    /// of a registered worker.
     pub(super) covered: Seen,
     /// Subjects for which a violation was reported. Each is confirmed only once.
     pub(super) broken: Seen,
@@ -85,8 +88,27 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
     /// Producers push at the front. So between two pages markers only move to higher indexes, and
     /// no marker is missed unless it is taken.
     pub(super) async fn page_of_markers(&mut self, from: usize) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
+        self.page(self.keys.objects_with_events(), from).await
+    }
+
+    /// Returns the groups that have a list of names. Without groups, and for a key of a wrong type,
+    /// returns none. Workers make about a thousand groups at most; further ones are left out.
+    pub(super) async fn groups(&mut self) -> Result<Vec<Vec<u8>>, ControlError> {
+        match redis::cmd("ZRANGE").arg(self.keys.event_groups()).arg(0).arg(GROUPS_MAX - 1).query_async(self.conn).await {
+            Err(error) if error.code() == Some("WRONGTYPE") => Ok(Vec::new()),
+            groups => groups.map_err(ControlError::redis("the groups")),
+        }
+    }
+
+    /// Returns one page of the names that are set aside for a group, like
+    /// [`page_of_markers`](Self::page_of_markers).
+    pub(super) async fn page_of_group(&mut self, group: &[u8], from: usize) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
+        self.page(self.keys.waiting_of(group), from).await
+    }
+
+    async fn page<K: redis::ToRedisArgs>(&mut self, key: K, from: usize) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
         let mut ask = redis::cmd("LRANGE");
-        ask.arg(self.keys.objects_with_events()).arg(from).arg(from + MARKERS_PER_CALL - 1);
+        ask.arg(key).arg(from).arg(from + MARKERS_PER_CALL - 1);
         match ask.query_async::<Vec<Vec<u8>>>(self.conn).await {
             Ok(page) => Ok(Some(page).filter(|page| !page.is_empty())),
             Err(error) if error.code() == Some("WRONGTYPE") => Ok(None),

@@ -1,4 +1,4 @@
-//! The walk over markers, workers, objects and held objects. The walk collects the subjects of the
+//! The walk over markers, groups, workers, objects and held objects. The walk collects the subjects of the
 //! check.
 
 use redis::Value;
@@ -25,9 +25,10 @@ impl<C: ConnectionLike> Walk<'_, C> {
     /// Walks over all keys and returns the report.
     pub(super) async fn run(mut self) -> Result<CheckReport, ControlError> {
         self.look_at(Kind::Shared, Vec::new()).await?;
-        // Objects move from markers to the lists of workers. So the walk reads the markers first,
-        // and misses few objects in both places.
+        // Objects move from markers to the lists of groups, and from both to the lists of workers.
+        // So the walk reads the markers first, then groups, and misses few objects in all places.
         self.markers().await?;
+        self.set_aside().await?;
         self.workers().await?;
         self.objects().await?;
         self.set(self.keys.objects_held(), Kind::Object).await?;
@@ -52,6 +53,22 @@ impl<C: ConnectionLike> Walk<'_, C> {
                 self.report.looked_at.markers += 1;
                 self.look_at_name(object, false);
                 self.covered.insert(object);
+            }
+        }
+        Ok(())
+    }
+
+    async fn set_aside(&mut self) -> Result<(), ControlError> {
+        for group in self.groups().await? {
+            self.report.looked_at.groups += 1;
+            let mut from = 0;
+            while let Some(page) = self.page_of_group(&group, from).await? {
+                from += page.len();
+                for object in page.iter().filter(|name| Mark::read(name).is_none()) {
+                    self.report.looked_at.set_aside += 1;
+                    self.look_at_name(object, false);
+                    self.covered.insert(object);
+                }
             }
         }
         Ok(())
@@ -115,6 +132,10 @@ impl<C: ConnectionLike> Walk<'_, C> {
                         self.look_at(Kind::Worker, id.to_vec()).await?;
                     }
                     Some(Found::Worker { .. }) => self.report.looked_at.keys += 1,
+                    Some(Found::Group { name }) => {
+                        self.report.looked_at.keys += 1;
+                        self.look_at(Kind::Group, name.to_vec()).await?;
+                    }
                     None => {}
                 }
             }
@@ -239,8 +260,9 @@ impl<C: ConnectionLike> Walk<'_, C> {
     }
 }
 
-/// The object or the worker to which a key belongs.
+/// The object, the group or the worker to which a key belongs.
 enum Found<'a> {
+    Group { name: &'a [u8] },
     Object { name: &'a [u8], kind: &'static str },
     Worker { id: &'a [u8] },
 }
@@ -254,6 +276,11 @@ fn classify(key: &[u8]) -> Option<Found<'_>> {
     if let Some(kind) = kind_of(keys::OBJECT_KINDS) {
         // No invariant concerns the other kinds of keys.
         return keys::is_read_of_object(kind).then_some(Found::Object { name, kind });
+    }
+    if let Some(name) = name.strip_prefix(keys::GROUP.as_bytes())
+        && kind_of(keys::GROUP_KINDS).is_some()
+    {
+        return Some(Found::Group { name });
     }
     let id = name.strip_prefix(keys::WORKER.as_bytes())?;
     kind_of(keys::WORKER_KINDS).filter(|kind| !keys::is_of_process(kind)).map(|_| Found::Worker { id })

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use redis::aio::ConnectionLike;
 use redis::{RedisResult, Value};
 
+use super::super::held::due_time;
 use super::super::rules::{self, Rule};
 use super::super::{ControlError, reply};
 use super::inspection::{FailedAttempt, KeptResults, NextEvent, NextSchedule, Place, TEXT_BYTES_MAX, Tries};
@@ -73,7 +74,8 @@ impl Fields {
     /// but no owner, no hold, and no marker among the first ones.
     pub(super) fn may_be_taken(&self) -> bool {
         let has = |field: &&str| self.text(field).is_some();
-        self.number("queued").is_some_and(|events| events > 0) && !["owner", "due_ms", "paused", "markers_before"].iter().any(has)
+        self.number("queued").is_some_and(|events| events > 0)
+            && !["owner", "due_ms", "paused", "markers_before", "group"].iter().any(has)
     }
 
     pub(super) fn text(&self, field: &str) -> Option<&str> {
@@ -86,7 +88,7 @@ impl Fields {
 
     /// Returns the due time of a held object, in ms; infinity if the object waits for an operator.
     pub(super) fn due(&self) -> Option<f64> {
-        self.text("due_ms")?.parse().ok()
+        Some(due_time(self.text("due_ms")?.parse().ok()?, self.number("now_ms").unwrap_or(0)))
     }
 
     pub(super) fn next_event(&self) -> Option<NextEvent> {

@@ -32,7 +32,7 @@ pub enum Standing {
     Blocked,
     /// A worker has taken the object's marker and will claim the object.
     Taken,
-    /// The object has a marker and waits for a free worker.
+    /// The object has a marker, or its name is set aside for its group. It waits for a free worker.
     Marked,
     /// The object has events but no marker, no worker and no hold: I1 is broken.
     Uncovered,
@@ -202,6 +202,17 @@ pub struct Inspection {
     /// None if no mark was pushed after this marker, or if the object has no marker among the first
     /// 10,000.
     pub waits_ms: Option<u64>,
+    /// The group for which the name of the object is set aside; bytes that are not UTF-8 are shown
+    /// as U+FFFD. None if the name is not among the first 10,000 in a list of its groups. `\0rest` is
+    /// the list of all groups that have none of their own.
+    pub group: Option<String>,
+    /// Number of names before the object's name in the list of its group. Includes marks.
+    pub group_before: Option<u64>,
+    /// Whether the first 10,000 names of a longer list of its groups do not have the object. Then the
+    /// object has a later name, or none.
+    pub group_beyond: bool,
+    /// Number of groups with names that are set aside.
+    pub groups_waiting: u64,
     /// Whether there are more than 10,000 markers and the first 10,000 have no marker of the
     /// object. Then the object has a later marker, or none.
     pub markers_beyond: bool,

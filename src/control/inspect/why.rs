@@ -4,8 +4,12 @@ use super::super::rules::{Kind, Rule};
 use super::fields::Fields;
 use super::inspection::{EventState, Standing};
 use super::search::Searched;
+use crate::escape;
 use crate::keys::Keys;
 use crate::wire::values::Holder;
+
+/// The group whose list has the names of all groups without a list.
+const REST: &str = "\0rest";
 
 impl Fields {
     pub(super) fn standing(&self) -> Standing {
@@ -21,8 +25,10 @@ impl Fields {
             Some(_) if self.text("lease").is_some() => Standing::Owned,
             Some(_) => Standing::OwnerGone,
             None if !self.taken.is_empty() => Standing::Taken,
-            None if self.text("markers_before").is_some() => Standing::Marked,
-            None if events && self.text("markers_beyond").is_some() => Standing::Marked,
+            None if ["markers_before", "group"].iter().any(|place| self.text(place).is_some()) => Standing::Marked,
+            None if events && ["markers_beyond", "group_beyond"].iter().any(|place| self.text(place).is_some()) => {
+                Standing::Marked
+            }
             None if events && self.searched.is_some_and(|searched| !searched.all) => Standing::Unclear,
             None if events => Standing::Uncovered,
             None if self.text("last").is_some() || self.text("schedules").is_some() || !self.wrong.is_empty() => Standing::Idle,
@@ -84,6 +90,9 @@ impl Fields {
             Standing::Held => self.why_held(object, nobody),
             Standing::Paused | Standing::Blocked => self.why_ruled(nobody),
             Standing::Taken => format!("worker {} has taken its marker and is about to claim it{nobody}", self.taken.join(", ")),
+            Standing::Marked if self.text("group").is_some() => {
+                format!("it waits for a free worker {}{nobody}", self.in_group())
+            }
             Standing::Marked => {
                 let before = self.number("markers_before");
                 let before = before.map_or_else(|| "more than 10000".to_owned(), |before| before.to_string());
@@ -120,9 +129,24 @@ impl Fields {
             Some(due) if due.is_infinite() => {
                 format!("held until an operator releases it ({why}); `seriatim held release {}` does", quoted(object))
             }
+            Some(due) if due <= now && self.text("group").is_some() => {
+                format!("held ({why}), and due now: it waits for a free worker {}{nobody}", self.in_group())
+            }
             Some(due) if due <= now => format!("held ({why}), and due now: a free worker takes it{nobody}"),
             Some(due) => format!("held ({why}), due in {}{nobody}", seconds(due - now)),
         }
+    }
+
+    /// Describes the place of the object in the list of its group.
+    fn in_group(&self) -> String {
+        let (before, groups) = (self.number("group_before").unwrap_or(0), self.number("groups").unwrap_or(0));
+        let names = if before == 1 { "name" } else { "names" };
+        let group = match self.text("group").unwrap_or_default() {
+            REST => "the list of the groups beyond the first 1024".to_owned(),
+            group => format!("its group {}", quoted(&escape::name(group))),
+        };
+        let wait = if groups == 1 { "group waits" } else { "groups wait" };
+        format!("in {group}: {before} {names} before it, {groups} {wait}")
     }
 
     fn why_ruled(&self, nobody: &str) -> String {

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 pub use self::names::{NameStats, WORKERS_MAX};
 pub(super) use self::names::{read as read_names, registered};
-use super::marks::Marks;
+use super::marks::{Marks, age_set_aside};
 use super::names::{Walk, Which};
 use super::streams::{self, StreamsStats};
 use super::{Control, ControlError, reply};
@@ -53,6 +53,18 @@ pub struct HeldStats {
     pub until_released: u64,
     /// Time for which the first of the due objects has been due, ms; 0 if no object is due.
     pub overdue_ms: u64,
+}
+
+/// Counts of groups, whose objects take turns while more objects wait than workers can claim.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct GroupStats {
+    /// Number of groups with a list of names. A group whose last name was taken counts until its
+    /// next turn.
+    pub waiting: u64,
+    /// Number of names of objects that are set aside in these lists, not counting marks. An object
+    /// may have several names in a list.
+    pub set_aside: u64,
 }
 
 /// Counts of pauses and blocks. Together there are at most 1,000.
@@ -122,10 +134,13 @@ pub struct Stats {
     pub workers: Vec<NameStats>,
     /// Number of names that are not listed, because there are more than [`NAMES_MAX`].
     pub workers_not_shown: u64,
-    /// Number of markers, not counting marks. An object that waits for a worker may have several
-    /// markers.
+    /// Number of markers, not counting marks. Includes the names that are set aside for groups. An
+    /// object that waits for a worker may have several markers.
     pub markers: u64,
-    /// Time for which the oldest marker has waited, ms, exact to 2 s or 5 %; 0 without markers.
+    /// Groups, and the names that are set aside for them.
+    pub groups: GroupStats,
+    /// Time for which the oldest marker has waited, ms, exact to 2 s or 5 %; 0 without markers. A
+    /// marker that is set aside for its group still waits.
     /// None if it is unknown, because no process has pushed a mark since the marker came. Paused
     /// objects do not count.
     pub oldest_waiting_ms: Option<u64>,
@@ -235,6 +250,8 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
         ("ZCARD", keys.objects_paused(), vec![]),
         ("XLEN", keys.events_dead(), vec![]),
         ("GET", keys.next_event_id(), vec![]),
+        ("ZCARD", keys.event_groups(), vec![]),
+        ("GET", keys.event_groups_waiting(), vec![]),
     ];
     let mut pipe = redis::pipe();
     for (command, key, arguments) in &questions {
@@ -254,33 +271,44 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
             Err(error) => return Err(ControlError::redis(WHAT)(error)),
         });
     }
-    let [markers, total, due, until_released, paused, dead_letters, last_id] = <[u64; 7]>::try_from(numbers)
-        .map_err(|numbers| ControlError::reply(WHAT, format!("{} replies to 7 commands", numbers.len())))?;
+    let [markers, total, due, until_released, paused, dead_letters, last_id, waiting_groups, set_aside] =
+        <[u64; 9]>::try_from(numbers)
+            .map_err(|numbers| ControlError::reply(WHAT, format!("{} replies to 9 commands", numbers.len())))?;
+    stats.groups = GroupStats { waiting: waiting_groups, set_aside };
     let waiting = total.saturating_sub(due).saturating_sub(until_released);
     stats.held = HeldStats { total, due, waiting, until_released, overdue_ms: overdue(conn, keys, stats.now_ms).await? };
     let marks = Marks::read(conn, keys, &mut stats.unreadable).await?;
     // Advance removes marks at the tail of the list. So if the list has any member, it has a
     // marker.
-    stats.markers = markers.saturating_sub(marks.waiting).max(markers.min(1));
-    stats.oldest_waiting_ms = marks.age_ms(stats.markers, stats.now_ms);
+    let markers = markers.saturating_sub(marks.waiting).max(markers.min(1));
+    stats.markers = markers.saturating_add(set_aside);
+    stats.oldest_waiting_ms = marks.age_ms(markers, stats.now_ms);
+    if set_aside > 0 {
+        let age_ms = age_set_aside(conn, keys, stats.now_ms, &mut stats.unreadable).await?;
+        stats.oldest_waiting_ms = age_ms.map(|age_ms| age_ms.max(stats.oldest_waiting_ms.unwrap_or(0)));
+    }
     (stats.paused, stats.dead_letters, stats.last_id) = (paused, dead_letters, last_id);
     Ok(())
 }
 
-/// Returns the time since the first held object became due, in ms.
+/// Returns the time since the first held object became due, in ms. If an object is set aside for its
+/// group, its score is its due time below 0.
 async fn overdue<C: ConnectionLike>(conn: &mut C, keys: &Keys, now_ms: u64) -> Result<u64, ControlError> {
-    let mut first = redis::cmd("ZRANGE");
-    first.arg(keys.objects_held()).arg(0).arg(0).arg("WITHSCORES");
-    let first: RedisResult<Vec<Vec<u8>>> = first.query_async(conn).await;
-    match first {
-        Ok(first) => {
-            let due = first.get(1).and_then(|due| std::str::from_utf8(due).ok()?.parse::<f64>().ok());
-            Ok(due.map_or(0, |due| (now_ms as f64 - due.max(0.0)).max(0.0) as u64))
-        }
-        // The wrong type of this key is reported with the counts of held objects.
-        Err(error) if error.code() == Some("WRONGTYPE") => Ok(0),
-        Err(error) => Err(ControlError::redis("the first held object")(error)),
+    const WHAT: &str = "the first held object";
+    let (mut pipe, mut first_ms) = (redis::pipe(), None);
+    for (from, to, order) in [("0", "+inf", None), ("(0", "-inf", Some("REV"))] {
+        let ask = pipe.cmd("ZRANGE").arg(keys.objects_held()).arg(from).arg(to).arg("BYSCORE").arg(order);
+        ask.arg("LIMIT").arg(0).arg(1).arg("WITHSCORES");
     }
+    for first in ask(conn, WHAT, &mut pipe).await? {
+        match first.and_then(|first| Ok(redis::from_redis_value::<Vec<(Vec<u8>, f64)>>(first)?)) {
+            Ok(first) => first_ms = first.iter().map(|(_, score)| score.abs()).chain(first_ms).reduce(f64::min),
+            // The wrong type of this key is reported with the counts of held objects.
+            Err(error) if error.code() == Some("WRONGTYPE") => {}
+            Err(error) => return Err(ControlError::redis(WHAT)(error)),
+        }
+    }
+    Ok(first_ms.map_or(0, |first_ms| (now_ms as f64 - first_ms).max(0.0) as u64))
 }
 
 /// Lower bound for the scores of schedules whose events are not queued yet. Queued schedules have

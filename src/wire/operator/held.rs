@@ -12,7 +12,7 @@ use crate::wire::reply::Reply;
 pub struct HeldReply {
     /// The object's name, as stored in Redis.
     pub object: Vec<u8>,
-    /// The due time, as stored in Redis.
+    /// The due time, as stored in Redis. Below 0 if the object is set aside for its group.
     pub due: String,
     /// The value of `OBJ:event.worker`.
     pub owner: String,

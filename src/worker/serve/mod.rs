@@ -187,7 +187,10 @@ impl<'a> Serve<'a> {
         }
         let may_claim = self.slots.has_free() || self.waiting.popped.is_some();
         let claims = self.pacing.is_due() && may_claim && !self.stopping;
-        if !(claims || self.slots.has_result()) {
+        // A call without slots only sets markers aside for their groups. Otherwise the first marker
+        // of a group would wait until the process has had a free slot for each chunk of markers.
+        let sorts = self.pacing.sorts() && self.calls.is_idle() && !self.stopping;
+        if !(claims || sorts || self.slots.has_result()) {
             return false;
         }
         let claims_max = match self.stopping {
@@ -238,7 +241,7 @@ impl<'a> Serve<'a> {
 
     /// Processes the reply to a call: commits, batches, and the time of the next call.
     fn replied(&mut self, asked: Vec<usize>, reply: Advanced) -> Option<SessionEnd> {
-        let Found { next_due, more, claim_first, batches } = match self.caller.read(reply) {
+        let Found { next_due, more, unsorted, claim_first, batches } = match self.caller.read(reply) {
             Ok(found) => found,
             Err(lost) => return Some(SessionEnd::Lost(lost)),
         };
@@ -247,6 +250,7 @@ impl<'a> Serve<'a> {
         if more {
             self.pacing.wake();
         }
+        self.pacing.sort(unsorted);
         self.pacing.answered(&self.slots, &asked, &batches);
         // While the sink is unavailable, due objects are not claimed, so the time until they are
         // due does not count.

@@ -15,6 +15,8 @@ pub(super) struct Pacing {
     /// Whether a call is due although no slot has a result, because there may be something to
     /// claim.
     is_due: bool,
+    /// Whether markers of unknown groups wait, so that a call is of use even without a slot.
+    sorts: bool,
     /// The time at which a call is due in any case.
     due_at: Instant,
     /// The longest time between two calls.
@@ -38,6 +40,7 @@ impl Pacing {
     pub(super) fn new(config: &WorkerConfig) -> Self {
         Self {
             is_due: true,
+            sorts: false,
             due_at: Instant::now(),
             block: config.block,
             named_max: NAMED_MIN,
@@ -52,6 +55,16 @@ impl Pacing {
     /// Returns whether there may be something to claim.
     pub(super) fn is_due(&self) -> bool {
         self.is_due
+    }
+
+    /// Returns whether markers of unknown groups wait.
+    pub(super) fn sorts(&self) -> bool {
+        self.sorts
+    }
+
+    /// Records whether markers of unknown groups wait.
+    pub(super) fn sort(&mut self, unsorted: bool) {
+        self.sorts = unsorted;
     }
 
     /// Records that there may be something to claim.
@@ -150,6 +163,7 @@ impl Pacing {
 
     /// Records a call without a reply, whose effect is unknown.
     pub(super) fn unanswered(&mut self) {
+        self.sorts = false;
         self.name_all_at = Instant::now();
         self.is_due = true;
     }

@@ -177,6 +177,7 @@ async fn a_late_result_of_a_skipped_event_is_ignored() {
         claims: 10,
         markers: 100,
         forget_after: None,
+        group_depth: 0,
         suspects: Suspects::NONE,
     };
     let tag = Tag { first: 1, ..Tag::default() };

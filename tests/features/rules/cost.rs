@@ -38,6 +38,7 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
         claims: SLOTS,
         markers: 4096,
         forget_after: None,
+        group_depth: 0,
         suspects: Suspects::NONE,
     };
     let mut counted = Vec::new();

@@ -25,6 +25,7 @@ pub fn check(state: &State, world: &mut World) -> Result<(), String> {
     rules::check(state, world, &owned)?;
     log::check(state, world)?;
     names(state)?;
+    groups(state)?;
     let objects = world.pushed.keys().chain(state.objects.keys()).chain(state.due.keys()).chain(&state.paused).cloned();
     for name in objects.collect::<std::collections::BTreeSet<_>>() {
         let object = state.object(&name);
@@ -51,6 +52,18 @@ fn names(state: &State) -> Result<(), String> {
     looked_at.sort();
     if !looked_at.iter().eq(state.registry.keys()) {
         return Err(format!("names: {looked_at:?} are looked at, {:?} are registered", state.registry));
+    }
+    Ok(())
+}
+
+/// Checks the names that are set aside: each list has turns, and all names are counted.
+fn groups(state: &State) -> Result<(), String> {
+    let count: usize = state.set_aside.values().map(Vec::len).sum();
+    if state.waiting.as_deref() != (count > 0).then(|| count.to_string()).as_deref() {
+        return Err(format!("groups: {count} names are set aside, {:?} are counted", state.waiting));
+    }
+    if let Some(group) = state.set_aside.keys().find(|group| !state.groups.contains_key(*group)) {
+        return Err(format!("groups: {} has names and no turns: {:?}", text(group), state.groups));
     }
     Ok(())
 }
@@ -100,6 +113,9 @@ fn held(state: &State, name: &Name, object: &Object) -> Result<(), String> {
     if !is_held && (object.held_id.is_some() || !object.held.is_empty()) {
         return Err(format!("I3: {} is not held and has a held batch: {object:?}", text(name)));
     }
+    if state.due.get(name).is_some_and(|due| *due < 0.0) && !is_set_aside(state, name) {
+        return Err(format!("groups: {} is due since {:?}, and in no list of a group", text(name), state.due[name]));
+    }
     let first = object.held_id.as_deref().map_or("0", |id| id.split(' ').next().unwrap_or_default());
     if object.held.is_empty() != (first == "0") {
         return Err(format!("I3: {} has a held batch of {} and the numbers {:?}", text(name), object.held.len(), object.held_id));
@@ -107,10 +123,15 @@ fn held(state: &State, name: &Name, object: &Object) -> Result<(), String> {
     Ok(())
 }
 
+fn is_set_aside(state: &State, name: &Name) -> bool {
+    state.set_aside.values().any(|names| names.contains(name))
+}
+
 /// Checks I1: an object with queued events is covered.
 fn covered(state: &State, name: &Name, object: &Object) -> Result<(), String> {
     let covered = object.queue.is_empty()
         || state.markers.contains(name)
+        || is_set_aside(state, name)
         || state.workers.values().any(|worker| worker.objects.contains(name))
         || state.due.contains_key(name)
         || state.paused.contains(name);

@@ -39,6 +39,7 @@ impl Run {
         let is_idle = |puppet: &Puppet| puppet.slots.iter().all(|slot| matches!(slot, Slot::Free));
         self.puppets.iter().all(is_idle)
             && self.state.markers.is_empty()
+            && self.state.set_aside.is_empty()
             && self.state.due.is_empty()
             && self.state.paused.is_empty()
             && self.state.rules.is_empty()
@@ -91,7 +92,8 @@ impl Run {
         let state = &self.state;
         let only_last = |object: &Object| object.owner.is_none() && object.held_id.is_none() && object.queue.is_empty();
         let clean = state.workers.is_empty() && state.leases.is_empty() && state.markers.is_empty() && state.due.is_empty();
-        let clean = clean && state.paused.is_empty() && state.rules.is_empty();
+        let clean =
+            clean && state.set_aside.is_empty() && state.groups.is_empty() && state.paused.is_empty() && state.rules.is_empty();
         if !clean || !state.objects.values().all(only_last) {
             return Err(format!("something is left behind: {state:?}"));
         }

@@ -25,6 +25,7 @@ pub const WIDE: Bounds = Bounds {
     claims: 1024,
     markers: 4096,
     forget_after: None,
+    group_depth: 0,
     suspects: Suspects::NONE,
 };
 
@@ -110,7 +111,7 @@ impl Puppet {
     /// Updates the beliefs from the reply to a call that named these slots.
     pub fn answered(&mut self, named: &[usize], reply: Advanced) -> Answer {
         match reply {
-            Advanced::Ok { next_due, more, from, batches, quarantined } => {
+            Advanced::Ok { next_due, more, from, batches, quarantined, .. } => {
                 self.from = from;
                 for &slot in named {
                     self.slots[slot] = Slot::Free;

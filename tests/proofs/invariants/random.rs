@@ -77,7 +77,8 @@ async fn random_schedules_keep_the_invariants() {
         let mut rng = Rng(seed);
         let count = STEPS_MIN + rng.below(STEPS_MAX - STEPS_MIN + 1);
         let mut half = || rng.below(2) == 0;
-        let kind = Kind { fresh: half(), logs: half(), rules: half() };
+        let (fresh, logs, rules) = (half(), half(), half());
+        let kind = Kind { fresh, logs, rules, depths: [[0, 0], [1, 1], [0, 1], [2, 1]][rng.at(4)] };
         let steps: Vec<u64> = (0..count).map(|_| rng.next()).collect();
         if let Err(failure) = run(&conn, keys, &steps, kind).await {
             let (at, what) = (failure.at, failure.what.clone());

@@ -56,6 +56,8 @@ pub struct Kind {
     pub logs: bool,
     /// Whether the schedule sets and lifts rules.
     pub rules: bool,
+    /// The depths of groups, from which each call draws one.
+    pub depths: [usize; 2],
     /// Whether a fresh process takes over at the end.
     pub fresh: bool,
 }
@@ -205,6 +207,7 @@ impl Run {
             markers: one_of([1, 2, 8, 4096]),
             // A day is longer than any schedule takes.
             forget_after: [None, Some(DAY)][one_of([0, 0, 0, 1])],
+            group_depth: self.kind.depths[one_of([0, 0, 1, 1])],
             suspects: Suspects::NONE,
         }
     }

@@ -93,7 +93,14 @@ pub struct State {
     pub leases: BTreeMap<String, String>,
     /// Markers from the head of the list on. The last one is taken next.
     pub markers: Vec<Name>,
-    /// Due times of held objects in ms; `inf` if an operator must release the object.
+    /// Names that are set aside, by group. The last one is taken next.
+    pub set_aside: BTreeMap<Name, Vec<Name>>,
+    /// The groups that have turns, with their passes.
+    pub groups: BTreeMap<Name, u64>,
+    /// The number of names that are set aside.
+    pub waiting: Option<String>,
+    /// Due times of held objects in ms; `inf` if an operator must release the object. Below 0 if the
+    /// object's name was set aside.
     pub due: BTreeMap<Name, f64>,
     /// Objects that rules hold: the members of `objects.paused`.
     pub paused: BTreeSet<Name>,
@@ -144,6 +151,11 @@ impl State {
             (b"objects.held", "zset") => {
                 self.due = value.chunks(2).map(|pair| (pair[0].clone(), text(&pair[1]).parse().expect("a score"))).collect();
             }
+            (b"event.groups", "zset") => {
+                let pass = |pair: &[Bytes]| (pair[0].clone(), text(&pair[1]).parse().expect("a pass"));
+                self.groups = value.chunks(2).map(pass).collect();
+            }
+            (b"event.groups.waiting", "string") => self.waiting = Some(text(&value[0])),
             (b"next.event.id", "string") => self.counter = Some(text(&value[0])),
             (b"event.workers", "hash") => {
                 self.registry = value.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect();
@@ -161,8 +173,15 @@ impl State {
             (b"event.workers.watched" | b"event.workers.departed", "zset") => {
                 self.looked_at.extend(value.chunks(2).map(|pair| text(&pair[0])));
             }
-            (b"seriatim.meta", "hash") | (b"operator.actions", "stream") => {}
+            (b"seriatim.meta" | b"event.groups.times", "hash") | (b"operator.actions", "stream") => {}
             _ => {
+                let group = key.strip_prefix(b"event.group:").and_then(|rest| rest.strip_suffix(b":waiting"));
+                if let (Some(group), "list") = (group, kind) {
+                    // The marks between the names only tell their age.
+                    value.retain(|name| !name.starts_with(b"\0t"));
+                    self.set_aside.insert(Bytes::copy_from_slice(group), value);
+                    return;
+                }
                 let strange = format!("{} is a {kind}", text(&Bytes::copy_from_slice(key)));
                 // Redis has the newest event at the head of the list. In the reversed list the
                 // oldest comes first.

@@ -62,9 +62,10 @@ fn bounds() -> impl Strategy<Value = Bounds> {
     let claims = prop_oneof![6 => Just(1024usize), 1 => Just(0), 2 => 1..3usize];
     let markers = prop_oneof![4 => Just(4096usize), 2 => 1..4usize];
     let highest = prop_oneof![8 => Just(0u8), 4 => Just(1), 1 => Just(2)];
-    let (forget, log) = (any::<bool>(), any::<bool>());
-    (batch, batch_bytes, reply_bytes, claims, markers, highest, forget, log, room()).prop_map(
-        |(batch, batch_bytes, reply_bytes, claims, markers, highest, forget, log, room)| Bounds {
+    let (forget, log, has_groups) = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.6));
+    (batch, batch_bytes, reply_bytes, claims, markers, highest, (forget, log, has_groups), room()).prop_map(
+        |(batch, batch_bytes, reply_bytes, claims, markers, highest, (forget, log, has_groups), room)| Bounds {
+            has_groups,
             batch,
             batch_bytes,
             reply_bytes,

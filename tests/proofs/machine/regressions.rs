@@ -10,6 +10,7 @@ use crate::support::Redis;
 
 /// Limits that no call reaches.
 const WIDE: Bounds = Bounds {
+    has_groups: false,
     batch: 1000,
     batch_bytes: 1 << 20,
     reply_bytes: 1 << 24,

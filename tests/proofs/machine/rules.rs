@@ -75,7 +75,7 @@ impl Reference {
             for name in self.paused.clone() {
                 if means(field, &name) && !self.is_ruled(&name) {
                     self.paused.remove(&name);
-                    self.due.insert(name, self.now);
+                    self.due.insert(name, self.now as i64);
                 }
             }
             self.rules.remove(field);

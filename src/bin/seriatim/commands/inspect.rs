@@ -126,6 +126,10 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
         None if seen.markers_beyond => writeln!(out, "marker     none among the first 10000; more than 10000 are before it")?,
         None => writeln!(out, "marker     none")?,
     }
+    if let (Some(group), Some(before)) = (&seen.group, seen.group_before) {
+        let group = shown::shortened(&seriatim::escape::name(group), 60);
+        writeln!(out, "group      {group}, after {before} names; {} groups wait", seen.groups_waiting)?;
+    }
     if !seen.taken_by.is_empty() {
         writeln!(out, "taken by   {}", seen.taken_by.join(", "))?;
     }

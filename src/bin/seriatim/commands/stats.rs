@@ -96,6 +96,9 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
         None => ", for an unknown time".to_owned(),
     };
     writeln!(out, "markers       {}{oldest}", stats.markers)?;
+    if stats.groups.waiting > 0 {
+        writeln!(out, "groups        {} wait, {} names set aside", stats.groups.waiting, stats.groups.set_aside)?;
+    }
     writeln!(out, "in flight     {} events", stats.events_in_flight)?;
     writeln!(
         out,

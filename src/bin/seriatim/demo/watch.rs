@@ -77,9 +77,9 @@ pub(super) async fn last_event_ids(
     Ok(ids.into_iter().map(Option::unwrap_or_default).collect())
 }
 
-/// Returns whether no event is left. An object with events has a marker, or is in a worker's list,
-/// or is held. So if at one moment there is no marker, no object in such a list and no held object,
-/// no event is left.
+/// Returns whether no event is left. An object with events has a marker, or is set aside for its
+/// group, or is in a worker's list, or is held. So if at one moment there is no marker, no object
+/// in such a list and no held object, no event is left.
 pub(super) async fn is_drained(redis: &mut MultiplexedConnection, keys: &Keys) -> RedisResult<bool> {
     let names: Vec<(String, String)> = redis::cmd("HGETALL").arg(keys.event_workers()).query_async(redis).await?;
     let mut look = pipe();
@@ -90,8 +90,9 @@ pub(super) async fn is_drained(redis: &mut MultiplexedConnection, keys: &Keys) -
     for worker in names.iter().flat_map(|(name, slots)| workers(name, Some(slots))) {
         look.cmd("LLEN").arg(keys.worker_object(&worker));
     }
-    let left: Vec<u64> = look.query_async(redis).await?;
-    Ok(left.iter().all(|left| *left == 0))
+    look.cmd("GET").arg(keys.event_groups_waiting());
+    let left: Vec<Option<u64>> = look.query_async(redis).await?;
+    Ok(left.iter().all(|left| left.is_none_or(|left| left == 0)))
 }
 
 /// Returns the ids `NAME.SLOT` of the workers of a process. `registered`: the value of the name in

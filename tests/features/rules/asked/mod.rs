@@ -23,6 +23,7 @@ const BOUNDS: Bounds = Bounds {
     claims: 10,
     markers: 4096,
     forget_after: None,
+    group_depth: 0,
     suspects: Suspects::NONE,
 };
 

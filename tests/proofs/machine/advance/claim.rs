@@ -40,7 +40,7 @@ impl Call<'_> {
 
     /// Makes the slot the owner of the object, if the object has events. Returns the result.
     /// `named` says that the slot's list already has the name.
-    fn own(&mut self, slot: &mut Slot, name: &Name, named: bool) -> Got {
+    pub(super) fn own(&mut self, slot: &mut Slot, name: &Name, named: bool) -> Got {
         let is_held = self.state.owner(name).as_deref() == Some("held");
         if !is_held && self.state.pause(&slot.w, name, named) {
             let forgets = self.forget_ms > 0;
@@ -126,13 +126,18 @@ impl Call<'_> {
     }
 
     fn claim_held(&mut self, slot: &mut Slot) -> Option<Got> {
-        let now = self.state.now;
+        let now = self.state.now as i64;
         let (_, name) = self.state.due.iter().map(|(name, due)| (*due, name)).filter(|(due, _)| *due <= now).min()?;
         let name = name.clone();
+        Some(self.claim_due(slot, name))
+    }
+
+    /// Claims a due held object.
+    pub(super) fn claim_due(&mut self, slot: &mut Slot, name: Name) -> Got {
         self.progress = true;
         if self.state.object(&name).owner == Key::Wrong {
             self.quarantine_held(slot, &name);
-            return Some(Got::Dropped);
+            return Got::Dropped;
         }
         let is_claimed = self.claimed.iter().any(|(_, _, claimed, _)| *claimed == name) || slot.given.as_ref() == Some(&name);
         let object = self.state.object(&name);
@@ -143,20 +148,20 @@ impl Call<'_> {
         }
         if self.state.owner(&name).as_deref() != Some("held") {
             self.state.due.remove(&name);
-            return Some(Got::Dropped);
+            return Got::Dropped;
         } else if self.state.is_ruled(&name) {
             self.state.due.remove(&name);
             self.state.paused.insert(name);
-            return Some(Got::Dropped);
+            return Got::Dropped;
         }
         let object = self.state.object(&name).clone();
         match (Numbers::of_held(&object.held_id), &object.held) {
             // A suspect above the limits waits, and delays no other object.
             (Some(numbers), _) if !self.room.admits(numbers.crashes) => {
-                self.state.due.insert(name.clone(), FAR + now);
-                Some(Got::Dropped)
+                self.state.due.insert(name.clone(), (FAR + self.state.now) as i64);
+                Got::Dropped
             }
-            (Some(numbers), held) => Some(self.claim_batch(slot, &name, numbers, held)),
+            (Some(numbers), held) => self.claim_batch(slot, &name, numbers, held),
             (None, Key::Right(held)) if held.is_empty() => {
                 self.state.due.remove(&name);
                 self.state.object(&name).held_id = Key::default();
@@ -164,7 +169,7 @@ impl Call<'_> {
                 if got == Got::Empty {
                     self.forget_later(&name);
                 }
-                Some(if got == Got::Claimed { got } else { Got::Dropped })
+                if got == Got::Claimed { got } else { Got::Dropped }
             }
             // A held batch with unknown numbers must not be left out.
             (None, _) => {
@@ -176,9 +181,9 @@ impl Call<'_> {
                     "string"
                 };
                 let why = [b"quarantine: ", &name[..], b":events.held.id is a ", kind.as_bytes(), b" and tells no ids"].concat();
-                self.state.due.insert(name.clone(), OPERATOR);
+                self.state.due.insert(name.clone(), OPERATOR as i64);
                 self.tell_quarantined(&name, &why);
-                Some(Got::Dropped)
+                Got::Dropped
             }
         }
     }
@@ -195,7 +200,7 @@ impl Call<'_> {
         };
         if let Some((key, kind)) = wrong {
             let why = [b"quarantine: ", &name[..], key.as_bytes(), b" is a ", kind.as_bytes()].concat();
-            self.state.due.insert(name.clone(), OPERATOR);
+            self.state.due.insert(name.clone(), OPERATOR as i64);
             self.state.object(name).held_id = Key::Right(Some(numbers.held_id(&why)));
             self.tell_quarantined(name, &why);
             return Got::Dropped;

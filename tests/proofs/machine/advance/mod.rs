@@ -1,6 +1,7 @@
 //! One call of `advance`: commit, go on, claim.
 
 mod claim;
+mod groups;
 mod results;
 
 pub use results::{Choice, Delay, Told, choice};
@@ -21,6 +22,8 @@ pub struct Advance {
     pub reply_bytes: usize,
     pub claims: usize,
     pub markers: usize,
+    /// Whether objects have groups.
+    pub has_groups: bool,
     /// Highest id that the caller has seen.
     pub highest: u64,
     /// Time to live of last ids, in ms; 0: no expiry.
@@ -68,6 +71,7 @@ struct Call<'a> {
     reply_bytes: i64,
     claims: usize,
     markers: usize,
+    has_groups: bool,
     forget_ms: u64,
     log: bool,
     room: Room,
@@ -105,6 +109,7 @@ impl Reference {
             reply_bytes: args.reply_bytes as i64,
             claims: args.claims,
             markers: args.markers,
+            has_groups: args.has_groups,
             forget_ms: args.forget_ms,
             log: args.log,
             room: args.room.clone(),
@@ -126,16 +131,19 @@ impl Reference {
             self.counter = Some(counter);
             self.highest = self.highest.max(counter);
         }
-        let due = self.due.values().copied().min().filter(|due| *due != OPERATOR);
-        let left = !self.markers.is_empty() || due.is_some_and(|due| due <= self.now) || reply_bytes <= 0;
+        let due = self.due.values().copied().min().map(|due| due.max(0) as u64).filter(|due| *due != OPERATOR);
+        let waits = !self.markers.is_empty() || !self.set_aside.is_empty();
+        let left = waits || due.is_some_and(|due| due <= self.now) || reply_bytes <= 0;
         let more = args.claims > 0 && progress && left;
         let due = due.into_iter().chain(self.next_rule()).min();
-        Reply::Advanced(Advanced { due, more, from_held, batches, quarantined })
+        Reply::Advanced(Advanced { due, more, unsorted: false, from_held, batches, quarantined })
     }
 }
 
 impl Call<'_> {
     fn run(&mut self, args: &Advance) {
+        let now = self.state.now as i64;
+        let was_due = self.state.due.values().any(|due| *due <= now);
         self.progress |= self.state.wake();
         let mut slots = Vec::new();
         let mut going_on = Vec::new();
@@ -167,11 +175,20 @@ impl Call<'_> {
             let left = slots.iter().find(|slot| slot.number == *number).and_then(|slot| slot.left.as_ref());
             self.return_strays(&format!("{}.{number}", args.name), left);
         }
+        let without = slots.iter().filter(|slot| !slot.has).count();
+        let claims_before = self.claims;
         for slot in slots.iter_mut().filter(|slot| !slot.has && slot.left.is_none()) {
             self.claim_taken(slot);
         }
+        let claims = claims_before.min(without).saturating_sub(claims_before - self.claims);
+        let is_grouped = self.is_grouped(claims, was_due);
+        if is_grouped {
+            self.claim_grouped(&mut slots, claims);
+        }
         for slot in slots.iter_mut().filter(|slot| !slot.has) {
-            self.claim(slot);
+            if !is_grouped {
+                self.claim(slot);
+            }
             if let Some(left) = slot.left.take() {
                 remove(&mut self.state.worker(&slot.w).objects, &left);
             }
@@ -333,7 +350,7 @@ impl Call<'_> {
     /// Quarantines a held object whose owner key has a wrong type. The object keeps its held batch
     /// and numbers.
     fn quarantine_held(&mut self, slot: &Slot, name: &Name) {
-        self.state.due.insert(name.clone(), OPERATOR);
+        self.state.due.insert(name.clone(), OPERATOR as i64);
         self.state.unpause(name);
         self.state.object(name).owner = Key::Right(Some("held".to_owned()));
         remove(&mut self.state.worker(&slot.w).objects, name);

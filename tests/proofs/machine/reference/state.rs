@@ -19,7 +19,7 @@ pub type Event = Bytes;
 /// value is a delay in ms.
 pub const FAR: u64 = 4_000_000_000_000;
 /// Due time of an object that waits for an operator.
-pub const OPERATOR: u64 = u64::MAX;
+pub const OPERATOR: u64 = i64::MAX as u64;
 /// Distance by which the counter jumps if Redis may have lost ids. In the reference it replaces the
 /// jump to the time.
 pub const JUMP: u64 = 1_000_000;
@@ -233,6 +233,9 @@ pub struct Advanced {
     /// Due time of the held object that is due first.
     pub due: Option<u64>,
     pub more: bool,
+    /// Whether names of unknown groups wait. One call sets aside more names than a schedule of this
+    /// test has.
+    pub unsorted: bool,
     pub from_held: bool,
     pub batches: Vec<Given>,
     /// Quarantined objects with their reasons, in readable form.
@@ -324,7 +327,12 @@ pub struct Reference {
     /// Times of the marks that wait. `met` is the time of the mark that was met last.
     pub marks: BTreeSet<u64>,
     pub met: Option<u64>,
-    pub due: BTreeMap<Name, u64>,
+    /// Held objects by due time. The time of an object that is set aside for its group is negative.
+    pub due: BTreeMap<Name, i64>,
+    /// The passes of the groups that wait, and the names that are set aside for them, in the order of
+    /// Redis: the last one is the oldest.
+    pub groups: BTreeMap<Name, u64>,
+    pub set_aside: BTreeMap<Name, Vec<Name>>,
     pub paused: BTreeSet<Name>,
     /// Rules by their field: kind and selector.
     pub rules: BTreeMap<Name, Rule>,

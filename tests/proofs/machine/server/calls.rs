@@ -191,6 +191,7 @@ impl Server {
             claims: args.claims,
             markers: args.markers,
             forget_after: (args.forget_ms > 0).then(|| Duration::from_millis(args.forget_ms)),
+            group_depth: usize::from(args.has_groups),
             suspects: suspects(&args.room),
         };
         let from = if args.from_held { ClaimFirst::Held } else { ClaimFirst::Markers };
@@ -211,7 +212,7 @@ impl Server {
         }
         args.looks.iter().for_each(|slot| call.look(*slot));
         Ok(match wire::advance(&mut self.conn, &call).await? {
-            Advanced::Ok { next_due, more, from, mut batches, quarantined } => {
+            Advanced::Ok { next_due, more, unsorted, from, mut batches, quarantined } => {
                 batches.sort_by_key(|batch| batch.slot);
                 let given = batches.into_iter().map(|batch| Given {
                     slot: batch.slot,
@@ -223,6 +224,7 @@ impl Server {
                 let advanced = reference::Advanced {
                     due: None,
                     more,
+                    unsorted,
                     from_held: from == ClaimFirst::Held,
                     batches: given.collect(),
                     quarantined,

@@ -31,7 +31,7 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
     for (name, lease) in &state.leases {
         put(format!("event.worker:{name}").as_bytes(), ":lease", "string", vec![text(lease.text())]);
     }
-    let score = |due: u64| if due == OPERATOR { "inf".to_owned() } else { due.to_string() };
+    let score = |due: i64| if due == OPERATOR as i64 { "inf".to_owned() } else { due.to_string() };
     let due = state.due.iter().flat_map(|(name, due)| [name.to_vec(), text(score(*due))]).collect();
     let mut registry: Vec<_> = state.registry.iter().collect();
     registry.sort_by_key(|(name, _)| *name);
@@ -85,6 +85,13 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
     marks.extend(state.met.map(|ms| [text("met".to_owned()), text(ms.to_string())]));
     put(b"event.marks", "", "zset", marks.concat());
     put(b"objects.held", "", "zset", due);
+    let passes = state.groups.iter().flat_map(|(group, pass)| [group.to_vec(), text(pass.to_string())]);
+    put(b"event.groups", "", "zset", passes.collect());
+    for (group, names) in &state.set_aside {
+        put(&[b"event.group:", &group[..]].concat(), ":waiting", "list", names.iter().map(|name| name.to_vec()).collect());
+    }
+    let waiting: usize = state.set_aside.values().map(Vec::len).sum();
+    put(b"event.groups.waiting", "", "string", (waiting > 0).then(|| text(waiting.to_string())).into_iter().collect());
     put(b"objects.paused", "", "zset", state.paused.iter().flat_map(|name| [name.to_vec(), text("0".to_owned())]).collect());
     let mut rules: Vec<[Vec<u8>; 2]> =
         state.rules.iter().map(|(field, rule)| [field.to_vec(), rules::value(rule).to_vec()]).collect();

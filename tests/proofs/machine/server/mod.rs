@@ -146,6 +146,7 @@ impl Server {
         self.set_taken(&mut dump, before);
         self.set_failed(&mut dump, state, before);
         self.forget_looks(&mut dump);
+        self.forget_times_of_groups(&mut dump);
         differences(&dump, &wanted)?;
         let leases = state.leases.iter().map(|(name, lease)| (self.keys.worker_lease(name).into_bytes(), lease.ms));
         let fading = state.objects.iter().filter_map(|(name, object)| Some((self.key(name, ":last.event.id"), object.fades?)));
@@ -322,6 +323,16 @@ impl Server {
         }
     }
 
+    /// Removes the times of groups, and the marks in their lists. No claim depends on them.
+    fn forget_times_of_groups(&self, dump: &mut Dump) {
+        dump.remove(self.keys.event_groups_times().as_bytes());
+        for (key, (_, names)) in dump.iter_mut() {
+            if key.ends_with(b":waiting") {
+                names.retain(|name| !name.starts_with(b"\0t"));
+            }
+        }
+    }
+
     /// Replaces the times that this step has written with the times of the reference, in the dump
     /// and in Redis.
     async fn set_clock(&mut self, dump: &mut Dump, state: &Reference, before: u64) {
@@ -330,10 +341,12 @@ impl Server {
         let (held, workers) = (self.keys.objects_held(), self.keys.event_workers());
         for pair in dump.get_mut(held.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
             let Some(due) = state.due.get(&pair[0][..]).copied() else { continue };
-            let was: Option<u64> = String::from_utf8_lossy(&pair[1]).parse().ok();
-            let is_new = due == state.now && was.is_some_and(|ms| during.contains(&ms))
-                || due == FAR + state.now && was.is_some_and(|ms| during.contains(&ms.saturating_sub(FAR)))
-                || due == postponed(state.now) && was.is_some_and(|ms| during.contains(&ms.saturating_sub(60_000)));
+            // The time of an object that is set aside is negative.
+            let was = String::from_utf8_lossy(&pair[1]).parse::<i64>().ok().filter(|ms| ms.signum() == due.signum());
+            let (was, at) = (was.map(i64::unsigned_abs), due.unsigned_abs());
+            let is_new = at == state.now && was.is_some_and(|ms| during.contains(&ms))
+                || at == FAR + state.now && was.is_some_and(|ms| during.contains(&ms.saturating_sub(FAR)))
+                || at == postponed(state.now) && was.is_some_and(|ms| during.contains(&ms.saturating_sub(60_000)));
             if is_new {
                 pair[1] = due.to_string().into_bytes();
                 changes.cmd("ZADD").arg(&held).arg("XX").arg(due).arg(&pair[0]).ignore();
@@ -428,7 +441,7 @@ fn is_due(got: Option<Duration>, wanted: Option<u64>, state: &Reference, before:
     let (got, now) = (got.map(|left| left.as_millis() as u64), state.now);
     // During this step, a postponed object still has a real due time, a minute from now. All other
     // future times are the reference's times, which are far later.
-    let is_postponed = state.due.values().any(|due| *due == postponed(now));
+    let is_postponed = state.due.values().any(|due| *due == postponed(now) as i64);
     match wanted {
         None => got.is_none(),
         Some(due) if due <= now => got == Some(0),

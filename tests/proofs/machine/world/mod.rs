@@ -395,7 +395,7 @@ impl World {
             .filter(|(_, choice)| !matches!(choice, Choice::Skip | Choice::Look))
             .map(|(slot, choice)| (slot, self.told(name, slot, *choice)))
             .collect();
-        let Bounds { batch, batch_bytes, reply_bytes, claims, markers, highest, forget, log, room: at } = bounds;
+        let Bounds { has_groups, batch, batch_bytes, reply_bytes, claims, markers, highest, forget, log, room: at } = bounds;
         let counter = self.state.counter.unwrap_or(0);
         let token = self.token(name, token);
         Call::Advance(Advance {
@@ -406,6 +406,7 @@ impl World {
             reply_bytes,
             claims,
             markers,
+            has_groups,
             highest: [0, counter, counter + 5][usize::from(highest)],
             forget_ms: if forget { FORGET_MS } else { 0 },
             log,

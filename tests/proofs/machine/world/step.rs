@@ -40,6 +40,7 @@ pub(super) fn room(at: usize) -> Room {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
+    pub has_groups: bool,
     pub batch: usize,
     pub batch_bytes: usize,
     pub reply_bytes: usize,

@@ -68,6 +68,11 @@ pub(crate) struct Args {
     /// The most events of one object that a worker delivers in a row; then other objects get a turn
     #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().turn_max)]
     turn_max: usize,
+    /// The number of parts of an object's name that are its group; parts end at colons: 0 to 8. While
+    /// many objects wait, the groups take turns. 0: no groups, objects are claimed in the order of
+    /// their markers
+    #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().group_depth)]
+    group_depth: usize,
     /// The time after which other workers take over the objects of a killed worker: 300ms to 1h
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     lease: Duration,
@@ -163,6 +168,7 @@ impl Args {
         config.connect_timeout = self.connect_timeout;
         config.response_timeout = self.response_timeout;
         config.turn_max = self.turn_max;
+        config.group_depth = self.group_depth;
         config.lease = self.lease;
         (config.crashes_max, config.crashes_then) = self.crashes_max;
         config.unavailable_max = self.unavailable_max;

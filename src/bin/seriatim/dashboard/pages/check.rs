@@ -99,7 +99,9 @@ fn found(report: &CheckReport) -> Markup {
             }))
         }
         p {
-            "Looked at " (number(seen.workers)) " workers, " (number(seen.markers)) " markers, " (number(seen.objects_with_events)) " objects with events, "
+            "Looked at " (number(seen.workers)) " workers, " (number(seen.markers)) " markers, "
+            @if seen.set_aside > 0 { (number(seen.set_aside)) " names set aside for groups, " }
+            (number(seen.objects_with_events)) " objects with events, "
             (number(seen.objects_held)) " held objects."
         }
     }

@@ -112,6 +112,10 @@ fn state(app: &Dashboard, object: &Inspection) -> Markup {
                 dt { "Attempts" } dd { (tries.attempts) " failed, " (number(tries.crashes)) " ended by a crash" ", handed out " (count(tries.handouts, "time")) " before" }
             }
             @if let Some(before) = object.markers_before { dt { "In line" } dd { (number(before)) " markers before it" } }
+            @if let (Some(group), Some(before)) = (&object.group, object.group_before) {
+                dt { "In line" }
+                dd { (number(before)) " names before it in the group " (text(&seriatim::escape::name(group), 64)) "; " (number(object.groups_waiting)) " groups wait" }
+            }
             @if object.markers_beyond { dt { "In line" } dd { "more than 10 000 markers before it" } }
             @if let Some(waits) = object.waits_ms { dt { "Waits" } dd { "for at least " (shown::duration(waits)) } }
             @if let Some(last) = object.last_event_id { dt { "Last delivered" } dd { "event " (last) } }

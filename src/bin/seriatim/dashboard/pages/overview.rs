@@ -87,6 +87,7 @@ fn figures(base: &str, stats: &Stats, samples: &[Option<Sample>]) -> Markup {
             (tile(rate.map_or_else(|| "–".to_owned(), |rate| number(rate.round() as u64)), "events taken per second", None))
             (tile(oldest, "oldest waiting", None))
             (tile(number(stats.markers), "markers waiting", None))
+            @if stats.groups.waiting > 0 { (tile(number(stats.groups.waiting), "groups waiting", None)) }
             (tile(number(stats.events_in_flight), "events in flight", to("/workers", &[])))
             (tile(number(held.total), "objects held", to("/held", &[])))
             (tile(number(held.due), "of these due", to("/held", &[("why", "due")])))

@@ -1,0 +1,44 @@
+-- group: the groups of objects, and the names of objects that wait for the turn of their group.
+--
+-- The group of an object is the first parts of its name; parts end at colons. If more objects wait
+-- than a call can claim, the call sets their names aside, each in the list of its group.
+--   event.groups (zset)            the groups with a list. The score is the group's pass: the
+--                                  number of objects claimed from the list. The group with the
+--                                  lowest pass is next.
+--   event.group:GROUP:waiting      (list) the names that were set aside, the oldest at the tail
+--   event.groups.waiting (string)  the number of names in all lists, without marks
+--   event.groups.times (hash)      by group: `LAST OLDEST MARKS`. The names in the list are younger
+--                                  than OLDEST. LAST is the time of the newest mark in the list, and
+--                                  MARKS the number of its marks. No claim depends on these times
+-- A held object whose name was set aside stays in objects.held, with a score below 0. So it is
+-- still due. If its name is lost, calls claim it when no group waits.
+
+-- At most so many groups have a list. The names of further groups share the list of REST.
+local GROUPS_MAX, REST = 1024, '\0rest'
+-- The most parts of a name that can be its group.
+local DEPTH_MAX = 8
+
+-- Returns the group of an object: the first `depth` parts of its name.
+local function group_of(object, depth)
+  local at = 0
+  for _ = 1, depth do
+    at = string.find(object, ':', at + 1, true)
+    if not at then
+      return object
+    end
+  end
+  return string.sub(object, 1, at - 1)
+end
+
+-- Returns the parts of a field of event.groups.times; nil if there is no such field.
+local function times_of(text)
+  local last, oldest, marks = string.match(text or '', '^(%d+) (%d+) (%d+)$')
+  return oldest and { oldest = tonumber(oldest), last = tonumber(last), marks = tonumber(marks) } or nil
+end
+
+-- Returns the key of the list of a group.
+local function key_of(group)
+  return P .. K.GROUP .. group .. K.group_waiting
+end
+
+return { DEPTH_MAX = DEPTH_MAX, GROUPS_MAX = GROUPS_MAX, REST = REST, of = group_of, key = key_of, times_of = times_of }
