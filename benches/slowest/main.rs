@@ -12,6 +12,7 @@
 mod support;
 
 mod advance;
+mod groups;
 mod leases;
 mod operator;
 mod rules;
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
     let filter = args.iter().find(|arg| !arg.starts_with("--"));
     let only_default = args.iter().any(|arg| arg == "--default");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let cases = [advance::cases(), rules::cases(), leases::cases(), schedules::cases(), operator::cases()];
+    let cases = [advance::cases(), groups::cases(), rules::cases(), leases::cases(), schedules::cases(), operator::cases()];
     let cases: Vec<Case> = cases.into_iter().flatten().collect();
     println!("| script | worst state | default settings, ms | largest settings, ms |");
     println!("|---|---|---|---|");

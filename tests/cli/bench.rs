@@ -102,6 +102,17 @@ fn the_table_fits_a_terminal_and_only_what_is_asked_for_is_measured() {
     assert!(text.contains("redis-benchmark"), "{text}");
 }
 
+/// The workers of a run with groups deliver every event, also if there are more groups than lists.
+#[test]
+fn groups_are_measured() {
+    for groups in ["1", "7", "2000"] {
+        let options = ["--private", "--phases", "drain", "--skew", "distinct", "--groups", groups, "--json"];
+        let report = json(&bench("redis://127.0.0.1:1", &[&TINY[..], &options].concat()));
+        assert_measured(&report, "drain_bulk", &["seriatim"]);
+        assert_eq!(report["settings"]["groups"].to_string(), groups);
+    }
+}
+
 #[tokio::test]
 async fn a_signal_ends_it_and_no_key_is_left() {
     let redis = empty();
@@ -143,6 +154,7 @@ fn a_bad_option_is_told_before_anything_is_begun() {
         ("--events=100000001", "--events is 100000001; it must be 1 to 100000000 events"),
         ("--payload=31", "--payload is 31; it must be 32 to 1048576 bytes"),
         ("--concurrency=1025", "--concurrency is 1025; it must be 1 to 1024 slots"),
+        ("--groups=100001", "--groups is 100001; it must be 0 to 100000 groups"),
         ("--rate=0", "--rate is 0; it must be 1 to 100000 events per second"),
         ("--phases=all", "enqueue, drain, both, latency, memory"),
     ] {

@@ -12,6 +12,7 @@ mod departed;
 #[cfg(feature = "metrics")]
 mod exporter;
 mod fairness;
+mod groups;
 mod looks;
 mod pages;
 mod rules_million;

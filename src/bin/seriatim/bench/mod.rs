@@ -88,6 +88,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SKEW", default_value_t = Skew::Zipf(1.0))]
     #[serde(serialize_with = "shown_as_text")]
     skew: Skew,
+    /// The number of groups over which the objects are spread: 0 to 100000. The workers then run
+    /// with --group-depth 1. 0: no groups
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    groups: u32,
     /// The number of emits in flight when events are emitted one by one: 1 to 10000
     #[arg(long, value_name = "N", default_value_t = 64)]
     producers: usize,
@@ -260,6 +264,7 @@ impl Args {
         in_range("objects", self.objects, 1, 10_000_000, "objects")?;
         in_range("events", self.events, 1, EVENTS_MAX, "events")?;
         in_range("payload", self.payload as u64, PAYLOAD_MIN as u64, EVENT_BYTES_MAX as u64, "bytes")?;
+        in_range("groups", u64::from(self.groups), 0, 100_000, "groups")?;
         in_range("producers", self.producers as u64, 1, 10_000, "emits in flight")?;
         in_range("workers", self.workers as u64, 1, 64, "workers")?;
         in_range("rate", u64::from(self.rate), 1, 100_000, "events per second")?;
@@ -268,6 +273,7 @@ impl Args {
         let mut config = WorkerConfig::default();
         config.concurrency = self.concurrency;
         config.batch = self.batch;
+        config.group_depth = usize::from(self.groups > 0);
         config.validate().map_err(|ConfigError { setting, value, range }| {
             Failure::with(Exit::Input, format!("--{} is {value}; {range}", setting.replace('_', "-")))
         })?;
@@ -289,9 +295,9 @@ impl Args {
     /// them, and the order if `--producers` producers emit them.
     async fn workload(&self) -> anyhow::Result<(Workload, Chain, Chain)> {
         let (payload, skew, seed, producers) = (self.payload, self.skew, self.seed.unwrap_or_default(), self.producers);
-        let (events, objects) = (u32::try_from(self.events)?, u32::try_from(self.objects)?);
+        let (events, objects, groups) = (u32::try_from(self.events)?, u32::try_from(self.objects)?, self.groups);
         let made = tokio::task::spawn_blocking(move || {
-            let load = Workload::new(events, objects, payload, skew, seed);
+            let load = Workload::new(events, objects, groups, payload, skew, seed);
             let chains = (load.chain(1), load.chain(producers));
             (load, chains.0, chains.1)
         });
@@ -308,7 +314,12 @@ impl Args {
             Skew::Single => "of one object".to_owned(),
             skew => format!("of {} objects, {skew}, --seed {seed}", number(self.objects)),
         };
-        format!("{} events of {} bytes, {objects}; {whereabouts}", number(self.events), number(self.payload as u64))
+        let groups = match self.groups {
+            0 => String::new(),
+            1 => ", one group".to_owned(),
+            groups => format!(", {} groups", number(groups.into())),
+        };
+        format!("{} events of {} bytes, {objects}{groups}; {whereabouts}", number(self.events), number(self.payload as u64))
     }
 }
 

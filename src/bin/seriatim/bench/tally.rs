@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     fn tally(events: &[usize]) -> anyhow::Result<()> {
-        let load = Arc::new(Workload::new(4, 1, 64, Skew::Single, 1));
+        let load = Arc::new(Workload::new(4, 1, 0, 64, Skew::Single, 1));
         let chain = Arc::new(load.chain(2));
         let tally = Tally::new(&load, &chain, 4, false);
         for event in events {
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn what_is_not_ours_is_an_error() {
-        let load = Arc::new(Workload::new(4, 1, 64, Skew::Single, 1));
+        let load = Arc::new(Workload::new(4, 1, 0, 64, Skew::Single, 1));
         for (payload, object) in [(b"{}".to_vec(), "work:0"), (load.payload(0), "work:1")] {
             let tally = Tally::new(&load, &Arc::new(load.chain(1)), 4, false);
             tally.take(&payload, Some(object.as_bytes()));

@@ -76,7 +76,8 @@ pub(super) struct Workload {
 pub(super) struct Chain(Vec<u32>);
 
 impl Workload {
-    pub(super) fn new(events: u32, objects: u32, payload_bytes: usize, skew: Skew, seed: u64) -> Self {
+    /// `groups`: the number of groups over which the objects are spread; 0: no groups.
+    pub(super) fn new(events: u32, objects: u32, groups: u32, payload_bytes: usize, skew: Skew, seed: u64) -> Self {
         let objects = match skew {
             Skew::Distinct => events,
             Skew::Single => 1,
@@ -88,7 +89,11 @@ impl Workload {
             used[*object as usize] = true;
         }
         let objects_used = used.iter().filter(|used| **used).count() as u64;
-        let names = (0..objects).map(|object| format!("work:{object}").into()).collect();
+        let name_of = |object: u32| match groups {
+            0 | 1 => format!("work:{object}"),
+            _ => format!("work{}:{object}", object % groups),
+        };
+        let names = (0..objects).map(|object| name_of(object).into()).collect();
         Self { object_of, names, payload_bytes, objects_used }
     }
 
@@ -237,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_payload_has_its_size_and_tells_its_number() {
-        let load = Workload::new(2_000, 10, PAYLOAD_MIN, Skew::Uniform, 1);
+        let load = Workload::new(2_000, 10, 0, PAYLOAD_MIN, Skew::Uniform, 1);
         for event in [0, 7, 1_999] {
             let payload = load.payload(event);
             assert_eq!((payload.len(), load.number(&payload)), (PAYLOAD_MIN, Some(event)));
@@ -249,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_chain_leads_to_the_event_of_the_same_object_and_producer() {
-        let load = Workload::new(6, 1, 64, Skew::Single, 1);
+        let load = Workload::new(6, 1, 0, 64, Skew::Single, 1);
         let befores = |chain: Chain| (0..6).map(|event| chain.before(event)).collect::<Vec<_>>();
         assert_eq!(befores(load.chain(1)), [None, Some(0), Some(1), Some(2), Some(3), Some(4)]);
         assert_eq!(befores(load.chain(2)), [None, None, Some(0), Some(1), Some(2), Some(3)]);

@@ -1,0 +1,242 @@
+//! Groups at size: a backlog of one group does not delay the others, and waiting groups get equal
+//! shares.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use seriatim::async_trait;
+use seriatim::sink::{Batch, Context, Delivered, Sink};
+
+use crate::support::console::{Console, PATIENCE};
+use crate::support::running::start;
+use crate::support::{Redis, until};
+
+/// The number of objects of the large group.
+const MANY: usize = 1_000_000;
+/// The most deliveries of the large group before that of the small group's object: 16 for each call
+/// that sets aside 2,048 markers, and some more.
+const BEFORE_MAX: usize = 10_000;
+/// The longest time from the start of the worker to this delivery. It takes less than 1 s, but other
+/// processes may slow the test down.
+const LATE: Duration = Duration::from_secs(10);
+/// The longest time of a script call, and the part of the calls that may be above it, because
+/// other processes delayed Redis.
+const CALL_US: u64 = 10_000;
+const DELAYED_MAX: f64 = 0.05;
+
+/// The numbers of objects of ten groups.
+const BACKLOGS: [usize; 10] = [1, 10, 100, 1000, 10_000, 20_000, 40_000, 60_000, 100_000, 300_000];
+const WINDOW: Duration = Duration::from_secs(2);
+const WINDOWS: usize = 5;
+/// The largest difference of a group's share from an equal share.
+const OFF_MAX: f64 = 0.1;
+
+/// Lua that gives a group objects with one event each. They have markers or, with `held`, are due
+/// held objects, every second one with a batch.
+const FILL: &str = r"
+local P, group, from, to, held = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == 'held'
+local lists = {}
+for n = from, to - 1 do
+    local object = group .. ':' .. n
+    if held and n % 2 == 0 then
+        redis.call('LPUSH', P .. object .. ':events.held', n)
+        redis.call('MSET', P .. object .. ':event.worker', 'held', P .. object .. ':events.held.id', '1 1 0 0 retry: no')
+    else
+        redis.call('LPUSH', P .. object .. ':events', n)
+        if held then redis.call('SET', P .. object .. ':event.worker', 'held') end
+    end
+    if held then
+        redis.call('ZADD', P .. 'objects.held', n + 1, object)
+    else
+        lists[#lists + 1] = object
+    end
+    if #lists == 1000 or n == to - 1 and lists[1] then
+        redis.call('LPUSH', P .. 'objects.with.events', unpack(lists))
+        lists = {}
+    end
+end";
+
+async fn fill(redis: &Redis, group: &str, objects: usize, kind: &str) {
+    let mut conn = redis.connect().await;
+    for from in (0..objects).step_by(100_000) {
+        let mut cmd = redis::cmd("EVAL");
+        cmd.arg(FILL).arg(0).arg(redis.keys().prefix()).arg(group).arg(from).arg(objects.min(from + 100_000)).arg(kind);
+        cmd.query_async::<()>(&mut conn).await.expect("filled");
+    }
+}
+
+/// Counts deliveries by group. Each takes some time.
+#[derive(Clone, Default)]
+struct Counter {
+    takes: Duration,
+    counts: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+impl Counter {
+    fn counts(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.counts.lock().expect("the sink does not panic")
+    }
+
+    fn count(&self, group: &str) -> usize {
+        self.counts().get(group).copied().unwrap_or(0)
+    }
+}
+
+#[async_trait]
+impl Sink for Counter {
+    async fn deliver(&self, batch: &Batch, _: &Context) -> Delivered {
+        let group = batch.object().as_str().split(':').next().unwrap_or_default().to_owned();
+        *self.counts().entry(group).or_default() += 1;
+        tokio::time::sleep(self.takes).await;
+        Delivered::all()
+    }
+}
+
+/// Lets Redis record the time of each command.
+async fn record(console: &Console) {
+    let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", "0", "slowlog-max-len", "1000000"]).await;
+}
+
+/// Asserts that calls of scripts are short.
+async fn assert_short_calls(console: &Console, what: &str) {
+    let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]).await;
+    let entries: Vec<redis::Value> = console.run(&["SLOWLOG", "GET", "-1"]).await;
+    let us = entries.iter().filter_map(|entry| {
+        let redis::Value::Array(parts) = entry else { return None };
+        let words: Vec<Vec<u8>> = redis::from_redis_value_ref(parts.get(3)?).ok()?;
+        let is_script = words.first().is_some_and(|word| word.eq_ignore_ascii_case(b"evalsha"));
+        redis::from_redis_value_ref::<u64>(parts.get(2)?).ok().filter(|_| is_script)
+    });
+    let mut us: Vec<u64> = us.collect();
+    us.sort_unstable();
+    let above = us.iter().filter(|us| **us > CALL_US).count();
+    let at = |part: f64| us.get((us.len() as f64 * part) as usize).copied();
+    println!(
+        "{what}: {} calls, median {:?} µs, p99 {:?} µs, longest {:?} µs, {above} above {CALL_US} µs",
+        us.len(),
+        at(0.5),
+        at(0.99),
+        us.last()
+    );
+    assert!(!us.is_empty() && above as f64 <= us.len() as f64 * DELAYED_MAX, "{above} of {} calls are too long", us.len());
+}
+
+/// Runs a worker until `b:1`, behind a million objects of another group, is delivered.
+async fn first_behind_a_million(slots: usize, takes: Duration) {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    fill(&redis, "a", MANY, "markers").await;
+    console.emit("b:1", "1").await;
+    record(&console).await;
+    let sink = Counter { takes, ..Counter::default() };
+    let began = Instant::now();
+    let worker = start(&redis, "w", &sink, |config| {
+        config.concurrency = slots;
+        config.group_depth = 1;
+    });
+    until("b:1 is delivered", PATIENCE, async || (sink.count("b") > 0).then_some(())).await;
+    let (time, before) = (began.elapsed(), sink.count("a"));
+    println!("{slots} slots, {takes:?}: b:1 came after {time:?} and {before} objects a:*");
+    worker.stop().await;
+    assert_short_calls(&console, &format!("{slots} slots, {takes:?}")).await;
+    // The number of deliveries before it does not depend on the speed of the machine.
+    assert!(before <= BEFORE_MAX && time <= LATE, "{before} objects a:*, {time:?}");
+}
+
+/// Story: 300,000 objects `a:*` were queued, then `b:1` was delivered as the 300,001st.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_behind_a_million_of_another_group_comes_within_a_second() {
+    first_behind_a_million(256, Duration::ZERO).await;
+}
+
+/// Tests the same with few slots that are busy nearly all the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_behind_a_million_comes_within_a_second_although_slots_are_busy() {
+    first_behind_a_million(8, Duration::from_millis(50)).await;
+}
+
+/// Runs a worker while ten groups wait. The groups that wait for a whole window must get equal
+/// shares in it. `held`: the group whose objects are due held objects.
+async fn equal_shares(held: Option<usize>, backlogs: [usize; 10]) {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    // The largest group comes first, so that all others wait behind it.
+    for (n, backlog) in backlogs.iter().enumerate().rev() {
+        fill(&redis, &format!("g{n}"), *backlog, if held == Some(n) { "held" } else { "markers" }).await;
+    }
+    record(&console).await;
+    let sink = Counter { takes: Duration::from_millis(20), ..Counter::default() };
+    let worker = start(&redis, "w", &sink, |config| {
+        config.concurrency = 64;
+        config.group_depth = 1;
+    });
+    until("all markers are set aside", PATIENCE, async || {
+        let markers: u64 = console.run(&["LLEN", &redis.keys().objects_with_events()]).await;
+        let held: u64 = console.run(&["ZCOUNT", &redis.keys().objects_held(), "0", "999999"]).await;
+        (markers < 100 && held == 0).then_some(())
+    })
+    .await;
+    let mut worst: f64 = 0.0;
+    for window in 0..WINDOWS {
+        let before = sink.counts().clone();
+        tokio::time::sleep(WINDOW).await;
+        let after = sink.counts().clone();
+        let count = |counts: &HashMap<String, usize>, n: usize| counts.get(&format!("g{n}")).copied().unwrap_or(0);
+        let waiting = |counts, n: &usize| count(counts, *n) < backlogs[*n];
+        let claims = |n: usize| (count(&after, n) - count(&before, n)) as f64;
+        let waited: Vec<usize> = (0..10).filter(|n| waiting(&after, n)).collect();
+        // Groups that wait no more had a part of the window.
+        let others: f64 = (0..10).filter(|n| !waiting(&after, n)).map(claims).sum();
+        let mean = waited.iter().map(|n| claims(*n)).sum::<f64>() / waited.len() as f64;
+        let off = waited.iter().map(|n| (claims(*n) / mean - 1.0).abs()).fold(0.0, f64::max);
+        worst = worst.max(off);
+        println!(
+            "window {window}: {} groups waited, {mean:.0} claims each, off by at most {off:.3}; others {others}",
+            waited.len()
+        );
+        assert!(waited.len() >= 3 && mean > 50.0, "too few groups or claims to compare");
+        assert!(off <= OFF_MAX, "window {window}: {:?}", waited.iter().map(|n| claims(*n)).collect::<Vec<_>>());
+    }
+    println!("shares were off by at most {worst:.3}");
+    worker.stop().await;
+    assert_short_calls(&console, "ten groups").await;
+}
+
+/// Tests that each of ten groups with very different backlogs gets an equal share of the claims.
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_that_wait_get_equal_shares() {
+    equal_shares(None, BACKLOGS).await;
+}
+
+/// Tests the same if one of the groups has 100,000 due held objects, and no markers.
+#[tokio::test(flavor = "multi_thread")]
+async fn held_objects_that_are_due_count_for_their_group() {
+    equal_shares(Some(8), BACKLOGS).await;
+}
+
+/// Story: without a free slot, a call went on with markers, but not with due held objects. With
+/// slow deliveries, an object behind 100,000 due held objects of another group waited for minutes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_object_behind_many_of_another_group_comes_soon_although_slots_are_busy() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    fill(&redis, "a", 100_000, "held").await;
+    let keys = redis.keys();
+    let _: () = console.run(&["LPUSH", &keys.events("b:1"), "1"]).await;
+    let _: () = console.run(&["SET", &keys.event_worker("b:1"), "held"]).await;
+    let _: () = console.run(&["ZADD", &keys.objects_held(), "200000", "b:1"]).await;
+    record(&console).await;
+    let sink = Counter { takes: Duration::from_millis(300), ..Counter::default() };
+    let began = Instant::now();
+    let worker = start(&redis, "w", &sink, |config| {
+        config.concurrency = 4;
+        config.group_depth = 1;
+    });
+    until("b:1 is delivered", PATIENCE, async || (sink.count("b") > 0).then_some(())).await;
+    let (time, before) = (began.elapsed(), sink.count("a"));
+    println!("b:1 came after {time:?} and {before} objects a:*");
+    worker.stop().await;
+    assert_short_calls(&console, "held").await;
+    assert!(time <= LATE, "{time:?}");
+}
