@@ -132,8 +132,8 @@ async fn further_groups_share_a_list() {
     let groups: usize = console.run(&["ZCARD", &console.keys.event_groups()]).await;
     let rest: Vec<String> = console.list(&console.keys.group_waiting("\0rest")).await;
     let rest = rest.iter().filter(|name| !name.starts_with("\0t")).count();
-    // The worker has claimed the first object from this list.
-    assert_eq!((groups, rest), (1025, 1500 - 1024 - 1));
+    // The worker has claimed one object, from this list or from the list of a group.
+    assert!(groups == 1025 && [475, 476].contains(&rest), "{groups} groups, {rest} names in the shared list");
     gate.open();
     sink.until_sent(1500).await;
     worker.finish().await;
