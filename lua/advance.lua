@@ -452,7 +452,7 @@ end
 if C.grouped then
   M.state.guard(M.groups.close)
 elseif (C.markers_used or 0) > 0 then
-  M.markers.trim()
+  M.state.guard(M.markers.trim)
 end
 if C.counter ~= counter_before then
   local s = #to_set

@@ -15,7 +15,8 @@
 --           which the object can belong and that waits; about 40 commands; 2 per stored result, of
 --           at most 64 KiB together; 1 per schedule, of at most 100 and 1 MiB.
 --           lua/taken.lua shows which workers have the object in their lists
--- Uses: emits.is_result group.DEPTH_MAX group.REST group.key group.of marks.MET rules.fields_of schedule.counts schedule.due_of schedule.member
+-- Uses: emits.is_result group.DEPTH_MAX group.REST group.key group.of marks.MET rules.fields_of
+-- Uses: schedule.counts schedule.due_of schedule.member
 -- Uses: schedule.referred schedule.scan time.now_ms worker.parse
 
 local object = ARGV[2]

@@ -5,8 +5,8 @@
 -- The most markers, bytes of markers, and due held objects that a call sets aside. The most markers
 -- that one command reads, and names that one command pushes.
 local MARKERS_MAX, BYTES_MAX, HELD_MAX, READ_MAX, PUSH_MAX = 2048, 65536, 256, 512, 1000
--- A further group counts as so many bytes, because it costs a command. The bytes are limited because
--- Lua's hash reads only some bytes of a long text. So long names may be slow to make.
+-- A further group counts as so many bytes, because it costs a command. The bytes are limited
+-- because Lua's hash reads only some bytes of a long text. So long names may be slow to make.
 local GROUP_BYTES = 100
 -- The time between two marks in the list of a group, at the least.
 local MARK_MS = 1000
@@ -24,15 +24,15 @@ local byte, sub = string.byte, string.sub
 local turns = {}
 -- The groups whose pass is to be written, and the groups without names.
 local served, gone = {}, {}
--- The names that were taken last, oldest first, and the turn of each. The marks between them, each
--- with its turn and the number of names before it.
-local chunk, turn_of, marks = {}, {}, {}
--- The names that are sorted now are younger than this time in ms; nil if it is unknown. The mark with
--- this time.
+-- The names that were read last, oldest first. Of each: its turn, and its place in the list of the
+-- group. The marks between them, and the turns to which all of these belong.
+local chunk, turn_of, place_of, marks, readers = {}, {}, {}, {}, {}
+-- The names that are sorted now are younger than this time in ms; nil if it is unknown. The mark
+-- with this time.
 local mark_ms, mark_text = nil, nil
--- By group: the names sorted in this call, and those names that have one since the last mark. Of the
--- names, `marks` is the number of marks among them, and `first_ms` and `ms` are the times of the
--- first mark and the last.
+-- By group: the names sorted in this call, and those of groups that have a name since the last mark.
+-- Of the names, `marks` is the number of marks among them, and `first_ms` and `ms` are the times of
+-- the first mark and the last.
 local sorted, since_mark = {}, {}
 -- By group: its field in event.groups.times as far as it was read, or the parts of the field. The
 -- groups whose times have changed.
@@ -324,32 +324,37 @@ local function insert(turn)
   table.insert(turns, at + 1, turn)
 end
 
--- Takes up to `most` names of a group, and the marks between them. Returns the number of names.
-local function take_from(turn, most)
-  local before, asked, names = #chunk, 0, nil
+-- Reads up to `most` further names of a group, and the marks between them. They stay in the list
+-- until they are used. Returns the number of names.
+local function read_from(turn, most)
+  local before, asked, found = #chunk, 0, nil
+  turn.read, readers[turn] = turn.read or 0, true
   repeat
     asked = most - (#chunk - before)
-    names = try('RPOP', M.group.key(turn.group), asked)
-    if not names or M.aside.is_wrong_type(names) then
+    found = try('LRANGE', M.group.key(turn.group), -turn.read - asked, -1 - turn.read)
+    if M.aside.is_wrong_type(found) then
       break
     end
-    for _, name in ipairs(names) do
+    for k = #found, 1, -1 do
+      local name = found[k]
+      turn.read = turn.read + 1
       if byte(name) == 0 and M.marks.is_mark(name) then
-        marks[#marks + 1] = { name = name, turn = turn, before = #chunk }
+        marks[#marks + 1] = { ms = tonumber(sub(name, 3)), turn = turn, place = turn.read }
       else
-        chunk[#chunk + 1], turn_of[#turn_of + 1] = name, turn
+        local n = #chunk + 1
+        chunk[n], turn_of[n], place_of[n] = name, turn, turn.read
       end
     end
-  until #names < asked or #chunk - before == most
+  until #found < asked or #chunk - before == most
   return #chunk - before
 end
 
--- Takes up to `size` names from the lists of groups, in turns, oldest first within a group.
+-- Reads up to `size` names from the lists of groups, in turns, oldest first within a group.
 local function take(size)
   local most = math.max(math.ceil(size / #turns), math.min(math.floor(size / 8), NAMES_MIN))
   while #chunk < size and turns[1] do
     local turn = table.remove(turns, 1)
-    local names = take_from(turn, math.min(most, size - #chunk))
+    local names = read_from(turn, math.min(most, size - #chunk))
     if names > 0 then
       turn.pass, served[turn] = turn.pass + names, true
       insert(turn)
@@ -364,46 +369,30 @@ local function take(size)
   return chunk
 end
 
--- Returns names and marks to the lists from which they were taken. Names up to the place `used` stay
--- away. A mark is met if no name of its group that is returned was before it.
-local function return_rest(used)
-  local first, back, order, m = {}, {}, {}, #marks
+-- Ends the use of the names that were read last. Removes the first `used` from their lists, with the
+-- marks before them. Names are removed last, so that a call that fails loses none.
+local function trim(used)
+  local left = {}
   for k = #chunk, used + 1, -1 do
-    first[turn_of[k]] = k
-  end
-  local function add_back(turn, name)
-    if not back[turn] then
-      back[turn], order[#order + 1] = {}, turn
-    end
-    table.insert(back[turn], name)
-  end
-  for k = #chunk, used, -1 do
-    while m > 0 and marks[m].before >= k do
-      local mark = marks[m]
-      if first[mark.turn] and first[mark.turn] <= mark.before then
-        add_back(mark.turn, mark.name)
-        mark.is_back = true
-      end
-      m = m - 1
-    end
-    if k > used then
-      add_back(turn_of[k], chunk[k])
-    end
-  end
-  for _, turn in ipairs(order) do
-    call('RPUSH', M.group.key(turn.group), unpack(back[turn]))
-    -- The group has names again, even if it had none at its last turn.
+    local turn = turn_of[k]
+    left[turn] = place_of[k] - 1
+    -- The group has names, even if it had no further ones at its last turn.
     gone[turn], served[turn] = nil, true
   end
-end
-
--- Ends the use of the names that were taken last. The first `used` are used; puts the others back.
-local function put_back(used)
-  return_rest(used)
-  for _, mark in ipairs(marks) do
-    if not mark.is_back then
-      mark.turn.marks, mark.turn.met_ms = (mark.turn.marks or 0) + 1, tonumber(sub(mark.name, 3))
+  for turn in pairs(readers) do
+    turn.read = left[turn] or turn.read
+    if turn.read > 0 then
+      call('LTRIM', M.group.key(turn.group), '0', -1 - turn.read)
     end
+  end
+  for _, mark in ipairs(marks) do
+    local turn = mark.turn
+    if mark.place <= turn.read then
+      turn.marks, turn.met_ms = (turn.marks or 0) + 1, mark.ms
+    end
+  end
+  for turn in pairs(readers) do
+    turn.read = nil
   end
   for k = 1, used do
     local name = chunk[k]
@@ -413,13 +402,16 @@ local function put_back(used)
     end
   end
   C.waiting = C.waiting - used
-  chunk, turn_of, marks = {}, {}, {}
+  chunk, turn_of, place_of, marks, readers = {}, {}, {}, {}, {}
 end
 
 -- Ends the turns of the groups in this call. A group without names keeps its pass until its next
 -- turn. Otherwise a group that gets a name now and then would be the next one each time.
 local function close()
-  put_back(C.markers_used)
+  trim(C.markers_used)
+  -- If a command below fails, the number is still right.
+  local at = #C.to_set
+  C.to_set[at + 1], C.to_set[at + 2] = P .. K.event_groups_waiting, string.format('%.0f', math.max(C.waiting, 0))
   local met = {}
   for turn in pairs(served) do
     met[#met + 1] = turn.met_ms and times[turn.group] == nil and turn.group or nil
@@ -449,10 +441,9 @@ local function close()
     end
     C.waiting = keys[1] and call('EXISTS', unpack(keys)) or 0
   end
-  if C.waiting > 0 then
-    C.to_set[#C.to_set + 1] = P .. K.event_groups_waiting
-    C.to_set[#C.to_set + 1] = string.format('%.0f', C.waiting)
-  else
+  C.to_set[at + 2] = string.format('%.0f', C.waiting)
+  if C.waiting == 0 then
+    C.to_set[at + 1], C.to_set[at + 2] = nil, nil
     for _, shared in ipairs({ K.event_groups, K.event_groups_waiting, K.event_groups_times }) do
       C.to_delete[#C.to_delete + 1] = P .. shared
     end
@@ -460,4 +451,4 @@ local function close()
   C.markers_left = C.waiting
 end
 
-return { open = open, take = take, put_back = put_back, close = close }
+return { open = open, take = take, trim = trim, close = close }

@@ -1,5 +1,5 @@
 -- markers: finds the objects to which markers lead.
--- Uses: aside.report_foreign groups.put_back groups.take marks.is_mark marks.met_all
+-- Uses: aside.report_foreign groups.take groups.trim marks.is_mark marks.met_all
 -- Uses: names.is_foreign
 
 -- The markers are read in chunks from the tail, and trimmed when they are used. From a chunk the
@@ -18,7 +18,7 @@ local marks, marks_before = {}, {}
 -- Trims the markers that are used.
 local function trim()
   if C.grouped then
-    M.groups.put_back(C.markers_used)
+    M.groups.trim(C.markers_used)
     C.markers_left = C.markers_left - C.markers_used
     C.progress, C.markers_used = C.progress or C.markers_used > 0, 0
   elseif C.markers_used > 0 then
@@ -143,8 +143,8 @@ local function read_chunk()
 end
 
 -- Counts all markers of the chunk as used, and reads the next chunk. Returns `free`, `before`,
--- `last_ids`, `owner_keys`, `source` and `held` of the new chunk. If there is no new chunk, returns nil, and
--- whether the old chunk still had unused markers.
+-- `last_ids`, `owner_keys`, `source` and `held` of the new chunk. If there is no new chunk, returns
+-- nil, and whether the old chunk still had unused markers.
 local function next_chunk()
   local looked = C.markers_used < chunk_read
   C.markers_used = chunk_read
