@@ -1,4 +1,4 @@
-//! What a call sets aside, and in which lists.
+//! The names that a call sets aside, and their lists.
 
 use seriatim::keys::Keys;
 use seriatim::wire::{Advanced, Bounds};
