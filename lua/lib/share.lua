@@ -63,7 +63,16 @@ local function weigh(prefixes, shares)
   return weight or 1, class or 0
 end
 
+-- Returns the pass with which new groups of a class begin, as text: one above the lowest pass. With a
+-- lower one, they would go before all others for as many claims as these have had. With the lowest
+-- pass, groups that keep coming would go before those that have had a claim, for ever.
+local function first_pass(class)
+  local from, to = class == -1 and '-inf' or class * CLASS, class == 1 and 'inf' or string.format('(%.0f', (class + 1) * CLASS)
+  local lowest = call('ZRANGE', P .. K.event_groups, from, to, 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')[2]
+  return string.format('%.17g', lowest and lowest + 1 or class * CLASS)
+end
+
 return {
   SHARES_MAX = SHARES_MAX, PARTS_MAX = PARTS_MAX, CLASS = CLASS, NAMES = NAMES, prefixes_of = prefixes_of, selector_of = selector_of,
-  parse = parse, class_of = class_of, weigh = weigh,
+  parse = parse, class_of = class_of, weigh = weigh, first_pass = first_pass,
 }
