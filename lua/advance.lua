@@ -84,7 +84,7 @@ end
 
 -- Every call reads these shared keys. If one of them has a wrong type, the call fails here, before
 -- the first write. Constants are texts, because Redis formats each number with 17 digits.
-local counts, claims_left = call('MGET', P .. K.next_event_id, P .. K.event_groups_waiting), args[7] + 0
+local counts, claims_left = call('MGET', P .. K.next_event_id, P .. K.event_groups_waiting, P .. K.event_shares_summary), args[7] + 0
 local counter_text = counts[1]
 local soonest, rules_next = call('ZRANGE', P .. K.objects_held, '0', '0', 'WITHSCORES'), call('HGET', P .. K.event_rules, 'next')
 local markers = call('LLEN', P .. K.objects_with_events)
@@ -127,6 +127,7 @@ C = {
   -- The number of names that are set aside for groups. Of 0 and `nan`, math.max returns its first
   -- argument.
   waiting = math.max(0, tonumber(counts[2]) or 0),
+  shares = counts[3],
   from = args[9], rules_next = rules_next,
   -- `is_due`: whether a held object may be due. `held_changed`: whether objects.held may have
   -- changed in this call. `progress`: whether this call has done anything.
@@ -399,7 +400,7 @@ for _, i in ipairs(with) do
 end
 -- Then held objects that are due, and markers, in turn. If names are set aside for groups, a call
 -- without free slots also sets aside the next markers and held objects.
-local has_groups, waits = args[13] ~= '0', C.waiting > 0
+local has_groups, waits = args[13] ~= '0' or counts[3], C.waiting > 0
 if not C.failed and (C.claims_left > 0 and (waits or C.is_due or C.held_changed or C.markers_left > 0) or has_groups and waits and (C.markers_left > 0 or C.is_due or C.held_changed)) then
   write_down()
   M.state.open(own)

@@ -123,7 +123,7 @@ end
 -- Returns whether the groups take turns in this call. They do if names were set aside for them, or
 -- if objects have groups and more objects wait than the call can claim.
 local function is_grouped()
-  if C.waiting > 0 or ARGV[13] == '0' then
+  if C.waiting > 0 or ARGV[13] == '0' and not C.shares then
     return C.waiting > 0
   end
   return C.markers_left > C.claims_left or C.is_due and call('ZCOUNT', P .. K.objects_held, '-inf', M.time.now_ms()) > C.claims_left

@@ -3,8 +3,11 @@
 -- The group of an object is the first parts of its name; parts end at colons. If more objects wait
 -- than a call can claim, the call sets their names aside, each in the list of its group.
 --   event.groups (zset)            the groups with a list. The score is the group's pass: the
---                                  number of objects claimed from the list. The group with the
---                                  lowest pass is next.
+--                                  number of objects claimed from the list, divided by the group's
+--                                  weight. The group with the lowest pass is next. Each priority
+--                                  has a range of scores (lib/share.lua).
+--   event.groups.turns (string)    while groups of several priorities wait: the number of names, 0
+--                                  to 15, that were taken in this round (advance/groups.lua)
 --   event.group:GROUP:waiting      (list) the names that were set aside, the oldest at the tail
 --   event.groups.waiting (string)  the number of names in all lists, without marks
 --   event.groups.times (hash)      by group: `LAST OLDEST MARKS`. The names in the list are younger

@@ -83,8 +83,8 @@ macro_rules! manifest {
 
 manifest! {
     modules {
-        "lib/": cancel clock cron emits fence group hold idle ids jump lease marks names page registry rights rules schedule slots suspects tag text time worker;
-        "advance/": again aside batch errors finish groups held keyed log markers pauses popped results room state turns;
+        "lib/": cancel clock cron emits fence group hold idle ids jump lease marks names page registry rights rules schedule share slots suspects tag text time worker;
+        "advance/": again ages aside batch errors finish groups held keyed log markers pauses popped results room shares sorting state turns;
         "operator/": actions;
     }
     emitter {
@@ -93,8 +93,8 @@ manifest! {
     }
     worker {
         ADVANCE: ALLOW_OOM "advance" [
-            ids time markers batch again aside emits errors fence finish group groups held hold jump keyed lease log marks names pauses popped
-            registry results room rules schedule state suspects tag text turns worker
+            ids time markers batch again ages aside emits errors fence finish group groups held hold jump keyed lease log marks names pauses popped
+            registry results room rules schedule share shares sorting state suspects tag text turns worker
         ];
         ATTACH: ALLOW_OOM "attach" [hold ids lease names registry slots suspects tag time worker];
         RENEW: ALLOW_OOM "renew" [fence hold ids lease names registry slots tag time worker];

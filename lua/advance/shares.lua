@@ -1,0 +1,65 @@
+-- shares: the group of an object, and the weight and the class of a group.
+-- Uses: group.REST group.of share.parse share.prefixes_of share.selector_of share.weigh
+
+local DEPTH = tonumber(ARGV[13])
+-- The most parts of a prefix that has a share; 0 if no prefix has one.
+local PARTS = math.min(C.shares and tonumber(string.match(C.shares, '^%d+')) or 0, 8)
+-- The most names whose shares one command reads.
+local NAMES_MAX = 64
+-- By prefix: the parts of its share; false if it has none.
+local shares = {}
+
+-- Reads the shares of the names from `last` down, if the call has not read them yet. Returns the
+-- number of prefixes that were new.
+local function learn(names, last)
+  local new, selectors = {}, {}
+  for k = last, math.max(last - NAMES_MAX + 1, 1), -1 do
+    for _, prefix in ipairs(M.share.prefixes_of(names[k], PARTS)) do
+      if shares[prefix] == nil then
+        shares[prefix], new[#new + 1], selectors[#selectors + 1] = false, prefix, M.share.selector_of(prefix)
+      end
+    end
+  end
+  if new[1] then
+    local found = try('HMGET', P .. K.event_shares, unpack(selectors))
+    for n, prefix in ipairs(new) do
+      shares[prefix] = not found.err and found[n] and M.share.parse(found[n]) or false
+    end
+  end
+  return #new
+end
+
+-- Returns the group of an object; the beginning of its name on which the group depends; and the
+-- number of prefixes whose shares were read. `names`, `k`: the object is the k-th of these names, and
+-- the call is about to ask for those before it.
+local function group_of(object, names, k)
+  if PARTS == 0 then
+    local group = DEPTH > 0 and M.group.of(object, DEPTH) or M.group.REST
+    return group, group, 0
+  end
+  local prefixes, new = M.share.prefixes_of(object, math.max(PARTS, DEPTH)), 0
+  local last = math.min(#prefixes, PARTS)
+  if shares[prefixes[last]] == nil then
+    new = learn(names or { object }, k or 1)
+  end
+  for p = last, DEPTH + 1, -1 do
+    if shares[prefixes[p]] then
+      return prefixes[p], prefixes[#prefixes], new
+    end
+  end
+  return DEPTH == 0 and M.group.REST or prefixes[math.min(DEPTH, #prefixes)], prefixes[#prefixes], new
+end
+
+-- Returns the weight and the class of a group.
+local function weigh(group)
+  if PARTS == 0 then
+    return 1, 0
+  end
+  local prefixes = M.share.prefixes_of(group, PARTS)
+  if shares[prefixes[#prefixes]] == nil then
+    learn({ group }, 1)
+  end
+  return M.share.weigh(prefixes, shares)
+end
+
+return { any = PARTS > 0, makes_groups = DEPTH > 0 or PARTS > 0, group_of = group_of, weigh = weigh }
