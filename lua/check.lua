@@ -24,7 +24,7 @@
 -- Keeps     writes nothing; checks I1 to I6, I8 and I9
 -- Cost      about 15 commands per subject; all rules and all groups for `shared`; LPOS over 2,000
 --           names of up to 11 lists for `searched`
--- Uses: cron.parse group.DEPTH_MAX group.GROUPS_MAX group.REST group.key group.of group.times_of
+-- Uses: cron.parse group.DEPTH_MAX group.LISTS_MAX group.REST group.key group.of group.times_of
 -- Uses: ids.after ids.parse lease.token_of marks.MET marks.is_mark names.is_foreign registry.parse
 -- Uses: rules.fields_of rules.is_rule rules.next_of rules.next_text schedule.due_of schedule.parse
 -- Uses: tag.first_of tag.has_failed tag.held_numbers worker.parse
@@ -414,9 +414,9 @@ end
 -- Checks that event.groups.waiting is the number of names in the lists of all groups. If there are
 -- more groups than workers make, the names are not counted.
 local function check_groups()
-  local groups = shared(K.event_groups, 'zset') and call('ZRANGE', P .. K.event_groups, '0', M.group.GROUPS_MAX + 1) or {}
-  if #groups > M.group.GROUPS_MAX + 1 then
-    return find('layout', K.event_groups, ' has more than ', M.group.GROUPS_MAX + 1, ' groups')
+  local groups = shared(K.event_groups, 'zset') and call('ZRANGE', P .. K.event_groups, '0', M.group.LISTS_MAX + 1) or {}
+  if #groups > M.group.LISTS_MAX + 1 then
+    return find('layout', K.event_groups, ' has more than ', M.group.LISTS_MAX + 1, ' groups')
   end
   -- Marks in the lists do not count.
   local has_times, count = shared(K.event_groups_times, 'hash'), 0

@@ -1,4 +1,5 @@
--- shares: the group of an object, and the weight and the class of a group.
+-- shares: the group of an object, and the weight and the class of a group. The group of an object is
+-- the longest prefix that has a share. If there is none, its name has the first parts of the object.
 -- Uses: group.REST group.of share.parse share.prefixes_of share.selector_of share.weigh
 
 local DEPTH = tonumber(ARGV[13])
@@ -42,12 +43,17 @@ local function group_of(object, names, k)
   if shares[prefixes[last]] == nil then
     new = learn(names or { object }, k or 1)
   end
-  for p = last, DEPTH + 1, -1 do
+  for p = last, 1, -1 do
     if shares[prefixes[p]] then
       return prefixes[p], prefixes[#prefixes], new
     end
   end
   return DEPTH == 0 and M.group.REST or prefixes[math.min(DEPTH, #prefixes)], prefixes[#prefixes], new
+end
+
+-- Returns whether the group has a share of its own.
+local function has_own(group)
+  return shares[group] and true or false
 end
 
 -- Returns the weight and the class of a group.
@@ -62,4 +68,4 @@ local function weigh(group)
   return M.share.weigh(prefixes, shares)
 end
 
-return { any = PARTS > 0, makes_groups = DEPTH > 0 or PARTS > 0, group_of = group_of, weigh = weigh }
+return { any = PARTS > 0, makes_groups = DEPTH > 0 or PARTS > 0, group_of = group_of, has_own = has_own, weigh = weigh }

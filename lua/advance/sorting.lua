@@ -1,7 +1,7 @@
 -- sorting: sets aside the names of objects that wait, each in the list of its group.
 -- Uses: ages.last_of ages.parts_of ages.put ages.read aside.is_wrong_type aside.report_foreign
--- Uses: group.GROUPS_MAX group.REST group.key marks.MET marks.is_mark marks.met_all
--- Uses: names.is_foreign share.first_pass shares.group_of shares.weigh time.now_ms
+-- Uses: group.GROUPS_MAX group.LISTS_MAX group.REST group.key marks.MET
+-- Uses: marks.is_mark marks.met_all names.is_foreign share.first_pass shares.group_of shares.has_own shares.weigh time.now_ms
 
 -- The most markers, bytes of markers, and due held objects that a call sets aside. The most markers
 -- that one command reads, and names that one command pushes.
@@ -125,24 +125,25 @@ local function sort_markers(groups)
 end
 
 -- Enters new groups in event.groups, behind the groups of their class with the lowest pass. Groups
--- for which there is no place any more go to REST. Returns the list in which each group's names are set aside.
+-- for which there is no place any more go to REST. A group with a share has a place even then. Returns the list in which each group's names are set aside.
 local function enter(groups)
   local key, list_of, new, first = P .. K.event_groups, {}, {}, {}
   local passes = call('ZMSCORE', key, unpack(groups))
-  local room = M.group.GROUPS_MAX - call('ZCARD', key)
+  local count = call('ZCARD', key)
   for g, group in ipairs(groups) do
-    if passes[g] or room > 0 then
+    local most = M.shares.has_own(group) and M.group.LISTS_MAX or M.group.GROUPS_MAX
+    if passes[g] or count < most then
       list_of[group] = group
       if not passes[g] then
         local _, class = M.shares.weigh(group)
         first[class] = first[class] or M.share.first_pass(class)
-        room, new[#new + 1], new[#new + 2] = room - 1, first[class], group
+        count, new[#new + 1], new[#new + 2] = count + 1, first[class], group
       end
     else
       list_of[group] = M.group.REST
     end
   end
-  if room <= 0 then
+  if count >= M.group.GROUPS_MAX then
     new[#new + 1], new[#new + 2] = first[0] or M.share.first_pass(0), M.group.REST
   end
   if new[1] then

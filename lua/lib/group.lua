@@ -16,8 +16,9 @@
 -- A held object whose name was set aside stays in objects.held, with a score below 0. So it is
 -- still due. If its name is lost, calls claim it when no group waits.
 
--- At most so many groups have a list. The names of further groups share the list of REST.
-local GROUPS_MAX, REST = 1024, '\0rest'
+-- At most GROUPS_MAX groups without a share have a list, and LISTS_MAX groups in all. The names of
+-- further groups share the list of REST.
+local GROUPS_MAX, LISTS_MAX, REST = 1024, 2048, '\0rest'
 -- The most parts of a name that can be its group.
 local DEPTH_MAX = 8
 
@@ -44,4 +45,4 @@ local function key_of(group)
   return P .. K.GROUP .. group .. K.group_waiting
 end
 
-return { DEPTH_MAX = DEPTH_MAX, GROUPS_MAX = GROUPS_MAX, REST = REST, of = group_of, key = key_of, times_of = times_of }
+return { DEPTH_MAX = DEPTH_MAX, GROUPS_MAX = GROUPS_MAX, LISTS_MAX = LISTS_MAX, REST = REST, of = group_of, key = key_of, times_of = times_of }

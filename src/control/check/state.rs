@@ -17,7 +17,7 @@ use crate::wire::values::Mark;
 pub(super) const MARKERS_PER_CALL: usize = 1000;
 
 /// Maximum number of groups whose lists are read. Workers make at most this many groups.
-pub(super) const GROUPS_MAX: usize = 1025;
+pub(super) const GROUPS_MAX: usize = 2049;
 
 /// Maximum number of entries in each set of things seen; an entry takes 8 bytes.
 pub(super) const SEEN_MAX: usize = 4 << 20;
@@ -92,7 +92,7 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
     }
 
     /// Returns the groups that have a list of names. Without groups, and for a key of a wrong type,
-    /// returns none. Workers make about a thousand groups at most; further ones are left out.
+    /// returns none. Workers make about two thousand groups at most; further ones are left out.
     pub(super) async fn groups(&mut self) -> Result<Vec<Vec<u8>>, ControlError> {
         match redis::cmd("ZRANGE").arg(self.keys.event_groups()).arg(0).arg(GROUPS_MAX - 1).query_async(self.conn).await {
             Err(error) if error.code() == Some("WRONGTYPE") => Ok(Vec::new()),

@@ -14,6 +14,7 @@ mod regressions;
 mod rules;
 mod schedules;
 mod server;
+mod shares;
 mod world;
 
 use std::cell::RefCell;
@@ -34,7 +35,7 @@ use world::{Call, Step, World};
 
 const STEPS: u64 = 5_000;
 /// The kinds of replies and states that a run must reach. Otherwise the run proves too little.
-const SEEN: [&str; 45] = [
+const SEEN: [&str; 49] = [
     "Adopt -> Swept",
     "Advance -> Advanced",
     "Advance -> Counter",
@@ -78,6 +79,10 @@ const SEEN: [&str; 45] = [
     "Skip -> NotHeld",
     "Skip -> OtherHead",
     "Rule -> Ruled",
+    "Share -> Shared",
+    "Share -> WrongType",
+    "weighed groups took turns",
+    "classes took turns",
     "SetFree -> Paused",
     "with a broken key: Rules",
 ];
@@ -126,8 +131,14 @@ async fn schedule(
         }
         count(&mut figures.borrow_mut(), broken, &call, &reply);
     }
-    if world.state.pushed > 0 {
-        *figures.borrow_mut().entry("emitted events pushed".to_owned()).or_default() += world.state.pushed;
+    let state = &world.state;
+    let numbers = [
+        ("emitted events pushed", state.pushed),
+        ("weighed groups took turns", state.weighed),
+        ("classes took turns", state.classed),
+    ];
+    for (kind, number) in numbers.into_iter().filter(|(_, number)| *number > 0) {
+        *figures.borrow_mut().entry(kind.to_owned()).or_default() += number;
     }
     Ok(())
 }

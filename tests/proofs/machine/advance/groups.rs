@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::reference::{Key, Name, remove};
+use super::super::shares::class_of;
 use super::{Call, Got, Slot};
 
 /// The most groups whose turns a call takes, and the fewest names per turn in a call with many
@@ -12,17 +13,43 @@ const TURNS_MAX: usize = 64;
 const NAMES_MIN: usize = 4;
 const CHUNK_MAX: usize = 512;
 
+/// Of so many names, the classes after the highest one that waits get one each.
+const ROUND: u64 = 16;
+
 struct Turn {
     group: Name,
+    weight: f64,
     /// The pass before the call.
-    start: u64,
+    start: f64,
     /// The pass that counts the names taken in this call.
-    pass: u64,
+    pass: f64,
 }
 
-/// Returns the group of an object: its name up to the first colon.
-fn group_of(name: &Name) -> Name {
-    name.slice(..name.iter().position(|byte| *byte == b':').unwrap_or(name.len()))
+/// The turns of a call.
+#[derive(Default)]
+struct Turns {
+    all: Vec<Turn>,
+    /// By class, the highest first: the turns to come.
+    order: [Vec<usize>; 3],
+    /// Turns of groups without names.
+    gone: BTreeSet<usize>,
+    /// The names taken in this round, if groups of several classes wait.
+    place: Option<u64>,
+}
+
+impl Turns {
+    /// Returns the class with the next turn, and the most names of the turn.
+    fn next_class(&self) -> Option<(usize, usize)> {
+        let classes: Vec<usize> = (0..3).filter(|class| !self.order[*class].is_empty()).collect();
+        let (first, last) = (*classes.first()?, *classes.last()?);
+        let Some(place) = self.place.map(|place| (place % ROUND) as usize) else { return Some((first, usize::MAX)) };
+        Some(match place {
+            15 => (last, 1),
+            7 if classes.len() == 3 => (1, 1),
+            0..7 if classes.len() == 3 => (first, 7 - place),
+            _ => (first, 15 - place),
+        })
+    }
 }
 
 impl Call<'_> {
@@ -63,39 +90,60 @@ impl Call<'_> {
         }
         markers.reverse();
         names.extend(markers.into_iter().filter(|name| !name.is_empty() && !name.starts_with(b"\0t")));
-        let first = self.state.groups.values().copied().min().map_or(0, |lowest| lowest + 1);
+        // All new groups of a class begin with the same pass.
+        let firsts = [-1, 0, 1].map(|class| self.state.first_pass(class));
         for name in names {
-            let group = group_of(&name);
-            self.state.groups.entry(group.clone()).or_insert(first);
+            let group = self.state.group_of(&name, self.depth);
+            let class = self.state.weigh(&group).1;
+            self.state.groups.entry(group.clone()).or_insert(firsts[(class + 1) as usize]);
             self.state.set_aside.entry(group).or_default().insert(0, name);
         }
     }
 
+    /// Returns the turns of all groups. Without shares, all groups have the same class.
+    fn turns(&mut self) -> Turns {
+        let has_shares = !self.state.shares.is_empty();
+        let mut groups: Vec<_> = self.state.groups.iter().map(|(group, pass)| (*pass, group.clone())).collect();
+        groups.sort_by(|one, other| one.partial_cmp(other).expect("numbers"));
+        assert!(groups.len() <= TURNS_MAX, "the reference reads the turns of all groups");
+        let mut turns = Turns::default();
+        for (at, (start, group)) in groups.into_iter().enumerate() {
+            let weight = self.state.weigh(&group).0;
+            turns.order[if has_shares { (class_of(start) + 1) as usize } else { 1 }].push(at);
+            turns.all.push(Turn { group, weight, start, pass: start });
+        }
+        let classes = turns.order.iter().filter(|order| !order.is_empty()).count();
+        turns.place = (classes > 1).then(|| self.state.round.unwrap_or(0));
+        self.state.classed += u64::from(classes > 1);
+        self.state.weighed += u64::from(turns.order.iter().any(|order| {
+            let weights: Vec<f64> = order.iter().map(|at| turns.all[*at].weight).collect();
+            weights.windows(2).any(|two| two[0] != two[1])
+        }));
+        turns
+    }
+
     /// Takes names from the lists of groups, in turns. Returns each name with the place of its turn.
     /// Groups without names lose their turns.
-    fn take_names(
-        &mut self,
-        turns: &mut [Turn],
-        order: &mut Vec<usize>,
-        gone: &mut BTreeSet<usize>,
-        size: usize,
-    ) -> Vec<(Name, usize)> {
-        let most = size.div_ceil(order.len().max(1)).max((size / 8).min(NAMES_MIN)).max(1);
+    fn take_names(&mut self, turns: &mut Turns, size: usize) -> Vec<(Name, usize)> {
+        let most = [0, 1, 2].map(|class| size.div_ceil(turns.order[class].len().max(1)).max((size / 8).min(NAMES_MIN)));
         let mut chunk = Vec::new();
-        while chunk.len() < size && !order.is_empty() {
-            let at = order.remove(0);
-            let turn = &mut turns[at];
+        while chunk.len() < size {
+            let Some((class, names_max)) = turns.next_class() else { break };
+            let at = turns.order[class].remove(0);
+            let turn = &mut turns.all[at];
             let names = self.state.set_aside.entry(turn.group.clone()).or_default();
-            let count = most.min(size - chunk.len()).min(names.len());
+            let count = most[class].min(size - chunk.len()).min(names_max).min(names.len());
             if count == 0 {
-                gone.insert(at);
+                turns.gone.insert(at);
                 continue;
             }
             chunk.extend(names.drain(names.len() - count..).rev().map(|name| (name, at)));
-            turn.pass += count as u64;
+            turn.pass += count as f64 / turn.weight;
+            turns.place = turns.place.map(|place| place + count as u64);
             let pass = turn.pass;
-            let place = order.iter().rposition(|other| turns[*other].pass <= pass).map_or(0, |place| place + 1);
-            order.insert(place, at);
+            let order = &turns.order[class];
+            let place = order.iter().rposition(|other| turns.all[*other].pass <= pass).map_or(0, |place| place + 1);
+            turns.order[class].insert(place, at);
         }
         chunk
     }
@@ -106,12 +154,8 @@ impl Call<'_> {
             self.set_aside();
         }
         let claims_after = self.claims - claims;
-        let mut turns: Vec<Turn> =
-            self.state.groups.iter().map(|(group, pass)| Turn { group: group.clone(), start: *pass, pass: *pass }).collect();
-        turns.sort_by_key(|turn| (turn.pass, turn.group.clone()));
-        assert!(turns.len() <= TURNS_MAX, "the reference reads the turns of all groups");
-        let mut order: Vec<usize> = (0..if claims > 0 { turns.len() } else { 0 }).collect();
-        let (mut gone, mut served) = (BTreeSet::new(), BTreeMap::<usize, u64>::new());
+        let mut turns = if claims > 0 { self.turns() } else { Turns::default() };
+        let mut served = BTreeMap::<usize, u64>::new();
         let (mut size, mut used_last) = (0, 0);
         loop {
             let free = |call: &Self, slots: &[Slot]| {
@@ -123,7 +167,7 @@ impl Call<'_> {
             if size == 0 || free(self, slots).is_none() {
                 break;
             }
-            let chunk = self.take_names(&mut turns, &mut order, &mut gone, size);
+            let chunk = self.take_names(&mut turns, size);
             self.markers -= chunk.len();
             for (_, at) in &chunk {
                 served.entry(*at).or_default();
@@ -151,23 +195,27 @@ impl Call<'_> {
                 used = chunk.len();
             }
             for (name, at) in chunk[used..].iter().rev() {
-                self.state.set_aside.entry(turns[*at].group.clone()).or_default().push(name.clone());
-                gone.remove(at);
+                self.state.set_aside.entry(turns.all[*at].group.clone()).or_default().push(name.clone());
+                turns.gone.remove(at);
             }
+            turns.place = turns.place.map(|place| place - (chunk.len() - used) as u64);
             used_last = used;
             self.progress |= used > 0;
         }
         for (at, claimed) in served {
-            if !gone.contains(&at) {
-                self.state.groups.insert(turns[at].group.clone(), turns[at].start + claimed);
+            let turn = &turns.all[at];
+            if !turns.gone.contains(&at) {
+                self.state.groups.insert(turn.group.clone(), turn.start + claimed as f64 / turn.weight);
             }
         }
-        for at in gone {
-            self.state.groups.remove(&turns[at].group);
+        for at in turns.gone {
+            self.state.groups.remove(&turns.all[at].group);
         }
+        self.state.round = turns.place.map(|place| place % ROUND).or(self.state.round);
         self.state.set_aside.retain(|_, names| !names.is_empty());
         if self.waiting() == 0 {
             self.state.groups.clear();
+            self.state.round = None;
         }
         for slot in slots.iter_mut() {
             if let Some(left) = slot.left.take() {

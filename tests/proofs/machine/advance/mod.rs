@@ -71,7 +71,10 @@ struct Call<'a> {
     reply_bytes: i64,
     claims: usize,
     markers: usize,
+    /// Whether objects have groups, by their parts or by shares.
     has_groups: bool,
+    /// The parts of a name that are its group.
+    depth: usize,
     forget_ms: u64,
     log: bool,
     room: Room,
@@ -102,6 +105,7 @@ impl Reference {
             _ if counter + 1024 * args.batch as u64 > ID_MAX => return Reply::Counter(counter.to_string()),
             _ => {}
         }
+        let has_shares = !self.shares.is_empty();
         let mut call = Call {
             state: self,
             batch: args.batch,
@@ -109,7 +113,8 @@ impl Reference {
             reply_bytes: args.reply_bytes as i64,
             claims: args.claims,
             markers: args.markers,
-            has_groups: args.has_groups,
+            has_groups: args.has_groups || has_shares,
+            depth: usize::from(args.has_groups),
             forget_ms: args.forget_ms,
             log: args.log,
             room: args.room.clone(),

@@ -151,6 +151,7 @@ pub enum Broken {
     Log,
     Actions,
     Rules,
+    Shares,
     Paused,
     Meta,
     Scheduled,
@@ -204,6 +205,7 @@ pub enum Reply {
     Paused,
     /// Result of an action on a rule.
     Ruled(&'static str),
+    Shared(&'static str),
     /// Record of finished handlers of an event: the event's id, the finished fields, the number and
     /// bytes of the emits, and the bytes of the results.
     Kept(u64, BTreeSet<String>, (usize, usize), usize),
@@ -331,8 +333,12 @@ pub struct Reference {
     pub due: BTreeMap<Name, i64>,
     /// The passes of the groups that wait, and the names that are set aside for them, in the order of
     /// Redis: the last one is the oldest.
-    pub groups: BTreeMap<Name, u64>,
+    pub groups: BTreeMap<Name, f64>,
     pub set_aside: BTreeMap<Name, Vec<Name>>,
+    /// The shares, by prefix.
+    pub shares: BTreeMap<Name, Share>,
+    /// The number of names that were taken in the present round.
+    pub round: Option<u64>,
     pub paused: BTreeSet<Name>,
     /// Rules by their field: kind and selector.
     pub rules: BTreeMap<Name, Rule>,
@@ -363,6 +369,9 @@ pub struct Reference {
     pub promoted: u64,
     /// Number of emits of handlers pushed so far.
     pub pushed: u64,
+    /// Number of calls in which groups of different weights, or of different classes, had turns.
+    pub weighed: u64,
+    pub classed: u64,
     /// The recorded replication id, if any; the outer none means that no schema is recorded.
     pub meta: Option<Option<String>>,
     pub broken: Option<Broken>,

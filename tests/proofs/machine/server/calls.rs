@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use redis::Value;
-use seriatim::wire::operator::{self, CancelledSchedule, Released, RuleStep, Ruled, Settle, Settled, Skipped};
+use seriatim::wire::operator::{self, CancelledSchedule, Released, RuleStep, Ruled, Settle, Settled, ShareDone, ShareStep, Skipped};
+use seriatim::wire::values::Priority;
 use seriatim::wire::{
     self, Advanced, Attached, CancelReply, ClaimFirst, Detached, EventLog, Finished, Handled, Renewed, ScriptError, Seen,
     SlotBatch,
@@ -109,6 +110,23 @@ impl Server {
                     Skipped::Paused => Reply::Paused,
                     Skipped::NoBatch(why) => Reply::NoBatch(why),
                     Skipped::Other(id) => Reply::OtherHead(id),
+                })
+            }
+            Call::Share(prefix, share) => {
+                let selector = format!("{}:*", String::from_utf8_lossy(prefix));
+                let priority = |class: i8| [Priority::High, Priority::Normal, Priority::Low][(class + 1) as usize];
+                let step = share.map_or(ShareStep::Remove, |share| ShareStep::Set {
+                    weight: share.weight.map(u64::from),
+                    priority: share.class.map(priority),
+                });
+                operator::share(&mut self.conn, &self.keys, BY, &selector, step).await.map(|done| {
+                    Reply::Shared(match done {
+                        ShareDone::New => "new",
+                        ShareDone::Again => "again",
+                        ShareDone::Removed => "removed",
+                        ShareDone::NotSet => "not set",
+                        _ => "?",
+                    })
                 })
             }
             Call::Rule(kind, selector, set) => {

@@ -6,6 +6,7 @@ use super::super::operator::{WHO, WHY};
 use super::super::reference::{Dead, FAR, Name, OPERATOR, Reference, newest_first};
 use super::super::rules;
 use super::super::schedules::member;
+use super::super::shares;
 use super::{Dump, LONG_AGO};
 
 /// Returns the keys of Redis for this state of the reference, named as in `docs/protocol.md`.
@@ -92,6 +93,15 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
     }
     let waiting: usize = state.set_aside.values().map(Vec::len).sum();
     put(b"event.groups.waiting", "", "string", (waiting > 0).then(|| text(waiting.to_string())).into_iter().collect());
+    let round = state.round.map(|names| text(names.to_string()));
+    put(b"event.groups.turns", "", "string", round.into_iter().collect());
+    let selector = |prefix: &Name| [prefix, &b":*"[..]].concat();
+    let of_share = |(prefix, share): (&Name, &shares::Share)| [selector(prefix), text(shares::value(share))];
+    let mut all_shares: Vec<_> = state.shares.iter().map(of_share).collect();
+    all_shares.sort();
+    put(b"event.shares", "", "hash", all_shares.concat());
+    let parts = Some(state.parts()).filter(|parts| *parts > 0).map(|parts| text(parts.to_string()));
+    put(b"event.shares.summary", "", "string", parts.into_iter().collect());
     put(b"objects.paused", "", "zset", state.paused.iter().flat_map(|name| [name.to_vec(), text("0".to_owned())]).collect());
     let mut rules: Vec<[Vec<u8>; 2]> =
         state.rules.iter().map(|(field, rule)| [field.to_vec(), rules::value(rule).to_vec()]).collect();

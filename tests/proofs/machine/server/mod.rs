@@ -146,7 +146,7 @@ impl Server {
         self.set_taken(&mut dump, before);
         self.set_failed(&mut dump, state, before);
         self.forget_looks(&mut dump);
-        self.forget_times_of_groups(&mut dump);
+        self.forget_times_and_marks(&mut dump);
         differences(&dump, &wanted)?;
         let leases = state.leases.iter().map(|(name, lease)| (self.keys.worker_lease(name).into_bytes(), lease.ms));
         let fading = state.objects.iter().filter_map(|(name, object)| Some((self.key(name, ":last.event.id"), object.fades?)));
@@ -196,6 +196,7 @@ impl Server {
             Broken::Log => keys.event_log(),
             Broken::Actions => keys.operator_actions(),
             Broken::Rules => keys.event_rules(),
+            Broken::Shares => keys.event_shares(),
             Broken::Paused => keys.objects_paused(),
             Broken::Meta => keys.meta(),
             Broken::Scheduled => keys.events_scheduled(),
@@ -323,8 +324,20 @@ impl Server {
         }
     }
 
-    /// Removes the times of groups, and the marks in their lists. No claim depends on them.
-    fn forget_times_of_groups(&self, dump: &mut Dump) {
+    /// Removes the times of groups and of shares, and the marks in the lists of groups. No claim
+    /// depends on them.
+    fn forget_times_and_marks(&self, dump: &mut Dump) {
+        // A pass is printed with 17 digits or fewer, which depends on the server's version.
+        for pair in dump.get_mut(self.keys.event_groups().as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+            let pass: f64 = String::from_utf8_lossy(&pair[1]).parse().expect("a pass");
+            pair[1] = pass.to_string().into_bytes();
+        }
+        for pair in dump.get_mut(self.keys.event_shares().as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+            let text = String::from_utf8_lossy(&pair[1]).into_owned();
+            let mut parts: Vec<&str> = text.splitn(7, ' ').collect();
+            parts[5] = "0";
+            pair[1] = parts.join(" ").into_bytes();
+        }
         dump.remove(self.keys.event_groups_times().as_bytes());
         for (key, (_, names)) in dump.iter_mut() {
             if key.ends_with(b":waiting") {

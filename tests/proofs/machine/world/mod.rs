@@ -170,6 +170,14 @@ impl World {
                 };
                 Call::Rule(kind, selector, None)
             }
+            Step::SetShare(prefix, weight, class) => {
+                let share = Share { weight: WEIGHTS[*weight], class: CLASSES[*class] };
+                Call::Share(Name::from_static(PREFIXES[*prefix]), Some(share))
+            }
+            Step::RemoveShare(at) => {
+                let prefix = self.state.shares.keys().nth(usize::from(*at) % (self.state.shares.len() + 1));
+                Call::Share(prefix.cloned().unwrap_or(Name::from_static(PREFIXES[0])), None)
+            }
             Step::EndRule(at) => {
                 let ending: Vec<&Name> = self
                     .state
@@ -251,6 +259,7 @@ impl World {
             Call::SetFree(name) => state.set_free(name),
             Call::Skip(name, expected) => state.skip(name, *expected),
             Call::Rule(kind, selector, set) => state.rule(kind, selector, *set),
+            Call::Share(prefix, share) => state.share(prefix, *share),
             Call::EndRule(field) => {
                 if let Some(rule) = state.rules.get_mut(field) {
                     rule.end = Some(1);
@@ -316,7 +325,7 @@ impl World {
         if is_process
             || matches!(
                 call,
-                Call::Finish(_) | Call::Promote { .. } | Call::Settle { .. } | Call::SetFree(_) | Call::Skip(..) | Call::Rule(..)
+                Call::Finish(_) | Call::Promote { .. } | Call::Settle { .. } | Call::SetFree(_) | Call::Skip(..) | Call::Rule(..) | Call::Share(..)
             )
         {
             self.calls.push(call.clone());

@@ -3,6 +3,7 @@
 use super::super::advance::{Advance, Choice};
 use super::super::reference::{Attach, Broken, Event, Finish, Name, Room};
 use super::super::schedules::Mode;
+use super::super::shares::Share;
 
 /// The keys of an object that a step can break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,6 +109,10 @@ pub enum Step {
     Forget(Vec<usize>),
     /// An operator forgets this object, with a record of the action.
     ForgetAs(usize),
+    /// An operator sets a share: prefix, weight, class.
+    SetShare(usize, usize, usize),
+    /// An operator removes a share. The number chooses it.
+    RemoveShare(u8),
     /// Time passes until the last id of the object expires.
     Fade(usize),
     /// An operator retries dead letters if true, or drops them. The numbers choose some of all dead
@@ -192,6 +197,8 @@ pub enum Call {
     Skip(Name, Option<u64>),
     /// Sets a rule, with an end if true, or lifts it if none.
     Rule(&'static str, Name, Option<bool>),
+    /// A share is set, or removed.
+    Share(Name, Option<Share>),
     /// Ends the rule with this field.
     EndRule(Name),
     Wrong(Name, Part),
