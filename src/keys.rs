@@ -219,6 +219,8 @@ keys! {
         /// the names in the list are younger than this time, in ms. `LAST`: the time of the newest
         /// mark in the list. `MARKS`: the number of marks in the list.
         hash Work event_groups_times = "event.groups.times",
+        /// String: the number of names claimed while groups of different priorities wait.
+        string Work event_groups_turns = "event.groups.turns",
         /// Sorted set: the times, in ms, of the marks that no worker has met yet. The member `met`
         /// has the time of the last mark that was met.
         zset Work event_marks = "event.marks",
@@ -260,6 +262,10 @@ keys! {
         hash Work event_rules = "event.rules",
         /// Hash: the limits of the queues. A field is the selector of a limit.
         hash Work event_limits = "event.limits",
+        /// Hash: the shares of groups. A field is the selector of a share.
+        hash Work event_shares = "event.shares",
+        /// String: the most parts of a prefix that has a share.
+        string Work event_shares_summary = "event.shares.summary",
         /// Hash: the idempotency keys of emits. A field is the object, a line feed, and the key.
         /// The value has a digest of the events.
         hash Work events_emitted = "events.emitted",

@@ -35,6 +35,16 @@ local function selector_of(prefix)
   return prefix .. ':*'
 end
 
+-- Returns the prefix of a selector, and the number of its parts; nil if no share can have this
+-- selector.
+local function prefix_of(selector)
+  local prefix = string.match(selector, '^(.+):%*$')
+  local _, colons = string.gsub(prefix or '', ':', '')
+  if prefix and colons < PARTS_MAX then
+    return prefix, colons + 1
+  end
+end
+
 -- Returns the parts of the value of a share; nil if it is none. A part that is not set is nil.
 local function parse(text)
   local weight, priority, in_flight, rate, burst, set_ms = string.match(text or '', '^(%S+) (%S+) (%S+) (%S+) (%S+) (%d+) %d+ ')
@@ -74,5 +84,5 @@ end
 
 return {
   SHARES_MAX = SHARES_MAX, PARTS_MAX = PARTS_MAX, CLASS = CLASS, NAMES = NAMES, prefixes_of = prefixes_of, selector_of = selector_of,
-  parse = parse, class_of = class_of, weigh = weigh, first_pass = first_pass,
+  prefix_of = prefix_of, parse = parse, class_of = class_of, weigh = weigh, first_pass = first_pass,
 }
