@@ -22,12 +22,12 @@
 --                       `layout` or `foreign`; a text
 --             names     objects in the lists of the workers, at most 1,000 of each worker
 -- Keeps     writes nothing; checks I1 to I6, I8 and I9
--- Cost      about 15 commands per subject; all rules and all groups for `shared`; LPOS over 2,000
+-- Cost      about 15 commands per subject; all rules, shares and groups for `shared`; LPOS over 2,000
 --           names of up to 11 lists for `searched`
 -- Uses: cron.parse group.DEPTH_MAX group.LISTS_MAX group.REST group.key group.of group.times_of
 -- Uses: ids.after ids.parse lease.token_of marks.MET marks.is_mark names.is_foreign registry.parse
 -- Uses: rules.fields_of rules.is_rule rules.next_of rules.next_text schedule.due_of schedule.parse
--- Uses: tag.first_of tag.has_failed tag.held_numbers worker.parse
+-- Uses: share.parse share.prefix_of tag.first_of tag.has_failed tag.held_numbers worker.parse
 
 local workers_key = KEYS[1]
 local subjects = {}
@@ -391,6 +391,27 @@ local function check_limits()
   end
 end
 
+-- Checks that every field of event.shares is a share. Checks that event.shares.summary has the most
+-- parts of their prefixes. Workers look for no share with more parts.
+local function check_shares()
+  local all, most = shared(K.event_shares, 'hash') and call('HGETALL', P .. K.event_shares) or {}, 0
+  for at = 1, #all, 2 do
+    local weight, priority, who_bytes, texts = string.match(all[at + 1], '^(%S+) (%S+) %S+ %S+ %S+ %d+ (%d+) (.*)$')
+    local prefix, parts = M.share.prefix_of(all[at])
+    local share = prefix and M.share.parse(all[at + 1])
+    most = share and math.max(most, parts) or most
+    local has_weight = weight == '-' or (whole(weight) or 0) >= 1 and whole(weight) <= 100
+    if not share or not has_weight or priority ~= '-' and not share.class or tonumber(who_bytes) > #texts then
+      find('layout', K.event_shares, ' has a field ', all[at], ' that is no share: delete that field, and set the share again')
+    end
+  end
+  local told = shared(K.event_shares_summary, 'string') and call('GET', P .. K.event_shares_summary) or nil
+  local due = most > 0 and string.format('%d', most) or nil
+  if told ~= due then
+    find('layout', K.event_shares_summary, ' is ', told or 'absent', ', it should be ', due or 'absent', ': set any share')
+  end
+end
+
 -- Checks that the members of event.marks are marks. Looks at the first 1,000.
 local function check_marks()
   for _, member in ipairs(call('ZRANGE', P .. K.event_marks, '0', '999')) do
@@ -441,6 +462,7 @@ local function check_shared()
   if has[K.event_limits] then check_limits() end
   if has[K.event_marks] then check_marks() end
   local is_sound = function(key, kind) return shared(key, kind) or shared(key, 'none') end
+  if is_sound(K.event_shares, 'hash') and is_sound(K.event_shares_summary, 'string') then check_shares() end
   if is_sound(K.event_groups, 'zset') and is_sound(K.event_groups_waiting, 'string') then check_groups() end
   if is_sound(K.events_emitted, 'hash') and is_sound(K.events_emitted_ends, 'zset') then
     local keys, ends = call('HLEN', P .. K.events_emitted), call('ZCARD', P .. K.events_emitted_ends)

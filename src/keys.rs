@@ -265,7 +265,8 @@ keys! {
         hash Work event_limits = "event.limits",
         /// Hash: the shares of groups. A field is the selector of a share.
         hash Work event_shares = "event.shares",
-        /// String: the most parts of a prefix that has a share. It is absent if there is no share.
+        /// String: `1 PARTS`, the most parts of a prefix that has a share. It is absent if there is no
+        /// share.
         string Work event_shares_summary = "event.shares.summary",
         /// Hash: the idempotency keys of emits. A field is the object, a line feed, and the key.
         /// The value has a digest of the events.

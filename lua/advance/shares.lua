@@ -4,7 +4,7 @@
 
 local DEPTH = tonumber(ARGV[13])
 -- The most parts of a prefix that has a share; 0 if no prefix has one.
-local PARTS = math.min(C.shares and tonumber(string.match(C.shares, '^%d+')) or 0, 8)
+local PARTS = math.min(C.shares and tonumber(string.match(C.shares, '^%d (%d+)')) or 0, 8)
 -- The most names whose shares one command reads.
 local NAMES_MAX = 64
 -- By prefix: the parts of its share; false if it has none.

@@ -3,8 +3,8 @@
 --   event.shares (hash)            by selector, `PREFIX:*`: `WEIGHT PRIORITY IN_FLIGHT RATE BURST SET
 --                                  WHO_BYTES WHO WHY`, without a space between WHO and WHY. `-`
 --                                  stands for a part that is not set
---   event.shares.summary (string)  `PARTS`: the most parts of a prefix that has a share. Absent if
---                                  there is no share
+--   event.shares.summary (string)  `MODE PARTS`: MODE is 1, and PARTS the most parts of a prefix that
+--                                  has a share. Absent if there is no share
 -- A share is for the objects whose names begin with `PREFIX:`, and for the object PREFIX itself.
 
 -- The most shares. The most parts of a prefix.
@@ -33,6 +33,16 @@ end
 -- Returns the selector of the share with this prefix.
 local function selector_of(prefix)
   return prefix .. ':*'
+end
+
+-- Returns the prefix of a selector, and the number of its parts; nil if no share can have this
+-- selector.
+local function prefix_of(selector)
+  local prefix = string.match(selector, '^(.+):%*$')
+  local _, colons = string.gsub(prefix or '', ':', '')
+  if prefix and colons < PARTS_MAX then
+    return prefix, colons + 1
+  end
 end
 
 -- Returns the parts of the value of a share; nil if it is none. A part that is not set is nil.
@@ -74,5 +84,5 @@ end
 
 return {
   SHARES_MAX = SHARES_MAX, PARTS_MAX = PARTS_MAX, CLASS = CLASS, NAMES = NAMES, prefixes_of = prefixes_of, selector_of = selector_of,
-  parse = parse, class_of = class_of, weigh = weigh, first_pass = first_pass,
+  prefix_of = prefix_of, parse = parse, class_of = class_of, weigh = weigh, first_pass = first_pass,
 }

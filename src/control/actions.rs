@@ -33,14 +33,14 @@ pub struct Action {
     /// Time of the action, ms since the epoch.
     pub at_ms: u64,
     /// `retry`, `drop`, `release`, `skip`, `pause`, `resume`, `block`, `unblock`, `limit-set`,
-    /// `limit-remove`, `cron-set`, `cron-remove`, `cron-pause`, `cron-resume`, `cron-run`,
-    /// `forget` or `cancel`.
+    /// `limit-remove`, `share-set`, `share-remove`, `cron-set`, `cron-remove`, `cron-pause`,
+    /// `cron-resume`, `cron-run`, `forget` or `cancel`.
     pub action: String,
     /// Operator who performed the action.
     pub who: String,
     /// Reason given by the operator.
     pub why: String,
-    /// The object, or the selector of the rule or limit. For an action on many objects, the selected
+    /// The object, or the selector of the rule, limit or share. For an action on many objects, the selected
     /// ones: a prefix with `*`, or `*` for all.
     pub object: String,
     /// [Escaped](crate::escape::name) form of `object`, if it differs.

@@ -51,6 +51,23 @@ pub enum ControlError {
     /// The maximum number of limits is reached; nothing was done.
     #[error("there are already {0} limits: nothing was done; one prefix such as work:* covers all of its objects")]
     Limits(u64),
+    /// A share cannot have this selector; nothing was done.
+    #[error("{selector:?} cannot have a share: {reason}")]
+    ShareSelector {
+        /// The selector.
+        selector: String,
+        /// The reason, and what to write instead.
+        reason: String,
+    },
+    /// The share has neither a weight nor a priority; nothing was done.
+    #[error("a share has a weight, a priority, or both: nothing was done")]
+    ShareEmpty,
+    /// The weight of the share is out of range; nothing was done.
+    #[error("the weight {0} is not a whole number from 1 to {max}: nothing was done", max = super::shares::WEIGHT_MAX)]
+    ShareWeight(u64),
+    /// The maximum number of shares is reached; nothing was done.
+    #[error("there are already {0} shares: nothing was done; one prefix such as acme:* covers all of its objects")]
+    Shares(u64),
     /// The cron schedule is invalid; nothing was done.
     #[error(transparent)]
     Cron(CronError),

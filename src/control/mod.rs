@@ -19,6 +19,7 @@
 //! - [`schedules`]: lists events that are queued when they are due; cancels them
 //! - [`cron`]: manages events that are queued again and again
 //! - [`limits`]: limits the number of queued events and of markers
+//! - [`shares`](mod@shares): sets the weights and priorities with which groups take turns
 //! - [`actions`](mod@actions): lists the recorded actions of operators
 //! - [`log`](mod@log): reads the event log, in the order of finalizing
 //! - [`forget`](mod@forget): deletes the last ids of idle objects
@@ -30,8 +31,8 @@
 //!   key space, searches for the rows of one object, and parsers of replies
 //!
 //! Only these operations write to Redis: retry, drop, release, skip, forget, setting or lifting
-//! rules, setting or removing limits, cancelling schedules, changing or running cron jobs, and
-//! pushing marks. They need the rights in `docs/protocol.md`. Each operation of an operator except
+//! rules, setting or removing limits and shares, cancelling schedules, changing or running cron
+//! jobs, and pushing marks. They need the rights in `docs/protocol.md`. Each operation of an operator except
 //! [`Control::forget`] is one atomic script, and is recorded with the operator's name and reason.
 //!
 //! Every operation works in bounded steps and bounded memory, so it never delays the workers for
@@ -64,6 +65,7 @@ pub mod rules;
 mod scan;
 pub mod schedules;
 mod server;
+pub mod shares;
 pub mod stats;
 pub mod streams;
 pub mod under_work;
@@ -87,6 +89,7 @@ pub use self::limits::{LimitDone, QueueLimit};
 pub use self::log::{LogEntry, LogPage, LogStatus};
 pub use self::rules::{Rule, Rules};
 pub use self::schedules::{CancelledSchedule, SchedulePage, ScheduledEvent};
+pub use self::shares::{Priority, SelectorShare, Share, ShareDone};
 pub use self::stats::Stats;
 pub use self::under_work::UnderWork;
 pub use self::workers::{WorkerSlots, WorkersPage};

@@ -115,13 +115,14 @@ manifest! {
         SKIP: ALLOW_OOM "operator/skip" [actions emits ids rights tag text schedule time];
         RULE: ALLOW_OOM "operator/rule" [actions ids rights rules text time];
         LIMIT: ALLOW_OOM "operator/limit" [actions ids rights text time];
+        SHARE: ALLOW_OOM "operator/share" [actions group ids rights share text time];
         CRON_SET: ALLOW_OOM "operator/cron" [actions cron ids names rights text time];
         CANCEL_SCHEDULE: ALLOW_OOM "operator/cancel" [actions cancel emits ids rights schedule tag text time];
         FORGET_ONE: ALLOW_OOM "operator/forget" [actions emits idle ids rights schedule text time];
     }
     other {
         FORGET: ALLOW_OOM "forget" [emits idle ids schedule time];
-        CHECK: NO_WRITES "check" [cron group ids lease marks names registry rules schedule tag time worker];
+        CHECK: NO_WRITES "check" [cron group ids lease marks names registry rules schedule share tag time worker];
         INSPECT: NO_WRITES "inspect" [emits group ids marks rules schedule time worker];
         TAKEN: NO_WRITES "taken" [worker];
         HELD: NO_WRITES "operator/held" [ids time];
@@ -401,7 +402,7 @@ mod tests {
             asking,
             [
                 "worker", "worker", "operator", "operator", "operator", "operator", "operator", "operator", "operator",
-                "operator", "operator"
+                "operator", "operator", "operator"
             ]
         );
     }

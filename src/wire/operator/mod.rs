@@ -1,7 +1,7 @@
 //! The calls of operators. They retry or drop dead letters, list and release held objects, skip
-//! first events, set or lift rules, list or cancel schedules, set limits, change cron jobs, and
-//! forget objects. The comment of each function that changes data says whether it is safe to repeat the
-//! call.
+//! first events, set or lift rules, list or cancel schedules, set limits and shares, change cron jobs,
+//! and forget objects. The comment of each function that changes data says whether it is safe to
+//! repeat the call.
 
 mod action;
 mod cancel;
@@ -15,6 +15,7 @@ mod release;
 mod release_many;
 mod rule;
 mod scheduled;
+mod share;
 mod skip;
 
 pub use action::By;
@@ -29,4 +30,5 @@ pub use release::{Released, release};
 pub use release_many::{RELEASE_PER_CALL_MAX, ReleasedOne, release_many};
 pub use rule::{RuleStep, Ruled, rule};
 pub use scheduled::{Range, ScheduledPage, ScheduledReply, scheduled};
+pub use share::{ShareDone, ShareStep, share};
 pub use skip::{Skipped, skip};

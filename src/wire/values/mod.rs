@@ -12,6 +12,7 @@
 //! | cron job, a value of `events.cron` | [`CronValue`] | `lib/cron.lua` |
 //! | last run of a cron job, a value of `events.cron.last` | [`CronLast`] | `lib/cron.lua` |
 //! | limit of the queues, a value of `event.limits` | [`LimitValue`] | `operator/limit.lua` |
+//! | share of groups, a value of `event.shares` | [`ShareValue`] | `lib/share.lua` |
 //! | emits of a handler, a field of `OBJ:event.handled` | [`Emits`] | `lib/emits.lua` |
 //! | mark, a name among the markers, and a member of `event.marks` | [`Mark`] | `lib/marks.lua` |
 //! | position of a projection, a value of `event.projections` | [`Position`] | none |
@@ -36,6 +37,8 @@ mod registration;
 #[cfg(feature = "worker")]
 mod rule;
 #[cfg(feature = "worker")]
+mod share;
+#[cfg(feature = "worker")]
 mod tag;
 
 #[cfg(feature = "worker")]
@@ -59,5 +62,7 @@ pub use reason::{Reason, ReasonCode};
 pub use registration::{Registration, RegistrationError};
 #[cfg(feature = "worker")]
 pub use rule::RuleValue;
+#[cfg(feature = "worker")]
+pub use share::{Priority, ShareValue};
 #[cfg(feature = "worker")]
 pub use tag::{Tag, TagError};

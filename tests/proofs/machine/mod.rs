@@ -80,7 +80,7 @@ const SEEN: [&str; 49] = [
     "Skip -> OtherHead",
     "Rule -> Ruled",
     "Share -> Shared",
-    "Share -> WrongType",
+    "with a broken key: Shares",
     "weighed groups took turns",
     "classes took turns",
     "SetFree -> Paused",

@@ -91,7 +91,7 @@ impl Reference {
                 moved.push((group.clone(), class));
             }
         }
-        moved.iter().for_each(|(group, _)| drop(self.groups.remove(group)));
+        self.groups.retain(|group, _| moved.iter().all(|(other, _)| other != group));
         let firsts = [-1, 0, 1].map(|class| self.first_pass(class));
         for (group, class) in moved {
             self.groups.insert(group, firsts[(class + 1) as usize]);

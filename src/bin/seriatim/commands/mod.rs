@@ -22,6 +22,7 @@ pub(crate) mod log;
 pub(crate) mod man;
 pub(crate) mod rules;
 pub(crate) mod schedule;
+pub(crate) mod share;
 pub(crate) mod stats;
 pub(crate) mod token;
 pub(crate) mod verify;
@@ -99,6 +100,7 @@ commands! {
     Unblock(rules::Lift) => rules::lift, Kind::Block;
     Rules(rules::List) => rules::list;
     Limit(limit::Args) => limit::run;
+    Share(share::Args) => share::run;
     Actions(actions::Args) => actions::run;
     Log(log::Args) => log::run;
     Forget(forget::Args) => forget::run;

@@ -37,10 +37,15 @@ pub(crate) fn control_problem(error: ControlError) -> Problem {
     match &error {
         ControlError::Name(_)
         | ControlError::LimitSelector(_)
+        | ControlError::ShareSelector { .. }
+        | ControlError::ShareEmpty
+        | ControlError::ShareWeight(_)
         | ControlError::DeadId(_)
         | ControlError::LogId(_)
         | ControlError::Cursor(_) => Problem::bad_request(error),
-        ControlError::Rules(_) | ControlError::Limits(_) => Problem::new(StatusCode::CONFLICT, "too-many", error),
+        ControlError::Rules(_) | ControlError::Limits(_) | ControlError::Shares(_) => {
+            Problem::new(StatusCode::CONFLICT, "too-many", error)
+        }
         ControlError::Redis { .. } => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "redis", error).retry_after(TRY_AGAIN_S),
         _ => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "redis", error),
     }

@@ -8,6 +8,7 @@ use seriatim::wire::Forgot;
 use super::super::operator::Action;
 use super::super::rules::Rule;
 use super::super::schedules::Scheduled;
+use super::super::shares::Share;
 use super::object::{EmitField, Key, Object};
 
 /// An object's name, any bytes.

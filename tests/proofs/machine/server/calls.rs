@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use redis::Value;
-use seriatim::wire::operator::{self, CancelledSchedule, Released, RuleStep, Ruled, Settle, Settled, ShareDone, ShareStep, Skipped};
+use seriatim::wire::operator::{
+    self, CancelledSchedule, Released, RuleStep, Ruled, Settle, Settled, ShareDone, ShareStep, Skipped,
+};
 use seriatim::wire::values::Priority;
 use seriatim::wire::{
     self, Advanced, Attached, CancelReply, ClaimFirst, Detached, EventLog, Finished, Handled, Renewed, ScriptError, Seen,

@@ -100,7 +100,7 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
     let mut all_shares: Vec<_> = state.shares.iter().map(of_share).collect();
     all_shares.sort();
     put(b"event.shares", "", "hash", all_shares.concat());
-    let parts = Some(state.parts()).filter(|parts| *parts > 0).map(|parts| text(parts.to_string()));
+    let parts = Some(state.parts()).filter(|parts| *parts > 0).map(|parts| text(format!("1 {parts}")));
     put(b"event.shares.summary", "", "string", parts.into_iter().collect());
     put(b"objects.paused", "", "zset", state.paused.iter().flat_map(|name| [name.to_vec(), text("0".to_owned())]).collect());
     let mut rules: Vec<[Vec<u8>; 2]> =

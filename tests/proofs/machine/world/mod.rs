@@ -10,6 +10,7 @@ use super::advance::{Advance, Choice, Told};
 use super::reference::{Attach, Broken, Emits, Event, FAR, Finish, Key, NAMES, Name, Numbers, Reference, Reply};
 use super::rules::{KINDS, SELECTORS};
 use super::schedules::SCHEDULE_KEYS;
+use super::shares::{CLASSES, PREFIXES, Share, WEIGHTS};
 
 pub use step::*;
 
@@ -325,7 +326,13 @@ impl World {
         if is_process
             || matches!(
                 call,
-                Call::Finish(_) | Call::Promote { .. } | Call::Settle { .. } | Call::SetFree(_) | Call::Skip(..) | Call::Rule(..) | Call::Share(..)
+                Call::Finish(_)
+                    | Call::Promote { .. }
+                    | Call::Settle { .. }
+                    | Call::SetFree(_)
+                    | Call::Skip(..)
+                    | Call::Rule(..)
+                    | Call::Share(..)
             )
         {
             self.calls.push(call.clone());
