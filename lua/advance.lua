@@ -20,6 +20,8 @@
 --           OBJ:events of the objects for which handlers emitted (lists): written. Of the objects
 --           for which handlers scheduled: OBJ:events.scheduled (hashes), events.scheduled and
 --           events.scheduled.wake (zsets): read and written
+--           event.shares (hash): read. event.shares.used (hash), objects.in.hand (zset) and all keys
+--           of groups (lib/group.lua, lib/share.lua): read and written
 -- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per
 --           reply; slots that may claim (0 to 1024); markers looked at (1 to 4096); where to claim
 --           first: held | markers; ms after which the last id of a released object is forgotten (0:
@@ -57,17 +59,16 @@
 --           Commands: about 20 per call; 2 per claim; 2 or more per batch of more than one event; 1
 --           per object that is looked up in the rules; 2 per due suspect without room. With the log
 --           on: 1 per finalized event, 2 per batch, 3 per call. Per failed event 1 or 2, and 1 more
---           when it ends. Per event with a key 7; a call claims at most 342 of these. Per reference
---           to a schedule that was replaced or cancelled 4; a call passes over at most 256 of
---           these. Per slot with `handled` 1, plus 1 per event emitted, 2 per object, and up to 3
---           per event scheduled.
+--           when it ends. Per event with a key 7; at most 342 of these. Per reference to a schedule
+--           that was replaced or cancelled 4; at most 256 of these. Per slot with `handled` 1, plus 1
+--           per event emitted, 2 per object, and up to 3 per event scheduled. For groups and limits:
+--           advance/sorting.lua, advance/groups.lua, advance/limits.lua
 -- Uses: again.rise_above aside.put aside.refused aside.wrong_of batch.go_on batch.put_back
--- Uses: batch.take_more fence.refused ids.after ids.parse ids.text jump.beyond keyed.tag_of
--- Uses: groups.close keyed.take log.trim
--- Uses: markers.trim pauses.pause pauses.wake popped.claim popped.give_back popped.slots
--- Uses: results.finish results.is_whole results.let_go results.name results.prepare
--- Uses: results.settle state.expire
--- Uses: state.guard state.open time.now_ms turns.claim
+-- Uses: batch.take_more fence.refused groups.close ids.after ids.parse ids.text jump.beyond
+-- Uses: keyed.tag_of keyed.take limits.check_types limits.close limits.release limits.soonest
+-- Uses: log.trim markers.trim pauses.pause pauses.wake popped.claim popped.give_back popped.slots
+-- Uses: results.finish results.is_whole results.let_go results.name results.prepare results.settle
+-- Uses: state.expire state.guard state.open time.now_ms turns.claim
 local args = ARGV
 local name, token = args[2], args[3]
 local SLOT_ARGS, LOG_ARGS = 14, 3
@@ -90,6 +91,11 @@ local soonest, rules_next = call('ZRANGE', P .. K.objects_held, '0', '0', 'WITHS
 local markers = call('LLEN', P .. K.objects_with_events)
 if rules_next then
   call('ZCARD', P .. K.objects_paused)
+end
+-- What shares do: 48, the character 0, if none is set; 50 if one has a limit.
+local shares_mode = counts[3] and byte(counts[3]) or 48
+if counts[3] then
+  M.limits.check_types()
 end
 
 -- The counter of ids. `connect` has written it, so an absent counter was evicted. A counter below
@@ -120,14 +126,15 @@ local may_claim = claims_left > 0
 local busy, entries, taken, claimed = may_claim and { nil }, may_claim and { nil }, may_claim and { nil }, may_claim and {}
 -- `batch_keys`: by slot that has committed, the key of its batch. `queues_taken`: the queues from
 -- which slots have taken first events.
-local batch_keys, queues_taken = { nil }, { nil }
+local batch_keys, queues_taken, took = { nil }, { nil }, counts[3] and {}
 C = {
   -- At 0 bytes the reply counts as full.
   counter = counter, bytes_left = args[6] + 0, claims_left = claims_left, events_left = 4096, markers_left = markers,
   -- The number of names that are set aside for groups. Of 0 and `nan`, math.max returns its first
   -- argument.
   waiting = math.max(0, tonumber(counts[2]) or 0),
-  shares = counts[3],
+  -- `took`: if shares are set, the objects that the call has claimed.
+  shares = counts[3], took = took,
   from = args[9], rules_next = rules_next,
   -- `is_due`: whether a held object may be due. `held_changed`: whether objects.held may have
   -- changed in this call. `progress`: whether this call has done anything.
@@ -242,11 +249,14 @@ own = may_claim and function(i, object, owner, last, source, owner_key)
   entries[e], taken[e], busy[i] = entry, i, true
   queues_taken[#queues_taken + 1] = queue
   C.claims_left, C.progress = C.claims_left - 1, true
+  if took then
+    took[#took + 1] = object
+  end
   return 'claimed'
 end
 
 -- Reads the results `free` and `done`. M.results.name reads all other results.
-if logs or forgets or rules_next then
+if logs or forgets or rules_next or counts[3] then
   M.state.open(own)
 end
 local n, tag_keys, at = 0, { nil }, SLOT_ARGS + (logs and LOG_ARGS or 0)
@@ -349,6 +359,10 @@ for i = 1, queues[1] and n or 0 do
   end
 end
 
+if counts[3] then
+  M.state.guard(M.limits.release, queues[1] and n or 0)
+end
+
 if C.looks and not C.failed then
   write_down()
   for _, look in ipairs(C.looks) do
@@ -382,7 +396,7 @@ for _, i in ipairs(with) do
     -- A pop has moved this name if it is alone in its list, does not begin with a brace or a NUL,
     -- and its object has no owner.
     local first = string.byte(object) or 0
-    if not names[2] and first ~= 0 and first ~= 123 and C.claims_left > 0 and C.bytes_left > 0 and not C.claimed[object] then
+    if not names[2] and shares_mode < 50 and first ~= 0 and first ~= 123 and C.claims_left > 0 and C.bytes_left > 0 and not C.claimed[object] then
       found = call('MGET', P .. object .. K.event_worker, P .. object .. K.last_event_id)
       if not found[1] then
         done, got = pcall(own, i, object, false, found[2], 'list')
@@ -400,8 +414,8 @@ for _, i in ipairs(with) do
 end
 -- Then held objects that are due, and markers, in turn. If names are set aside for groups, a call
 -- without free slots also sets aside the next markers and held objects.
-local has_groups, waits = args[13] ~= '0' or counts[3], C.waiting > 0
-if not C.failed and (C.claims_left > 0 and (waits or C.is_due or C.held_changed or C.markers_left > 0) or has_groups and waits and (C.markers_left > 0 or C.is_due or C.held_changed)) then
+local has_groups, waits = args[13] ~= '0' or shares_mode > 48, C.waiting > 0
+if not C.failed and (C.claims_left > 0 and (C.limited or waits or C.is_due or C.held_changed or C.markers_left > 0) or has_groups and waits and (C.markers_left > 0 or C.is_due or C.held_changed)) then
   write_down()
   M.state.open(own)
   M.state.guard(M.turns.claim, n)
@@ -411,8 +425,8 @@ for k, object in pairs(left) do
   C.failed = C.failed or type(removed) == 'table' and removed
 end
 
--- Even if the call has failed, events that were taken get their ids. Then the call trims the
--- markers that it has used, and writes the new counter.
+-- Even if the call has failed, events that were taken get their ids. Then the call trims the markers
+-- that it has used, and writes the new counter.
 entries, taken = C.entries or {}, C.taken
 if entries[1] then
   local take_more = false
@@ -455,6 +469,9 @@ if C.grouped then
 elseif (C.markers_used or 0) > 0 then
   M.state.guard(M.markers.trim)
 end
+if counts[3] then
+  M.state.guard(M.limits.close)
+end
 if C.counter ~= counter_before then
   local s = #to_set
   to_set[s + 1], to_set[s + 2] = P .. K.next_event_id, M.ids.text(C.counter)
@@ -470,13 +487,11 @@ end
 if C.held_changed then
   soonest = call('ZRANGE', P .. K.objects_held, '0', '0', 'WITHSCORES')
 end
-local due_ms = -1
-if soonest[2] and soonest[2] ~= 'inf' then
-  due_ms = math.max(tonumber(soonest[2]) - M.time.now_ms(), 0)
-end
+soonest = C.limited and M.limits.soonest(soonest) or soonest
+local due_ms = soonest[2] and soonest[2] ~= 'inf' and math.max(tonumber(soonest[2]) - M.time.now_ms(), 0) or -1
 rules_next = C.rules_next
 local unsorted = C.unsorted
-local more = rules_next == '0' or claims_left > 0 and C.progress and (C.markers_left > 0 or C.waiting > 0 or due_ms == 0 or C.bytes_left <= 0 or unsorted)
+local more = rules_next == '0' or claims_left > 0 and C.progress and ((C.ready or C.markers_left + C.waiting) > 0 or due_ms == 0 or C.bytes_left <= 0 or unsorted)
 if rules_next and rules_next ~= 'never' then
   local end_ms = math.max(tonumber(rules_next) - M.time.now_ms(), 0)
   due_ms = due_ms < 0 and end_ms or math.min(due_ms, end_ms)

@@ -27,7 +27,8 @@
 -- Uses: cron.parse group.DEPTH_MAX group.LISTS_MAX group.REST group.key group.of group.times_of
 -- Uses: ids.after ids.parse lease.token_of marks.MET marks.is_mark names.is_foreign registry.parse
 -- Uses: rules.fields_of rules.is_rule rules.next_of rules.next_text schedule.due_of schedule.parse
--- Uses: share.parse share.prefix_of tag.first_of tag.has_failed tag.held_numbers worker.parse
+-- Uses: share.NAMES share.epoch_of share.parse share.prefix_of tag.first_of tag.has_failed
+-- Uses: tag.held_numbers worker.parse
 
 local workers_key = KEYS[1]
 local subjects = {}
@@ -236,6 +237,9 @@ local function check_object(subject)
   end
   local owner = has_owner and call('GET', base .. K.event_worker)
   local in_hand = check_owner(object, owner, in_held, in_paused)
+  if in_hand and shared(K.event_shares, 'hash') and not (shared(K.objects_in_hand, 'zset') and call('ZSCORE', P .. K.objects_in_hand, object .. ':')) then
+    find('layout', 'is in hand, but is not in ', K.objects_in_hand, ', by which limits count: set any share again')
+  end
   check_held(object, owner, has[K.events_held], has[K.events_held_id], last)
   if has[K.event_handled] and not has_owner then
     find('layout', K.event_handled, ' tells what handlers have finished, but no event of the object is in hand')
@@ -391,24 +395,32 @@ local function check_limits()
   end
 end
 
--- Checks that every field of event.shares is a share. Checks that event.shares.summary has the most
--- parts of their prefixes. Workers look for no share with more parts.
+-- Checks that every field of event.shares is a share, and that event.shares.summary tells what they do
+-- and the most parts of their prefixes. Checks the first 1,000 objects that count as in hand.
 local function check_shares()
-  local all, most = shared(K.event_shares, 'hash') and call('HGETALL', P .. K.event_shares) or {}, 0
+  local all, mode, most = shared(K.event_shares, 'hash') and call('HGETALL', P .. K.event_shares) or {}, 0, 0
+  local priorities = { ['-'] = true }
+  for _, name in pairs(M.share.NAMES) do priorities[name] = true end
   for at = 1, #all, 2 do
-    local weight, priority, who_bytes, texts = string.match(all[at + 1], '^(%S+) (%S+) %S+ %S+ %S+ %d+ (%d+) (.*)$')
+    local weight, priority, who_bytes, texts_at = string.match(all[at + 1], '^(%S+) (%S+) %S+ %S+ %S+ %d+ (%d+) ()')
     local prefix, parts = M.share.prefix_of(all[at])
-    local share = prefix and M.share.parse(all[at + 1])
-    most = share and math.max(most, parts) or most
+    local share = weight and (prefix or all[at] == '*') and M.share.parse(all[at + 1])
     local has_weight = weight == '-' or (whole(weight) or 0) >= 1 and whole(weight) <= 100
-    if not share or not has_weight or priority ~= '-' and not share.class or tonumber(who_bytes) > #texts then
+    if not share or not has_weight or not priorities[priority] or tonumber(who_bytes) > #all[at + 1] - texts_at + 1 then
       find('layout', K.event_shares, ' has a field ', all[at], ' that is no share: delete that field, and set the share again')
     end
+    if share then mode, most = math.max(mode, (share.in_flight or share.rate) and 2 or 1), math.max(most, parts or 0) end
   end
   local told = shared(K.event_shares_summary, 'string') and call('GET', P .. K.event_shares_summary) or nil
-  local due = most > 0 and string.format('%d', most) or nil
-  if told ~= due then
-    find('layout', K.event_shares_summary, ' is ', told or 'absent', ', it should be ', due or 'absent', ': set any share')
+  local due = string.format('%d %d', mode, most)
+  if (told and M.share.epoch_of(told) and string.match(told, '^%d %d+') or '0 0') ~= due then
+    find('layout', K.event_shares_summary, ' is ', told or 'absent', ', it should begin with ', due, ': set any share')
+  end
+  for _, member in ipairs(shared(K.objects_in_hand, 'zset') and call('ZRANGE', P .. K.objects_in_hand, '0', '999') or {}) do
+    local owner = call('MGET', P .. string.sub(member, 1, -2) .. K.event_worker)[1]
+    if not owner or owner == 'held' then
+      find('layout', K.objects_in_hand, ' has a member ', member, ', but no slot owns this object: set any share again')
+    end
   end
 end
 

@@ -8,16 +8,17 @@
 --           object
 --           bytes to show of an event (1 and more)
 -- Replies   {'inspected', field, value, field, value, …}. A field without a value is left out.
---           `wrong`, `rule`, `error`, `result` and `schedule` may come several times.
+--           `wrong`, `rule`, `share`, `error`, `result` and `schedule` may come several times.
 --           src/control/inspect/fields.rs lists the fields
 -- Keeps     writes nothing
 -- Cost      LPOS over at most 10,000 markers, up to 17 times, and over 10,000 names of each group to
---           which the object can belong and that waits; about 40 commands; 2 per stored result, of
+--           which the object can belong and that waits; about 40 commands; 5 per share; 2 per stored result, of
 --           at most 64 KiB together; 1 per schedule, of at most 100 and 1 MiB.
 --           lua/taken.lua shows which workers have the object in their lists
 -- Uses: emits.is_result group.DEPTH_MAX group.REST group.key group.of marks.MET rules.fields_of
 -- Uses: schedule.counts schedule.due_of schedule.member
--- Uses: schedule.referred schedule.scan time.now_ms worker.parse
+-- Uses: schedule.referred schedule.scan share.CLASS share.PARKED share.PARTS_MAX share.prefixes_of
+-- Uses: share.selector_of time.now_ms worker.parse
 
 local object = ARGV[2]
 local text_bytes_max = tonumber(ARGV[3])
@@ -119,6 +120,32 @@ if expect(P .. K.event_rules, 'hash') then
     if value then tell('rule', #fields[at] .. ' ' .. fields[at] .. value) end
   end
 end
+
+-- Adds the share of this prefix, `*` for all objects: the objects in hand; whether the group of the
+-- prefix waits for it, and whether other groups do; and the events taken.
+local function tell_share(prefix, selector, value)
+  local key, blocked = P .. K.objects_in_hand, P .. K.event_groups_blocked
+  local in_hand = prefix == '*' and try('ZCARD', key) or try('ZLEXCOUNT', key, '[' .. prefix .. ':', '(' .. prefix .. ';')
+  local used = try('HGET', P .. K.event_shares_used, selector)
+  used = type(used) == 'string' and used or ''
+  local by_group, by_others = try('ZSCORE', blocked, prefix), try('ZSCORE', blocked, prefix .. '\n')
+  local numbers = {
+    type(in_hand) == 'number' and in_hand or '-', type(by_group) == 'string' and 1 or 0, type(by_others) == 'string' and 1 or 0,
+    #used, #selector,
+  }
+  tell('share', table.concat(numbers, ' ') .. ' ' .. used .. selector .. value)
+end
+
+-- The shares that match the object, that with the longest prefix last.
+if expect(P .. K.event_shares, 'hash') then
+  local prefixes, selectors = { '*' }, { '*' }
+  for p, prefix in ipairs(M.share.prefixes_of(object, M.share.PARTS_MAX)) do
+    prefixes[p + 1], selectors[p + 1] = prefix, M.share.selector_of(prefix)
+  end
+  for at, value in ipairs(call('HMGET', P .. K.event_shares, unpack(selectors))) do
+    if value then tell_share(prefixes[at], selectors[at], value) end
+  end
+end
 if expect(P .. K.objects_with_events, 'list') then
   local marker = call('LPOS', P .. K.objects_with_events, object, 'RANK', -1, 'MAXLEN', MARKERS_MAX)
   local markers = call('LLEN', P .. K.objects_with_events)
@@ -145,20 +172,23 @@ end
 -- list is longer than the search, the name may be behind the names that were searched.
 if expect(P .. K.event_groups, 'zset') then
   tell('groups', call('ZCARD', P .. K.event_groups))
-  local is_beyond = false
+  local found, beyond, scores = nil, nil, {}
   for _, group in ipairs(groups_of()) do
-    local list = M.group.key(group)
-    if call('ZSCORE', P .. K.event_groups, group) and expect(list, 'list') then
+    local list, score = M.group.key(group), call('ZSCORE', P .. K.event_groups, group)
+    scores[group] = tonumber(score or 0)
+    if score and expect(list, 'list') then
       local place, length = call('LPOS', list, object, 'RANK', '-1', 'MAXLEN', MARKERS_MAX), call('LLEN', list)
       if place then
+        found = group
         tell('group', group)
         tell('group_before', length - 1 - place)
         break
       end
-      is_beyond = is_beyond or length > MARKERS_MAX
+      beyond = beyond or length > MARKERS_MAX and group or nil
     end
   end
-  tell('group_beyond', is_beyond and 1 or nil)
+  tell('group_beyond', beyond)
+  tell('group_parked', (scores[found or beyond] or 0) >= M.share.PARKED - M.share.CLASS and 1 or nil)
 end
 
 -- The schedules of the object: their number, and some of them.

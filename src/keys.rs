@@ -222,6 +222,8 @@ keys! {
         /// String: the number of names, 0 to 15, that were taken in the present round. A round shares
         /// 16 names between priorities.
         string Work event_groups_turns = "event.groups.turns",
+        /// Sorted set: the groups that wait for a limit. The score is the time of the next look in ms.
+        zset Work event_groups_blocked = "event.groups.blocked",
         /// Sorted set: the times, in ms, of the marks that no worker has met yet. The member `met`
         /// has the time of the last mark that was met.
         zset Work event_marks = "event.marks",
@@ -265,9 +267,14 @@ keys! {
         hash Work event_limits = "event.limits",
         /// Hash: the shares of groups. A field is the selector of a share.
         hash Work event_shares = "event.shares",
-        /// String: `1 PARTS`, the most parts of a prefix that has a share. It is absent if there is no
-        /// share.
+        /// String: `MODE PARTS EPOCH`, what workers must know of all shares. It is absent if there is
+        /// no share.
         string Work event_shares_summary = "event.shares.summary",
+        /// Hash: the events that shares have taken. A field is the selector of a share.
+        hash Work event_shares_used = "event.shares.used",
+        /// Sorted set: the objects that slots own, each with a colon behind its name. All scores are 0.
+        /// It is kept only while shares are set.
+        zset Work objects_in_hand = "objects.in.hand",
         /// Hash: the idempotency keys of emits. A field is the object, a line feed, and the key.
         /// The value has a digest of the events.
         hash Work events_emitted = "events.emitted",

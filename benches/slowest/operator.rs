@@ -27,6 +27,36 @@ async fn rows(world: &mut World, stream: String, rows: usize, bytes: usize) -> V
     ids
 }
 
+/// Fills `event.shares` with the most shares there may be, less one, and `event.groups` with the most
+/// groups. Each share sets a priority. Each prefix and each group has 8 parts, and differs from the
+/// others in all parts but the first. No share is for one of the groups.
+async fn shares(world: &mut World, part_bytes: usize) {
+    let name = |first: &str, n: usize| format!("{first}:{}", vec![format!("{n:0>part_bytes$}"); 7].join(":"));
+    let (shares, groups) = (world.keys.event_shares(), world.keys.event_groups());
+    let value = format!("5 low - - - 1767225600000 200 {}{}", "a".repeat(200), "b".repeat(200));
+    let mut pipe = redis::pipe();
+    pipe.cmd("ZADD").arg(&groups).arg(3).arg("\0rest").ignore();
+    for n in 0..2048 {
+        if n < 1023 {
+            pipe.cmd("HSET").arg(&shares).arg(format!("{}:*", name("else", n))).arg(&value).ignore();
+        }
+        pipe.cmd("ZADD").arg(&groups).arg(n).arg(name("acme", n)).ignore();
+    }
+    world.pipe(&pipe).await;
+}
+
+/// Sets and removes the last share. Each changes the priority of all groups.
+async fn change_share(world: &mut World) {
+    let (control, selector) = (control(&world.conn, &world.keys), "acme:*".parse().expect("a selector"));
+    let share = control::Share::new().priority(control::Priority::High);
+    let high = redis::cmd("ZCOUNT").arg(world.keys.event_groups()).arg("-inf").arg("(0").clone();
+    world.begin().await;
+    control.set_share(BY, &selector, share).await.expect("set");
+    assert_eq!(world.cmd(&mut high.clone()).await, redis::Value::Int(2048));
+    control.remove_share(BY, &selector).await.expect("removed");
+    assert_eq!(world.cmd(&mut high.clone()).await, redis::Value::Int(0));
+}
+
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         case("inspect", "no marker of the object among 1,000,000", |world, settings| {
@@ -167,6 +197,18 @@ pub(crate) fn cases() -> Vec<Case> {
                 wire::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
                 world.begin().await;
                 wire::operator::skip(&mut world.conn, &world.keys, BY, b"work:1", None).await.expect("skipped");
+            })
+        }),
+        case("operator/share", "the last of 1,024, all of 8 parts; 2,048 groups change their priority", |world, _| {
+            Box::pin(async move {
+                shares(world, 4).await;
+                change_share(world).await;
+            })
+        }),
+        case("operator/share", "the same, with prefixes and names of 256 bytes", |world, _| {
+            Box::pin(async move {
+                shares(world, 35).await;
+                change_share(world).await;
             })
         }),
     ]

@@ -6,7 +6,7 @@
 //!
 //! The seed determines the schedule before anything starts (`plan`). All connections of workers and
 //! producers to Redis go through a proxy that cuts some of them (`proxy`). At the end all faults
-//! and rules are lifted. Then the queues must drain within a time limit, and `seriatim check` must
+//! and rules are lifted, and all shares removed. Then the queues must drain within a time limit, and `seriatim check` must
 //! find no violation. `seriatim verify --history` judges the history of emits, replies and arrivals
 //! (`history`), and the event log is compared with this history (`event_log`). If anything is
 //! wrong, the exit code is 1 and the files of the run are kept. With `--sentinel` the faults are
@@ -27,6 +27,7 @@ mod receiver;
 mod rules;
 mod sentinel;
 mod server;
+mod shares;
 mod stage;
 mod workers;
 

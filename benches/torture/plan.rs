@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::random::Random;
 use crate::rules::RuleSet;
+use crate::shares::ShareSet;
 
 /// One fault. Workers are identified by number.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +46,8 @@ pub(crate) enum Fault {
     HalfOpen,
     /// A pause or a block. It is lifted after `time`, or ends by itself at that time if `ends`.
     Ruled { rule: RuleSet, time: Duration, ends: bool },
+    /// A share. It is removed after `time`.
+    Shared { share: ShareSet, time: Duration },
     /// The next delivery of the blocking worker (`blocking`) blocks its thread.
     HandlerBlocked { time: Duration },
     /// All connections share a link of 1 MB/s in each direction.
@@ -57,7 +60,7 @@ pub(crate) enum Fault {
 }
 
 /// The names of the kinds of faults. Their order is that of the numbers of [`Fault::kind`].
-pub(crate) const KINDS: [&str; 20] = [
+pub(crate) const KINDS: [&str; 21] = [
     "worker SIGKILL",
     "worker SIGSTOP beyond its lease",
     "worker SIGTERM",
@@ -78,10 +81,12 @@ pub(crate) const KINDS: [&str; 20] = [
     "link at 1 MB/s",
     "Redis restarted empty",
     "Redis' clock stepped by 1 h",
+    "share set and removed",
 ];
 
 /// Number of faults of each kind in ten minutes.
-const PER_TEN_MINUTES: [u64; KINDS.len()] = [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40, 120, 60, 30, 3, 12];
+const PER_TEN_MINUTES: [u64; KINDS.len()] =
+    [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40, 120, 60, 30, 3, 12, 120];
 
 /// The kind of fault by which Redis loses data even with `appendfsync always`. A run that must lose
 /// nothing has no fault of this kind.
@@ -110,6 +115,7 @@ impl Fault {
             Self::LinkSlow { .. } => 17,
             Self::RedisEmptied { .. } => 18,
             Self::ClockStepped { .. } => 19,
+            Self::Shared { .. } => 20,
         }
     }
 
@@ -153,6 +159,7 @@ impl Fault {
             17 => Self::LinkSlow { time: random.ms(500, 4000) },
             18 => Self::RedisEmptied { down: random.ms(0, 400) },
             19 => Self::ClockStepped { back: random.chance(50), time: random.ms(2000, 6000) },
+            20 => Self::Shared { share: ShareSet::of(random), time: random.ms(200, 6000) },
             _ => Self::WorkerDisplaced { worker, paused: random.chance(50).then(|| random.ms(300, 2500)) },
         }
     }

@@ -21,6 +21,7 @@ use crate::proxy::{self, Faults, Way};
 use crate::receiver::Receiver;
 use crate::rules::Rules;
 use crate::server::Server;
+use crate::shares;
 use crate::workers::Workers;
 
 /// Maximum time after the last fault until everything is delivered.
@@ -136,8 +137,9 @@ impl Stage {
         Ok(())
     }
 
-    /// Lifts all faults and stops the producers. Then lifts all rules, and waits until no event is
-    /// queued or scheduled, no object is owned, held or paused, and no rule is left.
+    /// Lifts all faults and stops the producers. Then lifts all rules, removes all shares, and waits
+    /// until no event is queued or scheduled, no object is owned, held or paused, and no rule and no
+    /// share is left.
     pub(crate) async fn drain(&mut self) -> anyhow::Result<()> {
         self.scene.proxied.lift();
         self.scene.server.command(&["CLIENT", "UNPAUSE"]).await?;
@@ -150,12 +152,13 @@ impl Stage {
         loop {
             let seen = Control::new(conn.clone()).check_up_to(1).await?.looked_at;
             let rules = self.scene.rules.lift_all(&conn).await?;
-            if seen.objects_with_events + seen.objects_owned + seen.objects_held + seen.schedules + rules == 0 {
+            let shares = shares::remove_all(&conn).await?;
+            if seen.objects_with_events + seen.objects_owned + seen.objects_held + seen.schedules + rules + shares == 0 {
                 return Ok(());
             }
             if Instant::now() > deadline {
                 bail!(
-                    "after {DRAIN:?} {} objects have events, {} are owned, {} are held or paused, {} schedules and {rules} rules are there",
+                    "after {DRAIN:?} {} objects have events, {} are owned, {} are held or paused, {} schedules, {rules} rules and {shares} shares are there",
                     seen.objects_with_events,
                     seen.objects_owned,
                     seen.objects_held,
@@ -276,6 +279,7 @@ impl Scene {
                 true
             }
             Fault::Ruled { rule, time, ends } => self.rules.hold(&self.server, rule, time, ends).await,
+            Fault::Shared { share, time } => shares::hold(&self.server, share, time).await,
             Fault::HandlerBlocked { time } => self.workers.block(time).await?,
             Fault::LinkSlow { time } => {
                 self.proxied.rate(SLOW_LINK);

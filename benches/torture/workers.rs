@@ -113,6 +113,8 @@ impl Workers {
                 .arg(format!("file:{}", output.display()))
                 .args(["--lease", &format!("{}ms", LEASE.as_millis()), "--grace", "2s", "--retry", RETRY])
                 .args(["--concurrency", slots, "--batch", "16", "--turn-max", "64"])
+                // Workers with and without groups run together.
+                .args(["--group-depth", ["0", "1"][start % 2]])
                 .args(["--event-log", "--event-log-keep", &LOG_KEEP.to_string()])
                 .args(&self.options)
                 .args(takeover.then_some("--takeover"));

@@ -1,7 +1,7 @@
 -- batch: more events of an object, into the slot's batch and back.
 -- An entry of the reply is {number, object, tag, prev, event…}.
--- Uses: aside.put aside.wrong_of ids.after ids.text keyed.tag_of keyed.take pauses.pause
--- Uses: results.let_go state.guard
+-- Uses: aside.put aside.wrong_of ids.after ids.text keyed.tag_of keyed.take limits.events_left
+-- Uses: limits.took pauses.pause results.let_go state.guard
 local EVENTS_FROM, byte = 5, string.byte
 -- The events that this call may still put back, and their bytes.
 local back_left, back_bytes_left = 2048, 4194304
@@ -24,6 +24,9 @@ local function take_more(i, entry)
   local queue, batch = P .. entry[2] .. K.events, C.base[i] .. K.worker_event
   local batch_max, batch_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
   local n, bytes = 1, #entry[EVENTS_FROM]
+  if C.limited then
+    batch_max = math.min(batch_max, n + M.limits.events_left(entry[2]))
+  end
   if back_left <= 0 or back_bytes_left <= 0 then
     return
   end
@@ -72,6 +75,9 @@ local function take_more(i, entry)
     end
   end
   count(n - 1)
+  if C.took and n > 1 then
+    M.limits.took(entry[2], n - 1)
+  end
 end
 
 -- Puts the events of the entry back into the object's queue, as if they had not been taken.
@@ -86,7 +92,8 @@ end
 local function go_on(n)
   for i = 1, n do
     local object, event = not C.failed and C.left[i], nil
-    if object and C.bytes_left <= 0 then
+    local is_over = object and C.limited and M.limits.events_left(object) < 1 and call('EXISTS', P .. object .. K.events) == 1
+    if object and (C.bytes_left <= 0 or is_over) then
       M.results.let_go(i, object)
       C.left[i] = nil
     elseif object and C.rules_next and M.pauses.pause(i, object, nil, 'list') then
@@ -106,6 +113,9 @@ local function go_on(n)
       C.bytes_left, C.progress = C.bytes_left - #event, true
       -- The first event of a batch takes as much time as four later ones, so it counts as four.
       count(4)
+      if C.took then
+        M.limits.took(object, 1)
+      end
       if not C.key[i] then
         M.state.guard(take_more, i, entry)
       end

@@ -1,6 +1,8 @@
 -- groups: lets the groups of objects take turns, if more objects wait than the call can claim.
 -- Uses: ages.drop ages.is_read ages.parts_of ages.put ages.read ages.write aside.is_wrong_type
--- Uses: group.key marks.is_mark share.CLASS shares.any shares.makes_groups shares.weigh
+-- Uses: group.REST group.key limits.admits limits.has_more limits.learn_all limits.park limits.room
+-- Uses: limits.unpark marks.is_mark share.CLASS share.PARKED shares.any shares.has_own
+-- Uses: shares.known_group_of shares.learn_all shares.makes_groups shares.weigh sorting.move
 -- Uses: sorting.set_aside
 
 -- The most groups of a class from which a call takes names, and the fewest names per turn of a group
@@ -23,20 +25,50 @@ local served, gone = {}, {}
 local chunk, turn_of, place_of, marks, readers = {}, {}, {}, {}, {}
 -- The claimed objects that need not be counted for their groups any more.
 local counted = {}
+-- By turn: the place in the chunk from which on its names stay in their list, because a limit allows
+-- no claim.
+local stopped = {}
+-- With limits, a turn reads no more names than the limit allows claims. If none of them led to a
+-- claim, it reads PATIENCE times as many the next time, up to PATIENCE_MAX.
+local PATIENCE, PATIENCE_MAX = 4, 64
+-- With limits: the turns that have read all names that may be claimed, and wait for the end of the
+-- chunk. The groups whose turns the call has read: it reads none of them again, because it looks at a
+-- name only once. By class, the number of those that are still in event.groups and do not wait for a
+-- limit.
+local paused, known, in_set = {}, {}, { [-1] = 0, [0] = 0, [1] = 0 }
+-- The most objects that a call claims while a share has a limit. Each may have a limit of its own.
+local LIMITED_MAX = 128
+-- Whether the limit of all objects allows no claim. Whether the call has pushed names to lists that it
+-- may not read any more, or to the end of the same list.
+local is_full, has_moved, has_rotated = false, false, false
+-- The most groups that begin to wait for a limit in a call.
+local parks_left = 128
 
 -- Reads the groups of a class with the lowest passes. Without shares, all groups have the class 0.
 local function read_turns(class)
+  local rank = C.limited and in_set[class] or 0
   local found
   if M.shares.any then
     local from = class == -1 and '-inf' or class * M.share.CLASS
-    local to = class == 1 and 'inf' or string.format('(%.0f', (class + 1) * M.share.CLASS)
-    found = call('ZRANGE', P .. K.event_groups, from, to, 'BYSCORE', 'LIMIT', '0', TURNS_MAX, 'WITHSCORES')
+    local to = string.format('(%.0f', (class + 1) * M.share.CLASS)
+    found = call('ZRANGE', P .. K.event_groups, from, to, 'BYSCORE', 'LIMIT', rank, TURNS_MAX, 'WITHSCORES')
   else
-    found = class == 0 and call('ZRANGE', P .. K.event_groups, '0', TURNS_MAX - 1, 'WITHSCORES') or {}
+    found = class == 0 and call('ZRANGE', P .. K.event_groups, rank, rank + TURNS_MAX - 1, 'WITHSCORES') or {}
+  end
+  local groups = {}
+  for k = 1, #found, 2 do
+    groups[#groups + 1] = found[k]
+  end
+  M.shares.learn_all(groups)
+  if C.limited then
+    M.limits.learn_all(groups)
   end
   for k = 1, #found, 2 do
-    local pass = tonumber(found[k + 1])
-    turns[class][(k + 1) / 2] = { group = found[k], class = class, weight = M.shares.weigh(found[k]), pass = pass, start = pass, claimed = 0 }
+    local group, pass = found[k], tonumber(found[k + 1])
+    if not (C.limited and known[group]) then
+      turns[class][#turns[class] + 1] = { group = group, class = class, weight = M.shares.weigh(group), pass = pass, start = pass, claimed = 0 }
+      known[group], in_set[class] = true, in_set[class] + 1
+    end
   end
 end
 
@@ -90,7 +122,13 @@ local function open()
     -- The names that were set aside earlier are older than the markers.
     C.unsorted, C.markers_left = C.markers_left > 0, C.waiting
   end
-  if C.claims_left > 0 then
+  if C.limited and C.claims_left > 0 then
+    M.limits.unpark()
+    local room, by = M.limits.room(M.group.REST)
+    is_full, C.full_by = room <= 0, room <= 0 and by
+    C.claims_left = math.min(C.claims_left, LIMITED_MAX)
+  end
+  if C.claims_left > 0 and not is_full then
     begin_round()
   end
 end
@@ -100,6 +138,7 @@ local function leave()
   local groups = {}
   for turn in pairs(gone) do
     groups[#groups + 1] = turn.group
+    in_set[turn.class] = in_set[turn.class] - 1
   end
   if groups[1] then
     call('ZREM', P .. K.event_groups, unpack(groups))
@@ -143,6 +182,57 @@ local function read_from(turn, most)
   return #chunk - before
 end
 
+-- Ends the turn of a group for this call, because the counter `by` allows no claim.
+local function wait_for(turn, by)
+  if by.prefix == '*' then
+    is_full, C.full_by, turns = true, by, { [-1] = {}, [0] = {}, [1] = {} }
+  else
+    parks_left = parks_left - 1
+    turn.is_parked, in_set[turn.class] = true, in_set[turn.class] - 1
+    M.limits.park(turn.group, turn.start + turn.claimed / turn.weight, by)
+  end
+end
+
+-- Moves a name to the list of its group, unless that is the list `from`. A group that had no names
+-- any more goes on with its turn. Returns whether the name was moved.
+local function move(group, object, from)
+  local list = M.sorting.move(group, object, from)
+  has_moved, has_rotated = has_moved or list and from, has_rotated or list and not from
+  for turn in pairs(list and gone or {}) do
+    if turn.group == list then
+      gone[turn], served[turn] = nil, true
+      insert(turn)
+      break
+    end
+  end
+  return list
+end
+
+-- Returns whether an object may be claimed now: true, or `stays` if its name stays in the list of its
+-- group, or `moved` if its name was pushed to another list. `place`: its place in the chunk.
+local function admits(place, object, held)
+  local turn = turn_of[place]
+  if stopped[turn] then
+    return 'stays'
+  end
+  local group = M.shares.known_group_of(object)
+  -- An object without a share has only the limit of all objects, whatever its list.
+  local is_other = group ~= turn.group and M.shares.has_own(group)
+  if is_other and move(group, object, turn.group) then
+    return 'moved'
+  end
+  local may_go, by = M.limits.admits(group, object, held)
+  if may_go then
+    return true
+  elseif is_other and by.prefix ~= '*' then
+    move(group, object, nil)
+    return 'moved'
+  end
+  stopped[turn] = place
+  wait_for(turn, by)
+  return 'stays'
+end
+
 -- Reads up to `size` names from the lists of groups, in turns, oldest first within a group.
 local function take(size)
   local most = {}
@@ -151,21 +241,32 @@ local function take(size)
   end
   while #chunk < size do
     local class, names_max = next_class()
-    if not class then
+    if not class or parks_left <= 0 then
       break
     end
-    local turn = table.remove(turns[class], 1)
-    local names = read_from(turn, math.min(most[class], size - #chunk, names_max))
-    if names > 0 then
-      turn.pass, served[turn] = turn.pass + names / turn.weight, true
-      place_in_round = place_in_round and place_in_round + names
-      insert(turn)
-    else
-      gone[turn], served[turn] = true, nil
-      if not turns[class][1] then
-        leave()
-        read_turns(class)
+    local turn, room, by, names = table.remove(turns[class], 1), math.huge, nil, 0
+    if C.limited and not turn.is_parked then
+      room, by = M.limits.room(turn.group)
+    end
+    if room <= 0 then
+      wait_for(turn, by)
+    elseif turn.pending and turn.pending >= room then
+      paused[#paused + 1] = turn
+    elseif not turn.is_parked then
+      local allowed = math.max(room - (turn.pending or 0), turn.patience or 1)
+      names = read_from(turn, math.min(most[class], size - #chunk, names_max, allowed))
+      if names > 0 then
+        turn.pass, served[turn] = turn.pass + names / turn.weight, true
+        turn.pending = (turn.pending or 0) + names
+        place_in_round = place_in_round and place_in_round + names
+        insert(turn)
+      else
+        gone[turn], served[turn] = true, nil
       end
+    end
+    if names == 0 and not turns[class][1] and not is_full then
+      leave()
+      read_turns(class)
     end
   end
   return chunk
@@ -174,12 +275,14 @@ end
 -- Ends the use of the names that were read last. Removes the first `used` from their lists, with the
 -- marks before them. Names are removed last, so that a call that fails loses none.
 local function trim(used)
-  local left = {}
-  for k = #chunk, used + 1, -1 do
+  local left, kept = {}, 0
+  for k = #chunk, next(stopped) and 1 or used + 1, -1 do
     local turn = turn_of[k]
-    left[turn] = place_of[k] - 1
-    -- The group has names, even if it had no further ones at its last turn.
-    gone[turn], served[turn] = nil, true
+    if k > used or stopped[turn] and k >= stopped[turn] then
+      left[turn], kept = place_of[k] - 1, kept + (k > used and 0 or 1)
+      -- The group has names, even if it had no further ones at its last turn.
+      gone[turn], served[turn] = nil, true
+    end
   end
   for turn in pairs(readers) do
     turn.read = left[turn] or turn.read
@@ -193,18 +296,23 @@ local function trim(used)
       turn.marks, turn.met_ms = (turn.marks or 0) + 1, mark.ms
     end
   end
-  for turn in pairs(readers) do
-    turn.read = nil
-  end
   for k = 1, used do
     local name = chunk[k]
     -- The chunk may have the name of an object twice.
     if C.claimed[name] and not counted[name] then
-      counted[name], turn_of[k].claimed = true, turn_of[k].claimed + 1
+      counted[name], turn_of[k].claimed, turn_of[k].has_led = true, turn_of[k].claimed + 1, true
     end
   end
-  C.waiting = C.waiting - used
-  place_in_round = place_in_round and place_in_round - #chunk + used
+  for turn in pairs(readers) do
+    turn.patience = turn.has_led and 1 or math.min((turn.patience or 1) * PATIENCE, PATIENCE_MAX)
+    turn.read, turn.pending, turn.has_led = nil, nil, nil
+  end
+  C.waiting = C.waiting - used + kept
+  place_in_round = place_in_round and place_in_round - #chunk + used - kept
+  for _, turn in ipairs(is_full and {} or paused) do
+    insert(turn)
+  end
+  stopped, paused = {}, {}
   chunk, turn_of, place_of, marks, readers = {}, {}, {}, {}, {}
 end
 
@@ -232,7 +340,7 @@ local function close()
   end
   local key, passes = P .. K.event_groups, {}
   for turn in pairs(served) do
-    passes[#passes + 1], passes[#passes + 2] = turn.start + turn.claimed / turn.weight, turn.group
+    passes[#passes + 1], passes[#passes + 2] = turn.start + turn.claimed / turn.weight + (turn.is_parked and M.share.PARKED or 0), turn.group
   end
   if passes[1] then
     call('ZADD', key, unpack(passes))
@@ -252,11 +360,16 @@ local function close()
     for k = at + 1, #C.to_set do
       C.to_set[k] = nil
     end
-    for _, shared in ipairs({ K.event_groups, K.event_groups_waiting, K.event_groups_times, K.event_groups_turns }) do
+    for _, shared in ipairs({ K.event_groups, K.event_groups_waiting, K.event_groups_times, K.event_groups_turns, K.event_groups_blocked }) do
       C.to_delete[#C.to_delete + 1] = P .. shared
     end
   end
   C.markers_left = C.waiting
+  -- Whether a call may claim more now. After the last name that may be claimed, no turn is left.
+  local is_over = C.limited and C.claims_left > 0 and C.bytes_left > 0 and C.markers_max > 0 and not next_class()
+  local has_more = C.limited and (has_moved or M.limits.has_more() or parks_left <= 0)
+  local is_idle = is_full or is_over and not has_more or has_rotated and not C.took[1]
+  C.ready = C.limited and is_idle and 0 or C.waiting
 end
 
-return { open = open, take = take, trim = trim, close = close }
+return { open = open, admits = admits, take = take, trim = trim, close = close }

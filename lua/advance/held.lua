@@ -1,6 +1,6 @@
 -- held: held objects that are due.
 -- Uses: again.give again.rise_above aside.is_wrong_type aside.note aside.put_held
--- Uses: aside.report_foreign aside.why_of ids.after ids.parse names.is_foreign pauses.pause_held
+-- Uses: aside.report_foreign aside.why_of ids.after ids.parse limits.count names.is_foreign pauses.pause_held
 -- Uses: room.admits room.put_off room.taken tag.held_numbers tag.held_text tag.text time.now_ms
 local due, due_at, due_end = {}, 0, false
 
@@ -51,6 +51,10 @@ local function claim_batch(i, object, last, held_id)
   call('DEL', P .. object .. K.events_held_id)
   call('MSET', P .. object .. K.event_worker, C.name .. '.' .. C.number[i], C.base[i] .. K.worker_event_id, tag)
   C.claimed[object] = i
+  if C.took then
+    C.took[#C.took + 1] = object
+    M.limits.count(object, count - 1)
+  end
   M.again.give(i, object, tag)
   C.claims_left = C.claims_left - 1
   if crashes > 0 then

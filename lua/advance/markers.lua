@@ -19,7 +19,7 @@ local marks, marks_before = {}, {}
 local function trim()
   if C.grouped then
     M.groups.trim(C.markers_used)
-    C.markers_left = C.markers_left - C.markers_used
+    C.markers_left = C.waiting
     C.progress, C.markers_used = C.progress or C.markers_used > 0, 0
   elseif C.markers_used > 0 then
     call('LTRIM', P .. K.objects_with_events, '0', -1 - C.markers_used)
@@ -135,7 +135,7 @@ local function read_chunk()
   end
   local none_untold = keep_free(objects, places, keys)
   keep_held()
-  if chunk_size > C.claims_left and not any_events() then
+  if chunk_size > C.claims_left and not C.limited and not any_events() then
     free = {}
   end
   source = ask_last_ids() and none_untold and 'sound markers' or 'markers'
@@ -176,4 +176,9 @@ local function next_object()
   return nil, looked and 'dropped' or nil
 end
 
-return { next = next_object, next_chunk = next_chunk, trim = trim }
+-- Lets the call meet a name again, because its place has changed.
+local function forget(object)
+  seen[object] = nil
+end
+
+return { next = next_object, forget = forget, next_chunk = next_chunk, trim = trim }

@@ -1,6 +1,6 @@
 -- pauses: pauses objects under a rule, and wakes them when the rule is over.
--- Uses: rules.is_in_force rules.look rules.next_of rules.parse rules.selector_of
--- Uses: rules.selectors_of rules.text rules.times rules.write_next time.now_ms
+-- Uses: rules.is_in_force rules.look rules.next_of rules.parse rules.selector_of rules.selectors_of
+-- Uses: rules.text rules.times rules.write_next share.release time.now_ms
 
 -- The most objects that a call wakes.
 local WAKE_MAX = 64
@@ -44,6 +44,7 @@ local function pause(i, object, last, source)
   call('ZADD', P .. K.objects_paused, '0', object)
   call('SET', P .. object .. K.event_worker, 'held')
   if source == 'list' then
+    M.share.release(object)
     call('LREM', C.base[i] .. K.worker_object, '1', object)
   end
   if last and C.forgets then

@@ -1,6 +1,6 @@
 -- popped: names that a pop has moved into a slot's list, but that are not simply to be claimed.
 -- Uses: aside.report_foreign hold.give_back hold.object marks.is_mark marks.met names.is_foreign
--- Uses: time.now_ms
+-- Uses: share.release time.now_ms
 
 local function worker_of(i)
   return C.name .. '.' .. C.number[i]
@@ -26,7 +26,7 @@ local function look(i, object)
   if object == '' or C.claimed[object] or found[1] and found[1] ~= worker_of(i) then
     call('LREM', list, '1', object)
     return false
-  elseif C.busy[i] or C.claims_left <= 0 or C.bytes_left <= 0 then
+  elseif C.busy[i] or C.claims_left <= 0 or C.bytes_left <= 0 or C.limited and not found[1] then
     if found[1] then
       M.hold.object(C.base[i], object, M.time.now_ms(), nil)
       C.held_changed = true
@@ -73,6 +73,7 @@ local function claim(i, names)
       C.claimed[object] = i
     elseif got == 'empty' then
       call('LREM', C.base[i] .. K.worker_object, '1', object)
+      M.share.release(object)
       C.to_delete[#C.to_delete + 1] = P .. object .. K.event_worker
       C.to_expire[#C.to_expire + 1] = C.forgets and P .. object .. K.last_event_id or nil
     end

@@ -1,14 +1,18 @@
 -- shares: the group of an object, and the weight and the class of a group. The group of an object is
 -- the longest prefix that has a share. If there is none, its name has the first parts of the object.
--- Uses: group.REST group.of share.parse share.prefixes_of share.selector_of share.weigh
+-- Uses: group.REST group.of share.PARTS_MAX share.parse share.prefixes_of share.selector_of
+-- Uses: share.weigh
 
 local DEPTH = tonumber(ARGV[13])
 -- The most parts of a prefix that has a share; 0 if no prefix has one.
-local PARTS = math.min(C.shares and tonumber(string.match(C.shares, '^%d (%d+)')) or 0, 8)
+local PARTS = math.min(C.shares and tonumber(string.match(C.shares, '^%d (%d+)')) or 0, M.share.PARTS_MAX)
+-- The share of all objects; nil if there is none.
+local all = C.limited and M.share.parse(call('HGET', P .. K.event_shares, '*') or nil)
 -- The most names whose shares one command reads.
 local NAMES_MAX = 64
--- By prefix: the parts of its share; false if it has none.
-local shares = {}
+-- By prefix: the parts of its share; false if it has none. By object: its group, if limits have asked
+-- for it. By group: the prefixes that have a share.
+local shares, group_by_object, owners_by_group = {}, {}, {}
 
 -- Reads the shares of the names from `last` down, if the call has not read them yet. Returns the
 -- number of prefixes that were new.
@@ -28,6 +32,13 @@ local function learn(names, last)
     end
   end
   return #new
+end
+
+-- Reads the shares of these groups in few steps.
+local function learn_all(groups)
+  for last = PARTS > 0 and #groups or 0, 1, -NAMES_MAX do
+    learn(groups, last)
+  end
 end
 
 -- Returns the group of an object; the beginning of its name on which the group depends; and the
@@ -51,6 +62,38 @@ local function group_of(object, names, k)
   return DEPTH == 0 and M.group.REST or prefixes[math.min(DEPTH, #prefixes)], prefixes[#prefixes], new
 end
 
+-- Returns the group of an object that the call has claimed or may claim.
+local function known_group_of(object)
+  local group = group_by_object[object]
+  if not group then
+    group = group_of(object)
+    group_by_object[object] = group
+  end
+  return group
+end
+
+-- Returns the prefixes of a group that have a share, `*` for the share of all objects.
+local function owners_of(group)
+  local owners = owners_by_group[group]
+  if not owners then
+    local prefixes = M.share.prefixes_of(group, PARTS)
+    if prefixes[1] and shares[prefixes[#prefixes]] == nil then
+      learn({ group }, 1)
+    end
+    owners = { all and '*' or nil }
+    for _, prefix in ipairs(prefixes) do
+      owners[#owners + 1] = shares[prefix] and prefix or nil
+    end
+    owners_by_group[group] = owners
+  end
+  return owners
+end
+
+-- Returns the share of a prefix of `owners_of`.
+local function share_of(prefix)
+  return prefix == '*' and all or shares[prefix]
+end
+
 -- Returns whether the group has a share of its own.
 local function has_own(group)
   return shares[group] and true or false
@@ -68,4 +111,4 @@ local function weigh(group)
   return M.share.weigh(prefixes, shares)
 end
 
-return { any = PARTS > 0, makes_groups = DEPTH > 0 or PARTS > 0, group_of = group_of, has_own = has_own, weigh = weigh }
+return { any = PARTS > 0, makes_groups = DEPTH > 0 or PARTS > 0 or C.limited, learn_all = learn_all, owners_of = owners_of, share_of = share_of, known_group_of = known_group_of, group_of = group_of, has_own = has_own, weigh = weigh }

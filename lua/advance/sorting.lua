@@ -1,7 +1,8 @@
 -- sorting: sets aside the names of objects that wait, each in the list of its group.
 -- Uses: ages.last_of ages.parts_of ages.put ages.read aside.is_wrong_type aside.report_foreign
--- Uses: group.GROUPS_MAX group.LISTS_MAX group.REST group.key marks.MET
--- Uses: marks.is_mark marks.met_all names.is_foreign share.first_pass shares.group_of shares.has_own shares.weigh time.now_ms
+-- Uses: group.GROUPS_MAX group.LISTS_MAX group.REST group.key markers.forget marks.MET
+-- Uses: marks.is_mark marks.met_all names.is_foreign share.first_pass shares.group_of
+-- Uses: shares.has_own shares.weigh time.now_ms
 
 -- The most markers, bytes of markers, and due held objects that a call sets aside. The most markers
 -- that one command reads, and names that one command pushes.
@@ -65,7 +66,8 @@ end
 
 -- Sorts due held objects by group. Returns scores and names for ZADD.
 local function sort_held(groups)
-  local due = call('ZRANGE', P .. K.objects_held, '0', M.time.now_ms(), 'BYSCORE', 'LIMIT', '0', HELD_MAX, 'WITHSCORES')
+  -- If no name is set aside, names of held objects were lost.
+  local due = call('ZRANGE', P .. K.objects_held, C.waiting > 0 and '0' or '-inf', M.time.now_ms(), 'BYSCORE', 'LIMIT', '0', HELD_MAX, 'WITHSCORES')
   local scores = {}
   for k = 1, #due, 2 do
     local object = due[k]
@@ -222,4 +224,17 @@ local function set_aside()
   C.progress = C.progress or read > 0 or scores[1] ~= nil
 end
 
-return { set_aside = set_aside }
+-- Pushes the name of an object to the list of its group, unless that is the list `from`, or has a wrong
+-- type. Returns the group of the list to which it was pushed.
+local function move(group, object, from)
+  local list = enter({ group })[group]
+  local kind = from and call('TYPE', M.group.key(list)).ok
+  if list == from or from and kind ~= 'list' and kind ~= 'none' then
+    return nil
+  end
+  push(list, { object })
+  M.markers.forget(object)
+  return list
+end
+
+return { set_aside = set_aside, move = move }

@@ -28,6 +28,10 @@ local function open(own)
   -- `grouped`: whether the groups take turns in this call. `unsorted`: whether markers or due held
   -- objects are left then that are not set aside.
   C.grouped, C.unsorted, C.key = false, false, {}
+  -- `limited`: whether a share has a limit. `ready`: the names that a call can claim now; false if
+  -- the groups took no turns.
+  -- `full_by`: the counter of all objects, if it allows no claim.
+  C.limited, C.ready, C.full_by = C.shares and string.byte(C.shares) == 50 or false, false, false
   C.object, C.prev, C.handled, C.looks, C.quarantined, C.put_aside, C.to_expire = {}, {}, {}, {}, {}, {}, {}
   setmetatable(C, { __index = function(made, list)
     -- Makes `base`, `number` or `result` when it is first used. By then the call has read all

@@ -1,6 +1,6 @@
 -- turns: the order in which slots claim held objects and markers.
--- Uses: groups.open held.claim held.claim_aside held.owned markers.next markers.next_chunk
--- Uses: time.now_ms
+-- Uses: groups.admits groups.open held.claim held.claim_aside held.owned limits.claimed
+-- Uses: markers.next markers.next_chunk time.now_ms
 
 -- Ends the claim of a held object: `got`, `object`, `owner`, `last`: the result of M.held.claim.
 -- Returns 'claimed', 'dropped', or nil if none is due.
@@ -77,6 +77,7 @@ local function claim_markers(n)
   local busy, own, put_aside, claimed, next_chunk = C.busy, C.own, C.put_aside, C.claimed, M.markers.next_chunk
   local objects, before, last_ids, owner_keys, source, held = {}, nil, nil, nil, nil, {}
   local i, f, used, got = 1, 0, 0, nil
+  local limited, admits = C.limited, C.limited and M.groups.admits
   repeat
     while busy[i] do
       i = i + 1
@@ -99,7 +100,10 @@ local function claim_markers(n)
       -- marker must stay.
       C.markers_used = before[f]
       local aside_before = #C.quarantined
-      if held[object] then
+      local admitted = not limited or admits(before[f] + 1, object, held[object])
+      if admitted ~= true then
+        got = admitted
+      elseif held[object] then
         got = end_held(i, M.held.claim_aside(i, object))
         if not got then
           -- The object stays due, because the reply is full.
@@ -111,8 +115,11 @@ local function claim_markers(n)
       used = before[f] + 1
       if got == 'claimed' then
         claimed[object] = C.grouped or nil
+        if limited then
+          M.limits.claimed()
+        end
       else
-        count_drop(#C.quarantined > aside_before, held[object] ~= nil)
+        count_drop(#C.quarantined > aside_before, got == 'moved' or got ~= 'stays' and held[object] ~= nil)
       end
     end
   until not objects
@@ -120,11 +127,13 @@ local function claim_markers(n)
   return got
 end
 
--- Returns whether the groups take turns in this call. They do if names were set aside for them, or
--- if objects have groups and more objects wait than the call can claim.
+-- Returns whether the groups take turns in this call. They do if names were set aside for them, if a
+-- share has a limit, or if objects have groups and more objects wait than the call can claim.
 local function is_grouped()
-  if C.waiting > 0 or ARGV[13] == '0' and not C.shares then
-    return C.waiting > 0
+  if C.waiting > 0 or C.limited then
+    return true
+  elseif ARGV[13] == '0' and not C.shares then
+    return false
   end
   return C.markers_left > C.claims_left or C.is_due and call('ZCOUNT', P .. K.objects_held, '-inf', M.time.now_ms()) > C.claims_left
 end

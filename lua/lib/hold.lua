@@ -1,8 +1,10 @@
 -- hold: takes an object from its slot. The only way to hold one: retry, takeover, yield, stop.
+-- Uses: share.release
 
 -- Takes `object` from a slot whose keys begin with `at`, and holds it until `due` (ms, or 'inf').
 -- `held_id`: the value of OBJ:events.held.id; nil if the object has no batch.
 local function hold_object(at, object, due, held_id)
+  M.share.release(object)
   call('ZADD', P .. K.objects_held, due, object)
   if held_id then
     call('SET', P .. object .. K.events_held_id, held_id)

@@ -14,7 +14,7 @@ local ARGUMENTS = {
   PEXPIRE = { key, '1' }, PTTL = { key }, RENAME = { key, other }, RPOP = { key, '1' }, RPUSH = { key, 'v' }, SET = { key, 'v' },
   STRLEN = { key }, TIME = {}, TYPE = { key }, XADD = { key, '*', 'f', 'v' }, XDEL = { key, '0-1' }, XRANGE = { key, '-', '+' },
   XTRIM = { key, 'MAXLEN', '1' }, ZADD = { key, '0', 'm' }, ZCARD = { key }, ZRANGE = { key, '0', '0' }, ZREM = { key, 'm' },
-  ZCOUNT = { key, '0', '0' }, ZMSCORE = { key, 'm' }, ZSCORE = { key, 'm' },
+  ZCOUNT = { key, '0', '0' }, ZLEXCOUNT = { key, '-', '+' }, ZMSCORE = { key, 'm' }, ZSCORE = { key, 'm' },
 }
 
 -- Returns the first command that is not allowed; nil if all are.

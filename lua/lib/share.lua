@@ -3,8 +3,21 @@
 --   event.shares (hash)            by selector, `PREFIX:*`: `WEIGHT PRIORITY IN_FLIGHT RATE BURST SET
 --                                  WHO_BYTES WHO WHY`, without a space between WHO and WHY. `-`
 --                                  stands for a part that is not set
---   event.shares.summary (string)  `MODE PARTS`: MODE is 1, and PARTS the most parts of a prefix that
---                                  has a share. Absent if there is no share
+--   event.shares.summary (string)  `MODE PARTS EPOCH`: MODE is 0 if objects in hand are only counted, 1
+--                                  if there are shares, 2 if a share has a limit. PARTS: the most
+--                                  parts of a prefix with a share. EPOCH: the time in ms since when
+--                                  objects in hand are counted. Absent if there is no share
+--   objects.in.hand (zset)         `OBJECT:` of each object that a slot owns. All scores are 0
+--   event.shares.used (hash)       by selector: `TAKEN TAT PERIOD THIS LAST`. TAKEN: the events taken so
+--                                  far. TAT: the time in us up to which they use the rate. THIS and
+--                                  LAST: the events taken in the period of 10 s with the number
+--                                  PERIOD, and in the period before
+--   event.groups.blocked (zset)    the groups whose turns wait for a limit. The score is the time in
+--                                  ms of the next look at them; above 10^15 it is the time, plus
+--                                  10^15, since when they wait for an object in hand. A member is a group that waits for
+--                                  its own share; or PREFIX and a line feed, for the groups that wait
+--                                  for the share of PREFIX. The scores of such groups in event.groups
+--                                  are higher by PARKED
 -- A share is for the objects whose names begin with `PREFIX:`, and for the object PREFIX itself.
 
 -- The most shares. The most parts of a prefix.
@@ -12,7 +25,8 @@ local SHARES_MAX, PARTS_MAX = 1024, 8
 -- Each priority has a range of scores in event.groups. CLASS is the size of the range: no group has
 -- so many claims while it waits. The steps between two scores are at most 1/4096, so that a claim of
 -- a group with weight 100 still counts.
-local CLASS = 1099511627776
+local CLASS, PARKED = 1099511627776, 4398046511104
+local PERIOD_MS, MEMBERS_MAX = 10000, 1000
 local CLASSES = { high = -1, normal = 0, low = 1 }
 local NAMES = { [-1] = 'high', [0] = 'normal', [1] = 'low' }
 
@@ -38,11 +52,22 @@ end
 -- Returns the prefix of a selector, and the number of its parts; nil if no share can have this
 -- selector.
 local function prefix_of(selector)
-  local prefix = string.match(selector, '^(.+):%*$')
-  local _, colons = string.gsub(prefix or '', ':', '')
-  if prefix and colons < PARTS_MAX then
-    return prefix, colons + 1
+  if #selector < 3 or string.sub(selector, -2) ~= ':*' then
+    return nil
   end
+  -- The last colon of the selector ends the last part.
+  local parts, at = 0, string.find(selector, ':', 1, true)
+  while at do
+    parts, at = parts + 1, string.find(selector, ':', at + 1, true)
+  end
+  if parts <= PARTS_MAX then
+    return string.sub(selector, 1, -3), parts
+  end
+end
+
+-- Returns the burst of a share with a rate, in events.
+local function burst_of(share)
+  return share.burst or share.rate < 4 and 1 or math.ceil(share.rate / 4) + 1
 end
 
 -- Returns the parts of the value of a share; nil if it is none. A part that is not set is nil.
@@ -73,16 +98,80 @@ local function weigh(prefixes, shares)
   return weight or 1, class or 0
 end
 
+-- Returns the pass, as text, with which groups begin in a class where `lowest` is the lowest pass; nil
+-- if the class has no group.
+local function pass_behind(lowest, class)
+  return string.format('%.17g', lowest and lowest + 1 or class * CLASS)
+end
+
 -- Returns the pass with which new groups of a class begin, as text: one above the lowest pass. With a
 -- lower one, they would go before all others for as many claims as these have had. With the lowest
 -- pass, groups that keep coming would go before those that have had a claim, for ever.
 local function first_pass(class)
-  local from, to = class == -1 and '-inf' or class * CLASS, class == 1 and 'inf' or string.format('(%.0f', (class + 1) * CLASS)
-  local lowest = call('ZRANGE', P .. K.event_groups, from, to, 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')[2]
-  return string.format('%.17g', lowest and lowest + 1 or class * CLASS)
+  local lowest = nil
+  -- If all groups of the class wait for a limit, the lowest of these counts.
+  for _, shift in ipairs({ 0, PARKED }) do
+    if not lowest then
+      local from, to = class * CLASS + shift, string.format('(%.0f', (class + 1) * CLASS + shift)
+      local found = call('ZRANGE', P .. K.event_groups, from, to, 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')[2]
+      lowest = found and tonumber(found) - shift
+    end
+  end
+  return pass_behind(lowest, class)
+end
+
+-- Makes calls look again at the groups that wait for a limit, because these objects have left their
+-- slots.
+local function look_again(objects)
+  local key = P .. K.event_groups_blocked
+  if try('ZCARD', key) == 0 then
+    return
+  end
+  local members, seen = {}, {}
+  for _, object in ipairs(objects) do
+    for _, prefix in ipairs(prefixes_of(object, PARTS_MAX)) do
+      if not seen[prefix] then
+        local m = #members
+        seen[prefix], members[m + 1], members[m + 2], members[m + 3], members[m + 4] = true, '0', prefix, '0', prefix .. '\n'
+      end
+    end
+  end
+  for at = 1, #members, MEMBERS_MAX do
+    try('ZADD', key, 'XX', unpack(members, at, math.min(at + MEMBERS_MAX - 1, #members)))
+  end
+end
+
+-- Removes an object that its slot has left from the objects in hand. The key is absent if no share is
+-- set.
+local function release(object)
+  if try('ZREM', P .. K.objects_in_hand, object .. ':') == 1 then
+    look_again({ object })
+  end
+end
+
+-- Returns the epoch of a summary, as text; nil if there is none.
+local function epoch_of(summary)
+  return string.match(summary or '', '^%d %d+ (%d+)$')
+end
+
+-- Returns the parts of a field of event.shares.used. Without a field, all are 0.
+local function used_of(text)
+  local taken, tat, period, this, last = string.match(text or '', '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+  return {
+    taken = tonumber(taken) or 0, tat = tonumber(tat) or 0, period = tonumber(period) or 0, this = tonumber(this) or 0, last = tonumber(last) or 0,
+  }
+end
+
+-- Returns the field of event.shares.used after further events were taken. `tat`: nil if it is as
+-- before.
+local function used_text(used, events, tat, now_ms)
+  local period = math.floor(now_ms / PERIOD_MS)
+  local this = period == used.period and used.this or 0
+  local last = period == used.period and used.last or period == used.period + 1 and used.this or 0
+  return string.format('%.0f %.0f %.0f %.0f %.0f', used.taken + events, tat or used.tat, period, this + events, last)
 end
 
 return {
-  SHARES_MAX = SHARES_MAX, PARTS_MAX = PARTS_MAX, CLASS = CLASS, NAMES = NAMES, prefixes_of = prefixes_of, selector_of = selector_of,
-  prefix_of = prefix_of, parse = parse, class_of = class_of, weigh = weigh, first_pass = first_pass,
+  SHARES_MAX = SHARES_MAX, PARTS_MAX = PARTS_MAX, CLASS = CLASS, PARKED = PARKED, NAMES = NAMES, prefixes_of = prefixes_of, selector_of = selector_of,
+  prefix_of = prefix_of, burst_of = burst_of, parse = parse, class_of = class_of, weigh = weigh, pass_behind = pass_behind, first_pass = first_pass, look_again = look_again, epoch_of = epoch_of, release = release, used_of = used_of, used_text = used_text,
 }

@@ -59,12 +59,20 @@ pub enum ControlError {
         /// The reason, and what to write instead.
         reason: String,
     },
-    /// The share has neither a weight nor a priority; nothing was done.
-    #[error("a share has a weight, a priority, or both: nothing was done")]
+    /// The share has no part; nothing was done.
+    #[error("a share needs a weight, a priority, a number of objects in hand, or a rate: nothing was done")]
     ShareEmpty,
-    /// The weight of the share is out of range; nothing was done.
-    #[error("the weight {0} is not a whole number from 1 to {max}: nothing was done", max = super::shares::WEIGHT_MAX)]
-    ShareWeight(u64),
+    /// A part of the share is invalid; nothing was done.
+    #[error("{part} of a share must be {wanted}: nothing was done")]
+    SharePart {
+        /// The part of the share.
+        part: &'static str,
+        /// What the part must be.
+        wanted: String,
+    },
+    /// Another operator removed the last share at the same time; nothing was done.
+    #[error("the shares were changed at the same time: nothing was done; try again")]
+    SharesChanged,
     /// The maximum number of shares is reached; nothing was done.
     #[error("there are already {0} shares: nothing was done; one prefix such as acme:* covers all of its objects")]
     Shares(u64),

@@ -33,8 +33,8 @@ use crate::keys::{Keys, NamespaceError};
 ///   [`resume_cron`](Self::resume_cron), [`run_cron`](Self::run_cron)
 /// - Limits: [`limits`](Self::limits), [`set_limit`](Self::set_limit),
 ///   [`remove_limit`](Self::remove_limit)
-/// - Shares: [`shares`](Self::shares), [`set_share`](Self::set_share),
-///   [`remove_share`](Self::remove_share)
+/// - Shares: [`shares`](Self::shares), [`share_figures`](Self::share_figures),
+///   [`set_share`](Self::set_share), [`remove_share`](Self::remove_share)
 /// - Others: [`actions`](Self::actions), [`actions_of`](Self::actions_of),
 ///   [`forget`](Self::forget), [`forget_as`](Self::forget_as)
 ///

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::rules::Rule;
+use super::shares::ShareWait;
 use super::{Control, ControlError, Cursor, RowId};
 use crate::escape;
 pub use crate::wire::operator::HELD_LOOKED_MAX as LOOKED_MAX;
@@ -39,7 +40,7 @@ pub enum WaitsFor {
 }
 
 /// A held object.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct HeldObject {
     /// Name of the object; bytes that are not UTF-8 are shown as U+FFFD.
@@ -65,10 +66,14 @@ pub struct HeldObject {
     /// Rules that match a paused object, blocks first. This includes lifted rules whose objects are
     /// still being woken. Empty for an object that is not paused.
     pub rules: Vec<Rule>,
+    /// The share whose limit the object waits for. None if the object is not due, if its name is not set
+    /// aside for its group, or if no share stops it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for_share: Option<ShareWait>,
 }
 
 /// One page of held objects.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct HeldPage {
     /// Time of Redis, ms since the epoch.
@@ -158,6 +163,9 @@ impl Control {
     /// objects wait for no more than [`PER_CALL_MAX`] of them. So a page may have fewer than `count`
     /// objects, or none, although a next page exists. [`HeldPage::looked`] shows the number.
     ///
+    /// If names of the objects are set aside, the call also reads the shares, and how far those are used
+    /// that match the objects.
+    ///
     /// Objects that wait for an operator, and objects that are due, lie together. A call with such
     /// a filter looks at no others.
     ///
@@ -186,18 +194,27 @@ impl Control {
         let page = operator::held(&mut self.connection(), &self.keys, &query).await?;
         let mut next = page.last.as_ref().map(|(due, object)| cursor(due, object));
         let mut objects = Vec::with_capacity(count);
+        // The objects of the page that are set aside: the place in the page, and the name.
+        let mut aside: Vec<(usize, Vec<u8>)> = Vec::new();
         for place in page.objects {
             let at = cursor(&place.due, &place.object);
+            let aside_name = is_aside(&place.due).then(|| place.object.clone());
             let held = HeldObject::of(place, page.now_ms);
             if why.is_some_and(|why| held.waits_for != why) {
                 continue;
             }
+            aside.extend(aside_name.map(|name| (objects.len(), name)));
             objects.push(held);
             if objects.len() == count {
                 // The objects after this one were read, but are not in this page.
                 next = Some(at).filter(|_| why.is_some()).or(next);
                 break;
             }
+        }
+        let asked: Vec<(&[u8], u64)> = aside.iter().map(|(at, name)| (&name[..], objects[*at].events)).collect();
+        let waits = self.share_waits(&asked).await?;
+        for ((at, _), wait) in aside.iter().zip(waits) {
+            objects[*at].waits_for_share = wait;
         }
         Ok(HeldPage { now_ms: page.now_ms, objects, looked: page.looked, next })
     }
@@ -384,8 +401,14 @@ impl HeldObject {
             events: place.events,
             why,
             rules: Vec::new(),
+            waits_for_share: None,
         }
     }
+}
+
+/// Returns whether a score of `objects.held` says that the name of the object is set aside.
+fn is_aside(score: &str) -> bool {
+    score.parse::<f64>().is_ok_and(|score| score < 0.0)
 }
 
 /// Returns the due time for a score of `objects.held`. If the object is set aside for its group, the

@@ -19,7 +19,8 @@
 //! - [`schedules`]: lists events that are queued when they are due; cancels them
 //! - [`cron`]: manages events that are queued again and again
 //! - [`limits`]: limits the number of queued events and of markers
-//! - [`shares`](mod@shares): sets the weights and priorities with which groups take turns
+//! - [`shares`](mod@shares): sets the weights, priorities and limits of groups, and reads how far they
+//!   are used
 //! - [`actions`](mod@actions): lists the recorded actions of operators
 //! - [`log`](mod@log): reads the event log, in the order of finalizing
 //! - [`forget`](mod@forget): deletes the last ids of idle objects
@@ -37,7 +38,6 @@
 //!
 //! Every operation works in bounded steps and bounded memory, so it never delays the workers for
 //! long. The futures can be dropped at any time. For the reading operations, a Redis user needs
-//! only the rights to read and to run scripts.
 //! only the rights to read and to run scripts.
 
 pub mod actions;
@@ -89,7 +89,7 @@ pub use self::limits::{LimitDone, QueueLimit};
 pub use self::log::{LogEntry, LogPage, LogStatus};
 pub use self::rules::{Rule, Rules};
 pub use self::schedules::{CancelledSchedule, SchedulePage, ScheduledEvent};
-pub use self::shares::{Priority, SelectorShare, Share, ShareDone};
+pub use self::shares::{Priority, SelectorShare, Share, ShareDone, ShareFigures, ShareWait};
 pub use self::stats::Stats;
 pub use self::under_work::UnderWork;
 pub use self::workers::{WorkerSlots, WorkersPage};

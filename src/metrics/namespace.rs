@@ -8,11 +8,14 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::writer::Writer;
+use crate::control::shares::ShareFigures;
 use crate::control::stats::NameStats;
 use crate::control::{Control, ControlError, Stats};
 
 /// The most projections with series of their own.
 const PROJECTIONS_MAX: usize = 50;
+/// The most shares with series of their own.
+const SHARES_MAX: usize = 100;
 /// The most prefixes with series of their own.
 pub const PREFIXES_MAX: usize = 20;
 /// The part of Redis' time that a count of the queued events takes: 1 %.
@@ -39,23 +42,24 @@ struct Queues {
 struct Look {
     /// The figures; `None` before the first look, and if the last look failed.
     stats: Option<Stats>,
+    /// The figures of the first shares, by selector.
+    shares: Vec<ShareFigures>,
     took: Duration,
 }
 
 impl NamespaceMetrics {
-    /// Looks at Redis once, with [`Control::stats`]. If the look fails, `seriatim_up` is 0, and the
+    /// Looks at Redis once, with [`Control::stats`]. Also reads the figures of the first 100 shares. If the look fails, `seriatim_up` is 0, and the
     /// metrics of Redis are absent until a look succeeds.
     ///
     /// # Errors
     /// The errors of [`Control::stats`].
     pub async fn look(&self, control: &Control) -> Result<(), ControlError> {
         let began = Instant::now();
-        let stats = control.stats().await;
-        let (stats, failed) = match stats {
-            Ok(stats) => (Some(stats), Ok(())),
-            Err(error) => (None, Err(error)),
+        let (look, failed) = match look(control).await {
+            Ok((stats, shares)) => (Look { stats: Some(stats), shares, took: began.elapsed() }, Ok(())),
+            Err(error) => (Look { took: began.elapsed(), ..Look::default() }, Err(error)),
         };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Look { stats, took: began.elapsed() };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = look;
         failed
     }
 
@@ -98,6 +102,7 @@ impl Collector for NamespaceMetrics {
         let Some(stats) = &look.stats else { return Ok(()) };
         out.seconds("redis_rtt", "Time of one round trip to Redis", stats.round_trip_us as f64 / 1e6)?;
         objects(&mut out, stats)?;
+        shares(&mut out, stats, &look.shares)?;
         workers(&mut out, stats)?;
         times(&mut out, stats)?;
         streams(&mut out, stats)?;
@@ -106,6 +111,39 @@ impl Collector for NamespaceMetrics {
             None => Ok(()),
         }
     }
+}
+
+/// Reads the figures of the namespace, and of its first shares by selector.
+async fn look(control: &Control) -> Result<(Stats, Vec<ShareFigures>), ControlError> {
+    let mut stats = control.stats().await?;
+    let mut figures = std::mem::take(&mut stats.shares.listed);
+    if stats.shares.total > figures.len() as u64 {
+        // The stats have only the shares for which most names wait. These change all the time.
+        let mut shares = control.shares().await?;
+        shares.truncate(SHARES_MAX);
+        figures = control.figures_of(shares).await?;
+    }
+    figures.sort_by(|one, other| one.share.selector.cmp(&other.share.selector));
+    Ok((stats, figures))
+}
+
+fn shares(out: &mut Writer<'_>, stats: &Stats, shares: &[ShareFigures]) -> fmt::Result {
+    let values = |value: fn(&ShareFigures) -> Option<u64>| {
+        shares.iter().filter_map(move |figures| Some((&figures.share.selector, value(figures)?)))
+    };
+    out.gauge("shares", "Shares of groups that are set", stats.shares.total)?;
+    let waiting = values(|figures| figures.waiting);
+    out.gauges("share_waiting", "Names of objects that are set aside for the group of a share", "selector", waiting)?;
+    let in_hand = values(|figures| figures.in_hand);
+    out.gauges("share_in_hand", "Objects of a share in hand, over all processes", "selector", in_hand)?;
+    let in_flight = values(|figures| figures.share.in_flight);
+    out.gauges("share_in_flight_limit", "Most objects of a share in hand; absent without this limit", "selector", in_flight)?;
+    out.counters("share_taken", "Events of a share that were taken", "selector", values(|figures| figures.taken))?;
+    let oldest = shares.iter().filter_map(|figures| match (figures.waiting?, figures.oldest_ms) {
+        (0, _) => Some((&figures.share.selector, 0.0)),
+        (_, oldest_ms) => Some((&figures.share.selector, oldest_ms.map_or(f64::NAN, seconds))),
+    });
+    out.seconds_of("share_oldest", "Time for which the oldest name of a share has waited; NaN if unknown", "selector", oldest)
 }
 
 fn depths(out: &mut Writer<'_>, queues: &Queues) -> fmt::Result {

@@ -23,6 +23,21 @@ impl Writer<'_> {
         self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?.encode_gauge(&seconds)
     }
 
+    /// Writes the gauges of a time in seconds of one name, which differ in one label.
+    pub(super) fn seconds_of(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl IntoIterator<Item = (impl AsRef<str>, f64)>,
+    ) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
+        for (of, seconds) in values {
+            encoder.encode_family(&[(label, of.as_ref())])?.encode_gauge(&seconds)?;
+        }
+        Ok(())
+    }
+
     /// Writes a counter.
     pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;

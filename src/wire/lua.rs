@@ -84,7 +84,7 @@ macro_rules! manifest {
 manifest! {
     modules {
         "lib/": cancel clock cron emits fence group hold idle ids jump lease marks names page registry rights rules schedule share slots suspects tag text time worker;
-        "advance/": again ages aside batch errors finish groups held keyed log markers pauses popped results room shares sorting state turns;
+        "advance/": again ages aside batch errors finish groups held keyed limits log markers pauses popped results room shares sorting state turns;
         "operator/": actions;
     }
     emitter {
@@ -93,13 +93,13 @@ manifest! {
     }
     worker {
         ADVANCE: ALLOW_OOM "advance" [
-            ids time markers batch again ages aside emits errors fence finish group groups held hold jump keyed lease log marks names pauses popped
+            ids time markers batch again ages aside emits errors fence finish group groups held hold jump keyed lease limits log marks names pauses popped
             registry results room rules schedule share shares sorting state suspects tag text turns worker
         ];
-        ATTACH: ALLOW_OOM "attach" [hold ids lease names registry slots suspects tag time worker];
-        RENEW: ALLOW_OOM "renew" [fence hold ids lease names registry slots tag time worker];
-        DETACH: ALLOW_OOM "detach" [fence hold ids lease names registry slots tag time worker];
-        ADOPT: ALLOW_OOM "adopt" [clock hold ids lease marks names registry rules slots tag time worker];
+        ATTACH: ALLOW_OOM "attach" [hold ids lease names registry share slots suspects tag time worker];
+        RENEW: ALLOW_OOM "renew" [fence hold ids lease names registry share slots tag time worker];
+        DETACH: ALLOW_OOM "detach" [fence hold ids lease names registry share slots tag time worker];
+        ADOPT: ALLOW_OOM "adopt" [clock hold ids lease marks names registry rules share slots tag time worker];
         PROMOTE: ALLOW_OOM "promote" [names schedule time];
         MARK: ALLOW_OOM "mark" [marks time];
         CRON: ALLOW_OOM "cron" [cron ids names time];
@@ -116,6 +116,7 @@ manifest! {
         RULE: ALLOW_OOM "operator/rule" [actions ids rights rules text time];
         LIMIT: ALLOW_OOM "operator/limit" [actions ids rights text time];
         SHARE: ALLOW_OOM "operator/share" [actions group ids rights share text time];
+        IN_HAND: ALLOW_OOM "operator/in_hand" [names share worker];
         CRON_SET: ALLOW_OOM "operator/cron" [actions cron ids names rights text time];
         CANCEL_SCHEDULE: ALLOW_OOM "operator/cancel" [actions cancel emits ids rights schedule tag text time];
         FORGET_ONE: ALLOW_OOM "operator/forget" [actions emits idle ids rights schedule text time];
@@ -123,7 +124,7 @@ manifest! {
     other {
         FORGET: ALLOW_OOM "forget" [emits idle ids schedule time];
         CHECK: NO_WRITES "check" [cron group ids lease marks names registry rules schedule share tag time worker];
-        INSPECT: NO_WRITES "inspect" [emits group ids marks rules schedule time worker];
+        INSPECT: NO_WRITES "inspect" [emits group ids marks rules schedule share time worker];
         TAKEN: NO_WRITES "taken" [worker];
         HELD: NO_WRITES "operator/held" [ids time];
         PAUSED: NO_WRITES "operator/paused" [ids rules time];

@@ -113,6 +113,15 @@ fn groups_are_measured() {
     }
 }
 
+/// The workers of a run with limits deliver every event.
+#[test]
+fn limits_are_measured() {
+    let options = ["--private", "--phases", "drain", "--skew", "distinct", "--groups", "7", "--in-flight", "2", "--json"];
+    let report = json(&bench("redis://127.0.0.1:1", &[&TINY[..], &options].concat()));
+    assert_measured(&report, "drain_bulk", &["seriatim"]);
+    assert_eq!(report["settings"]["in_flight"], 2);
+}
+
 #[tokio::test]
 async fn a_signal_ends_it_and_no_key_is_left() {
     let redis = empty();
@@ -155,6 +164,7 @@ fn a_bad_option_is_told_before_anything_is_begun() {
         ("--payload=31", "--payload is 31; it must be 32 to 1048576 bytes"),
         ("--concurrency=1025", "--concurrency is 1025; it must be 1 to 1024 slots"),
         ("--groups=100001", "--groups is 100001; it must be 0 to 100000 groups"),
+        ("--in-flight=5", "--groups"),
         ("--rate=0", "--rate is 0; it must be 1 to 100000 events per second"),
         ("--phases=all", "enqueue, drain, both, latency, memory"),
     ] {

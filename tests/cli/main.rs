@@ -24,6 +24,7 @@ mod options;
 mod probes;
 mod schedule;
 mod settings;
+mod share;
 mod status;
 mod stop;
 mod verify;

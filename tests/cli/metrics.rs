@@ -193,6 +193,44 @@ async fn an_exporter_shows_the_documented_metrics() {
     exporter.until(&of(&redis, "seriatim_slots_registered", ""), 0.0).await;
 }
 
+/// Tests the metrics of shares, also if there are more shares than have series.
+#[tokio::test]
+async fn an_exporter_shows_how_far_shares_are_used() {
+    let redis = Redis::start();
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    let exporter = Exporter::start(&redis).await;
+    let run = async |words: &[&str]| drop(console.run::<redis::Value>(words).await);
+    run(&["HSET", &keys.event_shares(), "acme:*", "- - 50 20 - 5 0 ", "b:*", "2 - - - - 5 0 "]).await;
+    run(&["LPUSH", &keys.group_waiting("acme"), "acme:1", "acme:2"]).await;
+    run(&["SET", &keys.event_groups_waiting(), "2"]).await;
+    run(&["HSET", &keys.event_groups_times(), "acme", "5 5 0"]).await;
+    run(&["ZADD", &keys.objects_in_hand(), "0", "acme:7:"]).await;
+    run(&["HSET", &keys.event_shares_used(), "acme:*", "120 0 0 0 0"]).await;
+    let label = |of: &str| format!("selector=\"{of}\"");
+    let seen = exporter.until(&of(&redis, "seriatim_share_taken_total", &label("acme:*")), 120.0).await;
+    for (series, selector, wanted) in [
+        ("seriatim_share_waiting", "acme:*", 2.0),
+        ("seriatim_share_waiting", "b:*", 0.0),
+        ("seriatim_share_in_hand", "acme:*", 1.0),
+        ("seriatim_share_in_flight_limit", "acme:*", 50.0),
+        ("seriatim_share_oldest_seconds", "b:*", 0.0),
+    ] {
+        assert_eq!(value(&seen, &of(&redis, series, &label(selector))), wanted, "{series} {selector}");
+    }
+    assert!(value(&seen, &of(&redis, "seriatim_share_oldest_seconds", &label("acme:*"))) > 1e6);
+    assert_eq!(value(&seen, &of(&redis, "seriatim_shares", "")), 2.0);
+    assert!(!seen.contains(&of(&redis, "seriatim_share_in_flight_limit", &label("b:*"))), "{seen}");
+    for n in 0..118 {
+        run(&["HSET", &keys.event_shares(), &format!("c{n:03}:*"), "2 - - - - 5 0 "]).await;
+    }
+    run(&["LPUSH", &keys.group_waiting("c117"), "c117:1"]).await;
+    let seen = exporter.until(&of(&redis, "seriatim_shares", ""), 120.0).await;
+    let listed = seen.lines().filter(|line| line.starts_with("seriatim_share_waiting{")).count();
+    assert_eq!(listed, 100, "{seen}");
+    // The first ones have series, whatever waits.
+    assert!(seen.contains(&label("c097:*")) && !seen.contains(&label("c098:*")) && !seen.contains(&label("c117:*")), "{seen}");
+}
+
 /// Tests that queued events are counted by prefix, and that `--depth` refuses too many prefixes.
 #[tokio::test]
 async fn queued_events_are_counted_by_prefix() {

@@ -221,6 +221,8 @@ async fn a_cron_job_that_is_not_paused_has_a_next_tick() {
 
 #[tokio::test]
 async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
+    const NO_SHARE: &str =
+        "layout shared key: event.shares has a field a:* that is no share: delete that field, and set the share again";
     const NO_VALUE: &str = "layout name b: its value in event.workers is not slots, token and time";
     each(&[
         (
@@ -249,6 +251,40 @@ async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
             "HSET @event.limits * many~0~1700~3~ada",
             "layout shared key: event.limits has a field * that is no limit: set or remove that limit",
         ),
+        ("ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:* 0~-~-~-~-~1700~3~ada; SET @event.shares.summary 1~1~1700", NO_SHARE),
+        ("ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:* 101~-~-~-~-~1700~3~ada; SET @event.shares.summary 1~1~1700", NO_SHARE),
+        ("ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:* 5~urgent~-~-~-~1700~3~ada; SET @event.shares.summary 1~1~1700", NO_SHARE),
+        ("ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:* 5~high~-~-~-~1700~4~ada; SET @event.shares.summary 1~1~1700", NO_SHARE),
+        ("ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:* 5~high~-~-~1700~3~ada", NO_SHARE),
+        (
+            "ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:b:c:d:e:f:g:h:i:* 5~-~-~-~-~1700~3~ada",
+            "layout shared key: event.shares has a field a:b:c:d:e:f:g:h:i:* that is no share: delete that field, and set the share again",
+        ),
+        (
+            "ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares :* 5~-~-~-~-~1700~3~ada",
+            "layout shared key: event.shares has a field :* that is no share: delete that field, and set the share again",
+        ),
+        (
+            "ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:b:* 5~-~-~-~-~1700~3~ada; SET @event.shares.summary 1~1~1700",
+            "layout shared key: event.shares.summary is 1 1 1700, it should begin with 1 2: set any share",
+        ),
+        (
+            "ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares * -~-~5~-~-~1700~3~ada; SET @event.shares.summary 1~0~1700",
+            "layout shared key: event.shares.summary is 1 0 1700, it should begin with 2 0: set any share",
+        ),
+        (
+            "ZADD @objects.in.hand 0 work:5:",
+            "layout shared key: objects.in.hand has a member work:5:, but no slot owns this object: set any share again",
+        ),
+        (
+            "ZADD @objects.in.hand 0 work:4:; HSET @event.shares a:* 5~-~-~-~-~1700~3~ada; SET @event.shares.summary 1~1~1700",
+            "layout object work:2: is in hand, but is not in objects.in.hand, by which limits count: set any share again",
+        ),
+        (
+            "ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:* 5~-~-~-~-~1700~3~ada",
+            "layout shared key: event.shares.summary is absent, it should begin with 1 1: set any share",
+        ),
+        ("SET @event.shares.summary 1~1~7", "layout shared key: event.shares.summary is 1 1 7, it should begin with 0 0: set any share"),
         (
             "HSET @event.rules pause~* 1~5~0~3~0~ada",
             "layout shared key: event.rules says that rules are to be looked at next at never, it should be 5",
@@ -294,6 +330,7 @@ async fn what_is_just_right_is_not_told() {
         "LPUSH @work:5:event.errors x",
         "HSET @event.workers b 65536~token~0",
         "HSET @event.limits * 1~0~1700~3~ada",
+        "ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:b:* 1~low~-~-~-~1700~3~ada a:* 100~-~3~2.5~1~1700~0~ * -~-~7~-~-~1700~0~; SET @event.shares.summary 2~2~1700",
         "HSET @seriatim.meta names.indexed 1 names.cursor 7",
         "SET @x:event.worker held; ZADD @objects.paused 0 x; HSET @event.rules block~x 1~0~0~3~0~ada",
     ] {
@@ -353,14 +390,14 @@ async fn what_is_wrong_with_the_lists_of_groups_is_told() {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     broken_by(&mut state, "LPUSH @g:1:events {}; LPUSH @event.group:g:waiting g:1").await;
     assert_eq!(told(&mut state).await, [STRANDED, QUEUED], "a list that is not in event.groups covers nothing");
-    let many: Vec<String> = (0..1026).flat_map(|n| ["0".to_owned(), format!("g{n}")]).collect();
+    let many: Vec<String> = (0..2050).flat_map(|n| ["0".to_owned(), format!("g{n}")]).collect();
     broken_by(&mut state, "PING").await;
     let groups = state.keys.event_groups();
     let many: Vec<&str> = [groups.as_str()].into_iter().chain(many.iter().map(String::as_str)).collect();
     state.run("ZADD", &many[..many.len() - 2]).await;
-    assert_eq!(told(&mut state).await, [""; 0], "1,025 groups");
+    assert_eq!(told(&mut state).await, [""; 0], "2,049 groups");
     state.run("ZADD", &many).await;
-    assert_eq!(told(&mut state).await, ["layout shared key: event.groups has more than 1025 groups"]);
+    assert_eq!(told(&mut state).await, ["layout shared key: event.groups has more than 2049 groups"]);
 }
 
 /// An object is covered by the list of each group to which it can belong, in the walk and in the

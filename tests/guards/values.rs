@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use seriatim::wire::values::{
-    CronLast, CronValue, Due, EmitEntry, Emits, HeldId, Holder, Later, LaterMode, Lease, LimitValue, Registration, RuleValue,
+    CronLast, CronValue, Due, EmitEntry, Emits, HeldId, Holder, Later, LaterMode, Lease, LimitValue, Priority, Registration,
+    RuleValue, ShareValue,
 };
 use seriatim::wire::{Attached, Tag};
 
@@ -191,6 +192,59 @@ async fn a_limit() {
         let limit = LimitValue::read(&value).expect("a limit");
         assert_eq!((limit.queued_max, limit.markers_max), (Some(8), None));
         assert_eq!((limit.who, limit.why), (who.as_bytes()[..kept].to_vec(), why.as_bytes()[..kept].to_vec()));
+    }
+}
+
+#[tokio::test]
+async fn a_share() {
+    let redis = Redis::start();
+    let control = crate::support::control(&redis.connect().await, redis.keys());
+    let selector = "work:*".parse().expect("a selector");
+    let mut conn = redis.connect().await;
+    let mut get = redis::cmd("HGET");
+    get.arg(redis.keys().event_shares()).arg("work:*");
+    // A call reads all shares. So a share has only the first 200 bytes of each text.
+    for (bytes, kept) in [(7, 7), (200, 200), (201, 200)] {
+        let (who, why) = (format!("a {}", "a".repeat(bytes - 2)), format!("b {}", "b".repeat(bytes - 2)));
+        let by = seriatim::control::By { who: &who, why: &why };
+        let share = seriatim::control::Share::new().weight(7).priority(Priority::Low);
+        control.set_share(by, &selector, share).await.expect("set");
+        let value: Vec<u8> = get.query_async(&mut conn).await.expect("a value");
+        let share = ShareValue::read(&value).expect("a share");
+        assert_eq!((share.weight, share.priority, share.set_ms > 1_700_000_000_000), (Some(7), Some(Priority::Low), true));
+        assert_eq!((share.who, share.why), (who.as_bytes()[..kept].to_vec(), why.as_bytes()[..kept].to_vec()));
+    }
+    for text in [
+        "5 high - - - 1700 0 ",
+        "- - 10 2.5 4 1 3 adawhy",
+        "100 normal - - - 7 1 a\nb",
+        "1 low 3 0.125 1 7 0 ",
+        "x urgent - y z 7 0 ",
+    ] {
+        // A part that is not set is -1, and a priority that is not set is 9.
+        let parts: Vec<String> = lua!(
+            redis,
+            ["share"],
+            "local s = M.share.parse(ARGV[1])\nlocal text = function(part) return string.format('%.17g', part or -1) end\n\
+             return { text(s.weight), text(s.class or 9), text(s.in_flight), text(s.rate), text(s.burst), text(s.set_ms) }",
+            text
+        );
+        let share = ShareValue::read(text.as_bytes()).expect("a share");
+        let number = |number: Option<u64>| number.map_or_else(|| "-1".to_owned(), |number| number.to_string());
+        let class = share.priority.map_or("9", |priority| match priority {
+            Priority::High => "-1",
+            Priority::Normal => "0",
+            Priority::Low => "1",
+        });
+        let rate = share.rate.map_or_else(|| "-1".to_owned(), |rate| rate.to_string());
+        let (weight, in_flight, burst) = (number(share.weight), number(share.in_flight), number(share.burst));
+        assert_eq!(parts, [weight, class.to_owned(), in_flight, rate, burst, share.set_ms.to_string()], "{text}");
+    }
+    for text in
+        ["", "5 high - - - 1700 3", "5 high - - - x 0 ", "5  - - - - 1700 0 ", "5 high - - 1700 0 ", " 5 high - - - 1700 0 "]
+    {
+        let read: bool = lua!(redis, ["share"], "return M.share.parse(ARGV[1]) and 1 or 0", text);
+        assert!(!read && ShareValue::read(text.as_bytes()).is_none(), "{text:?}");
     }
 }
 

@@ -15,6 +15,8 @@ mod dashboard;
 #[cfg(feature = "cli")]
 mod documents;
 mod event_url;
+#[cfg(feature = "cli")]
+mod in_hand;
 mod receiver;
 mod requests;
 mod secured;
@@ -24,6 +26,8 @@ mod serve;
 mod serve_guard;
 #[cfg(feature = "cli")]
 mod serving;
+#[cfg(feature = "cli")]
+mod shares;
 mod streams;
 #[cfg(feature = "cli")]
 mod task;

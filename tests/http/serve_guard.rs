@@ -243,6 +243,7 @@ async fn the_rights_of_the_protocol_are_enough() {
         ("/v1/objects/a/skip", "", 409),
         ("/v1/dead/1-1/retry", "", 404),
         ("/v1/rules", "{\"kind\":\"block\",\"selector\":\"a\"}", 200),
+        ("/v1/shares", "{\"selector\":\"a:*\",\"in_flight\":5,\"rate\":5}", 200),
     ] {
         let answer = serving.post(target, body).await;
         assert_eq!(answer.status, status, "{target}: {answer:?}");
@@ -251,14 +252,25 @@ async fn the_rights_of_the_protocol_are_enough() {
     assert_eq!(answer(keyed).await.status, 202);
     let lines = serving.lines("{\"object\":\"full:1\",\"event\":1}\n{\"object\":\"b\",\"event\":1}\n").await;
     assert_eq!((&lines[0]["status"], &lines[1]["status"]), (&serde_json::json!(429), &serde_json::json!(202)));
-    for target in
-        ["objects/a", "objects/a/schedule", "stats", "schedule", "held", "paused", "dead", "dead?object=a", "rules", "actions"]
-    {
+    for target in [
+        "objects/a",
+        "objects/a/schedule",
+        "stats",
+        "schedule",
+        "held",
+        "paused",
+        "dead",
+        "dead?object=a",
+        "rules",
+        "shares",
+        "actions",
+    ] {
         let answer = serving.get(&format!("/v1/{target}")).await;
         assert_eq!(answer.status, 200, "{target}: {answer:?}");
     }
     assert_eq!(serving.delete("/v1/objects/a/schedule/k").await.status, 204);
     assert_eq!(serving.delete("/v1/rules?kind=block&selector=a").await.status, 200);
+    assert_eq!(serving.delete("/v1/shares?selector=a:*").await.status, 200);
 }
 
 /// Splits the rights of an ACL line. A selector in parentheses counts as one right.

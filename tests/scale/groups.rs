@@ -57,7 +57,7 @@ for n = from, to - 1 do
     end
 end";
 
-async fn fill(redis: &Redis, group: &str, objects: usize, kind: &str) {
+pub(super) async fn fill(redis: &Redis, group: &str, objects: usize, kind: &str) {
     let mut conn = redis.connect().await;
     for from in (0..objects).step_by(100_000) {
         let mut cmd = redis::cmd("EVAL");
@@ -68,17 +68,17 @@ async fn fill(redis: &Redis, group: &str, objects: usize, kind: &str) {
 
 /// Counts deliveries by group. Each takes some time.
 #[derive(Clone, Default)]
-struct Counter {
-    takes: Duration,
-    counts: Arc<Mutex<HashMap<String, usize>>>,
+pub(super) struct Counter {
+    pub(super) takes: Duration,
+    pub(super) counts: Arc<Mutex<HashMap<String, usize>>>,
 }
 
 impl Counter {
-    fn counts(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+    pub(super) fn counts(&self) -> MutexGuard<'_, HashMap<String, usize>> {
         self.counts.lock().expect("the sink does not panic")
     }
 
-    fn count(&self, group: &str) -> usize {
+    pub(super) fn count(&self, group: &str) -> usize {
         self.counts().get(group).copied().unwrap_or(0)
     }
 }
@@ -94,12 +94,12 @@ impl Sink for Counter {
 }
 
 /// Lets Redis record the time of each command.
-async fn record(console: &Console) {
+pub(super) async fn record(console: &Console) {
     let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", "0", "slowlog-max-len", "1000000"]).await;
 }
 
 /// Asserts that calls of scripts are short.
-async fn assert_short_calls(console: &Console, what: &str) {
+pub(super) async fn assert_short_calls(console: &Console, what: &str) {
     let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]).await;
     let entries: Vec<redis::Value> = console.run(&["SLOWLOG", "GET", "-1"]).await;
     let us = entries.iter().filter_map(|entry| {

@@ -18,3 +18,4 @@ mod pages;
 mod rules_million;
 #[cfg(feature = "cli")]
 mod searches;
+mod shares;

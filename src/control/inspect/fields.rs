@@ -7,6 +7,7 @@ use redis::{RedisResult, Value};
 
 use super::super::held::due_time;
 use super::super::rules::{self, Rule};
+use super::super::shares::{Matching, ShareWait, stopping};
 use super::super::{ControlError, reply};
 use super::inspection::{FailedAttempt, KeptResults, NextEvent, NextSchedule, Place, TEXT_BYTES_MAX, Tries};
 use super::search::{Search, Searched};
@@ -36,6 +37,8 @@ pub(super) struct Fields {
     pub(super) names_alive: u64,
     pub(super) wrong: Vec<String>,
     pub(super) rules: Vec<Rule>,
+    /// The shares that match the object, that with the longest prefix last.
+    pub(super) shares: Vec<Matching>,
     pub(super) errors: Vec<FailedAttempt>,
     pub(super) results: Vec<String>,
     pub(super) schedules: Vec<NextSchedule>,
@@ -51,6 +54,7 @@ impl Fields {
                 "result" => fields.results.push(value),
                 "schedule" => fields.schedules.extend(schedule(&value, false)),
                 "schedule_queued" => fields.schedules.extend(schedule(&value, true)),
+                "share" => fields.shares.extend(Matching::told(&pair[1])),
                 "error" => fields.errors.extend(failed_attempt(&value)),
                 "rule" => fields.rules.extend(rules::told(&pair[1], fields.number("now_ms").unwrap_or(0))),
                 _ => drop(fields.once.insert(field, value)),
@@ -76,6 +80,15 @@ impl Fields {
         let has = |field: &&str| self.text(field).is_some();
         self.number("queued").is_some_and(|events| events > 0)
             && !["owner", "due_ms", "paused", "markers_before", "group"].iter().any(has)
+    }
+
+    /// Returns the share that stops the object; none if the name of the object is not set aside, or if
+    /// no share stops it. In a long list, the name may be behind the names that were searched.
+    pub(super) fn share_wait(&self) -> Option<ShareWait> {
+        let beyond = self.text("group_beyond").filter(|_| self.text("markers_before").is_none());
+        let group = self.text("group").or(beyond)?;
+        let now_us = self.number("now_ms")?.saturating_mul(1000);
+        stopping(&self.shares, self.number("held").unwrap_or(1), self.text("group_parked").is_some(), group, now_us)
     }
 
     pub(super) fn text(&self, field: &str) -> Option<&str> {

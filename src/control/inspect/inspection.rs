@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::super::reply;
 use super::super::rules::Rule;
+use super::super::shares::{SelectorShare, ShareWait};
 use super::search::Searched;
 
 /// Maximum number of bytes that are read from an event.
@@ -145,7 +146,7 @@ impl KeptResults {
 }
 
 /// The state of one object at one moment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Inspection {
     /// Name of the object; bytes that are not UTF-8 are shown as U+FFFD.
@@ -187,6 +188,11 @@ pub struct Inspection {
     /// still being woken. As long as a rule is in force, workers claim no further event of the
     /// object.
     pub rules: Vec<Rule>,
+    /// Shares that match the object, that with the longest prefix last.
+    pub shares: Vec<SelectorShare>,
+    /// The share whose limit the object waits for; none if the name of the object is not set aside, or
+    /// if no share stops it. If `group_beyond` is true, the name counts as set aside.
+    pub waits_for_share: Option<ShareWait>,
     /// Due time of the object, ms since the epoch. None if the object is not held, or waits for an
     /// operator or a rule.
     pub due_ms: Option<u64>,

@@ -140,6 +140,7 @@ fn inspection(fields: Fields, keys: &Keys, object: &[u8]) -> Inspection {
         tries,
         kept_results: fields.kept_results(),
         held_why: fields.held_why(),
+        waits_for_share: fields.share_wait().filter(|_| matches!(standing, Standing::Marked | Standing::Held)),
         due_ms: fields.due().filter(|due| due.is_finite()).map(|due| due as u64),
         schedules: fields.number("schedules").unwrap_or(0),
         markers_before: fields.number("markers_before"),
@@ -157,6 +158,7 @@ fn inspection(fields: Fields, keys: &Keys, object: &[u8]) -> Inspection {
         taken_by: fields.taken,
         searched: fields.searched,
         rules: fields.rules,
+        shares: fields.shares.into_iter().map(|matching| matching.share).collect(),
         wrong_types: fields.wrong,
     }
 }

@@ -91,9 +91,12 @@ impl Fields {
             Standing::Paused | Standing::Blocked => self.why_ruled(nobody),
             Standing::Taken => format!("worker {} has taken its marker and is about to claim it{nobody}", self.taken.join(", ")),
             Standing::Marked if self.text("group").is_some() => {
-                format!("it waits for a free worker {}{nobody}", self.in_group())
+                format!("it waits for {} {}{nobody}", self.awaited(), self.in_group())
             }
             Standing::Marked => {
+                if let Some(wait) = self.share_wait() {
+                    return format!("it waits for {wait}, behind more than 10000 names of its group{nobody}");
+                }
                 let before = self.number("markers_before");
                 let before = before.map_or_else(|| "more than 10000".to_owned(), |before| before.to_string());
                 let time = self.waits_ms().map_or_else(String::new, |ms| format!(" for {}", seconds(ms as f64)));
@@ -130,11 +133,19 @@ impl Fields {
                 format!("held until an operator releases it ({why}); `seriatim held release {}` does", quoted(object))
             }
             Some(due) if due <= now && self.text("group").is_some() => {
-                format!("held ({why}), and due now: it waits for a free worker {}{nobody}", self.in_group())
+                format!("held ({why}), and due now: it waits for {} {}{nobody}", self.awaited(), self.in_group())
             }
-            Some(due) if due <= now => format!("held ({why}), and due now: a free worker takes it{nobody}"),
+            Some(due) if due <= now => match self.share_wait() {
+                Some(wait) => format!("held ({why}), and due now: it waits for {wait}{nobody}"),
+                None => format!("held ({why}), and due now: a free worker takes it{nobody}"),
+            },
             Some(due) => format!("held ({why}), due in {}{nobody}", seconds(due - now)),
         }
+    }
+
+    /// Names what the object waits for in the list of its group.
+    fn awaited(&self) -> String {
+        self.share_wait().map_or_else(|| "a free worker".to_owned(), |wait| format!("{wait},"))
     }
 
     /// Describes the place of the object in the list of its group.

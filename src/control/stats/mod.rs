@@ -12,6 +12,7 @@ pub use self::names::{NameStats, WORKERS_MAX};
 pub(super) use self::names::{read as read_names, registered};
 use super::marks::{Marks, age_set_aside};
 use super::names::{Walk, Which};
+use super::shares::ShareFigures;
 use super::streams::{self, StreamsStats};
 use super::{Control, ControlError, reply};
 use crate::keys::Keys;
@@ -19,6 +20,9 @@ use crate::wire::values::Position;
 
 /// Maximum number of names that [`Control::stats`] lists. Further names are counted but not listed.
 pub const NAMES_MAX: usize = 1000;
+
+/// Maximum number of shares that [`Control::stats`] lists. Further shares are counted but not listed.
+pub const SHARES_LISTED_MAX: usize = 20;
 
 /// Number of commands that are sent to Redis at once.
 pub(super) const COMMANDS_PER_CALL: usize = 1000;
@@ -65,6 +69,16 @@ pub struct GroupStats {
     /// Number of names of objects that are set aside in these lists, not counting marks. An object
     /// may have several names in a list.
     pub set_aside: u64,
+}
+
+/// Shares of groups, and how far they are used.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct ShareStats {
+    /// Number of shares that are set.
+    pub total: u64,
+    /// The shares for which most names wait, at most [`SHARES_LISTED_MAX`].
+    pub listed: Vec<ShareFigures>,
 }
 
 /// Counts of pauses and blocks. Together there are at most 1,000.
@@ -123,7 +137,7 @@ pub struct CronStats {
 }
 
 /// The result of [`Control::stats`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Stats {
     /// Time of Redis, ms since the epoch.
@@ -139,6 +153,8 @@ pub struct Stats {
     pub markers: u64,
     /// Groups, and the names that are set aside for them.
     pub groups: GroupStats,
+    /// Shares of groups.
+    pub shares: ShareStats,
     /// Time for which the oldest marker has waited, ms, exact to 2 s or 5 %; 0 without markers. A
     /// marker that is set aside for its group still waits.
     /// None if it is unknown, because no process has pushed a mark since the marker came. Paused
@@ -176,7 +192,8 @@ impl Control {
     /// Counts workers, markers, held objects, rules and dead letters. The counts are read one after
     /// the other, so they do not belong to exactly the same moment.
     ///
-    /// Cost: a few commands, three more for each registered worker name, and one for each slot.
+    /// Cost: a few commands, three more for each registered worker name, one for each slot, and two for
+    /// each share.
     /// They are pipelined, and SCAN is not used. The call only reads. It may be repeated, and its
     /// future may be dropped at any time.
     ///
@@ -192,6 +209,7 @@ impl Control {
         counts(&mut conn, keys, &mut stats).await?;
         stats.streams = streams::read(&mut conn, keys, &mut stats.unreadable).await?;
         rules(self, &mut stats).await?;
+        shares(self, &mut stats).await?;
         schedules(&mut conn, keys, &mut stats).await?;
         emitted(&mut conn, keys, &mut stats).await?;
         registered_names(&mut conn, keys, &mut stats).await?;
@@ -389,6 +407,20 @@ async fn rules(control: &Control, stats: &mut Stats) -> Result<(), ControlError>
         }
         Err(ControlError::Redis { source, .. }) if source.code() == Some("WRONGTYPE") => {
             stats.unreadable.push(control.keys.event_rules());
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn shares(control: &Control, stats: &mut Stats) -> Result<(), ControlError> {
+    match control.most_waiting(SHARES_LISTED_MAX).await {
+        Ok((total, listed)) => {
+            stats.shares = ShareStats { total, listed };
+            Ok(())
+        }
+        Err(ControlError::Redis { source, .. }) if source.code() == Some("WRONGTYPE") => {
+            stats.unreadable.push(control.keys.event_shares());
             Ok(())
         }
         Err(error) => Err(error),

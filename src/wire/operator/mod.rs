@@ -30,5 +30,5 @@ pub use release::{Released, release};
 pub use release_many::{RELEASE_PER_CALL_MAX, ReleasedOne, release_many};
 pub use rule::{RuleStep, Ruled, rule};
 pub use scheduled::{Range, ScheduledPage, ScheduledReply, scheduled};
-pub use share::{ShareDone, ShareStep, share};
+pub use share::{InHand, ShareDone, ShareParts, ShareStep, count_in_hand, in_hand, share};
 pub use skip::{Skipped, skip};

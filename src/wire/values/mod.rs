@@ -13,6 +13,7 @@
 //! | last run of a cron job, a value of `events.cron.last` | [`CronLast`] | `lib/cron.lua` |
 //! | limit of the queues, a value of `event.limits` | [`LimitValue`] | `operator/limit.lua` |
 //! | share of groups, a value of `event.shares` | [`ShareValue`] | `lib/share.lua` |
+//! | events that a share has taken, a value of `event.shares.used` | [`ShareUsed`] | `lib/share.lua` |
 //! | emits of a handler, a field of `OBJ:event.handled` | [`Emits`] | `lib/emits.lua` |
 //! | mark, a name among the markers, and a member of `event.marks` | [`Mark`] | `lib/marks.lua` |
 //! | position of a projection, a value of `event.projections` | [`Position`] | none |
@@ -63,6 +64,6 @@ pub use registration::{Registration, RegistrationError};
 #[cfg(feature = "worker")]
 pub use rule::RuleValue;
 #[cfg(feature = "worker")]
-pub use share::{Priority, ShareValue};
+pub use share::{Priority, ShareUsed, ShareValue};
 #[cfg(feature = "worker")]
 pub use tag::{Tag, TagError};

@@ -74,6 +74,51 @@ impl ShareValue {
     }
 }
 
+/// The length of the periods in which the events of a share are counted, in ms.
+const PERIOD_MS: u64 = 10_000;
+
+/// The value of a share in `event.shares.used`: `TAKEN TAT PERIOD THIS LAST`. The field of the value in
+/// the hash is the selector of the share.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ShareUsed {
+    /// The number of events that were taken.
+    pub taken: u64,
+    /// The time up to which these events use the rate, in us since the epoch.
+    pub tat_us: u64,
+    /// The number of the period of 10 s in which the last event was taken.
+    pub period: u64,
+    /// The number of events that were taken in this period.
+    pub this: u64,
+    /// The number of events that were taken in the period before.
+    pub last: u64,
+}
+
+impl ShareUsed {
+    /// Reads a value. If the value is absent or invalid, all numbers are 0, as in the scripts.
+    pub fn read(value: &[u8]) -> Self {
+        let read = || {
+            let mut parts = std::str::from_utf8(value).ok()?.split(' ').map(str::parse);
+            let mut part = || parts.next()?.ok();
+            let used = Self { taken: part()?, tat_us: part()?, period: part()?, this: part()?, last: part()? };
+            parts.next().is_none().then_some(used)
+        };
+        read().unwrap_or_default()
+    }
+
+    /// Returns the number of events per second that were taken in the last 10 s. Of the period before
+    /// the present one, a part counts that is as long as the rest of the 10 s.
+    pub fn per_second(self, now_ms: u64) -> f64 {
+        let (period, into) = (now_ms / PERIOD_MS, now_ms % PERIOD_MS);
+        let (this, last) = match period.checked_sub(self.period) {
+            Some(0) => (self.this, self.last),
+            Some(1) => (0, self.this),
+            _ => (0, 0),
+        };
+        let of_last = last as f64 * (PERIOD_MS - into) as f64 / PERIOD_MS as f64;
+        (of_last + this as f64) * 1000.0 / PERIOD_MS as f64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,6 +134,25 @@ mod tests {
         assert_eq!((share.in_flight, share.rate, share.burst), (Some(10), Some(2.5), Some(4)));
         for value in [&b""[..], b"5 high - - - 1700 3", b"5 high - - - 1700 9 ada", b"5 high - - - x 0 ", b"5  - - - - 1700 0 "] {
             assert_eq!(ShareValue::read(value), None);
+        }
+    }
+
+    #[test]
+    fn the_events_taken_are_read() {
+        let used = ShareUsed { taken: 9, tat_us: 8, period: 7, this: 6, last: 5 };
+        assert_eq!(ShareUsed::read(b"9 8 7 6 5"), used);
+        for value in [&b""[..], b"9 8 7 6", b"9 8 7 6 5 4", b"9 8 7 6 x", b"9 8 7 6 -5", b"9  7 6 5", b"\xff"] {
+            assert_eq!(ShareUsed::read(value), ShareUsed::default());
+        }
+    }
+
+    #[test]
+    fn the_events_per_second_are_those_of_the_last_10_s() {
+        let used = ShareUsed { taken: 0, tat_us: 0, period: 7, this: 30, last: 100 };
+        for (now_ms, expected) in
+            [(70_000, 13.0), (72_500, 10.5), (79_999, 3.001), (80_000, 3.0), (85_000, 1.5), (90_000, 0.0), (69_999, 0.0)]
+        {
+            assert!((used.per_second(now_ms) - expected).abs() < 1e-9, "at {now_ms}: {}", used.per_second(now_ms));
         }
     }
 }

@@ -11,6 +11,6 @@ mod names;
 mod origin;
 mod public;
 mod redis;
-mod rig;
+pub(crate) mod rig;
 mod routes;
 mod trust;

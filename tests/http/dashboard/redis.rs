@@ -27,7 +27,7 @@ const PAGES: [&str; 14] = [
     "/check",
 ];
 
-const ROUTES: [&str; 16] = [
+const ROUTES: [&str; 17] = [
     "/v1/objects/work:held",
     "/v1/objects/work:done/chain",
     "/v1/objects/work:later/schedule",
@@ -37,6 +37,7 @@ const ROUTES: [&str; 16] = [
     "/v1/paused",
     "/v1/dead?object=work:dead",
     "/v1/rules",
+    "/v1/shares",
     "/v1/actions",
     "/v1/log",
     "/v1/cron",

@@ -27,7 +27,7 @@ enum Needs {
 use Needs::{All, Nobody, Object, Operate, Probe, Some as SomeObjects, User};
 
 /// The routes that only read: the path in the source, the target, and the requirement.
-const READS: [(&str, &str, Needs); 47] = [
+const READS: [(&str, &str, Needs); 48] = [
     ("/", "/", SomeObjects),
     ("/live", "/live", All),
     ("/object", "/object?name={}:held", Object),
@@ -67,6 +67,7 @@ const READS: [(&str, &str, Needs); 47] = [
     // For a letter of a foreign object the answer is 404, see `prefixes_bind_what_a_user_sees`.
     ("/v1/dead/{id}", "/v1/dead/WORK", SomeObjects),
     ("/v1/rules", "/v1/rules", SomeObjects),
+    ("/v1/shares", "/v1/shares", SomeObjects),
     ("/v1/actions", "/v1/actions", All),
     ("/v1/log", "/v1/log", SomeObjects),
     ("/v1/log", "/v1/log?newest=true", SomeObjects),

@@ -7,7 +7,7 @@ use super::advance::choice;
 use super::reference::{Broken, NAMES};
 use super::rules::{KINDS, SELECTORS};
 use super::schedules::{Mode, SCHEDULE_KEYS};
-use super::shares::{CLASSES, PREFIXES, WEIGHTS};
+use super::shares::{CLASSES, LIMITS, PREFIXES, WEIGHTS};
 use super::world::{AttachStep, Bounds, EmitPlan, OBJECTS, Part, ROOMS, Step, Token, World};
 
 /// The state machine for proptest. Any step can be made in any state.
@@ -118,9 +118,10 @@ fn rule() -> impl Strategy<Value = Step> {
 /// Chooses an action on shares. A share without a weight and a priority still makes a group.
 fn share() -> impl Strategy<Value = Step> {
     prop_oneof![
-        3 => (0..PREFIXES.len(), 0..WEIGHTS.len(), 0..CLASSES.len())
-            .prop_map(|(prefix, weight, class)| Step::SetShare(prefix, weight, class)),
-        1 => any::<u8>().prop_map(Step::RemoveShare),
+        4 => (0..PREFIXES.len(), 0..WEIGHTS.len(), 0..CLASSES.len(), 0..LIMITS.len(), 0..LIMITS.len())
+            .prop_map(|(prefix, weight, class, in_flight, burst)| Step::SetShare(prefix, weight, class, in_flight, burst)),
+        1 => Just(Step::Look),
+        2 => any::<u8>().prop_map(Step::RemoveShare),
     ]
 }
 
@@ -140,7 +141,7 @@ fn script() -> impl Strategy<Value = Step> {
         4 => operator(),
         4 => (object(), 0..SCHEDULE_KEYS.len()).prop_map(|(object, key)| Step::CancelTaken(object, key)),
         4 => rule(),
-        3 => share(),
+        6 => share(),
         6 => (prop_oneof![2 => Just(256usize), 1 => 1..4usize], prop_oneof![3 => Just(1usize << 20), 1 => 1..60usize])
             .prop_map(|(events, bytes)| Step::Promote(events, bytes)),
     ]

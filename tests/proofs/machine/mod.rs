@@ -35,7 +35,7 @@ use world::{Call, Step, World};
 
 const STEPS: u64 = 5_000;
 /// The kinds of replies and states that a run must reach. Otherwise the run proves too little.
-const SEEN: [&str; 49] = [
+const SEEN: [&str; 50] = [
     "Adopt -> Swept",
     "Advance -> Advanced",
     "Advance -> Counter",
@@ -83,6 +83,7 @@ const SEEN: [&str; 49] = [
     "with a broken key: Shares",
     "weighed groups took turns",
     "classes took turns",
+    "groups waited for a limit",
     "SetFree -> Paused",
     "with a broken key: Rules",
 ];
@@ -136,6 +137,7 @@ async fn schedule(
         ("emitted events pushed", state.pushed),
         ("weighed groups took turns", state.weighed),
         ("classes took turns", state.classed),
+        ("groups waited for a limit", state.parked),
     ];
     for (kind, number) in numbers.into_iter().filter(|(_, number)| *number > 0) {
         *figures.borrow_mut().entry(kind.to_owned()).or_default() += number;

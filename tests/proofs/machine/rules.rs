@@ -90,6 +90,7 @@ impl Reference {
         if !self.is_ruled(name) || !has_events || self.due.contains_key(name) {
             return false;
         }
+        self.leave_hand(name);
         self.paused.insert(name.clone());
         self.object(name).owner = Key::Right(Some("held".to_owned()));
         if named {

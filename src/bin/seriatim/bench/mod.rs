@@ -52,6 +52,7 @@ use crate::console::shown;
 use crate::console::stop::stop_signal;
 use crate::private::{Guard, Listen, Server};
 use crate::random::{Random, fresh_seed};
+use ::seriatim::control::shares::{NUMBER_MAX, SHARES_MAX};
 
 /// Measure throughput, latency and memory on this Redis, compared with plain streams and lists
 ///
@@ -92,6 +93,10 @@ pub(crate) struct Args {
     /// with --group-depth 1. 0: no groups
     #[arg(long, value_name = "N", default_value_t = 0)]
     groups: u32,
+    /// Gives each group a share with a limit of objects in hand, 1 to 1000000. This needs 1 to 1024
+    /// groups. The groups of other systems have no limit
+    #[arg(long, value_name = "N", requires = "groups")]
+    in_flight: Option<u64>,
     /// The number of emits in flight when events are emitted one by one: 1 to 10000
     #[arg(long, value_name = "N", default_value_t = 64)]
     producers: usize,
@@ -221,7 +226,8 @@ async fn measure(args: &Args, config: WorkerConfig, place: &Place) -> anyhow::Re
         per_second: args.rate,
         wanted: args.wanted(),
     };
-    let ours = Seriatim { place: place.clone(), config, workers: args.workers };
+    let limits = args.in_flight.map(|objects| (args.groups, objects));
+    let ours = Seriatim { place: place.clone(), config, workers: args.workers, limits };
     let (streams, raw) = (Streams { place: place.clone() }, Raw { place: place.clone() });
     let mut lpush = Lpush::new(place, args.payload, args.events);
     let (mut samples, mut unused) = (Samples::default(), Samples::default());
@@ -265,6 +271,10 @@ impl Args {
         in_range("events", self.events, 1, EVENTS_MAX, "events")?;
         in_range("payload", self.payload as u64, PAYLOAD_MIN as u64, EVENT_BYTES_MAX as u64, "bytes")?;
         in_range("groups", u64::from(self.groups), 0, 100_000, "groups")?;
+        if let Some(objects) = self.in_flight {
+            in_range("in-flight", objects, 1, NUMBER_MAX, "objects")?;
+            in_range("groups", u64::from(self.groups), 1, SHARES_MAX, "groups with --in-flight")?;
+        }
         in_range("producers", self.producers as u64, 1, 10_000, "emits in flight")?;
         in_range("workers", self.workers as u64, 1, 64, "workers")?;
         in_range("rate", u64::from(self.rate), 1, 100_000, "events per second")?;
@@ -319,7 +329,13 @@ impl Args {
             1 => ", one group".to_owned(),
             groups => format!(", {} groups", number(groups.into())),
         };
-        format!("{} events of {} bytes, {objects}{groups}; {whereabouts}", number(self.events), number(self.payload as u64))
+        let limits =
+            self.in_flight.map_or_else(String::new, |objects| format!(", each with at most {} objects in hand", number(objects)));
+        format!(
+            "{} events of {} bytes, {objects}{groups}{limits}; {whereabouts}",
+            number(self.events),
+            number(self.payload as u64)
+        )
     }
 }
 

@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use anyhow::anyhow;
 use redis::aio::MultiplexedConnection;
+use seriatim::control::shares::Share;
+use seriatim::control::{By, Control};
 use seriatim::event::Json;
 use seriatim::sink::{Batch, Context, Delivered, Sink};
 use seriatim::worker::{Shutdown, Stopped, Worker, WorkerConfig, WorkerError};
@@ -18,6 +20,7 @@ use super::tally::Tally;
 use super::workload::Workload;
 use crate::commands::worker;
 use crate::console::exit::{Exit, Failure};
+use crate::console::shown;
 
 /// The measured system: seriatim.
 pub(super) struct Seriatim {
@@ -25,6 +28,8 @@ pub(super) struct Seriatim {
     /// Settings of each worker, except its name.
     pub(super) config: WorkerConfig,
     pub(super) workers: usize,
+    /// The number of groups, and the most objects in hand of each; `None`: no shares.
+    pub(super) limits: Option<(u32, u64)>,
 }
 
 #[derive(Clone)]
@@ -62,6 +67,13 @@ impl System for Seriatim {
     const KEEPS_OBJECTS: bool = true;
 
     async fn prepare(&self) -> anyhow::Result<()> {
+        let Some((groups, objects)) = self.limits else { return Ok(()) };
+        let control = Control::new(self.place.conn.clone()).with_keys(self.place.keys.clone());
+        let by = By { who: "seriatim bench", why: "" };
+        for group in 0..groups {
+            let selector = format!("work{group}:*").parse()?;
+            control.set_share(by, &selector, Share::new().in_flight(objects)).await.map_err(shown::action_failure)?;
+        }
         Ok(())
     }
 

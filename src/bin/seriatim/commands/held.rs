@@ -191,6 +191,9 @@ impl List {
             Some(due) => format!("due in {}", shown::duration(due - now_ms)),
         };
         writeln!(out, "{}  {what}, {due}", named::shown(&object.object, object.object_escaped.as_deref()))?;
+        if let Some(wait) = &object.waits_for_share {
+            writeln!(out, "  waits  for {}", shown::shortened(&wait.to_string(), 600))?;
+        }
         for rule in &object.rules {
             writeln!(out, "  rule   {}", shown::shortened(&rule.to_string(), 520))?;
             writeln!(out, "         {}", described(rule, now_ms))?;

@@ -7,6 +7,7 @@ use seriatim::control::inspect::{EventState, Place, Standing};
 use seriatim::control::{Ended, Inspection, LogStatus};
 
 use crate::commands::rules::described;
+use crate::commands::share::parts;
 use crate::console::exit::Exit;
 use crate::console::global::Global;
 use crate::console::watch::Watch;
@@ -71,6 +72,9 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
         if !rule.reason.is_empty() {
             writeln!(out, "           why    {}", shown::shortened(&rule.reason, 2000))?;
         }
+    }
+    for share in &seen.shares {
+        writeln!(out, "share      {}: {}", shown::shortened(&seriatim::escape::name(&share.selector), 520), parts(share))?;
     }
     writeln!(out, "events     {} queued, {} in flight, {} held", seen.events_queued, seen.events_in_flight, seen.events_held)?;
     if let Some(tries) = seen.tries {

@@ -1,19 +1,20 @@
-//! `seriatim share`: the weights and priorities with which groups of objects take turns.
+//! `seriatim share`: the weights, priorities and limits of groups of objects.
 
 use std::fmt::Write as _;
 
 use seriatim::control::rules::Selector;
-use seriatim::control::shares::{Priority, SelectorShare, Share, ShareDone, WEIGHT_MAX};
+use seriatim::control::shares::{NUMBER_MAX, Priority, SelectorShare, Share, ShareDone, ShareFigures, WEIGHT_MAX};
 
 use crate::console::actor::ActorWithReason;
 use crate::console::exit::Exit;
 use crate::console::global::Global;
 use crate::console::shown::{self, Level};
 
-/// Set the weight and the priority with which groups of objects take turns
+/// Give groups of objects a weight, a priority, or limits
 ///
-/// Shares have an effect on workers with --group-depth 1 or more, while more objects wait than
-/// these workers can claim.
+/// The objects of a prefix with a share are a group. Weights and priorities count while more objects
+/// wait than the workers can claim. Limits count at all times. Update all workers to this version
+/// before the first share is set: older workers keep no limit.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -27,24 +28,47 @@ enum Command {
     Remove(Remove),
 }
 
-/// Set the share of a prefix; it replaces the whole share that was set before
+/// Set the share of a prefix, or limits of all objects; it replaces the whole share that was set
+/// before
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  seriatim share set 'acme:*' --weight 5\n  seriatim share set 'acme:batch:*' --weight 2 --priority low"
+    after_help = "Examples:\n  seriatim share set 'acme:*' --weight 5\n  seriatim share set 'acme:batch:*' --weight 2 --priority low\n  seriatim share set 'acme:*' --in-flight 50\n  seriatim share set 'mail:*' --rate 20/s,burst=5"
 )]
 struct Set {
-    /// A prefix of 1 to 8 parts, such as acme:*, which also covers the object acme; each part of a
-    /// group's share comes from the longest prefix that sets it
+    /// A prefix of 1 to 8 parts, such as acme:*, which also covers the object acme; or `*` for limits
+    /// of all objects. Weight and priority come from the longest prefix that sets them; all limits
+    /// count
     selector: Selector,
     /// The number of claims per turn, compared with other groups, 1 to 100 [default: that of a
     /// shorter prefix, or 1]
-    #[arg(long, value_name = "W", value_parser = clap::value_parser!(u64).range(1..=WEIGHT_MAX), required_unless_present = "priority")]
+    #[arg(long, value_name = "W", value_parser = clap::value_parser!(u64).range(1..=WEIGHT_MAX), required_unless_present_any = ["priority", "in_flight", "rate"])]
     weight: Option<u64>,
     /// The priority: high, normal or low [default: that of a shorter prefix, or normal]
     #[arg(long, value_name = "PRIORITY", hide_possible_values = true)]
     priority: Option<PriorityArg>,
+    /// The most objects in hand at the same time, over all processes, from 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=NUMBER_MAX))]
+    in_flight: Option<u64>,
+    /// The most events per second, over all processes, as in 50/s or 0.5/s,burst=5; the burst is the
+    /// most events above the rate [default burst: about the events of 250 ms, at least 1]
+    #[arg(long, value_name = "N/s[,burst=B]", value_parser = rate)]
+    rate: Option<Rate>,
     #[command(flatten)]
     actor: ActorWithReason,
+}
+
+/// A rate in events per second, with its burst in events.
+#[derive(Debug, Clone, Copy)]
+struct Rate(f64, Option<u64>);
+
+fn rate(text: &str) -> Result<Rate, String> {
+    let wrong = || "write the events per second, as in 50/s, or with a burst, as in 50/s,burst=10".to_owned();
+    let (rate, burst) = match text.split_once(",burst=") {
+        Some((rate, burst)) => (rate, Some(burst.parse().map_err(|_| wrong())?)),
+        None => (text, None),
+    };
+    let rate = rate.strip_suffix("/s").and_then(|rate| rate.parse().ok()).ok_or_else(wrong)?;
+    Ok(Rate(rate, burst))
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -64,7 +88,11 @@ impl From<PriorityArg> for Priority {
     }
 }
 
-/// Print the shares
+/// Print the shares, and how far each is used: the names of objects that wait, the objects in hand, and
+/// the events taken
+///
+/// An object whose name begins with several prefixes with a share waits for the longest one. In hand,
+/// it counts for all of them.
 #[derive(Debug, clap::Args)]
 struct List {
     /// Print one JSON object per line
@@ -93,6 +121,13 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             if let Some(priority) = set.priority {
                 share = share.priority(priority.into());
             }
+            if let Some(objects) = set.in_flight {
+                share = share.in_flight(objects);
+            }
+            if let Some(Rate(rate, burst)) = set.rate {
+                share = share.rate(rate);
+                share = burst.map_or(share, |events| share.burst(events));
+            }
             let done = control.set_share(set.actor.by(&who), &set.selector, share).await;
             let what = match done.map_err(shown::action_failure)? {
                 ShareDone::New => "set",
@@ -101,7 +136,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             shown::print(&format!("{}: {what}\n", set.selector))?;
         }
         Command::List(list) => {
-            let shares = control.shares().await.map_err(shown::failure)?;
+            let shares = control.share_figures().await.map_err(shown::failure)?;
             if shares.is_empty() {
                 shown::tell(Level::Info, "there are no shares");
             }
@@ -130,7 +165,37 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn write(out: &mut String, share: &SelectorShare) -> anyhow::Result<()> {
+/// Describes the parts of a share on one line.
+pub(crate) fn parts(share: &SelectorShare) -> String {
+    let burst = share.burst.map_or_else(String::new, |burst| format!(", burst {burst}"));
+    let parts = [
+        share.weight.map(|weight| format!("weight {weight}")),
+        share.priority.map(|priority| format!("priority {}", priority.word())),
+        share.in_flight.map(|objects| format!("at most {objects} in hand")),
+        share.rate.map(|rate| format!("at most {rate}/s{burst}")),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// Describes the names that wait for a share.
+pub(crate) fn waiting(figures: &ShareFigures) -> String {
+    let names = figures.waiting.map_or_else(|| "?".to_owned(), |names| names.to_string());
+    let oldest = figures.oldest_ms.map_or_else(String::new, |ms| format!(", the oldest for {}", shown::duration(ms)));
+    let plural = if figures.waiting == Some(1) { "" } else { "s" };
+    format!("{names} name{plural}{oldest}")
+}
+
+/// Describes how far a share is used.
+pub(crate) fn usage(figures: &ShareFigures) -> String {
+    let count = |count: Option<u64>| count.map_or_else(|| "?".to_owned(), |count| count.to_string());
+    let in_flight = figures.share.in_flight.map_or_else(String::new, |most| format!(" of {most}"));
+    let events = figures.taken_per_second.map_or_else(|| "?".to_owned(), |events| format!("{events:.1}"));
+    let rate = figures.share.rate.map_or_else(String::new, |most| format!(" of {most}"));
+    format!("{}{in_flight} in hand, {events}{rate} events/s, {} events taken", count(figures.in_hand), count(figures.taken))
+}
+
+fn write(out: &mut String, figures: &ShareFigures) -> anyhow::Result<()> {
+    let share = &figures.share;
     writeln!(out, "{}", shown::shortened(&share.selector, 200))?;
     if let Some(weight) = share.weight {
         writeln!(out, "  weight    {weight}")?;
@@ -138,6 +203,15 @@ fn write(out: &mut String, share: &SelectorShare) -> anyhow::Result<()> {
     if let Some(priority) = share.priority {
         writeln!(out, "  priority  {}", priority.word())?;
     }
+    if let Some(objects) = share.in_flight {
+        writeln!(out, "  in hand   at most {objects}")?;
+    }
+    if let Some(rate) = share.rate {
+        let burst = share.burst.map_or_else(String::new, |burst| format!(", burst {burst}"));
+        writeln!(out, "  rate      at most {rate}/s{burst}")?;
+    }
+    writeln!(out, "  waits     {}", waiting(figures))?;
+    writeln!(out, "  used      {}", usage(figures))?;
     writeln!(out, "  by        {}, {}", shown::shortened(&share.actor, 200), shown::time(share.set_ms))?;
     if !share.reason.is_empty() {
         writeln!(out, "  why       {}", shown::shortened(&share.reason, 2000))?;

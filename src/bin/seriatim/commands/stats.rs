@@ -7,6 +7,7 @@ use serde::Serialize;
 use seriatim::control::stats::{CronStats, NameStats, ScheduleStats};
 use seriatim::control::{Control, Depth, Stats};
 
+use crate::commands::share;
 use crate::console::exit::Exit;
 use crate::console::global::Global;
 use crate::console::watch::Watch;
@@ -110,6 +111,7 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
     }
     writeln!(out, "paused        {} objects", stats.paused)?;
     writeln!(out, "rules         {} set, {} being lifted", stats.rules.in_force, stats.rules.lifting)?;
+    shares(&mut out, stats)?;
     schedules(&mut out, &stats.schedules, stats.now_ms)?;
     cron(&mut out, &stats.cron, stats.now_ms)?;
     let emitted = &stats.idempotency_keys;
@@ -187,6 +189,25 @@ fn quantile(us: Option<u64>) -> String {
         Some(us @ ..1_000_000) => format!("{} ms", us / 1000),
         Some(us) => format!("{} s", us / 100_000 / 10),
     }
+}
+
+/// Writes the number of shares, and those for which most names wait.
+fn shares(out: &mut String, stats: &Stats) -> anyhow::Result<()> {
+    let shares = &stats.shares;
+    if shares.total == 0 {
+        return Ok(());
+    }
+    writeln!(out, "shares        {} set", shares.total)?;
+    for figures in &shares.listed {
+        let selector = shown::middle_cut(&figures.share.selector, NAME_CHARS);
+        let line = format!("share         {selector}: {}, {}", share::waiting(figures), share::usage(figures));
+        writeln!(out, "{}", shown::wrapped(&line, usize::from(shown::COLUMNS) - 14, 14))?;
+    }
+    let more = shares.total.saturating_sub(shares.listed.len() as u64);
+    if more > 0 {
+        writeln!(out, "and {more} more shares")?;
+    }
+    Ok(())
 }
 
 fn cron(out: &mut String, cron: &CronStats, now_ms: u64) -> anyhow::Result<()> {

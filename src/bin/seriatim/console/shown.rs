@@ -163,7 +163,7 @@ pub(crate) fn failure(error: ControlError) -> anyhow::Error {
         ControlError::Cron(_) | ControlError::CronName(_) | ControlError::LimitSelector(_) | ControlError::Event(_) => {
             Exit::Input
         }
-        ControlError::ShareSelector { .. } | ControlError::ShareEmpty | ControlError::ShareWeight(_) => Exit::Input,
+        ControlError::ShareSelector { .. } | ControlError::ShareEmpty | ControlError::SharePart { .. } => Exit::Input,
         ControlError::Denied(_) => Exit::Redis,
         _ => Exit::Broken,
     };

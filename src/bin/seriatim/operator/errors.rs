@@ -39,7 +39,7 @@ pub(crate) fn control_problem(error: ControlError) -> Problem {
         | ControlError::LimitSelector(_)
         | ControlError::ShareSelector { .. }
         | ControlError::ShareEmpty
-        | ControlError::ShareWeight(_)
+        | ControlError::SharePart { .. }
         | ControlError::DeadId(_)
         | ControlError::LogId(_)
         | ControlError::Cursor(_) => Problem::bad_request(error),

@@ -15,7 +15,7 @@ use seriatim::control::stats::NameStats;
 use seriatim::control::workers::{WorkerSlots, WorkersPage};
 use seriatim::control::{
     Action, CheckReport, Control, ControlError, CronJob, Cursor, DeadLetter, HeldObject, Inspection, LogEntry, LogPage, RowId,
-    Rules, ScheduledEvent, Stats, UnderWork,
+    Rules, ScheduledEvent, ShareFigures, Stats, UnderWork,
 };
 use seriatim::control::{dead, log};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -298,6 +298,19 @@ impl Looks {
             None => user.has(rule.selector.as_str().as_bytes()),
         });
         Ok(rules)
+    }
+
+    /// Reads the shares that can concern an object of the user. A share that also concerns other objects
+    /// is without its figures.
+    pub(crate) async fn shares(&self, user: &User) -> Result<Vec<ShareFigures>, Problem> {
+        user.may_some(Right::View)?;
+        let mut shares = told(self.control.share_figures().await)?;
+        let beginning = |of: &ShareFigures| of.share.selector.strip_suffix('*').unwrap_or(&of.share.selector).as_bytes().to_vec();
+        shares.retain(|of| user.has_some(&beginning(of)));
+        for of in shares.iter_mut().filter(|of| !user.has(&beginning(of))) {
+            (of.waiting, of.oldest_ms, of.in_hand, of.taken, of.taken_per_second) = (None, None, None, None, None);
+        }
+        Ok(shares)
     }
 
     /// Returns for each of these rules the number of objects that wait and that it selects.

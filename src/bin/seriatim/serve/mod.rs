@@ -7,6 +7,7 @@
 //! - `schedule`: schedules and tasks
 //! - `view`: the routes that only read: objects, lists and figures of the system
 //! - `operate`: the actions of an operator
+//! - `shares`: shares of groups
 //! - `bulk`: actions over many dead letters or held objects
 
 mod bulk;
@@ -15,6 +16,7 @@ mod errors;
 mod operate;
 mod request;
 mod schedule;
+mod shares;
 mod stream;
 pub(crate) mod view;
 
@@ -127,6 +129,7 @@ fn routes(app: App) -> Router {
         .route("/v1/dead/{id}/retry", post(operate::retry))
         .route("/v1/dead/{id}/drop", post(operate::drop_letter))
         .route("/v1/rules", post(operate::set_rule).delete(operate::lift_rule))
+        .route("/v1/shares", post(shares::set).delete(shares::remove))
         .route("/v1/openapi.json", get(openapi))
         .route(probes::HEALTH, get(async || probes::answer(Ok::<(), &str>(()))))
         .route(probes::READY, get(ready));

@@ -38,6 +38,7 @@ where
         .route("/v1/dead", get(dead_letters))
         .route("/v1/dead/{id}", get(dead_letter))
         .route("/v1/rules", get(rules))
+        .route("/v1/shares", get(shares))
         .route("/v1/actions", get(actions))
         .route("/v1/log", get(log))
         .route("/v1/cron", get(cron))
@@ -126,6 +127,11 @@ async fn dead_letter(State(looks): State<Looks>, asked: Asked) -> Result<Respons
 /// `GET /v1/rules`.
 async fn rules(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
     json(&looks.rules(&asked.user).await?)
+}
+
+/// `GET /v1/shares`.
+async fn shares(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
+    json(&serde_json::json!({ "shares": looks.shares(&asked.user).await? }))
 }
 
 /// `GET /v1/actions`, with `object`.

@@ -12,7 +12,7 @@ impl Call<'_> {
             let others = owner.as_ref().is_some_and(|owner| *owner != slot.w);
             if self.state.meet(&name) || name.is_empty() || others || slot.given.as_ref() == Some(&name) {
                 remove(&mut self.state.worker(&slot.w).objects, &name);
-            } else if slot.has || self.claims == 0 || self.reply_bytes <= 0 {
+            } else if slot.has || self.claims == 0 || self.reply_bytes <= 0 || self.limited && owner.is_none() {
                 let now = self.state.now;
                 match owner {
                     Some(_) => self.state.hold(&slot.w, &name, now, None),
@@ -205,7 +205,9 @@ impl Call<'_> {
             self.tell_quarantined(name, &why);
             return Got::Dropped;
         }
-        self.rise_above(numbers.first + held.right().map_or(0, Vec::len) as u64 - 1);
+        let events = held.right().map_or(0, Vec::len) as u64;
+        self.rise_above(numbers.first + events - 1);
+        self.count(name, events);
         self.state.due.remove(name);
         let object = self.state.object(name);
         let Key::Right(batch) = std::mem::take(&mut object.held) else { unreachable!("looked at above") };

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::reference::{Key, Name, remove};
-use super::super::shares::class_of;
+use super::super::shares::{ALL, CLASS, PARKED, REST, class_of};
 use super::{Call, Got, Slot};
 
 /// The most groups whose turns a call takes, and the fewest names per turn in a call with many
@@ -15,14 +15,28 @@ const CHUNK_MAX: usize = 512;
 
 /// Of so many names, the classes after the highest one that waits get one each.
 const ROUND: u64 = 16;
+/// If no name led to a claim, a turn reads so many times as many the next time, up to a maximum.
+const PATIENCE: i64 = 4;
+const PATIENCE_MAX: i64 = 64;
 
 struct Turn {
     group: Name,
+    /// The place of the class: 0 is high, 1 is normal, 2 is low.
+    class: usize,
     weight: f64,
     /// The pass before the call.
     start: f64,
     /// The pass that counts the names taken in this call.
     pass: f64,
+    /// The objects claimed in this call.
+    claimed: u64,
+    /// Whether the group waits for a limit.
+    is_parked: bool,
+    /// The names read in this chunk, and whether one of them has led to a claim.
+    pending: i64,
+    has_led: bool,
+    /// The names that the turn reads at least.
+    patience: i64,
 }
 
 /// The turns of a call.
@@ -35,9 +49,27 @@ struct Turns {
     gone: BTreeSet<usize>,
     /// The names taken in this round, if groups of several classes wait.
     place: Option<u64>,
+    /// The turns whose passes are written.
+    served: BTreeSet<usize>,
+    /// Whether the limit of all objects allows no claim.
+    is_full: bool,
+    /// Turns that wait for the end of the chunk.
+    paused: Vec<usize>,
+    /// The groups whose turns were read. By class, the number of those that are still there and do not
+    /// wait for a limit.
+    known: BTreeSet<Name>,
+    in_set: [usize; 3],
 }
 
 impl Turns {
+    /// Puts a turn back among the turns of its class.
+    fn insert(&mut self, at: usize) {
+        let Turn { class, pass, .. } = self.all[at];
+        let order = &self.order[class];
+        let place = order.iter().rposition(|other| self.all[*other].pass <= pass).map_or(0, |place| place + 1);
+        self.order[class].insert(place, at);
+    }
+
     /// Returns the class with the next turn, and the most names of the turn.
     fn next_class(&self) -> Option<(usize, usize)> {
         let classes: Vec<usize> = (0..3).filter(|class| !self.order[*class].is_empty()).collect();
@@ -63,7 +95,9 @@ impl Call<'_> {
     pub(super) fn is_grouped(&self, claims: usize, was_due: bool) -> bool {
         let now = self.state.now as i64;
         let (markers, due) = (self.state.markers.len(), self.state.due.values().filter(|due| **due <= now).count());
-        if self.waiting() > 0 {
+        if self.limited && claims > 0 {
+            return true;
+        } else if self.waiting() > 0 {
             return claims > 0 || self.has_groups && (markers > 0 || due > 0);
         }
         self.has_groups && claims > 0 && (markers > claims || was_due && due > claims)
@@ -73,7 +107,9 @@ impl Call<'_> {
     /// that are there. A held object stays due, with a negative time.
     fn set_aside(&mut self) {
         let now = self.state.now as i64;
-        let mut due: Vec<_> = self.state.due.iter().filter(|(_, due)| (0..=now).contains(*due)).collect();
+        // Without names that are set aside, names of held objects were lost.
+        let first_due = if self.waiting() > 0 { 0 } else { i64::MIN };
+        let mut due: Vec<_> = self.state.due.iter().filter(|(_, due)| (first_due..=now).contains(*due)).collect();
         due.sort_by_key(|(name, due)| (**due, *name));
         let mut names: Vec<Name> = due.into_iter().map(|(name, _)| name.clone()).collect();
         for name in &names {
@@ -100,18 +136,43 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the turns of all groups. Without shares, all groups have the same class.
-    fn turns(&mut self) -> Turns {
-        let has_shares = !self.state.shares.is_empty();
-        let mut groups: Vec<_> = self.state.groups.iter().map(|(group, pass)| (*pass, group.clone())).collect();
+    /// Adds the turns of the groups of a class that have none yet. Without shares, all groups have the
+    /// same class.
+    fn read_turns(&mut self, turns: &mut Turns, class: usize) {
+        let has_shares = self.state.parts() > 0;
+        let class_of = |pass: f64| if has_shares { (class_of(pass) + 1) as usize } else { 1 };
+        let groups = self.state.groups.iter().filter(|(_, pass)| **pass < 2.0 * CLASS && class_of(**pass) == class);
+        let mut groups: Vec<_> = groups.map(|(group, pass)| (*pass, group.clone())).collect();
         groups.sort_by(|one, other| one.partial_cmp(other).expect("numbers"));
         assert!(groups.len() <= TURNS_MAX, "the reference reads the turns of all groups");
-        let mut turns = Turns::default();
-        for (at, (start, group)) in groups.into_iter().enumerate() {
+        let rank = if self.limited { turns.in_set[class] } else { 0 };
+        for (start, group) in groups.into_iter().skip(rank) {
+            if self.limited && turns.known.contains(&group) {
+                continue;
+            }
+            turns.known.insert(group.clone());
+            turns.in_set[class] += 1;
             let weight = self.state.weigh(&group).0;
-            turns.order[if has_shares { (class_of(start) + 1) as usize } else { 1 }].push(at);
-            turns.all.push(Turn { group, weight, start, pass: start });
+            turns.order[class].push(turns.all.len());
+            let turn = Turn {
+                group,
+                class,
+                weight,
+                start,
+                pass: start,
+                claimed: 0,
+                is_parked: false,
+                pending: 0,
+                has_led: false,
+                patience: 1,
+            };
+            turns.all.push(turn);
         }
+    }
+
+    /// Begins the turns of all groups.
+    fn begin_round(&mut self, turns: &mut Turns) {
+        (0..3).for_each(|class| self.read_turns(turns, class));
         let classes = turns.order.iter().filter(|order| !order.is_empty()).count();
         turns.place = (classes > 1).then(|| self.state.round.unwrap_or(0));
         self.state.classed += u64::from(classes > 1);
@@ -119,7 +180,45 @@ impl Call<'_> {
             let weights: Vec<f64> = order.iter().map(|at| turns.all[*at].weight).collect();
             weights.windows(2).any(|two| two[0] != two[1])
         }));
-        turns
+    }
+
+    /// Removes the groups without names.
+    fn leave(&mut self, turns: &mut Turns) {
+        for at in std::mem::take(&mut turns.gone) {
+            self.state.groups.remove(&turns.all[at].group);
+            turns.in_set[turns.all[at].class] -= 1;
+        }
+    }
+
+    /// Ends the turn of a group, because the limit of the prefix `by` allows no claim.
+    fn wait_for(&mut self, turns: &mut Turns, at: usize, by: &Name) {
+        if &by[..] == ALL {
+            turns.is_full = true;
+            turns.order = Default::default();
+            return;
+        }
+        let turn = &mut turns.all[at];
+        turn.is_parked = true;
+        turns.in_set[turn.class] -= 1;
+        let member = if *by == turn.group { by.clone() } else { [by, &b"\n"[..]].concat().into() };
+        self.state.blocked.entry(member).or_insert(false);
+        self.state.parked += 1;
+        if let Some(pass) = self.state.groups.get_mut(&turn.group) {
+            *pass = turn.start + turn.claimed as f64 / turn.weight + PARKED;
+        }
+    }
+
+    /// Moves a name to the list of its group.
+    fn move_name(&mut self, turns: &mut Turns, name: &Name) {
+        let group = self.state.group_of(name, self.depth);
+        let first = self.state.first_pass(self.state.weigh(&group).1);
+        self.state.groups.entry(group.clone()).or_insert(first);
+        self.state.set_aside.entry(group.clone()).or_default().insert(0, name.clone());
+        if let Some(at) = turns.gone.iter().copied().find(|at| turns.all[*at].group == group) {
+            turns.gone.remove(&at);
+            turns.served.insert(at);
+            turns.insert(at);
+        }
     }
 
     /// Takes names from the lists of groups, in turns. Returns each name with the place of its turn.
@@ -130,20 +229,34 @@ impl Call<'_> {
         while chunk.len() < size {
             let Some((class, names_max)) = turns.next_class() else { break };
             let at = turns.order[class].remove(0);
-            let turn = &mut turns.all[at];
-            let names = self.state.set_aside.entry(turn.group.clone()).or_default();
-            let count = most[class].min(size - chunk.len()).min(names_max).min(names.len());
-            if count == 0 {
-                turns.gone.insert(at);
-                continue;
+            let (is_parked, group) = (turns.all[at].is_parked, turns.all[at].group.clone());
+            let limit = if self.limited && !is_parked { self.room_of(&group) } else { (i64::MAX, Name::new()) };
+            let mut count = 0;
+            let Turn { pending, patience, .. } = turns.all[at];
+            if limit.0 <= 0 {
+                self.wait_for(turns, at, &limit.1);
+            } else if pending > 0 && pending >= limit.0 {
+                turns.paused.push(at);
+            } else if !is_parked {
+                let names = self.state.set_aside.entry(group).or_default();
+                let allowed = (limit.0 - pending).max(patience) as usize;
+                count = most[class].min(size - chunk.len()).min(names_max).min(allowed).min(names.len());
+                if count == 0 {
+                    turns.gone.insert(at);
+                    turns.served.remove(&at);
+                } else {
+                    chunk.extend(names.drain(names.len() - count..).rev().map(|name| (name, at)));
+                    turns.all[at].pass += count as f64 / turns.all[at].weight;
+                    turns.all[at].pending += count as i64;
+                    turns.place = turns.place.map(|place| place + count as u64);
+                    turns.served.insert(at);
+                    turns.insert(at);
+                }
             }
-            chunk.extend(names.drain(names.len() - count..).rev().map(|name| (name, at)));
-            turn.pass += count as f64 / turn.weight;
-            turns.place = turns.place.map(|place| place + count as u64);
-            let pass = turn.pass;
-            let order = &turns.order[class];
-            let place = order.iter().rposition(|other| turns.all[*other].pass <= pass).map_or(0, |place| place + 1);
-            turns.order[class].insert(place, at);
+            if count == 0 && turns.order[class].is_empty() && !turns.is_full {
+                self.leave(turns);
+                self.read_turns(turns, class);
+            }
         }
         chunk
     }
@@ -154,9 +267,15 @@ impl Call<'_> {
             self.set_aside();
         }
         let claims_after = self.claims - claims;
-        let mut turns = if claims > 0 { self.turns() } else { Turns::default() };
-        let mut served = BTreeMap::<usize, u64>::new();
-        let (mut size, mut used_last) = (0, 0);
+        let mut turns = Turns::default();
+        if self.limited && claims > 0 {
+            self.unpark();
+            turns.is_full = self.room_of(&Name::from_static(REST)).0 <= 0;
+        }
+        if claims > 0 && !turns.is_full {
+            self.begin_round(&mut turns);
+        }
+        let (mut size, mut used_last, mut seen, mut has_moved) = (0, 0, BTreeSet::new(), false);
         loop {
             let free = |call: &Self, slots: &[Slot]| {
                 let has_room = call.claims > claims_after && call.reply_bytes > 0;
@@ -168,55 +287,100 @@ impl Call<'_> {
                 break;
             }
             let chunk = self.take_names(&mut turns, size);
-            self.markers -= chunk.len();
-            for (_, at) in &chunk {
-                served.entry(*at).or_default();
+            if chunk.is_empty() {
+                break;
             }
-            let mut used = 0;
+            self.markers -= chunk.len();
+            // A call looks at a name once, unless it has pushed the name to another list.
+            let is_new: Vec<bool> = chunk.iter().map(|(name, _)| seen.insert(name.clone())).collect();
+            let (mut used, mut stopped) = (0, BTreeMap::<usize, usize>::new());
             for (place, (name, at)) in chunk.iter().enumerate() {
                 let owner = self.state.owner(name);
-                if owner.is_some() && owner.as_deref() != Some("held") {
+                if owner.is_some() && owner.as_deref() != Some("held") || !is_new[place] {
                     continue;
                 }
                 let Some(number) = free(self, slots) else { break };
+                if self.limited && self.put_aside.contains(name) {
+                    continue;
+                }
+                used = place + 1;
                 // An owner key of a wrong type does not hide the held batch of an object that is set aside.
                 let is_aside = self.state.due.get(name).is_some_and(|due| *due < 0);
-                let got = if owner.is_some() || is_aside && self.state.object(name).held_id != Key::default() {
-                    self.claim_aside(&mut slots[number], name)
-                } else {
-                    self.own(&mut slots[number], name, false)
-                };
-                used = place + 1;
+                let is_held = owner.is_some() || is_aside && self.state.object(name).held_id != Key::default();
+                let mut charged = 0;
+                if self.limited {
+                    let group = self.state.group_of(name, self.depth);
+                    if stopped.contains_key(at) {
+                        continue;
+                    } else if group != turns.all[*at].group && self.state.has_own(&group) {
+                        self.move_name(&mut turns, name);
+                        seen.remove(name);
+                        has_moved = true;
+                        continue;
+                    }
+                    let held = is_held.then(|| self.state.object(name).held.right().map_or(1, Vec::len));
+                    match self.admitted(&group, held) {
+                        Ok(asked) => charged = asked,
+                        Err(by) => {
+                            stopped.insert(*at, place);
+                            self.wait_for(&mut turns, *at, &by);
+                            continue;
+                        }
+                    }
+                }
+                let got =
+                    if is_held { self.claim_aside(&mut slots[number], name) } else { self.own(&mut slots[number], name, false) };
                 if got == Got::Claimed {
-                    *served.entry(*at).or_default() += 1;
+                    turns.all[*at].claimed += 1;
+                    turns.all[*at].has_led = true;
+                    if self.limited {
+                        self.charge(name, charged);
+                    }
                 }
             }
             if free(self, slots).is_some() {
                 used = chunk.len();
             }
-            for (name, at) in chunk[used..].iter().rev() {
-                self.state.set_aside.entry(turns.all[*at].group.clone()).or_default().push(name.clone());
-                turns.gone.remove(at);
+            let mut kept = 0;
+            for (place, (name, at)) in chunk.iter().enumerate().rev() {
+                let stays = stopped.get(at).is_some_and(|from| place >= *from);
+                if place >= used || stays {
+                    self.state.set_aside.entry(turns.all[*at].group.clone()).or_default().push(name.clone());
+                    turns.gone.remove(at);
+                    turns.served.insert(*at);
+                    kept += u64::from(place < used);
+                }
             }
-            turns.place = turns.place.map(|place| place - (chunk.len() - used) as u64);
+            turns.place = turns.place.map(|place| place - (chunk.len() - used) as u64 - kept);
+            for turn in turns.all.iter_mut().filter(|turn| turn.pending > 0) {
+                turn.patience = if turn.has_led { 1 } else { (turn.patience * PATIENCE).min(PATIENCE_MAX) };
+                (turn.pending, turn.has_led) = (0, false);
+            }
+            let paused = std::mem::take(&mut turns.paused);
+            if !turns.is_full {
+                paused.into_iter().for_each(|at| turns.insert(at));
+            }
             used_last = used;
             self.progress |= used > 0;
         }
-        for (at, claimed) in served {
+        for at in turns.served.clone() {
             let turn = &turns.all[at];
-            if !turns.gone.contains(&at) {
-                self.state.groups.insert(turn.group.clone(), turn.start + claimed as f64 / turn.weight);
-            }
+            let pass = turn.start + turn.claimed as f64 / turn.weight + if turn.is_parked { PARKED } else { 0.0 };
+            self.state.groups.insert(turn.group.clone(), pass);
         }
-        for at in turns.gone {
-            self.state.groups.remove(&turns.all[at].group);
-        }
+        self.leave(&mut turns);
         self.state.round = turns.place.map(|place| place % ROUND).or(self.state.round);
         self.state.set_aside.retain(|_, names| !names.is_empty());
         if self.waiting() == 0 {
             self.state.groups.clear();
             self.state.round = None;
+            self.state.blocked.clear();
         }
+        let can_claim = self.claims > claims_after && self.reply_bytes > 0 && self.markers > 0;
+        let is_over = self.limited && can_claim && turns.next_class().is_none();
+        let ready = !turns.is_full && (!is_over || has_moved) && self.waiting() > 0;
+        self.ready = Some(ready);
+        self.wakes = self.unparked && ready && self.claims == claims_after;
         for slot in slots.iter_mut() {
             if let Some(left) = slot.left.take() {
                 remove(&mut self.state.worker(&slot.w).objects, &left);

@@ -2,11 +2,12 @@
 
 mod claim;
 mod groups;
+mod limits;
 mod results;
 
 pub use results::{Choice, Delay, Told, choice};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::reference::{
     Advanced, Broken, Event, Given, ID_MAX, JUMP, Key, Name, Numbers, OPERATOR, Reference, Reply, Room, remove,
@@ -88,6 +89,15 @@ struct Call<'a> {
     quarantined: Vec<(String, String)>,
     /// The keys of schedules whose events were taken, by slot.
     keyed: BTreeMap<String, &'static str>,
+    /// Whether a share has a limit.
+    limited: bool,
+    /// The objects that the call has put aside. It does not look at them again.
+    put_aside: BTreeSet<Name>,
+    /// Whether names wait that a call can claim now; none if the groups took no turns.
+    ready: Option<bool>,
+    /// Whether the call has let groups have turns again, and whether it wakes another worker.
+    unparked: bool,
+    wakes: bool,
 }
 
 impl Reference {
@@ -101,11 +111,12 @@ impl Reference {
         match self.broken {
             Some(Broken::Markers | Broken::Held | Broken::Rules | Broken::Counter) => return Reply::WrongType,
             Some(Broken::Paused) if !self.rules.is_empty() => return Reply::WrongType,
+            Some(Broken::Shares) if !self.shares.is_empty() => return Reply::WrongType,
             Some(Broken::CounterText) => return Reply::Counter("nan".to_owned()),
             _ if counter + 1024 * args.batch as u64 > ID_MAX => return Reply::Counter(counter.to_string()),
             _ => {}
         }
-        let has_shares = !self.shares.is_empty();
+        let (has_shares, limited) = (!self.shares.is_empty(), self.is_limited());
         let mut call = Call {
             state: self,
             batch: args.batch,
@@ -125,9 +136,14 @@ impl Reference {
             batches: Vec::new(),
             quarantined: Vec::new(),
             keyed: BTreeMap::new(),
+            limited,
+            put_aside: BTreeSet::new(),
+            ready: None,
+            unparked: false,
+            wakes: false,
         };
         call.run(args);
-        let Call { reply_bytes, from_held, progress, mut batches, quarantined, .. } = call;
+        let Call { reply_bytes, from_held, progress, ready, wakes, mut batches, quarantined, .. } = call;
         // The order of the slots in a reply has no meaning, so the batches are sorted for the
         // comparison.
         batches.sort_by_key(|given| given.slot);
@@ -136,10 +152,16 @@ impl Reference {
             self.counter = Some(counter);
             self.highest = self.highest.max(counter);
         }
-        let due = self.due.values().copied().min().map(|due| due.max(0) as u64).filter(|due| *due != OPERATOR);
-        let waits = !self.markers.is_empty() || !self.set_aside.is_empty();
+        // With limits, a time below 0 says only that the name of the object is set aside.
+        let due = self.due.values().copied().filter(|due| *due >= 0 || !limited).min();
+        let due = due.map(|due| due.max(0) as u64).filter(|due| *due != OPERATOR);
+        let waits = ready.unwrap_or(!self.set_aside.is_empty()) || !self.markers.is_empty();
+        let waits = waits || limited && self.blocked.values().any(|is_due| *is_due);
         let left = waits || due.is_some_and(|due| due <= self.now) || reply_bytes <= 0;
         let more = args.claims > 0 && progress && left;
+        if wakes && self.markers.is_empty() {
+            self.markers.push(Name::new());
+        }
         let due = due.into_iter().chain(self.next_rule()).min();
         Reply::Advanced(Advanced { due, more, unsorted: false, from_held, batches, quarantined })
     }
@@ -204,14 +226,17 @@ impl Call<'_> {
     /// Lets the slot take more events of its object, or releases the object. `some_left` says that
     /// at least one of the slots that go on has room for more events.
     fn go_on(&mut self, slot: &mut Slot, name: &Name, some_left: bool) {
-        if some_left && self.reply_bytes <= 0 {
+        let has_events = self.state.object(name).queue.right().is_none_or(|queue| !queue.is_empty());
+        let is_over = self.limited && has_events && self.events_left(name) < 1;
+        if some_left && (self.reply_bytes <= 0 || is_over) {
             let now = self.state.now;
             return self.state.hold(&slot.w, name, now, None);
         }
         if self.state.pause(&slot.w, name, true) {
             return;
         }
-        match self.take(&slot.w, name, self.batch) {
+        let most = if self.limited { self.batch.min(self.events_left(name)) } else { self.batch };
+        match self.take(&slot.w, name, most) {
             None if self.state.object(name).queue == Key::Wrong => self.quarantine(slot, name, ":events", "hash"),
             None => self.postpone(slot, name),
             Some(events) if events.is_empty() => {
@@ -219,7 +244,8 @@ impl Call<'_> {
                 self.state.worker(&slot.w).tag = None;
                 slot.left = Some(name.clone());
             }
-            Some(_) => {
+            Some(events) => {
+                self.took(name, events.len() as u64);
                 (slot.has, slot.given) = (true, Some(name.clone()));
                 self.give(slot.number, &slot.w, name, slot.prev);
             }
@@ -276,6 +302,7 @@ impl Call<'_> {
     /// Holds the object for a minute, because `events.scheduled` has a wrong type.
     fn postpone(&mut self, slot: &Slot, name: &Name) {
         self.state.hold(&slot.w, name, postponed(self.state.now), None);
+        self.put_aside.insert(name.clone());
         self.progress = true;
     }
 
@@ -298,8 +325,11 @@ impl Call<'_> {
     /// Fills the batch of each slot that has claimed an object, and gives ids to its events.
     fn fill(&mut self) {
         for (number, w, name, prev) in std::mem::take(&mut self.claimed) {
+            self.count(&name, 1);
             if self.reply_bytes > 0 {
-                let _ = self.take(&w, &name, self.batch);
+                let most = if self.limited { self.batch.min(self.events_left(&name).saturating_add(1)) } else { self.batch };
+                let events = self.take(&w, &name, most).map_or(1, |events| events.len());
+                self.took(&name, events as u64 - 1);
             }
             self.give(number, &w, &name, prev);
         }
@@ -336,6 +366,7 @@ impl Call<'_> {
 
     /// Removes the owner of an object without events, and sets the time to live of its last id.
     fn forget_later(&mut self, name: &Name) {
+        self.state.leave_hand(name);
         let forget_ms = self.forget_ms;
         let object = self.state.object(name);
         object.owner = Key::Right(None);
@@ -364,6 +395,7 @@ impl Call<'_> {
 
     fn tell_quarantined(&mut self, name: &Name, why: &[u8]) {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        self.put_aside.insert(name.clone());
         self.quarantined.push((seriatim::escape::name(&name[..]).into_owned(), text(why)));
     }
 

@@ -128,6 +128,7 @@ impl Reference {
     /// HOLD: takes the object from the worker and holds it. Without numbers there is no held batch,
     /// as after a yield.
     pub fn hold(&mut self, w: &str, object: &Name, due: u64, held_id: Option<Bytes>) {
+        self.leave_hand(object);
         self.due.insert(object.clone(), due as i64);
         let worker = self.worker(w);
         worker.tag = None;

@@ -338,6 +338,11 @@ pub struct Reference {
     pub set_aside: BTreeMap<Name, Vec<Name>>,
     /// The shares, by prefix.
     pub shares: BTreeMap<Name, Share>,
+    /// The events that shares have taken, and those that count for their rates now.
+    pub taken: BTreeMap<Name, u64>,
+    pub spent: BTreeMap<Name, u64>,
+    /// The members of event.groups.blocked, and whether a call looks at them now.
+    pub blocked: BTreeMap<Name, bool>,
     /// The number of names that were taken in the present round.
     pub round: Option<u64>,
     pub paused: BTreeSet<Name>,
@@ -373,6 +378,8 @@ pub struct Reference {
     /// Number of calls in which groups of different weights, or of different classes, had turns.
     pub weighed: u64,
     pub classed: u64,
+    /// Number of times that a group began to wait for a limit.
+    pub parked: u64,
     /// The recorded replication id, if any; the outer none means that no schema is recorded.
     pub meta: Option<Option<String>>,
     pub broken: Option<Broken>,

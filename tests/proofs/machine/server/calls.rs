@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
+use super::super::reference::NAMES;
+use super::super::shares::{self, Share};
 use redis::Value;
 use seriatim::wire::operator::{
-    self, CancelledSchedule, Released, RuleStep, Ruled, Settle, Settled, ShareDone, ShareStep, Skipped,
+    self, CancelledSchedule, InHand, Released, RuleStep, Ruled, Settle, Settled, ShareDone, ShareParts, ShareStep, Skipped,
 };
 use seriatim::wire::values::Priority;
 use seriatim::wire::{
@@ -114,23 +116,7 @@ impl Server {
                     Skipped::Other(id) => Reply::OtherHead(id),
                 })
             }
-            Call::Share(prefix, share) => {
-                let selector = format!("{}:*", String::from_utf8_lossy(prefix));
-                let priority = |class: i8| [Priority::High, Priority::Normal, Priority::Low][(class + 1) as usize];
-                let step = share.map_or(ShareStep::Remove, |share| ShareStep::Set {
-                    weight: share.weight.map(u64::from),
-                    priority: share.class.map(priority),
-                });
-                operator::share(&mut self.conn, &self.keys, BY, &selector, step).await.map(|done| {
-                    Reply::Shared(match done {
-                        ShareDone::New => "new",
-                        ShareDone::Again => "again",
-                        ShareDone::Removed => "removed",
-                        ShareDone::NotSet => "not set",
-                        _ => "?",
-                    })
-                })
-            }
+            Call::Share(prefix, share) => self.share(prefix, *share).await,
             Call::Rule(kind, selector, set) => {
                 let step = match set {
                     Some(ends) => RuleStep::Set(ends.then(|| Duration::from_millis(FAR))),
@@ -188,6 +174,41 @@ impl Server {
             Err(ScriptError::Counter(text)) => Ok((Reply::Counter(text), None)),
             Err(error) if error.is_wrong_type() => Ok((Reply::WrongType, None)),
             Err(error) => Err(error.to_string()),
+        }
+    }
+
+    async fn share(&mut self, prefix: &[u8], share: Option<Share>) -> Result<Reply, ScriptError> {
+        let step = match share {
+            None => ShareStep::Remove,
+            Some(Share { weight, class, in_flight, burst }) => {
+                let counted_since = operator::count_in_hand(&mut self.conn, &self.keys, BY).await?;
+                self.count_in_hand(counted_since).await?;
+                let priority = class.map(|class| [Priority::High, Priority::Normal, Priority::Low][(class + 1) as usize]);
+                let (weight, rate) = (weight.map(u64::from), burst.map(|_| shares::RATE));
+                ShareStep::Set { counted_since, parts: ShareParts { weight, priority, in_flight, rate, burst } }
+            }
+        };
+        let done = operator::share(&mut self.conn, &self.keys, BY, &shares::selector(prefix), step).await?;
+        Ok(Reply::Shared(match done {
+            ShareDone::New => "new",
+            ShareDone::Again => "again",
+            ShareDone::Removed => "removed",
+            ShareDone::NotSet => "not set",
+            _ => "?",
+        }))
+    }
+
+    /// Counts the objects that slots own already.
+    async fn count_in_hand(&mut self, since: u64) -> Result<(), ScriptError> {
+        let slots: Vec<String> = NAMES.iter().flat_map(|name| (0..4).map(move |slot| format!("{name}.{slot}"))).collect();
+        operator::in_hand(&mut self.conn, &self.keys, since, InHand::Slots(&slots)).await?;
+        let mut after = Vec::new();
+        loop {
+            let look = InHand::Members { after: &after, count: 2 };
+            match operator::in_hand(&mut self.conn, &self.keys, since, look).await? {
+                Some(last) if !last.is_empty() => after = last,
+                _ => return Ok(()),
+            }
         }
     }
 
@@ -324,6 +345,15 @@ impl Server {
                 let key = self.key(object, ":last.event.id");
                 if matches!(self.run("PTTL", &[&key]).await, Value::Int(1..)) {
                     self.run("DEL", &[&key]).await;
+                }
+            }
+            Call::Look => {
+                let blocked = self.keys.event_groups_blocked();
+                if let Value::Array(members) = self.run("ZRANGE", &[blocked.as_bytes(), b"0", b"-1"]).await {
+                    for member in members {
+                        let Value::BulkString(member) = member else { unreachable!("a member is a text") };
+                        self.run("ZADD", &[blocked.as_bytes(), b"XX", b"0", &member]).await;
+                    }
                 }
             }
             Call::EndRule(field) => {

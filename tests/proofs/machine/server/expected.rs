@@ -95,13 +95,30 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
     put(b"event.groups.waiting", "", "string", (waiting > 0).then(|| text(waiting.to_string())).into_iter().collect());
     let round = state.round.map(|names| text(names.to_string()));
     put(b"event.groups.turns", "", "string", round.into_iter().collect());
-    let selector = |prefix: &Name| [prefix, &b":*"[..]].concat();
+    let selector = |prefix: &Name| shares::selector(prefix).into_bytes();
     let of_share = |(prefix, share): (&Name, &shares::Share)| [selector(prefix), text(shares::value(share))];
     let mut all_shares: Vec<_> = state.shares.iter().map(of_share).collect();
     all_shares.sort();
     put(b"event.shares", "", "hash", all_shares.concat());
-    let parts = Some(state.parts()).filter(|parts| *parts > 0).map(|parts| text(format!("1 {parts}")));
-    put(b"event.shares.summary", "", "string", parts.into_iter().collect());
+    let mode = if state.is_limited() { 2 } else { 1 };
+    let summary = (!state.shares.is_empty()).then(|| text(format!("{mode} {} 0", state.parts())));
+    put(b"event.shares.summary", "", "string", summary.into_iter().collect());
+    let mut taken: Vec<_> = state.taken.iter().map(|(prefix, events)| [selector(prefix), text(events.to_string())]).collect();
+    taken.sort();
+    put(b"event.shares.used", "", "hash", taken.concat());
+    let score = |is_due: bool| text(if is_due { "0" } else { "later" }.to_owned());
+    put(
+        b"event.groups.blocked",
+        "",
+        "zset",
+        state.blocked.iter().flat_map(|(member, is_due)| [member.to_vec(), score(*is_due)]).collect(),
+    );
+    if !state.shares.is_empty() {
+        let mut in_hand: Vec<_> =
+            state.objects.keys().filter(|name| state.is_in_hand(name)).map(|name| [name, &b":"[..]].concat()).collect();
+        in_hand.sort();
+        put(b"objects.in.hand", "", "zset", in_hand.into_iter().flat_map(|member| [member, text("0".to_owned())]).collect());
+    }
     put(b"objects.paused", "", "zset", state.paused.iter().flat_map(|name| [name.to_vec(), text("0".to_owned())]).collect());
     let mut rules: Vec<[Vec<u8>; 2]> =
         state.rules.iter().map(|(field, rule)| [field.to_vec(), rules::value(rule).to_vec()]).collect();

@@ -62,6 +62,8 @@ const SLACK_MS: u64 = 600_000;
 /// Type and value of each key. The fields of hashes and the members of sorted sets are sorted.
 pub type Dump = BTreeMap<Vec<u8>, (String, Vec<Vec<u8>>)>;
 
+/// A group that waits for an object in hand has a score above this in event.groups.blocked.
+const LATER: u64 = 1_000_000_000_000_000;
 /// Every id of the reference is lower than this. Every id after a jump to the time is higher.
 const TIME_US: u64 = 1_000_000_000_000_000;
 
@@ -122,7 +124,8 @@ impl Server {
         let jumped = self.jump_back(&mut dump, state, before).await;
         let reply = match (reply, expected) {
             (Ok((Reply::Advanced(mut got), due)), Reply::Advanced(wanted)) => {
-                if is_due(due, wanted.due, state, before, self.looked_ms) {
+                // The times at which groups wait no longer for a limit are not those of the reference.
+                if state.is_limited() || is_due(due, wanted.due, state, before, self.looked_ms) {
                     got.due = wanted.due;
                 }
                 for given in &mut got.batches {
@@ -332,6 +335,20 @@ impl Server {
             let pass: f64 = String::from_utf8_lossy(&pair[1]).parse().expect("a pass");
             pair[1] = pass.to_string().into_bytes();
         }
+        for pair in dump.get_mut(self.keys.event_shares_used().as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+            pair[1].truncate(pair[1].iter().position(|byte| *byte == b' ').unwrap_or(0));
+        }
+        for pair in
+            dump.get_mut(self.keys.event_groups_blocked().as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2))
+        {
+            if pair[1] != b"0" {
+                pair[1] = b"later".to_vec();
+            }
+        }
+        if let Some((_, value)) = dump.get_mut(self.keys.event_shares_summary().as_bytes()) {
+            let text = String::from_utf8_lossy(&value[0]).into_owned();
+            value[0] = format!("{} 0", text.rsplit_once(' ').expect("three numbers").0).into_bytes();
+        }
         for pair in dump.get_mut(self.keys.event_shares().as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
             let text = String::from_utf8_lossy(&pair[1]).into_owned();
             let mut parts: Vec<&str> = text.splitn(7, ' ').collect();
@@ -352,6 +369,12 @@ impl Server {
         let during = before..=self.looked_ms;
         let mut changes = redis::pipe();
         let (held, workers) = (self.keys.objects_held(), self.keys.event_workers());
+        // Groups that wait for a limit do so until a step makes a call look at them.
+        for pair in dump.get(self.keys.event_groups_blocked().as_bytes()).iter().flat_map(|(_, value)| value.chunks(2)) {
+            if pair[1] != b"0" {
+                changes.cmd("ZADD").arg(self.keys.event_groups_blocked()).arg("XX").arg(LATER + 2 * FAR).arg(&pair[0]).ignore();
+            }
+        }
         for pair in dump.get_mut(held.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
             let Some(due) = state.due.get(&pair[0][..]).copied() else { continue };
             // The time of an object that is set aside is negative.

@@ -10,7 +10,7 @@ use super::advance::{Advance, Choice, Told};
 use super::reference::{Attach, Broken, Emits, Event, FAR, Finish, Key, NAMES, Name, Numbers, Reference, Reply};
 use super::rules::{KINDS, SELECTORS};
 use super::schedules::SCHEDULE_KEYS;
-use super::shares::{CLASSES, PREFIXES, Share, WEIGHTS};
+use super::shares::{ALL, CLASSES, LIMITS, PREFIXES, Share, WEIGHTS};
 
 pub use step::*;
 
@@ -171,10 +171,16 @@ impl World {
                 };
                 Call::Rule(kind, selector, None)
             }
-            Step::SetShare(prefix, weight, class) => {
-                let share = Share { weight: WEIGHTS[*weight], class: CLASSES[*class] };
-                Call::Share(Name::from_static(PREFIXES[*prefix]), Some(share))
+            Step::SetShare(prefix, weight, class, in_flight, burst) => {
+                let prefix = PREFIXES[*prefix];
+                let is_all = prefix == ALL;
+                let (weight, class) = (WEIGHTS[*weight].filter(|_| !is_all), CLASSES[*class].filter(|_| !is_all));
+                // The share of all objects has a limit.
+                let in_flight = LIMITS[*in_flight].or(is_all.then_some(3));
+                let share = Share { weight, class, in_flight, burst: LIMITS[*burst] };
+                Call::Share(Name::from_static(prefix), Some(share))
             }
+            Step::Look => Call::Look,
             Step::RemoveShare(at) => {
                 let prefix = self.state.shares.keys().nth(usize::from(*at) % (self.state.shares.len() + 1));
                 Call::Share(prefix.cloned().unwrap_or(Name::from_static(PREFIXES[0])), None)
@@ -261,6 +267,10 @@ impl World {
             Call::Skip(name, expected) => state.skip(name, *expected),
             Call::Rule(kind, selector, set) => state.rule(kind, selector, *set),
             Call::Share(prefix, share) => state.share(prefix, *share),
+            Call::Look => {
+                state.blocked.values_mut().for_each(|is_due| *is_due = true);
+                Reply::Done
+            }
             Call::EndRule(field) => {
                 if let Some(rule) = state.rules.get_mut(field) {
                     rule.end = Some(1);

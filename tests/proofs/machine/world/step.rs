@@ -109,8 +109,10 @@ pub enum Step {
     Forget(Vec<usize>),
     /// An operator forgets this object, with a record of the action.
     ForgetAs(usize),
-    /// An operator sets a share: prefix, weight, class.
-    SetShare(usize, usize, usize),
+    /// An operator sets a share: prefix, weight, class, most objects in hand, burst.
+    SetShare(usize, usize, usize, usize, usize),
+    /// The time of the next look comes at all groups that wait for a limit.
+    Look,
     /// An operator removes a share. The number chooses it.
     RemoveShare(u8),
     /// Time passes until the last id of the object expires.
@@ -197,6 +199,8 @@ pub enum Call {
     Skip(Name, Option<u64>),
     /// Sets a rule, with an end if true, or lifts it if none.
     Rule(&'static str, Name, Option<bool>),
+    /// The time of the next look has come at all groups that wait for a limit.
+    Look,
     /// A share is set, or removed.
     Share(Name, Option<Share>),
     /// Ends the rule with this field.

@@ -82,7 +82,7 @@ fn list(app: &Dashboard, forms: &Forms, asked: &Asked, objects: &[HeldObject], n
             tr {
                 @if may { td data-label="Select" { @if escaped.len() <= LINKED_BYTES_MAX { (forms.row_box(&row_value(row, escaped), &text(escaped, 80))) } } }
                 td data-label="Object" { (object(&app.base, escaped)) }
-                td data-label="Waits for" { (waits_for(row.waits_for)) }
+                td data-label="Waits for" { (waits_for(row.waits_for)) @if let Some(wait) = &row.waits_for_share { br; (text(&wait.to_string(), 300)) } }
                 td data-label="Due" { @if let Some(due) = row.due_ms { (time(due, now_ms)) } @else { "–" } }
                 td data-label="Event" { @if let Some(id) = row.id { (id) } @else { "–" } }
                 td.number data-label="Attempts" { (row.attempts) @if row.crashes > 0 { ", " (row.crashes) " crashes" } }

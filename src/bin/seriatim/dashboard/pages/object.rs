@@ -12,6 +12,7 @@ use seriatim::control::rules::{Kind, Selector};
 use seriatim::control::{Action, Inspection, LogStatus, ScheduledEvent};
 
 use super::{ROWS, after, event, may_operate, name_of, parameter};
+use crate::commands::share::parts;
 use crate::console::shown;
 use crate::dashboard::Dashboard;
 use crate::dashboard::html::acts::{ActForm, Forms, Input};
@@ -129,6 +130,7 @@ fn state(app: &Dashboard, object: &Inspection) -> Markup {
                     @if !rule.reason.is_empty() { ": " (text(&rule.reason, 300)) }
                 }
             }
+            @for share in &object.shares { dt { "Share" } dd { (text(&share.selector, 120)) ": " (parts(share)) } }
             @if !object.wrong_types.is_empty() { dt { "Wrong types" } dd.bad { (text(&object.wrong_types.join(", "), 300)) } }
             @if hidden { dt { "Hidden" } dd { "parts of events, by an option of this dashboard" } }
         }

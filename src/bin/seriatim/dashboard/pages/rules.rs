@@ -1,4 +1,4 @@
-//! Pauses and blocks.
+//! Pauses and blocks, and shares of groups.
 
 use std::sync::Arc;
 
@@ -6,11 +6,14 @@ use axum::extract::State;
 use axum::response::Response;
 use maud::{Markup, html};
 use seriatim::control::rules::Kind;
-use seriatim::control::{Rule, Rules};
+use seriatim::control::{Rule, Rules, ShareFigures};
 
+use super::ROWS;
+use crate::commands::share;
+use crate::console::shown;
 use crate::dashboard::Dashboard;
 use crate::dashboard::html::acts::{ActForm, Forms, Input};
-use crate::dashboard::html::format::{link, number, text, time};
+use crate::dashboard::html::format::{link, moment, number, text, time};
 use crate::dashboard::html::{Frame, Update, table};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
@@ -29,6 +32,7 @@ pub(in crate::dashboard) async fn show(
 ) -> Result<Response, Problem> {
     let rules = app.looks.rules(&asked.user).await?;
     let counts = app.looks.held_by(&rules).await?;
+    let shares = app.looks.shares(&asked.user).await?;
     let may_block = asked.user.may_some(Right::Operate).is_ok();
     let content = html! {
         h1 { "Pauses and blocks" }
@@ -46,6 +50,10 @@ pub(in crate::dashboard) async fn show(
                     @if may_block { button type="submit" name="act" value="block" { "Block" } }
                 }
             }
+        }
+        @if !shares.is_empty() {
+            h2 { "Shares" }
+            (share_list(shares))
         }
     };
     Ok(Frame {
@@ -95,4 +103,27 @@ fn lift(forms: &Forms, user: &User, rule: &Rule) -> Markup {
     let (act, label) = if rule.kind == Kind::Block { ("unblock", "Unblock") } else { ("resume", "Resume") };
     let selector = rule.selector.as_str();
     ActForm { forms, act, label, subject: selector, fields: &[("selector", selector)], inputs: &[], back: "/rules" }.markup()
+}
+
+/// Returns the shares for which most names wait.
+fn share_list(mut shares: Vec<ShareFigures>) -> Markup {
+    shares.sort_by_key(|figures| std::cmp::Reverse(figures.waiting));
+    let figure = |figure: Option<u64>| figure.map_or_else(|| "–".to_owned(), number);
+    let rows = html! {
+        @for figures in shares.iter().take(ROWS) {
+            tr {
+                td data-label="Share" { b { (text(&figures.share.selector, 200)) } }
+                td data-label="Parts" { (share::parts(&figures.share)) }
+                td.number data-label="Waiting" { (figure(figures.waiting)) @if let Some(ms) = figures.oldest_ms { ", the oldest for " (shown::duration(ms)) } }
+                td.number data-label="In hand" { (figure(figures.in_hand)) }
+                td.number data-label="Events per second" { @if let Some(events) = figures.taken_per_second { (format!("{events:.1}")) } @else { "–" } }
+                td data-label="Set by" { (text(&figures.share.actor, 64)) " " (moment(figures.share.set_ms)) }
+                td data-label="Reason" { (text(&figures.share.reason, 300)) }
+            }
+        }
+    };
+    html! {
+        (table("Shares", &["Share", "Parts", "Waiting", "In hand", "Events per second", "Set by", "Reason"], &rows))
+        @if shares.len() > ROWS { p { "There are " (number(shares.len() as u64)) " shares. These are those for which most names wait." } }
+    }
 }
