@@ -92,7 +92,7 @@ local markers = call('LLEN', P .. K.objects_with_events)
 if rules_next then
   call('ZCARD', P .. K.objects_paused)
 end
--- What shares do: 48, the character 0, if none is set; 50 if one has a limit.
+-- The mode of event.shares.summary as a character: 48 without shares, 50 with limits.
 local shares_mode = counts[3] and byte(counts[3]) or 48
 if counts[3] then
   M.limits.check_types()

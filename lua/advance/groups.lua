@@ -188,13 +188,15 @@ local function wait_for(turn, by)
     is_full, C.full_by, turns = true, by, { [-1] = {}, [0] = {}, [1] = {} }
   else
     parks_left = parks_left - 1
+    -- The next call goes on with the other groups.
+    C.progress = C.progress or parks_left <= 0
     turn.is_parked, in_set[turn.class] = true, in_set[turn.class] - 1
     M.limits.park(turn.group, turn.start + turn.claimed / turn.weight, by)
   end
 end
 
 -- Moves a name to the list of its group, unless that is the list `from`. A group that had no names
--- any more goes on with its turn. Returns whether the name was moved.
+-- any more goes on with its turn. Returns the group of the list; nil if the name was not moved.
 local function move(group, object, from)
   local list = M.sorting.move(group, object, from)
   has_moved, has_rotated = has_moved or list and from, has_rotated or list and not from

@@ -1,7 +1,7 @@
 -- limits: how many objects of a share may be in hand, and how many events it may take per second.
--- Uses: share.CLASS share.PARKED share.burst_of share.class_of share.first_pass share.look_again
--- Uses: share.selector_of share.used_of share.used_text shares.known_group_of shares.owners_of
--- Uses: shares.share_of time.now_ms time.now_us
+-- Uses: share.CLASS share.PARKED share.class_of share.first_pass share.look_again share.selector_of
+-- Uses: share.used_of share.used_text shares.known_group_of shares.owners_of shares.share_of
+-- Uses: time.now_ms time.now_us
 
 -- The most groups that a call lets have turns again. Of groups that wait for a share of a shorter
 -- prefix, the most prefixes and groups.
@@ -39,8 +39,7 @@ local has_unparked, has_more = false, false
 local function counter_of(prefix, share)
   local counter = counters[prefix]
   if not counter then
-    counter = { prefix = prefix, in_flight = share.in_flight, rate = share.rate }
-    counter.burst = share.rate and M.share.burst_of(share) or nil
+    counter = { prefix = prefix, in_flight = share.in_flight, rate = share.rate, burst = share.burst or 1 }
     counters[prefix] = counter
   end
   return counter
@@ -380,6 +379,6 @@ local function check_types()
 end
 
 return {
-  learn_all = learn_all, room = room, admits = admits, claimed = claimed, count = count, took = took, events_left = events_left, park = park, unpark = unpark, has_more = get_has_more,
-  release = release, close = close, soonest = soonest_of, check_types = check_types,
+  learn_all = learn_all, room = room, admits = admits, claimed = claimed, count = count, took = took, events_left = events_left, park = park,
+  unpark = unpark, has_more = get_has_more, release = release, close = close, soonest = soonest_of, check_types = check_types,
 }

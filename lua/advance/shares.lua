@@ -111,4 +111,7 @@ local function weigh(group)
   return M.share.weigh(prefixes, shares)
 end
 
-return { any = PARTS > 0, makes_groups = DEPTH > 0 or PARTS > 0 or C.limited, learn_all = learn_all, owners_of = owners_of, share_of = share_of, known_group_of = known_group_of, group_of = group_of, has_own = has_own, weigh = weigh }
+return {
+  any = PARTS > 0, makes_groups = DEPTH > 0 or PARTS > 0 or C.limited, learn_all = learn_all, group_of = group_of, known_group_of = known_group_of,
+  owners_of = owners_of, share_of = share_of, has_own = has_own, weigh = weigh,
+}

@@ -14,10 +14,10 @@
 --                                  PERIOD, and in the period before
 --   event.groups.blocked (zset)    the groups whose turns wait for a limit. The score is the time in
 --                                  ms of the next look at them; above 10^15 it is the time, plus
---                                  10^15, since when they wait for an object in hand. A member is a group that waits for
---                                  its own share; or PREFIX and a line feed, for the groups that wait
---                                  for the share of PREFIX. The scores of such groups in event.groups
---                                  are higher by PARKED
+--                                  10^15, since when they wait for an object in hand. A member is a
+--                                  group that waits for its own share; or PREFIX and a line feed, for
+--                                  the groups that wait for the share of PREFIX. The scores of these
+--                                  groups in event.groups are higher by PARKED
 -- A share is for the objects whose names begin with `PREFIX:`, and for the object PREFIX itself.
 
 -- The most shares. The most parts of a prefix.
@@ -63,11 +63,6 @@ local function prefix_of(selector)
   if parts <= PARTS_MAX then
     return string.sub(selector, 1, -3), parts
   end
-end
-
--- Returns the burst of a share with a rate, in events.
-local function burst_of(share)
-  return share.burst or share.rate < 4 and 1 or math.ceil(share.rate / 4) + 1
 end
 
 -- Returns the parts of the value of a share; nil if it is none. A part that is not set is nil.
@@ -173,5 +168,6 @@ end
 
 return {
   SHARES_MAX = SHARES_MAX, PARTS_MAX = PARTS_MAX, CLASS = CLASS, PARKED = PARKED, NAMES = NAMES, prefixes_of = prefixes_of, selector_of = selector_of,
-  prefix_of = prefix_of, burst_of = burst_of, parse = parse, class_of = class_of, weigh = weigh, pass_behind = pass_behind, first_pass = first_pass, look_again = look_again, epoch_of = epoch_of, release = release, used_of = used_of, used_text = used_text,
+  prefix_of = prefix_of, parse = parse, class_of = class_of, weigh = weigh, pass_behind = pass_behind,
+  first_pass = first_pass, look_again = look_again, release = release, epoch_of = epoch_of, used_of = used_of, used_text = used_text,
 }

@@ -34,9 +34,9 @@
 --           most 2,049), and one moves groups (at most 2,049); objects.in.hand has at most the objects
 --           of all slots
 -- Uses: actions.note actions.refused actions.who actions.why group.LISTS_MAX group.REST ids.text
--- Uses: share.CLASS share.PARKED share.PARTS_MAX share.SHARES_MAX share.burst_of share.class_of
--- Uses: share.epoch_of share.parse share.pass_behind share.prefix_of share.used_of share.used_text
--- Uses: share.weigh text.beginning time.now_ms
+-- Uses: share.CLASS share.PARKED share.PARTS_MAX share.SHARES_MAX share.class_of share.epoch_of
+-- Uses: share.parse share.pass_behind share.prefix_of share.used_of share.used_text share.weigh
+-- Uses: text.beginning time.now_ms
 local TEXT_BYTES_MAX = 200
 local step, selector, epoch = ARGV[4], ARGV[5], ARGV[6]
 local groups_key, summary_key, turns_key = P .. K.event_groups, P .. K.event_shares_summary, P .. K.event_groups_turns
@@ -135,7 +135,7 @@ local function cap_used()
   local share, used_text = M.share.parse(call('HGET', KEYS[1], selector)), call('HGET', used_key, selector)
   if share and share.rate and used_text then
     local used, now_ms = M.share.used_of(used_text), M.time.now_ms()
-    local most = now_ms * 1000 + M.share.burst_of(share) * 1000000 / share.rate
+    local most = now_ms * 1000 + (share.burst or 1) * 1000000 / share.rate
     call('HSET', used_key, selector, M.share.used_text(used, 0, math.min(used.tat, most), now_ms))
   end
 end

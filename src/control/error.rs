@@ -67,7 +67,7 @@ pub enum ControlError {
     SharePart {
         /// The part of the share.
         part: &'static str,
-        /// What the part must be.
+        /// The values that the part can have.
         wanted: String,
     },
     /// Another operator removed the last share at the same time; nothing was done.

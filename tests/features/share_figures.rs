@@ -1,4 +1,4 @@
-//! What operators see of shares: the figures of each share, and the objects that wait for a share.
+//! Operators see the figures of each share, and the share that an object waits for.
 #![cfg(feature = "worker")]
 
 use seriatim::control::inspect::Standing;
@@ -13,7 +13,7 @@ use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, control, until};
 
-/// What a group that waits for a limit has more in its score.
+/// The number that is added to the score of a group while it waits for a limit.
 const PARKED: f64 = 4_398_046_511_104.0;
 
 async fn scene() -> (Redis, State, Control) {

@@ -43,8 +43,8 @@ struct Scene<'a> {
     receiver: &'a Receiver,
     /// The number of processes started so far. Each sends to a target of its own.
     starts: u64,
-    /// By target: the times from which on its process may be fenced.
-    fenced: HashMap<String, Instant>,
+    /// By target: the times in which its process may be fenced, but may not have noticed it.
+    fenced: HashMap<String, Vec<(Instant, Instant)>>,
 }
 
 impl Scene<'_> {
@@ -108,7 +108,7 @@ async fn disturb(scene: &mut Scene<'_>, choices: &mut Choices, end: Instant) -> 
             if let Some(since) = worker.paused.filter(|since| now - *since > LEASE * 2) {
                 worker.process.go_on();
                 worker.paused = None;
-                scene.fenced.insert(target.clone(), since);
+                scene.fenced.entry(target.clone()).or_default().push((since, Instant::now() + NOTICED));
             }
         }
         if workers.is_empty() {
@@ -130,7 +130,7 @@ async fn disturb(scene: &mut Scene<'_>, choices: &mut Choices, end: Instant) -> 
             3 => {
                 let (worker, target) = workers.swap_remove(at);
                 let name = worker.name;
-                scene.fenced.insert(target, now);
+                scene.fenced.entry(target).or_default().push((worker.paused.unwrap_or(now), now + NOTICED * 2));
                 workers.push(scene.start(name));
                 if worker.paused.is_some() {
                     worker.process.go_on();
@@ -147,8 +147,11 @@ async fn disturb(scene: &mut Scene<'_>, choices: &mut Choices, end: Instant) -> 
             _ => {}
         }
     }
-    for (worker, _) in workers.iter().filter(|(worker, _)| worker.paused.is_some()) {
-        worker.process.go_on();
+    for (worker, target) in &workers {
+        if let Some(since) = worker.paused {
+            worker.process.go_on();
+            scene.fenced.entry(target.clone()).or_default().push((since, Instant::now() + NOTICED));
+        }
     }
     let running: Vec<u64> = workers.iter().map(|(worker, _)| worker.name).collect();
     let missing = (0..PROCESSES).filter(|name| !running.contains(name)).collect::<Vec<_>>();
@@ -182,21 +185,22 @@ async fn processes_that_die_keep_the_limit_of_objects_in_hand() {
     let (fenced, starts) = (std::mem::take(&mut scene.fenced), scene.starts);
 
     // The receiver's own times. A process that may be fenced does not count.
-    let mut in_hand: Vec<(Instant, String)> = Vec::new();
+    let mut in_hand: Vec<(Instant, String, String)> = Vec::new();
     let (mut worst, mut requests) = (0, 0);
     for got in receiver.got() {
-        let is_fenced = fenced.get(&got.target).is_some_and(|since| got.at >= *since && got.at <= *since + LEASE * 4 + NOTICED);
+        let windows = fenced.get(&got.target);
+        let is_fenced = windows.is_some_and(|windows| windows.iter().any(|(from, until)| (*from..=*until).contains(&got.at)));
         if is_fenced {
             continue;
         }
         requests += 1;
-        in_hand.retain(|(end, _)| *end > got.at);
+        in_hand.retain(|(end, ..)| *end > got.at);
         for (_, _, object, _) in got.events() {
-            in_hand.retain(|(_, other)| *other != object);
-            in_hand.push((got.at + TAKES, object));
+            in_hand.retain(|(_, other, _)| *other != object);
+            in_hand.push((got.at + TAKES, object, got.target.clone()));
         }
         worst = worst.max(in_hand.len());
-        assert!(in_hand.len() <= IN_HAND_MAX, "{} objects are in hand: {in_hand:?}", in_hand.len());
+        assert!(in_hand.len() <= IN_HAND_MAX, "{} objects are in hand: {in_hand:?}; fenced: {fenced:?}", in_hand.len());
     }
     println!("{starts} processes, {requests} requests: at most {worst} objects in the receiver, {most} in Redis, mean {mean:.2}");
     assert!(most as usize <= IN_HAND_MAX && mean >= USED_MIN, "{most}, {mean}");

@@ -88,8 +88,8 @@ impl Share {
     }
 
     /// Sets the maximum number of events above the rate, 1 to [`NUMBER_MAX`]. They can be taken at
-    /// once if fewer events were taken before. Default: about the events of 250 ms, at least 1. A burst
-    /// needs a rate.
+    /// once if fewer events were taken before. Default: about the events of 250 ms, at least 1. A
+    /// burst needs a rate.
     pub fn burst(mut self, events: u64) -> Self {
         self.parts.burst = Some(events);
         self
@@ -118,9 +118,16 @@ impl Share {
                 wrong("a weight or a priority", "for a prefix such as acme:*; for all objects it has no effect".to_owned())
             }
             parts if parts == ShareParts::default() => Err(ControlError::ShareEmpty),
+            ShareParts { rate: Some(rate), burst: None, .. } => Ok(ShareParts { burst: Some(default_burst(rate)), ..parts }),
             parts => Ok(parts),
         }
     }
+}
+
+/// Returns the burst of a rate that is set without one: about the events of 250 ms. So workers may look
+/// at the rate a few times per second, and any 10 s have at most about 5 % more events.
+fn default_burst(rate: f64) -> u64 {
+    if rate < 4.0 { 1 } else { (rate / 4.0).ceil() as u64 + 1 }
 }
 
 /// The share of one selector.

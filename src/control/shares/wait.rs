@@ -88,7 +88,7 @@ impl Matching {
         }
         let is_own = prefix_of(&share.selector) == Some(group);
         let (rate, used) = (share.rate.filter(|rate| *rate > 0.0)?, counters.used?);
-        let burst = share.burst.unwrap_or((rate / 4.0) as u64).max(1) as f64;
+        let burst = share.burst.unwrap_or(1) as f64;
         let ahead = (used.tat_us as f64 - now_us as f64).clamp(0.0, burst * 1e6 / rate);
         let allowed = (burst - ahead * rate / 1e6 + 1e-6).floor();
         // Events may be allowed for a moment before the group has a turn again.
