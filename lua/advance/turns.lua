@@ -127,8 +127,9 @@ local function claim_markers(n)
   return got
 end
 
--- Returns whether the groups take turns in this call. They do if names were set aside for them, if a
--- share has a limit, or if objects have groups and more objects wait than the call can claim.
+-- Returns whether the groups take turns in this call. They do if names were set aside for them, or
+-- if a share has a limit. Otherwise objects must have groups. Then groups take turns if more objects
+-- wait than the call can claim.
 local function is_grouped()
   if C.waiting > 0 or C.limited then
     return true

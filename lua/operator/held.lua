@@ -16,7 +16,7 @@
 --           object that is set aside for its group is below 0. An object whose due time changes
 --           between two pages may be missing, or come twice. All others come once
 -- Keeps     writes nothing
--- Cost      about 4 commands per object in the page. To look at 1,000 names takes about 0.2 ms
+-- Cost      about 2 commands per object in the page. To look at 1,000 names takes about 0.2 ms
 -- Uses: ids.text time.now_ms
 local which, due, object, count = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local beginning = ARGV[6]
@@ -55,27 +55,36 @@ local function names_from(most)
   return call('ZRANGE', KEYS[1], first, math.min(first + most, total) - 1, 'REV')
 end
 
--- Returns the entry of an object in the reply.
-local function entry_of(name)
-  local at = P .. name
-  local found = call('MGET', at .. K.event_worker, at .. K.events_held_id)
-  local batch = at .. K.events_held
-  local len = call('TYPE', batch).ok == 'list' and call('LLEN', batch) or 0
-  return { name, call('ZSCORE', KEYS[1], name), found[1] or '', found[2] or '', len }
+local reply, looked, last = { 'held', now_ms, 0, '', '' }, 0, nil
+
+-- Adds the entries of these objects to the reply.
+local function add(names)
+  local keys = {}
+  for _, name in ipairs(names) do
+    keys[#keys + 1] = P .. name .. K.event_worker
+    keys[#keys + 1] = P .. name .. K.events_held_id
+  end
+  local found = #keys > 0 and call('MGET', unpack(keys)) or {}
+  for n, name in ipairs(names) do
+    -- A batch of a wrong type has no length. `check` reports it.
+    local len = try('LLEN', P .. name .. K.events_held)
+    local owner, held_id = found[2 * n - 1] or '', found[2 * n] or ''
+    reply[#reply + 1] = { name, call('ZSCORE', KEYS[1], name), owner, held_id, tonumber(len) or 0 }
+  end
 end
 
-local reply, looked, last = { 'held', now_ms, 0, '', '' }, 0, nil
 while left > stop and #reply - 5 < count do
-  local names = names_from(math.min(left - stop, NAMES_PER_READ))
-  for _, name in ipairs(names) do
+  local wanted, matched = count - (#reply - 5), {}
+  for _, name in ipairs(names_from(math.min(left - stop, NAMES_PER_READ))) do
     looked, left, from, last = looked + 1, left - 1, from + 1, name
     if string.sub(name, 1, #beginning) == beginning then
-      reply[#reply + 1] = entry_of(name)
-      if #reply - 5 >= count then
+      matched[#matched + 1] = name
+      if #matched == wanted then
         break
       end
     end
   end
+  add(matched)
 end
 reply[3] = looked
 if last and left > 0 then
