@@ -1,6 +1,6 @@
 -- turns: the order in which slots claim held objects and markers.
 -- Uses: groups.admits groups.open held.claim held.claim_aside held.owned limits.claimed
--- Uses: markers.next markers.next_chunk time.now_ms
+-- Uses: markers.next markers.next_chunk shares.makes_groups time.now_ms
 
 -- Ends the claim of a held object: `got`, `object`, `owner`, `last`: the result of M.held.claim.
 -- Returns 'claimed', 'dropped', or nil if none is due.
@@ -129,11 +129,11 @@ end
 
 -- Returns whether the groups take turns in this call. They do if names were set aside for them, or
 -- if a share has a limit. Otherwise objects must have groups. Then groups take turns if more objects
--- wait than the call can claim.
+-- wait than the call can claim. The key of `C.shares` is there before the first share is.
 local function is_grouped()
   if C.waiting > 0 or C.limited then
     return true
-  elseif ARGV[13] == '0' and not C.shares then
+  elseif ARGV[13] == '0' and not (C.shares and M.shares.makes_groups) then
     return false
   end
   return C.markers_left > C.claims_left or C.is_due and call('ZCOUNT', P .. K.objects_held, '-inf', M.time.now_ms()) > C.claims_left

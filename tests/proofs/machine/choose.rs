@@ -120,6 +120,7 @@ fn share() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (0..PREFIXES.len(), 0..WEIGHTS.len(), 0..CLASSES.len(), 0..LIMITS.len(), 0..LIMITS.len())
             .prop_map(|(prefix, weight, class, in_flight, burst)| Step::SetShare(prefix, weight, class, in_flight, burst)),
+        1 => Just(Step::CountInHand),
         1 => Just(Step::Look),
         2 => any::<u8>().prop_map(Step::RemoveShare),
     ]

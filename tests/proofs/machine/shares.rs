@@ -158,11 +158,21 @@ impl Reference {
         !passes.is_empty()
     }
 
+    /// Counts the objects in hand, as an operator does before setting a share.
+    pub fn count_in_hand(&mut self) -> Reply {
+        if self.is_broken(&[Broken::Markers, Broken::Actions, Broken::Shares]) {
+            return Reply::WrongType;
+        }
+        self.counting = true;
+        Reply::Shared("counted")
+    }
+
     /// Sets or removes a share.
     pub fn share(&mut self, prefix: &Name, share: Option<Share>) -> Reply {
         if self.is_broken(&[Broken::Markers, Broken::Actions, Broken::Shares]) {
             return Reply::WrongType;
         }
+        self.counting |= share.is_some();
         let old = self.shares.remove(prefix);
         let (action, done) = match (share, old) {
             (Some(share), old) => {
@@ -177,6 +187,7 @@ impl Reference {
             self.spent.remove(prefix);
         }
         if self.shares.is_empty() {
+            self.counting = false;
             self.round = None;
             self.taken.clear();
             self.spent.clear();

@@ -111,7 +111,7 @@ impl Reference {
         match self.broken {
             Some(Broken::Markers | Broken::Held | Broken::Rules | Broken::Counter) => return Reply::WrongType,
             Some(Broken::Paused) if !self.rules.is_empty() => return Reply::WrongType,
-            Some(Broken::Shares) if !self.shares.is_empty() => return Reply::WrongType,
+            Some(Broken::Shares) if self.counting => return Reply::WrongType,
             Some(Broken::CounterText) => return Reply::Counter("nan".to_owned()),
             _ if counter + 1024 * args.batch as u64 > ID_MAX => return Reply::Counter(counter.to_string()),
             _ => {}

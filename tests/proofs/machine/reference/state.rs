@@ -336,6 +336,8 @@ pub struct Reference {
     /// Redis: the last one is the oldest.
     pub groups: BTreeMap<Name, f64>,
     pub set_aside: BTreeMap<Name, Vec<Name>>,
+    /// Whether objects in hand are counted: from the time before the first share is set.
+    pub counting: bool,
     /// The shares, by prefix.
     pub shares: BTreeMap<Name, Share>,
     /// The events that shares have taken, and those that count for their rates now.

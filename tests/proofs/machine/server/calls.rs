@@ -116,6 +116,7 @@ impl Server {
                     Skipped::Other(id) => Reply::OtherHead(id),
                 })
             }
+            Call::CountInHand => self.count_in_hand().await.map(|_| Reply::Shared("counted")),
             Call::Share(prefix, share) => self.share(prefix, *share).await,
             Call::Rule(kind, selector, set) => {
                 let step = match set {
@@ -181,8 +182,7 @@ impl Server {
         let step = match share {
             None => ShareStep::Remove,
             Some(Share { weight, class, in_flight, burst }) => {
-                let counted_since = operator::count_in_hand(&mut self.conn, &self.keys, BY).await?;
-                self.count_in_hand(counted_since).await?;
+                let counted_since = self.count_in_hand().await?;
                 let priority = class.map(|class| [Priority::High, Priority::Normal, Priority::Low][(class + 1) as usize]);
                 let (weight, rate) = (weight.map(u64::from), burst.map(|_| shares::RATE));
                 ShareStep::Set { counted_since, parts: ShareParts { weight, priority, in_flight, rate, burst } }
@@ -198,8 +198,10 @@ impl Server {
         }))
     }
 
-    /// Counts the objects that slots own already.
-    async fn count_in_hand(&mut self, since: u64) -> Result<(), ScriptError> {
+    /// Makes workers count the objects in hand, and counts those that slots own already. Returns the time
+    /// since when they are counted.
+    async fn count_in_hand(&mut self) -> Result<u64, ScriptError> {
+        let since = operator::count_in_hand(&mut self.conn, &self.keys, BY).await?;
         let slots: Vec<String> = NAMES.iter().flat_map(|name| (0..4).map(move |slot| format!("{name}.{slot}"))).collect();
         operator::in_hand(&mut self.conn, &self.keys, since, InHand::Slots(&slots)).await?;
         let mut after = Vec::new();
@@ -207,7 +209,7 @@ impl Server {
             let look = InHand::Members { after: &after, count: 2 };
             match operator::in_hand(&mut self.conn, &self.keys, since, look).await? {
                 Some(last) if !last.is_empty() => after = last,
-                _ => return Ok(()),
+                _ => return Ok(since),
             }
         }
     }

@@ -100,8 +100,8 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
     let mut all_shares: Vec<_> = state.shares.iter().map(of_share).collect();
     all_shares.sort();
     put(b"event.shares", "", "hash", all_shares.concat());
-    let mode = if state.is_limited() { 2 } else { 1 };
-    let summary = (!state.shares.is_empty()).then(|| text(format!("{mode} {} 0", state.parts())));
+    let mode = if state.is_limited() { 2 } else { u8::from(!state.shares.is_empty()) };
+    let summary = state.counting.then(|| text(format!("{mode} {} 0", state.parts())));
     put(b"event.shares.summary", "", "string", summary.into_iter().collect());
     let mut taken: Vec<_> = state.taken.iter().map(|(prefix, events)| [selector(prefix), text(events.to_string())]).collect();
     taken.sort();
@@ -113,7 +113,7 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
         "zset",
         state.blocked.iter().flat_map(|(member, is_due)| [member.to_vec(), score(*is_due)]).collect(),
     );
-    if !state.shares.is_empty() {
+    if state.counting {
         let mut in_hand: Vec<_> =
             state.objects.keys().filter(|name| state.is_in_hand(name)).map(|name| [name, &b":"[..]].concat()).collect();
         in_hand.sort();

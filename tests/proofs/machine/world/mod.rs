@@ -180,6 +180,7 @@ impl World {
                 let share = Share { weight, class, in_flight, burst: LIMITS[*burst] };
                 Call::Share(Name::from_static(prefix), Some(share))
             }
+            Step::CountInHand => Call::CountInHand,
             Step::Look => Call::Look,
             Step::RemoveShare(at) => {
                 let prefix = self.state.shares.keys().nth(usize::from(*at) % (self.state.shares.len() + 1));
@@ -267,6 +268,7 @@ impl World {
             Call::Skip(name, expected) => state.skip(name, *expected),
             Call::Rule(kind, selector, set) => state.rule(kind, selector, *set),
             Call::Share(prefix, share) => state.share(prefix, *share),
+            Call::CountInHand => state.count_in_hand(),
             Call::Look => {
                 state.blocked.values_mut().for_each(|is_due| *is_due = true);
                 Reply::Done

@@ -111,6 +111,8 @@ pub enum Step {
     ForgetAs(usize),
     /// An operator sets a share: prefix, weight, class, most objects in hand, burst.
     SetShare(usize, usize, usize, usize, usize),
+    /// An operator counts the objects in hand, and dies before the share is set.
+    CountInHand,
     /// The time of the next look comes at all groups that wait for a limit.
     Look,
     /// An operator removes a share. The number chooses it.
@@ -201,6 +203,7 @@ pub enum Call {
     Rule(&'static str, Name, Option<bool>),
     /// The time of the next look has come at all groups that wait for a limit.
     Look,
+    CountInHand,
     /// A share is set, or removed.
     Share(Name, Option<Share>),
     /// Ends the rule with this field.
