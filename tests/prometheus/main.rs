@@ -271,6 +271,10 @@ async fn a_real_prometheus_sees_a_running_system() {
     let mut schedule = Command::new(env!("CARGO_BIN_EXE_seriatim"));
     schedule.args(["--redis", redis.url(), "--namespace", redis.namespace(), "emit", "--in", "1s", "later:1", "1"]);
     assert!(schedule.status().expect("it runs").success());
+    // Only a share has the figures of shares.
+    let mut share = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    share.args(["--redis", redis.url(), "--namespace", redis.namespace(), "share", "set", "work:*", "--in-flight", "1000"]);
+    assert!(share.args(["--reason", "a test"]).status().expect("it runs").success());
     let wanted = documented();
     let seen = until("each documented metric is there", 2 * PATIENCE, async || {
         console.emit_all("work:2", ["1", "2", "3"]).await;
