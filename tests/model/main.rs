@@ -20,4 +20,5 @@ mod masters;
 mod plain;
 mod scenarios;
 mod schedules;
+mod shares;
 mod walk;
