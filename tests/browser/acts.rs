@@ -258,6 +258,8 @@ async fn each_action_on_rules_schedules_and_cron_jobs(#[case] hand: Hand, #[case
 #[ignore = "needs Chromium; scripts/test-browser runs it"]
 async fn an_action_of_many_steps_can_be_stopped(#[case] hand: Hand, #[case] scripts: bool) {
     const LETTERS: usize = 2000;
+    /// The number of dead letters that one step drops.
+    const STEP: u64 = 32;
     let redis = Redis::own(&[]);
     let console = redis.console().await;
     let mut letters = redis::pipe();
@@ -296,13 +298,16 @@ async fn an_action_of_many_steps_can_be_stopped(#[case] hand: Hand, #[case] scri
     let kept = left().await;
     assert!(kept > 0 && kept < LETTERS as u64, "{kept}");
     driver.open(&dashboard.url("/dead")).await;
-    assert_eq!(left().await, kept, "no step came after the stop");
+    // A step that was on its way to Redis at the stop still takes effect.
+    let least = kept.saturating_sub(STEP);
+    assert!(left().await >= least, "more than one step came after the stop");
     let operator = control(&redis.connect().await, redis.keys());
     let actions = operator.actions(None, 1).await.expect("the actions").actions;
     assert_eq!(
         (actions[0].action.as_str(), actions[0].who.as_str(), actions[0].why.as_str()),
         ("drop", "ada", &*because("drop all"))
     );
+    assert!(left().await >= least, "more than one step came after the stop");
 }
 
 /// Tests that a form that is refused comes back as it was, with the error beside it, and that it then

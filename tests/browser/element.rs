@@ -118,6 +118,10 @@ impl Driver {
     }
 
     async fn keys(&self, steps: Vec<Value>) {
+        // The browser drops keys until it has painted the page for the first time, which may be after
+        // the page is loaded. A person presses no key before that.
+        let painted = "return performance.getEntriesByName('first-contentful-paint').length > 0";
+        self.wait_for("the page is painted", async || self.execute(painted, &[]).await.as_bool()?.then_some(())).await;
         let keyboard = json!({ "type": "key", "id": "keyboard", "actions": steps });
         self.post("/actions", json!({ "actions": [keyboard] })).await;
     }
