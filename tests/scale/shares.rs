@@ -116,11 +116,11 @@ impl Sink for Times {
     }
 }
 
-/// Runs three processes under a rate, until 25 s have passed. Every window of 10 s must have the
+/// Runs three processes under a rate, until 15 s have passed. Every window of 10 s must have the
 /// events of its rate. No window may have more than the rate and the burst allow, apart from events
 /// that a busy machine delivers late.
 async fn keeps_rate(objects: usize, events: usize, rate: f64, burst: u64) {
-    const LENGTH: Duration = Duration::from_secs(25);
+    const LENGTH: Duration = Duration::from_secs(15);
     const LATE: f64 = 0.1;
     let redis = Redis::own(&[]);
     let console = redis.console().await;
