@@ -1,9 +1,9 @@
 //! Retry policies: the effect of failures, and the cases in which failed attempts stay counted.
 #![cfg(feature = "worker")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use seriatim::sink::Stop;
 use seriatim::worker::{RetryPolicy, WorkerConfig};
@@ -132,6 +132,33 @@ async fn attempts_used_up_hold_the_object_until_an_operator_releases_it() {
     worker.finish().await;
     assert_eq!(sink.applied_of("work:1"), ["1", "2"]);
     console.until_at_rest().await;
+}
+
+/// Redis has nothing else to do, so without a nudge it would end the pop of the only slot up to 100 ms
+/// late. The median counts, because a busy machine may delay some attempts.
+#[tokio::test]
+async fn the_only_slot_of_an_idle_redis_retries_in_time() {
+    const ATTEMPTS: usize = 21;
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let times: Arc<Mutex<Vec<Instant>>> = Arc::default();
+    let of_rule = Arc::clone(&times);
+    let sink = Recorder::with(move |offer| {
+        of_rule.lock().expect("the times").push(Instant::now());
+        if offer.before < ATTEMPTS { Act::Stop(Stop::transient("no")) } else { Act::Send }
+    });
+    let worker = start(&redis, "w", &sink, |config| {
+        config.concurrency = 1;
+        config.retry = "fixed:55ms".parse().expect("a policy");
+    });
+    console.emit("work:1", "1").await;
+    sink.until_sent(1).await;
+    worker.finish().await;
+    let times = times.lock().expect("the times").clone();
+    let mut waits: Vec<Duration> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    waits.sort();
+    println!("{waits:?}");
+    assert!(waits.len() == ATTEMPTS && waits[ATTEMPTS / 2] < Duration::from_millis(80), "{waits:?}");
 }
 
 /// One process has two retry policies: one for a type of event, and one for all other events.

@@ -142,6 +142,7 @@ impl<'a> Serve<'a> {
             self.wait();
             self.activity.figures.slots(self.slots.numbers());
             let (probe_at, give_back_at) = (self.health.probe_at(), self.health.give_back_at(self.config.unavailable_max));
+            let nudge_at = self.waiting.nudge_at();
             let ended = tokio::select! {
                 biased;
                 () = shutdown.stopped_at_once() => Some(SessionEnd::AtOnce),
@@ -162,6 +163,10 @@ impl<'a> Serve<'a> {
                 waited = self.waiting.next() => self.waited(waited?)?,
                 () = sleep_until(self.pacing.due_at()) => {
                     self.pacing.time_has_come();
+                    None
+                }
+                () = until(nudge_at) => {
+                    self.nudge();
                     None
                 }
                 () = until(give_back_at) => {
@@ -367,6 +372,15 @@ impl<'a> Serve<'a> {
         call.free(slot);
         self.slots.step(slot, Step::Ask);
         self.waiting.begin(self.redis, &self.config, slot, block, call, has_room);
+    }
+
+    /// Makes a call without slots, so that Redis ends the pop whose time is over.
+    fn nudge(&mut self) {
+        self.waiting.nudged();
+        if self.calls.can_begin() {
+            let (call, has_room) = self.new_call(0, false);
+            self.calls.begin(call, Vec::new(), has_room);
+        }
     }
 
     fn waited(&mut self, waited: Option<Waited>) -> Result<Option<SessionEnd>, WorkerError> {

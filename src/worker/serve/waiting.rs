@@ -16,12 +16,18 @@ use crate::worker::growing_wait::GrowingWait;
 use crate::worker::pending::ready;
 use crate::worker::wait::{Waited, pop, wait};
 
+/// Redis ends a pop only when it has something to do, else up to 100 ms after the block time. So the
+/// process nudges Redis this time after the end of the block time. Redis counts whole ms.
+const NUDGE_AFTER: Duration = Duration::from_millis(2);
+
 /// A pop under way.
 pub(super) struct Pop {
     /// The slot of the pop. The slot is `Asked` until the pop ends.
     pub(super) slot: usize,
     /// Whether the call behind the pop is allowed to take suspects.
     pub(super) had_room: bool,
+    /// The time at which Redis is to be nudged; none if a late end of the pop does no harm.
+    nudge_at: Option<Instant>,
     done: BoxFuture<'static, Result<Option<Waited>, WorkerError>>,
 }
 
@@ -60,7 +66,20 @@ impl Waiting {
     ) {
         let pop = pop(config, slot, block);
         let done = Box::pin(wait(redis.clone(), self.conn.take(), pop, call, Arc::clone(config)));
-        self.pop = Some(Pop { slot, had_room, done });
+        let nudge_at = (block < config.block).then(|| Instant::now() + block + NUDGE_AFTER);
+        self.pop = Some(Pop { slot, had_room, nudge_at, done });
+    }
+
+    /// Returns the time at which Redis is to be nudged, so that it ends the pop.
+    pub(super) fn nudge_at(&self) -> Option<Instant> {
+        self.pop.as_ref().and_then(|pop| pop.nudge_at)
+    }
+
+    /// Records that Redis was nudged.
+    pub(super) fn nudged(&mut self) {
+        if let Some(pop) = &mut self.pop {
+            pop.nudge_at = None;
+        }
     }
 
     /// Waits for the pop under way; for ever if there is none.
