@@ -1,7 +1,7 @@
 -- shares: the group of an object, and the weight and the class of a group. The group of an object is
 -- the longest prefix that has a share. If there is none, its name has the first parts of the object.
--- Uses: group.REST group.of share.PARTS_MAX share.parse share.prefixes_of share.selector_of
--- Uses: share.weigh
+-- Uses: group.REST group.listed group.of share.PARTS_MAX share.parse share.prefixes_of
+-- Uses: share.selector_of share.weigh
 
 local DEPTH = tonumber(ARGV[13])
 -- The most parts of a prefix that has a share; 0 if no prefix has one.
@@ -47,7 +47,7 @@ end
 local function group_of(object, names, k)
   if PARTS == 0 then
     local group = DEPTH > 0 and M.group.of(object, DEPTH) or M.group.REST
-    return group, group, 0
+    return M.group.listed(group), group, 0
   end
   local prefixes, new = M.share.prefixes_of(object, math.max(PARTS, DEPTH)), 0
   local last = math.min(#prefixes, PARTS)
@@ -59,7 +59,7 @@ local function group_of(object, names, k)
       return prefixes[p], prefixes[#prefixes], new
     end
   end
-  return DEPTH == 0 and M.group.REST or prefixes[math.min(DEPTH, #prefixes)], prefixes[#prefixes], new
+  return DEPTH == 0 and M.group.REST or M.group.listed(prefixes[math.min(DEPTH, #prefixes)]), prefixes[#prefixes], new
 end
 
 -- Returns the group of an object that the call has claimed or may claim.

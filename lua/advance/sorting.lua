@@ -5,8 +5,9 @@
 -- Uses: shares.has_own shares.weigh time.now_ms
 
 -- The most markers, bytes of markers, and due held objects that a call sets aside. The most markers
--- that one command reads, and names that one command pushes.
-local MARKERS_MAX, BYTES_MAX, HELD_MAX, READ_MAX, PUSH_MAX = 2048, 65536, 256, 512, 1000
+-- that the first command reads, and that a further one reads: names may be long, so the first ones
+-- show how many to read. The most names that one command pushes.
+local MARKERS_MAX, BYTES_MAX, HELD_MAX, READ_FIRST, READ_MAX, PUSH_MAX = 2048, 65536, 256, 8, 512, 1000
 -- A further group counts as so many bytes, because it costs a command; and so does a prefix whose
 -- share is read. The bytes are limited because Lua's hash reads only some bytes of a long text. So
 -- long names may be slow to make.
@@ -84,23 +85,20 @@ end
 
 -- Sorts markers by group. Returns the number of markers read, and the marks among them.
 local function sort_markers(groups)
-  local met, read, bytes_left = {}, 0, BYTES_MAX
+  local met, read, bytes_left, bytes_read, count, most = {}, 0, BYTES_MAX, 0, READ_FIRST, math.min(C.markers_left, MARKERS_MAX)
   -- Objects of one group often follow each other. So the names of the last group and the beginning
   -- of its objects' names are at hand.
   local names, beginning, length = nil, nil, nil
-  for at = 0, math.min(C.markers_left, MARKERS_MAX) - 1, READ_MAX do
-    if bytes_left <= 0 then
-      break
-    end
-    local found = call('LRANGE', P .. K.objects_with_events, -at - READ_MAX, -1 - at)
+  while bytes_left > 0 and read < most and count > 0 do
+    local found = call('LRANGE', P .. K.objects_with_events, -read - math.min(count, most - read), -1 - read)
     for k = #found, 1, -1 do
       if bytes_left <= 0 then
         break
       end
       local object = found[k]
-      read = read + 1
+      read, bytes_read, bytes_left = read + 1, bytes_read + #object, bytes_left - #object
       if beginning and sub(object, 1, length) == beginning then
-        names[#names + 1], bytes_left = object, bytes_left - #object
+        names[#names + 1] = object
       else
         local first = byte(object)
         if first == 123 and M.names.is_foreign(object) then
@@ -116,12 +114,13 @@ local function sort_markers(groups)
         elseif first then
           local known, group, cell, new = #groups, M.shares.group_of(object, found, k)
           names = add(groups, group, object)
-          bytes_left = bytes_left - #object - (#groups > known and GROUP_BYTES or 0) - new * PREFIX_BYTES
+          bytes_left = bytes_left - (#groups > known and GROUP_BYTES or 0) - new * PREFIX_BYTES
           length = #cell + 1
           beginning = #object > #cell and cell .. ':' or nil
         end
       end
     end
+    count = #found > 0 and math.min(4 * count, READ_MAX, math.max(math.floor(bytes_left * read / math.max(bytes_read, 1)), 1)) or 0
   end
   return read, met
 end

@@ -17,8 +17,9 @@
 -- still due. If its name is lost, calls claim it when no group waits.
 
 -- At most GROUPS_MAX groups without a share have a list, and LISTS_MAX groups in all. The names of
--- further groups share the list of REST.
-local GROUPS_MAX, LISTS_MAX, REST = 1024, 2048, '\0rest'
+-- further groups share the list of REST, and so do those of groups with more than BYTES_MAX bytes,
+-- because calls read and write the names of many groups.
+local GROUPS_MAX, LISTS_MAX, BYTES_MAX, REST = 1024, 2048, 256, '\0rest'
 -- The most parts of a name that can be its group.
 local DEPTH_MAX = 8
 
@@ -34,6 +35,11 @@ local function group_of(object, depth)
   return string.sub(object, 1, at - 1)
 end
 
+-- Returns the group in whose list the names of a group are set aside.
+local function listed(group)
+  return #group <= BYTES_MAX and group or REST
+end
+
 -- Returns the parts of a field of event.groups.times; nil if there is no such field.
 local function times_of(text)
   local last, oldest, marks = string.match(text or '', '^(%d+) (%d+) (%d+)$')
@@ -45,4 +51,7 @@ local function key_of(group)
   return P .. K.GROUP .. group .. K.group_waiting
 end
 
-return { DEPTH_MAX = DEPTH_MAX, GROUPS_MAX = GROUPS_MAX, LISTS_MAX = LISTS_MAX, REST = REST, of = group_of, key = key_of, times_of = times_of }
+return {
+  DEPTH_MAX = DEPTH_MAX, GROUPS_MAX = GROUPS_MAX, LISTS_MAX = LISTS_MAX, REST = REST, of = group_of, listed = listed, key = key_of,
+  times_of = times_of,
+}

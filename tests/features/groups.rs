@@ -10,6 +10,7 @@ use seriatim::control::By;
 use seriatim::control::forget::Forgot;
 use seriatim::control::held::Released;
 use seriatim::control::rules::{Kind, Selector};
+use seriatim::control::shares::Share;
 use seriatim::sink::Stop;
 
 use crate::support::console::{Console, PATIENCE};
@@ -139,6 +140,43 @@ async fn further_groups_share_a_list() {
     worker.finish().await;
     assert_eq!(objects(&sink).into_iter().collect::<HashSet<_>>().len(), 1500);
     console.until_at_rest().await;
+}
+
+/// Tests that a group with 256 bytes has a list of its own, and a longer one shares the list of further
+/// groups, with and without shares.
+#[tokio::test]
+async fn groups_with_long_names_share_a_list() {
+    for shares in [false, true] {
+        let redis = Redis::start();
+        let console = redis.console().await;
+        if shares {
+            let selector = "s:*".parse().expect("a selector");
+            control(&redis.connect().await, redis.keys()).set_share(ADA, &selector, Share::new().weight(2)).await.expect("set");
+        }
+        let (fits, long) = ("x".repeat(256), "y".repeat(257));
+        emit(&console, [numbered(&fits, 3), numbered(&long, 3)].concat()).await;
+        let gate = Gate::closed();
+        let sink = stopped_at(&gate);
+        let worker = one_slot(&redis, "w", &sink, 1);
+        until_set_aside(&console, 5).await;
+        let names = async |group: &str| {
+            let names = console.list(&console.keys.group_waiting(group)).await;
+            names.into_iter().filter(|name| !name.starts_with('\0')).collect::<Vec<_>>()
+        };
+        // The worker has claimed one object.
+        let (of_fits, of_rest) = (names(&fits).await, names("\0rest").await);
+        assert!(of_fits.len() >= 2 && of_fits.iter().all(|name| name.starts_with(&fits)), "{of_fits:?}");
+        assert!(of_rest.len() >= 2 && of_rest.iter().all(|name| name.starts_with(&long)), "{of_rest:?}");
+        gate.open();
+        sink.until_sent(6).await;
+        worker.finish().await;
+        if shares {
+            let selector = "s:*".parse().expect("a selector");
+            control(&redis.connect().await, redis.keys()).remove_share(ADA, &selector).await.expect("removed");
+            let _: () = console.run(&["DEL", &console.keys.objects_with_events()]).await;
+        }
+        console.until_at_rest().await;
+    }
 }
 
 /// Tests that names of a group share the list of further groups if the group's key has a wrong
