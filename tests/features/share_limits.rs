@@ -299,6 +299,28 @@ async fn groups_behind_a_common_limit_take_turns() {
     end(&redis, &console, &["p:a:*", "p:z:*", "c:*", "p:*", "h:*"]).await;
 }
 
+/// A batch has no more events than the rate allows, and a rate counts all events of a batch.
+#[tokio::test]
+async fn a_rate_counts_each_event_of_a_batch() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    set(&redis, "r:*", Share::new().rate(0.001).burst(7)).await;
+    console.emit_all("r:1", (0..20).map(|event| event.to_string())).await;
+    let sink = Recorder::new();
+    let running = start(&redis, "w", &sink, |config| {
+        config.concurrency = 2;
+        config.batch = 3;
+    });
+    sink.until_sent(7).await;
+    tokio::time::sleep(SOON).await;
+    assert_eq!(sink.sent().iter().map(|offer| offer.batch).collect::<Vec<_>>(), [3, 3, 3, 3, 3, 3, 1]);
+    remove(&redis, "r:*").await;
+    sink.until_sent(20).await;
+    running.finish().await;
+    let _: () = console.run(&["DEL", &console.keys.objects_with_events()]).await;
+    console.until_at_rest().await;
+}
+
 /// Story: after a slow rate was replaced by a fast one, the share waited for the time of the slow one.
 /// A time far ahead, from a clock that has stepped back, stopped a share until then.
 #[tokio::test]

@@ -42,6 +42,9 @@ async fn scene() -> (Redis, Console, State, Control) {
     (redis, console, state, control)
 }
 
+/// What the scores of groups that wait for a limit have in addition.
+const PARKED: f64 = 4.0 * CLASS;
+
 /// Enters groups in `event.groups`.
 async fn wait(state: &mut State, groups: &[(&str, f64)]) {
     let key = state.keys.event_groups();
@@ -185,6 +188,21 @@ async fn groups_that_wait_follow_a_change_of_their_priority() {
     }
     let now = ["acme", "acme:1", "acme:1:x", "acmeb", "other"].map(|group| (group, 4.0));
     assert_eq!(groups(&console).await, sorted([&now[..], &[rest]].concat()));
+}
+
+/// Groups that wait for a limit have turns again, in their order, beside the groups that have turns. If
+/// all groups of a priority wait, their passes stay.
+#[tokio::test]
+async fn groups_that_wait_for_a_limit_have_turns_again_after_a_change() {
+    let (_redis, console, mut state, control) = scene().await;
+    give(&control, "low:*", Priority::Low).await;
+    let waiting = [("a", PARKED + 2.0), ("b", PARKED + 5.0), ("c", 10.5), ("low", PARKED + CLASS + 7.0)];
+    wait(&mut state, &waiting).await;
+    state.run("ZADD", &[&console.keys.event_groups_blocked(), "5", "a"]).await;
+    set(&control, "x:*", Share::new().weight(2)).await.expect("set");
+    let expected = [("a", 10.5), ("c", 10.5), ("b", 13.5), ("low", CLASS + 7.0)];
+    assert_eq!(groups(&console).await, expected.map(|(group, score)| (group.to_owned(), score)));
+    assert_eq!(console.run::<u64>(&["EXISTS", &console.keys.event_groups_blocked()]).await, 0);
 }
 
 /// The only group of a priority leaves it, while others come. They do not begin behind the group that

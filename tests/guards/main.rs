@@ -16,6 +16,7 @@ mod forget;
 mod groups;
 mod ids;
 mod leases;
+mod limits;
 mod lists;
 mod log;
 mod marks;

@@ -1,0 +1,181 @@
+//! Groups that wait for a limit of a share: which of them a call looks at.
+
+use seriatim::control::By;
+use seriatim::control::shares::Share;
+use seriatim::wire::{Advanced, Bounds};
+
+use crate::state::State;
+use crate::support::{Redis, control};
+use crate::{BOUNDS, ask, attached, objects};
+
+const BY: By<'static> = By { who: "ada", why: "a test" };
+/// What the scores of groups that wait have in addition.
+const PARKED: f64 = 4_398_046_511_104.0;
+/// What the scores of members have in addition that wait for an object in hand, in ms.
+const LATER: u64 = 1_000_000_000_000_000;
+/// The most groups of a shorter prefix, and the most shorter prefixes, that a call looks at.
+const CHILDREN_MAX: usize = 16;
+const PREFIXES_MAX: usize = 4;
+
+async fn set(state: &State, selector: &str, share: Share) {
+    let selector = selector.parse().expect("a selector");
+    control(&state.conn, &state.keys).set_share(BY, &selector, share).await.expect("set");
+}
+
+/// Returns a state with a share of all objects, so that names wait in the lists of groups.
+async fn scene() -> (Redis, State) {
+    let redis = Redis::start();
+    let state = attached(&redis).await;
+    set(&state, "*", Share::new().in_flight(1000)).await;
+    (redis, state)
+}
+
+/// Sets a limit for each of these groups.
+async fn limit(state: &State, groups: &[&str]) {
+    for group in groups {
+        set(state, &format!("{group}:*"), Share::new().in_flight(1)).await;
+    }
+}
+
+/// Makes a group wait, with this pass and an object that has an event. A later change of a share ends
+/// the wait.
+async fn park(state: &mut State, group: &str, pass: f64) {
+    let (keys, object) = (state.keys.clone(), format!("{group}:1"));
+    state.run("LPUSH", &[&keys.events(&object), "{}"]).await;
+    state.run("LPUSH", &[&keys.group_waiting(group), &object]).await;
+    state.run("INCR", &[&keys.event_groups_waiting()]).await;
+    state.run("ZADD", &[&keys.event_groups(), &(PARKED + pass).to_string(), group]).await;
+}
+
+async fn block(state: &mut State, member: &str, score: u64) {
+    let key = state.keys.event_groups_blocked();
+    state.run("ZADD", &[&key, &score.to_string(), member]).await;
+}
+
+/// Makes a call that claims one object at most. Returns its objects, and whether a further call is of
+/// use.
+async fn call(state: &mut State) -> (Vec<String>, bool) {
+    let answer = ask(state, Bounds { claims: 1, ..BOUNDS }).await.expect("an answer");
+    let Advanced::Ok { more, .. } = &answer else { panic!("{answer:?}") };
+    (objects(&answer).into_iter().map(str::to_owned).collect(), *more)
+}
+
+async fn scores(state: &mut State, key: String) -> Vec<(String, f64)> {
+    redis::cmd("ZRANGE").arg(key).arg("0").arg("-1").arg("WITHSCORES").query_async(&mut state.conn).await.expect("scores")
+}
+
+/// Returns the passes of the groups that still wait.
+async fn waiting(state: &mut State) -> Vec<(String, f64)> {
+    let key = state.keys.event_groups();
+    let parked = scores(state, key).await.into_iter().filter(|(_, score)| *score >= PARKED / 2.0);
+    parked.map(|(group, score)| (group, score - PARKED)).collect()
+}
+
+async fn blocked(state: &mut State) -> Vec<(String, f64)> {
+    let key = state.keys.event_groups_blocked();
+    scores(state, key).await
+}
+
+fn pair(name: &str, number: f64) -> (String, f64) {
+    (name.to_owned(), number)
+}
+
+#[tokio::test]
+async fn a_call_looks_at_all_groups_that_are_due() {
+    let (_redis, mut state) = scene().await;
+    limit(&state, &["a", "b", "c"]).await;
+    for (group, pass) in [("a", 2.0), ("b", 5.0), ("c", 9.0)] {
+        park(&mut state, group, pass).await;
+    }
+    for group in ["a", "b", "c"] {
+        block(&mut state, group, 0).await;
+    }
+    let (got, _) = call(&mut state).await;
+    assert_eq!(got, ["a:1"]);
+    assert_eq!((waiting(&mut state).await, blocked(&mut state).await), (vec![], vec![]));
+}
+
+/// Of groups that wait for an object in hand, a call looks at those that have waited for a second. A
+/// time that is too far ahead comes from another clock.
+#[tokio::test]
+async fn a_call_looks_at_groups_that_have_waited_for_long() {
+    let (_redis, mut state) = scene().await;
+    let now = control(&state.conn, &state.keys).now_ms().await.expect("a time");
+    let members = [("long", LATER + now - 3000), ("fresh", LATER + now + 5000), ("soon", now + 15_000), ("far", now + 60_000)];
+    limit(&state, &members.map(|(group, _)| group)).await;
+    for (pass, (group, score)) in (2..).zip(members) {
+        park(&mut state, group, f64::from(pass)).await;
+        block(&mut state, group, score).await;
+    }
+    let (got, _) = call(&mut state).await;
+    assert_eq!(got, ["long:1"]);
+    assert_eq!(waiting(&mut state).await, [pair("fresh", 3.0), pair("soon", 4.0)]);
+    let members: Vec<String> = blocked(&mut state).await.into_iter().map(|(member, _)| member).collect();
+    assert_eq!(members, ["soon", "fresh"]);
+}
+
+/// The next call goes on with the prefixes that this one has no time for.
+#[tokio::test]
+async fn a_call_looks_at_so_many_shorter_prefixes() {
+    let (_redis, mut state) = scene().await;
+    let prefixes: Vec<String> = (0..=PREFIXES_MAX).map(|n| format!("p{n}")).collect();
+    for prefix in &prefixes {
+        set(&state, &format!("{prefix}:*"), Share::new().in_flight(1)).await;
+        set(&state, &format!("{prefix}:x:*"), Share::new().weight(1)).await;
+    }
+    for prefix in &prefixes {
+        park(&mut state, &format!("{prefix}:x"), 2.0).await;
+        block(&mut state, &format!("{prefix}\n"), 0).await;
+    }
+    let (_, more) = call(&mut state).await;
+    assert_eq!((waiting(&mut state).await, more), (vec![pair("p4:x", 2.0)], true));
+    assert_eq!(blocked(&mut state).await, [pair("p4\n", 0.0)]);
+    call(&mut state).await;
+    assert_eq!((waiting(&mut state).await, blocked(&mut state).await), (vec![], vec![]));
+}
+
+/// The next call goes on with the groups of a prefix that this one has no time for.
+#[tokio::test]
+async fn a_call_looks_at_so_many_groups_of_a_prefix() {
+    for deleted in [false, true] {
+        let (_redis, mut state) = scene().await;
+        set(&state, "p:*", Share::new().in_flight(1000)).await;
+        for n in 0..CHILDREN_MAX + 3 {
+            set(&state, &format!("p:{n}:*"), Share::new().weight(1)).await;
+        }
+        for n in 0..CHILDREN_MAX + 3 {
+            park(&mut state, &format!("p:{n}"), 2.0 + n as f64).await;
+        }
+        // Without the key, a call looks at groups that wait, whatever they wait for.
+        if !deleted {
+            block(&mut state, "p\n", 0).await;
+            block(&mut state, "other", LATER * 2 - 1).await;
+        }
+        let (got, more) = call(&mut state).await;
+        assert_eq!((got, more), (vec!["p:0:1".to_owned()], true));
+        let left = [pair("p:16", 18.0), pair("p:17", 19.0), pair("p:18", 20.0)];
+        assert_eq!(waiting(&mut state).await, left);
+        assert_eq!(blocked(&mut state).await.contains(&pair("p\n", 0.0)), !deleted);
+        call(&mut state).await;
+        assert_eq!(waiting(&mut state).await, []);
+        assert!(!blocked(&mut state).await.contains(&pair("p\n", 0.0)));
+    }
+}
+
+/// Groups that have waited go before the others by half a claim, and keep their order.
+#[tokio::test]
+async fn groups_that_have_waited_come_back_half_a_claim_before_the_others() {
+    let (_redis, mut state) = scene().await;
+    limit(&state, &["a", "b", "c"]).await;
+    for (group, pass) in [("a", 2.0), ("b", 5.0), ("c", 20.0)] {
+        park(&mut state, group, pass).await;
+    }
+    let key = state.keys.event_groups();
+    state.run("ZADD", &[&key, "20", "c"]).await;
+    for group in ["a", "b"] {
+        block(&mut state, group, 0).await;
+    }
+    let (got, _) = call(&mut state).await;
+    assert_eq!(got, ["a:1"]);
+    assert_eq!(scores(&mut state, key).await, [pair("c", 20.0), pair("a", 20.5), pair("b", 22.5)]);
+}
