@@ -133,18 +133,31 @@ impl Dashboard {
 /// The commands of this test, and commands that only scripts send. The time of a script has theirs.
 const NOT_COUNTED: [&[u8]; 4] = [b"slowlog", b"config", b"lpos", b"type"];
 
+/// The address of commands that a script sends. The time of the script has theirs.
+const IN_SCRIPT: &str = "?:0";
+
 /// A command in the log of slow commands: its first words, and its time in µs.
 pub(crate) type Logged = (Vec<Vec<u8>>, u64);
 
 /// Returns the commands in the log, newest first, without those that do not count.
 pub(crate) async fn entries(console: &Console) -> Vec<Logged> {
+    entries_from(console, |_| true).await
+}
+
+/// Returns these entries without the commands in scripts.
+async fn entries_of_clients(console: &Console) -> Vec<Logged> {
+    entries_from(console, |address| address != IN_SCRIPT).await
+}
+
+async fn entries_from(console: &Console, counts: impl Fn(&str) -> bool) -> Vec<Logged> {
     let entries: Vec<redis::Value> = console.run(&["SLOWLOG", "GET", "-1"]).await;
     let entry = |entry: &redis::Value| {
         let redis::Value::Array(parts) = entry else { return None };
         let words: Vec<Vec<u8>> = redis::from_redis_value_ref(parts.get(3)?).ok()?;
         let is_counted = words.first().is_none_or(|word| !NOT_COUNTED.contains(&&word.to_ascii_lowercase()[..]));
         let us = redis::from_redis_value_ref(parts.get(2)?).ok()?;
-        is_counted.then_some((words, us))
+        let address: String = redis::from_redis_value_ref(parts.get(4)?).ok()?;
+        (is_counted && counts(&address)).then_some((words, us))
     };
     entries.iter().filter_map(entry).collect()
 }
@@ -185,7 +198,7 @@ impl Costs {
             let began = Instant::now();
             request().await;
             least_time = least_time.min(began.elapsed());
-            let entries = entries(console).await;
+            let entries = entries_of_clients(console).await;
             least_us = least_us.min(entries.iter().map(|(_, us)| us).sum());
             longest = longest.min(entries.iter().map(|(_, us)| *us).max().unwrap_or(0));
             self.add_long(target, &entries);
