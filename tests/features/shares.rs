@@ -42,7 +42,7 @@ async fn scene() -> (Redis, Console, State, Control) {
     (redis, console, state, control)
 }
 
-/// What the scores of groups that wait for a limit have in addition.
+/// The number that is added to the score of a group while the group waits for a limit.
 const PARKED: f64 = 4.0 * CLASS;
 
 /// Enters groups in `event.groups`.

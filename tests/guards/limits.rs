@@ -9,9 +9,9 @@ use crate::support::{Redis, control};
 use crate::{BOUNDS, ask, attached, objects};
 
 const BY: By<'static> = By { who: "ada", why: "a test" };
-/// What the scores of groups that wait have in addition.
+/// The number that is added to the score of a group while the group waits for a limit.
 const PARKED: f64 = 4_398_046_511_104.0;
-/// What the scores of members have in addition that wait for an object in hand, in ms.
+/// The number that is added to the time, in ms, since when a group waits for an object in hand.
 const LATER: u64 = 1_000_000_000_000_000;
 /// The most groups of a shorter prefix, and the most shorter prefixes, that a call looks at.
 const CHILDREN_MAX: usize = 16;

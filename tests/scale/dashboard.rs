@@ -280,10 +280,10 @@ async fn each_page_at_millions_of_objects_is_cheap() {
     assert!(costs.long.len() as u64 * LONG_OF <= commands, "{:?} of {commands}", costs.long);
 }
 
-/// Releases 50 rows, several times. A step of ten rows may take as much time as a request. The cheapest
-/// step counts, because other processes may slow down one. Returns the path of the result.
+/// Releases 50 rows, several times. A step of ten rows may take as much time as a request. The median of
+/// the steps counts, because other processes may slow down some. Returns the path of the result.
 async fn a_release_of_50_rows(console: &Console, dashboard: &Dashboard, costs: &mut Costs) -> String {
-    let (mut least_us, mut path) = (u64::MAX, String::new());
+    let (mut steps, mut path) = (Vec::new(), String::new());
     for round in 0..10 {
         let objects: Vec<String> = (0..50).map(|n| format!("held:{}", 100 + 50 * round + n)).collect();
         let _: () = console.run(&["SLOWLOG", "RESET"]).await;
@@ -298,10 +298,12 @@ async fn a_release_of_50_rows(console: &Console, dashboard: &Dashboard, costs: &
             continue;
         }
         assert_eq!(releases.len(), 50, "calls");
-        least_us = least_us.min(releases.chunks(10).map(|step| step.iter().sum()).min().unwrap_or(u64::MAX));
+        steps.extend(releases.chunks(10).map(|step| step.iter().sum::<u64>()));
     }
-    println!("a release of 50 rows: {least_us} µs of Redis for the cheapest step");
-    assert!(least_us <= REQUEST_US, "{least_us} µs");
+    steps.sort_unstable();
+    let median_us = steps[steps.len() / 2];
+    println!("a release of 50 rows: {median_us} µs of Redis for a step (median), {steps:?}");
+    assert!(median_us <= REQUEST_US, "{median_us} µs");
     assert!(dashboard.page(&path).await.contains("<b>50</b> done"));
     path
 }

@@ -3,7 +3,7 @@
 //!
 //! There are three objects: `a:x:1`, `a:y:1` and `b`. The prefixes `a:x`, `a` and `*` may have a
 //! share, so limits are nested. The main model shows what happens to the events of an object in hand.
-//! Here a batch has one event. The names of a group have turns in any order.
+//! Here a batch has one event. The groups have their turns in any order.
 mod properties;
 mod script;
 mod tests;
@@ -72,7 +72,7 @@ pub const ON: Guards = Guards {
     further_events: true,
 };
 
-/// A share with limits. A rate is the number of events that its burst allows now.
+/// A share with limits. `burst`: the events that its rate allows at once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Share {
     pub in_flight: Option<u8>,
@@ -155,7 +155,7 @@ pub struct Slot {
     pub is_dead: bool,
 }
 
-/// What an operator who sets a share does next.
+/// The next step of an operator who sets a share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Operator {
     #[default]
@@ -218,7 +218,7 @@ pub enum Action {
     /// The rate of a prefix allows one event more.
     Refill(usize),
     Crash(usize),
-    /// Another process takes over the slot of a dead one.
+    /// Another process takes over the object of a dead process. Then a new process has the slot.
     Adopt(usize),
     /// A process with the same name starts, and goes on with the object of the slot.
     Restart(usize),
