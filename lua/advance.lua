@@ -23,7 +23,7 @@
 --           event.shares (hash): read. event.shares.used (hash), objects.in.hand (zset) and all keys
 --           of groups (lib/group.lua, lib/share.lua): read and written
 -- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per
---           reply; slots that may claim (0 to 1024); markers looked at (1 to 4096); where to claim
+--           reply; slots without a batch (0 to 1024); markers looked at (1 to 4096); where to claim
 --           first: held | markers; ms after which the last id of a released object is forgotten (0:
 --           never); highest id that the caller has seen (0: none); room for suspects
 --           (lib/suspects.lua); parts of a name that are its group (0: no groups)

@@ -1,7 +1,7 @@
 -- limits: how many objects of a share may be in hand, and how many events it may take per second.
--- Uses: share.CLASS share.PARKED share.class_of share.first_pass share.look_again share.selector_of
--- Uses: share.used_of share.used_text shares.known_group_of shares.owners_of shares.share_of
--- Uses: time.now_ms time.now_us
+-- Uses: aside.is_wrong_type share.CLASS share.PARKED share.class_of share.first_pass share.look_again
+-- Uses: share.selector_of share.used_of share.used_text shares.known_group_of shares.owners_of
+-- Uses: shares.share_of time.now_ms time.now_us
 
 -- The most groups that a call lets have turns again. Of groups that wait for a share of a shorter
 -- prefix, the most prefixes and groups.
@@ -17,9 +17,12 @@ local WAIT_US, DUE_MAX_MS = 20000, 10000
 local AHEAD = 0.5
 -- A share may be ahead of its rate by its burst, and by the events of a held batch.
 local HELD_MAX = 1000
--- A worker with free slots looks at such groups after WAIT_MS for each worker name, and after
--- WAIT_MAX_MS at the latest. So many workers do not make more calls than a few.
-local WAIT_MS, WAIT_MAX_MS = 20, 200
+-- A worker with free slots looks at such groups after WAIT_MS at the earliest. If another worker will
+-- look at the right time, or up to NEAR_MS later, it looks WAIT_MS after the last of the others. So
+-- many workers do not make more calls than a few.
+local WAIT_MS, NEAR_MS = 20, 2
+-- The most past looks that a call removes.
+local PAST_MAX = 64
 -- The most fields that one command reads or writes.
 local FIELDS_MAX = 500
 
@@ -345,18 +348,40 @@ local function close()
   end
 end
 
+-- Gives the caller, which has a free slot, a time for its next look. `ms`: the time at which a look is
+-- of use. `soon`: the earliest time for the caller.
+local function reserve(ms, soon)
+  local key, name = P .. K.event_groups_looks, ARGV[2]
+  local past = try('ZRANGE', key, '-inf', M.time.now_ms(), 'BYSCORE', 'LIMIT', '0', PAST_MAX)
+  if M.aside.is_wrong_type(past) then
+    return soon
+  elseif past[1] then
+    call('ZREM', key, unpack(past))
+  end
+  local near, at = call('ZRANGE', key, ms, soon + NEAR_MS, 'BYSCORE', 'LIMIT', '0', '2'), soon
+  if near[2] or near[1] and near[1] ~= name then
+    local last = call('ZRANGE', key, '0', '1', 'REV', 'WITHSCORES')
+    local last_ms = tonumber(last[1] == name and last[4] or last[2])
+    at = math.max(soon, math.min(last_ms + WAIT_MS, soon + DUE_MAX_MS))
+  end
+  call('ZADD', key, at, name)
+  return at
+end
+
 -- Returns the time, in ms, at which the caller should look again at the groups that wait for events
--- per second; none: `inf`.
+-- per second; none: `inf`. A caller without a free slot needs no time: when a slot becomes free, the
+-- caller makes a call.
 local function next_ms()
+  if tonumber(ARGV[7]) <= #C.took then
+    return math.huge
+  end
   local of_all = C.full_by and C.waiting > 0 and due_of(C.full_by) or math.huge
   local soonest = call('ZRANGE', P .. K.event_groups_blocked, '0', '0', 'WITHSCORES')[2]
   local ms = math.min(of_all, soonest and tonumber(soonest) or math.huge)
   if ms >= LATER then
     return math.huge
   end
-  local names = try('ZCARD', P .. K.event_workers_watched)
-  local wait_ms = math.min(WAIT_MS * (type(names) == 'number' and math.max(names, 1) or 1), WAIT_MAX_MS)
-  return math.max(ms, M.time.now_ms() + wait_ms)
+  return reserve(ms, math.max(ms, M.time.now_ms() + WAIT_MS))
 end
 
 -- Returns the soonest of the due held objects and of the groups that wait for a limit, as ZRANGE does

@@ -181,7 +181,7 @@ pub struct Bounds {
     pub batch_bytes: usize,
     /// The most bytes per reply.
     pub reply_bytes: usize,
-    /// The most slots that may claim.
+    /// The number of slots without a batch. So many may claim at most.
     pub claims: usize,
     /// The most markers that the call reads.
     pub markers: usize,

@@ -19,6 +19,7 @@ mod leases;
 mod limits;
 mod lists;
 mod log;
+mod looks;
 mod marks;
 mod reports;
 mod rooms;

@@ -116,10 +116,10 @@ impl Sink for Times {
     }
 }
 
-/// Runs three processes under a rate, until 15 s have passed. Every window of 10 s must have the
+/// Runs these processes under a rate, until 15 s have passed. Every window of 10 s must have the
 /// events of its rate. No window may have more than the rate and the burst allow, apart from events
 /// that a busy machine delivers late.
-async fn keeps_rate(objects: usize, events: usize, rate: f64, burst: u64) {
+async fn keeps_rate(names: &[&str], objects: usize, events: usize, rate: f64, burst: u64) {
     const LENGTH: Duration = Duration::from_secs(15);
     const LATE: f64 = 0.1;
     let redis = Redis::own(&[]);
@@ -129,7 +129,7 @@ async fn keeps_rate(objects: usize, events: usize, rate: f64, burst: u64) {
         console.emit_all(&format!("r:{n}"), (0..events).map(|event| event.to_string())).await;
     }
     let sink = Times::default();
-    let workers = ["a", "b", "c"].map(|name| start(&redis, name, &sink, |config| config.concurrency = 16));
+    let workers: Vec<_> = names.iter().map(|name| start(&redis, name, &sink, |config| config.concurrency = 16)).collect();
     tokio::time::sleep(LENGTH).await;
     for worker in workers {
         worker.stop().await;
@@ -160,13 +160,25 @@ async fn keeps_rate(objects: usize, events: usize, rate: f64, burst: u64) {
 /// Tests a rate with many objects, which have one event each.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rate_of_many_objects_is_kept() {
-    keeps_rate(6000, 1, 200.0, 20).await;
+    keeps_rate(&["a", "b", "c"], 6000, 1, 200.0, 20).await;
 }
 
 /// Tests a rate with few objects, which have many events each.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rate_of_few_objects_is_kept() {
-    keeps_rate(4, 1500, 200.0, 20).await;
+    keeps_rate(&["a", "b", "c"], 4, 1500, 200.0, 20).await;
+}
+
+/// Tests the smallest burst of a rate, with one process.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_with_a_small_burst_is_kept() {
+    keeps_rate(&["a"], 1000, 1, 20.0, 2).await;
+}
+
+/// Tests the smallest burst of a rate, with many processes that have free slots.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_is_kept_by_many_processes() {
+    keeps_rate(&["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"], 2000, 1, 50.0, 5).await;
 }
 
 /// Tests that the calls stay short if all shares but one are part of a share that has little room.

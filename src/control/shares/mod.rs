@@ -34,7 +34,8 @@ pub const WEIGHT_MAX: u64 = 100;
 /// Minimum and maximum rate of a share, in events per second.
 pub const RATES: std::ops::RangeInclusive<f64> = 0.001..=1_000_000.0;
 
-/// Maximum burst of a share, and maximum number of its objects in hand. The minimum of both is 1.
+/// Maximum burst of a share, and maximum number of its objects in hand. The minimum of both is 1; see
+/// also [`Share::burst`].
 pub const NUMBER_MAX: u64 = 1_000_000;
 
 /// Maximum size of the prefix of a share, in bytes, without `:*`. A change of a share compares the
@@ -87,8 +88,9 @@ impl Share {
         self
     }
 
-    /// Sets the maximum number of events above the rate, 1 to [`NUMBER_MAX`]. They can be taken at
-    /// once if fewer events were taken before. Default: about the events of 250 ms, at least 1. A
+    /// Sets the maximum number of events above the rate. They can be taken at once if fewer events
+    /// were taken before. Minimum: the events of 100 ms, at least 1; with fewer, workers would not
+    /// reach the rate. Maximum: [`NUMBER_MAX`]. Default: about the events of 250 ms, at least 1. A
     /// burst needs a rate.
     pub fn burst(mut self, events: u64) -> Self {
         self.parts.burst = Some(events);
@@ -113,6 +115,10 @@ impl Share {
             ShareParts { burst: Some(events), .. } if !count.contains(&events) => {
                 wrong("the burst", format!("a whole number from 1 to {NUMBER_MAX}"))
             }
+            ShareParts { burst: Some(events), rate: Some(rate), .. } if events < least_burst(rate) => {
+                let least = least_burst(rate);
+                wrong("the burst", format!("at least {least}, the events of 100 ms; with fewer, the rate is not reached"))
+            }
             ShareParts { burst: Some(_), rate: None, .. } => wrong("a burst", "set together with a rate".to_owned()),
             ShareParts { weight, priority, .. } if of_all && (weight.is_some() || priority.is_some()) => {
                 wrong("a weight or a priority", "for a prefix such as acme:*; for all objects it has no effect".to_owned())
@@ -122,6 +128,12 @@ impl Share {
             parts => Ok(parts),
         }
     }
+}
+
+/// Returns the smallest burst of a rate: the events of 100 ms. Workers look at a rate every 20 ms, and
+/// each look may be late. Room for events that come while the burst is full is lost.
+fn least_burst(rate: f64) -> u64 {
+    (rate / 10.0).ceil() as u64
 }
 
 /// Returns the burst of a rate that is set without one: about the events of 250 ms. So workers may look

@@ -200,7 +200,7 @@ impl<'a> Serve<'a> {
         }
         let claims_max = match self.stopping {
             true => 0,
-            false if self.health.is_up() => self.slots.len(),
+            false if self.health.is_up() => self.slots.without_batch(),
             false => usize::from(self.health.wants_batch() && !self.slots.has_parked()),
         };
         let (mut call, has_room) = self.new_call(claims_max, claims_max > 0);
@@ -368,7 +368,7 @@ impl<'a> Serve<'a> {
         // The pop may take long, and its call would have the permission to take suspects all the
         // time. So it gets the permission only if no other slot is free. Then no other call could
         // claim a suspect that falls due at the end of the pop.
-        let (mut call, has_room) = self.new_call(1, alone);
+        let (mut call, has_room) = self.new_call(if alone { 1 } else { 2 }, alone);
         call.free(slot);
         self.slots.step(slot, Step::Ask);
         self.waiting.begin(self.redis, &self.config, slot, block, call, has_room);

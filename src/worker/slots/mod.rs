@@ -74,6 +74,11 @@ impl Slots {
         self.slots.iter().any(|slot| matches!(slot, Slot::Free))
     }
 
+    /// Returns the number of slots that are free, or have a result that no call has.
+    pub(crate) fn without_batch(&self) -> usize {
+        self.slots.iter().filter(|slot| matches!(slot, Slot::Free | Slot::Reported(_))).count()
+    }
+
     pub(crate) fn has_parked(&self) -> bool {
         self.slots.iter().any(|slot| matches!(slot, Slot::Parked(_)))
     }

@@ -356,6 +356,9 @@ impl Server {
             pair[1] = parts.join(" ").into_bytes();
         }
         dump.remove(self.keys.event_groups_times().as_bytes());
+        if dump.contains_key(self.keys.event_groups_waiting().as_bytes()) {
+            dump.remove(self.keys.event_groups_looks().as_bytes());
+        }
         for (key, (_, names)) in dump.iter_mut() {
             if key.ends_with(b":waiting") {
                 names.retain(|name| !name.starts_with(b"\0t"));
