@@ -53,7 +53,7 @@ fn a_share_that_cannot_be_set_is_refused_with_the_reason() {
         (&["acme:*", "--rate", "0/s"], "the rate of a share must be from 0.001"),
         (&["acme:*", "--rate", "5/s,burst=x"], "write the events per second, as in 50/s"),
         (&["acme:*", "--rate", "5/s,burst=0"], "the burst of a share must be a whole number"),
-        (&["acme:*", "--rate", "50/s,burst=1"], "the burst of a share must be at least 5, the events of 100 ms"),
+        (&["acme:*", "--rate", "50/s,burst=1"], "the burst of a share must be at least 5 for 50 events per second"),
         (&["acme:1", "--weight", "5"], r#"for this one object write "acme:1:*""#),
         (&[":*", "--weight", "5"], "the prefix is empty"),
         (&["ac*", "--weight", "5"], "has a star elsewhere than at the end"),

@@ -89,9 +89,9 @@ impl Share {
     }
 
     /// Sets the maximum number of events above the rate. They can be taken at once if fewer events
-    /// were taken before. Minimum: the events of 100 ms, at least 1; with fewer, workers would not
-    /// reach the rate. Maximum: [`NUMBER_MAX`]. Default: about the events of 250 ms, at least 1. A
-    /// burst needs a rate.
+    /// were taken before. Minimum: the events of 100 ms, at least 1, and at least 2 for a rate above
+    /// 5; with fewer, workers would not reach the rate. Maximum: [`NUMBER_MAX`]. Default: about the
+    /// events of 250 ms, at least 1. A burst needs a rate.
     pub fn burst(mut self, events: u64) -> Self {
         self.parts.burst = Some(events);
         self
@@ -117,7 +117,7 @@ impl Share {
             }
             ShareParts { burst: Some(events), rate: Some(rate), .. } if events < least_burst(rate) => {
                 let least = least_burst(rate);
-                wrong("the burst", format!("at least {least}, the events of 100 ms; with fewer, the rate is not reached"))
+                wrong("the burst", format!("at least {least} for {rate} events per second; with fewer, the rate is not reached"))
             }
             ShareParts { burst: Some(_), rate: None, .. } => wrong("a burst", "set together with a rate".to_owned()),
             ShareParts { weight, priority, .. } if of_all && (weight.is_some() || priority.is_some()) => {
@@ -130,10 +130,12 @@ impl Share {
     }
 }
 
-/// Returns the smallest burst of a rate: the events of 100 ms. Workers look at a rate every 20 ms, and
-/// each look may be late. Room for events that come while the burst is full is lost.
+/// Returns the smallest burst of a rate: the events of 100 ms, and at least 2 above 5 events per second.
+/// Workers look at a rate every 20 ms, and each look is some ms late. Time in which the burst is full
+/// is lost: at 5 events per second, 10 ms of lateness are 5 %.
 fn least_burst(rate: f64) -> u64 {
-    (rate / 10.0).ceil() as u64
+    let least = if rate > 5.0 { 2 } else { 1 };
+    ((rate / 10.0).ceil() as u64).max(least)
 }
 
 /// Returns the burst of a rate that is set without one: about the events of 250 ms. So workers may look

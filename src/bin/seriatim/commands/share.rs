@@ -50,8 +50,8 @@ struct Set {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=NUMBER_MAX))]
     in_flight: Option<u64>,
     /// The most events per second, over all processes, as in 50/s or 0.5/s,burst=5; the burst is the
-    /// most events above the rate, at least the events of 100 ms [default burst: about the events of
-    /// 250 ms, at least 1]
+    /// most events above the rate, at least the events of 100 ms, and 2 above 5/s [default burst:
+    /// about the events of 250 ms, at least 1]
     #[arg(long, value_name = "N/s[,burst=B]", value_parser = rate)]
     rate: Option<Rate>,
     #[command(flatten)]
