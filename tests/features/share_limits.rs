@@ -5,8 +5,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use seriatim::Emitter;
 use seriatim::control::By;
 use seriatim::control::shares::Share;
+use seriatim::emit::Cancelled;
+use seriatim::event::Json;
 use seriatim::sink::Stop;
 
 use crate::support::console::{Console, PATIENCE};
@@ -367,4 +370,52 @@ async fn broken_keys_stop_no_group() {
     gates.sink.until_sent(4).await;
     running.finish().await;
     end(&redis, &console, &["a:*"]).await;
+}
+
+/// Tests that an event with a key can be cancelled while its object waits for a limit: one that is
+/// queued, and one that waited for a retry.
+#[tokio::test]
+async fn an_event_can_be_cancelled_while_its_object_waits() {
+    let redis = Redis::start();
+    let (console, keys) = (redis.console().await, redis.keys());
+    set(&redis, "a:*", in_flight(1)).await;
+    let (gate, failed) = (Gate::closed(), Gate::closed());
+    let sink = Recorder::with({
+        let (gate, failed) = (gate.clone(), failed.clone());
+        move |offer| match offer.object.as_str() {
+            "a:1" => Act::Wait(gate.clone()),
+            "a:retry" => {
+                failed.open();
+                Act::Stop(Stop::transient("down"))
+            }
+            _ => Act::Send,
+        }
+    });
+    let running = worker(&redis, "w", &sink);
+    let emitter = Emitter::new(redis.connect().await).with_keys(keys.clone());
+    let schedule = async |object: &str| {
+        emitter.schedule(object, Json::new("1")).key("renew").send().await.expect("scheduled");
+    };
+    schedule("a:retry").await;
+    failed.pass().await;
+    emit(&console, &["a:1"]).await;
+    gate.until_reached(1).await;
+    schedule("a:queued").await;
+    emit(&console, &["a:2"]).await;
+    until("three names are set aside", PATIENCE, async || {
+        (console.number(&keys.event_groups_waiting()).await == 3).then_some(())
+    })
+    .await;
+    for object in ["a:retry", "a:queued"] {
+        assert_eq!(emitter.cancel(object, "renew").await.expect("cancelled"), Cancelled::Cancelled, "{object}");
+    }
+    let offered = sink.offered().iter().filter(|offer| offer.object == "a:retry").count();
+    console.check().await;
+    gate.open();
+    sink.until_sent(2).await;
+    end(&redis, &console, &["a:*"]).await;
+    running.finish().await;
+    let sent: Vec<_> = sink.sent().into_iter().map(|offer| offer.object).collect();
+    assert_eq!(sent, ["a:1", "a:2"]);
+    assert_eq!(sink.offered().iter().filter(|offer| offer.object == "a:retry").count(), offered, "no further try");
 }
