@@ -17,7 +17,7 @@ const LATER: u64 = 1_000_000_000_000_000;
 const CHILDREN_MAX: usize = 16;
 const PREFIXES_MAX: usize = 4;
 
-async fn set(state: &State, selector: &str, share: Share) {
+pub(crate) async fn set(state: &State, selector: &str, share: Share) {
     let selector = selector.parse().expect("a selector");
     control(&state.conn, &state.keys).set_share(BY, &selector, share).await.expect("set");
 }
@@ -71,12 +71,12 @@ async fn waiting(state: &mut State) -> Vec<(String, f64)> {
     parked.map(|(group, score)| (group, score - PARKED)).collect()
 }
 
-async fn blocked(state: &mut State) -> Vec<(String, f64)> {
+pub(crate) async fn blocked(state: &mut State) -> Vec<(String, f64)> {
     let key = state.keys.event_groups_blocked();
     scores(state, key).await
 }
 
-fn pair(name: &str, number: f64) -> (String, f64) {
+pub(crate) fn pair(name: &str, number: f64) -> (String, f64) {
     (name.to_owned(), number)
 }
 

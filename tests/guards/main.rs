@@ -21,6 +21,7 @@ mod lists;
 mod log;
 mod looks;
 mod marks;
+mod rates;
 mod reports;
 mod rooms;
 #[path = "../support/state.rs"]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use seriatim::wire::values::{
     CronLast, CronValue, Due, EmitEntry, Emits, HeldId, Holder, Later, LaterMode, Lease, LimitValue, Priority, Registration,
-    RuleValue, ShareValue,
+    RuleValue, ShareUsed, ShareValue,
 };
 use seriatim::wire::{Attached, Tag};
 
@@ -245,6 +245,28 @@ async fn a_share() {
     {
         let read: bool = lua!(redis, ["share"], "return M.share.parse(ARGV[1]) and 1 or 0", text);
         assert!(!read && ShareValue::read(text.as_bytes()).is_none(), "{text:?}");
+    }
+}
+
+/// The events of a share are counted for the period of 10 s in which they are taken. The count of a
+/// period stays in the next one, and ends after that.
+#[tokio::test]
+async fn the_events_that_a_share_has_taken() {
+    let redis = Redis::start();
+    let text_after = async |text: &str, now_ms: u64| -> String {
+        lua!(redis, ["share"], "return M.share.used_text(M.share.used_of(ARGV[1]), 2, nil, tonumber(ARGV[2]))", text, now_ms)
+    };
+    for (now_ms, expected) in
+        [(79_999, "11 8 7 8 5"), (80_000, "11 8 8 2 6"), (89_999, "11 8 8 2 6"), (90_000, "11 8 9 2 0"), (69_999, "11 8 6 2 0")]
+    {
+        assert_eq!(text_after("9 8 7 6 5", now_ms).await, expected, "at {now_ms}");
+        let used = ShareUsed::read(expected.as_bytes());
+        assert_eq!((used.period, used.this >= 2), (now_ms / 10_000, true), "at {now_ms}");
+    }
+    // Without a valid value, all numbers are 0. Period 0 shows the number for the period before.
+    for text in ["", "9 8 7 6", "9 8 7 6 5 4", "9 8 7 6 x"] {
+        assert_eq!(text_after(text, 5).await, "2 0 0 2 0", "{text:?}");
+        assert_eq!(ShareUsed::read(text.as_bytes()), ShareUsed::default(), "{text:?}");
     }
 }
 

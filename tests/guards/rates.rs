@@ -1,0 +1,151 @@
+//! Events per second of a share: the time up to which its events use the rate, and when a group that
+//! waits for the rate is due. The rates are so low that no test gets events in addition to the burst.
+
+use std::time::Duration;
+
+use seriatim::control::shares::Share;
+use seriatim::wire::values::ShareUsed;
+use seriatim::wire::{self, Advance, Advanced, Bounds, ClaimFirst};
+
+use crate::limits::{blocked, pair, set};
+use crate::state::State;
+use crate::support::{Redis, control};
+use crate::{BOUNDS, ask, attached, done, objects};
+
+/// A rate with which each event takes so many microseconds.
+const RATE: f64 = 0.001;
+const EVENT_US: u64 = 1_000_000_000;
+
+async fn now_us(state: &State) -> u64 {
+    control(&state.conn, &state.keys).now_ms().await.expect("a time") * 1000
+}
+
+/// Returns a state with a rate for `a:*`. Its 9 events so far use the rate up to `ahead_us` after now.
+/// Also returns this time.
+async fn scene(rate: f64, burst: u64, ahead_us: u64) -> (Redis, State, u64) {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    set(&state, "a:*", Share::new().rate(rate).burst(burst)).await;
+    let (key, tat_us) = (state.keys.event_shares_used(), now_us(&state).await + ahead_us);
+    state.run("HSET", &[&key, "a:*", &format!("9 {tat_us} 0 0 0")]).await;
+    (redis, state, tat_us)
+}
+
+/// Returns the events that were taken, and the time up to which they use the rate.
+async fn used(state: &mut State) -> (u64, u64) {
+    let mut get = redis::cmd("HGET");
+    get.arg(state.keys.event_shares_used()).arg("a:*");
+    let value: Vec<u8> = get.query_async(&mut state.conn).await.expect("a value");
+    let used = ShareUsed::read(&value);
+    (used.taken, used.tat_us)
+}
+
+/// The rate counts each event of a batch, in the call that claims the object, and in a call that goes
+/// on with it.
+#[tokio::test]
+async fn each_event_of_a_batch_uses_the_rate() {
+    let (_redis, mut state, tat_us) = scene(RATE, 10, EVENT_US).await;
+    for event in ["1", "2", "3", "4", "5"] {
+        state.emit("a:1", event).await;
+    }
+    let three = Bounds { batch: 3, ..BOUNDS };
+    assert_eq!(objects(&ask(&mut state, three).await.expect("an answer")), ["a:1"]);
+    assert_eq!(used(&mut state).await, (12, tat_us + 3 * EVENT_US));
+    let keys = state.keys.clone();
+    let mut call = Advance::new(&keys, "w", "token-1", three, ClaimFirst::Markers);
+    let mut report = done("a:1", 1);
+    (report.count, report.last) = (3, Some(3));
+    call.report(0, &report);
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+    assert_eq!(objects(&answer), ["a:1"]);
+    assert_eq!(used(&mut state).await, (14, tat_us + 5 * EVENT_US));
+}
+
+/// All events of a held batch count when it is claimed. A batch that is larger than the burst only
+/// needs the whole burst, and then uses the rate for all of its events.
+#[tokio::test]
+async fn each_event_of_a_held_batch_uses_the_rate() {
+    for (burst, ahead_us) in [(10, EVENT_US), (2, 0)] {
+        let (_redis, mut state, tat_us) = scene(RATE, burst, ahead_us).await;
+        state.hold("a:1", "1", &["1", "2", "3"], "1 0 1 0 retry: no").await;
+        assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), ["a:1"]);
+        let (taken, now_tat_us) = used(&mut state).await;
+        assert_eq!(taken, 12);
+        if ahead_us > 0 {
+            assert_eq!(now_tat_us, tat_us + 3 * EVENT_US);
+        } else {
+            // Time that has passed before the claim is not used later.
+            let after_us = now_us(&state).await + 1000;
+            assert!((tat_us + 3 * EVENT_US..=after_us + 3 * EVENT_US).contains(&now_tat_us), "{now_tat_us} {tat_us}");
+        }
+    }
+}
+
+/// A group is due again when its rate allows what waits: one event, a held batch as a whole, or the
+/// burst if the batch is larger.
+#[tokio::test]
+async fn a_group_is_due_when_its_rate_allows_what_waits() {
+    const EVENT_US: u64 = 100_000_000;
+    let (burst, soon_us) = (5, 9_000_000);
+    for (asked, batch) in [(1, &[][..]), (3, &["1", "2", "3"]), (5, &["1", "2", "3", "4", "5", "6", "7"])] {
+        let (_redis, mut state, tat_us) = scene(0.01, burst, (burst - asked) * EVENT_US + soon_us).await;
+        if batch.is_empty() {
+            state.emit("a:1", "1").await;
+        } else {
+            state.hold("a:1", "1", batch, "1 0 1 0 retry: no").await;
+        }
+        assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), [""; 0], "{asked}");
+        let due_us = tat_us - (burst - asked) * EVENT_US;
+        assert_eq!(blocked(&mut state).await, [pair("a", (due_us / 1000) as f64)], "{asked}");
+        assert_eq!(used(&mut state).await, (9, tat_us), "{asked}");
+    }
+}
+
+/// A worker looks again after 10 s, however slow a rate is. A held object that is due earlier comes
+/// first.
+#[tokio::test]
+async fn a_worker_looks_at_a_slow_rate_after_10_seconds() {
+    let (_redis, mut state, _) = scene(RATE, 1, EVENT_US).await;
+    state.emit("a:1", "1").await;
+    let after_ms = async |state: &mut State| {
+        let answer = ask(state, BOUNDS).await.expect("an answer");
+        let Advanced::Ok { next_due, batches, .. } = answer else { panic!("{answer:?}") };
+        assert!(batches.is_empty(), "{batches:?}");
+        next_due
+    };
+    let next = after_ms(&mut state).await.expect("a time");
+    assert!((Duration::from_millis(10_000)..=Duration::from_millis(10_001)).contains(&next), "{next:?}");
+    let due_ms = now_us(&state).await / 1000 + 9_000;
+    state.hold("b:1", &due_ms.to_string(), &["1"], "1 0 1 0 retry: no").await;
+    let next = after_ms(&mut state).await.expect("a time");
+    assert!(next <= Duration::from_millis(9_000), "{next:?}");
+}
+
+/// A time that is too far ahead comes from a clock that has stepped back. The share then waits for its
+/// burst and 1,000 events, and no event counts as taken.
+#[tokio::test]
+async fn after_a_step_back_a_share_waits_for_its_burst_and_1000_events() {
+    let (_redis, mut state, _) = scene(RATE, 3, 5000 * EVENT_US).await;
+    state.emit("a:1", "1").await;
+    let (before_us, wait_us) = (now_us(&state).await, 1003 * EVENT_US);
+    assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), [""; 0]);
+    let after_us = now_us(&state).await + 1000;
+    let (taken, tat_us) = used(&mut state).await;
+    assert_eq!(taken, 9);
+    assert!((before_us + wait_us..=after_us + wait_us).contains(&tat_us), "{before_us} {tat_us} {after_us}");
+}
+
+/// A new rate keeps the number of events that were taken, and waits at most for one burst.
+#[tokio::test]
+async fn a_new_rate_keeps_the_events_that_were_taken() {
+    let (_redis, mut state, tat_us) = scene(RATE, 7, 4 * EVENT_US).await;
+    set(&state, "a:*", Share::new().rate(RATE).burst(5)).await;
+    assert_eq!(used(&mut state).await, (9, tat_us));
+    let before_us = now_us(&state).await;
+    set(&state, "a:*", Share::new().rate(RATE).burst(2)).await;
+    let after_us = now_us(&state).await + 1000;
+    let (taken, tat_us) = used(&mut state).await;
+    assert_eq!(taken, 9);
+    // The time is one of a call in ms, so it may be lower by 1 ms.
+    assert!((before_us + 2 * EVENT_US..=after_us + 2 * EVENT_US).contains(&tat_us), "{before_us} {tat_us} {after_us}");
+}
