@@ -26,7 +26,7 @@ async fn cancel(state: &mut State) -> Result<CancelReply, redis::RedisError> {
 }
 
 /// Returns all keys with their contents.
-async fn dump(console: &Console) -> BTreeMap<String, Value> {
+pub(crate) async fn dump(console: &Console) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for key in console.left().await {
         let value = console.run(&["DUMP", &format!("{}{key}", console.keys.prefix())]).await;

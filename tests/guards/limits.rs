@@ -76,6 +76,11 @@ pub(crate) async fn blocked(state: &mut State) -> Vec<(String, f64)> {
     scores(state, key).await
 }
 
+async fn markers(state: &mut State) -> Vec<String> {
+    let key = state.keys.objects_with_events();
+    redis::cmd("LRANGE").arg(key).arg("0").arg("-1").query_async(&mut state.conn).await.expect("markers")
+}
+
 pub(crate) fn pair(name: &str, number: f64) -> (String, f64) {
     (name.to_owned(), number)
 }
@@ -178,4 +183,87 @@ async fn groups_that_have_waited_come_back_half_a_claim_before_the_others() {
     let (got, _) = call(&mut state).await;
     assert_eq!(got, ["a:1"]);
     assert_eq!(scores(&mut state, key).await, [pair("c", 20.0), pair("a", 20.5), pair("b", 22.5)]);
+}
+
+/// A call that claims all that it may claim says whether it had no time for other groups that wait.
+#[tokio::test]
+async fn a_call_says_whether_other_groups_may_have_turns() {
+    for further in [false, true] {
+        let (_redis, mut state) = scene().await;
+        let prefixes: Vec<String> = (0..PREFIXES_MAX + usize::from(further)).map(|n| format!("p{n}")).collect();
+        for prefix in &prefixes {
+            set(&state, &format!("{prefix}:*"), Share::new().in_flight(1)).await;
+            set(&state, &format!("{prefix}:x:*"), Share::new().weight(1)).await;
+        }
+        let in_hand = state.keys.objects_in_hand();
+        for prefix in &prefixes {
+            park(&mut state, &format!("{prefix}:x"), 2.0).await;
+            block(&mut state, &format!("{prefix}\n"), 0).await;
+            if prefix != "p4" {
+                state.run("ZADD", &[&in_hand, "0", &format!("{prefix}:x:9:")]).await;
+            }
+        }
+        state.emit("z:1", "1").await;
+        let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+        let Advanced::Ok { more, .. } = &answer else { panic!("{answer:?}") };
+        assert_eq!((objects(&answer), *more), (vec!["z:1"], further));
+        assert_eq!(waiting(&mut state).await.len(), prefixes.len());
+        if further {
+            let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+            assert_eq!(objects(&answer), ["z:1", "p4:x:1"]);
+        }
+    }
+}
+
+/// A group that waits costs a call nothing until its time has come. The call wakes no other worker.
+#[tokio::test]
+async fn a_call_leaves_groups_that_are_not_due() {
+    let (_redis, mut state) = scene().await;
+    let now = control(&state.conn, &state.keys).now_ms().await.expect("a time");
+    limit(&state, &["a", "b"]).await;
+    for (group, score) in [("a", LATER + now + 5000), ("b", now + 15_000)] {
+        park(&mut state, group, 2.0).await;
+        block(&mut state, group, score).await;
+    }
+    for object in ["z:1", "z:2", "z:3"] {
+        state.emit(object, "1").await;
+    }
+    let before = (waiting(&mut state).await, blocked(&mut state).await);
+    assert_eq!(call(&mut state).await, (vec!["z:1".to_owned()], true));
+    assert_eq!((waiting(&mut state).await, blocked(&mut state).await), before);
+    assert_eq!(markers(&mut state).await, [""; 0]);
+}
+
+/// A call that leaves groups behind which it has let have turns wakes another worker.
+#[tokio::test]
+async fn a_call_wakes_another_worker_for_groups_that_are_due() {
+    for (claims, woken) in [(1, &[""][..]), (2, &[])] {
+        let (_redis, mut state) = scene().await;
+        limit(&state, &["a", "b"]).await;
+        for group in ["a", "b"] {
+            park(&mut state, group, 2.0).await;
+        }
+        for group in ["a", "b"] {
+            block(&mut state, group, 0).await;
+        }
+        let answer = ask(&mut state, Bounds { claims, ..BOUNDS }).await.expect("an answer");
+        assert_eq!(objects(&answer), ["a:1", "b:1"][..claims]);
+        assert_eq!(markers(&mut state).await, woken);
+    }
+}
+
+/// Of several limits that allow no claim, a group waits for the one that it exceeds by most.
+#[tokio::test]
+async fn a_group_waits_for_the_limit_that_it_exceeds_by_most() {
+    let (_redis, mut state) = scene().await;
+    set(&state, "a:*", Share::new().in_flight(3)).await;
+    set(&state, "a:x:*", Share::new().in_flight(1)).await;
+    let in_hand = state.keys.objects_in_hand();
+    for object in ["a:x:7", "a:x:8", "a:x:9"] {
+        state.run("ZADD", &[&in_hand, "0", &format!("{object}:")]).await;
+    }
+    state.emit("a:x:1", "1").await;
+    assert_eq!(call(&mut state).await.0, [""; 0]);
+    let blocked: Vec<_> = blocked(&mut state).await.into_iter().map(|(member, score)| (member, score > LATER as f64)).collect();
+    assert_eq!(blocked, [("a:x".to_owned(), true)]);
 }

@@ -15,6 +15,7 @@ mod foreign;
 mod forget;
 mod groups;
 mod ids;
+mod in_hand;
 mod leases;
 mod limits;
 mod lists;

@@ -1,0 +1,79 @@
+//! Objects in hand: how they are counted, and how a limit bounds them.
+
+use seriatim::control::shares::Share;
+use seriatim::wire::operator::{By, InHand, count_in_hand, in_hand};
+use seriatim::wire::{self, Advance, ClaimFirst};
+
+use crate::cancel::dump;
+use crate::limits::set;
+use crate::support::Redis;
+use crate::{BOUNDS, ask, attached, done, objects};
+
+const BY: By<'static> = By { who: "ada", why: "a test" };
+
+/// A call claims as many objects as the limit allows, and no more.
+#[tokio::test]
+async fn a_call_claims_what_a_limit_allows() {
+    for (limit, claimed) in [(1, &["a:1"][..]), (2, &["a:1", "a:2"])] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        set(&state, "a:*", Share::new().in_flight(limit)).await;
+        for object in ["a:1", "a:2", "a:3"] {
+            state.emit(object, "1").await;
+        }
+        assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), claimed);
+        let members: Vec<String> = redis.console().await.run(&["ZRANGE", &state.keys.objects_in_hand(), "0", "-1"]).await;
+        assert_eq!(members, claimed.iter().map(|object| format!("{object}:")).collect::<Vec<_>>());
+    }
+}
+
+/// Members that no slot owns are removed page by page. Only a full page has a page after it.
+#[tokio::test]
+async fn pages_of_objects_in_hand_follow_each_other() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    let since = count_in_hand(&mut state.conn, &keys, BY).await.expect("counting");
+    state.own("w.0", "a:3", 5, &["1"]).await;
+    for object in ["a:1", "a:2", "a:3", "a:4", "a:5"] {
+        state.run("ZADD", &[&keys.objects_in_hand(), "0", &format!("{object}:")]).await;
+    }
+    let mut after = Vec::new();
+    for (last, left) in [("a:2:", &["a:3:", "a:4:", "a:5:"][..]), ("a:4:", &["a:3:", "a:5:"]), ("", &["a:3:"])] {
+        let look = InHand::Members { after: &after, count: 2 };
+        after = in_hand(&mut state.conn, &keys, since, look).await.expect("a page").expect("still counting");
+        assert_eq!(String::from_utf8_lossy(&after), last);
+        assert_eq!(console.run::<Vec<String>>(&["ZRANGE", &keys.objects_in_hand(), "0", "-1"]).await, left);
+    }
+}
+
+/// A key of the shares has a wrong type. The call fails before the first write, so the slot still has
+/// its batch.
+#[tokio::test]
+async fn a_share_key_of_a_wrong_type_ends_a_call_before_its_first_write() {
+    // The test dumps its server, so this server is shared with no other test.
+    let redis = Redis::own(&[]);
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    set(&state, "a:*", Share::new().in_flight(1)).await;
+    state.own("w.0", "a:1", 5, &["1"]).await;
+    state.emit("a:2", "1").await;
+    for key in [keys.event_shares(), keys.event_shares_used(), keys.objects_in_hand(), keys.event_groups_blocked()] {
+        let aside = format!("{key}.aside");
+        let is_there: bool = console.run(&["EXISTS", &key]).await;
+        if is_there {
+            state.run("RENAME", &[&key, &aside]).await;
+        }
+        state.run("SET", &[&key, "wrong"]).await;
+        let before = dump(&console).await;
+        let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
+        call.report(0, &done("a:1", 5));
+        let refused = wire::advance(&mut state.conn, &call).await.expect_err("a wrong type");
+        assert!(refused.to_string().contains("WRONGTYPE"), "{key}: {refused}");
+        assert_eq!(dump(&console).await, before, "{key}");
+        state.run("DEL", &[&key]).await;
+        if is_there {
+            state.run("RENAME", &[&aside, &key]).await;
+        }
+    }
+}
