@@ -27,6 +27,24 @@ async fn a_call_claims_what_a_limit_allows() {
     }
 }
 
+/// Two groups may each have a name in hand by their own limits, but only one by the limit of both.
+#[tokio::test]
+async fn groups_with_a_common_limit_share_it_within_a_call() {
+    for all in ["*", "p:*"] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        for (selector, share) in
+            [("p:a:*", Share::new().weight(1)), ("p:b:*", Share::new().weight(1)), (all, Share::new().in_flight(1))]
+        {
+            set(&state, selector, share).await;
+        }
+        for object in ["p:a:1", "p:b:1"] {
+            state.emit(object, "1").await;
+        }
+        assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), ["p:a:1"], "{all}");
+    }
+}
+
 /// Members that no slot owns are removed page by page. Only a full page has a page after it.
 #[tokio::test]
 async fn pages_of_objects_in_hand_follow_each_other() {

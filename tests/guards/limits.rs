@@ -1,7 +1,7 @@
 //! Groups that wait for a limit of a share: which of them a call looks at.
 
 use seriatim::control::By;
-use seriatim::control::shares::Share;
+use seriatim::control::shares::{Priority, Share};
 use seriatim::wire::{Advanced, Bounds};
 
 use crate::state::State;
@@ -105,9 +105,9 @@ async fn a_call_looks_at_all_groups_that_are_due() {
 #[tokio::test]
 async fn a_call_looks_at_groups_that_have_waited_for_long() {
     let (_redis, mut state) = scene().await;
+    limit(&state, &["long", "fresh", "soon", "far"]).await;
     let now = control(&state.conn, &state.keys).now_ms().await.expect("a time");
-    let members = [("long", LATER + now - 3000), ("fresh", LATER + now + 5000), ("soon", now + 15_000), ("far", now + 60_000)];
-    limit(&state, &members.map(|(group, _)| group)).await;
+    let members = [("long", LATER + now - 1000), ("fresh", LATER + now + 900), ("soon", now + 15_000), ("far", now + 25_000)];
     for (pass, (group, score)) in (2..).zip(members) {
         park(&mut state, group, f64::from(pass)).await;
         block(&mut state, group, score).await;
@@ -215,6 +215,29 @@ async fn a_call_says_whether_other_groups_may_have_turns() {
     }
 }
 
+/// The same for the groups of one prefix.
+#[tokio::test]
+async fn a_call_says_whether_other_groups_of_a_prefix_may_have_turns() {
+    for groups in [CHILDREN_MAX, CHILDREN_MAX + 1] {
+        let (_redis, mut state) = scene().await;
+        set(&state, "p:*", Share::new().in_flight(1)).await;
+        for n in 0..groups {
+            set(&state, &format!("p:{n}:*"), Share::new().weight(1)).await;
+        }
+        let in_hand = state.keys.objects_in_hand();
+        state.run("ZADD", &[&in_hand, "0", "p:9:"]).await;
+        for n in 0..groups {
+            park(&mut state, &format!("p:{n}"), 2.0).await;
+        }
+        block(&mut state, "p\n", 0).await;
+        state.emit("z:1", "1").await;
+        let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+        let Advanced::Ok { more, .. } = &answer else { panic!("{answer:?}") };
+        assert_eq!((objects(&answer), *more), (vec!["z:1"], groups > CHILDREN_MAX));
+        assert_eq!(waiting(&mut state).await.len(), groups);
+    }
+}
+
 /// A group that waits costs a call nothing until its time has come. The call wakes no other worker.
 #[tokio::test]
 async fn a_call_leaves_groups_that_are_not_due() {
@@ -256,14 +279,68 @@ async fn a_call_wakes_another_worker_for_groups_that_are_due() {
 #[tokio::test]
 async fn a_group_waits_for_the_limit_that_it_exceeds_by_most() {
     let (_redis, mut state) = scene().await;
-    set(&state, "a:*", Share::new().in_flight(3)).await;
     set(&state, "a:x:*", Share::new().in_flight(1)).await;
-    let in_hand = state.keys.objects_in_hand();
-    for object in ["a:x:7", "a:x:8", "a:x:9"] {
-        state.run("ZADD", &[&in_hand, "0", &format!("{object}:")]).await;
-    }
     state.emit("a:x:1", "1").await;
-    assert_eq!(call(&mut state).await.0, [""; 0]);
-    let blocked: Vec<_> = blocked(&mut state).await.into_iter().map(|(member, score)| (member, score > LATER as f64)).collect();
-    assert_eq!(blocked, [("a:x".to_owned(), true)]);
+    for (limit, member) in [(3, "a:x"), (1, "a\n")] {
+        set(&state, "a:*", Share::new().in_flight(limit)).await;
+        let in_hand = state.keys.objects_in_hand();
+        state.run("ZADD", &[&in_hand, "0", "a:x:7:", "0", "a:x:8:", "0", "a:x:9:"]).await;
+        assert_eq!(call(&mut state).await.0, [""; 0]);
+        let blocked: Vec<_> =
+            blocked(&mut state).await.into_iter().map(|(member, score)| (member, score > LATER as f64)).collect();
+        assert_eq!(blocked, [(member.to_owned(), true)]);
+    }
+}
+
+/// A call looks at so many groups that are due, and at so many that have waited for long. Those with the
+/// lowest times come first.
+#[tokio::test]
+async fn a_call_looks_at_so_many_groups() {
+    for (time, most) in [(1, 64), (LATER, 16)] {
+        let (_redis, mut state) = scene().await;
+        for n in 0..most + 2 {
+            park(&mut state, &format!("a{n}"), 2.0).await;
+            block(&mut state, &format!("a{n}"), time + n).await;
+        }
+        call(&mut state).await;
+        let left = [most, most + 1].map(|n| (format!("a{n}"), (time + n) as f64));
+        assert_eq!(blocked(&mut state).await, left);
+        assert_eq!(waiting(&mut state).await, left.map(|(group, _)| (group, 2.0)));
+    }
+}
+
+/// A group of a high priority may have the lowest score of all that wait. A group that has turns keeps
+/// its pass, although event.groups.blocked has it.
+#[tokio::test]
+async fn only_groups_that_wait_come_back() {
+    const CLASS: f64 = PARKED / 4.0;
+    let (_redis, mut state) = scene().await;
+    set(&state, "a:*", Share::new().priority(Priority::High)).await;
+    park(&mut state, "a", -CLASS).await;
+    for group in ["b", "c"] {
+        park(&mut state, group, 40.0).await;
+    }
+    let key = state.keys.event_groups();
+    state.run("ZADD", &[&key, "20", "b"]).await;
+    for group in ["a", "b", "c"] {
+        block(&mut state, group, 0).await;
+    }
+    assert_eq!(call(&mut state).await.0, ["a:1"]);
+    assert_eq!(scores(&mut state, key).await, [pair("a", 1.0 - CLASS), pair("b", 20.0), pair("c", 40.0)]);
+}
+
+/// The members of groups that wait were lost. As soon as the key is empty, a call looks at groups that
+/// wait, also if only one name does.
+#[tokio::test]
+async fn groups_whose_members_were_lost_come_back() {
+    let (_redis, mut state) = scene().await;
+    limit(&state, &["other"]).await;
+    for group in ["a", "b"] {
+        park(&mut state, group, 2.0).await;
+    }
+    block(&mut state, "a", 0).await;
+    let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+    assert_eq!((objects(&answer), waiting(&mut state).await), (vec!["a:1"], vec![pair("b", 2.0)]));
+    let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+    assert_eq!((objects(&answer), waiting(&mut state).await), (vec!["a:1", "b:1"], vec![]));
 }

@@ -65,14 +65,14 @@ async fn each_event_of_a_batch_uses_the_rate() {
 /// needs the whole burst, and then uses the rate for all of its events.
 #[tokio::test]
 async fn each_event_of_a_held_batch_uses_the_rate() {
-    for (burst, ahead_us) in [(10, EVENT_US), (2, 0)] {
+    for (burst, ahead_us, batch) in [(10, EVENT_US, &["1", "2", "3"][..]), (10, EVENT_US, &["1"]), (2, 0, &["1", "2", "3"])] {
         let (_redis, mut state, tat_us) = scene(RATE, burst, ahead_us).await;
-        state.hold("a:1", "1", &["1", "2", "3"], "1 0 1 0 retry: no").await;
+        state.hold("a:1", "1", batch, "1 0 1 0 retry: no").await;
         assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), ["a:1"]);
-        let (taken, now_tat_us) = used(&mut state).await;
-        assert_eq!(taken, 12);
+        let ((taken, now_tat_us), events) = (used(&mut state).await, batch.len() as u64);
+        assert_eq!(taken, 9 + events);
         if ahead_us > 0 {
-            assert_eq!(now_tat_us, tat_us + 3 * EVENT_US);
+            assert_eq!(now_tat_us, tat_us + events * EVENT_US);
         } else {
             // Time that has passed before the claim is not used later.
             let after_us = now_us(&state).await + 1000;
@@ -82,22 +82,86 @@ async fn each_event_of_a_held_batch_uses_the_rate() {
 }
 
 /// A group is due again when its rate allows what waits: one event, a held batch as a whole, or the
-/// burst if the batch is larger.
+/// burst if the batch is larger. It waits for the events of 20 ms at the least.
 #[tokio::test]
 async fn a_group_is_due_when_its_rate_allows_what_waits() {
-    const EVENT_US: u64 = 100_000_000;
-    let (burst, soon_us) = (5, 9_000_000);
-    for (asked, batch) in [(1, &[][..]), (3, &["1", "2", "3"]), (5, &["1", "2", "3", "4", "5", "6", "7"])] {
-        let (_redis, mut state, tat_us) = scene(0.01, burst, (burst - asked) * EVENT_US + soon_us).await;
+    const SOON_US: u64 = 9_000_000;
+    let (three, seven) = (&["1", "2", "3"][..], &["1", "2", "3", "4", "5", "6", "7"][..]);
+    // Of each case: the rate, the burst, the held batch if there is one, and the time that is waited for.
+    for (rate, burst, batch, asked_us) in [
+        (0.01, 5, &[][..], 100_000_000),
+        (0.01, 5, three, 300_000_000),
+        (0.01, 5, seven, 500_000_000),
+        (RATE, 1_000_000, &[], EVENT_US),
+        (100.0, 1_000_000, &[], 20_000),
+    ] {
+        let before_us = (burst as f64 * 1e6 / rate) as u64 - asked_us;
+        let (_redis, mut state, tat_us) = scene(rate, burst, before_us + SOON_US).await;
         if batch.is_empty() {
             state.emit("a:1", "1").await;
         } else {
             state.hold("a:1", "1", batch, "1 0 1 0 retry: no").await;
         }
-        assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), [""; 0], "{asked}");
-        let due_us = tat_us - (burst - asked) * EVENT_US;
-        assert_eq!(blocked(&mut state).await, [pair("a", (due_us / 1000) as f64)], "{asked}");
-        assert_eq!(used(&mut state).await, (9, tat_us), "{asked}");
+        assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), [""; 0], "{rate} {burst}");
+        assert_eq!(blocked(&mut state).await, [pair("a", ((tat_us - before_us) / 1000) as f64)], "{rate} {burst}");
+        assert_eq!(used(&mut state).await, (9, tat_us), "{rate} {burst}");
+    }
+}
+
+/// A share with both limits waits for its rate as long as its objects in hand allow a further one.
+#[tokio::test]
+async fn a_share_with_both_limits_waits_for_the_one_that_allows_nothing() {
+    for (in_hand, is_due) in [(&["a:8:"][..], true), (&["a:8:", "a:9:"], false)] {
+        let (_redis, mut state, tat_us) = scene(0.01, 1, 9_000_000).await;
+        set(&state, "a:*", Share::new().rate(0.01).burst(1).in_flight(2)).await;
+        let key = state.keys.objects_in_hand();
+        for member in in_hand {
+            state.run("ZADD", &[&key, "0", member]).await;
+        }
+        state.emit("a:1", "1").await;
+        assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), [""; 0]);
+        let blocked = blocked(&mut state).await;
+        assert_eq!(blocked == [pair("a", (tat_us / 1000) as f64)], is_due, "{blocked:?}");
+    }
+}
+
+/// If no event has used the rate, the whole burst may be taken at once, and one event without a burst.
+#[tokio::test]
+async fn a_batch_has_at_most_the_events_of_the_burst() {
+    let (_redis, mut state, _) = scene(1_000_000.0, 2, 0).await;
+    state.hold("a:1", "1", &["1", "2"], "1 0 1 0 retry: no").await;
+    assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), ["a:1"]);
+    for (burst, events) in [("3", 3), ("-", 1)] {
+        let (_redis, mut state, _) = scene(RATE, 3, 0).await;
+        let key = state.keys.event_shares();
+        state.run("HSET", &[&key, "a:*", &format!("- - - {RATE} {burst} 0 0 ")]).await;
+        for event in ["1", "2", "3", "4"] {
+            state.emit("a:1", event).await;
+        }
+        let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+        let Advanced::Ok { batches, .. } = &answer else { panic!("{answer:?}") };
+        assert_eq!(batches.iter().map(|batch| batch.events.len()).collect::<Vec<_>>(), [events], "{burst}");
+    }
+}
+
+/// Workers look at groups that are due every 20 ms for each of their names, and every 200 ms at most.
+#[tokio::test]
+async fn many_workers_look_at_groups_that_are_due_less_often() {
+    let (_redis, mut state, _) = scene(RATE, 1, EVENT_US).await;
+    let (watched, groups) = (state.keys.event_workers_watched(), state.keys.event_groups_blocked());
+    for (names, wait_ms) in [(0, 20), (1, 20), (3, 60), (10, 200), (11, 200)] {
+        state.run("DEL", &[&watched]).await;
+        for n in 0..names {
+            state.run("ZADD", &[&watched, "1", &format!("w{n}")]).await;
+        }
+        // Of five prefixes, a call leaves one for the next call.
+        state.emit("a:1", "1").await;
+        for n in 0..5 {
+            state.run("ZADD", &[&groups, "1", &format!("p{n}\n")]).await;
+        }
+        let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+        let Advanced::Ok { next_due, .. } = answer else { panic!("{answer:?}") };
+        assert_eq!(next_due, Some(Duration::from_millis(wait_ms)), "{names} names");
     }
 }
 
