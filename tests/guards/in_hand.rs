@@ -5,7 +5,7 @@ use seriatim::wire::operator::{By, InHand, count_in_hand, in_hand};
 use seriatim::wire::{self, Advance, ClaimFirst};
 
 use crate::cancel::dump;
-use crate::limits::set;
+use crate::limits::{LATER, block, limit, park, set};
 use crate::support::Redis;
 use crate::{BOUNDS, ask, attached, done, objects};
 
@@ -43,6 +43,27 @@ async fn groups_with_a_common_limit_share_it_within_a_call() {
         }
         assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), ["p:a:1"], "{all}");
     }
+}
+
+/// Objects leave their slots in a call. The same call claims the objects that waited for their limits.
+#[tokio::test]
+async fn objects_that_leave_their_slots_open_the_way_in_the_same_call() {
+    let redis = Redis::start();
+    let (mut state, console) = (attached(&redis).await, redis.console().await);
+    let keys = state.keys.clone();
+    limit(&state, &["a", "b"]).await;
+    for (slot, group) in ["a", "b"].into_iter().enumerate() {
+        state.own(&format!("w.{slot}"), &format!("{group}:9"), 5 + slot as u64, &["1"]).await;
+        state.run("ZADD", &[&keys.objects_in_hand(), "0", &format!("{group}:9:")]).await;
+        park(&mut state, group, 2.0).await;
+        block(&mut state, group, 2 * LATER - 1).await;
+    }
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
+    call.report(0, &done("a:9", 5));
+    call.report(1, &done("b:9", 6));
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+    assert_eq!(objects(&answer), ["a:1", "b:1"]);
+    assert_eq!(console.run::<Vec<String>>(&["ZRANGE", &keys.objects_in_hand(), "0", "-1"]).await, ["a:1:", "b:1:"]);
 }
 
 /// Members that no slot owns are removed page by page. Only a full page has a page after it.

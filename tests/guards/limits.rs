@@ -12,7 +12,7 @@ const BY: By<'static> = By { who: "ada", why: "a test" };
 /// The number that is added to the score of a group while the group waits for a limit.
 const PARKED: f64 = 4_398_046_511_104.0;
 /// The number that is added to the time, in ms, since when a group waits for an object in hand.
-const LATER: u64 = 1_000_000_000_000_000;
+pub(crate) const LATER: u64 = 1_000_000_000_000_000;
 /// The most groups of a shorter prefix, and the most shorter prefixes, that a call looks at.
 const CHILDREN_MAX: usize = 16;
 const PREFIXES_MAX: usize = 4;
@@ -31,7 +31,7 @@ async fn scene() -> (Redis, State) {
 }
 
 /// Sets a limit for each of these groups.
-async fn limit(state: &State, groups: &[&str]) {
+pub(crate) async fn limit(state: &State, groups: &[&str]) {
     for group in groups {
         set(state, &format!("{group}:*"), Share::new().in_flight(1)).await;
     }
@@ -39,7 +39,7 @@ async fn limit(state: &State, groups: &[&str]) {
 
 /// Makes a group wait, with this pass and an object that has an event. A later change of a share ends
 /// the wait.
-async fn park(state: &mut State, group: &str, pass: f64) {
+pub(crate) async fn park(state: &mut State, group: &str, pass: f64) {
     let (keys, object) = (state.keys.clone(), format!("{group}:1"));
     state.run("LPUSH", &[&keys.events(&object), "{}"]).await;
     state.run("LPUSH", &[&keys.group_waiting(group), &object]).await;
@@ -47,7 +47,7 @@ async fn park(state: &mut State, group: &str, pass: f64) {
     state.run("ZADD", &[&keys.event_groups(), &(PARKED + pass).to_string(), group]).await;
 }
 
-async fn block(state: &mut State, member: &str, score: u64) {
+pub(crate) async fn block(state: &mut State, member: &str, score: u64) {
     let key = state.keys.event_groups_blocked();
     state.run("ZADD", &[&key, &score.to_string(), member]).await;
 }

@@ -81,6 +81,18 @@ async fn each_event_of_a_held_batch_uses_the_rate() {
     }
 }
 
+/// A held batch of a wrong type counts as one event. So its object soon waits for an operator.
+#[tokio::test]
+async fn a_held_batch_of_a_wrong_type_counts_as_one_event() {
+    let (redis, mut state, tat_us) = scene(RATE, 3, 2 * EVENT_US).await;
+    state.hold("a:1", "1", &[], "1 0 1 0 retry: no").await;
+    let held = state.keys.events_held("a:1");
+    state.run("SET", &[&held, "wrong"]).await;
+    assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), [""; 0]);
+    assert_eq!(redis.console().await.due("a:1").await, Some(f64::INFINITY));
+    assert_eq!(used(&mut state).await, (9, tat_us));
+}
+
 /// A group is due again when its rate allows what waits: one event, a held batch as a whole, or the
 /// burst if the batch is larger. It waits for the events of 20 ms at the least.
 #[tokio::test]
