@@ -40,6 +40,14 @@ async fn used(state: &mut State) -> (u64, u64) {
     (used.taken, used.tat_us)
 }
 
+/// Makes a call that claims nothing. Returns the time after which the next call is due.
+async fn next_due(state: &mut State) -> Option<Duration> {
+    let answer = ask(state, BOUNDS).await.expect("an answer");
+    let Advanced::Ok { next_due, batches, .. } = answer else { panic!("{answer:?}") };
+    assert!(batches.is_empty(), "{batches:?}");
+    next_due
+}
+
 /// The rate counts each event of a batch, in the call that claims the object, and in a call that goes
 /// on with it.
 #[tokio::test]
@@ -161,40 +169,66 @@ async fn a_batch_has_at_most_the_events_of_the_burst() {
 async fn many_workers_look_at_groups_that_are_due_less_often() {
     let (_redis, mut state, _) = scene(RATE, 1, EVENT_US).await;
     let (watched, groups) = (state.keys.event_workers_watched(), state.keys.event_groups_blocked());
-    for (names, wait_ms) in [(0, 20), (1, 20), (3, 60), (10, 200), (11, 200)] {
+    for (names, wait_ms) in [(Some(0), 20), (Some(1), 20), (Some(3), 60), (Some(10), 200), (Some(11), 200), (None, 20)] {
         state.run("DEL", &[&watched]).await;
-        for n in 0..names {
+        for n in 0..names.unwrap_or(0) {
             state.run("ZADD", &[&watched, "1", &format!("w{n}")]).await;
+        }
+        if names.is_none() {
+            state.run("SET", &[&watched, "wrong"]).await;
         }
         // Of five prefixes, a call leaves one for the next call.
         state.emit("a:1", "1").await;
         for n in 0..5 {
             state.run("ZADD", &[&groups, "1", &format!("p{n}\n")]).await;
         }
-        let answer = ask(&mut state, BOUNDS).await.expect("an answer");
-        let Advanced::Ok { next_due, .. } = answer else { panic!("{answer:?}") };
-        assert_eq!(next_due, Some(Duration::from_millis(wait_ms)), "{names} names");
+        assert_eq!(next_due(&mut state).await, Some(Duration::from_millis(wait_ms)), "{names:?} names");
     }
 }
 
 /// A worker looks again after 10 s, however slow a rate is. A held object that is due earlier comes
-/// first.
+/// first. Without an object that waits, there is no time.
 #[tokio::test]
 async fn a_worker_looks_at_a_slow_rate_after_10_seconds() {
-    let (_redis, mut state, _) = scene(RATE, 1, EVENT_US).await;
-    state.emit("a:1", "1").await;
-    let after_ms = async |state: &mut State| {
-        let answer = ask(state, BOUNDS).await.expect("an answer");
-        let Advanced::Ok { next_due, batches, .. } = answer else { panic!("{answer:?}") };
-        assert!(batches.is_empty(), "{batches:?}");
-        next_due
-    };
-    let next = after_ms(&mut state).await.expect("a time");
-    assert!((Duration::from_millis(10_000)..=Duration::from_millis(10_001)).contains(&next), "{next:?}");
-    let due_ms = now_us(&state).await / 1000 + 9_000;
-    state.hold("b:1", &due_ms.to_string(), &["1"], "1 0 1 0 retry: no").await;
-    let next = after_ms(&mut state).await.expect("a time");
-    assert!(next <= Duration::from_millis(9_000), "{next:?}");
+    for selector in ["a:*", "*"] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        set(&state, selector, Share::new().rate(RATE).burst(1)).await;
+        let (key, tat_us) = (state.keys.event_shares_used(), now_us(&state).await + EVENT_US);
+        state.run("HSET", &[&key, selector, &format!("9 {tat_us} 0 0 0")]).await;
+        assert_eq!(next_due(&mut state).await, None, "{selector}");
+        state.emit("a:1", "1").await;
+        let next = next_due(&mut state).await.expect("a time");
+        assert!((Duration::from_millis(10_000)..=Duration::from_millis(10_001)).contains(&next), "{next:?}");
+        let due_ms = now_us(&state).await / 1000 + 9_000;
+        state.hold("b:1", &due_ms.to_string(), &["1"], "1 0 1 0 retry: no").await;
+        let next = next_due(&mut state).await.expect("a time");
+        assert!(next <= Duration::from_millis(9_000), "{next:?}");
+    }
+}
+
+/// No time wakes a worker for a group that waits for an object in hand, even if the group has a held
+/// object that is due. A held object that is due later has its time.
+#[tokio::test]
+async fn a_worker_has_no_time_for_groups_that_wait_for_objects_in_hand() {
+    for is_held in [false, true] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        set(&state, "a:*", Share::new().in_flight(1)).await;
+        let in_hand = state.keys.objects_in_hand();
+        state.run("ZADD", &[&in_hand, "0", "a:9:"]).await;
+        if is_held {
+            state.hold("a:1", "1", &["1"], "1 0 1 0 retry: no").await;
+        } else {
+            state.emit("a:1", "1").await;
+        }
+        assert_eq!(next_due(&mut state).await, None);
+        let due_ms = now_us(&state).await / 1000 + 9_000;
+        state.hold("b:1", &due_ms.to_string(), &["1"], "1 0 1 0 retry: no").await;
+        let next = next_due(&mut state).await.expect("a time");
+        let least = Duration::from_millis(due_ms.saturating_sub(now_us(&state).await / 1000));
+        assert!((least..=Duration::from_millis(9_000)).contains(&next), "{next:?}");
+    }
 }
 
 /// A time that is too far ahead comes from a clock that has stepped back. The share then waits for its
@@ -224,4 +258,31 @@ async fn a_new_rate_keeps_the_events_that_were_taken() {
     assert_eq!(taken, 9);
     // The time is one of a call in ms, so it may be lower by 1 ms.
     assert!((before_us + 2 * EVENT_US..=after_us + 2 * EVENT_US).contains(&tat_us), "{before_us} {tat_us} {after_us}");
+}
+
+/// One command reads or writes at most 500 fields, so a call with more shares makes several. Each share
+/// counts each event once.
+#[tokio::test]
+async fn more_than_500_shares_count_their_events_once() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let keys = state.keys.clone();
+    set(&state, "x:b:c:d:e:f:g:h:*", Share::new().weight(1)).await;
+    let objects: Vec<String> = (0..70).map(|n| format!("a{n}:b:c:d:e:f:g:h:1")).collect();
+    let selectors: Vec<String> = objects
+        .iter()
+        .flat_map(|object| object.match_indices(':').map(|(at, _)| format!("{}:*", &object[..at])).collect::<Vec<_>>())
+        .collect();
+    assert_eq!(selectors.len(), 560);
+    let fields: Vec<&str> = selectors.iter().flat_map(|selector| [selector.as_str(), "1 - - - - 0 0 "]).collect();
+    state.run("HSET", &[&[keys.event_shares().as_str()], &fields[..]].concat()).await;
+    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 100, ..BOUNDS }, ClaimFirst::Markers);
+    for (slot, object) in objects.iter().enumerate() {
+        state.emit(object, "1").await;
+        call.free(slot);
+    }
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+    assert_eq!(crate::objects(&answer).len(), 70);
+    let used: Vec<Vec<u8>> = redis.console().await.run(&["HVALS", &keys.event_shares_used()]).await;
+    assert_eq!(used.iter().map(|value| ShareUsed::read(value).taken).collect::<Vec<_>>(), [1; 560]);
 }
