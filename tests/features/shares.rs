@@ -236,6 +236,15 @@ async fn a_prefix_of_8_parts_decides() {
     assert_eq!(groups(&console).await, expected.map(|(group, score)| (group.to_owned(), score)));
 }
 
+#[tokio::test]
+async fn a_check_finds_nothing_in_shares_of_each_priority() {
+    let (_redis, console, _, control) = scene().await;
+    for (text, priority) in [("a:*", Priority::High), ("b:*", Priority::Normal), ("c:*", Priority::Low)] {
+        give(&control, text, priority).await;
+    }
+    console.check().await;
+}
+
 /// A worker that waits for markers must look at the groups again.
 #[tokio::test]
 async fn a_change_of_a_share_wakes_a_worker() {

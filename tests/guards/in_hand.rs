@@ -2,7 +2,7 @@
 
 use seriatim::control::shares::Share;
 use seriatim::wire::operator::{By, InHand, count_in_hand, in_hand};
-use seriatim::wire::{self, Advance, ClaimFirst};
+use seriatim::wire::{self, Advance, Bounds, ClaimFirst, Report};
 
 use crate::cancel::dump;
 use crate::limits::{LATER, block, limit, park, set};
@@ -64,6 +64,30 @@ async fn objects_that_leave_their_slots_open_the_way_in_the_same_call() {
     let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert_eq!(objects(&answer), ["a:1", "b:1"]);
     assert_eq!(console.run::<Vec<String>>(&["ZRANGE", &keys.objects_in_hand(), "0", "-1"]).await, ["a:1:", "b:1:"]);
+}
+
+/// One command writes at most 1,000 items. The groups behind each prefix of each object that a call lets
+/// go are due.
+#[tokio::test]
+async fn many_objects_open_the_way_for_all_their_prefixes() {
+    let redis = Redis::start();
+    let (mut state, console) = (attached(&redis).await, redis.console().await);
+    let keys = state.keys.clone();
+    limit(&state, &["x"]).await;
+    let objects: Vec<String> = (0..40).map(|n| format!("a{n}:b:c:d:e:f:g:h")).collect();
+    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Markers);
+    for (slot, object) in objects.iter().enumerate() {
+        let id = 5 + slot as u64;
+        state.own(&format!("w.{slot}"), object, id, &["1"]).await;
+        for at in object.match_indices(':').map(|(at, _)| at).chain([object.len()]) {
+            block(&mut state, &object[..at], 2 * LATER - 1).await;
+            block(&mut state, &format!("{}\n", &object[..at]), 2 * LATER - 1).await;
+        }
+        call.report(slot, &Report { object: object.clone().into(), ..done("", id) });
+    }
+    wire::advance(&mut state.conn, &call).await.expect("an answer");
+    let due = ["ZCOUNT", &keys.event_groups_blocked(), "0", "0"];
+    assert_eq!(console.run::<usize>(&due).await, 40 * 8 * 2);
 }
 
 /// Members that no slot owns are removed page by page. Only a full page has a page after it.

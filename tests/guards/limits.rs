@@ -207,6 +207,8 @@ async fn a_call_says_whether_other_groups_may_have_turns() {
         let answer = ask(&mut state, BOUNDS).await.expect("an answer");
         let Advanced::Ok { more, .. } = &answer else { panic!("{answer:?}") };
         assert_eq!((objects(&answer), *more), (vec!["z:1"], further));
+        // This worker has a free slot, so it needs no other one.
+        assert_eq!(markers(&mut state).await, [""; 0]);
         assert_eq!(waiting(&mut state).await.len(), prefixes.len());
         if further {
             let answer = ask(&mut state, BOUNDS).await.expect("an answer");

@@ -248,6 +248,31 @@ async fn a_share() {
     }
 }
 
+/// Each colon ends a part, also at the beginning of a name, and after another colon.
+#[tokio::test]
+async fn the_prefixes_of_a_name() {
+    let redis = Redis::start();
+    for (name, most, expected) in [
+        ("a", 8, &["a"][..]),
+        ("a:b:c", 2, &["a", "a:b"]),
+        ("a:b:c", 3, &["a", "a:b", "a:b:c"]),
+        (":a::b:", 8, &["", ":a", ":a:", ":a::b", ":a::b:"]),
+    ] {
+        let prefixes: Vec<String> = lua!(redis, ["share"], "return M.share.prefixes_of(ARGV[1], tonumber(ARGV[2]))", name, most);
+        assert_eq!(prefixes, expected, "{name} {most}");
+    }
+    for (selector, prefix, parts) in
+        [("a:*", "a", 1), (":a:*", ":a", 2), ("a::*", "a:", 2), ("a:b:c:d:e:f:g:h:*", "a:b:c:d:e:f:g:h", 8)]
+    {
+        let found: (String, u64) = lua!(redis, ["share"], "return { M.share.prefix_of(ARGV[1]) }", selector);
+        assert_eq!(found, (prefix.to_owned(), parts), "{selector}");
+    }
+    for selector in ["*", ":*", "a", "a:", "a*", "a:b:c:d:e:f:g:h:i:*"] {
+        let has: bool = lua!(redis, ["share"], "return M.share.prefix_of(ARGV[1]) and 1 or 0", selector);
+        assert!(!has, "{selector}");
+    }
+}
+
 /// The events of a share are counted for the period of 10 s in which they are taken. The count of a
 /// period stays in the next one, and ends after that.
 #[tokio::test]
