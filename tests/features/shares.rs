@@ -196,6 +196,20 @@ async fn groups_that_wait_follow_a_change_of_their_priority() {
     assert_eq!(groups(&console).await, sorted([&now[..], &[rest]].concat()));
 }
 
+/// Each priority begins with its first score. So a group with this score has the priority, and stays.
+#[tokio::test]
+async fn groups_with_the_first_score_of_a_priority_stay() {
+    let (_redis, console, mut state, control) = scene().await;
+    for (text, priority) in [("high:*", Priority::High), ("low:*", Priority::Low)] {
+        give(&control, text, priority).await;
+    }
+    let waiting =
+        [("high:1", -CLASS), ("high:2", -0.5), ("a", 0.0), ("b", 0.5), ("c", 3.0), ("low:1", CLASS), ("low:2", CLASS + 7.0)];
+    wait(&mut state, &waiting).await;
+    set(&control, "x:*", Share::new().weight(2)).await.expect("set");
+    assert_eq!(groups(&console).await, waiting.map(|(group, score)| (group.to_owned(), score)));
+}
+
 /// Groups that wait for a limit have turns again, in their order, beside the groups that have turns. If
 /// all groups of a priority wait, their passes stay.
 #[tokio::test]
