@@ -48,22 +48,25 @@ async fn groups_with_a_common_limit_share_it_within_a_call() {
 /// Objects leave their slots in a call. The same call claims the objects that waited for their limits.
 #[tokio::test]
 async fn objects_that_leave_their_slots_open_the_way_in_the_same_call() {
-    let redis = Redis::start();
-    let (mut state, console) = (attached(&redis).await, redis.console().await);
-    let keys = state.keys.clone();
-    limit(&state, &["a", "b"]).await;
-    for (slot, group) in ["a", "b"].into_iter().enumerate() {
-        state.own(&format!("w.{slot}"), &format!("{group}:9"), 5 + slot as u64, &["1"]).await;
-        state.run("ZADD", &[&keys.objects_in_hand(), "0", &format!("{group}:9:")]).await;
-        park(&mut state, group, 2.0).await;
-        block(&mut state, group, 2 * LATER - 1).await;
+    for groups in [&["a"][..], &["a", "b"]] {
+        let redis = Redis::start();
+        let (mut state, console) = (attached(&redis).await, redis.console().await);
+        let keys = state.keys.clone();
+        limit(&state, groups).await;
+        let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
+        for (slot, group) in groups.iter().enumerate() {
+            let (object, id) = (format!("{group}:9"), 5 + slot as u64);
+            state.own(&format!("w.{slot}"), &object, id, &["1"]).await;
+            state.run("ZADD", &[&keys.objects_in_hand(), "0", &format!("{object}:")]).await;
+            park(&mut state, group, 2.0).await;
+            block(&mut state, group, 2 * LATER - 1).await;
+            call.report(slot, &Report { object: object.into(), ..done("", id) });
+        }
+        let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+        assert_eq!(objects(&answer), groups.iter().map(|group| format!("{group}:1")).collect::<Vec<_>>());
+        let in_hand: Vec<String> = console.run(&["ZRANGE", &keys.objects_in_hand(), "0", "-1"]).await;
+        assert_eq!(in_hand, groups.iter().map(|group| format!("{group}:1:")).collect::<Vec<_>>());
     }
-    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
-    call.report(0, &done("a:9", 5));
-    call.report(1, &done("b:9", 6));
-    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
-    assert_eq!(objects(&answer), ["a:1", "b:1"]);
-    assert_eq!(console.run::<Vec<String>>(&["ZRANGE", &keys.objects_in_hand(), "0", "-1"]).await, ["a:1:", "b:1:"]);
 }
 
 /// One command writes at most 1,000 items. The groups behind each prefix of each object that a call lets
