@@ -1,7 +1,7 @@
 -- limits: how many objects of a share may be in hand, and how many events it may take per second.
--- Uses: aside.is_wrong_type share.CLASS share.PARKED share.class_of share.first_pass share.look_again
--- Uses: share.selector_of share.used_of share.used_text shares.known_group_of shares.owners_of
--- Uses: shares.share_of time.now_ms time.now_us
+-- Uses: aside.is_wrong_type share.CLASS share.PARKED share.PARTS_MAX share.class_of share.first_pass
+-- Uses: share.look_again share.prefixes_of share.selector_of share.used_of share.used_text
+-- Uses: shares.known_group_of shares.owners_of shares.share_of time.now_ms time.now_us
 
 -- The most groups that a call lets have turns again. Of groups that wait for a share of a shorter
 -- prefix, the most prefixes and groups.
@@ -37,6 +37,9 @@ local taken = {}
 local admitted, asked = nil, 0
 -- Whether the call has let groups have turns again, and whether others are left for the next call.
 local has_unparked, has_more = false, false
+-- The prefixes with groups that are left for the next call, as far as no group has begun to wait for
+-- the prefix since.
+local left_over = {}
 
 -- Returns the counter of a share with a limit. Its state is read when it is needed.
 local function counter_of(prefix, share)
@@ -203,20 +206,43 @@ end
 local function park(group, pass, by)
   local member = by.prefix == group and group or by.prefix .. '\n'
   -- Without room for an object, no time before the next release is of use.
-  call('ZADD', P .. K.event_groups_blocked, due_of(by) < LATER and 'LT' or 'CH', due_of(by), member)
+  -- If the prefix allows no claim, the groups that were left for the next call wait for it as well.
+  call('ZADD', P .. K.event_groups_blocked, due_of(by) < LATER and not left_over[member] and 'LT' or 'CH', due_of(by), member)
+  left_over[member] = nil
   call('ZADD', P .. K.event_groups, 'XX', pass + M.share.PARKED, group)
 end
 
+-- Returns the members of event.groups.blocked as the keys of a table, and whether one of them is a
+-- prefix.
+local function read_waits()
+  local waits, has_prefix = {}, false
+  for _, member in ipairs(call('ZRANGE', P .. K.event_groups_blocked, '0', '-1')) do
+    waits[member], has_prefix = true, has_prefix or string.sub(member, -1) == '\n'
+  end
+  return waits, has_prefix
+end
+
+-- Returns whether a group is a member of `waits`, or one of its prefixes is.
+local function is_in(waits, has_prefix, group)
+  local found = waits[group] or false
+  for _, prefix in ipairs(has_prefix and not found and M.share.prefixes_of(group, M.share.PARTS_MAX) or {}) do
+    found = found or waits[prefix .. '\n'] or false
+  end
+  return found
+end
+
 -- Adds to `groups` the groups that wait for a limit of one of these prefixes, those with the lowest
--- passes first; without prefixes, any groups that wait. Returns whether others may be left.
+-- passes first; without prefixes, any groups that wait. A group that also waits for another limit is
+-- left out until that one is due: otherwise such groups would keep those with higher passes waiting.
+-- Returns whether others may be left.
 local function add_waiting(groups, prefixes)
-  local count = 0
+  local count, waits, has_prefix = 0, read_waits()
   for _, group in ipairs(call('ZRANGE', P .. K.event_groups, M.share.PARKED - M.share.CLASS, '+inf', 'BYSCORE')) do
     local is_of = not prefixes
     for _, prefix in ipairs(prefixes or {}) do
       is_of = is_of or group == prefix or string.sub(group, 1, #prefix + 1) == prefix .. ':'
     end
-    if is_of then
+    if is_of and not is_in(waits, has_prefix, group) then
       if count == CHILDREN_MAX then
         return true
       end
@@ -254,6 +280,7 @@ local function due_groups()
     has_more = true
     for _, prefix in ipairs(prefixes) do
       call('ZADD', key, '0', prefix .. '\n')
+      left_over[prefix .. '\n'] = true
     end
   elseif not due[1] and C.waiting > 0 and call('ZCARD', key) == 0 then
     -- The key was deleted.

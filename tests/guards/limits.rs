@@ -346,3 +346,55 @@ async fn groups_whose_members_were_lost_come_back() {
     let answer = ask(&mut state, BOUNDS).await.expect("an answer");
     assert_eq!((objects(&answer), waiting(&mut state).await), (vec!["a:1", "b:1"], vec![]));
 }
+
+/// Story: 16 groups waited for their own limits, and had lower passes than a group that waited for the
+/// limit of the prefix. Each call looked at the same 16, so that group waited as long as they did.
+#[tokio::test]
+async fn groups_that_wait_for_their_own_limits_stop_no_group_behind_them() {
+    let (_redis, mut state) = scene().await;
+    set(&state, "p:*", Share::new().in_flight(100)).await;
+    set(&state, "p:free:*", Share::new().weight(1)).await;
+    let groups: Vec<String> = (0..CHILDREN_MAX).map(|n| format!("p:{n}")).collect();
+    limit(&state, &groups.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let in_hand = state.keys.objects_in_hand();
+    for (pass, group) in (2..).zip(&groups) {
+        park(&mut state, group, f64::from(pass)).await;
+        state.run("ZADD", &[&in_hand, "0", &format!("{group}:9:")]).await;
+    }
+    park(&mut state, "p:free", 50.0).await;
+    block(&mut state, "p\n", 0).await;
+    assert_eq!(call(&mut state).await.0, [""; 0]);
+    assert_eq!(call(&mut state).await.0, ["p:free:1"]);
+}
+
+/// Story: the groups of four prefixes waited for rates, and a call had no time for all of them. Each call
+/// looked at these prefixes again, although their rates allowed nothing, and never at a fifth one.
+#[tokio::test]
+async fn prefixes_that_wait_for_their_rates_stop_no_other_prefix() {
+    let (_redis, mut state) = scene().await;
+    let prefixes: Vec<(String, usize)> =
+        (0..=PREFIXES_MAX).map(|n| (format!("p{n}"), if n < PREFIXES_MAX { 5 } else { 1 })).collect();
+    for (prefix, groups) in &prefixes {
+        set(&state, &format!("{prefix}:*"), Share::new().rate(0.001)).await;
+        for n in 0..*groups {
+            set(&state, &format!("{prefix}:{n}:*"), Share::new().weight(1)).await;
+        }
+    }
+    let (used, now) = (state.keys.event_shares_used(), control(&state.conn, &state.keys).now_ms().await.expect("a time"));
+    for (prefix, groups) in &prefixes {
+        for n in 0..*groups {
+            park(&mut state, &format!("{prefix}:{n}"), 2.0 + n as f64).await;
+        }
+        if *groups > 1 {
+            state.run("HSET", &[&used, &format!("{prefix}:*"), &format!("9 {} 0 0 0", (now + 600_000) * 1000)]).await;
+        }
+    }
+    for (prefix, _) in &prefixes {
+        block(&mut state, &format!("{prefix}\n"), 0).await;
+    }
+    assert_eq!(call(&mut state).await.0, [""; 0]);
+    let due: Vec<_> = blocked(&mut state).await.into_iter().map(|(member, score)| (member, score > now as f64)).collect();
+    let expected = [("p4\n", false), ("p0\n", true), ("p1\n", true), ("p2\n", true), ("p3\n", true)];
+    assert_eq!(due, expected.map(|(member, is_later)| (member.to_owned(), is_later)));
+    assert_eq!(call(&mut state).await.0, ["p4:0:1"]);
+}

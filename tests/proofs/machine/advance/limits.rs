@@ -92,10 +92,16 @@ impl Call<'_> {
         let (of_prefixes, own): (Vec<Name>, Vec<Name>) = due.iter().cloned().partition(|member| member.ends_with(b"\n"));
         let prefixes: BTreeSet<&[u8]> = of_prefixes.iter().map(|member| &member[..member.len() - 1]).collect();
         let mut groups: BTreeSet<Name> = own.into_iter().collect();
-        let waits = |group: &Name| prefixes_of(group).iter().any(|prefix| prefixes.contains(prefix));
+        self.state.blocked.retain(|member, _| !due.contains(member));
+        // A group that also waits for another limit is left out until that one is due.
+        let blocked = &self.state.blocked;
+        let waits_still = |group: &Name| {
+            let of_prefix = |prefix: &&[u8]| blocked.contains_key(&[prefix, &b"\n"[..]].concat()[..]);
+            blocked.contains_key(group) || prefixes_of(group).iter().any(of_prefix)
+        };
+        let waits = |group: &Name| prefixes_of(group).iter().any(|prefix| prefixes.contains(prefix)) && !waits_still(group);
         let parked = self.state.groups.iter().filter(|(group, pass)| **pass >= PARKED - CLASS && waits(group));
         groups.extend(parked.map(|(group, _)| group.clone()));
-        self.state.blocked.retain(|member, _| !due.contains(member));
         let groups: Vec<Name> = groups.into_iter().collect();
         self.unparked = self.state.unpark(&groups, AHEAD);
     }
