@@ -27,7 +27,7 @@
 -- Uses: cron.parse group.DEPTH_MAX group.LISTS_MAX group.REST group.key group.of group.times_of
 -- Uses: ids.after ids.parse lease.token_of marks.MET marks.is_mark names.is_foreign registry.parse
 -- Uses: rules.fields_of rules.is_rule rules.next_of rules.next_text schedule.due_of schedule.parse
--- Uses: share.NAMES share.epoch_of share.parse share.prefix_of tag.first_of tag.has_failed
+-- Uses: share.CLASSES share.epoch_of share.parse share.prefix_of tag.first_of tag.has_failed
 -- Uses: tag.held_numbers worker.parse
 
 local workers_key = KEYS[1]
@@ -400,7 +400,7 @@ end
 local function check_shares()
   local all, mode, most = shared(K.event_shares, 'hash') and call('HGETALL', P .. K.event_shares) or {}, 0, 0
   local priorities = { ['-'] = true }
-  for _, name in pairs(M.share.NAMES) do priorities[name] = true end
+  for name in pairs(M.share.CLASSES) do priorities[name] = true end
   for at = 1, #all, 2 do
     local weight, priority, who_bytes, texts_at = string.match(all[at + 1], '^(%S+) (%S+) %S+ %S+ %S+ %d+ (%d+) ()')
     local prefix, parts = M.share.prefix_of(all[at])

@@ -257,7 +257,7 @@ end
 local function due_groups()
   local key, now_ms = P .. K.event_groups_blocked, M.time.now_ms()
   local due = call('ZRANGE', key, '-inf', now_ms, 'BYSCORE', 'LIMIT', '0', UNPARK_MAX)
-  for _, range in ipairs({ { LATER, LATER + now_ms - LOOK_MS }, { now_ms + 2 * DUE_MAX_MS, LATER - 1 } }) do
+  for _, range in ipairs({ { LATER, LATER + now_ms - LOOK_MS }, { now_ms + 2 * DUE_MAX_MS, LATER } }) do
     for _, member in ipairs(call('ZRANGE', key, range[1], range[2], 'BYSCORE', 'LIMIT', '0', LOOKS_MAX)) do
       due[#due + 1] = member
     end
@@ -404,7 +404,7 @@ local function next_ms()
   end
   local of_all = C.full_by and C.waiting > 0 and due_of(C.full_by) or math.huge
   local soonest = call('ZRANGE', P .. K.event_groups_blocked, '0', '0', 'WITHSCORES')[2]
-  local ms = math.min(of_all, soonest and tonumber(soonest) or math.huge)
+  local ms = math.min(of_all, tonumber(soonest) or math.huge)
   if ms >= LATER then
     return math.huge
   end
@@ -418,7 +418,7 @@ local function soonest_of(soonest)
     -- A score below 0 says only that the name of the object is set aside. The call may have set it.
     soonest = call('ZRANGE', P .. K.objects_held, '0', '+inf', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')
   end
-  local ms = math.min(next_ms(), soonest[2] and tonumber(soonest[2]) or math.huge)
+  local ms = math.min(next_ms(), tonumber(soonest[2]) or math.huge)
   return ms < math.huge and { '', ms } or {}
 end
 

@@ -72,14 +72,12 @@ local function known_group_of(object)
   return group
 end
 
--- Returns the prefixes of a group that have a share, `*` for the share of all objects.
+-- Returns the prefixes of a group that have a share, `*` for the share of all objects. The shares of
+-- the group have been read, by `learn_all` or `group_of`; REST has none.
 local function owners_of(group)
   local owners = owners_by_group[group]
   if not owners then
     local prefixes = M.share.prefixes_of(group, PARTS)
-    if prefixes[1] and shares[prefixes[#prefixes]] == nil then
-      learn({ group }, 1)
-    end
     owners = { all and '*' or nil }
     for _, prefix in ipairs(prefixes) do
       owners[#owners + 1] = shares[prefix] and prefix or nil
@@ -99,16 +97,12 @@ local function has_own(group)
   return shares[group] and true or false
 end
 
--- Returns the weight and the class of a group.
+-- Returns the weight and the class of a group whose shares have been read.
 local function weigh(group)
   if PARTS == 0 then
     return 1, 0
   end
-  local prefixes = M.share.prefixes_of(group, PARTS)
-  if shares[prefixes[#prefixes]] == nil then
-    learn({ group }, 1)
-  end
-  return M.share.weigh(prefixes, shares)
+  return M.share.weigh(M.share.prefixes_of(group, PARTS), shares)
 end
 
 return {

@@ -30,7 +30,6 @@ local SHARES_MAX, PARTS_MAX = 1024, 8
 local CLASS, PARKED = 1099511627776, 4398046511104
 local PERIOD_MS, MEMBERS_MAX = 10000, 1000
 local CLASSES = { high = -1, normal = 0, low = 1 }
-local NAMES = { [-1] = 'high', [0] = 'normal', [1] = 'low' }
 
 -- Returns the first parts of a name, from one part up to `most` parts. If the whole name has no more
 -- parts, it is the last of them.
@@ -169,7 +168,7 @@ local function used_text(used, events, tat, now_ms)
 end
 
 return {
-  SHARES_MAX = SHARES_MAX, PARTS_MAX = PARTS_MAX, CLASS = CLASS, PARKED = PARKED, NAMES = NAMES, prefixes_of = prefixes_of, selector_of = selector_of,
+  SHARES_MAX = SHARES_MAX, PARTS_MAX = PARTS_MAX, CLASS = CLASS, PARKED = PARKED, CLASSES = CLASSES, prefixes_of = prefixes_of, selector_of = selector_of,
   prefix_of = prefix_of, parse = parse, class_of = class_of, weigh = weigh, pass_behind = pass_behind,
   first_pass = first_pass, look_again = look_again, release = release, epoch_of = epoch_of, used_of = used_of, used_text = used_text,
 }

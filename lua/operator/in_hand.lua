@@ -47,7 +47,7 @@ if step == 'slots' then
   return { 'counted', '' }
 end
 local page_max = tonumber(ARGV[5])
-local members = call('ZRANGE', KEYS[1], ARGV[4] == '' and '-' or '(' .. ARGV[4], '+', 'BYLEX', 'LIMIT', '0', page_max)
+local members = call('ZRANGE', KEYS[1], '(' .. ARGV[4], '+', 'BYLEX', 'LIMIT', '0', page_max)
 for _, member in ipairs(members) do
   local object = string.sub(member, 1, -2)
   local owner = owner_of(object)
