@@ -112,6 +112,14 @@ async fn a_look_that_is_of_no_use_does_not_count() {
         call(&mut state, "b", 2).await;
         assert_eq!(looks(&mut state, due).await, pairs(expected), "{before}");
     }
+    // A call removes 64 looks that are past.
+    for n in 0..70 {
+        put(&mut state, &format!("past {n}"), 5.0).await;
+    }
+    call(&mut state, "b", 2).await;
+    let past = looks(&mut state, due).await.into_iter().filter(|(name, _)| name.starts_with("past")).count();
+    assert_eq!(past, 6);
+    call(&mut state, "b", 2).await;
     // A time that is too far ahead comes from another clock.
     put(&mut state, "a", due).await;
     put(&mut state, "c", due + 3.0 * LATER_MAX).await;
