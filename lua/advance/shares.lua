@@ -99,9 +99,6 @@ end
 
 -- Returns the weight and the class of a group whose shares have been read.
 local function weigh(group)
-  if PARTS == 0 then
-    return 1, 0
-  end
   return M.share.weigh(M.share.prefixes_of(group, PARTS), shares)
 end
 

@@ -14,21 +14,16 @@ local function is_mark(name)
   return string.find(name, '^%zt%d+$') ~= nil
 end
 
--- Removes up to MOST marks with this score or a lower one, and gives MET this score. Returns
+-- Removes up to MOST members with this score or a lower one, and gives MET this score. Returns
 -- whether more such marks are left.
 local function forget(score)
   local key = P .. K.event_marks
   local over = call('ZRANGE', key, '-inf', score, 'BYSCORE', 'LIMIT', '0', MOST)
-  for n = #over, 1, -1 do
-    if over[n] == MET then
-      table.remove(over, n)
-    end
-  end
   if over[1] then
     call('ZREM', key, unpack(over))
   end
   call('ZADD', key, score, MET)
-  return #over >= MOST - 1
+  return #over == MOST
 end
 
 -- Notes that a call has met this mark. Returns whether event.marks had the mark. A producer may

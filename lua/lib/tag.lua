@@ -34,7 +34,7 @@ end
 -- Returns whether the tag has a blank. Then the end of the batch needs additional steps: the tag
 -- has hand-outs, attempts or crashes, or OBJ:event.key has the key of the event.
 local function is_odd(tag)
-  return string.find(tag, ' ', 1, true) ~= nil
+  return string.find(tag, ' ') ~= nil
 end
 
 -- Returns the first id of a tag as a number; nil if the text is no tag.

@@ -265,6 +265,22 @@ async fn a_change_takes_effect_within_a_second() {
 }
 
 #[tokio::test]
+async fn a_job_whose_queue_has_a_wrong_type_is_not_run() {
+    let redis = Redis::start();
+    let (console, control) = (redis.console().await, control_of(&redis).await);
+    let yearly = CronSchedule::new("@yearly", None).expect("a schedule");
+    let queue = redis.keys().events("work:1");
+    control.set_cron(BY, CronDraft::new("tick", yearly, "work:1", Json::new("1"))).await.expect("set");
+    let _: () = console.run(&["SET", &queue, "x"]).await;
+    let refused = control.run_cron(BY, "tick").await;
+    assert!(matches!(&refused, Err(ControlError::WrongType { found, .. }) if found == "string"), "{refused:?}");
+    let actions = control.actions(None, 10).await.expect("a page").actions;
+    assert_eq!(actions.iter().map(|action| action.action.as_str()).collect::<Vec<_>>(), ["cron-set"]);
+    let _: () = console.run(&["DEL", &queue]).await;
+    assert_eq!(control.run_cron(BY, "tick").await.expect("run"), CronDone::Ran);
+}
+
+#[tokio::test]
 async fn bad_jobs_are_refused_and_nothing_is_written() {
     let redis = Redis::start();
     let control = control_of(&redis).await;

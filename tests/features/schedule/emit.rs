@@ -114,6 +114,28 @@ async fn the_list_has_pages_by_time_and_by_object() {
     assert!(own.iter().all(|schedule| schedule.object == "work:1"));
 }
 
+/// Redis returns many fields of a hash in parts, and the parts may have fields in common.
+#[tokio::test]
+async fn the_pages_of_an_object_with_many_schedules_have_all_of_them() {
+    const SCHEDULES: usize = 1500;
+    let redis = Redis::start();
+    let emitter = emitter(&redis).await;
+    let schedules = (0..SCHEDULES).map(|n| emitter.schedule("work:1", Json::new("1")).key(format!("k{n}")).after(HOUR));
+    emitter.schedule_many(schedules).await.expect("scheduled");
+    let control = crate::support::control(&redis.connect().await, redis.keys());
+    let (mut keys, mut after, mut pages) = (std::collections::HashSet::new(), None, 0);
+    loop {
+        let page = control.schedules_of("work:1", after.as_ref(), 100).await.expect("a page");
+        assert!(page.schedules.len() < SCHEDULES / 2, "{} schedules on a page", page.schedules.len());
+        keys.extend(page.schedules.into_iter().map(|schedule| schedule.key));
+        (after, pages) = (page.next, pages + 1);
+        if after.is_none() || pages > SCHEDULES {
+            break;
+        }
+    }
+    assert_eq!(keys.len(), SCHEDULES);
+}
+
 #[tokio::test]
 async fn bad_schedules_are_refused_and_those_before_are_sent() {
     let redis = Redis::start();
