@@ -224,9 +224,9 @@ keys! {
         string Work event_groups_turns = "event.groups.turns",
         /// Sorted set: the groups that wait for a limit. The score is the time of the next look in ms.
         zset Work event_groups_blocked = "event.groups.blocked",
-        /// Sorted set: the workers that look at groups that wait for events per second. The score is
-        /// the time of the worker's next look in ms.
-        zset Work event_groups_looks = "event.groups.looks",
+        /// String: the time of the next look at groups that wait for events per second, in ms, and the
+        /// name of the worker that looks.
+        string Work event_groups_look = "event.groups.look",
         /// Sorted set: the times, in ms, of the marks that no worker has met yet. The member `met`
         /// has the time of the last mark that was met.
         zset Work event_marks = "event.marks",

@@ -362,7 +362,7 @@ local function close()
     for k = at + 1, #C.to_set do
       C.to_set[k] = nil
     end
-    local shared = { K.event_groups, K.event_groups_waiting, K.event_groups_times, K.event_groups_turns, K.event_groups_blocked, K.event_groups_looks }
+    local shared = { K.event_groups, K.event_groups_waiting, K.event_groups_times, K.event_groups_turns, K.event_groups_blocked, K.event_groups_look }
     for _, name in ipairs(shared) do
       C.to_delete[#C.to_delete + 1] = P .. name
     end

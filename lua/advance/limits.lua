@@ -1,7 +1,7 @@
 -- limits: how many objects of a share may be in hand, and how many events it may take per second.
--- Uses: aside.is_wrong_type share.CLASS share.PARKED share.PARTS_MAX share.class_of share.first_pass
--- Uses: share.look_again share.prefixes_of share.selector_of share.used_of share.used_text
--- Uses: shares.known_group_of shares.owners_of shares.share_of time.now_ms time.now_us
+-- Uses: share.CLASS share.PARKED share.PARTS_MAX share.class_of share.first_pass share.look_again
+-- Uses: share.prefixes_of share.selector_of share.used_of share.used_text shares.known_group_of
+-- Uses: shares.owners_of shares.share_of time.now_ms time.now_us
 
 -- The most groups that a call lets have turns again. Of groups that wait for a share of a shorter
 -- prefix, the most prefixes and groups.
@@ -17,12 +17,10 @@ local WAIT_US, DUE_MAX_MS = 20000, 10000
 local AHEAD = 0.5
 -- A share may be ahead of its rate by its burst, and by the events of a held batch.
 local HELD_MAX = 1000
--- A worker with free slots looks at such groups after WAIT_MS at the earliest. If another worker will
--- look at the right time, or up to NEAR_MS later, it looks WAIT_MS after the last of the others. So
--- many workers do not make more calls than a few.
-local WAIT_MS, NEAR_MS = 20, 2
--- The most past looks that a call removes.
-local PAST_MAX = 64
+-- A worker with a free slot looks at such groups after WAIT_MS at the earliest. One worker looks when a
+-- look is of use. Each other one looks up to WAIT_MS for each worker name later, OTHERS_MAX_MS at most.
+-- If the look of the one is LATE_MS late, the next of the others takes its place.
+local WAIT_MS, NEAR_MS, LATE_MS, OTHERS_MAX_MS = 20, 2, 10, 400
 -- The most fields that one command reads or writes.
 local FIELDS_MAX = 500
 
@@ -375,40 +373,48 @@ local function close()
   end
 end
 
--- Gives the caller, which has a free slot, a time for its next look. `ms`: the time at which a look is
--- of use. `soon`: the earliest time for the caller.
-local function reserve(ms, soon)
-  local key, name = P .. K.event_groups_looks, ARGV[2]
-  local past = try('ZRANGE', key, '-inf', M.time.now_ms(), 'BYSCORE', 'LIMIT', '0', PAST_MAX)
-  if M.aside.is_wrong_type(past) then
-    return soon
-  elseif past[1] then
-    call('ZREM', key, unpack(past))
+-- Returns the time, in ms, after which a worker looks that leaves the next look to another worker. The
+-- name decides, so that these workers look at different times.
+local function others_ms(name)
+  local names = try('ZCARD', P .. K.event_workers_watched)
+  local most_ms = math.min(WAIT_MS * (type(names) == 'number' and names or 1), OTHERS_MAX_MS)
+  local part = tonumber(string.sub(redis.sha1hex(name), 1, 4), 16) / 65536
+  return math.floor(most_ms * (1 + part) / 2)
+end
+
+-- Returns the time, in ms, at which the caller should look again, if a look at `ms` is of use; none:
+-- `inf`. A caller without a free slot needs no time: when a slot becomes free, the caller makes a call.
+-- If the next look was to be its own, it wakes another worker.
+local function look_ms(ms)
+  local key, name, now_ms = P .. K.event_groups_look, ARGV[2], M.time.now_ms()
+  local told = try('GET', key)
+  local at, by = string.match(type(told) == 'string' and told or '', '^(%d+) (.*)$')
+  if tonumber(ARGV[7]) <= #C.took then
+    if by == name then
+      call('SET', key, '0 ')
+    end
+    -- If the worker that wakes finds an object for its last slot, it wakes a further one.
+    if (by == name or by == '') and call('LLEN', P .. K.objects_with_events) == 0 then
+      call('RPUSH', P .. K.objects_with_events, '')
+    end
+    return math.huge
   end
-  local near, at = call('ZRANGE', key, ms, soon + NEAR_MS, 'BYSCORE', 'LIMIT', '0', '2'), soon
-  if near[2] or near[1] and near[1] ~= name then
-    local last = call('ZRANGE', key, '0', '1', 'REV', 'WITHSCORES')
-    local last_ms = tonumber(last[1] == name and last[4] or last[2])
-    at = math.max(soon, math.min(last_ms + WAIT_MS, soon + DUE_MAX_MS))
+  local soon = math.max(ms, now_ms + WAIT_MS)
+  at = by and by ~= name and tonumber(at) or 0
+  if at >= now_ms - LATE_MS and at <= soon + NEAR_MS then
+    return soon + others_ms(name)
   end
-  call('ZADD', key, at, name)
-  return at
+  call('SET', key, string.format('%.0f ', soon) .. name)
+  return soon
 end
 
 -- Returns the time, in ms, at which the caller should look again at the groups that wait for events
--- per second; none: `inf`. A caller without a free slot needs no time: when a slot becomes free, the
--- caller makes a call.
+-- per second; none: `inf`.
 local function next_ms()
-  if tonumber(ARGV[7]) <= #C.took then
-    return math.huge
-  end
   local of_all = C.full_by and C.waiting > 0 and due_of(C.full_by) or math.huge
   local soonest = call('ZRANGE', P .. K.event_groups_blocked, '0', '0', 'WITHSCORES')[2]
   local ms = math.min(of_all, tonumber(soonest) or math.huge)
-  if ms >= LATER then
-    return math.huge
-  end
-  return reserve(ms, math.max(ms, M.time.now_ms() + WAIT_MS))
+  return ms < LATER and look_ms(ms) or math.huge
 end
 
 -- Returns the soonest of the due held objects and of the groups that wait for a limit, as ZRANGE does

@@ -18,8 +18,9 @@
 --                                  group that waits for its own share; or PREFIX and a line feed, for
 --                                  the groups that wait for the share of PREFIX. The scores of these
 --                                  groups in event.groups are higher by PARKED
---   event.groups.looks (zset)      while groups wait for events per second: the workers with a free
---                                  slot. The score is the time in ms at which the worker looks again
+--   event.groups.look (string)     `MS NAME`: while groups wait for events per second: the time of the
+--                                  next look at them in ms, and the worker that looks. NAME is empty
+--                                  if it has no free slot any more
 -- A share is for the objects whose names begin with `PREFIX:`, and for the object PREFIX itself.
 
 -- The most shares. The most parts of a prefix.

@@ -108,7 +108,7 @@ async fn a_share_that_cannot_be_set_is_refused() {
         ("acme:*", Share::new().rate(1.0).burst(0), "the burst of a share must be a whole number from 1 to 1000000"),
         ("acme:*", Share::new().rate(50.0).burst(4), "the burst of a share must be at least 5 for 50 events per second"),
         ("acme:*", Share::new().rate(20.1).burst(2), "the burst of a share must be at least 3 for"),
-        ("acme:*", Share::new().rate(5.1).burst(1), "the burst of a share must be at least 2 for"),
+        ("acme:*", Share::new().rate(2.1).burst(1), "the burst of a share must be at least 2 for"),
         ("acme:*", Share::new().burst(1), "a burst of a share must be set together with a rate"),
         ("*", Share::new().weight(5), "for all objects it has no effect"),
         ("*", Share::new().in_flight(5).priority(Priority::High), "for all objects it has no effect"),
@@ -119,7 +119,7 @@ async fn a_share_that_cannot_be_set_is_refused() {
     assert!(matches!(set(&control, "acme:*", Share::new()).await, Err(ControlError::ShareEmpty)));
     assert_eq!(console.run::<u64>(&["EXISTS", &redis.keys().event_shares(), &redis.keys().operator_actions()]).await, 0);
     assert_eq!(set(&control, "a:b:c:d:e:f:g:h:*", share).await.expect("8 parts"), ShareDone::New);
-    for (rate, burst) in [(5.0, 1), (0.001, 1), (10.0, 2), (50.0, 5), (1000.0, 100), (1_000_000.0, 100_000)] {
+    for (rate, burst) in [(2.0, 1), (0.001, 1), (10.0, 2), (50.0, 5), (1000.0, 100), (1_000_000.0, 100_000)] {
         set(&control, "acme:*", Share::new().rate(rate).burst(burst)).await.expect("the smallest burst");
     }
     let longest = format!("{}:*", "x".repeat(PREFIX_BYTES_MAX));

@@ -1,4 +1,4 @@
-//! The times at which workers with a free slot look at groups that wait for events per second.
+//! Which worker looks next at groups that wait for events per second, and when the others look.
 
 use std::time::Duration;
 
@@ -12,10 +12,8 @@ use crate::support::{Redis, control};
 use crate::{BOUNDS, LEASE};
 
 const BY: By<'static> = By { who: "ada", why: "a test" };
-/// The time between the looks of two workers, ms.
-const APART: f64 = 20.0;
-/// A worker waits at most this time longer than until a look is of use, ms.
-const LATER_MAX: f64 = 10_000.0;
+/// The workers of a scene.
+const NAMES: [&str; 3] = ["a", "b", "c"];
 
 async fn attach(state: &mut State, name: &str) {
     let (token, suspects) = (&format!("token-{name}"), Suspects::NONE);
@@ -37,31 +35,34 @@ async fn call(state: &mut State, name: &str, claims: usize) -> (usize, Option<Du
     (batches.len(), next_due)
 }
 
-async fn scores(state: &mut State, key: String) -> Vec<(String, f64)> {
-    redis::cmd("ZRANGE").arg(key).arg("0").arg("-1").arg("WITHSCORES").query_async(&mut state.conn).await.expect("scores")
+async fn look(state: &mut State) -> Option<String> {
+    redis::cmd("GET").arg(state.keys.event_groups_look()).query_async(&mut state.conn).await.expect("a look")
 }
 
-/// Returns the looks, the next one first, each with the time from `due` on.
-async fn looks(state: &mut State, due: f64) -> Vec<(String, f64)> {
-    let key = state.keys.event_groups_looks();
-    scores(state, key).await.into_iter().map(|(name, at)| (name, at - due)).collect()
+async fn put(state: &mut State, at: u64, name: &str) {
+    let key = state.keys.event_groups_look();
+    state.run("SET", &[&key, &format!("{at} {name}")]).await;
 }
 
-fn pairs(expected: &[(&str, f64)]) -> Vec<(String, f64)> {
-    expected.iter().map(|(name, after)| ((*name).to_owned(), *after)).collect()
+async fn now_ms(state: &State) -> u64 {
+    control(&state.conn, &state.keys).now_ms().await.expect("a time")
 }
 
-async fn put(state: &mut State, name: &str, at: f64) {
-    let key = state.keys.event_groups_looks();
-    state.run("ZADD", &[&key, &at.to_string(), name]).await;
+/// Asserts that a worker looks so many ms after `due`.
+async fn assert_looks(state: &mut State, name: &str, due: u64, after: std::ops::RangeInclusive<u64>) {
+    let before = now_ms(state).await;
+    let (_, next) = call(state, name, 2).await;
+    let next = u64::try_from(next.expect("a time").as_millis()).expect("a time");
+    let (least, most) = (before + next, now_ms(state).await + next);
+    assert!(due + after.end() + 1 >= least && due + after.start() <= most, "{name}: {least} to {most}, due {due}, {after:?}");
 }
 
 /// Returns a state with three workers and a share of 0.2 events per second. One of three objects is
 /// claimed. Also returns the time, in ms, at which the rate allows the next one.
-async fn scene() -> (Redis, State, Keys, f64) {
+async fn scene() -> (Redis, State, Keys, u64) {
     let (redis, selector) = (Redis::start(), "r:*".parse().expect("a selector"));
     let (mut state, keys) = (State::new(redis.connect().await, redis.keys().clone()), redis.keys().clone());
-    for name in ["a", "b", "c"] {
+    for name in NAMES {
         attach(&mut state, name).await;
     }
     control(&state.conn, &keys).set_share(BY, &selector, Share::new().rate(0.2)).await.expect("set");
@@ -69,85 +70,92 @@ async fn scene() -> (Redis, State, Keys, f64) {
         state.emit(object, "{}").await;
     }
     assert_eq!(call(&mut state, "a", 2).await.0, 1);
-    state.run("DEL", &[&keys.event_groups_looks()]).await;
-    let blocked = scores(&mut state, keys.event_groups_blocked()).await;
+    let mut blocked = redis::cmd("ZRANGE");
+    blocked.arg(keys.event_groups_blocked()).arg("0").arg("-1").arg("WITHSCORES");
+    let blocked: Vec<(String, u64)> = blocked.query_async(&mut state.conn).await.expect("scores");
     let [(_, due)] = &blocked[..] else { panic!("{blocked:?}") };
     let due = *due;
+    assert_eq!(look(&mut state).await, Some(format!("{due} a")));
     (redis, state, keys, due)
 }
 
-/// The first worker looks when the rate allows an event, each further one 20 ms after the last.
+/// The others look up to 20 ms later for each worker name, up to 400 ms later at the most.
 #[tokio::test]
-async fn workers_look_one_after_the_other() {
+async fn one_worker_looks_when_it_is_of_use_and_the_others_later() {
+    let (_redis, mut state, keys, due) = scene().await;
+    assert_looks(&mut state, "a", due, 0..=0).await;
+    for name in ["b", "c"] {
+        assert_looks(&mut state, name, due, 30..=60).await;
+    }
+    for n in 0..97 {
+        state.run("ZADD", &[&keys.event_workers_watched(), "1", &format!("other {n}")]).await;
+    }
+    for name in ["b", "c"] {
+        assert_looks(&mut state, name, due, 200..=400).await;
+    }
+    assert_looks(&mut state, "a", due, 0..=0).await;
+    assert_eq!(look(&mut state).await, Some(format!("{due} a")));
+}
+
+#[tokio::test]
+async fn a_worker_takes_the_place_of_one_that_looks_too_late() {
     let (_redis, mut state, _, due) = scene().await;
-    let (_, next) = call(&mut state, "a", 2).await;
-    assert!(next.is_some_and(|next| (1..=5001).contains(&next.as_millis())), "{next:?}");
-    assert_eq!(looks(&mut state, due).await, pairs(&[("a", 0.0)]));
-    for (name, expected) in [
-        ("a", &[("a", 0.0)][..]),
-        ("b", &[("a", 0.0), ("b", APART)]),
-        ("c", &[("a", 0.0), ("b", APART), ("c", 2.0 * APART)]),
-        ("a", &[("a", 0.0), ("b", APART), ("c", 2.0 * APART)]),
-        ("b", &[("a", 0.0), ("c", 2.0 * APART), ("b", 3.0 * APART)]),
-        // The last look is the caller's own.
-        ("b", &[("a", 0.0), ("c", 2.0 * APART), ("b", 3.0 * APART)]),
-    ] {
-        call(&mut state, name, 2).await;
-        assert_eq!(looks(&mut state, due).await, pairs(expected), "{name}");
+    let now = now_ms(&state).await;
+    for at in [now - 11, 0, due + 3, due + 3_600_000] {
+        put(&mut state, at, "a").await;
+        assert_looks(&mut state, "b", due, 0..=0).await;
+        assert_eq!(look(&mut state).await, Some(format!("{due} b")), "{at}");
+    }
+    // A look at a time before it is of use does no harm.
+    for at in [now + 3000, due, due + 2] {
+        put(&mut state, at, "a").await;
+        assert_looks(&mut state, "b", due, 30..=60).await;
+        assert_eq!(look(&mut state).await, Some(format!("{at} a")));
     }
 }
 
-/// A look that is past, or was to come before it is of use, does not count.
+/// A worker without a free slot is to look at no time: its next call follows when a slot becomes free.
 #[tokio::test]
-async fn a_look_that_is_of_no_use_does_not_count() {
-    let (_redis, mut state, _, due) = scene().await;
-    for (before, expected) in [
-        (5.0 - due, &[("b", 0.0)][..]),
-        (-1.0, &[("a", -1.0), ("b", 0.0)]),
-        (0.0, &[("a", 0.0), ("b", APART)]),
-        (2.0, &[("a", 2.0), ("b", 2.0 + APART)]),
-        (3.0, &[("b", 0.0), ("a", 3.0)]),
-    ] {
-        put(&mut state, "a", due + before).await;
-        call(&mut state, "b", 2).await;
-        assert_eq!(looks(&mut state, due).await, pairs(expected), "{before}");
-    }
-    // A call removes 64 looks that are past.
-    for n in 0..70 {
-        put(&mut state, &format!("past {n}"), 5.0).await;
-    }
-    call(&mut state, "b", 2).await;
-    let past = looks(&mut state, due).await.into_iter().filter(|(name, _)| name.starts_with("past")).count();
-    assert_eq!(past, 6);
-    call(&mut state, "b", 2).await;
-    // A time that is too far ahead comes from another clock.
-    put(&mut state, "a", due).await;
-    put(&mut state, "c", due + 3.0 * LATER_MAX).await;
-    call(&mut state, "b", 2).await;
-    assert_eq!(looks(&mut state, due).await, pairs(&[("a", 0.0), ("b", LATER_MAX), ("c", 3.0 * LATER_MAX)]));
-}
-
-/// A worker without a free slot is to look at no time. Its next call follows when a slot becomes free.
-#[tokio::test]
-async fn a_worker_without_a_free_slot_does_not_look() {
-    let (_redis, mut state, _, due) = scene().await;
+async fn a_worker_without_a_free_slot_lets_another_one_look() {
+    let (_redis, mut state, keys, due) = scene().await;
     assert_eq!(call(&mut state, "b", 0).await, (0, None));
+    assert_eq!(look(&mut state).await, Some(format!("{due} a")), "it was not to look");
     state.emit("other:1", "{}").await;
-    assert_eq!(call(&mut state, "b", 1).await, (1, None), "its last slot has an object now");
-    assert_eq!(looks(&mut state, due).await, []);
+    // The call gives the first object again, and claims one for the last slot.
+    assert_eq!(call(&mut state, "a", 1).await, (2, None));
+    let markers = async |state: &mut State| -> Vec<String> {
+        redis::cmd("LRANGE")
+            .arg(keys.objects_with_events())
+            .arg("0")
+            .arg("-1")
+            .query_async(&mut state.conn)
+            .await
+            .expect("markers")
+    };
+    assert_eq!((look(&mut state).await, markers(&mut state).await), (Some("0 ".to_owned()), vec![String::new()]));
+    // The empty marker wakes one worker, which may have no free slot either.
+    for _ in 0..2 {
+        assert_eq!(call(&mut state, "a", 0).await.1, None);
+        assert_eq!(markers(&mut state).await.len(), 1);
+    }
+    state.run("DEL", &[&keys.objects_with_events()]).await;
+    assert_eq!(call(&mut state, "c", 0).await, (0, None));
+    assert_eq!((look(&mut state).await, markers(&mut state).await), (Some("0 ".to_owned()), vec![String::new()]));
+    assert_looks(&mut state, "b", due, 0..=0).await;
+    assert_eq!(look(&mut state).await, Some(format!("{due} b")));
 }
 
 /// A key of a wrong type does not stop a worker, and the key goes with the last name that waits.
 #[tokio::test]
-async fn the_key_of_looks_may_have_a_wrong_type() {
+async fn the_key_of_the_next_look_may_have_a_wrong_type() {
     let (_redis, mut state, keys, due) = scene().await;
-    state.run("SET", &[&keys.event_groups_looks(), "x"]).await;
-    let (_, next) = call(&mut state, "b", 2).await;
-    assert!(next.is_some_and(|next| (1..=5001).contains(&next.as_millis())), "{next:?}");
-    state.run("DEL", &[&keys.event_groups_looks()]).await;
-    call(&mut state, "b", 2).await;
-    assert_eq!(looks(&mut state, due).await, pairs(&[("b", 0.0)]));
+    state.run("DEL", &[&keys.event_groups_look()]).await;
+    state.run("RPUSH", &[&keys.event_groups_look(), "x"]).await;
+    state.run("DEL", &[&keys.event_workers_watched()]).await;
+    state.run("SET", &[&keys.event_workers_watched(), "x"]).await;
+    assert_looks(&mut state, "b", due, 0..=0).await;
+    assert_looks(&mut state, "c", due, 10..=20).await;
     control(&state.conn, &keys).remove_share(BY, &"r:*".parse().expect("a selector")).await.expect("removed");
     assert_eq!(call(&mut state, "b", 2).await, (2, None));
-    assert_eq!(looks(&mut state, due).await, []);
+    assert_eq!(look(&mut state).await, None);
 }

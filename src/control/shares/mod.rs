@@ -90,7 +90,7 @@ impl Share {
 
     /// Sets the maximum number of events above the rate. They can be taken at once if fewer events
     /// were taken before. Minimum: the events of 100 ms, at least 1, and at least 2 for a rate above
-    /// 5; with fewer, workers would not reach the rate. Maximum: [`NUMBER_MAX`]. Default: about the
+    /// 2; with fewer, workers would not reach the rate. Maximum: [`NUMBER_MAX`]. Default: about the
     /// events of 250 ms, at least 1. A burst needs a rate.
     pub fn burst(mut self, events: u64) -> Self {
         self.parts.burst = Some(events);
@@ -130,11 +130,11 @@ impl Share {
     }
 }
 
-/// Returns the smallest burst of a rate: the events of 100 ms, and at least 2 above 5 events per second.
-/// Workers look at a rate every 20 ms, and each look is some ms late. Time in which the burst is full
-/// is lost: at 5 events per second, 10 ms of lateness are 5 %.
+/// Returns the smallest burst of a rate: the events of 100 ms, and at least 2 above 2 events per second.
+/// Looks at all rates are 20 ms apart, and each look is some ms late. Time in which the burst is full is
+/// lost: at 2 events per second, 25 ms of lateness are 5 %.
 fn least_burst(rate: f64) -> u64 {
-    let least = if rate > 5.0 { 2 } else { 1 };
+    let least = if rate > 2.0 { 2 } else { 1 };
     ((rate / 10.0).ceil() as u64).max(least)
 }
 

@@ -378,7 +378,7 @@ impl<'a> Serve<'a> {
     fn nudge(&mut self) {
         self.waiting.nudged();
         if self.calls.can_begin() {
-            let (call, has_room) = self.new_call(0, false);
+            let (call, has_room) = self.new_call(1, false);
             self.calls.begin(call, Vec::new(), has_room);
         }
     }

@@ -50,7 +50,7 @@ struct Set {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=NUMBER_MAX))]
     in_flight: Option<u64>,
     /// The most events per second, over all processes, as in 50/s or 0.5/s,burst=5; the burst is the
-    /// most events above the rate, at least the events of 100 ms, and 2 above 5/s [default burst:
+    /// most events above the rate, at least the events of 100 ms, and 2 above 2/s [default burst:
     /// about the events of 250 ms, at least 1]
     #[arg(long, value_name = "N/s[,burst=B]", value_parser = rate)]
     rate: Option<Rate>,
@@ -63,7 +63,7 @@ struct Set {
 struct Rate(f64, Option<u64>);
 
 fn rate(text: &str) -> Result<Rate, String> {
-    let wrong = || "write the events per second, as in 50/s, or with a burst, as in 50/s,burst=10".to_owned();
+    let wrong = || "write the events per second, as in 50/s, or with a burst in whole events, as in 50/s,burst=10".to_owned();
     let (rate, burst) = match text.split_once(",burst=") {
         Some((rate, burst)) => (rate, Some(burst.parse().map_err(|_| wrong())?)),
         None => (text, None),

@@ -357,7 +357,7 @@ impl Server {
         }
         dump.remove(self.keys.event_groups_times().as_bytes());
         if dump.contains_key(self.keys.event_groups_waiting().as_bytes()) {
-            dump.remove(self.keys.event_groups_looks().as_bytes());
+            dump.remove(self.keys.event_groups_look().as_bytes());
         }
         for (key, (_, names)) in dump.iter_mut() {
             if key.ends_with(b":waiting") {
@@ -372,6 +372,8 @@ impl Server {
         let during = before..=self.looked_ms;
         let mut changes = redis::pipe();
         let (held, workers) = (self.keys.objects_held(), self.keys.event_workers());
+        // Who looks next depends on the time.
+        changes.cmd("DEL").arg(self.keys.event_groups_look()).ignore();
         // Groups that wait for a limit do so until a step makes a call look at them.
         for pair in dump.get(self.keys.event_groups_blocked().as_bytes()).iter().flat_map(|(_, value)| value.chunks(2)) {
             if pair[1] != b"0" {
