@@ -10,7 +10,7 @@ use super::support::Redis;
 use crate::support::control;
 
 /// Returns the findings, without the namespace.
-async fn told(state: &mut State) -> Vec<String> {
+pub(super) async fn told(state: &mut State) -> Vec<String> {
     let keys = state.keys.clone();
     let report = control(&state.conn, &keys).check().await.expect("a report");
     let text = |what: &str| what.replace(keys.prefix(), "");
@@ -18,7 +18,7 @@ async fn told(state: &mut State) -> Vec<String> {
 }
 
 /// Makes a clean state, then runs these commands, with `@` for the namespace and `~` for a blank.
-async fn broken_by(state: &mut State, commands: &str) {
+pub(super) async fn broken_by(state: &mut State, commands: &str) {
     state.run("FLUSHDB", &[]).await;
     state.clean().await;
     for command in commands.split("; ") {
@@ -29,7 +29,7 @@ async fn broken_by(state: &mut State, commands: &str) {
     }
 }
 
-async fn each(cases: &[(&str, &str)]) {
+pub(super) async fn each(cases: &[(&str, &str)]) {
     // The test flushes its server, so this server is shared with no other test.
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, redis.keys().clone());

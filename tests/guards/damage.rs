@@ -1,0 +1,161 @@
+//! The findings of `check` for damage that the tests in `check` leave out: keys of wrong types, values
+//! that nothing reads, and damage at an object, a worker or a name that has other damage, too.
+
+use seriatim::keys::Keys;
+
+use super::check::{broken_by, each, told};
+use super::state::State;
+use super::support::Redis;
+
+#[tokio::test]
+async fn damage_to_one_key_is_told_alone() {
+    const RULES: &str = "layout shared key: event.rules is a string, it should be a hash";
+    const ERRORS: &str = ":event.errors tells how an event has failed, but the object has none in hand that has";
+    each(&[
+        (
+            "LPUSH @x:events {}; ZADD @event.groups 0 other",
+            "I1 object x: has 1 events queued, but no marker, no worker that has it, and is not held",
+        ),
+        ("DEL @event.rules; SET @event.rules x", RULES),
+        ("DEL @event.rules", "I2 object work:9: is in objects.paused, but no rule is over it: nothing will wake it"),
+        (
+            "SET @work:7:events.held.id 1~0~0~0~stop",
+            "I4 object work:7: :events.held.id names a held batch that begins with id 1, but there is none",
+        ),
+        // Without a held batch, no id of the batch can be compared with other ids.
+        (
+            "SET @work:7:events.held.id 12~0~0~0~stop; SET @work:7:last.event.id 12",
+            "I4 object work:7: :events.held.id names a held batch that begins with id 12, but there is none",
+        ),
+        (
+            "SET @work:7:events.held.id 19~0~0~0~stop",
+            "I4 object work:7: :events.held.id names a held batch that begins with id 19, but there is none",
+        ),
+        ("SET @x:events 1", "layout object x: x:events is a string, it should be a list"),
+        ("SET @x:event.worker odd", "I2 object x: its owner odd is no slot of a name in event.workers: nobody will adopt it"),
+        ("LPUSH @work:7:event.errors x", &format!("layout object work:7: {ERRORS}")),
+        ("LPUSH @x:event.errors x", &format!("layout object x: {ERRORS}")),
+        ("ZADD @event.marks 1 odd", "layout shared key: event.marks has a member odd that is no mark: remove that member"),
+        (
+            "SET @events.emitted x; ZADD @events.emitted.ends 1 k",
+            "layout shared key: events.emitted is a string, it should be a hash",
+        ),
+        (
+            "HSET @events.emitted k v; SET @events.emitted.ends x",
+            "layout shared key: events.emitted.ends is a string, it should be a zset",
+        ),
+        (
+            "SET @event.groups x; LPUSH @event.group:g:waiting x",
+            "layout shared key: event.groups is a string, it should be a zset",
+        ),
+        ("SET @event.limits x", "layout shared key: event.limits is a string, it should be a hash"),
+        ("SET @event.marks x", "layout shared key: event.marks is a string, it should be a zset"),
+        (
+            "SET @event.shares x; SET @event.shares.summary 1~1~7",
+            "layout shared key: event.shares is a string, it should be a hash",
+        ),
+        (
+            "ZADD @objects.in.hand 0 work:2: 0 work:4:; LPUSH @event.shares.summary x; HSET @event.shares odd x",
+            "layout shared key: event.shares.summary is a list, it should be a string",
+        ),
+        ("LPUSH @event.worker:gone:lease x", "layout name gone: event.worker:gone:lease is a list, it should be a string"),
+        (
+            "HSET @seriatim.meta names.indexed 1; SET @event.workers.watched x",
+            "layout shared key: event.workers.watched is a string, it should be a zset",
+        ),
+        (
+            "HSET @seriatim.meta names.indexed 1; SET @event.workers.departed x",
+            "layout shared key: event.workers.departed is a string, it should be a zset",
+        ),
+        ("SET @events.cron x", "layout shared key: events.cron is a string, it should be a hash"),
+        ("SET @events.cron.next x", "layout shared key: events.cron.next is a string, it should be a zset"),
+        ("SET @seriatim.meta x", "layout shared key: seriatim.meta is a string, it should be a hash"),
+    ])
+    .await;
+}
+
+/// A shared key of a wrong type reads as an absent one, and gives one finding of its own.
+#[tokio::test]
+async fn damage_to_a_shared_key_is_told_with_its_effects() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    const NEITHER: &str =
+        "is held, but is neither in objects.held nor in objects.paused: only `seriatim held release` lets it go on";
+    const NO_SLOT: &str = "is no slot of a name in event.workers: nobody will adopt it";
+    let held =
+        |objects: &[&str]| -> Vec<String> { objects.iter().map(|object| format!("I2 object {object}: {NEITHER}")).collect() };
+    let queued =
+        |object: &str| format!("I1 object {object}: has 1 events queued, but no marker, no worker that has it, and is not held");
+    let wrong = |key: &str, kind: &str| vec![format!("layout shared key: {key} is a string, it should be a {kind}")];
+    let owner = |object: &str, owner: &str| format!("I2 object {object}: its owner {owner} {NO_SLOT}");
+    for (commands, mut expected) in [
+        (
+            "DEL @objects.held; SET @objects.held x",
+            [held(&["work:5", "work:6", "work:7", "work:8"]), vec![queued("work:5")], wrong("objects.held", "zset")].concat(),
+        ),
+        ("DEL @objects.paused; SET @objects.paused x", [held(&["work:9"]), wrong("objects.paused", "zset")].concat()),
+        (
+            "DEL @event.workers; SET @event.workers x",
+            [
+                vec![
+                    owner("work:2", "a.0"),
+                    owner("work:4", "gone.0"),
+                    queued("work:3"),
+                    queued("work:2").replace("queued", "queued behind id 11"),
+                ],
+                wrong("event.workers", "hash"),
+            ]
+            .concat(),
+        ),
+        ("FLUSHDB; SET @next.event.id 1e3", vec!["layout shared key: next.event.id is not a whole number below 2^53".to_owned()]),
+        ("FLUSHDB; SET @next.event.id 9007199254740991", vec![]),
+        ("ZADD @event.marks 1 met 5 5", vec![]),
+        ("HSET @events.emitted k v; ZADD @events.emitted.ends 1 k", vec![]),
+        ("HSET @events.emitted k v l w; ZADD @events.emitted.ends 1 k", {
+            vec!["layout shared key: events.emitted has 2 keys, but events.emitted.ends has 1".to_owned()]
+        }),
+        // A list covers nothing unless its group is in event.groups.
+        ("LPUSH @g:1:events {}; LPUSH @event.group:g:waiting g:1; ZADD @event.groups 0 other", {
+            vec![
+                queued("g:1"),
+                "layout group g: has 1 names set aside, but is not in event.groups: no worker takes these names; add the \
+                 group to event.groups with score 0"
+                    .to_owned(),
+            ]
+        }),
+        // Marks in the list of a group are no names.
+        (
+            "SET @event.groups.waiting 1; LPUSH @event.group:g:waiting a b; ZADD @event.groups 0 g; HSET @event.groups.times g 7~5~1",
+            vec![],
+        ),
+        ("SET @event.groups.waiting 2; LPUSH @event.group:g:waiting a b; ZADD @event.groups 0 g; SET @event.groups.times x", {
+            wrong("event.groups.times", "hash")
+        }),
+    ] {
+        broken_by(&mut state, commands).await;
+        let mut found = told(&mut state).await;
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected, "{commands}");
+    }
+}
+
+/// Without a namespace, a key of another program may end in `:events`. It is none of an object
+/// unless the object has another key, or a set or a marker has its name.
+#[tokio::test]
+async fn a_key_of_another_program_is_told_apart() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, Keys::default());
+    let wrong = ["layout object x: x:events is a string, it should be a list"];
+    for (commands, layout) in [
+        ("PING", false),
+        ("SET @x:last.event.id 1", true),
+        ("ZADD @objects.held 1 x; SET @x:event.worker held", true),
+        ("ZADD @objects.paused 0 x; HSET @event.rules pause~x 1~0~0~3~0~ada; SET @x:event.worker held", true),
+        ("LPUSH @objects.with.events x", true),
+    ] {
+        broken_by(&mut state, &format!("SET @x:events 1; {commands}")).await;
+        let found = told(&mut state).await;
+        assert_eq!(found, if layout { wrong.as_slice() } else { &[] }, "{commands}");
+    }
+}
