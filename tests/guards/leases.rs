@@ -227,3 +227,23 @@ async fn a_sweep_that_meets_a_wrong_type_writes_nothing() {
     assert!(refused.is_wrong_type(), "{refused}");
     assert_eq!(console.run::<u64>(&["EXISTS", &keys.meta()]).await, 0);
 }
+
+/// One half of a round takes the departed names that fell due first, the other half those that fell
+/// due last. The names between wait for the next rounds.
+#[tokio::test]
+async fn a_round_takes_the_oldest_and_the_newest_departed_names() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    for n in 1..=300 {
+        state.register(&n.to_string(), 1).await;
+        state.run("ZADD", &[&keys.event_workers_departed(), &n.to_string(), &n.to_string()]).await;
+    }
+    let call = Sweep { own: "other", crashes_max: 5, look: LEASE, forget: LEASE, since: None, notice: LEASE };
+    let adopted = wire::adopt(&mut state.conn, &keys, &call).await.expect("an answer");
+    assert!(!adopted.more, "{adopted:?}");
+    let left: Vec<u32> = console.run(&["ZRANGE", &keys.event_workers_departed(), "0", "-1"]).await;
+    assert!(left.iter().all(|n| (101..=200).contains(n)), "{left:?}");
+    assert!((140..=160).all(|n| left.contains(&n)), "{left:?}");
+    assert_eq!(console.run::<usize>(&["HLEN", &keys.event_workers()]).await, left.len(), "the others are forgotten");
+}
