@@ -3,7 +3,10 @@
 
 mod aside;
 mod counts;
+mod moved;
 mod order;
+mod priorities;
+mod times;
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -84,7 +87,7 @@ async fn hold(state: &mut State, due: u64, objects: impl IntoIterator<Item = imp
 }
 
 /// Adds names, the oldest first, to the list of a group with this pass.
-async fn set_aside(state: &mut State, group: &str, pass: u64, names: &[impl AsRef<str>]) {
+async fn set_aside(state: &mut State, group: &str, pass: impl Display, names: &[impl AsRef<str>]) {
     let (list, count) = (state.keys.group_waiting(group), names.len().to_string());
     let (groups, waiting) = (state.keys.event_groups(), state.keys.event_groups_waiting());
     let mut commands = vec![words(&["ZADD", &groups, &pass.to_string(), group]), words(&["INCRBY", &waiting, &count])];
@@ -93,7 +96,7 @@ async fn set_aside(state: &mut State, group: &str, pass: u64, names: &[impl AsRe
 }
 
 /// Adds names of objects with an event each to the list of a group with this pass.
-async fn queue_aside(state: &mut State, group: &str, pass: u64, names: &[impl AsRef<str>]) {
+async fn queue_aside(state: &mut State, group: &str, pass: impl Display, names: &[impl AsRef<str>]) {
     let keys = state.keys.clone();
     run_all(state, names.iter().map(|name| words(&["LPUSH", &keys.events(name.as_ref()), "1"]))).await;
     set_aside(state, group, pass, names).await;

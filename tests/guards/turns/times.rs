@@ -1,0 +1,114 @@
+//! The marks in the lists of groups, and the times in `event.groups.times`.
+
+use std::collections::BTreeMap;
+
+use super::{GROUPED, NO_SLOT, aside, ask, ask_for, emit, queue_aside, rig};
+use crate::objects;
+use crate::state::State;
+use crate::support::console::Console;
+use crate::support::{Redis, control};
+
+/// Returns a time in the past, in ms.
+async fn past(state: &State) -> u64 {
+    control(&state.conn, &state.keys).now_ms().await.expect("a time") - 100_000
+}
+
+/// Returns the fields of `event.groups.times`, each part relative to this time.
+async fn times(console: &Console, base: u64) -> String {
+    let fields: BTreeMap<String, String> = console.run(&["HGETALL", &console.keys.event_groups_times()]).await;
+    let relative = |field: &str| {
+        let parts: Vec<i64> = field.split(' ').map(|part| part.parse().expect("a number")).collect();
+        format!("{} {} {}", parts[0] - base as i64, parts[1] - base as i64, parts[2])
+    };
+    fields.iter().map(|(group, field)| format!("{group}: {}; ", relative(field))).collect()
+}
+
+/// Returns all that is set aside, with the times of marks relative to this time.
+async fn marked(console: &Console, base: u64) -> String {
+    let words = aside(console).await;
+    let relative = |word: &str| match word.strip_prefix("\0t") {
+        Some(ms) => format!("@{}", ms.parse::<i64>().expect("a time") - base as i64),
+        None => word.to_owned(),
+    };
+    words.split(' ').map(relative).collect::<Vec<_>>().join(" ")
+}
+
+/// Names, and marks with the times between them, of which the first was met.
+async fn push(state: &mut State, base: u64, names: &[&str]) {
+    let key = state.keys.event_marks();
+    for name in names {
+        match name.strip_prefix('@') {
+            Some(ms) => {
+                let at = (base as i64 + ms.parse::<i64>().expect("a time")).to_string();
+                state.run("ZADD", &[&key, &at, &at]).await;
+                emit(state, [format!("\0t{at}")]).await;
+            }
+            None => emit(state, [name]).await,
+        }
+    }
+}
+
+/// The names of a group have marks between them, with the times that are known. A mark that is older than
+/// the one before it, or from a later time, is left out.
+#[tokio::test]
+async fn the_names_of_a_group_have_marks_between_them() {
+    let redis = Redis::start();
+    let (mut state, console) = rig(&redis).await;
+    let base = past(&state).await;
+    queue_aside(&mut state, "z", 0, &["z:1"]).await;
+    state.run("ZADD", &[&state.keys.event_marks(), &base.to_string(), "met"]).await;
+    push(&mut state, base, &["a:1", "@800", "a:2", "b:1", "@5000", "a:3", "@700", "a:4", "@150000", "a:5"]).await;
+    ask(&mut state, 0, NO_SLOT).await.expect("an answer");
+    println!("{} | {}", marked(&console, base).await, times(&console, base).await);
+    push(&mut state, base, &["b:2", "@5600", "a:6", "@7000", "b:3", "c:1"]).await;
+    ask(&mut state, 0, NO_SLOT).await.expect("an answer");
+    println!("{} | {}", marked(&console, base).await, times(&console, base).await);
+    for slots in [0..3, 3..5, 5..8, 8..10, 10..11] {
+        let answer = ask_for(&mut state, slots, GROUPED).await.expect("an answer");
+        println!("{:?} {} | {}", objects(&answer), marked(&console, base).await, times(&console, base).await);
+    }
+}
+
+/// The first names are younger than the mark that was met last, and at most 1 s older than the next one.
+#[tokio::test]
+async fn the_first_names_have_the_time_of_the_marks() {
+    for (met, next, first) in
+        [(Some(0), Some(900), Some(0)), (Some(0), Some(5000), Some(4000)), (None, Some(900), Some(-100)), (None, None, None)]
+    {
+        let redis = Redis::start();
+        let (mut state, console) = rig(&redis).await;
+        let base = past(&state).await;
+        let key = state.keys.event_marks();
+        if met.is_some() {
+            state.run("ZADD", &[&key, &base.to_string(), "met"]).await;
+        }
+        if let Some(ms) = next {
+            state.run("ZADD", &[&key, &(base + ms).to_string(), &(base + ms).to_string()]).await;
+        }
+        queue_aside(&mut state, "z", 0, &["z:1"]).await;
+        emit(&mut state, ["a:1"]).await;
+        ask(&mut state, 0, NO_SLOT).await.expect("an answer");
+        let (mark, time) = match first {
+            Some(ms) => (format!("@{ms} "), format!("a: {ms} {ms} 1; ")),
+            None => (String::new(), String::new()),
+        };
+        assert_eq!(marked(&console, base).await, format!("z 0: z:1; a 1: {mark}a:1; 2"));
+        assert_eq!(times(&console, base).await, time);
+    }
+    // No later mark is known, or its time is still to come. So the present is the limit.
+    for (score, back) in [(None, 1000), (Some(150_000), 0)] {
+        let redis = Redis::start();
+        let (mut state, console) = rig(&redis).await;
+        let base = past(&state).await;
+        state.run("ZADD", &[&state.keys.event_marks(), &(base + score.unwrap_or(0)).to_string(), "met"]).await;
+        queue_aside(&mut state, "z", 0, &["z:1"]).await;
+        emit(&mut state, ["a:1"]).await;
+        let before = past(&state).await;
+        ask(&mut state, 0, NO_SLOT).await.expect("an answer");
+        let after = past(&state).await;
+        let field: String = console.run(&["HGET", &state.keys.event_groups_times(), "a"]).await;
+        let parts: Vec<u64> = field.split(' ').map(|part| part.parse().expect("a number")).collect();
+        assert!((before + 100_000 - back..=after + 100_000 - back).contains(&parts[0]), "{field}");
+        assert_eq!(parts[1..], [parts[0], 1]);
+    }
+}
