@@ -1,9 +1,11 @@
 //! The names that a call sets aside, and their lists.
 
+use seriatim::control::shares::Share;
 use seriatim::keys::Keys;
 use seriatim::wire::{Advanced, Bounds};
 
 use super::{GROUPED, NO_SLOT, aside, ask, ask_for, claim, counts, emit, hold, more, numbered, queue_aside, rig, run_all, words};
+use crate::limits::set;
 use crate::objects;
 use crate::state::State;
 use crate::support::Redis;
@@ -24,23 +26,51 @@ async fn a_call_sets_aside_so_many_markers() {
     }
 }
 
-/// A call stops setting markers aside after 64 KiB of names. Each group counts as 100 bytes more.
+/// A call stops setting markers aside after 64 KiB of names. Each group counts as 100 bytes more, and each
+/// prefix whose share is read as 32 bytes.
 ///
 /// Story: names that had the same group as the name before them did not count. So a call copied any
 /// number of bytes.
 #[tokio::test]
 async fn a_call_sets_aside_so_many_bytes_of_names() {
-    for groups in [1, 7] {
-        // Each group counts as 100 bytes. So 12 names of this length have exactly the most bytes.
-        let bytes = (65_536 - 100 * groups) / 12;
-        for (short, names) in [(0, 12), (1, 13)] {
+    for (has_shares, groups, most) in [(false, 1, 12), (false, 7, 12), (true, 4, 16)] {
+        // Each group counts as 100 bytes, and a prefix whose share is read as 32 bytes. So this number of
+        // names of this length has exactly the most bytes.
+        let bytes = (65_536 - if has_shares { 132 } else { 100 } * groups) / most;
+        for (short, names) in [(0, most), (1, most + 1)] {
             let redis = Redis::start();
             let (mut state, console) = rig(&redis).await;
+            if has_shares {
+                set(&state, "other:*", Share::new().weight(1)).await;
+            }
             let name = |n: usize| format!("{}:{n:0>1$}", n % groups, bytes - 2 - if n == 9 { short } else { 0 });
             emit(&mut state, (0..30).map(name)).await;
             claim(&mut state, 1, GROUPED).await;
-            assert_eq!(counts(&console).await, (names - 1, 30 - names as usize, 0), "{groups} groups, {short} bytes less");
+            assert_eq!(counts(&console).await, (names as u64 - 1, 30 - names, 0), "{groups} groups, {short} bytes less");
         }
+    }
+}
+
+/// Short names are followed by long ones. A call stops after the name with which the bytes are used up.
+#[tokio::test]
+async fn a_call_stops_at_the_name_that_uses_up_the_bytes() {
+    let redis = Redis::start();
+    let (mut state, console) = rig(&redis).await;
+    emit(&mut state, numbered("a", 8)).await;
+    emit(&mut state, (0..20).map(|n| format!("a:{n:020000}"))).await;
+    claim(&mut state, 1, GROUPED).await;
+    assert_eq!(counts(&console).await, (11, 16, 0));
+}
+
+/// While more markers are to be set aside, a call claims 16 objects at most.
+#[tokio::test]
+async fn a_call_that_leaves_markers_claims_so_many_objects() {
+    for (markers, claimed) in [(2048, 20), (2049, 16)] {
+        let redis = Redis::start();
+        let (mut state, console) = rig(&redis).await;
+        emit(&mut state, numbered("a", markers)).await;
+        assert_eq!(claim(&mut state, 20, GROUPED).await.len(), claimed);
+        assert_eq!(counts(&console).await, (2048 - claimed as u64, markers - 2048, 0));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Names in the lists of other groups, and groups that begin to wait, while a share has a limit.
 
 use seriatim::control::shares::Share;
+use seriatim::wire::Bounds;
 
 use super::{GROUPED, aside, ask, ask_for, claim, more, numbered, queue_aside, rig};
 use crate::limits::{blocked, set};
@@ -105,11 +106,45 @@ async fn a_name_that_cannot_be_moved_goes_to_the_end() {
     }
 }
 
+/// A group gives a chunk no more names than its limit allows. So the names of other groups follow, and the
+/// group does not begin to wait before its next turn.
+#[tokio::test]
+async fn a_group_gives_no_more_names_than_its_limit_allows() {
+    let redis = Redis::start();
+    let (mut state, console) = scene(&redis).await;
+    set(&state, "a:*", Share::new().in_flight(2)).await;
+    queue_aside(&mut state, "a", 0, &numbered("a", 6)).await;
+    queue_aside(&mut state, "b", 9, &numbered("b", 4)).await;
+    assert_eq!(claim(&mut state, 4, GROUPED).await, ["a:1", "a:2", "b:1", "b:2"]);
+    assert_eq!(aside(&console).await, "a 2: a:3 a:4 a:5 a:6; b 11: b:3 b:4; 6");
+    assert_eq!(blocked(&mut state).await, []);
+    let answer = ask_for(&mut state, 4..8, GROUPED).await.expect("an answer");
+    assert_eq!((objects(&answer), more(&answer)), (vec!["b:3", "b:4"], (false, false)));
+    assert_eq!(aside(&console).await, "a 4398046511106: a:3 a:4 a:5 a:6; 4");
+}
+
+/// After a group whose limit is used up, the turns go on with groups that were not among the first 64.
+#[tokio::test]
+async fn groups_at_their_limits_leave_their_turns_to_further_groups() {
+    let redis = Redis::start();
+    let (mut state, console) = scene(&redis).await;
+    let groups: Vec<String> = (10..76).map(|n| format!("g{n}")).collect();
+    for group in &groups {
+        set(&state, &format!("{group}:*"), Share::new().in_flight(1)).await;
+    }
+    for group in &groups {
+        queue_aside(&mut state, group, 5, &numbered(group, 2)).await;
+    }
+    let expected: Vec<String> = groups.iter().map(|group| format!("{group}:1")).collect();
+    assert_eq!(claim(&mut state, 66, GROUPED).await, expected);
+    assert_eq!(console.number(&state.keys.event_groups_waiting()).await, 66);
+}
+
 /// Two groups have a common limit, which a claim within the call uses up. The name behind it stays in
 /// its list, and the group waits. Names of other groups are claimed and removed.
 #[tokio::test]
 async fn a_name_that_stays_is_counted_and_kept() {
-    for others in [false, true] {
+    for (others, markers) in [(false, 100), (true, 100), (true, 3)] {
         let redis = Redis::start();
         let (mut state, console) = scene(&redis).await;
         for (selector, share) in
@@ -122,9 +157,15 @@ async fn a_name_that_stays_is_counted_and_kept() {
         if others {
             queue_aside(&mut state, "c", 2, &["\0b", "c:2", "c:3"]).await;
         }
-        let answer = ask(&mut state, 3, GROUPED).await.expect("an answer");
+        let bounds = Bounds { markers, ..GROUPED };
+        let answer = ask(&mut state, 3, bounds).await.expect("an answer");
         let waiting = "p:a 4398046511105: p:a:2 p:a:3; p:b 4398046511105: p:b:1 p:b:2 p:b:3";
-        if others {
+        if markers == 3 {
+            assert_eq!((objects(&answer), more(&answer)), (vec!["p:a:1", "\0b"], (true, false)));
+            // The first group begins to wait at its next turn.
+            let left = "p:a 1: p:a:2 p:a:3; c 3: c:2 c:3; p:b 4398046511105: p:b:1 p:b:2 p:b:3; 7";
+            assert_eq!(aside(&console).await, left);
+        } else if others {
             assert_eq!((objects(&answer), more(&answer)), (vec!["p:a:1", "\0b", "c:2"], (true, false)));
             assert_eq!(aside(&console).await, format!("c 4: c:3; {waiting}; 6"));
         } else {

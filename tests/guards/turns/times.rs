@@ -57,15 +57,26 @@ async fn the_names_of_a_group_have_marks_between_them() {
     let base = past(&state).await;
     queue_aside(&mut state, "z", 0, &["z:1"]).await;
     state.run("ZADD", &[&state.keys.event_marks(), &base.to_string(), "met"]).await;
-    push(&mut state, base, &["a:1", "@800", "a:2", "b:1", "@5000", "a:3", "@700", "a:4", "@150000", "a:5"]).await;
+    push(&mut state, base, &["a:1", "@800", "a:2", "b:1", "@5000", "a:3", "@5000", "@700", "a:4", "@150000", "a:5"]).await;
     ask(&mut state, 0, NO_SLOT).await.expect("an answer");
-    println!("{} | {}", marked(&console, base).await, times(&console, base).await);
+    let first = "z 0: z:1; a 1: @0 a:1 @800 a:2 @5000 a:3 a:4 a:5; b 1: @800 b:1; 7";
+    assert_eq!(marked(&console, base).await, first);
+    assert_eq!(times(&console, base).await, "a: 5000 0 3; b: 800 800 1; ");
     push(&mut state, base, &["b:2", "@5600", "a:6", "@7000", "b:3", "c:1"]).await;
     ask(&mut state, 0, NO_SLOT).await.expect("an answer");
-    println!("{} | {}", marked(&console, base).await, times(&console, base).await);
-    for slots in [0..3, 3..5, 5..8, 8..10, 10..11] {
+    let then = "z 0: z:1; a 1: @0 a:1 @800 a:2 @5000 a:3 a:4 a:5 a:6; b 1: @800 b:1 @4600 b:2 @7000 b:3; c 1: @7000 c:1; 11";
+    assert_eq!(marked(&console, base).await, then);
+    assert_eq!(times(&console, base).await, "a: 5000 0 3; b: 7000 800 3; c: 7000 7000 1; ");
+    // The oldest name is younger than the mark before it, which is taken with this name or the one before.
+    for (slots, claimed, left) in [
+        (0..3, &["z:1", "a:1", "b:1"][..], "a: 5000 0 2; b: 7000 800 2; c: 7000 7000 1; "),
+        (3..5, &["c:1", "a:2"], "a: 5000 800 1; b: 7000 800 2; c: 7000 7000 0; "),
+        (5..8, &["b:2", "a:3", "b:3"], "a: 5000 5000 0; b: 7000 7000 0; "),
+        (8..10, &["a:4", "a:5"], "a: 5000 5000 0; "),
+        (10..11, &["a:6"], ""),
+    ] {
         let answer = ask_for(&mut state, slots, GROUPED).await.expect("an answer");
-        println!("{:?} {} | {}", objects(&answer), marked(&console, base).await, times(&console, base).await);
+        assert_eq!((objects(&answer), times(&console, base).await.as_str()), (claimed.to_vec(), left));
     }
 }
 
@@ -110,5 +121,43 @@ async fn the_first_names_have_the_time_of_the_marks() {
         let parts: Vec<u64> = field.split(' ').map(|part| part.parse().expect("a number")).collect();
         assert!((before + 100_000 - back..=after + 100_000 - back).contains(&parts[0]), "{field}");
         assert_eq!(parts[1..], [parts[0], 1]);
+    }
+}
+
+/// A name that comes less than 1 s after the newest mark in the list of its group needs no mark.
+#[tokio::test]
+async fn marks_in_a_list_are_a_second_apart() {
+    let redis = Redis::start();
+    let (mut state, console) = rig(&redis).await;
+    let base = past(&state).await;
+    let key = state.keys.event_marks();
+    queue_aside(&mut state, "z", 90, &["z:1"]).await;
+    for (met, left, shown) in [
+        (0, "a 91: @0 a:1; 2", "a: 0 0 1; "),
+        (999, "a 91: @0 a:1 a:2; 3", "a: 0 0 1; "),
+        (1000, "a 91: @0 a:1 a:2 @1000 a:3; 4", "a: 1000 0 2; "),
+        (900, "a 91: @0 a:1 a:2 @1000 a:3 @900 a:4; 5", "a: 900 0 3; "),
+    ] {
+        let number = left[left.len() - 1..].parse::<u64>().expect("a number") - 1;
+        state.run("DEL", &[&key]).await;
+        state.run("ZADD", &[&key, &(base + met).to_string(), "met", &(base + met + 500).to_string(), "next"]).await;
+        emit(&mut state, [format!("a:{number}")]).await;
+        ask(&mut state, 0, NO_SLOT).await.expect("an answer");
+        assert_eq!(marked(&console, base).await, format!("z 90: z:1; {left}"));
+        assert_eq!(times(&console, base).await, shown);
+    }
+    // The list is used up, but the group keeps its times until its next turn.
+    let group = state.keys.event_groups();
+    state.run("ZADD", &[&group, "0", "a"]).await;
+    let answer = ask_for(&mut state, 0..4, GROUPED).await.expect("an answer");
+    assert_eq!(objects(&answer), ["a:1", "a:2", "a:3", "a:4"]);
+    assert_eq!(times(&console, base).await, "a: 900 900 0; ");
+    for (met, names, shown) in [(1200, "a:5", "a: 1200 1200 0; "), (1300, "a:5 a:6", "a: 1200 1200 0; ")] {
+        state.run("DEL", &[&key]).await;
+        state.run("ZADD", &[&key, &(base + met).to_string(), "met", &(base + met + 500).to_string(), "next"]).await;
+        emit(&mut state, [&names[names.len() - 3..]]).await;
+        ask(&mut state, 0, NO_SLOT).await.expect("an answer");
+        assert_eq!(console.list(&state.keys.group_waiting("a")).await.join(" "), names);
+        assert_eq!(times(&console, base).await, shown);
     }
 }
