@@ -60,6 +60,13 @@ async fn a_call_stops_at_the_name_that_uses_up_the_bytes() {
     emit(&mut state, (0..20).map(|n| format!("a:{n:020000}"))).await;
     claim(&mut state, 1, GROUPED).await;
     assert_eq!(counts(&console).await, (11, 16, 0));
+    // There is room for less than one name of the same length. But the further ones are short.
+    let redis = Redis::start();
+    let (mut state, console) = rig(&redis).await;
+    emit(&mut state, (0..8).map(|n| format!("a:{n:08000}"))).await;
+    emit(&mut state, numbered("a", 5)).await;
+    claim(&mut state, 1, GROUPED).await;
+    assert_eq!(counts(&console).await, (12, 0, 0));
 }
 
 /// While more markers are to be set aside, a call claims 16 objects at most.

@@ -3,7 +3,7 @@
 use seriatim::control::shares::Share;
 use seriatim::wire::Bounds;
 
-use super::{GROUPED, aside, ask, ask_for, claim, more, numbered, queue_aside, rig};
+use super::{GROUPED, aside, ask, ask_for, claim, more, numbered, queue_aside, rig, set_aside};
 use crate::limits::{blocked, set};
 use crate::objects;
 use crate::state::State;
@@ -174,5 +174,23 @@ async fn a_name_that_stays_is_counted_and_kept() {
         }
         let members: Vec<_> = blocked(&mut state).await.into_iter().map(|(member, _)| member).collect();
         assert_eq!(members, ["p\n"]);
+    }
+}
+
+/// While the names of a group with a limit lead to no claim, it gives four times as many names to each
+/// chunk as to the one before, up to 64.
+#[tokio::test]
+async fn a_group_gives_more_names_while_they_lead_nowhere() {
+    for (markers, of_group) in [(40, 1), (120, 5), (280, 21), (600, 85), (1112, 149)] {
+        let redis = Redis::start();
+        let (mut state, console) = scene(&redis).await;
+        set(&state, "a:*", Share::new().in_flight(1)).await;
+        set_aside(&mut state, "a", 0, &numbered("a", 400)).await;
+        set_aside(&mut state, "b", 1000, &numbered("b", 1200)).await;
+        let answer = ask(&mut state, 40, Bounds { markers, ..GROUPED }).await.expect("an answer");
+        assert_eq!((objects(&answer), more(&answer)), (vec![], (true, false)), "{markers}");
+        let left = ["a", "b"].map(|group| state.keys.group_waiting(group));
+        let left: [usize; 2] = [console.run(&["LLEN", &left[0]]).await, console.run(&["LLEN", &left[1]]).await];
+        assert_eq!(left, [400 - of_group, 1200 + of_group - markers], "{markers}");
     }
 }
