@@ -160,4 +160,9 @@ async fn marks_in_a_list_are_a_second_apart() {
         assert_eq!(console.list(&state.keys.group_waiting("a")).await.join(" "), names);
         assert_eq!(times(&console, base).await, shown);
     }
+    // The times of the other group are unknown until a name comes behind those in its list.
+    emit(&mut state, ["z:2"]).await;
+    ask(&mut state, 0, NO_SLOT).await.expect("an answer");
+    assert_eq!(marked(&console, base).await, "a 4: a:5 a:6; z 90: z:1 @1300 z:2; 4");
+    assert_eq!(times(&console, base).await, "a: 1200 1200 0; z: 1300 1300 1; ");
 }
