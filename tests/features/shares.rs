@@ -122,6 +122,12 @@ async fn a_share_that_cannot_be_set_is_refused() {
     for (rate, burst) in [(2.0, 1), (0.001, 1), (10.0, 2), (50.0, 5), (1000.0, 100), (1_000_000.0, 100_000)] {
         set(&control, "acme:*", Share::new().rate(rate).burst(burst)).await.expect("the smallest burst");
     }
+    for (rate, burst) in [(0.001, 1), (2.0, 1), (2.1, 2), (3.9, 2), (4.0, 2), (50.0, 14), (1_000_000.0, 250_001)] {
+        set(&control, "acme:*", Share::new().rate(rate)).await.expect("a rate");
+        let listed = control.shares().await.expect("listed");
+        let share = listed.iter().find(|share| share.selector == "acme:*").expect("a share");
+        assert_eq!(share.burst, Some(burst), "{rate}");
+    }
     let longest = format!("{}:*", "x".repeat(PREFIX_BYTES_MAX));
     assert_eq!(set(&control, &longest, share).await.expect("256 bytes"), ShareDone::New);
 }

@@ -141,7 +141,8 @@ fn least_burst(rate: f64) -> u64 {
 /// Returns the burst of a rate that is set without one: about the events of 250 ms. So workers may look
 /// at the rate a few times per second, and any 10 s have at most about 5 % more events.
 fn default_burst(rate: f64) -> u64 {
-    if rate < 4.0 { 1 } else { (rate / 4.0).ceil() as u64 + 1 }
+    let about = if rate < 4.0 { 1 } else { (rate / 4.0).ceil() as u64 + 1 };
+    about.max(least_burst(rate))
 }
 
 /// The share of one selector.
