@@ -52,6 +52,24 @@ pub(crate) async fn worked(console: &Console) -> (u64, u64) {
     (us, slow.iter().filter_map(time).max().unwrap_or(0))
 }
 
+/// Returns how many times slower Redis is now than on a quiet machine, at least 1. Other processes, also
+/// of other guests of the same host, can slow it down for minutes.
+pub(crate) async fn slowness(console: &Console) -> f64 {
+    const WORK: &str = "local t = {} for n = 1, 10000 do t[n % 100] = tostring(n) end";
+    // The time of this work on a quiet machine, µs.
+    const QUIET: f64 = 3000.0;
+    let mut times = Vec::new();
+    for _ in 0..21 {
+        let began = std::time::Instant::now();
+        let _: Option<String> = console.run(&["EVAL", WORK, "0"]).await;
+        times.push(began.elapsed());
+    }
+    times.sort_unstable();
+    let slowness = (times[times.len() / 2].as_secs_f64() * 1e6 / QUIET).max(1.0);
+    println!("Redis is {slowness:.1} times slower than on a quiet machine");
+    slowness
+}
+
 /// Tests that a look at millions of objects takes at most 2 ms of Redis' time, and no command 5 ms.
 #[tokio::test]
 async fn a_look_at_millions_of_objects_is_cheap() {

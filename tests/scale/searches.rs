@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::dashboard::{COMMAND_US, Dashboard, REQUEST_US, entries, logged};
+use crate::looks::slowness;
 use crate::support::{Redis, control};
 
 const ROUNDS: usize = 10;
@@ -50,7 +51,11 @@ async fn the_page_of_an_object_is_cheap_with_any_number_of_slots() {
             assert!(page.contains("unclear") && page.contains("Search all slots"), "{page}");
         }
         println!("{names} names with {slots} slots: {least_us} µs of Redis for a page, longest command {longest_us} µs");
-        assert!(least_us <= REQUEST_US && longest_us <= COMMAND_US, "{least_us} µs, {longest_us} µs");
+        let is_short = |slowness: f64| {
+            let us_max = |bound: u64| (bound as f64 * slowness) as u64;
+            least_us <= us_max(REQUEST_US) && longest_us <= us_max(COMMAND_US)
+        };
+        assert!(is_short(1.0) || is_short(slowness(&console).await), "{least_us} µs, {longest_us} µs");
         // The whole search has short commands, too. Its steps are all alike, so the median of their times
         // counts: other processes may slow down some of so many steps.
         let control = control(&redis.connect().await, keys);
