@@ -473,8 +473,8 @@ async fn a_followed_log_costs_the_same_for_any_number_of_followers() {
         let rows: Vec<usize> = join_all(following).await.into_iter().map(|rows| rows.expect("no panic")).collect();
         let seconds = began.elapsed().as_secs_f64();
         let us = scripts().await;
-        // The median is for the times at which other processes slow Redis down.
-        let per_second = (us.get(us.len() / 2).copied().unwrap_or(0) * us.len() as u64) as f64 / seconds;
+        // A low quartile counts, because other processes slow down many calls on a busy host.
+        let per_second = (us.get(us.len() / 4).copied().unwrap_or(0) * us.len() as u64) as f64 / seconds;
         writing.abort();
         let least = rows.iter().min().copied().unwrap_or(0);
         println!(
