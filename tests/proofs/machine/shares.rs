@@ -127,19 +127,27 @@ impl Reference {
         (f64::from(weight), of.iter().find_map(|share| share.class).unwrap_or(0))
     }
 
-    /// Returns the pass with which a new group of this class begins.
-    pub fn first_pass(&self, class: i8) -> f64 {
+    /// Returns the lowest pass of the groups of this class. If all of them wait for a limit, these count.
+    fn lowest_pass(&self, class: i8) -> Option<f64> {
         let is_of = |pass: &f64| class_of(*pass) == class && *pass < 2.0 * CLASS;
         let lowest = self.groups.values().copied().filter(is_of).reduce(f64::min);
         let parked = self.groups.values().map(|pass| pass - PARKED).filter(|pass| *pass >= -CLASS && class_of(*pass) == class);
-        let lowest = lowest.or(parked.reduce(f64::min));
-        lowest.map_or(f64::from(class) * CLASS, |lowest| lowest + 1.0)
+        lowest.or(parked.reduce(f64::min))
+    }
+
+    /// Returns the pass with which a new group of this class begins.
+    pub fn first_pass(&self, class: i8) -> f64 {
+        self.lowest_pass(class).map_or(f64::from(class) * CLASS, |lowest| lowest + 1.0)
     }
 
     /// Lets these groups have turns again. Their passes rise to `ahead` below the lowest of the others, by
     /// the same number for all groups of a class.
     pub fn unpark(&mut self, groups: &[Name], ahead: f64) -> bool {
-        let firsts = [-1, 0, 1].map(|class| self.first_pass(class));
+        // The sums are rounded as those of the scripts: `lowest + 1 - 1` may differ from `lowest`.
+        let firsts = [-1, 0, 1].map(|class| match ahead > 0.0 {
+            true => (self.first_pass(class) - 1.0 - ahead).max(f64::from(class) * CLASS),
+            false => self.lowest_pass(class).unwrap_or(0.0),
+        });
         let passes: Vec<(Name, f64)> = groups
             .iter()
             .filter_map(|group| Some((group.clone(), self.groups.get(group)? - PARKED)))
@@ -148,9 +156,7 @@ impl Reference {
         for class in -1..=1 {
             let of_class = || passes.iter().filter(move |(_, pass)| class_of(*pass) == class);
             let lowest = of_class().map(|(_, pass)| *pass).fold(f64::MAX, f64::min);
-            let first = firsts[(class + 1) as usize] - 1.0 - ahead;
-            let first = if ahead > 0.0 { first.max(f64::from(class) * CLASS) } else { first };
-            let shift = (first - lowest).max(0.0);
+            let shift = (firsts[(class + 1) as usize] - lowest).max(0.0);
             for (group, pass) in of_class() {
                 self.groups.insert(group.clone(), pass + shift);
             }
