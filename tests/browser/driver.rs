@@ -3,8 +3,7 @@
 //!
 //! A method panics if it cannot do its work. Methods that find an element wait for it.
 
-use std::cell::Cell;
-use std::collections::HashMap;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use base64::prelude::BASE64_STANDARD;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::requests::{Request, Requests};
 use crate::session::Session;
 use crate::support::until;
 
@@ -44,20 +44,13 @@ pub(crate) struct Line {
     pub(crate) text: String,
 }
 
-/// A request of a page.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Request {
-    pub(crate) url: String,
-    /// `Document`, `Stylesheet`, `Script`, `Image`, `EventSource` or another word of the DevTools.
-    pub(crate) kind: String,
-    /// The status of the response; `None` if there is none yet, or none came.
-    pub(crate) status: Option<u64>,
-}
-
 impl Driver {
-    /// Starts a browser.
+    /// Starts a browser, with an empty page.
     pub(crate) async fn start() -> Self {
-        Self { session: Session::start().await, scripts: Cell::new(true) }
+        let this = Self { session: Session::start().await, scripts: Cell::new(true) };
+        // The first page is the browser's own, and loads scripts for seconds.
+        this.open("about:blank").await;
+        this
     }
 
     /// Opens a URL, and waits until its page is loaded.
@@ -145,36 +138,22 @@ impl Driver {
         lines.as_array().expect("lines").iter().map(line).collect()
     }
 
-    /// Returns the requests of pages since the last call, in their order. Requests that the browser
-    /// refused are also there.
+    /// Returns the requests of pages since the last call, in their order. Waits until each has an
+    /// answer. Requests that the browser refused are also there; those of its own pages are not.
     pub(crate) async fn requests(&self) -> Vec<Request> {
-        let lines = self.post("/se/log", json!({ "type": "performance" })).await;
-        let mut requests: Vec<Request> = Vec::new();
-        let mut last: HashMap<String, usize> = HashMap::new();
-        for line in lines.as_array().expect("lines") {
-            let line: Value = serde_json::from_str(line["message"].as_str().expect("a message")).expect("JSON");
-            let (event, parameters) = (&line["message"]["method"], &line["message"]["params"]);
-            let id = as_text(&parameters["requestId"]);
-            let status = |of: &Value| of["status"].as_u64();
-            match event.as_str() {
-                Some("Network.requestWillBeSent") => {
-                    // A redirect goes on under the id of its first request.
-                    if let Some(at) = last.get(&id) {
-                        requests[*at].status = status(&parameters["redirectResponse"]);
-                    }
-                    last.insert(id, requests.len());
-                    let (url, kind) = (as_text(&parameters["request"]["url"]), as_text(&parameters["type"]));
-                    requests.push(Request { url, kind, status: None });
-                }
-                Some("Network.responseReceived") => {
-                    if let Some(at) = last.get(&id) {
-                        requests[*at].status = status(&parameters["response"]);
-                    }
-                }
-                _ => (),
+        let seen = RefCell::new(Requests::default());
+        // The log of the browser may follow the page.
+        until("each request has an answer", WAIT_MAX, async || {
+            let lines = self.post("/se/log", json!({ "type": "performance" })).await;
+            let mut seen = seen.borrow_mut();
+            for line in lines.as_array().expect("lines") {
+                let line: Value = serde_json::from_str(line["message"].as_str().expect("a message")).expect("JSON");
+                seen.add(&line["message"]);
             }
-        }
-        requests
+            seen.are_answered().then_some(())
+        })
+        .await;
+        seen.into_inner().into_vec()
     }
 
     /// Returns the cookies of the page, as WebDriver describes them.

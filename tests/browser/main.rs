@@ -20,5 +20,6 @@ mod live;
 mod pages;
 mod person;
 mod picture;
+mod requests;
 mod session;
 mod site;
