@@ -372,7 +372,7 @@ impl Server {
         let during = before..=self.looked_ms;
         let mut changes = redis::pipe();
         let (held, workers) = (self.keys.objects_held(), self.keys.event_workers());
-        // Who looks next depends on the time.
+        // The key has a real time, on which the next step of a script would depend.
         changes.cmd("DEL").arg(self.keys.event_groups_look()).ignore();
         // Groups that wait for a limit do so until a step makes a call look at them.
         for pair in dump.get(self.keys.event_groups_blocked().as_bytes()).iter().flat_map(|(_, value)| value.chunks(2)) {
