@@ -24,6 +24,7 @@ mod lists;
 mod log;
 mod looks;
 mod marks;
+mod names;
 mod rates;
 mod reports;
 mod rooms;

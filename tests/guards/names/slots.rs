@@ -1,0 +1,253 @@
+//! What `attach`, `renew` and `detach` leave of the slots of a name.
+
+use std::time::Duration;
+
+use seriatim::wire::{self, Attach, Attached, Detached, Renewed, ScriptError, Suspects};
+
+use super::Scene;
+
+const LEASE: Duration = Duration::from_secs(600);
+const ATTACH: Attach<'static> = Attach {
+    name: "w",
+    token: "t2",
+    holder: "host 1 1 600000ms",
+    lease: LEASE,
+    slots: 2,
+    displace: "",
+    before: "",
+    crashes_max: 5,
+    suspects: Suspects::NONE,
+};
+
+impl Scene {
+    /// Makes the slots of a name with this registration: two batches, one of them with four
+    /// crashes, a batch with a hand-out, an object without a batch, and two names that no slot
+    /// owns.
+    async fn fill(&mut self, slots: u32) {
+        self.register("w", slots, 7).await;
+        self.watch("w", 1).await;
+        let far = 9_000_000_000_000;
+        self.depart("w", far).await;
+        for (worker, object, first, tag) in [("w.0", "a:1", 1, "1"), ("w.1", "a:2", 2, "2 3 2 4"), ("w.2", "a:3", 3, "3 1")] {
+            self.state.own(worker, object, first, &["e"]).await;
+            let key = self.keys.worker_event_id(worker);
+            self.state.run("SET", &[&key, tag]).await;
+        }
+        let owner = self.keys.event_worker("a:4");
+        self.state.run("SET", &[&owner, "w.3"]).await;
+        for (worker, object) in [("w.3", "a:4"), ("w.0", "a:5"), ("w.3", "a:6")] {
+            self.push(worker, object).await;
+        }
+    }
+
+    /// Returns the time of the last sign of life of the name, which a call has just written.
+    async fn at_ms(&self) -> u64 {
+        let registered: String = self.console.run(&["HGET", &self.keys.event_workers(), "w"]).await;
+        registered.rsplit(' ').next().and_then(|at| at.parse().ok()).expect("a time")
+    }
+
+    async fn attach(&mut self, args: &Attach<'_>) -> Attached {
+        wire::attach(&mut self.state.conn, &self.keys, args).await.expect("a reply")
+    }
+
+    /// Returns the time that the lease has left, ms.
+    async fn lease_ms(&self) -> u64 {
+        self.console.run(&["PTTL", &self.keys.worker_lease("w")]).await
+    }
+}
+
+/// A process that dies has its batches for another time. Objects of slots that the next process
+/// does not run are held, and so is an object at the limit of crashes.
+#[tokio::test]
+async fn an_attach_counts_a_crash_for_each_batch() {
+    let mut scene = Scene::new().await;
+    scene.fill(4).await;
+    let before = scene.now_ms().await;
+    assert_eq!(scene.attach(&ATTACH).await, Attached::Attached { kept: 1, held: 3 });
+    let now = scene.at_ms().await;
+    assert!((before..=scene.now_ms().await).contains(&now), "{now}");
+    let expected = [
+        "a:1:event.worker = w.0".to_owned(),
+        "a:2:event.worker = held".to_owned(),
+        "a:2:events.held = e".to_owned(),
+        "a:2:events.held.id = 2 3 2 5 crashes: died 5 times with this event in hand".to_owned(),
+        "a:3:event.worker = held".to_owned(),
+        "a:3:events.held = e".to_owned(),
+        "a:3:events.held.id = 3 1 0 1 slots".to_owned(),
+        "a:4:event.worker = held".to_owned(),
+        "event.worker:w.0:event = e".to_owned(),
+        "event.worker:w.0:event.id = 1 0 0 1".to_owned(),
+        "event.worker:w.0:object = a:1".to_owned(),
+        "event.worker:w:lease = t2 host 1 1 600000ms".to_owned(),
+        format!("event.workers = w 4 t2 {now}"),
+        format!("event.workers.watched = w {now}"),
+        format!("objects.held = a:3 {now} a:4 {now} a:2 inf"),
+        "objects.with.events = a:5 a:6".to_owned(),
+    ];
+    assert_eq!(scene.all().await, expected);
+    let left = scene.lease_ms().await;
+    assert!((590_000..=600_000).contains(&left), "{left}");
+}
+
+/// A call that repeats an attach counts no crash, and neither does a process that had the batches
+/// itself. An object without a batch stays with its slot.
+#[tokio::test]
+async fn an_attach_of_the_same_process_counts_no_crash() {
+    for (lease, token, before, crashes) in
+        [("t host 1 1", "t", "", 0), ("", "t", "", 0), ("", "t2", "t", 0), ("", "t2", "other", 1)]
+    {
+        let mut scene = Scene::new().await;
+        scene.fill(1).await;
+        if !lease.is_empty() {
+            let key = scene.keys.worker_lease("w");
+            scene.state.run("SET", &[&key, lease]).await;
+        }
+        let args = Attach { token, before, slots: 5, crashes_max: 6, ..ATTACH };
+        assert_eq!(scene.attach(&args).await, Attached::Attached { kept: 3, held: 0 });
+        let now = scene.at_ms().await;
+        let tags = match crashes {
+            0 => ["1", "2 3 2 4", "3 1"],
+            _ => ["1 0 0 1", "2 3 2 5", "3 1 0 1"],
+        };
+        let expected = [
+            "a:1:event.worker = w.0".to_owned(),
+            "a:2:event.worker = w.1".to_owned(),
+            "a:3:event.worker = w.2".to_owned(),
+            "a:4:event.worker = w.3".to_owned(),
+            "event.worker:w.0:event = e".to_owned(),
+            format!("event.worker:w.0:event.id = {}", tags[0]),
+            "event.worker:w.0:object = a:1".to_owned(),
+            "event.worker:w.1:event = e".to_owned(),
+            format!("event.worker:w.1:event.id = {}", tags[1]),
+            "event.worker:w.1:object = a:2".to_owned(),
+            "event.worker:w.2:event = e".to_owned(),
+            format!("event.worker:w.2:event.id = {}", tags[2]),
+            "event.worker:w.2:object = a:3".to_owned(),
+            "event.worker:w.3:object = a:4".to_owned(),
+            format!("event.worker:w:lease = {token} host 1 1 600000ms"),
+            format!("event.workers = w 5 {token} {now}"),
+            format!("event.workers.watched = w {now}"),
+            "objects.with.events = a:5 a:6".to_owned(),
+        ];
+        assert_eq!(scene.all().await, expected, "{lease} {token} {before}");
+    }
+}
+
+/// Another process has the lease. The caller learns the time that the lease has left, which is at
+/// most the length of the lease.
+#[tokio::test]
+async fn a_lease_in_use_is_cut_to_its_length() {
+    for (lease, left_ms, most_ms) in [
+        ("t host 1 1 120000ms", "3600000", 120_000),
+        ("t host 1 1 120000ms", "60000", 60_000),
+        ("t host 1 1", "3600000", 3_600_000),
+    ] {
+        let mut scene = Scene::new().await;
+        let key = scene.keys.worker_lease("w");
+        scene.state.run("SET", &[&key, lease, "PX", left_ms]).await;
+        for displace in ["", "t host 1 2"] {
+            let Attached::InUse { lease: found, left } = scene.attach(&Attach { displace, ..ATTACH }).await else { panic!() };
+            let left_ms = u64::try_from(left.as_millis()).expect("a time");
+            assert_eq!(found, lease);
+            for left in [left_ms, scene.lease_ms().await] {
+                assert!((most_ms - 30_000..=most_ms).contains(&left), "{lease}: {left}");
+            }
+        }
+        assert_eq!(scene.all().await, [format!("event.worker:w:lease = {lease}")]);
+    }
+}
+
+/// A renewal moves back every name that a slot does not own, in all slots that the name ever had.
+#[tokio::test]
+async fn a_renewal_looks_at_all_slots_that_the_name_ever_had() {
+    for (registered, slots) in [(4, 2), (1, 4)] {
+        let mut scene = Scene::new().await;
+        scene.fill(registered).await;
+        let key = scene.keys.worker_lease("w");
+        scene.state.run("SET", &[&key, "t host 1 1", "PX", "1000000"]).await;
+        let before = scene.all().await;
+        let renewed = wire::renew(&mut scene.state.conn, &scene.keys, "w", "t", LEASE, slots).await.expect("a reply");
+        assert_eq!(renewed, Renewed::Renewed { strays: 2 });
+        let now = scene.at_ms().await;
+        let changed = [
+            "event.worker:w.0:object = a:1".to_owned(),
+            "event.worker:w.3:object = a:4".to_owned(),
+            format!("event.workers = w 4 t {now}"),
+            format!("event.workers.watched = w {now}"),
+            "objects.with.events = a:5 a:6".to_owned(),
+        ];
+        let after = scene.all().await;
+        let new: Vec<_> = after.iter().filter(|line| !before.contains(line)).cloned().collect();
+        assert_eq!((new, after.len()), (changed.to_vec(), before.len()), "{registered} {slots}");
+        let left = scene.lease_ms().await;
+        assert!((590_000..=600_000).contains(&left), "{left}");
+    }
+}
+
+/// A detach counts no crash, and each object is due at once.
+#[tokio::test]
+async fn a_detach_holds_the_objects_of_all_slots() {
+    let mut scene = Scene::new().await;
+    scene.fill(4).await;
+    let key = scene.keys.worker_lease("w");
+    scene.state.run("SET", &[&key, "t host 1 1"]).await;
+    let before = scene.now_ms().await;
+    let detached = wire::detach(&mut scene.state.conn, &scene.keys, "w", "t").await.expect("a reply");
+    assert_eq!(detached, Detached::Detached { held: 4 });
+    let now = scene.at_ms().await;
+    assert!((before..=scene.now_ms().await).contains(&now), "{now}");
+    let mut expected = vec!["a:4:event.worker = held".to_owned()];
+    for (object, held) in [("a:1", "1 0 0 0 stop"), ("a:2", "2 3 2 4 stop"), ("a:3", "3 1 0 0 stop")] {
+        expected.push(format!("{object}:event.worker = held"));
+        expected.push(format!("{object}:events.held = e"));
+        expected.push(format!("{object}:events.held.id = {held}"));
+    }
+    expected.push(format!("event.workers = w 4 t {now}"));
+    expected.push(format!("event.workers.departed = w {}", now + 1000));
+    expected.push(format!("objects.held = a:1 {now} a:2 {now} a:3 {now} a:4 {now}"));
+    expected.push("objects.with.events = a:5 a:6 ".to_owned());
+    expected.sort_unstable();
+    assert_eq!(scene.all().await, expected);
+}
+
+/// A key of a wrong type ends a call before its first write.
+#[tokio::test]
+async fn a_key_of_a_wrong_type_ends_a_call_before_its_first_write() {
+    let keys = Scene::new().await.keys;
+    let namespace = keys.prefix().len();
+    let shared = [
+        keys.objects_with_events(),
+        keys.objects_held(),
+        keys.event_workers(),
+        keys.event_workers_watched(),
+        keys.event_workers_departed(),
+    ];
+    let slots = [keys.worker_object("w.1"), keys.worker_event("w.1"), keys.worker_event_id("w.1")];
+    for (n, key) in shared.iter().chain(&slots).enumerate() {
+        let mut scene = Scene::new().await;
+        scene.fill(2).await;
+        let lease = scene.keys.worker_lease("w");
+        scene.state.run("SET", &[&lease, "t host 1 1", "PX", "1000000"]).await;
+        let wrong = [scene.keys.prefix(), &key[namespace..]].concat();
+        scene.state.run("DEL", &[&wrong]).await;
+        match key.ends_with(":event.id") {
+            true => scene.state.run("LPUSH", &[&wrong, "wrong"]).await,
+            false => scene.state.run("SET", &[&wrong, "wrong"]).await,
+        }
+        let before = scene.all().await;
+        let refused = |refused: Result<(), ScriptError>, call: &str| {
+            let refused = refused.expect_err("a wrong type");
+            assert!(refused.is_wrong_type(), "{call}, {key}: {refused}");
+        };
+        let (conn, keys) = (&mut scene.state.conn, &scene.keys);
+        let attach = Attach { displace: "t host 1 1", ..ATTACH };
+        refused(wire::attach(conn, keys, &attach).await.map(drop), "attach");
+        refused(wire::detach(conn, keys, "w", "t").await.map(drop), "detach");
+        // A renewal reads no held objects, and meets the keys of slots after its first write.
+        if n != 1 && n < shared.len() {
+            refused(wire::renew(conn, keys, "w", "t", LEASE, 2).await.map(drop), "renew");
+        }
+        assert_eq!(scene.all().await, before, "{key}");
+        assert!(scene.lease_ms().await > 900_000, "{key}");
+    }
+}

@@ -1,0 +1,165 @@
+//! What `adopt` takes over, and how much in one call.
+
+use std::time::Duration;
+
+use seriatim::wire::Adopted;
+
+use super::{AGES, NOTHING, Scene};
+
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Objects with a batch and without one are held, and all other names go back to the markers. A
+/// batch in flight counts one crash more, and at the limit of crashes it waits for an operator.
+#[tokio::test]
+async fn a_takeover_empties_the_slots_of_a_name() {
+    let mut scene = Scene::new().await;
+    let keys = scene.keys.clone();
+    scene.register("dead", 4, 7).await;
+    scene.watch("dead", 1).await;
+    scene.register("other", 1, 7).await;
+    scene.watch("other", 3_000_000_000_000).await;
+    scene.state.own("dead.0", "a:1", 7, &["1", "2"]).await;
+    scene.state.run("SET", &[&keys.worker_event_id("dead.0"), "7 1 2 4"]).await;
+    scene.state.own("dead.1", "a:2", 9, &["3"]).await;
+    scene.push("dead.1", "a:4").await;
+    scene.state.run("SET", &[&keys.event_worker("a:3"), "dead.2"]).await;
+    // Two pops have moved the same name.
+    for object in ["a:3", "a:3"] {
+        scene.push("dead.2", object).await;
+    }
+    // An empty name only wakes a worker, so it does not go back.
+    scene.push("dead.3", "").await;
+    let far = Duration::from_secs(1_000_000_000);
+    let (adopted, now) = scene.sweep(far, AGES).await;
+    assert_eq!(adopted, Adopted { held: 3, strays: 2, names: vec!["dead".to_owned()], ..NOTHING });
+    let expected = [
+        "a:1:event.worker = held".to_owned(),
+        "a:1:events.held = 2 1".to_owned(),
+        "a:1:events.held.id = 7 1 2 5 crashes: died 5 times with this event in hand".to_owned(),
+        "a:2:event.worker = held".to_owned(),
+        "a:2:events.held = 3".to_owned(),
+        "a:2:events.held.id = 9 0 0 1 takeover".to_owned(),
+        "a:3:event.worker = held".to_owned(),
+        format!("event.workers = dead 4 t {now} other 1 t 7"),
+        format!("event.workers.watched = dead {now} other 3000000000000"),
+        format!("objects.held = a:2 {now} a:3 {now} a:1 inf"),
+        "objects.with.events = a:4".to_owned(),
+        format!("seriatim.meta = clock {now}"),
+    ];
+    assert_eq!(scene.all().await, expected);
+}
+
+/// A key of a slot has a wrong type. The name waits, and the other names are taken over.
+#[tokio::test]
+async fn a_key_of_a_wrong_type_stops_only_its_name() {
+    let mut scene = Scene::new().await;
+    let keys = scene.keys.clone();
+    for (name, look_ms) in [("bad", 1), ("dead", 2)] {
+        scene.register(name, 2, 7).await;
+        scene.watch(name, look_ms).await;
+        scene.push(&format!("{name}.0"), &format!("{name}:1")).await;
+    }
+    scene.state.run("LPUSH", &[&keys.worker_event_id("bad.1"), "wrong"]).await;
+    let (adopted, now) = scene.sweep(LOOK, AGES).await;
+    assert_eq!(adopted, Adopted { strays: 1, names: vec!["dead".to_owned()], ..NOTHING });
+    let expected = [
+        "event.worker:bad.0:object = bad:1".to_owned(),
+        "event.worker:bad.1:event.id = wrong".to_owned(),
+        format!("event.workers = bad 2 t 7 dead 2 t {now}"),
+        format!("event.workers.watched = dead {now} bad {}", now + 600_000),
+        "objects.with.events = dead:1".to_owned(),
+        format!("seriatim.meta = clock {now}"),
+    ];
+    assert_eq!(scene.all().await, expected);
+}
+
+/// A call takes over 256 objects and names, although they belong to several worker names.
+#[tokio::test]
+async fn the_bound_of_a_takeover_counts_all_names_together() {
+    let mut scene = Scene::new().await;
+    for (name, look_ms) in [("a", 1), ("b", 2), ("c", 3)] {
+        scene.register(name, 200, 7).await;
+        scene.watch(name, look_ms).await;
+        for slot in 0..200 {
+            scene.push(&format!("{name}.{slot}"), &format!("{name}:{slot}")).await;
+        }
+    }
+    let (adopted, now) = scene.sweep(LOOK, AGES).await;
+    let names = vec!["a".to_owned(), "b".to_owned()];
+    assert_eq!(adopted, Adopted { more: true, strays: 256, names, ..NOTHING });
+    let all = scene.all().await;
+    assert!(all.contains(&format!("event.workers.watched = c 3 a {now} b {now}")), "{all:?}");
+    for (line, is_left) in [("b.55:object = b:55", false), ("b.56:object = b:56", true), ("c.0:object = c:0", true)] {
+        assert_eq!(all.contains(&format!("event.worker:{line}")), is_left, "{line}");
+    }
+}
+
+/// No process has more than 1,024 slots. If a registration says more, the others are not looked at.
+#[tokio::test]
+async fn a_sweep_looks_at_1024_slots_of_a_name() {
+    for (slot, is_found) in [(1023, true), (1024, false)] {
+        let mut scene = Scene::new().await;
+        let at = scene.now_ms().await - 5000;
+        scene.register("dead", 1030, at).await;
+        scene.watch("dead", 1).await;
+        scene.push(&format!("dead.{slot}"), "a:1").await;
+        let (adopted, now) = scene.sweep(LOOK, AGES).await;
+        let all = scene.all().await;
+        if is_found {
+            assert_eq!(adopted, Adopted { strays: 1, names: vec!["dead".to_owned()], ..NOTHING });
+            let expected = [
+                format!("event.workers = dead 1024 t {now}"),
+                format!("event.workers.watched = dead {now}"),
+                "objects.with.events = a:1".to_owned(),
+                format!("seriatim.meta = clock {now}"),
+            ];
+            assert_eq!(all, expected);
+        } else {
+            assert_eq!(adopted, NOTHING);
+            let expected = [
+                "event.worker:dead.1024:object = a:1".to_owned(),
+                format!("event.workers = dead 1030 t {at}"),
+                format!("event.workers.departed = dead {}", at + 10_000),
+                format!("seriatim.meta = clock {now} names.next {} names.indexed {now}", now + 1000),
+            ];
+            assert_eq!(all, expected);
+        }
+    }
+}
+
+/// A batch without an object cannot be taken over. Only two kinds of names are looked at for
+/// batches: watched ones, and departed ones at their last look.
+#[tokio::test]
+async fn a_batch_without_an_object_keeps_its_name() {
+    let day = Duration::from_secs(86_400);
+    for (is_watched, is_over, is_kept) in [(true, false, true), (true, true, true), (false, true, true), (false, false, false)] {
+        let mut scene = Scene::new().await;
+        let at = scene.now_ms().await - if is_over { 86_405_000 } else { 5000 };
+        // The names before and behind have more slots, and fewer.
+        for (name, slots) in [("a", 5), ("dead", 3), ("z", 1)] {
+            scene.register(name, slots, at).await;
+            match is_watched {
+                true => scene.watch(name, 1).await,
+                false => scene.depart(name, 1).await,
+            }
+        }
+        let list = scene.keys.worker_event("dead.2");
+        scene.state.run("LPUSH", &[&list, "1"]).await;
+        let (adopted, now) = scene.sweep(LOOK, day).await;
+        assert_eq!(adopted, NOTHING);
+        let mut expected = vec!["event.worker:dead.2:event = 1".to_owned()];
+        expected.push(match is_over {
+            true => format!("event.workers = dead 3 t {at}"),
+            false => format!("event.workers = a 5 t {at} dead 3 t {at} z 1 t {at}"),
+        });
+        let next = at + 10_000;
+        expected.extend(match (is_over, is_kept) {
+            (true, _) => None,
+            (false, true) => Some(format!("event.workers.departed = a {next} z {next}")),
+            (false, false) => Some(format!("event.workers.departed = a {next} dead {next} z {next}")),
+        });
+        expected.extend(is_kept.then(|| format!("event.workers.watched = dead {}", now + 600_000)));
+        expected.push(format!("seriatim.meta = clock {now} names.next {} names.indexed {now}", now + 1000));
+        assert_eq!(scene.all().await, expected, "{is_watched} {is_over}");
+    }
+}
