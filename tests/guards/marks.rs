@@ -128,7 +128,7 @@ async fn marks_have_a_distance(#[case] marks: &[(&str, i64)], #[case] expected: 
 #[case::nothing(&[])]
 #[case::met(&[("met", -1100)])]
 #[case::marks(&[("met", -90_000), ("1", -60_000), ("2", -2000)])]
-#[case::no_distance_by_age(&[("1", -3_600_000), ("2", -1500)])]
+#[case::no_distance_by_age(&[("1", -40_960_000), ("2", -1500)])]
 #[tokio::test]
 async fn without_markers_the_time_is_noted(#[case] marks: &[(&str, i64)]) {
     let mut scene = Scene::new().await;
@@ -163,6 +163,14 @@ async fn times_in_the_future_become_the_present_time() {
     assert_eq!(marks.len(), 4);
     assert!(marks[1..].iter().all(|(_, ms)| *ms == marks[1].1 && (0..60_000).contains(ms)), "{marks:?}");
     assert_eq!(scene.listed().await, [0; 0]);
+    // A mark that is taken next stays until the times are right.
+    let list = scene.keys.objects_with_events();
+    let _: u64 = scene.console.run(&["RPUSH", &list, "\0t1"]).await;
+    scene.set(&[("1", 3_600_000)]).await;
+    assert_eq!(wire::mark(&mut scene.conn, &scene.keys).await.expect("a reply"), Marked::Noted);
+    assert_eq!(scene.console.list(&list).await, ["\0t1", "work:1"]);
+    let marks = scene.marks().await;
+    assert!(marks.len() == 1 && (0..60_000).contains(&marks[0].1), "{marks:?}");
 }
 
 /// Tests that no more than 50,000 marks wait.
@@ -203,6 +211,51 @@ async fn marks_without_a_marker_before_them_go() {
     let marks = scene.marks().await;
     assert!(marks.len() == 1 && marks[0].0 == "met", "{marks:?}");
     assert_eq!(scene.console.run::<u64>(&["EXISTS", &list]).await, 0);
+    // So it is with a single mark.
+    let _: u64 = scene.console.run(&["LPUSH", &list, &format!("\0t{}", members[0])]).await;
+    scene.set(&[(&members[0], -30_000)]).await;
+    assert_eq!(scene.mark().await, Marked::Noted);
+    assert_eq!(scene.console.run::<u64>(&["EXISTS", &list]).await, 0);
+}
+
+/// A call removes 500 marks that are taken next. The next call removes the others.
+#[tokio::test]
+async fn a_call_removes_500_marks_that_are_taken_next() {
+    let mut scene = Scene::new().await;
+    let list = scene.keys.objects_with_events();
+    let names: Vec<String> = (1..=600).map(|ms| format!("\0t{ms}")).collect();
+    let push: Vec<&str> = ["LPUSH", &list].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let _: u64 = scene.console.run(&push).await;
+    let (times, key): (Vec<String>, _) = ((1..=600).map(|ms: u64| ms.to_string()).collect(), scene.keys.event_marks());
+    let add: Vec<&str> = ["ZADD", &key].into_iter().chain(times.iter().flat_map(|ms| [&ms[..], &ms[..]])).collect();
+    let _: u64 = scene.console.run(&add).await;
+    assert_eq!(wire::mark(&mut scene.conn, &scene.keys).await.expect("a reply"), Marked::Noted);
+    assert_eq!(scene.console.list(&list).await, names[500..]);
+    let left: Vec<String> = scene.console.run(&["ZRANGE", &key, "0", "-1"]).await;
+    let expected: Vec<&str> = ["met"].into_iter().chain(times[500..].iter().map(String::as_str)).collect();
+    assert_eq!(left, expected);
+    assert_eq!(scene.mark().await, Marked::Noted);
+    assert_eq!(scene.console.run::<u64>(&["EXISTS", &list]).await, 0);
+}
+
+/// A call that meets a mark removes up to 10,000 older ones. An older mark that it has also met
+/// changes nothing.
+#[tokio::test]
+async fn a_mark_takes_10000_older_marks_with_it() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (list, marks) = (state.keys.objects_with_events(), state.keys.event_marks());
+    let times: Vec<String> = (10_000..22_000).map(|ms| ms.to_string()).collect();
+    for some in times.chunks(4000) {
+        let pairs: Vec<&str> = some.iter().flat_map(|ms| [&ms[..], &ms[..]]).collect();
+        state.run("ZADD", &[&[&marks[..]], &pairs[..]].concat()).await;
+    }
+    state.run("RPUSH", &[&list, "\0t21000", "\0t21998"]).await;
+    assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), Vec::<&str>::new());
+    let left: Vec<(String, u64)> = redis.console().await.run(&["ZRANGE", &marks, "0", "-1", "WITHSCORES"]).await;
+    let expected: Vec<_> = (20_000..=21_998).map(|ms| (ms.to_string(), ms)).collect();
+    assert_eq!(left[..left.len() - 2], expected);
+    assert_eq!(left[left.len() - 2..], [("met".to_owned(), 21_998), ("21999".to_owned(), 21_999)]);
 }
 
 /// Tests that a call that meets a mark also removes all older marks, even if they are many.

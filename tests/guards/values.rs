@@ -34,7 +34,7 @@ macro_rules! lua {
 #[tokio::test]
 async fn a_tag() {
     let redis = Redis::start();
-    for text in ["7", "7 1", "7 0 2", "7 1 0 3", "9007199254740991 1 2 3"] {
+    for text in ["7", "7 1", "7 0 1", "7 0 2", "7 0 0 1", "7 1 0 3", "9007199254740991 1 2 3"] {
         let (first, handouts, attempts, crashes, again): (u64, u32, u32, u32, String) = lua!(
             redis,
             ["tag"],
@@ -48,6 +48,10 @@ async fn a_tag() {
     let (keyed, first, is_odd): (String, u64, bool) = lua!(redis, ["tag" "ids"], "local tag = M.tag.keyed(ARGV[1])\nreturn { tag, M.tag.first_of(tag), M.tag.is_odd(tag) and 1 or 0 }", "7");
     let tag = Tag { first, is_keyed: true, ..Tag::default() };
     assert_eq!((keyed.parse(), tag.to_string(), is_odd), (Ok(tag), keyed, true));
+    for text in ["", "0", "x", "7 x", "7 1 x", "7 1 2 3 4", "-7"] {
+        let first: Option<u64> = lua!(redis, ["tag" "ids"], "return M.tag.first_of(ARGV[1]) or false", text);
+        assert_eq!(first, None, "{text}");
+    }
 }
 
 #[tokio::test]
@@ -63,6 +67,18 @@ async fn a_held_id() {
         );
         let held_id = HeldId { tag: Some(Tag { first, handouts, attempts, crashes, is_keyed: false }), reason: reason.into() };
         assert_eq!((text.parse(), held_id.to_string()), (Ok(held_id), again), "{text}");
+    }
+    for (reason, error) in [
+        ("retry: down: x", "down: x"),
+        ("attempts: failed 3 times, at last: down: x", "down: x"),
+        ("takeover", "takeover"),
+        ("crashes: died 5 times", "crashes: died 5 times"),
+        ("my retry: x", "my retry: x"),
+        ("", ""),
+    ] {
+        let text = format!("7 1 2 3 {reason}");
+        let found: String = lua!(redis, ["tag"], "return M.tag.held_error(ARGV[1])", text);
+        assert_eq!(found, error, "{reason}");
     }
     // An object that is held without a batch.
     let text: String = lua!(redis, ["tag"], "return M.tag.held_text('0', 0, 0, 0, ARGV[1])", "quarantine: x");

@@ -57,11 +57,14 @@ async fn a_round_ends_after_256_objects_and_names() {
     for slot in 0..256 {
         scene.push(&format!("3.{slot}"), "a:1").await;
     }
+    // The pass finds a name with an invalid registration, which has no last sign of life.
+    let workers = scene.keys.event_workers();
+    scene.state.run("HSET", &[&workers, "0", "x"]).await;
     let (adopted, now) = scene.sweep(LOOK, AGES).await;
     assert_eq!(adopted, Adopted { strays: 256, names: vec!["3".to_owned()], ..NOTHING });
     let expected = [
-        format!("event.workers = 1 1 t {at} 2 1 t {at} 3 256 t {now} 4 1 t {at}"),
-        format!("event.workers.departed = 1 1 2 2 4 {}", at + 10_000),
+        format!("event.workers = 1 1 t {at} 2 1 t {at} 3 256 t {now} 4 1 t {at} 0 x"),
+        format!("event.workers.departed = 0 0 1 1 2 2 4 {}", at + 10_000),
         format!("event.workers.watched = 3 {now}"),
         format!("objects.with.events ={}", " a:1".repeat(256)),
         format!("seriatim.meta = clock {now} names.next {} names.indexed {now}", now + 1000),

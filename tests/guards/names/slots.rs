@@ -35,7 +35,7 @@ impl Scene {
         }
         let owner = self.keys.event_worker("a:4");
         self.state.run("SET", &[&owner, "w.3"]).await;
-        for (worker, object) in [("w.3", "a:4"), ("w.0", "a:5"), ("w.3", "a:6")] {
+        for (worker, object) in [("w.3", "a:4"), ("w.0", "a:1"), ("w.0", "a:5"), ("w.3", "a:6")] {
             self.push(worker, object).await;
         }
     }
@@ -133,6 +133,55 @@ async fn an_attach_of_the_same_process_counts_no_crash() {
     }
 }
 
+/// The limit of crashes may be 1. With 0 there is no limit.
+#[tokio::test]
+async fn an_attach_knows_any_limit_of_crashes() {
+    for (crashes_max, tag, held) in [(1, "1", 1), (2, "1", 0), (0, "1 0 0 99", 0)] {
+        let mut scene = Scene::new().await;
+        scene.register("w", 1, 7).await;
+        scene.state.own("w.0", "a:1", 1, &["e"]).await;
+        let key = scene.keys.worker_event_id("w.0");
+        scene.state.run("SET", &[&key, tag]).await;
+        assert_eq!(
+            scene.attach(&Attach { crashes_max, ..ATTACH }).await,
+            Attached::Attached { kept: 1 - held, held },
+            "{crashes_max}"
+        );
+        let due: Vec<String> = scene.console.run(&["ZRANGE", &scene.keys.objects_held(), "0", "-1", "WITHSCORES"]).await;
+        let expected: &[&str] = if held == 1 { &["a:1", "inf"] } else { &[] };
+        assert_eq!(due, expected, "{crashes_max}");
+    }
+}
+
+/// A batch without a crash needs no room for suspects, and a call that counts no crash adds none.
+#[tokio::test]
+async fn a_batch_without_a_crash_needs_no_room() {
+    let mut scene = Scene::new().await;
+    scene.register("w", 2, 7).await;
+    for (worker, object, first, tag) in [("w.0", "a:1", 1, "1"), ("w.1", "a:2", 2, "2 0 0 1")] {
+        scene.state.own(worker, object, first, &["e"]).await;
+        let key = scene.keys.worker_event_id(worker);
+        scene.state.run("SET", &[&key, tag]).await;
+    }
+    let args = Attach { before: "t", suspects: Suspects::of(2, false).full(), ..ATTACH };
+    assert_eq!(scene.attach(&args).await, Attached::Attached { kept: 1, held: 1 });
+    let now = scene.at_ms().await;
+    let expected = [
+        "a:1:event.worker = w.0".to_owned(),
+        "a:2:event.worker = held".to_owned(),
+        "a:2:events.held = e".to_owned(),
+        "a:2:events.held.id = 2 0 0 1 slots".to_owned(),
+        "event.worker:w.0:event = e".to_owned(),
+        "event.worker:w.0:event.id = 1".to_owned(),
+        "event.worker:w.0:object = a:1".to_owned(),
+        "event.worker:w:lease = t2 host 1 1 600000ms".to_owned(),
+        format!("event.workers = w 2 t2 {now}"),
+        format!("event.workers.watched = w {now}"),
+        format!("objects.held = a:2 {now}"),
+    ];
+    assert_eq!(scene.all().await, expected);
+}
+
 /// Another process has the lease. The caller learns the time that the lease has left, which is at
 /// most the length of the lease.
 #[tokio::test]
@@ -222,8 +271,8 @@ async fn a_key_of_a_wrong_type_ends_a_call_before_its_first_write() {
         keys.event_workers_watched(),
         keys.event_workers_departed(),
     ];
-    let slots = [keys.worker_object("w.1"), keys.worker_event("w.1"), keys.worker_event_id("w.1")];
-    for (n, key) in shared.iter().chain(&slots).enumerate() {
+    let slots = ["w.0", "w.1"].map(|w| [keys.worker_object(w), keys.worker_event(w), keys.worker_event_id(w)]);
+    for (n, key) in shared.iter().chain(slots.iter().flatten()).enumerate() {
         let mut scene = Scene::new().await;
         scene.fill(2).await;
         let lease = scene.keys.worker_lease("w");

@@ -27,6 +27,12 @@ async fn a_takeover_empties_the_slots_of_a_name() {
     for object in ["a:3", "a:3"] {
         scene.push("dead.2", object).await;
     }
+    // The name never had a fifth slot.
+    scene.push("dead.4", "a:5").await;
+    scene.state.run("LPUSH", &[&keys.worker_event_id("dead.4"), "wrong"]).await;
+    // A share counts two objects of the slots.
+    let in_hand = keys.objects_in_hand();
+    scene.state.run("ZADD", &[&in_hand, "0", "a:1:", "0", "a:3:", "0", "a:9:"]).await;
     // An empty name only wakes a worker, so it does not go back.
     scene.push("dead.3", "").await;
     let far = Duration::from_secs(1_000_000_000);
@@ -40,9 +46,12 @@ async fn a_takeover_empties_the_slots_of_a_name() {
         "a:2:events.held = 3".to_owned(),
         "a:2:events.held.id = 9 0 0 1 takeover".to_owned(),
         "a:3:event.worker = held".to_owned(),
+        "event.worker:dead.4:event.id = wrong".to_owned(),
+        "event.worker:dead.4:object = a:5".to_owned(),
         format!("event.workers = dead 4 t {now} other 1 t 7"),
         format!("event.workers.watched = dead {now} other 3000000000000"),
         format!("objects.held = a:2 {now} a:3 {now} a:1 inf"),
+        "objects.in.hand = a:9: 0".to_owned(),
         "objects.with.events = a:4".to_owned(),
         format!("seriatim.meta = clock {now}"),
     ];

@@ -96,6 +96,32 @@ async fn a_name_without_a_lease_and_with_empty_slots_departs() {
     assert_eq!(scene.all().await, expected);
 }
 
+/// The time of the next look depends on the last sign of life. The last look comes when the name is
+/// forgotten, so no other look comes then.
+#[tokio::test]
+async fn a_departed_name_is_looked_at_at_its_times() {
+    for (forget_ms, looks) in [
+        (86_400_000, &[(5, 10_000), (30, 60_000), (300, 600_000), (1800, 3_600_000), (7200, 86_400_001)][..]),
+        (60_000, &[(5, 10_000), (30, 60_001)]),
+    ] {
+        let mut scene = Scene::new().await;
+        let base = scene.now_ms().await;
+        let mut expected = String::new();
+        for (age_s, after_ms) in looks {
+            let (name, at) = (format!("left-{age_s}"), base - age_s * 1000);
+            scene.register(&name, 2, at).await;
+            scene.watch(&name, 1).await;
+            expected += &format!(" {name} {}", at + after_ms);
+        }
+        let (adopted, _) = scene.sweep(LOOK, Duration::from_millis(forget_ms)).await;
+        assert_eq!(adopted, NOTHING);
+        let departed = format!("event.workers.departed = {}", in_order(expected.trim()));
+        let all = scene.all().await;
+        assert!(all.contains(&departed), "{departed}: {all:?}");
+        assert!(!all.iter().any(|line| line.starts_with("event.workers.watched")), "{all:?}");
+    }
+}
+
 /// Sorts names by their scores, as Redis does.
 fn in_order(text: &str) -> String {
     let words: Vec<_> = text.split(' ').collect();
