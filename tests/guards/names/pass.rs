@@ -86,7 +86,7 @@ async fn a_pass_begins_an_hour_after_the_last_one() {
     for (minutes, cursor, is_pass) in [(30, "", false), (-30, "", false), (90, "", true), (-90, "", true), (30, "0", true)] {
         let mut scene = Scene::new().await;
         let base = scene.now_ms().await;
-        scene.register("a", 1, base - 5000).await;
+        scene.register("a", 1, base - 2000).await;
         let indexed = base.checked_add_signed(minutes * 60_000).expect("a time");
         scene.meta("names.indexed", &indexed.to_string()).await;
         if !cursor.is_empty() {
@@ -94,8 +94,8 @@ async fn a_pass_begins_an_hour_after_the_last_one() {
         }
         let (adopted, now) = scene.sweep(LOOK, AGES).await;
         assert_eq!(adopted, NOTHING);
-        let mut expected = vec![format!("event.workers = a 1 t {}", base - 5000)];
-        expected.extend(is_pass.then(|| format!("event.workers.departed = a {}", base + 5000)));
+        let mut expected = vec![format!("event.workers = a 1 t {}", base - 2000)];
+        expected.extend(is_pass.then(|| format!("event.workers.departed = a {}", base + 8000)));
         let written = if is_pass { now } else { indexed };
         expected.push(format!("seriatim.meta = names.indexed {written} clock {now} names.next {}", now + 1000));
         assert_eq!(scene.all().await, expected, "{minutes} {cursor}");

@@ -25,7 +25,7 @@ async fn a_half_of_a_round_looks_at_3072_keys() {
     {
         let mut scene = Scene::new().await;
         let base = scene.now_ms().await;
-        let at = base - if is_over { 86_405_000 } else { 5000 };
+        let at = base - if is_over { 86_405_000 } else { 2000 };
         let count = 2 * half + 10;
         scene.meta("names.indexed", &base.to_string()).await;
         for n in 1..=count {
@@ -49,7 +49,7 @@ async fn a_half_of_a_round_looks_at_3072_keys() {
 #[tokio::test]
 async fn a_round_ends_after_256_objects_and_names() {
     let mut scene = Scene::new().await;
-    let at = scene.now_ms().await - 5000;
+    let at = scene.now_ms().await - 2000;
     for (n, slots) in [(1, 1), (2, 1), (3, 256), (4, 1)] {
         scene.register(&n.to_string(), slots, at).await;
         scene.depart(&n.to_string(), n).await;

@@ -108,7 +108,7 @@ async fn the_bound_of_a_takeover_counts_all_names_together() {
 async fn a_sweep_looks_at_1024_slots_of_a_name() {
     for (slot, is_found) in [(1023, true), (1024, false)] {
         let mut scene = Scene::new().await;
-        let at = scene.now_ms().await - 5000;
+        let at = scene.now_ms().await - 2000;
         scene.register("dead", 1030, at).await;
         scene.watch("dead", 1).await;
         scene.push(&format!("dead.{slot}"), "a:1").await;
@@ -143,7 +143,7 @@ async fn a_batch_without_an_object_keeps_its_name() {
     let day = Duration::from_secs(86_400);
     for (is_watched, is_over, is_kept) in [(true, false, true), (true, true, true), (false, true, true), (false, false, false)] {
         let mut scene = Scene::new().await;
-        let at = scene.now_ms().await - if is_over { 86_405_000 } else { 5000 };
+        let at = scene.now_ms().await - if is_over { 86_405_000 } else { 2000 };
         // The names before and behind have more slots, and fewer.
         for (name, slots) in [("a", 5), ("dead", 3), ("z", 1)] {
             scene.register(name, slots, at).await;

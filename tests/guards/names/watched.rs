@@ -73,7 +73,7 @@ async fn a_name_with_a_lease_is_looked_at_again() {
 async fn a_name_without_a_lease_and_with_empty_slots_departs() {
     let mut scene = Scene::new().await;
     let base = scene.now_ms().await;
-    let (left, soon, day) = (base - 5000, base + 900, 86_400_000);
+    let (left, soon, day) = (base - 2000, base + 900, 86_400_000);
     for (name, at) in [("gone", base - day - 5000), ("last", base - day + 60_000), ("left", left), ("soon", soon)] {
         scene.register(name, 2, at).await;
     }
@@ -101,8 +101,8 @@ async fn a_name_without_a_lease_and_with_empty_slots_departs() {
 #[tokio::test]
 async fn a_departed_name_is_looked_at_at_its_times() {
     for (forget_ms, looks) in [
-        (86_400_000, &[(5, 10_000), (30, 60_000), (300, 600_000), (1800, 3_600_000), (7200, 86_400_001)][..]),
-        (60_000, &[(5, 10_000), (30, 60_001)]),
+        (86_400_000, &[(2, 10_000), (30, 60_000), (300, 600_000), (1800, 3_600_000), (7200, 86_400_001)][..]),
+        (60_000, &[(2, 10_000), (30, 60_001)]),
     ] {
         let mut scene = Scene::new().await;
         let base = scene.now_ms().await;
@@ -136,7 +136,7 @@ fn in_order(text: &str) -> String {
 async fn a_call_looks_at_1024_keys() {
     for (slots, looked) in [(500, 1), (499, 2), (244, 2), (243, 3)] {
         let mut scene = Scene::new().await;
-        let at = scene.now_ms().await - 5000;
+        let at = scene.now_ms().await - 2000;
         for (n, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
             scene.register(name, slots, at).await;
             scene.watch(name, n as u64 + 1).await;
@@ -166,7 +166,7 @@ async fn a_call_looks_at_1024_keys() {
 async fn a_call_goes_on_with_one_key_left() {
     for (slots, is_looked_at) in [(999, true), (1000, false)] {
         let mut scene = Scene::new().await;
-        let at = scene.now_ms().await - 5000;
+        let at = scene.now_ms().await - 2000;
         scene.register("a", slots, at).await;
         scene.watch("a", 1).await;
         scene.push("a.7", "a:1").await;
@@ -210,7 +210,7 @@ async fn a_name_waits_after_a_step_of_the_clock_ahead() {
     let mut scene = Scene::new().await;
     let base = scene.now_ms().await;
     for name in ["dead", "empty", "late"] {
-        scene.register(name, 2, base - 5000).await;
+        scene.register(name, 2, base - 2000).await;
     }
     for name in ["dead", "empty"] {
         scene.watch(name, 1).await;
@@ -222,7 +222,7 @@ async fn a_name_waits_after_a_step_of_the_clock_ahead() {
     scene.meta("clock.ahead", &base.to_string()).await;
     let (adopted, now) = scene.sweep(LOOK, AGES).await;
     assert_eq!(adopted, Adopted { is_ahead: true, ..NOTHING });
-    let (at, next) = (base - 5000, now + LOOK_MS);
+    let (at, next) = (base - 2000, now + LOOK_MS);
     let expected = [
         "event.worker:dead.1:object = a:1".to_owned(),
         "event.worker:late.1:object = a:1".to_owned(),
@@ -238,16 +238,23 @@ async fn a_name_waits_after_a_step_of_the_clock_ahead() {
 /// is no step ahead.
 #[tokio::test]
 async fn a_clock_that_goes_on_has_not_stepped_ahead() {
-    let mut scene = Scene::new().await;
-    let noted = scene.now_ms().await - 59_000;
-    scene.meta("clock", &noted.to_string()).await;
     let since = Some(Duration::from_secs(60));
     let sweep = Sweep { own: "own", crashes_max: 5, look: LOOK, forget: AGES, since, notice: LOOK };
-    let adopted = wire::adopt(&mut scene.state.conn, &scene.keys, &sweep).await.expect("a reply");
-    assert_eq!(adopted, NOTHING);
-    let now: u64 = scene.console.run(&["HGET", &scene.keys.meta(), "clock"]).await;
-    let expected = format!("seriatim.meta = clock {now} names.next {} names.indexed {now}", now + 1000);
-    assert_eq!(scene.all().await, [expected]);
+    loop {
+        let mut scene = Scene::new().await;
+        let noted = scene.now_ms().await - 59_000;
+        scene.meta("clock", &noted.to_string()).await;
+        let adopted = wire::adopt(&mut scene.state.conn, &scene.keys, &sweep).await.expect("a reply");
+        let now: u64 = scene.console.run(&["HGET", &scene.keys.meta(), "clock"]).await;
+        // On a very busy machine, the call may come too late.
+        if now > noted + 62_000 {
+            continue;
+        }
+        assert_eq!(adopted, NOTHING);
+        let expected = format!("seriatim.meta = clock {now} names.next {} names.indexed {now}", now + 1000);
+        assert_eq!(scene.all().await, [expected]);
+        break;
+    }
 }
 
 /// After a step back of the clock, some calls only move times. They say how many held objects they
