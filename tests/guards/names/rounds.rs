@@ -16,8 +16,8 @@ impl Scene {
     }
 }
 
-/// Each half of a round takes at most 128 names, and ends after 3,072 keys: 24 for each name, one
-/// for each slot, and one more for each slot of a name that is forgotten.
+/// Each half of a round takes at most 128 names, and ends after 3,072 keys. A name costs 24 keys,
+/// and one for each slot. A name that is forgotten costs two keys for each slot.
 #[tokio::test]
 async fn a_half_of_a_round_looks_at_3072_keys() {
     for (slots, is_over, half) in

@@ -20,9 +20,9 @@ const ATTACH: Attach<'static> = Attach {
 };
 
 impl Scene {
-    /// Makes the slots of a name with this registration: two batches, one of them with four
-    /// crashes, a batch with a hand-out, an object without a batch, and two names that no slot
-    /// owns.
+    /// Makes a name with this many slots in its registration. Its slots have three batches, one of
+    /// them with four crashes, and an object without a batch. The lists of the slots also have two
+    /// names that no slot owns, and a second copy of a name.
     async fn fill(&mut self, slots: u32) {
         self.register("w", slots, 7).await;
         self.watch("w", 1).await;
@@ -56,8 +56,8 @@ impl Scene {
     }
 }
 
-/// A process that dies has its batches for another time. Objects of slots that the next process
-/// does not run are held, and so is an object at the limit of crashes.
+/// A process has died, so each batch that it had in flight counts one crash more. Objects of slots
+/// that the next process does not run are held, and so is an object at the limit of crashes.
 #[tokio::test]
 async fn an_attach_counts_a_crash_for_each_batch() {
     let mut scene = Scene::new().await;

@@ -25,7 +25,7 @@ impl Scene {
 }
 
 /// A name with a lease is looked at again after the time between two looks. Its lease is cut to the
-/// length that it has. A look that is farther ahead than any process sets it comes at once. The
+/// length that it has. If a look is farther ahead than any process sets it, it comes at once. The
 /// caller's own name stays.
 #[tokio::test]
 async fn a_name_with_a_lease_is_looked_at_again() {
