@@ -272,7 +272,7 @@ pub enum Stop {
         error: String,
     },
     /// The sink itself fails, not the event. The process claims no more objects, keeps its batches,
-    /// and tries the sink again with the batch of one slot.
+    /// and tries the sink again with one of them.
     Unavailable {
         /// The error text.
         error: String,

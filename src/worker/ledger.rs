@@ -225,8 +225,8 @@ mod tests {
         fields.add(7, 1);
         assert_eq!(fields.count(), 2);
         fields.add(8, 1);
-        // Progress of an earlier event may still come, from a task that its handler has spawned.
-        // Redis refuses such progress.
+        // A task that the handler of an earlier event has spawned may still report progress. It is
+        // not counted here, because Redis refuses it.
         fields.add(7, 1);
         assert_eq!(fields.count(), 1);
     }

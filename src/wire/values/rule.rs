@@ -1,7 +1,7 @@
 //! A pause or a block.
 
-/// The value of a rule in `event.rules`: `SET_MS END_MS LIFTED WHO_BYTES CURSOR_BYTES WHO CURSOR
-/// WHY`, without spaces between WHO, CURSOR and WHY.
+/// The value of a rule in `event.rules`: `SET_MS END_MS LIFTED WHO_BYTES CURSOR_BYTES `, then WHO,
+/// CURSOR and WHY without spaces between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleValue {
     /// The time at which the rule was set, in ms since the epoch.
