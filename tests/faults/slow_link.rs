@@ -7,8 +7,8 @@ use seriatim::event::Json;
 use seriatim::{EmitError, Emitter};
 
 use crate::support::Redis;
-use crate::support::console::Console;
-use crate::support::proxy::Proxy;
+use crate::support::console::{Console, PATIENCE};
+use crate::support::proxy::{Lose, Proxy};
 use crate::support::recorder::Recorder;
 use crate::support::running::start_at;
 
@@ -51,6 +51,34 @@ async fn a_reply_takes_as_long_as_a_slow_link_needs() {
     assert_in_order(&sink, 8, 16);
     assert!(sink.offered().iter().all(|offer| offer.before == 0), "no batch had to come twice");
     worker.finish().await;
+    console.until_at_rest().await;
+}
+
+/// The reply to the commit of the last batch is late. The worker already waits for markers by then, and
+/// delivers an event of another object.
+#[tokio::test]
+async fn a_late_reply_to_a_commit_delays_no_other_object() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let proxy = Proxy::before(&redis);
+    let sink = Recorder::new();
+    let worker = start_at(proxy.url(), &redis, "w", &sink, |config| config.response_timeout = 2 * PATIENCE);
+    // After some short deliveries, the loop of the worker itself delivers a lone event. Only then does
+    // the commit come before the next pop.
+    for n in 1..=20 {
+        console.until_idle(1).await;
+        console.emit("work:1", n.to_string()).await;
+        sink.until_sent(n).await;
+    }
+    console.until_idle(1).await;
+    proxy.lose_next(&["done"], Lose::Late, false);
+    console.emit("work:1", "21").await;
+    proxy.until_lost(1).await;
+    console.emit("work:2", "1").await;
+    sink.until_sent(22).await;
+    proxy.release();
+    worker.finish().await;
+    assert_eq!((sink.sent().len(), sink.overlaps().len()), (22, 0));
     console.until_at_rest().await;
 }
 

@@ -23,6 +23,8 @@ pub enum Lose {
     Request,
     /// Redis runs the command, but the caller never gets the reply.
     Reply,
+    /// Nothing is lost, but the caller gets the reply only after [`Proxy::release`].
+    Late,
 }
 
 type Rule = Box<dyn FnMut(&[u8]) -> Option<Lose> + Send>;
@@ -41,6 +43,7 @@ struct Shared {
     /// Number of connections that stand still.
     stuck: AtomicUsize,
     lost: AtomicUsize,
+    release: Notify,
     closed: AtomicBool,
     closing: Notify,
 }
@@ -66,6 +69,7 @@ impl Proxy {
             reply_max: AtomicUsize::new(usize::MAX),
             stuck: AtomicUsize::new(0),
             lost: AtomicUsize::new(0),
+            release: Notify::new(),
             closed: AtomicBool::new(false),
             closing: Notify::new(),
         });
@@ -132,7 +136,12 @@ impl Proxy {
         self.shared.closed.store(false, Ordering::SeqCst);
     }
 
-    /// Returns the number of lost requests and replies.
+    /// Passes on a late reply.
+    pub fn release(&self) {
+        self.shared.release.notify_one();
+    }
+
+    /// Returns the number of lost requests, and of lost and late replies.
     pub fn lost(&self) -> usize {
         self.shared.lost.load(Ordering::SeqCst)
     }
@@ -202,7 +211,11 @@ async fn pass_on(mut client: UnixStream, server: impl AsRef<Path>, shared: Arc<S
                 }
                 if lose.is_some() {
                     shared.lost.fetch_add(1, Ordering::SeqCst);
-                    return;
+                }
+                match lose {
+                    Some(Lose::Late) => shared.release.notified().await,
+                    Some(Lose::Request | Lose::Reply) => return,
+                    None => {}
                 }
             }
             Ok(n) = server.read(&mut reply) => {

@@ -355,8 +355,12 @@ impl<'a> Serve<'a> {
 
     /// Begins a pop for the last free slot. Calls name free slots from the first one on, so they
     /// seldom need the slot of the pop.
+    ///
+    /// The pop does not wait for the replies to the last commits. So Redis gets it while it works on
+    /// them, and wakes up once for both.
     fn wait(&mut self) {
-        let idle = !self.pacing.is_due() && self.calls.is_idle() && self.health.is_up() && !self.stopping;
+        let calls_are_over = self.calls.is_idle() || self.slots.only_commits();
+        let idle = !self.pacing.is_due() && calls_are_over && self.health.is_up() && !self.stopping;
         if !idle || !self.waiting.can_begin() || !self.calls.is_connected() {
             return;
         }

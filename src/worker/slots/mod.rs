@@ -66,6 +66,11 @@ impl Slots {
         self.slots.iter().all(|slot| matches!(slot, Slot::Free | Slot::Parked(_)))
     }
 
+    /// Returns whether each slot is free, or is in a call that commits its batch.
+    pub(crate) fn only_commits(&self) -> bool {
+        self.slots.iter().all(|slot| matches!(slot, Slot::Free | Slot::Asked(Some(_))))
+    }
+
     pub(crate) fn has_result(&self) -> bool {
         self.slots.iter().any(|slot| matches!(slot, Slot::Reported(_)))
     }
