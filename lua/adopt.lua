@@ -203,7 +203,8 @@ local function look_at_watched()
     end
     look(name, watched)
   end
-  return more or #due > 2 * NAMES_MAX - 1
+  -- A name of which only a part was taken over is still due.
+  return more or things >= THINGS_MAX
 end
 
 -- Takes one step of the pass over all registered names.
@@ -249,7 +250,7 @@ local function round()
 end
 
 local moved, moves_on = M.clock.follow(state[4], state[5], now_ms)
-if moved > 0 or moves_on then
+if moves_on then
   reply[2], reply[5] = 1, moved
   return reply
 end

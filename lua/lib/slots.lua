@@ -14,19 +14,22 @@ local function each_slot(name, slots, owned, most)
     end
     local w = M.worker.id(name, slot)
     local at = P .. K.WORKER .. w
-    local taken = call('LRANGE', at .. K.worker_object, 0, -1)
+    -- A list of a wrong type is left as it is. A renewal must still keep the name. `seriatim check`
+    -- and the next call of advance report the list.
+    local taken = try('LRANGE', at .. K.worker_object, 0, -1)
     met = met + #taken
     local had
     for i = #taken, 1, -1 do
       local object = taken[i]
+      local values = M.names.is_foreign(object) and {} or call('MGET', P .. object .. K.event_worker, at .. K.worker_event_id)
       if object == had then
         -- Two pops have moved the same object into the list. One copy is enough to cover it.
         call('LREM', at .. K.worker_object, 1, object)
       -- MGET returns nil for a key of a wrong type, so such an object counts as one without an
       -- owner. A foreign name goes back to the markers, too: advance drops and reports it.
-      elseif not M.names.is_foreign(object) and call('MGET', P .. object .. K.event_worker)[1] == w then
+      elseif values[1] == w then
         had = object
-        owned(at, slot, object, call('GET', at .. K.worker_event_id))
+        owned(at, slot, object, values[2])
       else
         M.hold.give_back(at, object)
         strays = strays + 1
@@ -55,13 +58,15 @@ local function is_used_up(crashes, crashes_max)
 end
 
 -- Holds the object of a slot, due now. If its event has reached the limit of crashes, holds the
--- object for an operator. `tag`: false if the slot has no batch. `cause`:
+-- object for an operator. `tag`: false if the slot has no batch. If only the batch was deleted, by
+-- hand or by an eviction, the object is held without one. Otherwise it would end every sweep with
+-- an error. `cause`:
 --   now_ms       the time
 --   why          the reason
 --   died         whether the worker died: a batch in flight has one crash more
 --   crashes_max  with `died`: crashes after which an event waits for an operator (0: never)
 local function hold_owned(at, object, tag, cause)
-  if not tag then
+  if not tag or call('EXISTS', at .. K.worker_event) == 0 then
     return M.hold.object(at, object, cause.now_ms, nil)
   end
   local first, handouts, attempts, crashes = M.tag.numbers(tag)

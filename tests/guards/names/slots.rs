@@ -292,11 +292,17 @@ async fn a_key_of_a_wrong_type_ends_a_call_before_its_first_write() {
         let attach = Attach { displace: "t host 1 1", ..ATTACH };
         refused(wire::attach(conn, keys, &attach).await.map(drop), "attach");
         refused(wire::detach(conn, keys, "w", "t").await.map(drop), "detach");
-        // A renewal reads no held objects, and meets the keys of slots after its first write.
+        // A renewal reads no held objects, and no batches.
         if n != 1 && n < shared.len() {
             refused(wire::renew(conn, keys, "w", "t", LEASE, 2).await.map(drop), "renew");
         }
         assert_eq!(scene.all().await, before, "{key}");
         assert!(scene.lease_ms().await > 900_000, "{key}");
+        // It leaves out a slot's list of a wrong type, and keeps the name.
+        if n >= shared.len() {
+            let (conn, keys) = (&mut scene.state.conn, &scene.keys);
+            wire::renew(conn, keys, "w", "t", LEASE, 2).await.expect("renewed");
+            assert!(scene.lease_ms().await <= 600_000, "{key}");
+        }
     }
 }

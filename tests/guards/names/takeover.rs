@@ -82,6 +82,50 @@ async fn a_key_of_a_wrong_type_stops_only_its_name() {
     assert_eq!(scene.all().await, expected);
 }
 
+/// The batch of a slot was deleted, but not its tag. The object is held without a batch, and the other
+/// names are taken over.
+#[tokio::test]
+async fn a_deleted_batch_stops_no_takeover() {
+    let mut scene = Scene::new().await;
+    let keys = scene.keys.clone();
+    for (name, look_ms) in [("a", 1), ("b", 2)] {
+        scene.register(name, 1, 7).await;
+        scene.watch(name, look_ms).await;
+        scene.state.own(&format!("{name}.0"), &format!("{name}:1"), look_ms, &["e"]).await;
+    }
+    scene.state.run("SET", &[&keys.worker_event_id("a.0"), "1 0 0 9"]).await;
+    scene.state.run("DEL", &[&keys.worker_event("a.0")]).await;
+    let (adopted, now) = scene.sweep(LOOK, AGES).await;
+    assert_eq!(adopted, Adopted { held: 2, names: vec!["a".to_owned(), "b".to_owned()], ..NOTHING });
+    let expected = [
+        "a:1:event.worker = held".to_owned(),
+        "b:1:event.worker = held".to_owned(),
+        "b:1:events.held = e".to_owned(),
+        "b:1:events.held.id = 2 0 0 1 takeover".to_owned(),
+        format!("event.workers = a 1 t {now} b 1 t {now}"),
+        format!("event.workers.watched = a {now} b {now}"),
+        format!("objects.held = a:1 {now} b:1 {now}"),
+        format!("seriatim.meta = clock {now}"),
+    ];
+    assert_eq!(scene.all().await, expected);
+}
+
+/// One name has more than a call takes over. Another call is of use at once.
+#[tokio::test]
+async fn another_call_takes_over_the_rest_of_a_name() {
+    let mut scene = Scene::new().await;
+    scene.register("dead", 300, 7).await;
+    scene.watch("dead", 1).await;
+    for slot in 0..300 {
+        scene.push(&format!("dead.{slot}"), &format!("a:{slot}")).await;
+    }
+    let names = vec!["dead".to_owned()];
+    let (adopted, _) = scene.sweep(LOOK, AGES).await;
+    assert_eq!(adopted, Adopted { more: true, strays: 256, names: names.clone(), ..NOTHING });
+    let (adopted, _) = scene.sweep(LOOK, AGES).await;
+    assert_eq!(adopted, Adopted { strays: 44, names, ..NOTHING });
+}
+
 /// A call takes over 256 objects and names, although they belong to several worker names.
 #[tokio::test]
 async fn the_bound_of_a_takeover_counts_all_names_together() {
