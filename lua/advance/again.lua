@@ -1,5 +1,5 @@
 -- again: gives a slot its batch again.
--- Uses: batch.count ids.MAX ids.after ids.parse jump.beyond names.is_foreign room.taken
+-- Uses: aside.put_without_batch batch.count ids.MAX ids.after ids.parse jump.beyond names.is_foreign room.taken
 -- Uses: tag.numbers worker.id
 
 -- Returns the object's last id; '0' if the id is absent or invalid. Uses MGET, which returns nil
@@ -25,13 +25,18 @@ local function rise_above(id)
 end
 
 -- Adds the slot's batch to the reply: the events left of a batch, or the whole batch after a lost
--- reply, a restart or a hold.
+-- reply, a restart or a hold. Puts the object aside if the batch is absent: the slot would wait for
+-- it for ever.
 local function give(i, object, tag)
   C.busy[i] = true
   if C.bytes_left <= 0 then
     return
   end
   local batch = call('LRANGE', C.base[i] .. K.worker_event, '0', '-1')
+  if not batch[1] then
+    C.busy[i] = false
+    return M.aside.put_without_batch(i, object)
+  end
   local entry = { C.number[i], object, tag, last_of(object) }
   -- Writes the same tag again, so that WAIT on this connection also covers the batch. WAIT covers
   -- only writes of its own connection, and another connection may have written the batch.

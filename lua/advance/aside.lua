@@ -2,9 +2,10 @@
 -- Uses: again.rise_above hold.batch hold.object tag.held_text tag.numbers
 
 -- Returns the reason for putting an object aside: its key `wrong`, without prefix, has a wrong
--- type. Joins the texts, because string.format would cut a name at a NUL.
+-- type or is absent. Joins the texts, because string.format would cut a name at a NUL.
 local function why_of(wrong)
-  return 'quarantine: ' .. wrong .. ' is a ' .. call('TYPE', P .. wrong).ok
+  local kind = call('TYPE', P .. wrong).ok
+  return 'quarantine: ' .. wrong .. (kind == 'none' and ' is absent' or ' is a ' .. kind)
 end
 
 -- Returns whether the reply is the error of a wrong type. Raises any other error, because such an
@@ -42,12 +43,19 @@ local function wrong_of(i, object, reply)
   return object .. K.events
 end
 
--- Puts aside the object of a slot; `wrong`: its key of a wrong type, without prefix.
+-- Puts aside the object of a slot without a batch; `wrong`: the key of a wrong type, or the absent
+-- key, without prefix.
 local function put(i, object, wrong)
   local why = why_of(wrong)
   M.hold.object(C.base[i], object, 'inf', M.tag.held_text('0', 0, 0, 0, why))
   try('ZREM', P .. K.objects_paused, object)
   note(object, why)
+end
+
+-- Puts aside the object of a slot that has a tag but no batch, because the batch was deleted by hand
+-- or evicted.
+local function put_without_batch(i, object)
+  put(i, object, K.WORKER .. C.name .. '.' .. C.number[i] .. K.worker_event)
 end
 
 -- Puts aside an object that an earlier call has held with its batch, because OBJ:event.worker has a
@@ -98,6 +106,6 @@ local function refused(i, object, owner, last, last_id)
 end
 
 return {
-  why_of = why_of, is_wrong_type = is_wrong_type, note = note, report_foreign = report_foreign, wrong_of = wrong_of, put = put, put_held = put_held,
-  put_batch = put_batch, refused = refused,
+  why_of = why_of, is_wrong_type = is_wrong_type, note = note, report_foreign = report_foreign, wrong_of = wrong_of, put = put,
+  put_without_batch = put_without_batch, put_held = put_held, put_batch = put_batch, refused = refused,
 }

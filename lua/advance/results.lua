@@ -1,7 +1,8 @@
 -- results: takes in results other than `done`.
--- Uses: again.give again.give_unknown again.last_of again.rise_above errors.keep finish.event
--- Uses: finish.read hold.batch hold.object ids.after ids.parse log.delivered log.keep_without_log
--- Uses: log.row tag.has_failed tag.held_text tag.is_odd tag.numbers time.now_ms
+-- Uses: again.give again.give_unknown again.last_of again.rise_above aside.put_without_batch
+-- Uses: errors.keep finish.event finish.read hold.batch hold.object ids.after ids.parse
+-- Uses: log.delivered log.keep_without_log log.row tag.has_failed tag.held_text tag.is_odd
+-- Uses: tag.numbers time.now_ms
 
 -- The fields after each word. `tag` is the tag of the batch in flight, as the reply gave it; `last`
 -- is the id of the last delivered event, '' if `count` is 0; `next` is the tag of the rest, '' if
@@ -181,7 +182,10 @@ local function settle(i, tag)
   -- No other object may get the ids of this batch. So the counter must be above them, even if Redis
   -- went back to an earlier counter.
   local length = try('LLEN', C.base[i] .. K.worker_event)
-  if type(length) == 'number' then
+  if length == 0 then
+    M.aside.put_without_batch(i, result.object)
+    return false
+  elseif type(length) == 'number' then
     M.again.rise_above(M.ids.after(tonumber((M.tag.numbers(tag))), length - 1))
   end
   local ready = not C.handled[C.number[i]] or M.finish.read(i, result.object)

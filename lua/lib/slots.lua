@@ -58,16 +58,18 @@ local function is_used_up(crashes, crashes_max)
 end
 
 -- Holds the object of a slot, due now. If its event has reached the limit of crashes, holds the
--- object for an operator. `tag`: false if the slot has no batch. If only the batch was deleted, by
--- hand or by an eviction, the object is held without one. Otherwise it would end every sweep with
--- an error. `cause`:
+-- object for an operator. Does so also if the batch is absent, because it was deleted by hand or
+-- evicted: an error would end every sweep. `tag`: false if the slot has no batch. `cause`:
 --   now_ms       the time
 --   why          the reason
 --   died         whether the worker died: a batch in flight has one crash more
 --   crashes_max  with `died`: crashes after which an event waits for an operator (0: never)
 local function hold_owned(at, object, tag, cause)
-  if not tag or call('EXISTS', at .. K.worker_event) == 0 then
+  if not tag then
     return M.hold.object(at, object, cause.now_ms, nil)
+  elseif call('EXISTS', at .. K.worker_event) == 0 then
+    local why = 'quarantine: ' .. string.sub(at, #P + 1) .. K.worker_event .. ' is absent'
+    return M.hold.object(at, object, 'inf', M.tag.held_text('0', 0, 0, 0, why))
   end
   local first, handouts, attempts, crashes = M.tag.numbers(tag)
   local due, why = cause.now_ms, cause.why

@@ -1,7 +1,7 @@
 //! `advance`: events that slots take, and objects that they leave, in cases that real processes
 //! reach only after a fault.
 
-use seriatim::wire::{self, Advance, Advanced, BatchReply, Bounds, ClaimFirst, Report};
+use seriatim::wire::{self, Advance, Advanced, BatchReply, BatchResult, Bounds, ClaimFirst, Report, Tag};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -295,5 +295,43 @@ async fn a_call_that_leaves_nothing_to_do_asks_for_no_other() {
         call.look(0);
         let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
         assert!(matches!(answer, Advanced::Ok { more, .. } if more == expected), "{popped:?}: {answer:?}");
+    }
+}
+
+/// The batch of a slot was deleted, but not its tag. The object waits for an operator, whatever the slot
+/// reports. The slot is free, and claims another object. After the release the object goes on with its
+/// next event.
+#[tokio::test]
+async fn a_deleted_batch_puts_its_object_aside() {
+    let tag = Tag { first: 1, ..Tag::default() };
+    let held = BatchResult::Hold { rest: tag.failed(), delay: None, reason: "retry: no".into() };
+    let reject = BatchResult::Reject { next: None, id: 1, error: "no".to_owned(), attempts: 0 };
+    let part = BatchResult::Part { next: tag };
+    for then in [None, Some(held), Some(reject), Some(part)] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        let (keys, console) = (state.keys.clone(), redis.console().await);
+        state.own("w.0", "work:1", 1, &["1"]).await;
+        state.run("DEL", &[&keys.worker_event("w.0")]).await;
+        console.emit("work:1", "2").await;
+        console.emit("work:2", "3").await;
+        let report = |then| Report { object: "work:1".into(), tag, count: 0, last: None, then };
+        let results: Vec<_> = then.clone().map(|then| (0, report(then))).into_iter().collect();
+        let answer = advance(&mut state, BOUNDS, &results, 1).await;
+        assert_eq!(objects(&answer), ["work:2"], "{then:?}");
+        let Advanced::Ok { quarantined, .. } = answer else { panic!("{answer:?}") };
+        let why = "quarantine: event.worker:w.0:event is absent";
+        assert_eq!(quarantined, [("work:1".to_owned(), why.to_owned())], "{then:?}");
+        let held = console.text(&keys.events_held_id("work:1")).await;
+        assert_eq!(held, Some(format!("0 0 0 0 {why}")), "{then:?}");
+        assert_eq!(console.due("work:1").await, Some(f64::INFINITY), "{then:?}");
+        assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("held"), "{then:?}");
+        assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:2"], "{then:?}");
+        console.release("work:1").await;
+        let bounds = Bounds { claims: 1, ..BOUNDS };
+        let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Held);
+        call.free(1);
+        let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+        assert_eq!((objects(&answer), lengths(&answer)), (vec!["work:1"], vec![1]), "{then:?}");
     }
 }

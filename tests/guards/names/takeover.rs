@@ -82,7 +82,7 @@ async fn a_key_of_a_wrong_type_stops_only_its_name() {
     assert_eq!(scene.all().await, expected);
 }
 
-/// The batch of a slot was deleted, but not its tag. The object is held without a batch, and the other
+/// The batch of a slot was deleted, but not its tag. The object waits for an operator, and the other
 /// names are taken over.
 #[tokio::test]
 async fn a_deleted_batch_stops_no_takeover() {
@@ -99,12 +99,13 @@ async fn a_deleted_batch_stops_no_takeover() {
     assert_eq!(adopted, Adopted { held: 2, names: vec!["a".to_owned(), "b".to_owned()], ..NOTHING });
     let expected = [
         "a:1:event.worker = held".to_owned(),
+        "a:1:events.held.id = 0 0 0 0 quarantine: event.worker:a.0:event is absent".to_owned(),
         "b:1:event.worker = held".to_owned(),
         "b:1:events.held = e".to_owned(),
         "b:1:events.held.id = 2 0 0 1 takeover".to_owned(),
         format!("event.workers = a 1 t {now} b 1 t {now}"),
         format!("event.workers.watched = a {now} b {now}"),
-        format!("objects.held = a:1 {now} b:1 {now}"),
+        format!("objects.held = b:1 {now} a:1 inf"),
         format!("seriatim.meta = clock {now}"),
     ];
     assert_eq!(scene.all().await, expected);

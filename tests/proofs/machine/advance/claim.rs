@@ -174,13 +174,13 @@ impl Call<'_> {
             // A held batch with unknown numbers must not be left out.
             (None, _) => {
                 let kind = if object.held_id == Key::Wrong {
-                    "hash"
+                    "a hash"
                 } else if object.held_id == Key::default() {
-                    "none"
+                    "absent"
                 } else {
-                    "string"
+                    "a string"
                 };
-                let why = [b"quarantine: ", &name[..], b":events.held.id is a ", kind.as_bytes(), b" and tells no ids"].concat();
+                let why = [b"quarantine: ", &name[..], b":events.held.id is ", kind.as_bytes(), b" and tells no ids"].concat();
                 self.state.due.insert(name.clone(), OPERATOR as i64);
                 self.tell_quarantined(&name, &why);
                 Got::Dropped
@@ -192,14 +192,14 @@ impl Call<'_> {
     fn claim_batch(&mut self, slot: &mut Slot, name: &Name, numbers: Numbers, held: &Key<Vec<Event>>) -> Got {
         let object = self.state.object(name).clone();
         let wrong = match held {
-            Key::Wrong => Some((":events.held", "hash")),
-            Key::Right(_) if object.last == Key::Wrong => Some((":last.event.id", "hash")),
-            Key::Right(_) if object.last_id().is_none() => Some((":last.event.id", "string")),
-            Key::Right(batch) if batch.is_empty() => Some((":events.held", "none")),
+            Key::Wrong => Some((":events.held", "a hash")),
+            Key::Right(_) if object.last == Key::Wrong => Some((":last.event.id", "a hash")),
+            Key::Right(_) if object.last_id().is_none() => Some((":last.event.id", "a string")),
+            Key::Right(batch) if batch.is_empty() => Some((":events.held", "absent")),
             Key::Right(_) => None,
         };
         if let Some((key, kind)) = wrong {
-            let why = [b"quarantine: ", &name[..], key.as_bytes(), b" is a ", kind.as_bytes()].concat();
+            let why = [b"quarantine: ", &name[..], key.as_bytes(), b" is ", kind.as_bytes()].concat();
             self.state.due.insert(name.clone(), OPERATOR as i64);
             self.state.object(name).held_id = Key::Right(Some(numbers.held_id(&why)));
             self.tell_quarantined(name, &why);
