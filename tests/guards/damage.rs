@@ -70,6 +70,47 @@ async fn damage_to_one_key_is_told_alone() {
         ("SET @events.cron x", "layout shared key: events.cron is a string, it should be a hash"),
         ("SET @events.cron.next x", "layout shared key: events.cron.next is a string, it should be a zset"),
         ("SET @seriatim.meta x", "layout shared key: seriatim.meta is a string, it should be a hash"),
+        // Numbers are told with all digits.
+        (
+            "SET @x:last.event.id 9007199254740991",
+            "I5 object x: :last.event.id is 9007199254740991, but next.event.id is 16: ids would be given twice",
+        ),
+        (
+            "FLUSHDB; SET @x:last.event.id 5",
+            "I5 object x: :last.event.id is 5, but next.event.id is 0: ids would be given twice",
+        ),
+        (
+            "SET @work:5:events.held.id 1~1~3~0~retry; SET @work:5:last.event.id 1",
+            "I5 object work:5: its held batch begins with id 1, but id 1 of the object is delivered already",
+        ),
+        // The id 0 names no batch, so it is not compared with other ids.
+        (
+            "SET @work:6:events.held.id 0~0~0~0~stop; SET @work:6:last.event.id 5",
+            "I4 object work:6: has 1 events in a held batch, but :events.held.id names no id for them",
+        ),
+        (
+            "LPUSH @g:1:events {}; ZADD @event.groups 0 g",
+            "I1 object g:1: has 1 events queued, but no marker, no worker that has it, and is not held",
+        ),
+        ("SET @x:event.worker a.0", "I2 object x: its owner is a.0, but event.worker:a.0:object lacks it"),
+        ("DEL @event.worker:gone.0:event.id", "I4 worker gone.0: has a batch of 1 events, but no :event.id that names its id"),
+        (
+            "SET @work:4:last.event.id 14",
+            "I5 worker gone.0: its batch begins with id 14, but id 14 of the object is delivered already",
+        ),
+        (
+            "DEL @event.rules @work:9:event.worker @objects.paused; HSET @event.rules next 5",
+            "layout shared key: event.rules says that rules are to be looked at next at 5, it should be no time",
+        ),
+        (
+            "ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:* x~-~-~-~-~1700~3~ada; SET @event.shares.summary 1~1~1700",
+            "layout shared key: event.shares has a field a:* that is no share: delete that field, and set the share again",
+        ),
+        (
+            "ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:* 5~-~-~-~-~1700~3~ada; SET @event.shares.summary 1~1",
+            "layout shared key: event.shares.summary is 1 1, it should begin with 1 1: set any share",
+        ),
+        ("SET @event.group:g:waiting x", "layout group g: event.group:g:waiting is a string, it should be a list"),
     ])
     .await;
 }
@@ -107,6 +148,7 @@ async fn damage_to_a_shared_key_is_told_with_its_effects() {
             ]
             .concat(),
         ),
+        ("SET @event.groups x; LPUSH @x:events {}", [vec![queued("x")], wrong("event.groups", "zset")].concat()),
         ("FLUSHDB; SET @next.event.id 1e3", vec!["layout shared key: next.event.id is not a whole number below 2^53".to_owned()]),
         ("FLUSHDB; SET @next.event.id 9007199254740991", vec![]),
         ("ZADD @event.marks 1 met 5 5", vec![]),
@@ -158,4 +200,7 @@ async fn a_key_of_another_program_is_told_apart() {
         let found = told(&mut state).await;
         assert_eq!(found, if layout { wrong.as_slice() } else { &[] }, "{commands}");
     }
+    broken_by(&mut state, "LPUSH @x:events {}").await;
+    let queued = "I1 object x: has 1 events queued, but no marker, no worker that has it, and is not held";
+    assert_eq!(told(&mut state).await, [queued], "a list is one of an object");
 }
