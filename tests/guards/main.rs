@@ -25,11 +25,13 @@ mod log;
 mod looks;
 mod marks;
 mod names;
+mod promote;
 mod rates;
 mod reports;
 mod rooms;
 #[path = "../support/state.rs"]
 mod state;
+mod stopped;
 #[path = "../support/mod.rs"]
 mod support;
 mod suspects;

@@ -26,6 +26,7 @@ impl Clock {
         let offset = File::create(dir.path().join("offset")).expect("a file");
         let clock = Self { dir, offset };
         clock.set(0);
+        clock.offset.write_all_at(&[0; 8], 8).expect("the time is written");
         clock
     }
 
@@ -43,6 +44,12 @@ impl Clock {
     /// Sets the clock ahead by this much, relative to the machine's time.
     pub fn step_ahead(&self, by: Duration) {
         self.set(i64::try_from(by.as_micros()).expect("not so far"));
+    }
+
+    /// Lets the clock stand still at this time, in microseconds since 1970.
+    pub fn stop_at(&self, us: u64) {
+        let us = i64::try_from(us).expect("not so late");
+        self.offset.write_all_at(&us.to_ne_bytes(), 8).expect("the time is written");
     }
 
     fn set(&self, offset_us: i64) {
