@@ -198,3 +198,102 @@ async fn a_job_that_has_changed_is_not_resumed() {
         assert_eq!((last(&mut state, "job").await.is_some(), actions), (next.is_some(), u64::from(next.is_some())), "{before}");
     }
 }
+
+/// A job fires only if it is the one that the caller has read, is not paused, and nobody has handled its
+/// ticks meanwhile. Of each case: the job, its handled ticks, the events of the call, and both after it.
+#[tokio::test]
+async fn a_job_fires_only_as_the_caller_has_read_it() {
+    const NEXT: f64 = 99_999_999_999_999.0;
+    let redis = Redis::start();
+    let keys = redis.keys().clone();
+    let (mut state, console) = (state_of(&redis, &keys).await, redis.console().await);
+    let job = |text: &str| format!("{text} 5 6 2 work:1{{}}1");
+    for (text, handled, events, fires) in [
+        ("id 0", Some("0 3"), Some(1), true),
+        ("id 0", Some("0 3"), Some(2), true),
+        ("id 0", None, Some(1), true),
+        ("id 0", Some("odd"), Some(1), true),
+        ("other 0", Some("0 3"), Some(1), false),
+        ("id 1", Some("0 3"), Some(1), false),
+        ("id 0", Some("7 3"), Some(1), false),
+        ("odd", Some("0 3"), Some(1), false),
+    ] {
+        state.run("FLUSHDB", &[]).await;
+        state.run("HSET", &[&keys.events_cron(), "job", &job(text)]).await;
+        state.run("ZADD", &[&keys.events_cron_next(), "99999999999990", "job"]).await;
+        if let Some(handled) = handled {
+            state.run("HSET", &[&keys.events_cron_last(), "job", handled]).await;
+        }
+        let due = DueJob { name: "job".into(), id: "id".into(), since_ms: 5, plan: "{}".into(), event_bytes: 1, handled_ms: 0 };
+        let tick = Ticks { job: due, handled_ms: 7, next_ms: Some(99_999_999_999_999), events };
+        let fired = wire::cron(&mut state.conn, &keys, &[tick]).await.expect("a reply");
+        let events = if fires { events.unwrap_or(0) } else { 0 };
+        assert_eq!((fired.jobs, fired.events), (u64::from(fires), events as u64), "{text} {handled:?}");
+        assert_eq!((fired.wrong.len(), fired.due.len()), (0, 0), "{text} {handled:?}");
+        let after = if fires { Some(format!("7 {}", fired.now_ms)) } else { handled.map(str::to_owned) };
+        assert_eq!(last(&mut state, "job").await, after, "{text} {handled:?}");
+        assert_eq!(next_ms(&mut state, "job").await, Some(if fires { NEXT } else { NEXT - 9.0 }), "{text} {handled:?}");
+        assert_eq!(console.list(&keys.events("work:1")).await, vec!["1"; events], "{text} {handled:?}");
+        let markers: &[&str] = if fires { &["work:1"] } else { &[] };
+        assert_eq!(console.list(&keys.objects_with_events()).await, markers, "{text} {handled:?}");
+    }
+}
+
+/// A call that fires no tick keeps the time of the last one. A call that only postpones the job keeps
+/// all else.
+#[tokio::test]
+async fn a_call_without_events_keeps_the_time_of_the_last_tick() {
+    let redis = Redis::start();
+    let keys = redis.keys().clone();
+    let mut state = state_of(&redis, &keys).await;
+    let job = set(&mut state, "job", "work:1", "1").await;
+    state.run("HSET", &[&keys.events_cron_last(), "job", "0 3"]).await;
+    let postponed = Ticks { events: None, ..ticks(&job, 0) };
+    let fired = wire::cron(&mut state.conn, &keys, &[postponed]).await.expect("a reply");
+    assert_eq!((fired.jobs, fired.events, fired.wrong.len(), fired.due.len()), (0, 0, 0, 0));
+    assert_eq!(last(&mut state, "job").await.as_deref(), Some("0 3"));
+    assert_eq!(next_ms(&mut state, "job").await, Some(fired.now_ms as f64 + 60_000.0));
+    let fired = wire::cron(&mut state.conn, &keys, &[ticks(&job, 0)]).await.expect("a reply");
+    assert_eq!((fired.jobs, fired.events, fired.wrong.len(), fired.due.len()), (0, 0, 0, 0));
+    assert_eq!(last(&mut state, "job").await.as_deref(), Some("7 3"));
+    assert_eq!(next_ms(&mut state, "job").await, Some(99_999_999_999_999.0));
+    assert_eq!(redis.console().await.list(&keys.objects_with_events()).await, [""; 0]);
+}
+
+/// A call returns jobs that are due. It removes entries without a job, and those of paused jobs, and
+/// postpones jobs that are invalid.
+#[tokio::test]
+async fn a_call_returns_jobs_that_are_due() {
+    const NO_ID: &str = "99999999999999999999";
+    let redis = Redis::start();
+    let keys = redis.keys().clone();
+    let mut state = state_of(&redis, &keys).await;
+    for (at, (name, value, handled)) in (1..).zip([
+        ("good", "id 0 5 6 2 work:1{}1", Some("7 8")),
+        ("empty", "other 0 6 6 2 work:2{}", None),
+        ("paused", "id 1 5 6 2 work:1{}1", None),
+        ("short", "id 0 5 6 2 work:1{", None),
+        ("since", &format!("id 0 {NO_ID} 6 2 work:1{{}}1"), None),
+        ("handled", "id 0 5 6 2 work:1{}1", Some(&*format!("{NO_ID} 8"))),
+    ]) {
+        state.run("HSET", &[&keys.events_cron(), name, value]).await;
+        state.run("ZADD", &[&keys.events_cron_next(), &at.to_string(), name]).await;
+        if let Some(handled) = handled {
+            state.run("HSET", &[&keys.events_cron_last(), name, handled]).await;
+        }
+    }
+    state.run("ZADD", &[&keys.events_cron_next(), "7", "absent"]).await;
+    let reply = wire::cron(&mut state.conn, &keys, &[]).await.expect("a reply");
+    let good = DueJob { name: "good".into(), id: "id".into(), since_ms: 5, plan: "{}".into(), event_bytes: 1, handled_ms: 7 };
+    let (name, id) = ("empty".into(), "other".into());
+    let empty = DueJob { name, id, since_ms: 6, event_bytes: 0, handled_ms: 0, ..good.clone() };
+    assert_eq!(reply.due, [good, empty]);
+    let wrong = [("short", "value"), ("since", "value"), ("handled", "value"), ("absent", "absent")];
+    assert_eq!(reply.wrong, wrong.map(|(name, why)| (name.as_bytes().to_vec(), why.to_owned())));
+    assert_eq!((reply.jobs, reply.events, reply.next_due), (0, 0, Some(Duration::ZERO)));
+    let left: Vec<(String, f64)> =
+        redis.console().await.run(&["ZRANGE", &keys.events_cron_next(), "0", "-1", "WITHSCORES"]).await;
+    let later = reply.now_ms as f64 + 60_000.0;
+    let expected = [("good", 1.0), ("empty", 2.0), ("handled", later), ("short", later), ("since", later)];
+    assert_eq!(left, expected.map(|(name, score)| (name.to_owned(), score)));
+}
