@@ -20,6 +20,7 @@ mod in_hand;
 mod inspect;
 mod leases;
 mod limits;
+mod limits_stopped;
 mod lists;
 mod log;
 mod looks;
