@@ -2,8 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use seriatim::wire::{self, Seen};
+use seriatim::wire::{self, EventLog, ScriptError, Seen};
 
+use crate::stopped::{NOW_US, scene};
 use crate::support::Redis;
 
 const CHOSEN: Seen = Seen { first_id: 1, highest: 0, event_log: None };
@@ -133,5 +134,80 @@ async fn the_counter_jumps_only_in_a_new_namespace_or_on_another_server() {
         assert_eq!((connected.changed, connected.counter > before), (n == 4, n == 0 || n == 4), "call {n}");
         assert!(connected.counter >= before, "call {n}");
         before = connected.counter;
+    }
+}
+
+/// All of seriatim.meta, and the counter, before and after a call.
+#[tokio::test]
+async fn each_field_is_written_when_it_is_of_use() {
+    const JUMP: u64 = NOW_US;
+    let (_clock, redis, mut state) = scene().await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    let none = Seen::default();
+    let highest = |highest| Seen { highest, ..none };
+    let log = |keep| {
+        let mut log = EventLog::default();
+        log.keep = keep;
+        Seen { event_log: Some(log), ..none }
+    };
+    // Of each case: the fields and the counter before the call, the arguments, whether writes may have
+    // been lost, and both after the call.
+    for (before, counter, id, seen, changed, after, counter_after) in [
+        ("", None, "", none, false, "partitions 1 schema 2", JUMP),
+        ("", Some("5"), "", none, false, "partitions 1 schema 2", JUMP),
+        ("", Some("5"), "", CHOSEN, false, "partitions 1 schema 2", 5),
+        ("", Some("5"), "r", CHOSEN, false, "partitions 1 replication.id r schema 2", 5),
+        ("", None, "", Seen { first_id: 9, ..none }, false, "partitions 1 schema 2", 8),
+        ("schema 1", Some("5"), "", none, false, "partitions 1 schema 2", 5),
+        ("schema 2", Some("5"), "", none, false, "schema 2", 5),
+        ("schema 2", Some("5"), "", highest(5), false, "schema 2", 5),
+        ("schema 2", Some("5"), "", highest(6), true, "schema 2", JUMP),
+        ("schema 2", None, "", CHOSEN, true, "schema 2", JUMP),
+        ("schema 2", Some("1900000000000000"), "", highest(1_900_000_000_000_005), true, "schema 2", 1_900_000_682_206_341),
+        ("replication.id q schema 2", Some("5"), "r", none, true, "replication.id r schema 2", JUMP),
+        ("replication.id r schema 2", Some("5"), "r", none, false, "replication.id r schema 2", 5),
+        ("replication.id q schema 2", Some("5"), "", none, false, "replication.id q schema 2", 5),
+        ("schema 2", Some("5"), "r", none, false, "replication.id r schema 2", 5),
+        ("schema 2", Some("5"), "", log(7), false, "event.log on event.log.keep 7 schema 2", 5),
+        ("event.log on event.log.keep 7 schema 2", Some("5"), "", log(8), false, "event.log on event.log.keep 8 schema 2", 5),
+        ("event.log on event.log.keep 7 schema 2", Some("5"), "", none, false, "event.log.keep 7 schema 2", 5),
+        ("event.log yes schema 2", Some("5"), "", log(8), false, "event.log yes event.log.keep 8 schema 2", 5),
+    ] {
+        state.run("DEL", &[&keys.meta(), &keys.next_event_id()]).await;
+        if !before.is_empty() {
+            state.run("HSET", &[&[keys.meta().as_str()], &before.split(' ').collect::<Vec<_>>()[..]].concat()).await;
+        }
+        if let Some(counter) = counter {
+            state.run("SET", &[&keys.next_event_id(), counter]).await;
+        }
+        let connected = wire::connect(&mut state.conn, &keys, id, seen).await.expect("an answer");
+        let case = format!("{before}, {counter:?}, {id}, {seen:?}");
+        assert_eq!((connected.changed, connected.counter), (changed, counter_after), "{case}");
+        assert_eq!(console.number(&keys.next_event_id()).await, counter_after, "{case}");
+        let mut fields: Vec<(String, String)> = console.run(&["HGETALL", &keys.meta()]).await;
+        fields.sort();
+        let fields: Vec<_> = fields.into_iter().map(|(field, value)| format!("{field} {value}")).collect();
+        assert_eq!(fields.join(" "), after, "{case}");
+    }
+}
+
+/// An unknown version, or a counter that is no number, is refused. Nothing is written.
+#[tokio::test]
+async fn an_unknown_version_and_a_wrong_counter_are_refused() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    let console = redis.console().await;
+    for (version, counter, why) in [("3", "5", "3"), ("0", "5", "0"), ("1", "many", "many"), ("2", "1e3", "1e3")] {
+        let _: u64 = console.run(&["HSET", &keys.meta(), "schema", version]).await;
+        let () = console.run(&["SET", &keys.next_event_id(), counter]).await;
+        let refused = wire::connect(&mut conn, keys, "r", Seen::default()).await.expect_err("refused");
+        match refused {
+            ScriptError::Schema(told) => assert_eq!((told.as_str(), counter), (why, "5")),
+            ScriptError::Counter(told) => assert_eq!((told.as_str(), counter), (why, why)),
+            other => panic!("{version} {counter}: {other:?}"),
+        }
+        let fields: Vec<(String, String)> = console.run(&["HGETALL", &keys.meta()]).await;
+        assert_eq!(fields, [("schema".to_owned(), version.to_owned())]);
+        assert_eq!(console.text(&keys.next_event_id()).await.as_deref(), Some(counter));
     }
 }

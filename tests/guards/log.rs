@@ -5,8 +5,9 @@ use std::time::Duration;
 use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, EventLog, Report, Seen, Tag};
 
 use crate::state::State;
+use crate::stopped::{NOW, scene};
 use crate::support::Redis;
-use crate::{BOUNDS, attached, done};
+use crate::{BOUNDS, attach, attached, done};
 
 /// An event is completed with errors. It is in the log and not in the dead letters, and the next
 /// event has the last delivered id as `prev`. If the log cannot be written, the event is held with
@@ -116,5 +117,45 @@ async fn rows_above_the_age_limit_are_dropped() {
         // Redis drops whole nodes of at most 100 rows.
         let rows: u64 = redis.console().await.run(&["XLEN", &keys.event_log()]).await;
         assert!(left.contains(&rows), "{rows} rows, {keep_for:?}");
+    }
+}
+
+/// Of a log with one row in each node, Redis trims exactly what a call asks for: as many rows as the call
+/// has written and 1,000 more, or the rows that are older than the age limit. A call that writes no row
+/// trims none.
+#[tokio::test]
+async fn a_call_trims_as_many_rows_as_it_has_written_and_1000_more() {
+    let old: Vec<String> = (1..=3000).map(|n| format!("1-{n}")).collect();
+    let aged = [6, 5, 4].map(|ms| format!("{}-0", NOW - ms));
+    let five = Some(Duration::from_millis(5));
+    for (events, rows, keep, keep_for, left) in [
+        (1, &old[..], 10, None, 2000),
+        (3, &old, 10, None, 2000),
+        (0, &old, 10, five, 3000),
+        (1, &aged, 1000, five, 3),
+        (1, &aged, 1000, None, 4),
+    ] {
+        let (_clock, redis, mut state) = scene().await;
+        let keys = state.keys.clone();
+        attach(&mut state.conn, &keys, "token-1", "").await;
+        state.run("CONFIG", &["SET", "stream-node-max-entries", "1"]).await;
+        let mut fill = redis::pipe();
+        for id in rows {
+            fill.cmd("XADD").arg(keys.event_log()).arg(id).arg(&["a", "b"]).ignore();
+        }
+        fill.query_async::<()>(&mut state.conn).await.expect("filled");
+        let mut log = EventLog::default();
+        (log.keep, log.keep_for) = (keep, keep_for);
+        let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
+        call.log(log);
+        if events > 0 {
+            state.own("w.0", "work:1", 1, &["1", "2", "3"][..events]).await;
+            let mut report = done("work:1", 1);
+            (report.count, report.last) = (events, Some(events as u64));
+            call.report(0, &report);
+        }
+        wire::advance(&mut state.conn, &call).await.expect("an answer");
+        let rows: u64 = redis.console().await.run(&["XLEN", &keys.event_log()]).await;
+        assert_eq!(rows, left, "{events} {keep} {keep_for:?}");
     }
 }
