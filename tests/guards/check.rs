@@ -331,7 +331,7 @@ async fn what_is_just_right_is_not_told() {
         "LPUSH @work:2:event.errors x; SET @event.worker:a.0:event.id 12~0~1",
         "LPUSH @work:5:event.errors x",
         "HSET @event.workers b 65536~token~0",
-        "HSET @event.limits * 1~0~1700~3~ada",
+        "HSET @event.limits * 1~0~1700~3~ada a:* 2~0~1700~3~ada",
         "ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:b:* 1~low~-~-~-~1700~3~ada a:* 100~-~3~2.5~1~1700~0~ * -~-~7~-~-~1700~0~; SET @event.shares.summary 2~2~1700",
         "HSET @seriatim.meta names.indexed 1 names.cursor 7",
         "SET @x:event.worker held; ZADD @objects.paused 0 x; HSET @event.rules block~x 1~0~0~3~0~ada",
