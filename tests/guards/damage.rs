@@ -48,6 +48,10 @@ async fn damage_to_one_key_is_told_alone() {
             "SET @event.groups x; LPUSH @event.group:g:waiting x",
             "layout shared key: event.groups is a string, it should be a zset",
         ),
+        (
+            "SET @event.groups x; SET @event.groups.waiting 2",
+            "layout shared key: event.groups is a string, it should be a zset",
+        ),
         ("SET @event.limits x", "layout shared key: event.limits is a string, it should be a hash"),
         ("SET @event.marks x", "layout shared key: event.marks is a string, it should be a zset"),
         (
