@@ -69,6 +69,8 @@ async fn each_event_is_counted_for_the_bound_of_its_lateness() {
     expected.sort();
     assert_eq!(late, expected);
     assert_eq!(scores(&mut state).await, [pair("work:1\n-next", (NOW + 1) as f64)]);
+    let left: Vec<String> = redis.console().await.run(&["HKEYS", &keys.events_scheduled_of("work:1")]).await;
+    assert_eq!(left, ["-next"]);
     assert_eq!(list(&mut state, keys.objects_with_events()).await, ["work:1"]);
     assert_eq!(list(&mut state, keys.events("work:1")).await.len(), 33);
     assert_eq!(list(&mut state, keys.events("work:1")).await[..3], ["0", "1", "2"], "the newest is due last");

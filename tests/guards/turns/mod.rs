@@ -6,6 +6,7 @@ mod counts;
 mod moved;
 mod order;
 mod priorities;
+mod shares;
 mod times;
 
 use std::fmt::Display;

@@ -1,0 +1,42 @@
+//! The groups in whose lists names are set aside, with shares of prefixes and without.
+
+use std::collections::BTreeMap;
+
+use seriatim::control::shares::Share;
+
+use super::{GROUPED, claim, emit, rig};
+use crate::Bounds;
+use crate::limits::set;
+use crate::support::Redis;
+
+/// The group of an object is its longest prefix with a share. Without one, the worker's number of parts
+/// decides; if this number is 0, all names share one list.
+#[tokio::test]
+async fn the_group_of_an_object_is_its_longest_prefix_with_a_share() {
+    const REST: &str = "\0rest";
+    for (selectors, group_depth, expected) in [
+        (&["*"][..], 0, &[(REST, "a a:b a:b:c:1 d:e:1 d:f:1 f")][..]),
+        (&["a:*"], 0, &[(REST, "d:e:1 d:f:1 f"), ("a", "a a:b a:b:c:1")]),
+        (&["a:*", "d:e:*"], 0, &[(REST, "d:f:1 f"), ("a", "a a:b a:b:c:1"), ("d:e", "d:e:1")]),
+        (&["a:b:*", "d:*"], 1, &[("a", "a"), ("a:b", "a:b a:b:c:1"), ("d", "d:e:1 d:f:1"), ("f", "f")]),
+        (&["a:*"], 2, &[("a", "a a:b a:b:c:1"), ("d:e", "d:e:1"), ("d:f", "d:f:1"), ("f", "f")]),
+        (&[], 2, &[("a", "a"), ("a:b", "a:b a:b:c:1"), ("d:e", "d:e:1"), ("d:f", "d:f:1"), ("f", "f")]),
+        (&[], 1, &[("a", "a a:b a:b:c:1"), ("d", "d:e:1 d:f:1"), ("f", "f")]),
+    ] {
+        let redis = Redis::start();
+        let (mut state, console) = rig(&redis).await;
+        for selector in selectors {
+            let share = if *selector == "*" { Share::new().in_flight(1000) } else { Share::new().weight(1) };
+            set(&state, selector, share).await;
+        }
+        emit(&mut state, ["0", "a", "a:b", "a:b:c:1", "d:e:1", "d:f:1", "f"]).await;
+        assert_eq!(claim(&mut state, 1, Bounds { group_depth, ..GROUPED }).await, ["0"], "{selectors:?}");
+        let groups: Vec<String> = console.run(&["ZRANGE", &state.keys.event_groups(), "0", "-1"]).await;
+        let mut names = BTreeMap::new();
+        for group in groups {
+            names.insert(group.clone(), console.list(&state.keys.group_waiting(&group)).await.join(" "));
+        }
+        let expected = expected.iter().map(|(group, names)| ((*group).to_owned(), (*names).to_owned())).collect();
+        assert_eq!(names, expected, "{selectors:?}, {group_depth}");
+    }
+}
