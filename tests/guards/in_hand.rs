@@ -113,6 +113,26 @@ async fn pages_of_objects_in_hand_follow_each_other() {
     }
 }
 
+/// An object that no slot owns leaves the objects in hand. The groups that wait for it are due, and those
+/// of an object in hand wait on.
+#[tokio::test]
+async fn an_object_that_leaves_the_count_opens_the_way() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    let since = count_in_hand(&mut state.conn, &keys, BY).await.expect("counting");
+    state.own("w.0", "b:1", 5, &["1"]).await;
+    state.run("ZADD", &[&keys.objects_in_hand(), "0", "a:1:", "0", "b:1:"]).await;
+    for member in ["a", "a\n", "b", "b\n"] {
+        block(&mut state, member, 2 * LATER - 1).await;
+    }
+    let look = InHand::Members { after: b"", count: 9 };
+    in_hand(&mut state.conn, &keys, since, look).await.expect("a page").expect("still counting");
+    let due: Vec<String> = console.run(&["ZRANGE", &keys.event_groups_blocked(), "0", "0", "BYSCORE"]).await;
+    assert_eq!(due, ["a", "a\n"]);
+    assert_eq!(console.run::<u64>(&["ZCARD", &keys.event_groups_blocked()]).await, 4);
+}
+
 /// A key of the shares has a wrong type. The call fails before the first write, so the slot still has
 /// its batch.
 #[tokio::test]

@@ -27,6 +27,7 @@ mod looks;
 mod marks;
 mod names;
 mod promote;
+mod operators;
 mod rates;
 mod reports;
 mod rooms;

@@ -289,6 +289,36 @@ async fn the_prefixes_of_a_name() {
     }
 }
 
+/// A new group begins one claim behind the first group of its priority. If all groups there wait for a
+/// limit, the first of these counts. Groups of other priorities never count.
+#[tokio::test]
+async fn the_pass_of_a_new_group() {
+    let redis = Redis::own(&[]);
+    let (class, parked) = (1_099_511_627_776.0, 4_398_046_511_104.0);
+    for (groups, high, normal, low) in [
+        (&[][..], -class, 0.0, class),
+        (&[5.5, 8.0], -class, 6.5, class),
+        (&[-class + 7.5, parked + 5.0, parked + 9.0], -class + 8.5, 6.0, class),
+        (&[3.0, parked + 1.0], -class, 4.0, class),
+        (&[parked - class + 2.0], -class + 3.0, 0.0, class),
+        (&[-class, 0.0, class], -class + 1.0, 1.0, class + 1.0),
+        (&[parked - class, parked, parked + class], -class + 1.0, 1.0, class + 1.0),
+        (&[class], -class, 0.0, class + 1.0),
+        (&[parked + class], -class, 0.0, class + 1.0),
+    ] {
+        let scores: Vec<String> = groups.iter().map(|score: &f64| score.to_string()).collect();
+        let passes: Vec<String> = lua!(
+            redis,
+            ["share"],
+            "call('DEL', 'event_groups')\n\
+             for score in string.gmatch(ARGV[1], '%S+') do call('ZADD', 'event_groups', score, score) end\n\
+             return { M.share.first_pass(-1), M.share.first_pass(0), M.share.first_pass(1) }",
+            scores.join(" ")
+        );
+        assert_eq!(passes, [high, normal, low].map(|pass: f64| pass.to_string()), "{groups:?}");
+    }
+}
+
 /// The events of a share are counted for the period of 10 s in which they are taken. The count of a
 /// period stays in the next one, and ends after that.
 #[tokio::test]
