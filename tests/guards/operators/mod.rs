@@ -3,7 +3,10 @@
 
 mod cron;
 mod dead;
+mod emits;
 mod held;
+mod refusals;
+mod rule;
 mod scheduled;
 mod share;
 mod skip;
@@ -21,7 +24,7 @@ const LONGEST_MS: u64 = 600_000;
 /// A server that is shared with no other test.
 struct Scene {
     /// Stops the server when the test ends.
-    _redis: Redis,
+    redis: Redis,
     state: State,
     console: Console,
     began_ms: u64,
@@ -31,7 +34,7 @@ impl Scene {
     async fn new() -> Self {
         let redis = Redis::own(&[]).empty();
         let (state, console) = (State::new(redis.connect().await, redis.keys().clone()), redis.console().await);
-        let mut scene = Self { _redis: redis, state, console, began_ms: 0 };
+        let mut scene = Self { redis, state, console, began_ms: 0 };
         scene.began_ms = scene.now_ms().await;
         scene
     }
