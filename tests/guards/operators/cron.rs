@@ -2,7 +2,7 @@
 
 use seriatim::keys::Keys;
 use seriatim::wire::ScriptError;
-use seriatim::wire::operator::{self, CronDone, CronStep};
+use seriatim::wire::operator::{self, CronDone, CronReply, CronStep, Which};
 
 use super::{BY, Scene};
 
@@ -201,4 +201,32 @@ async fn a_job_without_a_queue_does_not_run() {
     assert_eq!(ran, CronDone::Invalid);
     let written = ["EXISTS", &keys.objects_with_events(), &keys.events_cron_last(), &keys.operator_actions()];
     assert_eq!(scene.console.run::<u64>(&written).await, 0);
+}
+
+/// A page has 16 KiB of the value of a job, and the size of the whole value. A job may have no tick, and no
+/// last run.
+#[tokio::test]
+async fn a_page_has_the_beginning_of_a_large_job() {
+    let mut scene = Scene::new().await;
+    let keys = scene.state.keys.clone();
+    let large = "x".repeat(16_385);
+    scene.put("HSET", "events.cron", &["a", "odd", "b", &large[1..], "c", &large]).await;
+    scene.put("ZADD", "events.cron.next", &["5", "a", "inf", "c"]).await;
+    scene.put("HSET", "events.cron.last", &["a", "7 3"]).await;
+    let job = |name: &str, value_bytes: usize, value: &str, next: &str, last: &str| CronReply {
+        name: name.into(),
+        value: value.into(),
+        value_bytes: value_bytes as u64,
+        next: next.into(),
+        last: last.into(),
+    };
+    let all = [job("a", 3, "odd", "5", "7 3"), job("b", 16_384, &large[1..], "", ""), job("c", 16_385, &large[1..], "inf", "")];
+    let one = operator::crons(&mut scene.state.conn, &keys, Which::One(b"a")).await.expect("a page");
+    assert_eq!((one.1, one.2), (0, all[..1].to_vec()));
+    let (now_ms, cursor, mut jobs) = operator::crons(&mut scene.state.conn, &keys, Which::All(0, 100)).await.expect("a page");
+    assert!((scene.began_ms..scene.began_ms + super::LONGEST_MS).contains(&now_ms), "{now_ms}");
+    jobs.sort_by(|one, other| one.name.cmp(&other.name));
+    assert!((cursor, &jobs[..]) == (0, &all), "{cursor} {:?}", jobs.iter().map(|job| job.value_bytes).collect::<Vec<_>>());
+    let none = operator::crons(&mut scene.state.conn, &keys, Which::One(b"d")).await.expect("a page");
+    assert_eq!((none.1, none.2), (0, vec![]));
 }

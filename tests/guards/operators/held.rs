@@ -98,3 +98,43 @@ async fn a_call_looks_at_so_many_objects_that_are_set_aside() {
         assert_eq!(found.last.is_some(), after == "-1 o1", "after {after}");
     }
 }
+
+/// The prefixes of a name end at its first 8 colons, also at the beginning of the name, and after another
+/// colon. A page has the rules of each paused object, blocks first.
+#[tokio::test]
+async fn the_rules_of_a_paused_object_have_its_prefixes() {
+    let mut scene = Scene::new().await;
+    let keys = scene.state.keys.clone();
+    let rules = [
+        ("*", "block"),
+        (":*", "pause"),
+        (":a:*", "block"),
+        ("a:*", "pause"),
+        ("a::*", "pause"),
+        ("a:b:*", "block"),
+        ("a:b:c:d:e:f:g:*", "pause"),
+        ("a:b:c:d:e:f:g:h:*", "pause"),
+        ("a:b:c:d:e:f:g:h:i:*", "pause"),
+        ("a:b:c:d:e:f:g:h:i:j", "block"),
+    ];
+    for (selector, kind) in rules {
+        scene.put("HSET", "event.rules", &[&format!("{kind} {selector}"), "5 0 0 3 0 bob"]).await;
+    }
+    for (object, expected) in [
+        ("a", "block *"),
+        (":a", "block *, pause :*"),
+        (":a:1", "block *, block :a:*, pause :*"),
+        ("a::", "block *, pause a:*, pause a::*"),
+        (
+            "a:b:c:d:e:f:g:h:i:j",
+            "block *, block a:b:*, block a:b:c:d:e:f:g:h:i:j, pause a:*, pause a:b:c:d:e:f:g:*, pause a:b:c:d:e:f:g:h:*",
+        ),
+    ] {
+        scene.put("DEL", "objects.paused", &[]).await;
+        scene.put("ZADD", "objects.paused", &["0", object]).await;
+        let page = operator::paused(&mut scene.state.conn, &keys, b"", None, 9).await.expect("a page");
+        let fields: Vec<_> = page.objects[0].1.iter().map(|field| String::from_utf8_lossy(field).into_owned()).collect();
+        assert_eq!(fields.join(", "), expected, "{object}");
+        assert_eq!(page.rules.len(), fields.len(), "{object}");
+    }
+}

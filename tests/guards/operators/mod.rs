@@ -5,6 +5,7 @@ mod cron;
 mod dead;
 mod emits;
 mod held;
+mod in_hand;
 mod refusals;
 mod rule;
 mod scheduled;

@@ -98,21 +98,27 @@ async fn the_rest_of_the_batch_keeps_its_numbers() {
     }
 }
 
-/// Emits that cannot be read, or that would go to a key of a wrong type, are found before the first write.
-/// Those of a later event are not looked at.
+/// Emits that cannot be read, that have no id, or that would go to a key of a wrong type, are found before
+/// the first write. Those of a later event are not looked at.
 #[tokio::test]
 async fn emits_that_cannot_be_pushed_change_nothing() {
     for (emit, wrong) in [("0 1 1 7 1 other", "work:1:event.handled"), ("0 1 1 7 1 other:11", "other:1:events")] {
-        for id in ["11", "12", "13"] {
+        for id in ["11", "12", "13", "odd", ""] {
             let mut scene = scene("12 4 3 5 retry: down", &["1", "2"]).await;
             scene.put("HSET", "work:1:event.handled", &["id", id, "emit:h", emit]).await;
-            scene.put("SET", "other:1:events", &["wrong"]).await;
+            if id.is_empty() {
+                scene.put("HDEL", "work:1:event.handled", &["id"]).await;
+            }
+            if !["odd", ""].contains(&id) {
+                scene.put("SET", "other:1:events", &["wrong"]).await;
+            }
             let before = scene.shown().await;
             if id == "13" {
                 assert_eq!(skipped(&mut scene).await, (12, 1), "{emit}");
                 continue;
             }
             let refused = skip(&mut scene, None).await.expect_err("a wrong type");
+            let wrong = if ["odd", ""].contains(&id) { "work:1:event.handled" } else { wrong };
             let key = format!("{}{wrong}", scene.state.keys.prefix());
             assert!(matches!(&refused, ScriptError::WrongType { key: told, .. } if *told == key), "{refused}");
             assert_eq!(scene.shown().await, before, "{emit}");
