@@ -3,6 +3,8 @@
 
 mod aside;
 mod counts;
+mod in_turn;
+mod limited;
 mod moved;
 mod order;
 mod priorities;
