@@ -309,3 +309,47 @@ async fn a_brace_behind_a_prefix_is_no_namespace() {
     hold(&mut state, 1, ["{x}:0"]).await;
     assert_eq!(claim(&mut state, 2, GROUPED).await, ["{x}:0", "{x}:1"]);
 }
+
+/// A group with a share of its own has a list, even if there are 1,024 groups already.
+#[tokio::test]
+async fn a_group_with_a_share_has_a_list_of_its_own() {
+    let redis = Redis::start();
+    let (mut state, console) = rig(&redis).await;
+    set(&state, "s:*", Share::new().weight(1)).await;
+    let key = state.keys.event_groups();
+    run_all(&mut state, (0..1024).map(|n| words(&["ZADD", &key, "8", &format!("g{n}")]))).await;
+    queue_aside(&mut state, "g0", 6, &["g0:1"]).await;
+    emit(&mut state, ["s:1", "t:1"]).await;
+    ask(&mut state, 0, NO_SLOT).await.expect("an answer");
+    let lists = [console.list(&state.keys.group_waiting("s")).await, console.list(&state.keys.group_waiting("\0rest")).await];
+    assert_eq!(lists, [["s:1"], ["t:1"]]);
+}
+
+/// No name is set aside any more, so the names of held objects were lost. They are set aside again.
+#[tokio::test]
+async fn lost_names_of_held_objects_are_set_aside_again() {
+    let redis = Redis::start();
+    let (mut state, console) = rig(&redis).await;
+    for (object, score) in [("a:1", "-7"), ("a:2", "-6"), ("b:1", "-5")] {
+        state.hold(object, score, &["1"], "1 0 1 0 retry: down").await;
+    }
+    assert_eq!(claim(&mut state, 1, GROUPED).await, ["a:1"]);
+    assert_eq!(aside(&console).await, "b 0: b:1; a 1: a:2; 2");
+    // With one name that is set aside, none is lost.
+    let answer = ask_for(&mut state, 1..2, GROUPED).await.expect("an answer");
+    assert_eq!(objects(&answer), ["b:1"]);
+    hold(&mut state, 1, ["c:1"]).await;
+    ask(&mut state, 0, NO_SLOT).await.expect("an answer");
+    assert_eq!(aside(&console).await, "a 1: a:2; b 1: ; c 2: c:1; 2");
+}
+
+/// Shares that are only counted make no groups. A call claims from more markers than it has slots.
+#[tokio::test]
+async fn counted_shares_make_no_groups() {
+    let redis = Redis::start();
+    let (mut state, console) = rig(&redis).await;
+    state.run("SET", &[&state.keys.event_shares_summary(), "0 0 1"]).await;
+    emit(&mut state, numbered("a", 3)).await;
+    assert_eq!(claim(&mut state, 1, Bounds { group_depth: 0, ..GROUPED }).await, ["a:1"]);
+    assert_eq!((aside(&console).await, counts(&console).await), ("none".to_owned(), (0, 2, 0)));
+}

@@ -9,6 +9,7 @@ mod moved;
 mod order;
 mod priorities;
 mod shares;
+mod stays;
 mod times;
 
 use std::fmt::Display;

@@ -194,3 +194,15 @@ async fn a_group_gives_more_names_while_they_lead_nowhere() {
         assert_eq!(left, [400 - of_group, 1200 + of_group - markers], "{markers}");
     }
 }
+
+/// A name moves behind the names that are in the list of its group.
+#[tokio::test]
+async fn a_name_moves_behind_the_names_of_its_group() {
+    let redis = Redis::start();
+    let (mut state, console) = scene(&redis).await;
+    set(&state, "a:x:*", Share::new().weight(1)).await;
+    queue_aside(&mut state, "a:x", 9, &["a:x:0"]).await;
+    queue_aside(&mut state, "a", 0, &["a:x:1", "a:2"]).await;
+    assert_eq!(claim(&mut state, 1, Bounds { markers: 2, ..GROUPED }).await, ["a:2"]);
+    assert_eq!(aside(&console).await, "a 1: ; a:x 9: a:x:0 a:x:1; 2");
+}

@@ -282,3 +282,18 @@ async fn a_held_object_for_which_the_reply_has_no_room_stays() {
     assert_eq!(console.due(&names[113]).await, Some(114.0));
     assert_eq!(aside(&console).await.split(':').next(), Some("a 113"));
 }
+
+/// The call that takes the last name deletes the keys of the groups, and writes all keys of the batch.
+#[tokio::test]
+async fn the_call_that_takes_the_last_name_writes_the_batch() {
+    let redis = Redis::start();
+    let (mut state, console) = rig(&redis).await;
+    let keys = state.keys.clone();
+    state.given(7).await;
+    queue_aside(&mut state, "a", 0, &["a:1"]).await;
+    assert_eq!(claim(&mut state, 2, GROUPED).await, ["a:1"]);
+    assert_eq!(aside(&console).await, "none");
+    let written = [keys.event_worker("a:1"), keys.worker_event_id("w.0"), keys.next_event_id()];
+    let written = [console.text(&written[0]).await, console.text(&written[1]).await, console.text(&written[2]).await];
+    assert_eq!(written.map(Option::unwrap_or_default), ["w.0", "8", "8"]);
+}

@@ -157,3 +157,19 @@ async fn a_weight_divides_the_steps_of_a_pass() {
     let expected = [("a", 1.0), ("d", 2.0), ("b", 4.0), ("c", 4.0)];
     assert_eq!(passes, expected.map(|(group, pass)| (group.to_owned(), pass)));
 }
+
+/// The weight of a group counts wherever the group is among the others.
+#[tokio::test]
+async fn the_weights_of_all_groups_count() {
+    for (group, expected) in [("a", [("a", 0.5), ("b", 2.0), ("c", 2.0)]), ("b", [("b", 0.5), ("a", 2.0), ("c", 2.0)])] {
+        let redis = Redis::start();
+        let (mut state, console) = rig(&redis).await;
+        set(&state, &format!("{group}:*"), Share::new().weight(4)).await;
+        for group in ["a", "b", "c"] {
+            queue_aside(&mut state, group, 0, &numbered(group, 20)).await;
+        }
+        assert_eq!(claim(&mut state, 6, GROUPED).await, ["a:1", "a:2", "b:1", "b:2", "c:1", "c:2"]);
+        let passes: Vec<(String, f64)> = console.run(&["ZRANGE", &state.keys.event_groups(), "0", "-1", "WITHSCORES"]).await;
+        assert_eq!(passes, expected.map(|(group, pass)| (group.to_owned(), pass)));
+    }
+}

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use seriatim::wire::Bounds;
+
 use super::{GROUPED, NO_SLOT, aside, ask, ask_for, emit, queue_aside, rig};
 use crate::objects;
 use crate::state::State;
@@ -165,4 +167,54 @@ async fn marks_in_a_list_are_a_second_apart() {
     ask(&mut state, 0, NO_SLOT).await.expect("an answer");
     assert_eq!(marked(&console, base).await, "a 4: a:5 a:6; z 90: z:1 @1300 z:2; 4");
     assert_eq!(times(&console, base).await, "a: 1200 1200 0; z: 1300 1300 1; ");
+}
+
+/// Marks between the names do not count as names of a turn.
+#[tokio::test]
+async fn marks_do_not_count_for_a_turn() {
+    let redis = Redis::start();
+    let (mut state, console) = rig(&redis).await;
+    state.run("LPUSH", &[&console.keys.group_waiting("a"), "\0t5"]).await;
+    queue_aside(&mut state, "a", 0, &["a:1", "a:2", "a:3", "a:4"]).await;
+    queue_aside(&mut state, "b", 0, &["b:1", "b:2"]).await;
+    let answer = ask(&mut state, 4, GROUPED).await.expect("an answer");
+    assert_eq!(objects(&answer), ["a:1", "a:2", "b:1", "b:2"]);
+    assert_eq!(aside(&console).await, "a 2: a:3 a:4; b 2: ; 2");
+}
+
+/// A mark before a name that goes back is taken, and says that the name is younger.
+#[tokio::test]
+async fn a_mark_before_a_name_that_goes_back_is_taken() {
+    let redis = Redis::start();
+    let (mut state, console) = rig(&redis).await;
+    let (base, list) = (past(&state).await, console.keys.group_waiting("a"));
+    for (ms, name) in [(0, "a:1"), (800, "a:2")] {
+        state.run("LPUSH", &[&list, &format!("\0t{}", base + ms)]).await;
+        queue_aside(&mut state, "a", 0, &[name]).await;
+    }
+    state.run("HSET", &[&console.keys.event_groups_times(), "a", &format!("{} {base} 2", base + 800)]).await;
+    let answer = ask(&mut state, 2, Bounds { reply_bytes: 1, ..GROUPED }).await.expect("an answer");
+    assert_eq!(objects(&answer), ["a:1"]);
+    assert_eq!(aside(&console).await, "a 1: a:2; 1");
+    assert_eq!(times(&console, base).await, "a: 800 800 0; ");
+}
+
+/// A name that comes as soon as the newest mark in the list of its group needs no mark. This also applies to
+/// the shared list, if the list of the group has a wrong type.
+#[tokio::test]
+async fn a_name_of_the_time_of_a_mark_needs_no_mark() {
+    let redis = Redis::start();
+    let (mut state, console) = rig(&redis).await;
+    let (base, keys) = (past(&state).await, console.keys.clone());
+    state.run("ZADD", &[&keys.event_marks(), &base.to_string(), "met", &(base + 500).to_string(), "next"]).await;
+    state.run("SET", &[&keys.group_waiting("b"), "wrong"]).await;
+    for (group, name) in [("a", "a:1"), ("\0rest", "c:1")] {
+        queue_aside(&mut state, group, 5, &[name]).await;
+        state.run("HSET", &[&keys.event_groups_times(), group, &format!("{base} {base} 1")]).await;
+    }
+    emit(&mut state, ["a:2", "b:2"]).await;
+    ask(&mut state, 0, NO_SLOT).await.expect("an answer");
+    let lists = [console.list(&keys.group_waiting("a")).await, console.list(&keys.group_waiting("\0rest")).await];
+    assert_eq!(lists, [["a:1", "a:2"], ["c:1", "b:2"]]);
+    assert_eq!(times(&console, base).await, "\0rest: 0 0 1; a: 0 0 1; ");
 }
