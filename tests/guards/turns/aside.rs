@@ -1,6 +1,6 @@
 //! The names that a call sets aside, and their lists.
 
-use seriatim::control::shares::Share;
+use seriatim::control::shares::{Priority, Share};
 use seriatim::keys::Keys;
 use seriatim::wire::{Advanced, Bounds};
 
@@ -310,12 +310,13 @@ async fn a_brace_behind_a_prefix_is_no_namespace() {
     assert_eq!(claim(&mut state, 2, GROUPED).await, ["{x}:0", "{x}:1"]);
 }
 
-/// A group with a share of its own has a list, even if there are 1,024 groups already.
+/// A group with a share of its own has a list, even if there are 1,024 groups already. The shared list
+/// begins with the pass of a new group of normal priority.
 #[tokio::test]
 async fn a_group_with_a_share_has_a_list_of_its_own() {
     let redis = Redis::start();
     let (mut state, console) = rig(&redis).await;
-    set(&state, "s:*", Share::new().weight(1)).await;
+    set(&state, "s:*", Share::new().priority(Priority::Low)).await;
     let key = state.keys.event_groups();
     run_all(&mut state, (0..1024).map(|n| words(&["ZADD", &key, "8", &format!("g{n}")]))).await;
     queue_aside(&mut state, "g0", 6, &["g0:1"]).await;
@@ -323,6 +324,8 @@ async fn a_group_with_a_share_has_a_list_of_its_own() {
     ask(&mut state, 0, NO_SLOT).await.expect("an answer");
     let lists = [console.list(&state.keys.group_waiting("s")).await, console.list(&state.keys.group_waiting("\0rest")).await];
     assert_eq!(lists, [["s:1"], ["t:1"]]);
+    let passes: Vec<f64> = console.run(&["ZMSCORE", &key, "s", "\0rest"]).await;
+    assert_eq!(passes, [1_099_511_627_776.0, 7.0]);
 }
 
 /// No name is set aside any more, so the names of held objects were lost. They are set aside again.
