@@ -181,7 +181,7 @@ async fn a_call_that_fails_half_way_writes_down_what_it_did() {
     assert_eq!(console.text(&state.keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
 }
 
-/// The second slot's batch was evicted, so the call fails before any slot takes more events. The
+/// The second slot's batch has a wrong type, so the call fails before any slot takes more events. The
 /// first slot keeps its object, because the object has more events. Without an owner and a marker,
 /// no slot would take these events.
 #[tokio::test]
@@ -193,12 +193,13 @@ async fn a_call_that_fails_leaves_objects_with_events_to_their_slots() {
     state.run("LPUSH", &[&keys.events("work:1"), "2"]).await;
     state.own("w.1", "work:2", 2, &["1"]).await;
     state.run("DEL", &[&keys.worker_event("w.1")]).await;
+    state.run("SET", &[&keys.worker_event("w.1"), "wrong"]).await;
     let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
     call.report(0, &done("work:1", 1));
-    let (tag, reason) = (Tag { first: 2, ..Tag::default() }, "retry: down".into());
-    let then = BatchResult::Hold { rest: tag.failed(), delay: Some(LEASE), reason };
-    call.report(1, &Report { object: "work:2".into(), tag, count: 0, last: None, then });
-    wire::advance(&mut state.conn, &call).await.expect_err("no batch to hold");
+    let tag = Tag { first: 2, ..Tag::default() };
+    let then = BatchResult::Part { next: Tag { first: 3, ..tag } };
+    call.report(1, &Report { object: "work:2".into(), tag, count: 1, last: Some(2), then });
+    wire::advance(&mut state.conn, &call).await.expect_err("a batch of a wrong type");
     let console = redis.console().await;
     assert_eq!(console.number(&keys.last_event_id("work:1")).await, 1);
     assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
