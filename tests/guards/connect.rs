@@ -211,3 +211,17 @@ async fn an_unknown_version_and_a_wrong_counter_are_refused() {
         assert_eq!(console.text(&keys.next_event_id()).await.as_deref(), Some(counter));
     }
 }
+
+/// A user who lacks a right is refused before the first write.
+#[tokio::test]
+async fn a_user_who_lacks_a_right_is_refused() {
+    let redis = Redis::own(&[]);
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    let console = redis.console().await;
+    let user = ["ACL", "SETUSER", "worker", "reset", "on", "nopass", "~*", "+@all", "-hdel"];
+    let () = console.run(&user).await;
+    redis::cmd("AUTH").arg("worker").arg("x").query_async::<()>(&mut conn).await.expect("logged in");
+    let refused = wire::connect(&mut conn, keys, "r", Seen::default()).await.expect_err("refused");
+    assert!(matches!(&refused, ScriptError::Denied(command) if command.eq_ignore_ascii_case("HDEL")), "{refused:?}");
+    assert_eq!(console.run::<u64>(&["EXISTS", &keys.meta()]).await, 0);
+}

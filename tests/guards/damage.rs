@@ -207,4 +207,8 @@ async fn a_key_of_another_program_is_told_apart() {
     broken_by(&mut state, "LPUSH @x:events {}").await;
     let queued = "I1 object x: has 1 events queued, but no marker, no worker that has it, and is not held";
     assert_eq!(told(&mut state).await, [queued], "a list is one of an object");
+    broken_by(&mut state, "PING").await;
+    let schedules = state.keys.events_scheduled();
+    state.run("ZADD", &[&schedules, "1", "{shop:0}work:1\nk"]).await;
+    assert_eq!(told(&mut state).await, [""; 0], "a schedule of another namespace");
 }

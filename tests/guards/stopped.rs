@@ -63,6 +63,11 @@ async fn a_step_back_is_one_by_more_than_a_second() {
         assert_eq!((swept.more, swept.moved), (fields.len() > 1, 0), "{noted}");
         assert_eq!(clock_fields(&mut state).await, fields, "{noted}");
     }
+    // Without a step, no times move, however many there are.
+    let departed = state.keys.event_workers_departed();
+    for n in 0..1000 {
+        state.run("ZADD", &[&departed, &(NOW + HOUR).to_string(), &format!("m{n}")]).await;
+    }
     state.run("DEL", &[&meta]).await;
     assert!(!sweep(&mut state).await.more);
     assert_eq!(clock_fields(&mut state).await, [format!("clock {NOW}")]);
@@ -108,9 +113,9 @@ async fn each_kind_of_times_moves_in_its_call() {
             state.run("ZADD", &[key, &at.to_string(), member]).await;
         }
     }
-    // A step back of half an hour before this one has not moved times yet.
+    // A step back of half an hour before this one has not moved times yet. A gain counts only once.
     let step = format!("{} held 0", HOUR / 2);
-    state.run("HSET", &[&meta, "clock", &(NOW + HOUR / 2).to_string(), "clock.step", &step]).await;
+    state.run("HSET", &[&meta, "clock", &(NOW + HOUR / 2).to_string(), "clock.step", &step, "clock.gained", "5"]).await;
 
     let swept = sweep(&mut state).await;
     assert_eq!((swept.more, swept.moved), (true, 0));

@@ -33,10 +33,24 @@ async fn the_group_of_an_object_is_its_longest_prefix_with_a_share() {
         assert_eq!(claim(&mut state, 1, Bounds { group_depth, ..GROUPED }).await, ["0"], "{selectors:?}");
         let groups: Vec<String> = console.run(&["ZRANGE", &state.keys.event_groups(), "0", "-1"]).await;
         let mut names = BTreeMap::new();
-        for group in groups {
+        for group in groups.into_iter().filter(|group| group != "0") {
             names.insert(group.clone(), console.list(&state.keys.group_waiting(&group)).await.join(" "));
         }
         let expected = expected.iter().map(|(group, names)| ((*group).to_owned(), (*names).to_owned())).collect();
         assert_eq!(names, expected, "{selectors:?}, {group_depth}");
+    }
+}
+
+/// The names of a group with more than 256 bytes share the list of all other groups.
+#[tokio::test]
+async fn a_group_with_a_long_name_has_no_list() {
+    let redis = Redis::start();
+    let (mut state, console) = rig(&redis).await;
+    let (short, long) = ("g".repeat(256), "h".repeat(257));
+    emit(&mut state, [format!("{short}:1"), format!("{long}:1"), format!("{long}:2")]).await;
+    assert_eq!(claim(&mut state, 1, GROUPED).await, [format!("{long}:1")]);
+    let rest = "\0rest".to_owned();
+    for (group, names) in [(&short, vec![format!("{short}:1")]), (&long, vec![]), (&rest, vec![format!("{long}:2")])] {
+        assert_eq!(console.list(&state.keys.group_waiting(group)).await, names, "{group}");
     }
 }
