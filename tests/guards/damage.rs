@@ -114,6 +114,10 @@ async fn damage_to_one_key_is_told_alone() {
             "ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:* 5~-~-~-~-~1700~3~ada; SET @event.shares.summary 1~1",
             "layout shared key: event.shares.summary is 1 1, it should begin with 1 1: set any share",
         ),
+        (
+            "HSET @x:events.scheduled k {}; ZADD @events.scheduled -1000000000007000 x\nk",
+            "I8 schedule x\\nk: is queued, but x:events is empty: it will never be claimed; schedule or cancel it",
+        ),
         ("SET @event.group:g:waiting x", "layout group g: event.group:g:waiting is a string, it should be a list"),
     ])
     .await;
