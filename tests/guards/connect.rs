@@ -150,8 +150,8 @@ async fn each_field_is_written_when_it_is_of_use() {
         log.keep = keep;
         Seen { event_log: Some(log), ..none }
     };
-    // Of each case: the fields and the counter before the call, the arguments, whether writes may have
-    // been lost, and both after the call.
+    // Of each case: the fields and the counter before the call, the arguments, whether writes may
+    // have been lost, and both after the call.
     for (before, counter, id, seen, changed, after, counter_after) in [
         ("", None, "", none, false, "partitions 1 schema 2", JUMP),
         ("", Some("5"), "", none, false, "partitions 1 schema 2", JUMP),

@@ -102,8 +102,8 @@ async fn a_shared_key_of_a_wrong_type_loses_no_tick() {
     }
 }
 
-/// The user lacks a right without which a tick would be lost, or would fire again. So no tick fires.
-/// A call without ticks needs none of these rights.
+/// The user lacks a right without which a tick would be lost, or would fire again. So no tick
+/// fires. A call without ticks needs none of these rights.
 #[tokio::test]
 async fn without_one_right_no_tick_fires() {
     let redis = Redis::own(&[]);
@@ -199,8 +199,9 @@ async fn a_job_that_has_changed_is_not_resumed() {
     }
 }
 
-/// A job fires only if it is the one that the caller has read, is not paused, and nobody has handled its
-/// ticks meanwhile. Of each case: the job, its handled ticks, the events of the call, and both after it.
+/// A job fires only if it is the one that the caller has read, is not paused, and nobody has
+/// handled its ticks meanwhile. Of each case: the job, its handled ticks, the events of the call,
+/// and both after it.
 #[tokio::test]
 async fn a_job_fires_only_as_the_caller_has_read_it() {
     const NEXT: f64 = 99_999_999_999_999.0;
@@ -239,8 +240,8 @@ async fn a_job_fires_only_as_the_caller_has_read_it() {
     }
 }
 
-/// A call that fires no tick keeps the time of the last one. A call that only postpones the job keeps
-/// all else.
+/// A call that fires no tick keeps the time of the last one. A call that only postpones the job
+/// keeps all else.
 #[tokio::test]
 async fn a_call_without_events_keeps_the_time_of_the_last_tick() {
     let redis = Redis::start();
@@ -260,8 +261,8 @@ async fn a_call_without_events_keeps_the_time_of_the_last_tick() {
     assert_eq!(redis.console().await.list(&keys.objects_with_events()).await, [""; 0]);
 }
 
-/// A call returns jobs that are due. It removes entries without a job, and those of paused jobs, and
-/// postpones jobs that are invalid.
+/// A call returns jobs that are due. It removes entries without a job, and those of paused jobs,
+/// and postpones jobs that are invalid.
 #[tokio::test]
 async fn a_call_returns_jobs_that_are_due() {
     const NO_ID: &str = "99999999999999999999";

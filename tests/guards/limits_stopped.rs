@@ -1,5 +1,5 @@
-//! Limits of shares with a clock that stands still: the time of the next look at groups that wait, to the
-//! ms, and their scores.
+//! Limits of shares with a clock that stands still: the time of the next look at groups that wait,
+//! to the ms, and their scores.
 
 use std::time::Duration;
 
@@ -38,9 +38,9 @@ async fn passes(state: &mut State) -> Vec<(String, f64)> {
     redis::cmd("ZRANGE").arg(key).arg("0").arg("-1").arg("WITHSCORES").query_async(&mut state.conn).await.expect("scores")
 }
 
-/// One worker looks when a look is of use. Another one takes its place if it is more than 10 ms late, or
-/// looks more than 2 ms after that time. Otherwise the other one looks later, by a time that depends on
-/// its name and on the number of workers.
+/// One worker looks when a look is of use. Another one takes its place if it is more than 10 ms
+/// late, or looks more than 2 ms after that time. Otherwise the other one looks later, by a time
+/// that depends on its name and on the number of workers.
 #[tokio::test]
 async fn the_next_look_is_exact() {
     let (_clock, _redis, mut state) = limited().await;
@@ -69,8 +69,8 @@ async fn the_next_look_is_exact() {
     }
 }
 
-/// Each other worker looks up to 20 ms later for each worker name, up to 400 ms later at the most: by the
-/// first half of this time, and by a part of the other half that its name decides.
+/// Each other worker looks up to 20 ms later for each worker name, up to 400 ms later at the most:
+/// by the first half of this time, and by a part of the other half that its name decides.
 #[tokio::test]
 async fn the_looks_of_other_workers_are_exact() {
     // The first digits of the SHA-1 of these names are aff0 and 8000.
@@ -94,8 +94,8 @@ async fn the_looks_of_other_workers_are_exact() {
     }
 }
 
-/// However slow a rate is, a group is looked at again after 10 s. A call that takes no event changes
-/// nothing at the figures of a share.
+/// However slow a rate is, a group is looked at again after 10 s. A call that takes no event
+/// changes nothing at the figures of a share.
 #[tokio::test]
 async fn a_slow_rate_is_looked_at_after_10_seconds() {
     let (_clock, redis, mut state) = limited().await;
@@ -109,8 +109,9 @@ async fn a_slow_rate_is_looked_at_after_10_seconds() {
     assert_eq!(redis.console().await.run::<String>(&["HGET", &keys.event_shares_used(), "a:*"]).await, used);
 }
 
-/// A call looks at groups that are due, at those that have waited for an object in hand for a second, and
-/// at those whose time is 20 s ahead or more, because such a time comes from another clock.
+/// A call looks at groups that are due, at those that have waited for an object in hand for a
+/// second, and at those whose time is 20 s ahead or more, because such a time comes from another
+/// clock.
 #[tokio::test]
 async fn a_call_looks_at_groups_by_their_times() {
     let times = [
@@ -133,8 +134,8 @@ async fn a_call_looks_at_groups_by_their_times() {
     assert_eq!(blocked(&mut state).await, left);
 }
 
-/// The groups of a prefix have one time. A group that waits for the rate only lowers it. A group that
-/// waits for an object in hand replaces it.
+/// The groups of a prefix have one time. A group that waits for the rate only lowers it. A group
+/// that waits for an object in hand replaces it.
 #[tokio::test]
 async fn the_time_of_a_prefix_is_the_soonest_for_its_rate() {
     for (before, in_hand, after) in [
@@ -158,7 +159,8 @@ async fn the_time_of_a_prefix_is_the_soonest_for_its_rate() {
     }
 }
 
-/// A group waits for two limits, and one of them is due. The group has no turn before the other one is.
+/// A group waits for two limits, and one of them is due. The group has no turn before the other one
+/// is.
 #[tokio::test]
 async fn a_group_that_also_waits_for_another_prefix_is_left_out() {
     for other in [false, true] {
@@ -174,8 +176,8 @@ async fn a_group_that_also_waits_for_another_prefix_is_left_out() {
     }
 }
 
-/// Of two limits that are exceeded by the same number of objects, a group waits for that of the shorter
-/// prefix.
+/// Of two limits that are exceeded by the same number of objects, a group waits for that of the
+/// shorter prefix.
 #[tokio::test]
 async fn of_equal_limits_a_group_waits_for_that_of_the_shorter_prefix() {
     let (_clock, _redis, mut state) = limited().await;

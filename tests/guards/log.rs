@@ -120,9 +120,9 @@ async fn rows_above_the_age_limit_are_dropped() {
     }
 }
 
-/// Of a log with one row in each node, Redis trims exactly what a call asks for: as many rows as the call
-/// has written and 1,000 more, or the rows that are older than the age limit. A call that writes no row
-/// trims none.
+/// Of a log with one row in each node, Redis trims exactly what a call asks for: as many rows as
+/// the call has written and 1,000 more, or the rows that are older than the age limit. A call that
+/// writes no row trims none.
 #[tokio::test]
 async fn a_call_trims_as_many_rows_as_it_has_written_and_1000_more() {
     let old: Vec<String> = (1..=3000).map(|n| format!("1-{n}")).collect();

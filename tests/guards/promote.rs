@@ -11,8 +11,8 @@ use crate::support::Redis;
 
 const MIB: usize = 1 << 20;
 
-/// Stores a schedule. Its event itself is queued, because no user has chosen the key, if the key begins
-/// with `-`.
+/// Stores a schedule. Its event itself is queued, because no user has chosen the key, if the key
+/// begins with `-`.
 async fn schedule(state: &mut State, object: &str, key: &str, due: u64, event: &str) {
     let keys = state.keys.clone();
     state.run("HSET", &[&keys.events_scheduled_of(object), key, event]).await;
@@ -37,8 +37,8 @@ fn pair(member: &str, score: f64) -> (String, f64) {
     (member.to_owned(), score)
 }
 
-/// The lateness of an event is counted for the lowest bound that is not below it. A schedule that is due
-/// now is queued. The reply has the times until the next schedule and the next cron job.
+/// The lateness of an event is counted for the lowest bound that is not below it. A schedule that
+/// is due now is queued. The reply has the times until the next schedule and the next cron job.
 #[tokio::test]
 async fn each_event_is_counted_for_the_bound_of_its_lateness() {
     const BOUNDS: [u64; 16] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000, 600_000, 3_600_000];
@@ -99,7 +99,8 @@ async fn what_cannot_be_queued_is_due_again_after_a_minute() {
     assert_eq!(scores(&mut state).await, expected);
 }
 
-/// A call queues so many schedules at most. It removes entries that lead to no event, and names them.
+/// A call queues so many schedules at most. It removes entries that lead to no event, and names
+/// them.
 #[tokio::test]
 async fn entries_that_lead_to_no_event_are_removed() {
     let (_clock, _redis, mut state) = scene().await;
@@ -116,8 +117,8 @@ async fn entries_that_lead_to_no_event_are_removed() {
     assert_eq!(scores(&mut state).await, [pair("work:1\n-7", 7.0)]);
 }
 
-/// If a user has chosen the key, a reference with the time is queued, and the event stays. A further
-/// reference to the same key replaces the newest entry of the queue.
+/// If a user has chosen the key, a reference with the time is queued, and the event stays. A
+/// further reference to the same key replaces the newest entry of the queue.
 #[tokio::test]
 async fn a_reference_has_the_time_at_which_it_was_queued() {
     let (clock, redis, mut state) = scene().await;
@@ -192,8 +193,8 @@ async fn without_one_of_three_rights_nothing_is_queued() {
     }
 }
 
-/// The push to one queue fails. The events before it are queued with their markers, and counted; those
-/// behind it stay.
+/// The push to one queue fails. The events before it are queued with their markers, and counted;
+/// those behind it stay.
 #[tokio::test]
 async fn a_push_that_fails_stops_only_the_events_behind_it() {
     let (_clock, redis, mut state) = scene().await;

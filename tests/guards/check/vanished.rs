@@ -36,8 +36,8 @@ impl ConnectionLike for Emptying {
     }
 }
 
-/// Objects, workers, names, groups, schedules and cron jobs disappear between the walk over the keys and the
-/// look of the script. A subject without any keys gives no finding.
+/// Objects, workers, names, groups, schedules and cron jobs disappear between the walk over the
+/// keys and the look of the script. A subject without any keys gives no finding.
 #[tokio::test]
 async fn a_subject_that_has_disappeared_gives_no_finding() {
     let redis = Redis::own(&[]);

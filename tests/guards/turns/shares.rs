@@ -9,8 +9,8 @@ use crate::Bounds;
 use crate::limits::set;
 use crate::support::Redis;
 
-/// The group of an object is its longest prefix with a share. Without one, the worker's number of parts
-/// decides; if this number is 0, all names share one list.
+/// The group of an object is its longest prefix with a share. Without one, the worker's number of
+/// parts decides; if this number is 0, all names share one list.
 #[tokio::test]
 async fn the_group_of_an_object_is_its_longest_prefix_with_a_share() {
     const REST: &str = "\0rest";
