@@ -109,9 +109,9 @@ async fn a_slow_rate_is_looked_at_after_10_seconds() {
     assert_eq!(redis.console().await.run::<String>(&["HGET", &keys.event_shares_used(), "a:*"]).await, used);
 }
 
-/// A call looks at groups that are due, at those that have waited for an object in hand for a
-/// second, and at those whose time is 20 s ahead or more, because such a time comes from another
-/// clock.
+/// A call looks at groups that are due, and at those that have waited for an object in hand for a
+/// second. It also looks at those whose time is 20 s ahead or more, because such a time comes from
+/// another clock.
 #[tokio::test]
 async fn a_call_looks_at_groups_by_their_times() {
     let times = [
