@@ -30,7 +30,13 @@ async fn a_rule_is_set_in_place_of_the_one_before() {
         (Some("5 1 0 3 1 bobxwhy"), Ruled::Revived),
         (Some("5 0 1 3 1 bobxwhy"), Ruled::Revived),
     ] {
-        for (other, next) in [("6 0 0 3 0 bob", "never"), ("6 99 0 3 0 bob", "99"), ("6 99 1 3 0 bob", "0"), ("odd", "never")] {
+        for (other, next) in [
+            ("6 0 0 3 0 bob", "never"),
+            ("6 1 0 3 0 bob", "1"),
+            ("6 99 0 3 0 bob", "99"),
+            ("6 99 1 3 0 bob", "0"),
+            ("odd", "never"),
+        ] {
             let mut scene = Scene::new().await;
             scene.put("HSET", "event.rules", &["block b", other]).await;
             if let Some(before) = before {
