@@ -113,8 +113,8 @@ async fn pages_of_objects_in_hand_follow_each_other() {
     }
 }
 
-/// An object that no slot owns leaves the objects in hand. The groups that wait for it are due, and those
-/// of an object in hand wait on.
+/// An object that no slot owns leaves the objects in hand. The groups that wait for it are due, and
+/// those of an object in hand wait on.
 #[tokio::test]
 async fn an_object_that_leaves_the_count_opens_the_way() {
     let redis = Redis::start();

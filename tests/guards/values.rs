@@ -289,8 +289,8 @@ async fn the_prefixes_of_a_name() {
     }
 }
 
-/// A new group begins one claim behind the first group of its priority. If all groups there wait for a
-/// limit, the first of these counts. Groups of other priorities never count.
+/// A new group begins one claim behind the first group of its priority. If all groups there wait
+/// for a limit, the first of these counts. Groups of other priorities never count.
 #[tokio::test]
 async fn the_pass_of_a_new_group() {
     let redis = Redis::own(&[]);

@@ -15,8 +15,8 @@ fn set<'a>([object, plan, event]: [&'a str; 3], now: bool) -> CronStep<'a> {
     CronStep::Set { id: "new", object, plan, event, next_ms: Some(9), now, jobs_max: 1 }
 }
 
-/// Builds a state with one job, whose value begins with these words. It has fired at 3, and its ticks up
-/// to 7 are handled.
+/// Builds a state with one job, whose value begins with these words. It has fired at 3, and its
+/// ticks up to 7 are handled.
 async fn scene(job: &str) -> Scene {
     let mut scene = Scene::new().await;
     scene.put("HSET", "events.cron", &["job", job]).await;
@@ -67,8 +67,8 @@ async fn a_new_job_is_set() {
     }
 }
 
-/// Another object or another event keeps the ticks that are due. Another plan, and any change of a paused
-/// job, counts them as handled.
+/// Another object or another event keeps the ticks that are due. Another plan, and any change of a
+/// paused job, counts them as handled.
 #[tokio::test]
 async fn another_job_of_the_name_replaces_it() {
     let (to_object, to_event, to_plan) = (["work:2", "{}", "1"], ["work:1", "{}", "2"], ["work:1", "{ }", "1"]);
@@ -142,8 +142,8 @@ async fn there_are_so_many_jobs() {
     }
 }
 
-/// A job is paused, resumed, run and removed. A repeated call changes nothing, except that a job runs
-/// again.
+/// A job is paused, resumed, run and removed. A repeated call changes nothing, except that a job
+/// runs again.
 #[tokio::test]
 async fn each_step_writes_what_it_says() {
     let (on, off) = ("id 0 5 6 2 work:1{}1", "id 1 5 6 2 work:1{}1");
@@ -181,8 +181,8 @@ async fn each_step_writes_what_it_says() {
     }
 }
 
-/// The queue of the job has a wrong type, or its name belongs to another namespace. The job does not run,
-/// and nothing changes.
+/// The queue of the job has a wrong type, or its name belongs to another namespace. The job does
+/// not run, and nothing changes.
 #[tokio::test]
 async fn a_job_without_a_queue_does_not_run() {
     let mut scene = scene("id 0 5 6 2 work:1{}1").await;
@@ -203,8 +203,8 @@ async fn a_job_without_a_queue_does_not_run() {
     assert_eq!(scene.console.run::<u64>(&written).await, 0);
 }
 
-/// A page has 16 KiB of the value of a job, and the size of the whole value. A job may have no tick, and no
-/// last run.
+/// A page has 16 KiB of the value of a job, and the size of the whole value. A job may have no
+/// tick, and no last run.
 #[tokio::test]
 async fn a_page_has_the_beginning_of_a_large_job() {
     let mut scene = Scene::new().await;

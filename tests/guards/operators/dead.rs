@@ -108,8 +108,8 @@ async fn a_letter_of_a_foreign_name_is_not_retried() {
     assert_eq!(scene.console.run::<u64>(&["XLEN", &keys.events_dead()]).await, 1);
 }
 
-/// The steps of an action replace their row. The row says what all steps have done, and when the first one
-/// began.
+/// The steps of an action replace their row. The row says what all steps have done, and when the
+/// first one began.
 #[tokio::test]
 async fn the_steps_of_an_action_share_a_row() {
     let mut scene = Scene::new().await;
@@ -137,8 +137,8 @@ async fn the_steps_of_an_action_share_a_row() {
     assert_eq!(scene.items("objects.with.events").await, ["work:1"]);
 }
 
-/// A step goes on with a row only if it has the same action, the same actor and a number. A row without a
-/// beginning began with its own id.
+/// A step goes on with a row only if it has the same action, the same actor and a number. A row
+/// without a beginning began with its own id.
 #[tokio::test]
 async fn a_step_goes_on_only_with_its_own_row() {
     for (fields, expected) in [
@@ -162,8 +162,8 @@ async fn a_step_goes_on_only_with_its_own_row() {
     }
 }
 
-/// A release of many objects says which of them are due now, and wakes one worker. The record has the
-/// conditions.
+/// A release of many objects says which of them are due now, and wakes one worker. The record has
+/// the conditions.
 #[tokio::test]
 async fn many_objects_are_released_under_conditions() {
     let objects = ["gone", "paused", "retry", "bare", "due", "operator"];

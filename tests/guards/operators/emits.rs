@@ -4,8 +4,8 @@ use seriatim::wire::operator::{self, Skipped};
 
 use super::{BY, Scene};
 
-/// Skips the event 7 of the object `a`, whose handlers have these emits. Returns the lines of all keys but
-/// those of the object and of the dead letters.
+/// Skips the event 7 of the object `a`, whose handlers have these emits. Returns the lines of all
+/// keys but those of the object and of the dead letters.
 async fn skip(scene: &mut Scene, emits: &[(&str, &str)]) -> Vec<String> {
     scene.state.hold("a", "inf", &["1"], "7 0 1 0 retry: x").await;
     let fields: Vec<&str> = emits.iter().flat_map(|(handler, value)| [*handler, *value]).collect();
@@ -18,8 +18,8 @@ async fn skip(scene: &mut Scene, emits: &[(&str, &str)]) -> Vec<String> {
     lines
 }
 
-/// Events are queued in the order of their handlers, and of their emits. Handlers with the same place come
-/// in the order of their names. Each object has one marker.
+/// Events are queued in the order of their handlers, and of their emits. Handlers with the same
+/// place come in the order of their names. Each object has one marker.
 #[tokio::test]
 async fn emits_are_queued_in_the_order_of_their_handlers() {
     let mut scene = Scene::new().await;
@@ -42,8 +42,8 @@ async fn emits_are_queued_in_the_order_of_their_handlers() {
     assert_eq!(lines, expected);
 }
 
-/// A schedule replaces an earlier one with its key, keeps the time of the earlier one, or keeps the earlier
-/// one as it is.
+/// A schedule replaces an earlier one with its key, keeps the time of the earlier one, or keeps the
+/// earlier one as it is.
 #[tokio::test]
 async fn schedules_replace_or_keep_earlier_ones() {
     let schedules = ["r", "t", "f"].map(|mode| format!("s3 3 3 {mode}@99999999999999 o:1newk-{mode}"));
@@ -67,8 +67,8 @@ async fn schedules_replace_or_keep_earlier_ones() {
     }
 }
 
-/// A schedule that is due within a minute wakes a worker, but not one that keeps an earlier time. No due
-/// time is above the highest id.
+/// A schedule that is due within a minute wakes a worker, but not one that keeps an earlier time.
+/// No due time is above the highest id.
 #[tokio::test]
 async fn a_schedule_that_is_due_soon_wakes_a_worker() {
     for (due, shown, wakes) in [

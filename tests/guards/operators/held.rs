@@ -24,8 +24,8 @@ fn read(page: &HeldReplyPage) -> (String, String) {
     (names.join(" "), last)
 }
 
-/// Objects that are set aside come first, the longest due first. A page goes on behind its last object,
-/// also if this object has left the list or has another due time.
+/// Objects that are set aside come first, the longest due first. A page goes on behind its last
+/// object, also if this object has left the list or has another due time.
 #[tokio::test]
 async fn a_page_goes_on_behind_objects_that_are_set_aside() {
     let mut scene = Scene::new().await;
@@ -63,8 +63,8 @@ async fn a_page_goes_on_behind_objects_that_are_set_aside() {
     }
 }
 
-/// The objects of a page have the beginning of its names, and the page ends with the last one that it
-/// has room for.
+/// The objects of a page have the beginning of its names, and the page ends with the last one that
+/// it has room for.
 #[tokio::test]
 async fn a_page_of_names_with_a_beginning_ends_when_it_is_full() {
     let mut scene = Scene::new().await;
@@ -79,7 +79,8 @@ async fn a_page_of_names_with_a_beginning_ends_when_it_is_full() {
     assert_eq!((read(&found), found.looked), (<(String, String)>::default(), 7));
 }
 
-/// A call looks at so many objects, also if they are set aside. One object fewer is no reason to end.
+/// A call looks at so many objects, also if they are set aside. One object fewer is no reason to
+/// end.
 #[tokio::test]
 async fn a_call_looks_at_so_many_objects_that_are_set_aside() {
     let mut scene = Scene::new().await;
@@ -99,8 +100,8 @@ async fn a_call_looks_at_so_many_objects_that_are_set_aside() {
     }
 }
 
-/// The prefixes of a name end at its first 8 colons, also at the beginning of the name, and after another
-/// colon. A page has the rules of each paused object, blocks first.
+/// The prefixes of a name end at its first 8 colons, also at the beginning of the name, and after
+/// another colon. A page has the rules of each paused object, blocks first.
 #[tokio::test]
 async fn the_rules_of_a_paused_object_have_its_prefixes() {
     let mut scene = Scene::new().await;

@@ -21,8 +21,8 @@ async fn look(scene: &mut Scene, since: u64, look: InHand<'_>) -> Option<String>
     last.map(|last| String::from_utf8_lossy(&last).into_owned())
 }
 
-/// The objects that a slot owns count, if they are among the last 16 names of its list. A key of a wrong
-/// type has none.
+/// The objects that a slot owns count, if they are among the last 16 names of its list. A key of a
+/// wrong type has none.
 #[tokio::test]
 async fn the_objects_of_slots_count() {
     let mut scene = scene().await;
@@ -71,8 +71,8 @@ async fn objects_that_no_slot_owns_leave_the_count() {
     }
 }
 
-/// If objects in hand are counted since another time, no object of a slot counts. Without a namespace, a
-/// name that begins with a brace belongs to another one.
+/// If objects in hand are counted since another time, no object of a slot counts. Without a
+/// namespace, a name that begins with a brace belongs to another one.
 #[tokio::test]
 async fn an_object_of_another_count_or_namespace_does_not_count() {
     let mut scene = scene().await;

@@ -1,5 +1,5 @@
-//! The scripts of operators: each test builds a state by hand, makes one call, and compares the reply
-//! and all keys.
+//! The scripts of operators: each test builds a state by hand, makes one call, and compares the
+//! reply and all keys.
 
 mod cron;
 mod dead;
@@ -52,8 +52,8 @@ impl Scene {
         self.state.run(command, &[&[key.as_str()], arguments].concat()).await;
     }
 
-    /// Returns the contents of all keys: a line `KEY: ITEM` for each item, with `NOW` for each time of
-    /// this test. Leaves out the last id given, which no script of an operator writes.
+    /// Returns the contents of all keys: a line `KEY: ITEM` for each item, with `NOW` for each time
+    /// of this test. Leaves out the last id given, which no script of an operator writes.
     async fn shown(&self) -> Vec<String> {
         let mut keys = self.console.left().await;
         keys.retain(|key| key != "next.event.id");

@@ -18,8 +18,8 @@ fn action(action: &str) -> String {
     format!("operator.actions: NOW action {action} who ada why a test object a:* id ")
 }
 
-/// A rule that is set again has the actor, the reason and the end of the last call. The time at which
-/// workers must wake objects follows from all rules.
+/// A rule that is set again has the actor, the reason and the end of the last call. The time at
+/// which workers must wake objects follows from all rules.
 #[tokio::test]
 async fn a_rule_is_set_in_place_of_the_one_before() {
     for (before, done) in [
@@ -57,8 +57,8 @@ async fn a_rule_is_set_in_place_of_the_one_before() {
     assert_eq!(scene.items("operator.actions").await.len(), 1);
 }
 
-/// There are so many rules at most, and the time at which objects are woken is no rule. A rule that exists
-/// can be set even then.
+/// There are so many rules at most, and the time at which objects are woken is no rule. A rule that
+/// exists can be set even then.
 #[tokio::test]
 async fn there_are_so_many_rules() {
     let mut scene = Scene::new().await;
@@ -152,8 +152,8 @@ async fn a_held_object_is_released() {
     }
 }
 
-/// An idle object is forgotten, with a record. An object that is not idle, or has no last id, stays without
-/// one. A last id that is no number is not in the record.
+/// An idle object is forgotten, with a record. An object that is not idle, or has no last id, stays
+/// without one. A last id that is no number is not in the record.
 #[tokio::test]
 async fn an_idle_object_is_forgotten_with_a_record() {
     for (last, queued, done, id) in [

@@ -8,7 +8,8 @@ use super::Scene;
 /// The most bytes of an event that a page has.
 const SHOWN: usize = 8192;
 
-/// Builds a state with schedules of several kinds. Two of them are queued, so they have no due time.
+/// Builds a state with schedules of several kinds. Two of them are queued, so they have no due
+/// time.
 async fn scene() -> Scene {
     let mut scene = Scene::new().await;
     let (shown, long) = ("x".repeat(SHOWN), "x".repeat(SHOWN + 1));
@@ -31,8 +32,8 @@ fn all<'a>(from: Option<u64>, to: Option<u64>, after: Option<(&'a str, &'a str)>
     Range::All { from, to, after: after.map(|(due, member)| (due, member.as_bytes())) }
 }
 
-/// Returns a text for each schedule: its member, its due time, the size of its event, the size of the
-/// event in the page, and whether it is queued.
+/// Returns a text for each schedule: its member, its due time, the size of its event, the size of
+/// the event in the page, and whether it is queued.
 fn read(page: &ScheduledPage) -> Vec<String> {
     let text = |one: &ScheduledReply| {
         let (member, bytes) = (String::from_utf8_lossy(&one.member).replace('\n', "/"), one.event_bytes);
@@ -42,8 +43,9 @@ fn read(page: &ScheduledPage) -> Vec<String> {
     page.schedules.iter().map(text).collect()
 }
 
-/// A page of all objects has the schedules between two due times, both included, without those whose
-/// event is queued. It begins behind the last one of the page before, also if that one has gone.
+/// A page of all objects has the schedules between two due times, both included, without those
+/// whose event is queued. It begins behind the last one of the page before, also if that one has
+/// gone.
 #[tokio::test]
 async fn a_page_of_all_objects_has_the_schedules_between_two_times() {
     let mut scene = scene().await;
@@ -73,8 +75,8 @@ async fn a_page_of_all_objects_has_the_schedules_between_two_times() {
     }
 }
 
-/// A page of one object has all its schedules, also the queued ones, and an event without a due time. A
-/// score between two bounds is a time of queueing.
+/// A page of one object has all its schedules, also the queued ones, and an event without a due
+/// time. A score between two bounds is a time of queueing.
 #[tokio::test]
 async fn a_page_of_one_object_has_the_queued_ones() {
     let mut scene = scene().await;
@@ -133,7 +135,8 @@ async fn the_pages_of_one_object_follow_each_other() {
     assert!(pages.contains(&10), "{pages:?}");
 }
 
-/// Without a namespace, a name that begins with a brace belongs to another one. Its event is not read.
+/// Without a namespace, a name that begins with a brace belongs to another one. Its event is not
+/// read.
 #[tokio::test]
 async fn the_event_of_a_foreign_name_is_not_read() {
     let mut scene = Scene::new().await;

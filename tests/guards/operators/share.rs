@@ -8,7 +8,8 @@ use super::{BY, Scene};
 
 /// The time since when objects in hand are counted.
 const SINCE: u64 = 1700;
-/// The size of the range of scores of a priority, and what is added while a group waits for a limit.
+/// The size of the range of scores of a priority, and what is added while a group waits for a
+/// limit.
 const CLASS: i64 = 1_099_511_627_776;
 const PARKED: i64 = 4 * CLASS;
 const NONE: ShareParts = ShareParts { weight: None, priority: None, in_flight: None, rate: None, burst: None };
@@ -51,8 +52,8 @@ fn group(name: &str, score: i64) -> String {
     format!("event.groups: {name} {score}")
 }
 
-/// A share without a valid selector, or without a valid value, does not count. A share of all objects
-/// gives no group a priority.
+/// A share without a valid selector, or without a valid value, does not count. A share of all
+/// objects gives no group a priority.
 #[tokio::test]
 async fn only_valid_shares_count() {
     let (nine, valid) = ("a:b:c:d:e:f:g:h:i:*", "5 high 9 - - 7 0 ");
@@ -71,8 +72,8 @@ async fn only_valid_shares_count() {
     assert_eq!(scene.shown().await, lines(&groups, &shares, "share-set who ada why a test object x:*"));
 }
 
-/// The summary says whether a share has a limit, and how many parts a prefix has. It keeps the time since
-/// when objects in hand are counted.
+/// The summary says whether a share has a limit, and how many parts a prefix has. It keeps the time
+/// since when objects in hand are counted.
 #[tokio::test]
 async fn the_summary_follows_each_change() {
     let mut scene = scene(&[]).await;
@@ -93,8 +94,8 @@ async fn the_summary_follows_each_change() {
     assert_eq!(scene.items("event.shares.summary").await, ["1 1 NOW"]);
 }
 
-/// A removed share leaves nothing, and the keys of other shares stay. With the last share, all keys go
-/// that only shares need.
+/// A removed share leaves nothing, and the keys of other shares stay. With the last share, all keys
+/// go that only shares need.
 #[tokio::test]
 async fn a_removed_share_leaves_the_keys_of_others() {
     let mut scene = scene(&["a:*", "5 high 9 - - 7 0 ", "b:*", "1 - - - - 7 0 "]).await;
@@ -132,8 +133,8 @@ async fn a_removed_share_leaves_the_keys_of_others() {
     assert_eq!(scene.shown().await, lines(&[], &expected, "share-remove who ada why a test object a:*"));
 }
 
-/// Objects in hand are counted from one time on, however often an operator asks. A share is set only if
-/// they are counted since the time that the caller has.
+/// Objects in hand are counted from one time on, however often an operator asks. A share is set
+/// only if they are counted since the time that the caller has.
 #[tokio::test]
 async fn a_share_is_set_for_one_count_of_the_objects_in_hand() {
     let mut scene = Scene::new().await;
@@ -150,8 +151,8 @@ async fn a_share_is_set_for_one_count_of_the_objects_in_hand() {
     }
 }
 
-/// Groups that wait for a limit rise to the lowest pass of those that have turns, also with the first
-/// pass of their priority. Each priority counts alone.
+/// Groups that wait for a limit rise to the lowest pass of those that have turns, also with the
+/// first pass of their priority. Each priority counts alone.
 #[tokio::test]
 async fn groups_with_the_first_pass_of_a_priority_have_turns_again() {
     let mut scene = scene(&["high:*", "- high - - - 7 0 "]).await;
@@ -174,8 +175,8 @@ async fn a_prefix_with_an_empty_part_gives_its_priority() {
     assert_eq!(scene.items("event.groups").await, expected.map(|(name, score)| format!("{name} {score}")));
 }
 
-/// A new rate waits at most for its burst: without one, for one event. No other value of the events that
-/// were taken changes.
+/// A new rate waits at most for its burst: without one, for one event. No other value of the events
+/// that were taken changes.
 #[tokio::test]
 async fn a_new_rate_without_a_burst_waits_for_one_event() {
     // An event takes 10^12 us, so that one millionth of it is a second.

@@ -1,4 +1,5 @@
-//! `skip`: what becomes of the event, of the rest of its batch, and of the progress of its handlers.
+//! `skip`: what becomes of the event, of the rest of its batch, and of the progress of its
+//! handlers.
 
 use seriatim::wire::ScriptError;
 use seriatim::wire::operator::{self, Skipped};
@@ -32,9 +33,9 @@ async fn skipped(scene: &mut Scene) -> (u64, u64) {
 const DEAD: &str = "id 12 prev 9 object work:1 event 1 error skipped: retry: down attempts 3";
 const ACTION: &str = "operator.actions: NOW action skip who ada why a test object work:1 id 12 dead_id NOW error retry: down";
 
-/// With the event log on, the row has the results of the handlers of this event, and of no other. The
-/// progress of this event ends, and so does what is left of an earlier one. The progress of a later event
-/// stays.
+/// With the event log on, the row has the results of the handlers of this event, and of no other.
+/// The progress of this event ends, and so does what is left of an earlier one. The progress of a
+/// later event stays.
 #[tokio::test]
 async fn the_progress_of_the_event_ends_with_it() {
     for id in ["11", "12", "13"] {
@@ -69,8 +70,8 @@ async fn the_progress_of_the_event_ends_with_it() {
     }
 }
 
-/// The log is off. The rest of the batch keeps its hand-outs, and at most one crash. Nothing is kept of the
-/// last event of a batch.
+/// The log is off. The rest of the batch keeps its hand-outs, and at most one crash. Nothing is
+/// kept of the last event of a batch.
 #[tokio::test]
 async fn the_rest_of_the_batch_keeps_its_numbers() {
     for (held_id, batch, last, prev, rest) in [
@@ -98,8 +99,8 @@ async fn the_rest_of_the_batch_keeps_its_numbers() {
     }
 }
 
-/// Emits that cannot be read, that have no id, or that would go to a key of a wrong type, are found before
-/// the first write. Those of a later event are not looked at.
+/// Emits are checked before the first write. They may be unreadable, have no id, or go to a key of
+/// a wrong type. Those of a later event are not looked at.
 #[tokio::test]
 async fn emits_that_cannot_be_pushed_change_nothing() {
     for (emit, wrong) in [("0 1 1 7 1 other", "work:1:event.handled"), ("0 1 1 7 1 other:11", "other:1:events")] {
@@ -157,7 +158,8 @@ async fn a_key_of_a_wrong_type_is_named() {
     }
 }
 
-/// An object that is not held, that a rule holds, or whose first event is another one, stays as it is.
+/// An object that is not held, that a rule holds, or whose first event is another one, stays as it
+/// is.
 #[tokio::test]
 async fn an_object_that_cannot_skip_its_event_stays() {
     let held_id = "12 4 3 5 retry: down";
