@@ -79,8 +79,7 @@ async fn a_page_of_names_with_a_beginning_ends_when_it_is_full() {
     assert_eq!((read(&found), found.looked), (<(String, String)>::default(), 7));
 }
 
-/// A call looks at so many objects, also if they are set aside. One object fewer is no reason to
-/// end.
+/// A call looks at so many objects, also if they are set aside.
 #[tokio::test]
 async fn a_call_looks_at_so_many_objects_that_are_set_aside() {
     let mut scene = Scene::new().await;
