@@ -356,3 +356,17 @@ async fn counted_shares_make_no_groups() {
     assert_eq!(claim(&mut state, 1, Bounds { group_depth: 0, ..GROUPED }).await, ["a:1"]);
     assert_eq!((aside(&console).await, counts(&console).await), ("none".to_owned(), (0, 2, 0)));
 }
+
+/// A call reads short names in few commands.
+#[tokio::test]
+async fn a_call_reads_many_markers_in_few_commands() {
+    let redis = Redis::own(&[]);
+    let (mut state, console) = rig(&redis).await;
+    emit(&mut state, numbered("a", 2048)).await;
+    console.run::<()>(&["CONFIG", "RESETSTAT"]).await;
+    claim(&mut state, 1, GROUPED).await;
+    let stats: String = console.run(&["INFO", "commandstats"]).await;
+    let reads = stats.lines().find_map(|line| line.strip_prefix("cmdstat_lrange:calls=")?.split(',').next());
+    let reads: usize = reads.and_then(|calls| calls.parse().ok()).expect("a number of calls");
+    assert!(reads < 20, "LRANGE was called {reads} times");
+}

@@ -116,3 +116,58 @@ async fn a_marker_that_is_left_has_the_next_turn() {
     let answer = ask(&mut state, 2, BOUNDS).await.expect("an answer");
     assert_eq!(objects(&answer), ["c:1", "h:1"]);
 }
+
+/// A name in `objects.held` belongs to an object of another worker, and a reason is left from an earlier
+/// hold. The name is dropped, and the other worker keeps its object.
+#[tokio::test]
+async fn a_due_name_with_a_reason_takes_no_object_from_a_worker() {
+    let redis = Redis::start();
+    let (mut state, console) = rig(&redis).await;
+    let keys = state.keys.clone();
+    state.hold("a:1", "1", &[], "0 0 0 0 yield").await;
+    state.run("SET", &[&keys.event_worker("a:1"), "x.0"]).await;
+    state.run("LPUSH", &[&keys.events("a:1"), "1"]).await;
+    assert_eq!(claim(&mut state, 1, BOUNDS).await, Vec::<String>::new());
+    assert_eq!(console.text(&keys.event_worker("a:1")).await.as_deref(), Some("x.0"));
+    assert_eq!(console.due("a:1").await, None);
+}
+
+/// A call with room for one byte claims a held object. The counter of ids rises only if it is below the last
+/// id of the batch.
+#[tokio::test]
+async fn the_counter_rises_above_a_held_batch() {
+    for (counter, rises) in [(8, true), (9, false)] {
+        let redis = Redis::start();
+        let (mut state, console) = rig(&redis).await;
+        let key = state.keys.next_event_id();
+        state.hold("a:1", "1", &["1", "2", "3"], "7 0 1 0 retry: down").await;
+        state.run("SET", &[&key, &counter.to_string()]).await;
+        assert_eq!(claim(&mut state, 1, Bounds { reply_bytes: 1, ..BOUNDS }).await, ["a:1"]);
+        assert_eq!(console.number(&key).await > 9, rises, "{counter}");
+    }
+}
+
+/// The last id of a held object has a wrong type or is no id, or its batch has a wrong type. The object waits
+/// for an operator.
+#[tokio::test]
+async fn a_held_batch_with_a_wrong_key_is_not_claimed() {
+    for wrong in ["last type", "last id", "batch type"] {
+        let redis = Redis::start();
+        let (mut state, console) = rig(&redis).await;
+        let keys = state.keys.clone();
+        state.hold("a:1", "1", &["1"], "7 0 1 0 retry: down").await;
+        let (key, kind) =
+            if wrong == "batch type" { (keys.events_held("a:1"), "string") } else { (keys.last_event_id("a:1"), "list") };
+        state.run("DEL", &[&key]).await;
+        match wrong {
+            "last type" => state.run("LPUSH", &[&key, "6"]).await,
+            _ => state.run("SET", &[&key, "wrong"]).await,
+        }
+        let kind = if wrong == "last id" { "string" } else { kind };
+        assert_eq!(claim(&mut state, 1, BOUNDS).await, Vec::<String>::new(), "{wrong}");
+        assert_eq!(console.due("a:1").await, Some(f64::INFINITY), "{wrong}");
+        let why = console.held_id("a:1").await.expect("a reason");
+        assert!(why.starts_with("7 0 1 0 quarantine: ") && why.ends_with(&format!(" is a {kind}")), "{why}");
+        assert_eq!(why.contains("last.event.id"), wrong != "batch type", "{why}");
+    }
+}

@@ -102,3 +102,32 @@ async fn two_markers_of_an_object_lead_to_one_claim() {
     assert_eq!(claim(&mut state, 4, Bounds { batch: 1, ..BOUNDS }).await, ["a:1", "b:1"]);
     assert_eq!(console.list(&state.keys.events("a:1")).await, ["1"]);
 }
+
+/// A call may look at one marker only, and it leads to another worker's object. The marker behind it stays.
+#[tokio::test]
+async fn a_marker_that_no_call_has_looked_at_stays() {
+    let redis = Redis::start();
+    let (mut state, console) = rig(&redis).await;
+    let keys = state.keys.clone();
+    state.run("SET", &[&keys.event_worker("x:1"), "x.0"]).await;
+    emit(&mut state, ["x:1", "a:1", "b:1"]).await;
+    assert_eq!(claim(&mut state, 1, Bounds { markers: 1, ..BOUNDS }).await, Vec::<String>::new());
+    assert_eq!(console.list(&keys.objects_with_events()).await, ["a:1", "b:1"]);
+}
+
+/// The last id of an object has a wrong type. Its marker leads to no claim, whether it comes alone or with
+/// another one.
+#[tokio::test]
+async fn a_marker_of_an_object_with_a_wrong_last_id_leads_to_no_claim() {
+    for markers in [&["a:1"][..], &["a:1", "b:1"], &["b:1", "a:1"]] {
+        let redis = Redis::start();
+        let (mut state, console) = rig(&redis).await;
+        let keys = state.keys.clone();
+        state.run("LPUSH", &[&keys.last_event_id("a:1"), "wrong"]).await;
+        emit(&mut state, markers).await;
+        let others: Vec<_> = markers.iter().filter(|object| **object != "a:1").copied().collect();
+        assert_eq!(claim(&mut state, 3, BOUNDS).await, others);
+        assert_eq!(console.due("a:1").await, Some(f64::INFINITY));
+        assert_eq!(console.list(&keys.events("a:1")).await, ["1"]);
+    }
+}
