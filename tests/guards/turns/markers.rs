@@ -1,8 +1,10 @@
 //! Markers that lead to no claim, and marks between markers, while groups take no turns.
 
+use seriatim::keys::Keys;
 use seriatim::wire::{self, Advance, Advanced, Bounds, ClaimFirst};
 
 use super::{ask, claim, emit, rig};
+use crate::state::State;
 use crate::support::Redis;
 use crate::{BOUNDS, objects};
 
@@ -126,8 +128,29 @@ async fn a_marker_of_an_object_with_a_wrong_last_id_leads_to_no_claim() {
         state.run("LPUSH", &[&keys.last_event_id("a:1"), "wrong"]).await;
         emit(&mut state, markers).await;
         let others: Vec<_> = markers.iter().filter(|object| **object != "a:1").copied().collect();
-        assert_eq!(claim(&mut state, 3, BOUNDS).await, others);
+        let answer = ask(&mut state, 3, BOUNDS).await.expect("an answer");
+        assert_eq!(objects(&answer), others);
+        let Advanced::Ok { quarantined, .. } = answer else { panic!("{answer:?}") };
+        let why = "quarantine: a:1:last.event.id is a list".to_owned();
+        assert_eq!(quarantined, [("a:1".to_owned(), why.clone())]);
+        assert_eq!(console.held_id("a:1").await, Some(format!("0 0 0 0 {why}")));
         assert_eq!(console.due("a:1").await, Some(f64::INFINITY));
         assert_eq!(console.list(&keys.events("a:1")).await, ["1"]);
+    }
+}
+
+/// The reply names 64 objects of other namespaces, and 512 bytes of each name.
+#[tokio::test]
+async fn a_call_names_so_many_objects_of_other_namespaces() {
+    for names in [63, 64, 65] {
+        let redis = Redis::own(&[]);
+        let (mut conn, keys) = (redis.connect().await, Keys::new());
+        crate::attach(&mut conn, &keys, "token-1", "").await;
+        let mut state = State::new(conn, keys);
+        emit(&mut state, (0..names).map(|n| format!("{{{n:0600}"))).await;
+        let answer = ask(&mut state, 100, BOUNDS).await.expect("an answer");
+        let Advanced::Ok { quarantined, batches, .. } = answer else { panic!("{answer:?}") };
+        assert_eq!((quarantined.len(), batches.len()), (names.min(64), 0));
+        assert!(quarantined.iter().all(|(name, why)| name.len() == 512 && why.starts_with("foreign: ")), "{quarantined:?}");
     }
 }

@@ -206,3 +206,17 @@ async fn a_name_moves_behind_the_names_of_its_group() {
     assert_eq!(claim(&mut state, 1, Bounds { markers: 2, ..GROUPED }).await, ["a:2"]);
     assert_eq!(aside(&console).await, "a 1: ; a:x 9: a:x:0 a:x:1; 2");
 }
+
+/// Names move to a group that has given its turn up, and the call may look at no further name. The group
+/// keeps its place among the groups.
+#[tokio::test]
+async fn a_group_to_which_names_have_moved_keeps_its_place() {
+    let redis = Redis::start();
+    let (mut state, console) = scene(&redis).await;
+    set(&state, "a:x:*", Share::new().weight(1)).await;
+    state.run("ZADD", &[&console.keys.event_groups(), "0", "a:x"]).await;
+    queue_aside(&mut state, "a", 1, &["a:x:1", "a:x:2"]).await;
+    let answer = ask(&mut state, 2, Bounds { markers: 2, ..GROUPED }).await.expect("an answer");
+    assert_eq!((objects(&answer), more(&answer)), (vec![], (true, false)));
+    assert_eq!(aside(&console).await, "a:x 0: a:x:1 a:x:2; a 1: ; 2");
+}
