@@ -310,8 +310,8 @@ async fn a_brace_behind_a_prefix_is_no_namespace() {
     assert_eq!(claim(&mut state, 2, GROUPED).await, ["{x}:0", "{x}:1"]);
 }
 
-/// A group with a share of its own has a list, even if there are 1,024 groups already. The shared list
-/// begins with the pass of a new group of normal priority.
+/// A group with a share of its own has a list, even if there are 1,024 groups already. The shared
+/// list begins with the pass of a new group of normal priority.
 #[tokio::test]
 async fn a_group_with_a_share_has_a_list_of_its_own() {
     let redis = Redis::start();

@@ -12,8 +12,9 @@ fn from(answer: &Advanced) -> ClaimFirst {
     *from
 }
 
-/// The owner key of a held object without a batch was evicted. The marker of the object seems to lead to an
-/// object without an owner, before or after the held object has its turn. One slot gets the object.
+/// The owner key of a held object without a batch was evicted. The marker of the object seems to
+/// lead to an object without an owner, before or after the held object has its turn. One slot gets
+/// the object.
 #[tokio::test]
 async fn a_held_object_without_an_owner_key_has_one_slot() {
     for (first, expected) in [("x:1", &["x:1", "a:1"][..]), ("a:1", &["a:1", "x:1"])] {
@@ -30,8 +31,8 @@ async fn a_held_object_without_an_owner_key_has_one_slot() {
     }
 }
 
-/// The owner key of a held object was evicted. The marker of the object leads to no event, and the held
-/// batch is claimed after it.
+/// The owner key of a held object was evicted. The marker of the object leads to no event, and the
+/// held batch is claimed after it.
 #[tokio::test]
 async fn a_marker_without_events_hides_no_held_batch() {
     let redis = Redis::start();
@@ -45,7 +46,8 @@ async fn a_marker_without_events_hides_no_held_batch() {
     assert_eq!(console.text(&keys.worker_event_id("w.0")).await.as_deref(), Some("7 1 1"));
 }
 
-/// A held object without a batch and without events leads to no claim, so its group does not pay for it.
+/// A held object without a batch and without events leads to no claim, so its group does not pay
+/// for it.
 #[tokio::test]
 async fn a_held_object_without_events_counts_for_no_group() {
     let redis = Redis::start();
@@ -58,8 +60,8 @@ async fn a_held_object_without_events_counts_for_no_group() {
     assert_eq!(console.text(&state.keys.event_worker("a:1")).await, None);
 }
 
-/// The owner key of a held object has a wrong type. Its marker leads to no claim, because its held batch
-/// comes first.
+/// The owner key of a held object has a wrong type. Its marker leads to no claim, because its held
+/// batch comes first.
 #[tokio::test]
 async fn a_marker_of_a_held_object_with_a_wrong_owner_key_leads_to_no_claim() {
     for has_last in [false, true] {
@@ -81,8 +83,8 @@ async fn a_marker_of_a_held_object_with_a_wrong_owner_key_leads_to_no_claim() {
     }
 }
 
-/// A slot finds no held object, then a marker of another worker's object, and then nothing more. The
-/// markers have the next turn.
+/// A slot finds no held object, then a marker of another worker's object, and then nothing more.
+/// The markers have the next turn.
 #[tokio::test]
 async fn a_marker_that_leads_nowhere_keeps_the_turn() {
     let redis = Redis::start();
@@ -97,8 +99,8 @@ async fn a_marker_that_leads_nowhere_keeps_the_turn() {
     assert_eq!(console.list(&keys.objects_with_events()).await, Vec::<String>::new());
 }
 
-/// A call may look at no further marker, but one is left. So the turn stays with the markers, although held
-/// objects are due.
+/// A call may look at no further marker, but one is left. So the turn stays with the markers,
+/// although held objects are due.
 #[tokio::test]
 async fn a_marker_that_is_left_has_the_next_turn() {
     let redis = Redis::start();
@@ -117,8 +119,8 @@ async fn a_marker_that_is_left_has_the_next_turn() {
     assert_eq!(objects(&answer), ["c:1", "h:1"]);
 }
 
-/// A name in `objects.held` belongs to an object of another worker, and a reason is left from an earlier
-/// hold. The name is dropped, and the other worker keeps its object.
+/// A name in `objects.held` belongs to an object of another worker, and a reason is left from an
+/// earlier hold. The name is dropped, and the other worker keeps its object.
 #[tokio::test]
 async fn a_due_name_with_a_reason_takes_no_object_from_a_worker() {
     let redis = Redis::start();
@@ -132,8 +134,8 @@ async fn a_due_name_with_a_reason_takes_no_object_from_a_worker() {
     assert_eq!(console.due("a:1").await, None);
 }
 
-/// A call with room for one byte claims a held object. The counter of ids rises only if it is below the last
-/// id of the batch.
+/// A call with room for one byte claims a held object. The counter of ids rises only if it is below
+/// the last id of the batch.
 #[tokio::test]
 async fn the_counter_rises_above_a_held_batch() {
     for (counter, rises) in [(8, true), (9, false)] {
@@ -147,8 +149,8 @@ async fn the_counter_rises_above_a_held_batch() {
     }
 }
 
-/// The last id of a held object has a wrong type or is no id, or its batch has a wrong type. The object waits
-/// for an operator.
+/// The last id of a held object has a wrong type or is no id, or its batch has a wrong type. The
+/// object waits for an operator.
 #[tokio::test]
 async fn a_held_batch_with_a_wrong_key_is_not_claimed() {
     for wrong in ["last type", "last id", "batch type"] {

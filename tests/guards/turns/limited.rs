@@ -63,8 +63,8 @@ async fn no_round_begins_while_all_objects_wait() {
     }
 }
 
-/// A group gives no name for which its limit has no room. So it does not begin to wait while the names of
-/// other groups use the slots.
+/// A group gives no name for which its limit has no room. So it does not begin to wait while the
+/// names of other groups use the slots.
 #[tokio::test]
 async fn a_group_gives_names_while_its_limit_has_room() {
     for (room, slots, others, claimed, left) in [
@@ -85,7 +85,8 @@ async fn a_group_gives_names_while_its_limit_has_room() {
     }
 }
 
-/// A group whose names have led to a claim gives no more names to the next chunk than its limit allows.
+/// A group whose names have led to a claim gives no more names to the next chunk than its limit
+/// allows.
 #[tokio::test]
 async fn a_group_gives_as_many_names_after_a_claim() {
     let redis = Redis::start();

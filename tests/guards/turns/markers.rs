@@ -8,7 +8,8 @@ use crate::state::State;
 use crate::support::Redis;
 use crate::{BOUNDS, objects};
 
-/// A rule has just ended, no marker waits and no held object is due. The turn stays with the held objects.
+/// A rule has just ended, no marker waits and no held object is due. The turn stays with the held
+/// objects.
 #[tokio::test]
 async fn without_a_marker_the_turn_stays() {
     let redis = Redis::start();
@@ -21,8 +22,8 @@ async fn without_a_marker_the_turn_stays() {
     assert!(matches!(answer, Advanced::Ok { from: ClaimFirst::Held, .. }), "{answer:?}");
 }
 
-/// After a claim from the last marker, held objects have the next turn. If a marker of another worker's
-/// object is behind it, the markers have it.
+/// After a claim from the last marker, held objects have the next turn. If a marker of another
+/// worker's object is behind it, the markers have it.
 #[tokio::test]
 async fn the_last_marker_says_who_has_the_next_turn() {
     for has_other in [false, true] {
@@ -54,8 +55,8 @@ async fn a_mark_is_met_when_it_leaves_the_markers() {
     }
 }
 
-/// The marker of an object whose owner key has a wrong type comes with the marker of another worker's object.
-/// The first object is held, so it is not claimed.
+/// The marker of an object whose owner key has a wrong type comes with the marker of another
+/// worker's object. The first object is held, so it is not claimed.
 #[tokio::test]
 async fn a_wrong_owner_key_is_found_beside_an_owner() {
     for others in 1..=2 {
@@ -105,7 +106,8 @@ async fn two_markers_of_an_object_lead_to_one_claim() {
     assert_eq!(console.list(&state.keys.events("a:1")).await, ["1"]);
 }
 
-/// A call may look at one marker only, and it leads to another worker's object. The marker behind it stays.
+/// A call may look at one marker only, and it leads to another worker's object. The marker behind
+/// it stays.
 #[tokio::test]
 async fn a_marker_that_no_call_has_looked_at_stays() {
     let redis = Redis::start();
@@ -117,8 +119,8 @@ async fn a_marker_that_no_call_has_looked_at_stays() {
     assert_eq!(console.list(&keys.objects_with_events()).await, ["a:1", "b:1"]);
 }
 
-/// The last id of an object has a wrong type. Its marker leads to no claim, whether it comes alone or with
-/// another one.
+/// The last id of an object has a wrong type. Its marker leads to no claim, whether it comes alone
+/// or with another one.
 #[tokio::test]
 async fn a_marker_of_an_object_with_a_wrong_last_id_leads_to_no_claim() {
     for markers in [&["a:1"][..], &["a:1", "b:1"], &["b:1", "a:1"]] {

@@ -207,8 +207,8 @@ async fn a_name_moves_behind_the_names_of_its_group() {
     assert_eq!(aside(&console).await, "a 1: ; a:x 9: a:x:0 a:x:1; 2");
 }
 
-/// Names move to a group that has given its turn up, and the call may look at no further name. The group
-/// keeps its place among the groups.
+/// Names move to a group that has given its turn up, and the call may look at no further name. The
+/// group keeps its place among the groups.
 #[tokio::test]
 async fn a_group_to_which_names_have_moved_keeps_its_place() {
     let redis = Redis::start();

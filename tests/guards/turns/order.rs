@@ -283,7 +283,8 @@ async fn a_held_object_for_which_the_reply_has_no_room_stays() {
     assert_eq!(aside(&console).await.split(':').next(), Some("a 113"));
 }
 
-/// The call that takes the last name deletes the keys of the groups, and writes all keys of the batch.
+/// The call that takes the last name deletes the keys of the groups, and writes all keys of the
+/// batch.
 #[tokio::test]
 async fn the_call_that_takes_the_last_name_writes_the_batch() {
     let redis = Redis::start();

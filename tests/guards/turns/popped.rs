@@ -43,8 +43,8 @@ async fn a_name_that_was_popped_twice_is_claimed_once() {
     assert_eq!(console.list(&keys.events("a:1")).await, ["2"]);
 }
 
-/// A pop has moved the name of an object that another worker has, and that has no last id yet. The slot
-/// removes the name.
+/// A pop has moved the name of an object that another worker has, and that has no last id yet. The
+/// slot removes the name.
 #[tokio::test]
 async fn the_name_of_anothers_object_is_removed() {
     let redis = Redis::start();
@@ -59,8 +59,8 @@ async fn the_name_of_anothers_object_is_removed() {
     assert_eq!(console.text(&keys.event_worker("a:1")).await.as_deref(), Some("x.0"));
 }
 
-/// A call with room for one claim, or for one byte, claims the oldest of two names that pops have moved. The
-/// other one becomes a marker.
+/// A call with room for one claim, or for one byte, claims the oldest of two names that pops have
+/// moved. The other one becomes a marker.
 #[tokio::test]
 async fn the_oldest_name_that_was_popped_is_claimed() {
     for reply_bytes in [1, 1 << 20] {
@@ -76,8 +76,8 @@ async fn the_oldest_name_that_was_popped_is_claimed() {
     }
 }
 
-/// A name that goes back is one marker. So as many markers wait as the call can claim, and the groups take no
-/// turns.
+/// A name that goes back is one marker. So as many markers wait as the call can claim, and the
+/// groups take no turns.
 #[tokio::test]
 async fn a_name_that_goes_back_is_one_marker() {
     for looks in [false, true] {
@@ -104,8 +104,8 @@ async fn a_name_that_goes_back_is_one_marker() {
     }
 }
 
-/// One slot has a batch whose reply was lost, and the list of another one has a name. This one claims the
-/// object, although a third one is free.
+/// One slot has a batch whose reply was lost, and the list of another one has a name. This one
+/// claims the object, although a third one is free.
 #[tokio::test]
 async fn the_slot_whose_list_has_the_name_claims_it() {
     let redis = Redis::start();
@@ -119,8 +119,8 @@ async fn the_slot_whose_list_has_the_name_claims_it() {
     assert_eq!(console.text(&keys.event_worker("a:1")).await.as_deref(), Some("w.0"));
 }
 
-/// An object without an owner but with a last id is claimed from the list of its slot only if its owner key
-/// has no wrong type.
+/// An object without an owner but with a last id is claimed from the list of its slot only if its
+/// owner key has no wrong type.
 #[tokio::test]
 async fn a_popped_object_with_a_wrong_owner_key_is_put_aside() {
     let redis = Redis::start();
@@ -139,8 +139,8 @@ async fn a_popped_object_with_a_wrong_owner_key_is_put_aside() {
     assert_eq!(console.list(&keys.worker_object("w.0")).await, ["b:1"]);
 }
 
-/// A share has a limit, and the reply to the claim of an object was lost before its batch was taken. The slot
-/// goes on with its object, although another group has the next turn.
+/// A share has a limit, and the reply to the claim of an object was lost before its batch was
+/// taken. The slot goes on with its object, although another group has the next turn.
 #[tokio::test]
 async fn a_slot_goes_on_with_its_object_at_a_limit() {
     let redis = Redis::start();

@@ -1,5 +1,5 @@
-//! Names that stay, move or go to the end while a share has a limit, and the calls that are of use after
-//! them.
+//! Names that stay, move or go to the end while a share has a limit, and the calls that are of use
+//! after them.
 
 use seriatim::control::shares::{Priority, Share};
 use seriatim::wire::{Advanced, Bounds};
@@ -36,8 +36,8 @@ async fn at_its_limit(state: &mut State, group: &str, pass: i64) {
     queue_aside(state, group, pass, &[format!("{group}:1")]).await;
 }
 
-/// A name moves to a new group, before a group whose turns the call has read. The call reads that one only
-/// once.
+/// A name moves to a new group, before a group whose turns the call has read. The call reads that
+/// one only once.
 #[tokio::test]
 async fn a_call_reads_the_turns_of_a_group_once() {
     let redis = Redis::start();
@@ -52,8 +52,8 @@ async fn a_call_reads_the_turns_of_a_group_once() {
     assert_eq!(aside(&console).await, "a:x 1: a:x:1; z 6: z:2 z:3; 3");
 }
 
-/// A name moves to a group that has already left, because it had no name. The call does not read the turns
-/// of this group again, so another call is of use.
+/// A name moves to a group that has already left, because it had no name. The call does not read
+/// the turns of this group again, so another call is of use.
 #[tokio::test]
 async fn a_name_that_moves_to_a_group_that_has_left_asks_for_another_call() {
     let redis = Redis::start();
@@ -67,8 +67,8 @@ async fn a_name_that_moves_to_a_group_that_has_left_asks_for_another_call() {
     assert_eq!(aside(&console).await, "a:x 3: a:x:1; q 4398046511106: q:1; 2");
 }
 
-/// The list of a new group has a wrong type, so its name does not move, and is claimed where it is. The only
-/// other group is at its limit. So another call is of no use.
+/// The list of a new group has a wrong type, so its name does not move, and is claimed where it is.
+/// The only other group is at its limit. So another call is of no use.
 #[tokio::test]
 async fn a_name_that_cannot_move_asks_for_no_other_call() {
     let redis = Redis::start();
@@ -112,8 +112,8 @@ async fn a_name_that_cannot_move_stays_while_all_objects_wait() {
     assert_eq!(console.number(&console.keys.event_groups_waiting()).await, 2);
 }
 
-/// A group begins to wait while its names are looked at. The turns go on with the group to which one of
-/// these names has moved.
+/// A group begins to wait while its names are looked at. The turns go on with the group to which
+/// one of these names has moved.
 #[tokio::test]
 async fn a_group_that_waits_leaves_its_turn_to_a_new_group() {
     let redis = Redis::start();
@@ -138,8 +138,8 @@ async fn a_group_at_its_limit_gives_no_name() {
     assert_eq!(aside(&console).await, "b 2: ; a 4398046511104: a:1; 1");
 }
 
-/// The rate of a group allows fewer events than a held batch has. So the first name of the group stays, and
-/// the others behind it.
+/// The rate of a group allows fewer events than a held batch has. So the first name of the group
+/// stays, and the others behind it.
 #[tokio::test]
 async fn the_first_name_of_a_call_may_stay() {
     let redis = Redis::start();
@@ -155,8 +155,8 @@ async fn the_first_name_of_a_call_may_stay() {
     assert_eq!(aside(&console).await, "a 4398046511104: a:1 a:2; 2");
 }
 
-/// Groups of all priorities have turns while a share has a limit. Places of the round of names that stay are
-/// given back.
+/// Groups of all priorities have turns while a share has a limit. Places of the round of names that
+/// stay are given back.
 #[tokio::test]
 async fn priorities_have_turns_with_limits() {
     let redis = Redis::start();
@@ -186,8 +186,8 @@ async fn priorities_have_turns_with_limits() {
     assert_eq!(console.text(&console.keys.event_groups_turns()).await.as_deref(), Some("2"));
 }
 
-/// The call ends after its last claim, while the only group that is left is at its limit: another call is of
-/// use. It is of no use if the call could have claimed one more object.
+/// The call ends after its last claim, while the only group that is left is at its limit: another
+/// call is of use. It is of no use if the call could have claimed one more object.
 #[tokio::test]
 async fn a_call_that_ends_with_its_last_claim_asks_for_another_one() {
     for (slots, reply_bytes, is_of_use) in [(1, 1 << 20, true), (2, 1 << 20, false), (2, 2, false), (2, 1, true)] {
@@ -209,7 +209,8 @@ async fn a_call_that_ends_with_its_last_claim_asks_for_another_one() {
     assert_eq!((objects(&answer), more(&answer)), (vec![], (false, false)));
 }
 
-/// A name has moved to a new group, and then the limit of all objects is used up. Another call is of no use.
+/// A name has moved to a new group, and then the limit of all objects is used up. Another call is
+/// of no use.
 #[tokio::test]
 async fn a_call_that_uses_up_the_limit_of_all_objects_asks_for_no_other_one() {
     let redis = Redis::start();
@@ -222,8 +223,9 @@ async fn a_call_that_uses_up_the_limit_of_all_objects_asks_for_no_other_one() {
     assert_eq!(aside(&console).await, "a 1: a:2; a:x 1: a:x:1; 2");
 }
 
-/// A call looks at the groups of 4 prefixes that are due, and leaves the fifth prefix. All these groups are
-/// at their limits again, and so is the group of a new marker. Another call is of use for the fifth prefix.
+/// A call looks at the groups of 4 prefixes that are due, and leaves the fifth prefix. All these
+/// groups are at their limits again, and so is the group of a new marker. Another call is of use
+/// for the fifth prefix.
 #[tokio::test]
 async fn a_prefix_that_is_left_asks_for_another_call() {
     for prefixes in [4, 5] {
@@ -249,8 +251,8 @@ async fn a_prefix_that_is_left_asks_for_another_call() {
     }
 }
 
-/// A call claims an object or none, and 127 groups begin to wait. No other group is left, so another call is
-/// of no use. After 128 groups, others may be left.
+/// A call claims an object or none, and 127 groups begin to wait. No other group is left, so
+/// another call is of no use. After 128 groups, others may be left.
 #[tokio::test]
 async fn a_call_that_looks_at_all_groups_asks_for_no_other_one() {
     for (claimed, groups, is_of_use) in [(true, 127, false), (true, 128, true), (false, 127, false), (false, 128, true)] {

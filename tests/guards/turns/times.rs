@@ -199,8 +199,8 @@ async fn a_mark_before_a_name_that_goes_back_is_taken() {
     assert_eq!(times(&console, base).await, "a: 800 800 0; ");
 }
 
-/// A name that comes as soon as the newest mark in the list of its group needs no mark. This also applies to
-/// the shared list, if the list of the group has a wrong type.
+/// A name that comes as soon as the newest mark in the list of its group needs no mark. This also
+/// applies to the shared list, if the list of the group has a wrong type.
 #[tokio::test]
 async fn a_name_of_the_time_of_a_mark_needs_no_mark() {
     let redis = Redis::start();
