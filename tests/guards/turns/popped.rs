@@ -119,8 +119,8 @@ async fn the_slot_whose_list_has_the_name_claims_it() {
     assert_eq!(console.text(&keys.event_worker("a:1")).await.as_deref(), Some("w.0"));
 }
 
-/// An object without an owner but with a last id is claimed from the list of its slot only if its
-/// owner key has no wrong type.
+/// The owner key of a held object has a wrong type, and a pop has moved its name. The object is put
+/// aside, and the next name in the list is claimed.
 #[tokio::test]
 async fn a_popped_object_with_a_wrong_owner_key_is_put_aside() {
     let redis = Redis::start();
