@@ -266,7 +266,8 @@ async fn markers_after_the_last_claim_decide_about_the_turn() {
     }
 }
 
-/// Two slots claim the object of a marker and a held object. The marker is trimmed in the same call.
+/// Two slots claim the object of a marker and a held object. The marker is trimmed in the same
+/// call.
 #[tokio::test]
 async fn a_marker_is_trimmed_beside_a_held_object() {
     let redis = Redis::start();
@@ -334,4 +335,166 @@ async fn a_deleted_batch_puts_its_object_aside() {
         let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
         assert_eq!((objects(&answer), lengths(&answer)), (vec!["work:1"], vec![1]), "{then:?}");
     }
+}
+
+/// Makes objects with so many events of 10 bytes each. Returns the number of events of each batch.
+async fn lengths_within(bounds: Bounds, queued: &[usize]) -> Vec<usize> {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    for (n, events) in queued.iter().enumerate() {
+        let object = format!("work:{n}");
+        let queue = state.keys.events(&object);
+        state.run("LPUSH", &[&[queue.as_str()], &vec!["1234567890"; *events][..]].concat()).await;
+        state.run("LPUSH", &[&state.keys.objects_with_events(), &object]).await;
+    }
+    lengths(&advance(&mut state, bounds, &[], queued.len()).await)
+}
+
+/// Further events of a batch use up the reply's bytes, and the events that a call may take.
+#[tokio::test]
+async fn further_events_of_a_batch_leave_less_for_the_next_slot() {
+    for (reply_bytes, taken) in [(40, [3, 1]), (41, [3, 3])] {
+        assert_eq!(lengths_within(Bounds { reply_bytes, ..BOUNDS }, &[3, 3]).await, taken, "{reply_bytes} bytes");
+    }
+    let bounds = Bounds { batch: 1000, ..BOUNDS };
+    for (queued, last) in [(76, 3), (77, 1)] {
+        let taken = lengths_within(bounds, &[1000, 1000, 1000, 1000, queued, 3]).await;
+        assert_eq!(taken, [1000, 1000, 1000, 1000, queued, last]);
+    }
+}
+
+/// Slots go on with their objects. The first events use up the reply's bytes, and count as four of
+/// the events that a call may take. Without room, an object is held, due now.
+#[tokio::test]
+async fn slots_go_on_as_far_as_the_reply_has_room() {
+    let full = [1000, 1000, 1000, 1000];
+    for (reply_bytes, batch, queued, taken) in [
+        (10, 1, vec![1, 1], vec![1]),
+        (11, 1, vec![1, 1], vec![1, 1]),
+        (1 << 20, 1000, [&full[..], &[80, 1]].concat(), [&full[..], &[80, 1]].concat()),
+        (1 << 20, 1000, [&full[..], &[81, 1]].concat(), [&full[..], &[81]].concat()),
+    ] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        let (keys, console) = (state.keys.clone(), redis.console().await);
+        let mut call = Advance::new(&keys, "w", "token-1", Bounds { batch, reply_bytes, ..BOUNDS }, ClaimFirst::Markers);
+        for (n, events) in queued.iter().enumerate() {
+            let (object, id) = (format!("work:{n}"), n as u64 + 1);
+            state.own(&format!("w.{n}"), &object, id, &["1"]).await;
+            state.run("LPUSH", &[&[keys.events(&object).as_str()], &vec!["1234567890"; *events][..]].concat()).await;
+            call.report(n, &Report { object: object.into(), ..done("", id) });
+        }
+        let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+        assert_eq!(lengths(&answer), taken);
+        let Advanced::Ok { batches, more, .. } = answer else { panic!("{answer:?}") };
+        let mut next = queued.len() as u64 + 1;
+        for (n, batch) in batches.iter().enumerate() {
+            assert_eq!((batch.slot, batch.prev, batch.tag.first), (n, n as u64 + 1, next));
+            next += batch.events.len() as u64;
+        }
+        assert_eq!(console.number(&keys.next_event_id()).await, next - 1);
+        let is_held = taken.len() < queued.len();
+        assert!(!is_held || more, "a held object is due");
+        let last = keys.event_worker(&format!("work:{}", queued.len() - 1));
+        assert_eq!(console.text(&last).await.as_deref() == Some("held"), is_held);
+    }
+}
+
+/// Further events are at least as long as the first one. So a slot takes as many as fit into its
+/// batch, and puts none back.
+#[tokio::test]
+async fn a_slot_takes_only_what_fits_if_the_events_have_one_length() {
+    for (batch_bytes, taken) in [(15, 2), (30, 3)] {
+        let redis = Redis::own(&[]);
+        let mut state = attached(&redis).await;
+        for _ in 0..6 {
+            state.emit("work:1", "1234567890").await;
+        }
+        assert_eq!(lengths(&advance(&mut state, Bounds { batch_bytes, ..BOUNDS }, &[], 1).await), [taken]);
+        let stats: String = redis.console().await.run(&["INFO", "commandstats"]).await;
+        assert!(!stats.contains("cmdstat_rpush:"), "{batch_bytes} bytes: {stats}");
+    }
+}
+
+/// A reference is the only event of its batch. So a batch ends before a reference, and the
+/// reference stays in the queue, before the events after it.
+#[tokio::test]
+async fn a_batch_ends_before_a_reference() {
+    for before in 1..=3 {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        let (keys, console) = (state.keys.clone(), redis.console().await);
+        let events = [&["1", "2", "3"][..before], &["\0queued 5 key", "4"]].concat();
+        for event in &events {
+            state.emit("work:1", event).await;
+        }
+        assert_eq!(lengths(&advance(&mut state, BOUNDS, &[], 1).await), [before]);
+        assert_eq!(console.list(&keys.worker_event("w.0")).await, events[..before]);
+        assert_eq!(console.list(&keys.events("work:1")).await, events[before..]);
+        assert_eq!(console.number(&keys.next_event_id()).await, before as u64);
+    }
+}
+
+/// A slot would go on with its object, but the object's queue has a wrong type. The object is held
+/// for an operator, and another slot still goes on.
+#[tokio::test]
+async fn an_object_whose_queue_has_a_wrong_type_leaves_its_slot() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    state.run("SET", &[&keys.events("work:1"), "wrong"]).await;
+    state.own("w.1", "work:2", 2, &["2"]).await;
+    state.run("LPUSH", &[&keys.events("work:2"), "3"]).await;
+    let reports = [(0, done("work:1", 1)), (1, done("work:2", 2))];
+    let answer = advance(&mut state, Bounds { claims: 0, ..BOUNDS }, &reports, 2).await;
+    let Advanced::Ok { batches, quarantined, .. } = answer else { panic!("{answer:?}") };
+    assert_eq!(batches.iter().map(|batch| (batch.slot, &batch.object[..])).collect::<Vec<_>>(), [(1, &b"work:2"[..])]);
+    let why = "quarantine: work:1:events is a string";
+    assert_eq!(quarantined, [("work:1".to_owned(), why.to_owned())]);
+    assert_eq!(console.held_id("work:1").await, Some(format!("0 0 0 0 {why}")));
+    assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("held"));
+    assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
+    assert_eq!(console.number(&keys.last_event_id("work:1")).await, 1);
+    assert_eq!(console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
+}
+
+/// The Redis user has lost the right to LPUSH. The call fails. The further events that it has taken
+/// are in the queue again, and the batch has the first event only.
+#[tokio::test]
+async fn further_events_go_back_if_the_batch_cannot_get_them() {
+    let redis = Redis::own(&[]);
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    for event in ["2", "3", "4"] {
+        state.run("LPUSH", &[&keys.events("work:1"), event]).await;
+    }
+    console.run::<()>(&["ACL", "SETUSER", "weak", "on", ">weak", "~*", "+@all", "-lpush"]).await;
+    state.run("AUTH", &["weak", "weak"]).await;
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
+    call.report(0, &done("work:1", 1));
+    wire::advance(&mut state.conn, &call).await.expect_err("a right is missing");
+    assert_eq!(console.list(&keys.worker_event("w.0")).await, ["2"]);
+    assert_eq!(console.list(&keys.events("work:1")).await, ["3", "4"]);
+    assert_eq!(console.text(&keys.worker_event_id("w.0")).await.as_deref(), Some("2"));
+    let numbers = [keys.next_event_id(), keys.last_event_id("work:1")];
+    assert_eq!([console.number(&numbers[0]).await, console.number(&numbers[1]).await], [2, 1]);
+    assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
+    console.check().await;
+}
+
+/// A call looks at a slot that is busy. The slots after it have their own results.
+#[tokio::test]
+async fn a_look_hides_no_slot_after_it() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.emit("work:1", "1").await;
+    let keys = state.keys.clone();
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
+    call.look(0);
+    call.free(1);
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+    let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
+    assert_eq!(batches.iter().map(|batch| (batch.slot, &batch.object[..])).collect::<Vec<_>>(), [(1, &b"work:1"[..])]);
 }

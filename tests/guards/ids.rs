@@ -173,6 +173,23 @@ async fn a_batch_that_is_given_again_lifts_the_counter() {
     assert!(batches[1].tag.first > TIME_US, "{batches:?}");
 }
 
+/// Redis went back to an earlier counter, and the process no longer knows the highest id that it has
+/// seen. The last id of a delivered batch is above the counter, so the counter jumps.
+#[tokio::test]
+async fn a_counter_below_a_delivered_id_jumps() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.own("w.0", "work:1", 30, &["1"]).await;
+    state.emit("work:2", "2").await;
+    set_counter(&mut state, Some(7)).await;
+    let began = now_us();
+    let batches = call(&mut state, 0, Some(30)).await.expect("an answer");
+    assert_eq!(&batches[0].object[..], b"work:2");
+    assert!((began..=now_us()).contains(&(batches[0].tag.first - 1)), "{batches:?}");
+    assert_eq!(counter(&mut state).await, batches[0].tag.first);
+    assert_eq!(redis.console().await.number(&state.keys.last_event_id("work:1")).await, 30);
+}
+
 /// No id has more than 16 digits. A longer text is no id, even if its number is small, so the object
 /// waits for an operator.
 #[tokio::test]

@@ -28,9 +28,12 @@ mod marks;
 mod names;
 mod operators;
 mod promote;
+mod paused;
 mod rates;
+mod references;
 mod reports;
 mod rooms;
+mod settled;
 #[path = "../support/state.rs"]
 mod state;
 mod stopped;

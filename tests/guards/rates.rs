@@ -164,6 +164,32 @@ async fn a_batch_has_at_most_the_events_of_the_burst() {
     }
 }
 
+/// A slot goes on with its object if the rate allows one event. Otherwise the object is held, due now.
+/// An object without further events is released in any case.
+#[tokio::test]
+async fn a_slot_goes_on_if_the_rate_allows_an_event() {
+    for (ahead_us, taken) in [(EVENT_US, 1), (2 * EVENT_US, 0)] {
+        let (redis, mut state, _) = scene(RATE, 2, ahead_us).await;
+        let (keys, console) = (state.keys.clone(), redis.console().await);
+        state.own("w.0", "a:1", 1, &["1"]).await;
+        state.run("LPUSH", &[&keys.events("a:1"), "2", "3"]).await;
+        state.own("w.1", "a:2", 2, &["1"]).await;
+        state.run("ZADD", &[&keys.objects_in_hand(), "0", "a:1:", "0", "a:2:"]).await;
+        let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
+        call.report(0, &done("a:1", 1));
+        call.report(1, &done("a:2", 2));
+        let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+        let Advanced::Ok { batches, .. } = &answer else { panic!("{answer:?}") };
+        let events: Vec<_> = batches.iter().map(|batch| (batch.slot, batch.events.len())).collect();
+        assert_eq!(events, [(0, taken)][..taken]);
+        let owners = [console.text(&keys.event_worker("a:1")).await, console.text(&keys.event_worker("a:2")).await];
+        let owner = if taken == 1 { "w.0" } else { "held" };
+        assert_eq!(owners, [Some(owner.to_owned()), None]);
+        assert_eq!(console.list(&keys.events("a:1")).await, ["2", "3"][taken..]);
+        console.check().await;
+    }
+}
+
 /// A worker looks after 20 ms at groups that the present call has no time for.
 #[tokio::test]
 async fn a_worker_looks_soon_at_groups_that_are_due() {

@@ -185,6 +185,100 @@ async fn emits() {
     }
 }
 
+/// Emits belong to the event with the stored id. Without a valid id they cannot be read. The handlers
+/// come in the order of their places.
+#[tokio::test]
+async fn emits_of_an_event() {
+    let redis = Redis::start();
+    for (hash, expected) in [
+        (&["id", "1", "emit:a", "2 1 2 1 1 ax", "emit:b", "1 2 4 1 1 by1 1 cz"][..], "1: b y c z a x"),
+        (&["emit:b", "1 1 2 1 1 ax", "id", "7", "emit:a", "1 1 2 1 1 by"], "7: b y a x"),
+        (&["result:a", "\"a\":1", "id", "7"], "7: "),
+        (&["id", "0", "emit:a", "1 1 2 1 1 ax"], "0"),
+        (&["id", "x", "emit:a", "1 1 2 1 1 ax"], "0"),
+        (&["emit:a", "1 1 2 1 1 ax"], "0"),
+        (&["id", "7", "emit:a", "1 1 2 1 1 axx"], "7"),
+        (&["id", "7", "emit:a", "wrong"], "7"),
+        (&["id", "7", "emit:a", "1 1 x"], "7"),
+    ] {
+        let found: String = lua!(
+            redis,
+            ["ids" "emits"],
+            "local id, list = M.emits.parse(ARGV)\nreturn id .. (list and ': ' .. table.concat(list, ' ') or '')",
+            hash
+        );
+        assert_eq!(found, expected, "{hash:?}");
+    }
+    for (hash, expected) in [(&["result:a", "\"a\":1"][..], Some("{\"a\":1}")), (&["id", "7"], None)] {
+        let found: Option<String> = lua!(redis, ["ids" "emits"], "return M.emits.results_of(ARGV)", hash);
+        assert_eq!(found.as_deref(), expected);
+    }
+}
+
+/// Each emitted event is pushed to the queue of its object, and each object has one marker, in the
+/// order of the emits.
+#[tokio::test]
+async fn emits_that_are_pushed() {
+    for objects in [1, 999, 1000, 1001, 2001] {
+        let redis = Redis::start();
+        let console = redis.console().await;
+        let markers: usize = lua!(
+            redis,
+            ["ids" "emits"],
+            "local list = {}\nfor n = 1, ARGV[1] do\n\
+             list[4 * n - 3], list[4 * n - 2], list[4 * n - 1], list[4 * n] = 'o' .. n, 'x', 'o' .. n, 'y'\nend\n\
+             return M.emits.push(list)",
+            objects
+        );
+        assert_eq!(markers, objects);
+        let names: Vec<_> = (1..=objects).map(|n| format!("o{n}")).collect();
+        assert_eq!(console.list("objects_with_events").await, names);
+        for name in [&names[0], &names[objects - 1]] {
+            assert_eq!(console.list(&format!("{name}events")).await, ["x", "y"]);
+        }
+    }
+}
+
+/// Scheduled events have the given time, or one after now. A schedule that is there keeps its time,
+/// or its event too, according to the mode. A schedule for soon wakes a worker.
+#[tokio::test]
+async fn emits_that_are_scheduled() {
+    for (mode, is_there, sign, ms, event, due, wakes) in [
+        ("r", false, "@", 99_999_999_999_999_u64, "new", Some(99_999_999_999_999_u64), false),
+        ("r", true, "@", 99_999_999_999_999, "new", Some(99_999_999_999_999), false),
+        ("r", true, "@", 7, "new", Some(7), true),
+        ("t", false, "@", 7, "new", Some(7), true),
+        ("t", true, "@", 7, "new", Some(5), false),
+        ("f", false, "@", 7, "new", Some(7), true),
+        ("f", true, "@", 7, "old", Some(5), false),
+        ("r", false, "+", 30_000, "new", None, true),
+        ("r", false, "+", 90_000, "new", None, false),
+    ] {
+        let redis = Redis::start();
+        let console = redis.console().await;
+        let member = "a\nk";
+        if is_there {
+            console.run::<()>(&["ZADD", "events_scheduled", "5", member]).await;
+            console.run::<()>(&["HSET", "aevents_scheduled_of", "k", "old"]).await;
+        }
+        let now_ms: u64 = lua!(
+            redis,
+            ["ids" "time" "schedule" "emits"],
+            "local later = { { object = 'a', key = 'k', event = 'new', mode = ARGV[1], sign = ARGV[2], ms = ARGV[3] + 0 } }\n\
+             local wrong = M.emits.wrong_key({ later = later })\nM.emits.push({ later = later })\n\
+             return wrong or M.time.now_ms()",
+            mode,
+            sign,
+            ms
+        );
+        let case = format!("{mode} {is_there} {sign}{ms}");
+        assert_eq!(console.run::<String>(&["HGET", "aevents_scheduled_of", "k"]).await, event, "{case}");
+        let score: u64 = console.run::<f64>(&["ZSCORE", "events_scheduled", member]).await as u64;
+        assert_eq!(score, due.unwrap_or(now_ms + ms), "{case}");
+        assert_eq!(console.run::<bool>(&["EXISTS", "events_scheduled_wake"]).await, wakes, "{case}");
+    }
+}
+
 #[tokio::test]
 async fn a_limit() {
     let redis = Redis::start();

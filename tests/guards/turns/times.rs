@@ -217,4 +217,20 @@ async fn a_name_of_the_time_of_a_mark_needs_no_mark() {
     let lists = [console.list(&keys.group_waiting("a")).await, console.list(&keys.group_waiting("\0rest")).await];
     assert_eq!(lists, [["a:1", "a:2"], ["c:1", "b:2"]]);
     assert_eq!(times(&console, base).await, "\0rest: 0 0 1; a: 0 0 1; ");
+
+/// A call sets aside the names of more groups than one command can write times of.
+#[tokio::test]
+async fn the_times_of_many_groups_are_written() {
+    let redis = Redis::start();
+    let (mut state, console) = rig(&redis).await;
+    let base = past(&state).await;
+    state.run("ZADD", &[&state.keys.event_marks(), &base.to_string(), "met"]).await;
+    queue_aside(&mut state, "z", 0, &["z:1"]).await;
+    emit(&mut state, (0..520).map(|n| format!("{n}:1"))).await;
+    ask(&mut state, 0, NO_SLOT).await.expect("an answer");
+    let fields: BTreeMap<String, String> = console.run(&["HGETALL", &state.keys.event_groups_times()]).await;
+    let groups: Vec<_> = fields.into_keys().collect();
+    let mut expected: Vec<_> = (0..520).map(|n| n.to_string()).collect();
+    expected.sort_unstable();
+    assert_eq!(groups, expected);
 }

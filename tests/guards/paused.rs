@@ -1,0 +1,109 @@
+//! `advance`: objects that a rule pauses, and objects that wake.
+
+use std::time::Duration;
+
+use seriatim::wire::{self, Advance, Bounds, ClaimFirst};
+
+use crate::state::State;
+use crate::support::Redis;
+use crate::support::console::Console;
+use crate::{BOUNDS, attached, objects};
+
+/// The values of a rule in force, and of a lifted one.
+const IN_FORCE: &str = "1 0 0 3 0 adanot yet";
+const LIFTED: &str = "1 0 1 3 0 adanot yet";
+
+/// Makes a call for 10 free slots. Returns the claimed objects.
+async fn claimed(state: &mut State, bounds: Bounds) -> Vec<String> {
+    let mut call = Advance::new(&state.keys, "w", "token-1", bounds, ClaimFirst::Markers);
+    (0..10).for_each(|slot| call.free(slot));
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+    objects(&answer).into_iter().map(str::to_owned).collect()
+}
+
+/// Makes paused objects.
+async fn pause(state: &mut State, objects: &[String]) {
+    for object in objects {
+        state.run("SET", &[&state.keys.event_worker(object), "held"]).await;
+        state.run("ZADD", &[&state.keys.objects_paused(), "0", object]).await;
+    }
+}
+
+async fn paused(console: &Console) -> Vec<String> {
+    console.run(&["ZRANGE", &console.keys.objects_paused(), "0", "-1"]).await
+}
+
+/// A rule pauses an object that has events. It does not pause another object, an object without
+/// events, or one in the set of held objects. The last id of a paused object does not expire.
+#[tokio::test]
+async fn a_rule_pauses_its_objects_that_have_events() {
+    for forget_after in [None, Some(Duration::from_secs(100))] {
+        for last in [None, Some(5)] {
+            let redis = Redis::start();
+            let mut state = attached(&redis).await;
+            let (keys, console) = (state.keys.clone(), redis.console().await);
+            state.given(5).await;
+            if let Some(id) = last {
+                state.delivered("work:1", id).await;
+                state.run("PEXPIRE", &[&keys.last_event_id("work:1"), "100000"]).await;
+            }
+            for object in ["work:1", "work:2", "work:3", "work:4"] {
+                state.emit(object, "1").await;
+            }
+            for object in ["work:1", "work:3", "work:4"] {
+                state.rule(&format!("pause {object}"), IN_FORCE, "never").await;
+            }
+            state.run("DEL", &[&keys.events("work:3")]).await;
+            state.run("ZADD", &[&keys.objects_held(), "inf", "work:4"]).await;
+            assert_eq!(claimed(&mut state, Bounds { forget_after, ..BOUNDS }).await, ["work:2", "work:4"]);
+            assert_eq!(paused(&console).await, ["work:1"]);
+            assert_eq!(console.list(&keys.events("work:1")).await, ["1"]);
+            assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("held"));
+            assert_eq!(console.text(&keys.event_worker("work:3")).await, None);
+            let expires = console.run::<i64>(&["PTTL", &keys.last_event_id("work:1")]).await > 0;
+            assert_eq!(expires, last.is_some() && forget_after.is_none());
+        }
+    }
+}
+
+/// A call wakes 64 objects of a lifted rule, and later calls go on behind them. The last call
+/// deletes the rule.
+#[tokio::test]
+async fn a_lifted_rule_wakes_so_many_objects_in_a_call() {
+    for count in [1, 63, 64, 130] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        let (keys, console) = (state.keys.clone(), redis.console().await);
+        let names: Vec<_> = (0..count).map(|n| format!("work:{n:03}")).collect();
+        pause(&mut state, &names).await;
+        state.rule("pause work:*", LIFTED, "0").await;
+        for from in (0..=count).step_by(64) {
+            claimed(&mut state, Bounds { claims: 0, ..BOUNDS }).await;
+            let until = count.min(from + 64);
+            assert_eq!(paused(&console).await, names[until..]);
+            let held: Vec<String> = console.run(&["ZRANGE", &keys.objects_held(), "0", "-1"]).await;
+            assert_eq!(held.len(), until);
+            let cursor = if until - from == 64 { Some(format!("1 0 1 3 8 ada{}not yet", names[until - 1])) } else { None };
+            assert_eq!(console.run::<Option<String>>(&["HGET", &keys.event_rules(), "pause work:*"]).await, cursor);
+        }
+        assert!(!console.run::<bool>(&["EXISTS", &keys.event_rules()]).await, "{count} objects");
+    }
+}
+
+/// An object stays paused as long as another rule in force applies to it.
+#[tokio::test]
+async fn an_object_of_two_rules_wakes_with_the_last_one() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    pause(&mut state, &["a:1", "b:1", "b:2"].map(str::to_owned)).await;
+    state.rule("pause *", LIFTED, "0").await;
+    state.rule("block b:*", IN_FORCE, "0").await;
+    claimed(&mut state, Bounds { claims: 0, ..BOUNDS }).await;
+    assert_eq!(paused(&console).await, ["b:1", "b:2"]);
+    assert!(console.due("a:1").await.is_some_and(f64::is_finite));
+    let rules: Vec<String> = console.run(&["HGETALL", &keys.event_rules()]).await;
+    let mut rules: Vec<_> = rules.chunks(2).map(|rule| rule.join(": ")).collect();
+    rules.sort_unstable();
+    assert_eq!(rules, [format!("block b:*: {IN_FORCE}"), "next: never".to_owned()]);
+}
