@@ -379,7 +379,7 @@ async fn slots_go_on_as_far_as_the_reply_has_room() {
         let (keys, console) = (state.keys.clone(), redis.console().await);
         let mut call = Advance::new(&keys, "w", "token-1", Bounds { batch, reply_bytes, ..BOUNDS }, ClaimFirst::Markers);
         for (n, events) in queued.iter().enumerate() {
-            let (object, id) = (format!("work:{n}"), n as u64 + 1);
+            let (object, id) = (format!("work:{n}"), n as u64 + 11);
             state.own(&format!("w.{n}"), &object, id, &["1"]).await;
             state.run("LPUSH", &[&[keys.events(&object).as_str()], &vec!["1234567890"; *events][..]].concat()).await;
             call.report(n, &Report { object: object.into(), ..done("", id) });
@@ -387,9 +387,9 @@ async fn slots_go_on_as_far_as_the_reply_has_room() {
         let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
         assert_eq!(lengths(&answer), taken);
         let Advanced::Ok { batches, more, .. } = answer else { panic!("{answer:?}") };
-        let mut next = queued.len() as u64 + 1;
+        let mut next = queued.len() as u64 + 11;
         for (n, batch) in batches.iter().enumerate() {
-            assert_eq!((batch.slot, batch.prev, batch.tag.first), (n, n as u64 + 1, next));
+            assert_eq!((batch.slot, batch.prev, batch.tag.first), (n, n as u64 + 11, next));
             next += batch.events.len() as u64;
         }
         assert_eq!(console.number(&keys.next_event_id()).await, next - 1);

@@ -173,8 +173,8 @@ async fn a_batch_that_is_given_again_lifts_the_counter() {
     assert!(batches[1].tag.first > TIME_US, "{batches:?}");
 }
 
-/// Redis went back to an earlier counter, and the process no longer knows the highest id that it has
-/// seen. The last id of a delivered batch is above the counter, so the counter jumps.
+/// Redis went back to an earlier counter, and the process no longer knows the highest id that it
+/// has seen. The last id of a delivered batch is above the counter, so the counter jumps.
 #[tokio::test]
 async fn a_counter_below_a_delivered_id_jumps() {
     let redis = Redis::start();

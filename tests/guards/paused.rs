@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use seriatim::wire::{self, Advance, Bounds, ClaimFirst};
+use seriatim::wire::{self, Advance, Advanced, Bounds, ClaimFirst};
 
 use crate::state::State;
-use crate::support::Redis;
 use crate::support::console::Console;
+use crate::support::{Redis, control};
 use crate::{BOUNDS, attached, objects};
 
 /// The values of a rule in force, and of a lifted one.
@@ -106,4 +106,25 @@ async fn an_object_of_two_rules_wakes_with_the_last_one() {
     let mut rules: Vec<_> = rules.chunks(2).map(|rule| rule.join(": ")).collect();
     rules.sort_unstable();
     assert_eq!(rules, [format!("block b:*: {IN_FORCE}"), "next: never".to_owned()]);
+}
+
+/// The next call is due when the next held object is due, or when the next rule ends.
+#[tokio::test]
+async fn the_next_call_is_due_at_the_end_of_a_rule() {
+    for (held, expected) in [(None, 50), (Some(20), 20), (Some(90), 50), (Some(-1), 0)] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        let now_ms = control(&state.conn, &state.keys).now_ms().await.expect("a time");
+        let end = (now_ms + 50_000).to_string();
+        state.rule("pause a:1", &format!("1 {end} 0 3 0 ada"), &end).await;
+        if let Some(seconds) = held {
+            let due = (now_ms as i64 + seconds * 1000).to_string();
+            state.hold("b:1", &due, &["1"], "1 0 1 0 retry: down").await;
+        }
+        let mut call = Advance::new(&state.keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Markers);
+        call.free(0);
+        let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+        let Advanced::Ok { next_due: Some(due), .. } = answer else { panic!("{answer:?}") };
+        assert!(due.as_secs() <= expected && due.as_secs() + 15 > expected, "{held:?}: {due:?}");
+    }
 }

@@ -164,8 +164,20 @@ async fn a_batch_has_at_most_the_events_of_the_burst() {
     }
 }
 
-/// A slot goes on with its object if the rate allows one event. Otherwise the object is held, due now.
-/// An object without further events is released in any case.
+/// Due objects without a batch use the rate when slots claim them.
+#[tokio::test]
+async fn each_due_object_without_a_batch_uses_the_rate() {
+    let (_redis, mut state, _) = scene(RATE, 1, 0).await;
+    for object in ["a:1", "a:2"] {
+        state.hold(object, "1", &[], "0 0 0 0 yield").await;
+        let queue = state.keys.events(object);
+        state.run("LPUSH", &[&queue, "1"]).await;
+    }
+    assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), ["a:1"]);
+}
+
+/// A slot goes on with its object if the rate allows one event. Otherwise the object is held, due
+/// now. An object without further events is released in any case.
 #[tokio::test]
 async fn a_slot_goes_on_if_the_rate_allows_an_event() {
     for (ahead_us, taken) in [(EVENT_US, 1), (2 * EVENT_US, 0)] {
@@ -175,7 +187,7 @@ async fn a_slot_goes_on_if_the_rate_allows_an_event() {
         state.run("LPUSH", &[&keys.events("a:1"), "2", "3"]).await;
         state.own("w.1", "a:2", 2, &["1"]).await;
         state.run("ZADD", &[&keys.objects_in_hand(), "0", "a:1:", "0", "a:2:"]).await;
-        let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
+        let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Markers);
         call.report(0, &done("a:1", 1));
         call.report(1, &done("a:2", 2));
         let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");

@@ -1,11 +1,11 @@
 //! `advance`: references to events of schedules, whose keys are damaged or may not be used.
 
-use seriatim::wire::{Advanced, Bounds};
+use seriatim::wire::{self, Advance, Advanced, Bounds, ClaimFirst, Tag};
 
 use crate::state::State;
 use crate::support::console::Console;
 use crate::support::{Redis, control};
-use crate::{BOUNDS, ask, attached};
+use crate::{BOUNDS, ask, attached, pop};
 
 const REFERENCE: &str = "\0queued 5 key";
 
@@ -18,6 +18,58 @@ async fn scene(redis: &Redis) -> (State, Console) {
 
 async fn now_ms(state: &State) -> u64 {
     control(&state.conn, &state.keys).now_ms().await.expect("a time")
+}
+
+/// A slot takes the event of a reference. Its key stands beside the object, and the tag of the batch
+/// says so. A pop may have moved the name to the slot before the call.
+#[tokio::test]
+async fn a_slot_takes_the_event_of_a_reference() {
+    for is_popped in [false, true] {
+        let redis = Redis::start();
+        let (mut state, console) = scene(&redis).await;
+        let keys = state.keys.clone();
+        state.run("ZADD", &[&keys.events_scheduled(), "-1000000000000005", "work:1\nkey"]).await;
+        state.run("HSET", &[&keys.events_scheduled_of("work:1"), "key", "event"]).await;
+        let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
+        call.free(0);
+        if is_popped {
+            pop(&mut state, "w.0").await;
+        } else {
+            state.emit("work:2", "2").await;
+            call.free(1);
+        }
+        let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+        let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
+        let shown: Vec<_> = batches.iter().map(|batch| (batch.slot, batch.tag, &batch.events[0][..])).collect();
+        let keyed = Tag { first: 1, is_keyed: true, ..Tag::default() };
+        let both = [(0, keyed, &b"event"[..]), (1, Tag { first: 2, ..Tag::default() }, b"2")];
+        assert_eq!(shown, both[..if is_popped { 1 } else { 2 }]);
+        assert_eq!(console.text(&keys.event_key("work:1")).await.as_deref(), Some("1 key"));
+        assert_eq!(console.text(&keys.worker_event_id("w.0")).await.as_deref(), Some("1 0"));
+        assert_eq!(console.list(&keys.worker_event("w.0")).await, ["event"]);
+        let left = [keys.events_scheduled(), keys.events_scheduled_of("work:1")];
+        assert_eq!(console.run::<u64>(&["EXISTS", &left[0], &left[1]]).await, 0);
+        console.check().await;
+    }
+}
+
+/// A pop has moved a name to a slot, but the object's queue has a wrong type. The object is held for
+/// an operator.
+#[tokio::test]
+async fn a_popped_object_whose_queue_has_a_wrong_type_is_put_aside() {
+    let redis = Redis::start();
+    let (mut state, console) = scene(&redis).await;
+    let keys = state.keys.clone();
+    state.run("SET", &[&keys.events("work:1"), "wrong"]).await;
+    pop(&mut state, "w.0").await;
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
+    call.free(0);
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+    let Advanced::Ok { batches, quarantined, .. } = answer else { panic!("{answer:?}") };
+    assert!(batches.is_empty(), "{batches:?}");
+    assert_eq!(quarantined, [("work:1".to_owned(), "quarantine: work:1:events is a string".to_owned())]);
+    assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
+    assert_eq!(console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
 }
 
 /// The key of all schedules belongs to no single object. So the object is held for a minute, and

@@ -54,23 +54,56 @@ async fn the_progress_of_a_held_event_stays() {
     }
 }
 
-/// The last event of a batch becomes a dead letter. The slot goes on with its object, even in a
-/// call that claims nothing.
+/// The last event of a batch becomes a dead letter. Its errors and its key are deleted. The slot goes
+/// on with its object, even in a call that claims nothing.
 #[tokio::test]
 async fn a_slot_goes_on_after_a_dead_letter() {
     let redis = Redis::start();
     let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
     state.own("w.0", "work:1", 1, &["1"]).await;
-    state.run("LPUSH", &[&state.keys.events("work:1"), "2"]).await;
+    state.run("LPUSH", &[&keys.events("work:1"), "2"]).await;
+    state.run("SET", &[&keys.worker_event_id("w.0"), "1 1 1"]).await;
+    state.run("LPUSH", &[&keys.event_errors("work:1"), "1 1 no"]).await;
+    state.run("SET", &[&keys.event_key("work:1"), "1 key"]).await;
     let mut call = call(&state, NO_CLAIM);
     let then = BatchResult::Reject { next: None, id: 1, error: "no".to_owned(), attempts: 1 };
-    call.report(0, &Report { then, ..held(1) });
+    call.report(0, &Report { tag: Tag { handouts: 1, attempts: 1, ..tag(1) }, then, ..held(1) });
     let (batches, _, _) = made(&mut state, call).await;
     assert_eq!(shown(&batches), [(0, "work:1", 1)]);
     assert_eq!((batches[0].tag, batches[0].prev), (tag(2), 0));
-    let console = redis.console().await;
     assert_eq!(console.dead().await.len(), 1);
+    let left = [keys.event_errors("work:1"), keys.event_key("work:1")];
+    assert_eq!(console.run::<u64>(&["EXISTS", &left[0], &left[1]]).await, 0);
     console.check().await;
+}
+
+/// A batch that had failed is delivered. Its errors and its key are deleted, also if a later slot
+/// commits a usual batch in the same call.
+#[tokio::test]
+async fn errors_and_a_key_are_deleted_with_their_event() {
+    for slots in [1, 2] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        let (keys, console) = (state.keys.clone(), redis.console().await);
+        state.own("w.0", "work:1", 1, &["1"]).await;
+        state.own("w.1", "work:2", 2, &["2"]).await;
+        state.run("SET", &[&keys.worker_event_id("w.0"), "1 1 1"]).await;
+        let both = [keys.event_errors("work:1"), keys.event_key("work:1")];
+        state.run("LPUSH", &[&both[0], "1 1 no"]).await;
+        state.run("SET", &[&both[1], "1 key"]).await;
+        let mut call = call(&state, NO_CLAIM);
+        call.report(0, &Report { tag: Tag { handouts: 1, attempts: 1, ..tag(1) }, ..done("work:1", 1) });
+        if slots == 2 {
+            call.report(1, &done("work:2", 2));
+        }
+        assert_eq!(shown(&made(&mut state, call).await.0), []);
+        assert_eq!(console.run::<u64>(&["EXISTS", &both[0], &both[1]]).await, 0, "{slots} slots");
+        let batches = [keys.worker_event("w.0"), keys.worker_event("w.1")];
+        assert_eq!(console.run::<usize>(&["EXISTS", &batches[0], &batches[1]]).await, 2 - slots);
+        assert_eq!(console.number(&keys.last_event_id("work:1")).await, 1);
+        console.check().await;
+    }
 }
 
 /// A late result about a part of a batch is of an earlier hand-out. The slot gets its whole batch

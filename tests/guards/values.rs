@@ -185,8 +185,8 @@ async fn emits() {
     }
 }
 
-/// Emits belong to the event with the stored id. Without a valid id they cannot be read. The handlers
-/// come in the order of their places.
+/// Emits belong to the event with the stored id. Without a valid id they cannot be read. The
+/// handlers come in the order of their places.
 #[tokio::test]
 async fn emits_of_an_event() {
     let redis = Redis::start();
