@@ -217,6 +217,7 @@ async fn a_name_of_the_time_of_a_mark_needs_no_mark() {
     let lists = [console.list(&keys.group_waiting("a")).await, console.list(&keys.group_waiting("\0rest")).await];
     assert_eq!(lists, [["a:1", "a:2"], ["c:1", "b:2"]]);
     assert_eq!(times(&console, base).await, "\0rest: 0 0 1; a: 0 0 1; ");
+}
 
 /// A call sets aside the names of more groups than one command can write times of.
 #[tokio::test]
