@@ -166,7 +166,7 @@ async fn a_reference_goes_back_if_its_entry_cannot_be_deleted() {
 /// keeps its batch.
 #[tokio::test]
 async fn a_held_batch_without_numbers_waits_for_an_operator() {
-    for (numbers, kind) in [(None, "none"), (Some("0 0 0 0 yield"), "string")] {
+    for (numbers, kind) in [(None, "absent"), (Some("0 0 0 0 yield"), "a string")] {
         let redis = Redis::start();
         let mut state = attached(&redis).await;
         let (keys, console) = (state.keys.clone(), redis.console().await);
@@ -179,7 +179,7 @@ async fn a_held_batch_without_numbers_waits_for_an_operator() {
         let answer = ask(&mut state, BOUNDS).await.expect("an answer");
         let Advanced::Ok { batches, quarantined, next_due, .. } = answer else { panic!("{answer:?}") };
         assert!(batches.is_empty() && next_due.is_none(), "{batches:?} {next_due:?}");
-        let why = format!("quarantine: work:1:events.held.id is a {kind} and tells no ids");
+        let why = format!("quarantine: work:1:events.held.id is {kind} and tells no ids");
         assert_eq!(quarantined, [("work:1".to_owned(), why)]);
         assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
         assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("held"));

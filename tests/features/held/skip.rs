@@ -121,11 +121,11 @@ async fn a_receiver_that_has_the_skipped_event_applies_the_next() {
 async fn what_has_no_batch_is_not_skipped() {
     let (redis, mut state) = clean().await;
     let (console, keys) = (redis.console().await, redis.keys().clone());
-    state.hold("gone", "inf", &[], "18 0 0 0 quarantine: gone:events.held is a none").await;
+    state.hold("gone", "inf", &[], "18 0 0 0 quarantine: gone:events.held is absent").await;
     for (object, why) in [
         ("work:8", ""),
         ("work:7", "crashes: died 5 times with this event in hand"),
-        ("gone", "quarantine: gone:events.held is a none"),
+        ("gone", "quarantine: gone:events.held is absent"),
     ] {
         let refused = control(&state.conn, &keys).skip(ADA, object, None).await.expect("an answer");
         assert_eq!(refused, Skipped::NoBatch(why.to_owned()), "{object}");
