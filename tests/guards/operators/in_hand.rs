@@ -1,9 +1,11 @@
 //! `in_hand`: which objects of slots count, and which leave the count.
 
+use seriatim::control::shares::Share;
 use seriatim::keys::Keys;
 use seriatim::wire::operator::{self, InHand};
 
-use super::Scene;
+use super::{BY, Scene};
+use crate::support::control;
 
 /// The time since when objects in hand are counted.
 const SINCE: u64 = 1700;
@@ -90,4 +92,21 @@ async fn an_object_of_another_count_or_namespace_does_not_count() {
     operator::in_hand(&mut scene.state.conn, &keys, SINCE, InHand::Slots(&slots)).await.expect("a reply");
     let members: Vec<String> = scene.console.run(&["ZRANGE", &keys.objects_in_hand(), "0", "-1"]).await;
     assert_eq!(members, ["x:"]);
+}
+
+/// When a share is set, the objects of all slots of each name count. A list behind the last slot of a
+/// name does not.
+#[tokio::test]
+async fn the_objects_of_all_slots_of_a_name_count() {
+    let mut scene = Scene::new().await;
+    for (name, slots) in [("w", 1), ("v", 2)] {
+        scene.state.register(name, slots).await;
+    }
+    for (slot, object) in [("w.0", "a:1"), ("w.1", "b:1"), ("w.2", "b:2"), ("v.1", "c:1"), ("v.2", "d:1")] {
+        scene.state.own(slot, object, 5, &["1"]).await;
+    }
+    let selector = "x:*".parse().expect("a selector");
+    let control = control(&scene.state.conn, &scene.state.keys);
+    control.set_share(BY, &selector, Share::new().weight(2)).await.expect("set");
+    assert_eq!(scene.items("objects.in.hand").await, ["a:1: 0", "c:1: 0"]);
 }
