@@ -29,6 +29,7 @@ mod names;
 mod operators;
 mod paused;
 mod promote;
+mod popped;
 mod rates;
 mod references;
 mod reports;

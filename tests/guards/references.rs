@@ -53,25 +53,6 @@ async fn a_slot_takes_the_event_of_a_reference() {
     }
 }
 
-/// A pop has moved a name to a slot, but the object's queue has a wrong type. The object is held for
-/// an operator.
-#[tokio::test]
-async fn a_popped_object_whose_queue_has_a_wrong_type_is_put_aside() {
-    let redis = Redis::start();
-    let (mut state, console) = scene(&redis).await;
-    let keys = state.keys.clone();
-    state.run("SET", &[&keys.events("work:1"), "wrong"]).await;
-    pop(&mut state, "w.0").await;
-    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
-    call.free(0);
-    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
-    let Advanced::Ok { batches, quarantined, .. } = answer else { panic!("{answer:?}") };
-    assert!(batches.is_empty(), "{batches:?}");
-    assert_eq!(quarantined, [("work:1".to_owned(), "quarantine: work:1:events is a string".to_owned())]);
-    assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
-    assert_eq!(console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
-}
-
 /// The key of all schedules belongs to no single object. So the object is held for a minute, and
 /// its event stays queued.
 #[tokio::test]
