@@ -175,6 +175,7 @@ async fn many_objects_are_released_under_conditions() {
         (true, "", [not_held, paused, other, other, other, released], " until_released 1"),
         (false, "down", [not_held, paused, released, other, due, released], " held_why down"),
         (true, "down", [not_held, paused, other, other, other, released], " until_released 1 held_why down"),
+        (false, "attempts: down", [not_held, paused, other, other, other, released], " held_why attempts: down"),
         (true, "up", [not_held, paused, other, other, other, other], ""),
         (false, "%w", [not_held, paused, other, other, other, other], ""),
     ] {
