@@ -136,7 +136,9 @@ async fn a_reference_goes_back_if_its_entry_cannot_be_deleted() {
     console.run::<()>(&["ACL", "SETUSER", "weak", "on", ">weak", "~*", "+@all", "-zrem"]).await;
     state.run("AUTH", &["weak", "weak"]).await;
     let error = ask(&mut state, BOUNDS).await.expect_err("a right is missing").to_string();
-    assert!(error.contains("can't run this command"), "{error}");
+    // The error of Redis, or of Valkey.
+    let is_refused = |words: &&str| error.contains(*words);
+    assert!(["can't run this command", "no permissions to run the 'zrem' command"].iter().any(is_refused), "{error}");
     assert_eq!(console.list(&keys.events("work:1")).await, [REFERENCE]);
     assert_eq!(console.list(&keys.worker_event("w.0")).await, Vec::<String>::new());
     assert_eq!(console.list(&keys.objects_with_events()).await, ["work:1"]);

@@ -18,7 +18,7 @@ const MINUTE: u64 = 60_000;
 /// Returns a state whose clock stands still.
 pub(crate) async fn scene() -> (Clock, Redis, State) {
     let clock = Clock::new();
-    let redis = Redis::with(&[], clock.environment());
+    let redis = Redis::with_stopped_clock(&clock);
     let state = State::new(redis.connect().await, redis.keys().clone());
     clock.stop_at(NOW_US);
     (clock, redis, state)

@@ -165,6 +165,13 @@ impl Redis {
         Self::over(server.url(), Some(server))
     }
 
+    /// Starts a private server whose clock can stand still. It is always the redis-server on the PATH:
+    /// Valkey takes the time within a command from a clock that counts from a start.
+    pub fn with_stopped_clock(clock: &clock::Clock) -> Self {
+        let server = Server::start_program("redis-server".to_owned(), &[], clock.environment());
+        Self::over(server.url(), Some(server))
+    }
+
     fn over(url: String, server: Option<Server>) -> Self {
         let namespace = format!("test-{}-{}", std::process::id(), TESTS.fetch_add(1, Ordering::Relaxed));
         let keys = Keys::with_namespace(&namespace).expect("a valid namespace");
