@@ -20,8 +20,8 @@ async fn now_ms(state: &State) -> u64 {
     control(&state.conn, &state.keys).now_ms().await.expect("a time")
 }
 
-/// A slot takes the event of a reference. Its key stands beside the object, and the tag of the batch
-/// says so. A pop may have moved the name to the slot before the call.
+/// A slot takes the event of a reference. Its key stands beside the object, and the tag of the
+/// batch says so. A pop may have moved the name to the slot before the call.
 #[tokio::test]
 async fn a_slot_takes_the_event_of_a_reference() {
     for is_popped in [false, true] {

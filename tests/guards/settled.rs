@@ -54,8 +54,8 @@ async fn the_progress_of_a_held_event_stays() {
     }
 }
 
-/// The last event of a batch becomes a dead letter. Its errors and its key are deleted. The slot goes
-/// on with its object, even in a call that claims nothing.
+/// The last event of a batch becomes a dead letter. Its errors and its key are deleted. The slot
+/// goes on with its object, even in a call that claims nothing.
 #[tokio::test]
 async fn a_slot_goes_on_after_a_dead_letter() {
     let redis = Redis::start();
