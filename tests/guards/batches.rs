@@ -299,9 +299,9 @@ async fn a_call_that_leaves_nothing_to_do_asks_for_no_other() {
     }
 }
 
-/// The batch of a slot was deleted, but not its tag. The object waits for an operator, whatever the slot
-/// reports. The slot is free, and claims another object. After the release the object goes on with its
-/// next event.
+/// The batch of a slot was deleted, but not its tag. The object waits for an operator, whatever the
+/// slot reports. The slot is free, and claims another object. After the release the object goes on
+/// with its next event.
 #[tokio::test]
 async fn a_deleted_batch_puts_its_object_aside() {
     let tag = Tag { first: 1, ..Tag::default() };
