@@ -1,7 +1,6 @@
 -- again: gives a slot its batch again.
 -- Uses: aside.put_without_batch batch.count ids.MAX ids.after ids.parse jump.beyond
--- Uses: names.is_foreign room.taken
--- Uses: tag.numbers worker.id
+-- Uses: names.is_foreign room.taken tag.numbers worker.id
 
 -- Returns the object's last id; '0' if the id is absent or invalid. Uses MGET, which returns nil
 -- for a key of a wrong type; GET would raise. An invalid id must not reach the caller. While the

@@ -45,8 +45,8 @@ enum Told {
 }
 
 impl Sentinels {
-    /// Returns the master that a majority of the Sentinels names, and the highest epoch in the answers
-    /// of this majority. `connect` opens a connection to one Sentinel.
+    /// Returns the master that a majority of the Sentinels names, and the highest epoch in the
+    /// answers of this majority. `connect` opens a connection to one Sentinel.
     pub(super) async fn master<C, F>(&self, connect: C) -> RedisResult<(u64, Master)>
     where
         C: Fn(String, u16) -> F,
