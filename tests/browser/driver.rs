@@ -53,9 +53,15 @@ impl Driver {
         this
     }
 
-    /// Opens a URL, and waits until its page is loaded.
+    /// Opens a URL of another page or of the same one, and waits until it is loaded, with its
+    /// styles.
     pub(crate) async fn open(&self, url: &str) {
+        self.execute("window.isLeft = true", &[]).await;
         self.post("/url", json!({ "url": url })).await;
+        // On a busy machine chromedriver may take the end of an earlier load for the end of this
+        // one. Then the page has no style yet.
+        let loaded = "return !window.isLeft && document.readyState === 'complete'";
+        self.wait_for(&format!("{url} is loaded"), async || (self.execute(loaded, &[]).await == true).then_some(())).await;
     }
 
     /// Returns the URL of the page.
