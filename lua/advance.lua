@@ -311,7 +311,6 @@ for i = 1, C.failed and 0 or n do
       committed[c] = i
       is_over = word ~= 'yield' or call('EXISTS', P .. object .. K.events) == 0
       if not is_over then
-        M.state.open(own)
         M.state.guard(M.results.let_go, i, object)
       end
     end

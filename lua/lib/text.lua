@@ -1,7 +1,7 @@
 -- text: cuts texts for people.
 
 -- Returns the text, or at most its first `bytes_max` bytes. A cut does not split a letter of UTF-8,
--- so up to 3 bytes fewer remain.
+-- so up to 3 bytes fewer remain; up to 4 if the text is not UTF-8.
 local function beginning(text, bytes_max)
   if #text <= bytes_max then
     return text

@@ -365,7 +365,11 @@ fn advanced(reply: Value) -> Result<Advanced, ScriptError> {
 }
 
 fn ok(reply: &mut Reply) -> Result<Advanced, ScriptError> {
-    let due = reply.int()?;
+    let next_due = match reply.int()? {
+        -1 => None,
+        ms => Some(u64::try_from(ms).map_err(|_| reply.wrong(format!("unknown time {ms}")))?),
+    };
+    let next_due = next_due.map(Duration::from_millis);
     let more = reply.int()?;
     let (more, unsorted) = (more > 0, more == 2);
     let from = match reply.text()?.as_str() {
@@ -384,7 +388,6 @@ fn ok(reply: &mut Reply) -> Result<Advanced, ScriptError> {
         let object = escape::name(&pairs.bytes()?).into_owned();
         quarantined.push((object, String::from_utf8_lossy(&pairs.bytes()?).into_owned()));
     }
-    let next_due = u64::try_from(due).ok().map(Duration::from_millis);
     Ok(Advanced::Ok { next_due, more, unsorted, from, batches, quarantined })
 }
 

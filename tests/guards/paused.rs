@@ -66,6 +66,21 @@ async fn a_rule_pauses_its_objects_that_have_events() {
     }
 }
 
+/// Two pops have moved the same name, of an object without events. A call that reads the rules of
+/// this object for one slot does not read them again for the other.
+#[tokio::test]
+async fn a_call_reads_the_rules_of_an_object_once() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.rule("pause work:2", IN_FORCE, "never").await;
+    for slot in ["w.0", "w.1"] {
+        let list = state.keys.worker_object(slot);
+        state.run("LPUSH", &[&list, "work:1"]).await;
+    }
+    state.emit("work:3", "1").await;
+    assert_eq!(claimed(&mut state, BOUNDS).await, ["work:3"]);
+}
+
 /// A call wakes 64 objects of a lifted rule, and later calls go on behind them. The last call
 /// deletes the rule.
 #[tokio::test]

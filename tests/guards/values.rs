@@ -466,3 +466,25 @@ async fn a_cron_job_and_its_last_run() {
         assert_eq!((read, CronLast::read(text)), ((handled_ms, fired_ms), CronLast { handled_ms, fired_ms }));
     }
 }
+
+/// A cut text ends before a letter of UTF-8 that would be split. If it is not UTF-8, it ends at
+/// most 4 bytes earlier than asked.
+#[tokio::test]
+async fn the_beginning_of_a_text() {
+    let redis = Redis::start();
+    let (two, four, broken) = ("\u{e4}".repeat(10), "\u{1f600}".repeat(10), [0x80; 20]);
+    for (text, bytes_max, length) in [
+        (&b"0123456789"[..], 10, 10),
+        (b"0123456789", 9, 9),
+        (two.as_bytes(), 8, 8),
+        (two.as_bytes(), 9, 8),
+        (four.as_bytes(), 12, 12),
+        (four.as_bytes(), 13, 12),
+        (four.as_bytes(), 15, 12),
+        (&broken, 19, 15),
+        (&broken, 4, 0),
+    ] {
+        let found: Vec<u8> = lua!(redis, ["text"], "return M.text.beginning(ARGV[1], tonumber(ARGV[2]))", text, bytes_max);
+        assert_eq!(found, &text[..length], "{bytes_max}");
+    }
+}
