@@ -367,9 +367,11 @@ fn advanced(reply: Value) -> Result<Advanced, ScriptError> {
 fn ok(reply: &mut Reply) -> Result<Advanced, ScriptError> {
     let next_due = match reply.int()? {
         -1 => None,
-        ms => Some(u64::try_from(ms).map_err(|_| reply.wrong(format!("unknown time {ms}")))?),
+        ms => {
+            let ms = u64::try_from(ms).map_err(|_| reply.wrong(format!("a time was expected, not {ms}")))?;
+            Some(Duration::from_millis(ms))
+        }
     };
-    let next_due = next_due.map(Duration::from_millis);
     let more = reply.int()?;
     let (more, unsorted) = (more > 0, more == 2);
     let from = match reply.text()?.as_str() {
