@@ -10,5 +10,6 @@ mod failpoints;
 mod fuzz_inputs;
 mod fuzz_redis;
 mod invariants;
+mod jobs;
 mod machine;
 mod usual;
