@@ -65,6 +65,11 @@ impl Health {
         }
     }
 
+    /// Returns whether the slot's delivery is the try.
+    pub(crate) fn is_probe(&self, slot: usize) -> bool {
+        matches!(self, Self::Down { probe: Probe::Slot(tried), .. } if *tried == slot)
+    }
+
     /// Records the sink's result for the slot's delivery.
     pub(crate) fn answered(&mut self, slot: usize, available: bool, probe_max: Duration) -> Change {
         match self {

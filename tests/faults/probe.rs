@@ -65,3 +65,23 @@ async fn a_probe_that_stands_still_is_followed_by_another() {
     worker.finish().await;
     console.until_at_rest().await;
 }
+
+/// Story: the sink was unavailable for one object only, and the worker tried it again and again with
+/// this object. No other object was tried, because the only slot kept the batch.
+#[tokio::test]
+async fn each_probe_is_for_another_object() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = Recorder::with(|offer| match offer.object.as_str() {
+        "stuck" if offer.before < 3 => Act::Stop(Stop::unavailable("down")),
+        _ => Act::Send,
+    });
+    for object in ["stuck", "work:1", "work:2", "work:3"] {
+        console.emit(object, "1").await;
+    }
+    let worker = start(&redis, "w", &sink, |config| config.concurrency = 1);
+    sink.until_sent(4).await;
+    worker.finish().await;
+    console.until_at_rest().await;
+    assert!(sink.sent().iter().all(|offer| offer.attempts == 0));
+}

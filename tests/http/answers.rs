@@ -65,12 +65,13 @@ async fn a_retry_after_of_0_does_not_count() {
     assert_eq!(receiver.got().len(), 1);
 }
 
-/// Tests that `Retry-After` replaces the backoff. The failure counts as an attempt.
+/// Tests that `Retry-After` of an answer about one event replaces the backoff. The failure counts as
+/// an attempt.
 #[tokio::test]
 async fn retry_after_is_honoured() {
     let redis = Redis::start();
     let receiver = Receiver::with(|got| match got.number {
-        0 | 1 => Reply::With(429, vec!["retry-after: 1".to_owned()], String::new()),
+        0 | 1 => Reply::With(500, vec!["retry-after: 1".to_owned()], String::new()),
         _ => Reply::Status(200),
     })
     .await;

@@ -10,6 +10,7 @@ mod support;
 
 mod answers;
 mod bulk;
+mod causes;
 #[cfg(feature = "cli")]
 mod dashboard;
 #[cfg(feature = "cli")]

@@ -36,6 +36,12 @@ pub enum HttpError {
         /// The mistake. It does not repeat the value of the header.
         why: String,
     },
+    /// The meanings of statuses are invalid.
+    #[error("the meanings of statuses are invalid: {why}; write e.g. 404=reject,5xx=transient")]
+    Status {
+        /// The mistake.
+        why: String,
+    },
     /// A setting is out of its range.
     #[error("{setting} is {value}; {range}")]
     Range {

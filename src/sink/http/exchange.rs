@@ -17,6 +17,7 @@ use super::answer::{Meaning, retry_after};
 use super::body::{Message, message};
 use super::error::HttpError;
 use super::options::Options;
+use super::receivers::Failure;
 use crate::connection::https;
 use crate::escape;
 use crate::event::Event;
@@ -65,6 +66,17 @@ pub(super) enum Repeat {
 impl Answer {
     pub(super) fn rejected(error: String) -> Self {
         Self { meaning: Meaning::Rejected, error, retry_after: None, is_timeout: false }
+    }
+
+    /// Returns the kind of failure if the receiver may be down.
+    pub(super) fn failure(&self) -> Option<Failure> {
+        match self.meaning {
+            Meaning::Silent | Meaning::Transient if self.is_timeout => Some(Failure::TimedOut),
+            Meaning::Silent => Some(Failure::Broken),
+            Meaning::Unavailable => Some(Failure::Refused),
+            Meaning::Unreachable => Some(Failure::Unreachable),
+            _ => None,
+        }
     }
 }
 
@@ -156,8 +168,8 @@ impl Exchange {
 impl Exchange {
     async fn answer(&self, url: &Url, mut response: Response) -> Answer {
         let status = response.status();
-        let meaning = Meaning::of(status);
         let retry_after = retry_after(response.headers(), SystemTime::now());
+        let meaning = self.options.statuses.meaning(status, retry_after.is_some());
         let text = read(&mut response).await;
         let error = match meaning {
             Meaning::Delivered => String::new(),
@@ -250,12 +262,12 @@ fn failure(url: &Url, error: &reqwest::Error) -> Answer {
     let (meaning, what) = if error.is_builder() {
         (Meaning::Unsendable, "cannot be sent to")
     } else if resolved.is_some() {
-        (Meaning::Transient, "cannot be looked up")
+        (Meaning::Unsent, "cannot be looked up")
     } else if is_own_fault(error) {
         (Meaning::Unable, "cannot be reached from this process")
     } else if error.is_connect() || causes(error).contains("received fatal alert") {
         // With TLS 1.3, a server may refuse the client's certificate only after the handshake.
-        (Meaning::Unavailable, "cannot be reached")
+        (Meaning::Unreachable, "cannot be reached")
     } else if is_timeout {
         (Meaning::Silent, "has not answered in time")
     } else {

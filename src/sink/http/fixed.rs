@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,8 +12,10 @@ use url::form_urlencoded;
 
 use super::answer::Meaning;
 use super::error::HttpError;
-use super::exchange::{Exchange, Repeat, Routes, shown};
+use super::exchange::{Answer, Exchange, Repeat, Routes, shown};
 use super::options::Options;
+use super::receivers::{Away, Cause, Failure, PROBE_EVERY, Receivers};
+use crate::event::Event;
 use crate::sink::{Batch, Context, Delivered, Sink, SinkError, Stop};
 
 /// Maximum number of bytes of a URL. It leaves room for percent-encoding.
@@ -22,10 +24,12 @@ const URL_BYTES_MAX: usize = 60_000;
 const BATCH_MAX: usize = 1000;
 /// If the delivery of a batch takes longer than this, the events delivered so far are committed.
 const COMMIT_AFTER: Duration = Duration::from_secs(1);
-/// Shortest time between two requests to an unavailable receiver.
-const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// Longest wait for which an unavailable receiver can ask.
-const AWAY_MAX: Duration = Duration::from_secs(60);
+/// Longest time for which a delivery waits until its request may be sent. There is only one
+/// receiver, so the slot has nothing else to do.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest wait of an object while it is not known whether it or the receiver is the cause of a
+/// refusal.
+const UNCLEAR_MAX: Duration = Duration::from_secs(60);
 
 /// The URL of the sink [`Http`], and the number of events in a request.
 ///
@@ -111,18 +115,21 @@ impl fmt::Debug for Target {
 /// |---|---|
 /// | 2xx | delivered |
 /// | 408, 425, 429, 504, 3xx, other 5xx; a timeout; a connection that ends before the answer, twice | [`Stop::Transient`]; `Retry-After` replaces the backoff |
-/// | 502, 503; no connection; 401, 403, 404, 405, 407 | [`Stop::Unavailable`] |
+/// | 429 with `Retry-After` | [`Stop::Unavailable`] for this time, at most 1 h. After it, the rate grows slowly |
+/// | 401, 403, 404, 405, 407, 502, 503 | [`Stop::Transient`] if the receiver accepts events of other objects meanwhile, else [`Stop::Unavailable`]. Until this is known, [`Stop::Postponed`] |
+/// | no connection | [`Stop::Unavailable`] |
 /// | other 4xx | [`Stop::Rejected`]; the events of a list are sent again one by one |
 ///
-/// While the receiver is unavailable, each process sends it one request per second. If the answer
-/// has `Retry-After`, the process waits for that time, at most one minute. Redirects are not
-/// followed.
+/// [`Options::statuses`] changes the meanings. While the receiver is unavailable, each process sends
+/// it one request per second. If the answer has `Retry-After`, the process waits for that time, at
+/// most one minute. Redirects are not followed.
 #[derive(Debug)]
 pub struct Http {
     exchange: Exchange,
     url: Url,
     batch: Option<usize>,
-    gate: Gate,
+    origin: Arc<str>,
+    receivers: Receivers,
 }
 
 /// The settings of the sink [`Http`].
@@ -148,25 +155,46 @@ impl Http {
         HttpBuilder { target, options: Options::default() }
     }
 
-    /// Sends one request, and returns the number of events that are delivered.
-    async fn send(&self, events: &[crate::event::Event], attempt: u32, repeat: Repeat) -> (usize, Option<Stop>) {
-        let answer = self.exchange.post(&self.url, events, self.batch.is_some(), attempt, repeat).await;
-        let error = answer.error;
-        let stop = match answer.meaning {
-            Meaning::Delivered => None,
-            Meaning::Transient => Some(Stop::Transient { error, retry_after: answer.retry_after }),
-            // A timeout or a lost connection does not open the gate. Only an answer shows that the
-            // receiver is available again.
-            Meaning::Silent => return (0, Some(Stop::transient(error))),
-            Meaning::Rejected => Some(Stop::Rejected { error }),
-            Meaning::Unavailable | Meaning::Misconfigured | Meaning::Unsendable | Meaning::Unable => {
-                let wait = answer.retry_after.unwrap_or_default().clamp(PROBE_EVERY, AWAY_MAX);
-                self.gate.close(wait, &error);
-                return (0, Some(Stop::Unavailable { error }));
-            }
+    /// Sends one request, if the receiver may get one now.
+    async fn send(&self, events: &[Event], attempt: u32) -> Result<(), Stop> {
+        let away = |away: Away| match away.is_busy {
+            true => Stop::Postponed { reason: away.why, after: away.after },
+            false => Stop::Unavailable { error: away.why },
         };
-        self.gate.open();
-        (if stop.is_none() { events.len() } else { 0 }, stop)
+        let object = &events[0].object;
+        let mut permit = self.receivers.pass(&self.origin, object, Instant::now(), PATIENCE).map_err(away)?;
+        if !permit.wait.is_zero() {
+            sleep(permit.wait).await;
+        }
+        permit.begin(Instant::now()).map_err(away)?;
+        let repeat = if permit.is_probe() { Repeat::Never } else { Repeat::Once };
+        let answer = self.exchange.post(&self.url, events, self.batch.is_some(), attempt, repeat).await;
+        let Answer { meaning, error, retry_after, .. } = answer;
+        let now = Instant::now();
+        let failed = |failure| self.receivers.failed(&permit, failure, &error, retry_after, now);
+        let cause = match meaning {
+            Meaning::Delivered | Meaning::Transient | Meaning::Rejected => {
+                self.receivers.answered(&permit, now);
+                Cause::Event
+            }
+            // A timeout or a lost connection shows nothing about a receiver that is down.
+            Meaning::Silent if permit.is_probe() => Cause::Receiver,
+            Meaning::Silent => Cause::Event,
+            Meaning::Unavailable | Meaning::Misconfigured => failed(Failure::Refused),
+            Meaning::Unreachable | Meaning::Unsendable | Meaning::Unable => failed(Failure::Unreachable),
+            Meaning::Throttled => {
+                self.receivers.throttled(&permit, retry_after.unwrap_or_default(), &error, now);
+                Cause::Receiver
+            }
+            Meaning::Unsent => return Err(Stop::Postponed { reason: error, after: PROBE_EVERY }),
+        };
+        match (meaning, cause) {
+            (Meaning::Delivered, _) => Ok(()),
+            (Meaning::Rejected, _) => Err(Stop::Rejected { error }),
+            (_, Cause::Event) => Err(Stop::Transient { error, retry_after }),
+            (_, Cause::Unknown) => Err(Stop::Postponed { reason: error, after: unclear_for(retry_after) }),
+            (_, Cause::Receiver) => Err(Stop::Unavailable { error }),
+        }
     }
 }
 
@@ -185,7 +213,8 @@ impl HttpBuilder {
     pub fn open(self) -> Result<Http, SinkError> {
         let Target { url, batch } = self.target;
         let exchange = Exchange::new(self.options, Routes::Any, url.scheme() == "https")?;
-        Ok(Http { exchange, url, batch, gate: Gate::default() })
+        let origin = url.origin().ascii_serialization().into();
+        Ok(Http { exchange, url, batch, origin, receivers: Receivers::one() })
     }
 }
 
@@ -196,10 +225,6 @@ impl Sink for Http {
     }
 
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
-        let mut repeat = match self.gate.pass().await {
-            Ok(repeat) => repeat,
-            Err(stop) => return Delivered::stopped(0, stop),
-        };
         let events: Vec<_> = batch.events().collect();
         let began = Instant::now();
         let mut delivered = 0;
@@ -214,85 +239,19 @@ impl Sink for Http {
             let part = &events[delivered..events.len().min(delivered + size)];
             cx.begins(part[0].id);
             let attempt = if delivered == 0 { cx.attempts.saturating_add(1) } else { 1 };
-            let sent = self.send(part, attempt, repeat).await;
-            repeat = Repeat::Once;
-            match sent {
-                (count, None) => delivered += count,
-                (_, Some(Stop::Rejected { .. })) if part.len() > 1 => single_until = delivered + part.len(),
-                (_, Some(stop)) => return Delivered::stopped(delivered, stop),
+            match self.send(part, attempt).await {
+                Ok(()) => delivered += part.len(),
+                Err(Stop::Rejected { .. }) if part.len() > 1 => single_until = delivered + part.len(),
+                Err(stop) => return Delivered::stopped(delivered, stop),
             }
         }
         Delivered::all()
     }
 }
 
-/// The gate before an unavailable receiver. It lets one delivery pass per second.
-#[derive(Debug, Default)]
-struct Gate(Mutex<Option<Closed>>);
-
-#[derive(Debug)]
-struct Closed {
-    until: Instant,
-    error: String,
-    /// Whether a delivery already waits until `until`.
-    has_waiter: bool,
-}
-
-/// The only delivery that waits at the gate. If it is dropped, another delivery may wait.
-struct Waiter<'a>(&'a Gate);
-
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        if let Some(closed) = &mut *self.0.state() {
-            closed.has_waiter = false;
-        }
-    }
-}
-
-impl Gate {
-    /// Waits until a request may be sent. Returns whether the request may be repeated: only if the
-    /// gate is open. Returns [`Stop::Unavailable`] at once if the wait would be longer than a
-    /// second, or if another delivery already waits.
-    async fn pass(&self) -> Result<Repeat, Stop> {
-        let (_waiter, wait) = {
-            let mut state = self.state();
-            let Some(closed) = &mut *state else { return Ok(Repeat::Once) };
-            let wait = closed.until.saturating_duration_since(Instant::now());
-            if closed.has_waiter || wait > PROBE_EVERY {
-                return Err(Stop::unavailable(&closed.error));
-            }
-            closed.has_waiter = true;
-            (Waiter(self), wait)
-        };
-        sleep(wait).await;
-        let now = Instant::now();
-        if let Some(closed) = &mut *self.state() {
-            // During this wait, the receiver may have asked for more time.
-            if closed.until > now {
-                return Err(Stop::unavailable(&closed.error));
-            }
-            closed.until = now + PROBE_EVERY;
-            return Ok(Repeat::Never);
-        }
-        Ok(Repeat::Once)
-    }
-
-    fn close(&self, wait: Duration, error: &str) {
-        let mut state = self.state();
-        let has_waiter = state.as_ref().is_some_and(|closed| closed.has_waiter);
-        *state = Some(Closed { until: Instant::now() + wait, error: error.to_owned(), has_waiter });
-    }
-
-    fn open(&self) {
-        let mut state = self.state();
-        if state.is_some() {
-            *state = None;
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, Option<Closed>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Returns the wait of an object while the cause of its refusal is not known.
+fn unclear_for(retry_after: Option<Duration>) -> Duration {
+    retry_after.unwrap_or_default().clamp(PROBE_EVERY, UNCLEAR_MAX)
 }
 
 impl fmt::Debug for Exchange {
@@ -335,24 +294,5 @@ mod tests {
             let error = text.parse::<Target>().expect_err(text).to_string();
             assert!(!error.contains("hunter2") && error.contains("write e.g."), "{error}");
         }
-    }
-
-    /// Tests that a closed gate lets one delivery pass per second. This holds for any number of
-    /// deliveries, and even if some of them are dropped.
-    #[tokio::test(start_paused = true)]
-    async fn a_closed_gate_lets_one_delivery_pass_per_second() {
-        let (gate, began) = (Gate::default(), Instant::now());
-        assert_eq!(gate.pass().await, Ok(Repeat::Once));
-        gate.close(PROBE_EVERY, "away");
-        for second in 1..=5 {
-            assert!(tokio::time::timeout(Duration::from_millis(10), gate.pass()).await.is_err(), "it waits");
-            let (first, second_one) = tokio::join!(gate.pass(), gate.pass());
-            assert_eq!((first, second_one), (Ok(Repeat::Never), Err(Stop::unavailable("away"))));
-            assert_eq!(began.elapsed().as_secs(), second);
-        }
-        gate.close(AWAY_MAX, "later");
-        assert_eq!(gate.pass().await, Err(Stop::unavailable("later")));
-        gate.open();
-        assert_eq!(tokio::join!(gate.pass(), gate.pass()), (Ok(Repeat::Once), Ok(Repeat::Once)));
     }
 }

@@ -3,6 +3,7 @@
 //! - [`Http`]: sends to one URL
 //! - [`EventUrl`]: sends each event to the URL that the event names
 //! - [`Options`]: the settings that both sinks have
+//! - [`Statuses`]: changes what the statuses of answers mean
 //! - [`Secret`]: signs requests, and verifies signatures
 //!
 //! Each request has the events of one object only. The next request for this object begins after
@@ -16,8 +17,10 @@ mod event_url;
 mod exchange;
 mod fixed;
 mod options;
+mod receivers;
 mod signature;
 
+pub use answer::Statuses;
 pub use body::Format;
 pub use error::HttpError;
 pub use event_url::{Allowed, EventUrl, EventUrlBuilder, Prefix};

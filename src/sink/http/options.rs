@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
+use super::answer::Statuses;
 use super::body::Format;
 use super::error::HttpError;
 use super::signature::Secret;
@@ -42,6 +43,8 @@ pub struct Options {
     /// PEM file with the authorities whose certificates are accepted. Default: the authorities of
     /// the system.
     pub ca_file: Option<PathBuf>,
+    /// The meanings of statuses that differ from the usual ones. Default: none differ.
+    pub statuses: Statuses,
     /// The attribute `source` of CloudEvents: a URI or a relative URI. Default: `/seriatim`.
     pub source: String,
     headers: HeaderMap,
@@ -55,6 +58,7 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(5),
             secrets: Vec::new(),
             ca_file: None,
+            statuses: Statuses::default(),
             source: "/seriatim".to_owned(),
             headers: HeaderMap::new(),
         }
@@ -113,6 +117,7 @@ impl fmt::Debug for Options {
             .field("connect_timeout", &self.connect_timeout)
             .field("secrets", &self.secrets.len())
             .field("ca_file", &self.ca_file)
+            .field("statuses", &self.statuses)
             .field("source", &self.source)
             .field("headers", &self.headers.keys())
             .finish()

@@ -321,6 +321,7 @@ impl<'a> Serve<'a> {
         if let Some(Stop::Unavailable { error }) = &outcome.stop {
             debug!(object = %logged::cut(&escape::name(in_flight.batch.object().as_str())), error, "deliver: the sink is unavailable");
         }
+        let was_probe = self.health.is_probe(slot);
         self.judge_sink(slot, &outcome);
         let config = Arc::clone(&self.config);
         let policy = Policy {
@@ -330,6 +331,10 @@ impl<'a> Serve<'a> {
             retry_of: &|payload| config.retry_of(payload),
         };
         self.change(slot, Step::Outcome(outcome, &policy));
+        // The fault may be in this object. So the next try is with another one.
+        if was_probe && matches!(self.slots.get(slot), Some(Slot::Parked(_))) {
+            self.slots.step(slot, Step::GiveBack);
+        }
     }
 
     /// Changes a slot that has a batch, and logs the result of the batch.

@@ -1,14 +1,12 @@
 //! The sink that sends each event to the URL that the event names.
 //!
 //! - `allowed`: the URLs and the addresses that events may name
-//! - `circuits`: a record of the receivers that are down or slow
 //!
 //! Any receiver may be hostile. So the requests run on the sink's own threads. A flood of answers
 //! then takes no time from the worker's lease or from its calls to Redis.
 
 mod addresses;
 mod allowed;
-mod circuits;
 
 use std::fmt;
 use std::io;
@@ -22,13 +20,12 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 pub use allowed::{Allowed, Prefix};
-use circuits::{Away, Circuits};
 
 use super::answer::Meaning;
 use super::error::HttpError;
-use super::exchange::Answer;
-use super::exchange::{Exchange, Repeat, Routes, shown};
+use super::exchange::{Answer, Exchange, Repeat, Routes, shown};
 use super::options::Options;
+use super::receivers::{Away, Cause, PROBE_EVERY, Receivers};
 use crate::event::{Event, Pointer};
 use crate::sink::{Batch, Context, Delivered, Sink, SinkError, Stop};
 use allowed::Resolver;
@@ -52,11 +49,13 @@ const SLOTS: usize = 256;
 /// objects:
 ///
 /// - 401, 403, 404, 405, 407 are [`Stop::Transient`].
-/// - 502, 503, 504, no connection and no answer are [`Stop::Transient`]. They also open the circuit
-///   of the receiver, which is identified by scheme, host and port. While the circuit is open, each
-///   process sends one request per second to that receiver, each time for another object if there
-///   is one. Other events for this receiver fail at once, which counts as an attempt. Any other
-///   answer closes the circuit.
+/// - 502, 503, 504, no connection and no answer are [`Stop::Transient`]. If the receiver takes no
+///   other events meanwhile, they also open the circuit of the receiver, which is identified by
+///   scheme, host and port. While the circuit is open, each process sends one request per second to
+///   that receiver, each time for another object if there is one. Other events for this receiver are
+///   postponed ([`Stop::Postponed`]), without an attempt. Any other answer closes the circuit.
+/// - 429 with `Retry-After` is [`Stop::Postponed`], for all events of this receiver. After this time
+///   the rate grows slowly.
 /// - A slow receiver may have at most a quarter of the slots. A receiver is slow while a request to
 ///   it is older than 1 s, and for a minute after a timeout. Further events for it are postponed
 ///   ([`Stop::Postponed`]).
@@ -67,7 +66,7 @@ pub struct EventUrl {
     pointer: Pointer,
     allowed: Arc<Allowed>,
     exchange: Arc<Exchange>,
-    circuits: Circuits,
+    receivers: Receivers,
     /// The threads on which the requests run; `None` only while the sink is dropped.
     threads: Option<Runtime>,
 }
@@ -110,32 +109,35 @@ impl EventUrl {
     /// Sends one event.
     async fn send(&self, event: &Event, attempt: u32) -> Result<(), Stop> {
         let url = self.url_of(event).map_err(|why| Stop::Rejected { error: why })?;
-        let origin = url.origin().ascii_serialization();
-        let turned_away = |away| match away {
-            Away::Down(why) => Stop::transient(format!("{origin}: {why}")),
-            Away::Slow(why, after) => Stop::Postponed { reason: format!("{origin}: {why}"), after },
-        };
-        let permit = self.circuits.pass(&origin, &event.object, Instant::now()).map_err(turned_away)?;
+        let origin: Arc<str> = url.origin().ascii_serialization().into();
+        // A wait in this place would occupy a slot that other receivers need.
+        let patience = Duration::ZERO;
+        let postponed = |away: Away| Stop::Postponed { reason: format!("{origin}: {}", away.why), after: away.after };
+        let mut permit = self.receivers.pass(&origin, &event.object, Instant::now(), patience).map_err(postponed)?;
+        permit.begin(Instant::now()).map_err(postponed)?;
         let repeat = if permit.is_probe() { Repeat::Never } else { Repeat::Once };
         let answer = self.post(url, event.clone(), attempt, repeat).await.map_err(Stop::transient)?;
-        match answer.meaning {
-            Meaning::Unable => {}
-            _ if answer.is_timeout => self.circuits.timed_out(&permit, &answer.error, Instant::now()),
-            Meaning::Unavailable | Meaning::Silent => {
-                self.circuits.failed(&permit, &answer.error, answer.retry_after, Instant::now())
-            }
-            Meaning::Unsendable => {}
-            _ => self.circuits.answered(&permit),
+        let (failure, now) = (answer.failure(), Instant::now());
+        let Answer { meaning, error, retry_after, .. } = answer;
+        if let Some(failure) = failure {
+            let cause = self.receivers.failed(&permit, failure, &error, retry_after, now);
+            // For a receiver that fails, the retry policy decides the waits.
+            return Err(Stop::Transient { error, retry_after: retry_after.filter(|_| cause != Cause::Receiver) });
         }
-        let (error, retry_after) = (answer.error, answer.retry_after);
-        match answer.meaning {
+        match meaning {
+            Meaning::Throttled => {
+                let after = self.receivers.throttled(&permit, retry_after.unwrap_or_default(), &error, now);
+                return Err(Stop::Postponed { reason: error, after });
+            }
+            Meaning::Unsent => return Err(Stop::Postponed { reason: error, after: PROBE_EVERY }),
+            Meaning::Unable => return Err(Stop::Unavailable { error }),
+            Meaning::Unsendable => return Err(Stop::Rejected { error }),
+            _ => self.receivers.answered(&permit, now),
+        }
+        match meaning {
             Meaning::Delivered => Ok(()),
-            Meaning::Rejected | Meaning::Unsendable => Err(Stop::Rejected { error }),
-            // For a receiver that is down, the retry policy decides the waits. So the attempts come
-            // to an end.
-            Meaning::Unavailable | Meaning::Silent => Err(Stop::Transient { error, retry_after: None }),
-            Meaning::Transient | Meaning::Misconfigured => Err(Stop::Transient { error, retry_after }),
-            Meaning::Unable => Err(Stop::Unavailable { error }),
+            Meaning::Rejected => Err(Stop::Rejected { error }),
+            _ => Err(Stop::Transient { error, retry_after }),
         }
     }
 
@@ -196,7 +198,7 @@ impl EventUrlBuilder {
             .enable_all()
             .build()
             .map_err(SinkError::Thread)?;
-        Ok(EventUrl { pointer: self.pointer, allowed, exchange, circuits: Circuits::new(self.slots), threads: Some(threads) })
+        Ok(EventUrl { pointer: self.pointer, allowed, exchange, receivers: Receivers::new(self.slots), threads: Some(threads) })
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use seriatim::sink::http::{Allowed, EventUrl, Format, Http, HttpError, Options, Prefix, Secret};
+use seriatim::sink::http::{Allowed, EventUrl, Format, Http, HttpError, Options, Prefix, Secret, Statuses};
 use seriatim::sink::{self, Sink, SinkError, Spec};
 use seriatim::worker::Shutdown;
 use tracing::{info, warn};
@@ -41,6 +41,11 @@ pub(super) struct HttpArgs {
     /// The longest time of a request, with its answer: 10ms to 1h [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = time)]
     sink_timeout: Option<Duration>,
+    /// Change what statuses of answers mean: CODE=MEANING[,CODE=MEANING…], e.g.
+    /// 404=reject,5xx=transient. The meanings are delivered, transient, reject, postpone (the
+    /// receiver wants to be left alone) and unavailable; may be given more than once
+    #[arg(long, value_name = "CODE=MEANING")]
+    sink_status: Vec<Statuses>,
     /// Accept certificates from the authorities in this PEM file [default: those of the system]
     #[arg(long, env = "SERIATIM_SINK_CA", value_name = "FILE")]
     sink_ca: Option<PathBuf>,
@@ -69,6 +74,7 @@ impl HttpArgs {
             ("--sink-header", !self.sink_header.is_empty()),
             ("--sink-header-file", self.sink_header_file.is_some()),
             ("--sink-timeout", self.sink_timeout.is_some()),
+            ("--sink-status", !self.sink_status.is_empty()),
             ("--sink-ca", self.sink_ca.is_some()),
         ];
         options.into_iter().find_map(|(name, is_given)| is_given.then_some(name)).or(self.given_for_event_url())
@@ -91,6 +97,9 @@ impl HttpArgs {
         options.format = self.format.unwrap_or_default();
         options.timeout = self.sink_timeout.unwrap_or(options.timeout);
         options.ca_file = self.sink_ca.clone();
+        for statuses in &self.sink_status {
+            options.statuses.add(statuses.clone())?;
+        }
         if let Some(namespace) = &global.namespace {
             options.source = format!("/seriatim/{namespace}");
         }
