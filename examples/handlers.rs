@@ -44,18 +44,19 @@ impl Handler<Placed> for Payment {
             return Err(Failure::unrecoverable(format!("{} cents are too many", event.cents)));
         }
         // `once` runs this code only until it has succeeded once, even if the handler runs several
-        // times.
-        cx.once("charge", || async {
-            println!("{} charged {} cents", cx.id(), event.cents);
-            Ok::<(), Failure>(())
-        })
-        .await?;
+        // times. Each run gets the value of the run that has succeeded.
+        let receipt = cx
+            .once("charge", || async {
+                println!("{} charged {} cents", cx.id(), event.cents);
+                Ok::<_, Failure>(format!("receipt of attempt {}", cx.attempt()))
+            })
+            .await?;
         if cx.attempt() < 2 {
             // Retry: this handler runs again for the event, but the event's finished handlers do
             // not. Any error returned with `?` also means a retry.
             return Err(Failure::retry_after("the bank has not confirmed", Duration::from_millis(100)));
         }
-        println!("{} confirmed at attempt {}", cx.id(), cx.attempt());
+        println!("{} confirmed at attempt {}: {receipt}", cx.id(), cx.attempt());
         Ok(())
     }
 }

@@ -19,7 +19,8 @@
 --           to read the stored progress: nothing more. To store progress: the id of an event of the
 --           batch, and then fields with values (1 to 1000 pairs):
 --             handler:ID 1     the handler has finished
---             once:SUBTASK 1   the subtask has finished
+--             once:SUBTASK VALUE  the subtask has finished; VALUE is `=` and the JSON text that it has
+--                              returned, at most 64 KiB (earlier versions: 1)
 --             emit:ID VALUE    the emits of the handler (lib/emits.lua); the call fails if Redis is
 --                              out of memory
 --             result:ID VALUE  the result of the handler (lib/emits.lua), at most 64 KiB
@@ -34,7 +35,7 @@
 --           {'fenced', lease}
 -- Keeps     I1 to I6: writes only OBJ:event.handled
 -- Cost      about 6 commands. Reads all fields of the hash; handlers write at most 1,000 fields
---           `once:SUBTASK` for one event
+--           `once:SUBTASK` for one event, and at most 2 MiB of values, emits and results together
 -- Uses: emits.is_emit emits.is_result emits.size_of fence.check ids.after ids.parse ids.text
 -- Uses: tag.numbers worker.id
 local name, token, slot, object, tag, id = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use seriatim::handlers::SUBTASKS_MAX;
 use seriatim::wire::values::{Due, Later, LaterMode, Mark};
 use seriatim::wire::{
-    self, Advance, BatchReply, BatchResult, Bounds, ClaimFirst, Emits, EventLog, Finished, Load, Room, SlotBatch,
+    self, Advance, BatchReply, BatchResult, Bounds, ClaimFirst, Emits, EventLog, FINISHED, Finished, Load, Room, SlotBatch,
 };
 
 use crate::leases::marks;
@@ -49,7 +49,8 @@ async fn commit_emits(world: &mut World, settings: &Settings, later: bool) {
         }
         let hand = SlotBatch { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
         let value = emits.value(0);
-        let finished = Finished { id: batch.tag.first, field: "handler:a", emits: Some(("emit:a", &value)), result: None };
+        let finished =
+            Finished { id: batch.tag.first, field: "handler:a", value: FINISHED, emits: Some(("emit:a", &value)), result: None };
         wire::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
         call.handled(batch.slot);
         call.report(batch.slot, &done(batch));

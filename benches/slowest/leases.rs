@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use seriatim::handlers::{SUBTASK_BYTES_MAX, SUBTASKS_MAX};
 use seriatim::wire::values::Mark;
-use seriatim::wire::{self, Attach, BatchReply, Emits, Finished, SlotBatch, Sweep};
+use seriatim::wire::{self, Attach, BatchReply, Emits, FINISHED, Finished, SlotBatch, Sweep};
 
 use crate::support::control;
 use crate::world::{Case, NAME, TOKEN, World, case, event, names};
@@ -19,7 +19,8 @@ async fn keep(world: &mut World, measured: bool) -> (bytes::Bytes, wire::Tag) {
     (0..1000).for_each(|n| emits.push(format!("emitted:{n}").as_bytes(), emitted.as_bytes()));
     let value = emits.value(0);
     let hand = SlotBatch { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
-    let finished = Finished { id: batch.tag.first, field: "handler:a", emits: Some(("emit:a", &value)), result: None };
+    let finished =
+        Finished { id: batch.tag.first, field: "handler:a", value: FINISHED, emits: Some(("emit:a", &value)), result: None };
     if measured {
         world.begin().await;
     }
@@ -149,7 +150,8 @@ pub(crate) fn cases() -> Vec<Case> {
                 let hand = SlotBatch { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
                 world.begin().await;
                 wire::handled(&mut world.conn, &world.keys, &hand, None).await.expect("read");
-                let finished = Finished { id: batch.tag.first + 1, field: "handler:a", emits: None, result: None };
+                let finished =
+                    Finished { id: batch.tag.first + 1, field: "handler:a", value: FINISHED, emits: None, result: None };
                 wire::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
             })
         }),

@@ -5,14 +5,18 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
+use serde_core::Serialize;
+use serde_core::de::DeserializeOwned;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 
-use super::emits::{Done, EmitRoom, Emitting, HandlerEmitError, HandlerResultError, RESULT_BYTES_MAX};
+use super::emits::{Done, EMITS_BYTES_MAX, EmitRoom, Emitting, HandlerEmitError, HandlerResultError, RESULT_BYTES_MAX};
 use super::failure::Failure;
 use super::fields::HandlerFields;
 use crate::event::{EVENT_BYTES_MAX, Event, IntoEvent, ObjectName};
 use crate::sink::{Context, LedgerError, Progress, With};
+use crate::wire;
 
 /// Maximum number of subtasks that the handlers of one event may name under
 /// [`once`](HandlerContext::once), all handlers together.
@@ -22,6 +26,8 @@ use crate::sink::{Context, LedgerError, Progress, With};
 pub const SUBTASKS_MAX: usize = 1000;
 /// Maximum number of bytes of the name of a subtask.
 pub const SUBTASK_BYTES_MAX: usize = 256;
+/// Maximum number of bytes of the value that a subtask returns, as JSON: 64 KiB.
+pub const SUBTASK_VALUE_BYTES_MAX: usize = 64 * 1024;
 
 /// The values with which a handler's own store can refuse late writes: see
 /// [`HandlerContext::fence`].
@@ -33,24 +39,38 @@ pub struct Fence {
     pub id: u64,
 }
 
+/// The state of a subtask.
+#[derive(Debug, Default)]
+enum Subtask {
+    #[default]
+    Unfinished,
+    /// The subtask has returned this value, as JSON text.
+    Done(Bytes),
+    /// An earlier version of seriatim has recorded the subtask, without its value.
+    DoneWithout,
+}
+
 /// The state of an event while its handlers run.
 pub(super) struct EventRun {
     pub(super) event: Event,
     pub(super) event_type: Option<String>,
     pub(super) attempts: u32,
     pub(super) cx: Context,
-    /// The subtasks by name. The value says whether the subtask is finished.
-    once: Mutex<HashMap<String, Arc<AsyncMutex<bool>>>>,
+    /// The subtasks by name.
+    once: Mutex<HashMap<String, Arc<AsyncMutex<Subtask>>>>,
     /// The number of emits and bytes that are still allowed.
     pub(super) room: EmitRoom,
 }
 
 impl EventRun {
     pub(super) fn new(event: Event, event_type: Option<String>, attempts: u32, cx: Context, known: &Progress) -> Self {
-        let done =
-            known.finished.iter().filter_map(|field| Some((field.strip_prefix("once:")?.to_owned(), Arc::new(true.into()))));
+        let done = known.finished.iter().filter_map(|(field, value)| {
+            let subtask = wire::returned(value).map_or(Subtask::DoneWithout, |json| Subtask::Done(json.to_owned().into()));
+            Some((field.strip_prefix("once:")?.to_owned(), Arc::new(subtask.into())))
+        });
         let once = Mutex::new(done.collect());
-        Self { event, event_type, attempts, cx, once, room: EmitRoom::beside(known.emitted, known.results) }
+        let room = EmitRoom::beside(known.emitted, known.results + known.returned());
+        Self { event, event_type, attempts, cx, once, room }
     }
 
     async fn keep(&self, field: &str, with: With<'_>) -> Result<(), LedgerError> {
@@ -66,6 +86,7 @@ impl EventRun {
         let emits = (done.emits.events() > 0).then(|| done.emits.value(handler.place));
         let result = done.result.as_ref().map(|result| [handler.member.as_bytes(), result].concat());
         let with = With {
+            returned: None,
             emits: emits.as_ref().map(|value| (handler.emits.as_str(), &value[..])),
             result: result.as_ref().map(|value| (handler.result.as_str(), &value[..])),
         };
@@ -79,7 +100,7 @@ impl EventRun {
 
     /// Returns the state of a subtask. `None` if the name is new and the limit is reached. Finished
     /// subtasks stay known, even if an earlier version of seriatim had a higher limit.
-    fn subtask(&self, name: &str) -> Option<Arc<AsyncMutex<bool>>> {
+    fn subtask(&self, name: &str) -> Option<Arc<AsyncMutex<Subtask>>> {
         let mut once = self.once.lock().unwrap_or_else(PoisonError::into_inner);
         if once.len() >= SUBTASKS_MAX && !once.contains_key(name) {
             return None;
@@ -211,9 +232,14 @@ impl HandlerContext {
         self.emitting.set_result(&self.run.room, result)
     }
 
-    /// Runs a subtask of the event. If the subtask is already finished, does not run it and returns
-    /// `None`. The success of a subtask is recorded in Redis at once. So a subtask succeeds once,
-    /// unless the worker dies between the success and the record.
+    /// Runs a subtask of the event, and returns its value. If the subtask is already finished, does
+    /// not run it, and returns the stored value. The success of a subtask and its value are recorded
+    /// in Redis at once, as JSON. So a subtask succeeds once, unless the worker dies between the
+    /// success and the record.
+    ///
+    /// The value may have at most [`SUBTASK_VALUE_BYTES_MAX`] bytes of JSON. It counts towards
+    /// [`EMITS_BYTES_MAX`](crate::handlers::EMITS_BYTES_MAX), the limit of all emits, results and
+    /// values of the event. It is deleted when the event is finalized.
     ///
     /// A subtask is identified by its event and its name (1 to [`SUBTASK_BYTES_MAX`] bytes). If
     /// several handlers of the event name the same subtask, one runs it and the others wait. A
@@ -228,12 +254,19 @@ impl HandlerContext {
     /// # Errors
     /// - The error of the subtask itself. The subtask is then not finished.
     /// - A transient failure if Redis cannot record that the subtask is finished.
+    /// - An unrecoverable failure if the value cannot be written as JSON, or is too large. The
+    ///   subtask has run, but is not finished.
+    /// - A transient failure if the stored value cannot be read as `R`, e.g. after a deploy that
+    ///   changed `R`, or if an earlier version of seriatim stored no value and `R` cannot be read
+    ///   from `null`. The subtask does not run. A version that can read the value can finish the
+    ///   event.
     /// - A transient failure if the name is new and [`SUBTASKS_MAX`] names are already used. The
     ///   subtask does not run. Finished subtasks stay finished, so that a changed handler can
     ///   finish the event.
     /// - An unrecoverable failure if the name is empty or longer than [`SUBTASK_BYTES_MAX`].
-    pub async fn once<R, E, F>(&self, subtask: &str, run: impl FnOnce() -> F) -> Result<Option<R>, Failure>
+    pub async fn once<R, E, F>(&self, subtask: &str, run: impl FnOnce() -> F) -> Result<R, Failure>
     where
+        R: Serialize + DeserializeOwned,
         F: Future<Output = Result<R, E>>,
         Failure: From<E>,
     {
@@ -250,14 +283,44 @@ impl HandlerContext {
             )));
         };
         let mut done = done.lock().await;
-        if *done {
-            return Ok(None);
+        match &*done {
+            Subtask::Unfinished => {}
+            Subtask::Done(json) => return read_value(subtask, json),
+            Subtask::DoneWithout => return read_value(subtask, b"null"),
         }
-        let result = run().await?;
-        self.run.keep(&format!("once:{subtask}"), With::default()).await?;
-        *done = true;
-        Ok(Some(result))
+        let value = run().await?;
+        let json = self.value_of(subtask, &value)?;
+        self.run.keep(&format!("once:{subtask}"), With { returned: Some(&json), ..With::default() }).await?;
+        *done = Subtask::Done(json.into());
+        Ok(value)
     }
+
+    /// Returns the JSON text of a subtask's value, and takes the room for it.
+    fn value_of(&self, subtask: &str, value: &impl Serialize) -> Result<Vec<u8>, Failure> {
+        let refused = |why: String| Failure::unrecoverable(format!("the subtask {subtask:?} has run, but its value {why}"));
+        let json = serde_json::to_vec(value).map_err(|error| refused(format!("cannot be written as JSON: {error}")))?;
+        if json.len() > SUBTASK_VALUE_BYTES_MAX {
+            let bytes = json.len();
+            return Err(refused(format!(
+                "has {bytes} bytes of JSON, the limit is {SUBTASK_VALUE_BYTES_MAX}; keep it in a store, and return a reference"
+            )));
+        } else if !self.run.room.take_value(json.len()) {
+            return Err(refused(format!(
+                "does not fit: the emits, results and values of one event have at most {EMITS_BYTES_MAX} bytes together"
+            )));
+        }
+        Ok(json)
+    }
+}
+
+/// Reads the stored value of a finished subtask.
+fn read_value<R: DeserializeOwned>(subtask: &str, json: &[u8]) -> Result<R, Failure> {
+    serde_json::from_slice(json).map_err(|error| {
+        Failure::transient(format!(
+            "the subtask {subtask:?} is done, but its stored value cannot be read as {}: {error}; deploy a version that can read it",
+            std::any::type_name::<R>()
+        ))
+    })
 }
 
 impl fmt::Debug for HandlerContext {

@@ -111,6 +111,11 @@ impl EmitRoom {
         Ok(())
     }
 
+    /// Takes room for the value of a subtask. Returns whether there was enough.
+    pub(super) fn take_value(&self, bytes: usize) -> bool {
+        self.take(0, bytes).is_ok()
+    }
+
     /// Gives back the room of a failed handler. The emits and the result of this handler are
     /// discarded.
     pub(super) fn give_back(&self, done: &Done) {

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use serde_core::de::DeserializeOwned;
 
-pub use context::{Fence, HandlerContext, SUBTASK_BYTES_MAX, SUBTASKS_MAX};
+pub use context::{Fence, HandlerContext, SUBTASK_BYTES_MAX, SUBTASK_VALUE_BYTES_MAX, SUBTASKS_MAX};
 pub use emits::{EMITS_BYTES_MAX, EMITS_MAX, HandlerEmitError, HandlerResultError, RESULT_BYTES_MAX};
 pub use failure::{Failure, HandlerResult};
 pub use handler::{EventType, Handler};

@@ -94,7 +94,8 @@ impl HandlerSet {
         if handlers.is_empty() {
             return self.unhandled(event_type.as_deref()).map(|()| Leaves::of(was_emitted));
         }
-        let todo: Vec<_> = handlers.into_iter().filter(|at| !known.finished.contains(&self.all[*at].fields.finished)).collect();
+        let todo: Vec<_> =
+            handlers.into_iter().filter(|at| !known.finished.contains_key(&self.all[*at].fields.finished)).collect();
         let event_run = Arc::new(EventRun::new(event, event_type, attempts, cx.clone(), &known));
         let emitted = AtomicBool::new(was_emitted);
         let ends = Ends { left: AtomicUsize::new(todo.len()), failed: AtomicBool::new(false), emitted };

@@ -1,12 +1,13 @@
 //! The worker's ledger, as a sink sees it. The ledger has the handler progress of an event until
 //! the event is finalized.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use async_trait::async_trait;
 
 use crate::event::{NameError, ObjectName};
+use crate::wire;
 
 /// The stored handler progress of a batch. Another worker may have had the batch before.
 #[derive(Debug, Clone, Default)]
@@ -14,8 +15,9 @@ pub(crate) struct Progress {
     /// Id of the event whose progress is stored; 0 if there is no progress. The events before it in
     /// the batch are finished.
     pub(crate) id: u64,
-    /// Finished handlers and subtasks of this event: `handler:ID`, `once:SUBTASK`.
-    pub(crate) finished: BTreeSet<String>,
+    /// Finished handlers and subtasks of this event, `handler:ID` and `once:SUBTASK`, with the values
+    /// of their fields.
+    pub(crate) finished: BTreeMap<String, String>,
     /// Number and bytes of the events that the finished handlers have emitted. These events are
     /// pushed when their handlers' event is finalized.
     pub(crate) emitted: (usize, usize),
@@ -23,10 +25,19 @@ pub(crate) struct Progress {
     pub(crate) results: usize,
 }
 
+impl Progress {
+    /// Returns the number of bytes of the values that subtasks have returned.
+    pub(crate) fn returned(&self) -> usize {
+        self.finished.values().filter_map(|value| wire::returned(value)).map(str::len).sum()
+    }
+}
+
 /// Values that are stored together with the success of a handler. Each is a field of the ledger and
 /// its value.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct With<'a> {
+    /// The value that a subtask has returned, as JSON text.
+    pub(crate) returned: Option<&'a [u8]>,
     /// The field `emit:ID`, and the emits of the handler.
     pub(crate) emits: Option<(&'a str, &'a [u8])>,
     /// The field `result:ID`, and the result of the handler.

@@ -153,7 +153,7 @@ impl HandlerTest {
         let outcome = |(at, id): (usize, &str)| {
             let outcome = match ended.iter().find(|(ran, _)| *ran == at) {
                 Some((_, outcome)) => outcome.clone(),
-                None if before.contains(&format!("handler:{id}")) => HandlerOutcome::SucceededBefore,
+                None if before.contains_key(&format!("handler:{id}")) => HandlerOutcome::SucceededBefore,
                 None => HandlerOutcome::Cancelled,
             };
             (id.to_owned(), outcome)

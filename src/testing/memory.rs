@@ -2,7 +2,7 @@
 //! handlers for each event of a test. A worker stores the same records in the Redis hash
 //! `OBJ:event.handled`.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -13,8 +13,8 @@ use super::emitted::EmittedEvent;
 use crate::event::{NameError, ObjectName};
 use crate::keys::Keys;
 use crate::sink::{Ledger, LedgerError, Progress, With};
-use crate::wire::Emits;
 use crate::wire::values::EmitEntry;
+use crate::wire::{self, Emits};
 
 /// The identity of an event: its object and its id.
 pub(super) type Place = (ObjectName, u64);
@@ -26,8 +26,9 @@ pub(super) struct Memory(Arc<Mutex<HashMap<Place, Kept>>>);
 /// The records of one event.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Kept {
-    /// Finished handlers and subtasks: `handler:ID`, `once:SUBTASK`.
-    pub(super) finished: BTreeSet<String>,
+    /// Finished handlers and subtasks, `handler:ID` and `once:SUBTASK`, with the values of their
+    /// fields.
+    pub(super) finished: BTreeMap<String, String>,
     /// Emits. The key is the position of the handler and its field in the ledger.
     emits: BTreeMap<(usize, String), Vec<EmittedEvent>>,
     /// Results. The key is the field; the value is a member of a JSON object as text.
@@ -36,7 +37,7 @@ pub(super) struct Kept {
 
 impl Kept {
     /// Records the success of a handler or subtask.
-    pub(super) fn keep(&mut self, field: &str, With { emits, result }: With<'_>) -> Result<(), LedgerError> {
+    pub(super) fn keep(&mut self, field: &str, With { returned, emits, result }: With<'_>) -> Result<(), LedgerError> {
         let unreadable = || LedgerError::Failed("what the handler has emitted cannot be read".to_owned());
         if let Some((emit_field, value)) = emits {
             let (place, events) = Emits::read(value).ok_or_else(unreadable)?;
@@ -48,7 +49,9 @@ impl Kept {
             self.emits.insert((place, emit_field.to_owned()), events.into_iter().map(event).collect());
         }
         self.results.extend(result.map(|(field, value)| (field.to_owned(), value.to_vec())));
-        self.finished.insert(field.to_owned());
+        let value = returned.map(wire::finished_with);
+        let value = String::from_utf8_lossy(value.as_deref().unwrap_or(wire::FINISHED)).into_owned();
+        self.finished.insert(field.to_owned(), value);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! The call of the script `handled`: it reads and writes the handler progress of an event in
 //! flight.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use redis::aio::ConnectionLike;
 
@@ -26,6 +26,21 @@ pub struct SlotBatch<'a> {
     pub tag: Tag,
 }
 
+/// The value of the field of a finished handler. Earlier versions wrote it for a
+/// subtask, too.
+pub const FINISHED: &[u8] = b"1";
+
+/// Returns the value of the field of a finished subtask that has returned this JSON text.
+pub fn finished_with(json: &[u8]) -> Vec<u8> {
+    [b"=", json].concat()
+}
+
+/// Returns the JSON text in the value of a finished subtask's field; `None` if an earlier version
+/// has written the field without it.
+pub fn returned(value: &str) -> Option<&str> {
+    value.strip_prefix('=')
+}
+
 /// One finished handler or subtask of an event.
 #[derive(Debug, Clone, Copy)]
 pub struct Finished<'a> {
@@ -33,6 +48,8 @@ pub struct Finished<'a> {
     pub id: u64,
     /// The name of the field in `OBJ:event.handled`: `handler:ID` or `once:SUBTASK`.
     pub field: &'a str,
+    /// The value of the field: [`FINISHED`], or [`finished_with`] for a subtask.
+    pub value: &'a [u8],
     /// The field `emit:ID` with its value, if the handler has emitted.
     pub emits: Option<(&'a str, &'a [u8])>,
     /// The field `result:ID` with its value, if the handler has a result.
@@ -47,8 +64,8 @@ pub enum Handled {
         /// The id of the event whose progress is stored; 0 if no progress is stored, or if the call
         /// wrote progress.
         id: u64,
-        /// The finished handlers and subtasks of the event `id`.
-        finished: BTreeSet<String>,
+        /// The finished handlers and subtasks of the event `id`, with the values of their fields.
+        finished: BTreeMap<String, String>,
         /// The number of events that the finished handlers have emitted, and the number of bytes of
         /// these events and of their object names.
         emitted: (usize, usize),
@@ -85,8 +102,8 @@ pub async fn handled(
     let script = if finished.is_some_and(|finished| finished.emits.is_some()) { &HANDLED_EMITS } else { &HANDLED };
     let mut cmd = script.with_key(&keys.worker_lease(batch.name));
     cmd.arg(keys.prefix()).arg(batch.name).arg(batch.token).arg(batch.slot).arg(batch.object).arg(batch.tag.to_string());
-    if let Some(Finished { id, field, emits, result }) = finished {
-        cmd.arg(id).arg(field).arg(1);
+    if let Some(Finished { id, field, value, emits, result }) = finished {
+        cmd.arg(id).arg(field).arg(value);
         for (field, value) in [emits, result].into_iter().flatten() {
             cmd.arg(field).arg(value);
         }
@@ -94,7 +111,7 @@ pub async fn handled(
     let mut reply = Reply::of("handled", script.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
         "kept" => {
-            let (mut id, mut finished, mut emitted) = (0, BTreeSet::new(), (0usize, 0usize));
+            let (mut id, mut finished, mut emitted) = (0, BTreeMap::new(), (0usize, 0usize));
             let mut results = 0usize;
             while reply.len() > 0 {
                 let (field, value) = (reply.lossy()?, reply.lossy()?);
@@ -110,7 +127,7 @@ pub async fn handled(
                         emitted.1 = emitted.1.saturating_add(bytes.parse().unwrap_or(0));
                     }
                     _ if field.starts_with("result:") => results = results.saturating_add(value.parse().unwrap_or(0)),
-                    _ => drop(finished.insert(field)),
+                    _ => drop(finished.insert(field, value)),
                 }
             }
             Ok(Handled::Kept { id, finished, emitted, results })

@@ -81,7 +81,7 @@ pub use error::ScriptError;
 #[cfg(feature = "worker")]
 pub use forget::{Forgot, OBJECTS_MAX, forget};
 #[cfg(feature = "worker")]
-pub use handled::{Finished, Handled, SlotBatch, handled};
+pub use handled::{FINISHED, Finished, Handled, SlotBatch, finished_with, handled, returned};
 #[cfg(feature = "worker")]
 pub use load::{Load, Room};
 #[cfg(feature = "worker")]

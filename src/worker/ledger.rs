@@ -176,13 +176,14 @@ impl Ledger for BatchLedger {
         // them. So the fields of a leftover count here, too.
         self.finished.add(page.id, fields);
         self.has_emitted(page.emitted);
+        self.has_emitted((0, page.returned()));
         if self.logs() {
             self.has_emitted((0, page.results));
         }
         Ok(page)
     }
 
-    async fn write(&self, id: u64, field: &str, With { emits, result }: With<'_>) -> Result<(), LedgerError> {
+    async fn write(&self, id: u64, field: &str, With { returned, emits, result }: With<'_>) -> Result<(), LedgerError> {
         self.handled.fetch_max(id, Ordering::Relaxed);
         self.finished.add(id, 1);
         if let Some((_, value)) = emits {
@@ -191,7 +192,10 @@ impl Ledger for BatchLedger {
         if let Some(result) = result.filter(|_| self.logs()) {
             self.has_emitted((0, result.1.len()));
         }
-        self.call(Some(Finished { id, field, emits, result })).await.map(drop)
+        let value = returned.map(wire::finished_with);
+        self.has_emitted((0, returned.map_or(0, <[u8]>::len)));
+        let value = value.as_deref().unwrap_or(wire::FINISHED);
+        self.call(Some(Finished { id, field, value, emits, result })).await.map(drop)
     }
 
     fn logs(&self) -> bool {

@@ -130,7 +130,7 @@ async fn handlers() {
     let redis = Redis::own(&[]);
     let expected = [
         "1 charged 1200 cents",
-        "1 confirmed at attempt 2",
+        "1 confirmed at attempt 2: receipt of attempt 1",
         "2 follows 1: on its way to Brno",
         "4 follows 2: closed",
         r#"5 of archive:1: "order:1" is archived"#,

@@ -30,6 +30,19 @@ fn refused<T>(assertion: impl FnOnce() -> T) -> String {
     panic.downcast_ref::<String>().expect("a text").clone()
 }
 
+/// Tests that the next run of a test gets the stored value of a subtask, as in a worker.
+#[tokio::test]
+async fn a_stored_value_is_returned_again() {
+    let test = HandlerTest::one("charge", |_: Value, cx: HandlerContext| async move {
+        let attempt: u32 = cx.once("card", || async { Ok::<_, Failure>(cx.attempt()) }).await?;
+        Err(Failure::transient(format!("charged at attempt {attempt}")))
+    });
+    let test = test.expect("a handler");
+    for attempt in 1..=3 {
+        test.run(moved().attempt(attempt)).await.assert_failed("charge", "charged at attempt 1");
+    }
+}
+
 /// Tests the example's handlers. An order is paid at the second attempt and charged once. Too large
 /// an amount becomes a dead letter. A closed order is archived.
 #[tokio::test]

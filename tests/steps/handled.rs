@@ -7,7 +7,8 @@ use std::time::Duration;
 use seriatim::control::By;
 use seriatim::control::held::Skipped;
 use seriatim::wire::{
-    self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, Finished, Handled, Report, SlotBatch, Suspects, Tag,
+    self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, FINISHED, Finished, Handled, Report, SlotBatch, Suspects,
+    Tag,
 };
 
 use crate::state::State;
@@ -58,11 +59,16 @@ async fn told(state: &mut State, batch: SlotBatch<'_>, finished: Option<(u64, &s
 }
 
 fn plain((id, field): (u64, &str)) -> Finished<'_> {
-    Finished { id, field, emits: None, result: None }
+    Finished { id, field, value: FINISHED, emits: None, result: None }
 }
 
 fn kept(id: u64, finished: &[&str]) -> Handled {
-    Handled::Kept { id, finished: finished.iter().map(|field| (*field).to_owned()).collect(), emitted: (0, 0), results: 0 }
+    Handled::Kept {
+        id,
+        finished: finished.iter().map(|field| ((*field).to_owned(), "1".to_owned())).collect(),
+        emitted: (0, 0),
+        results: 0,
+    }
 }
 
 async fn is_kept(state: &mut State) -> bool {

@@ -8,8 +8,8 @@ use seriatim::control::By;
 use seriatim::control::held::Skipped;
 use seriatim::wire::values::{Due, Later, LaterMode};
 use seriatim::wire::{
-    self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Emits, EventLog, Finished, Forgot, Handled,
-    Report, ScriptError, SlotBatch, Suspects, Tag,
+    self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Emits, EventLog, FINISHED, Finished, Forgot,
+    Handled, Report, ScriptError, SlotBatch, Suspects, Tag,
 };
 
 use crate::state::State;
@@ -74,7 +74,7 @@ fn nothing_told() -> Handled {
 /// but `b` is registered first.
 async fn finish(state: &mut State, id: u64, by_a: &[(&str, &str)], by_b: &[(&str, &str)]) {
     for (field, emit, value) in [("handler:a", "emit:a", emits(11, by_a)), ("handler:b", "emit:b", emits(2, by_b))] {
-        let done = asked(state, Some(Finished { id, field, emits: Some((emit, &value)), result: None })).await;
+        let done = asked(state, Some(Finished { id, field, value: FINISHED, emits: Some((emit, &value)), result: None })).await;
         assert_eq!(done, nothing_told());
     }
 }
@@ -135,10 +135,10 @@ async fn what_is_emitted_is_kept_with_what_is_finished() {
     let (mut state, console) = in_hand(&redis).await;
     for _ in 0..2 {
         finish(&mut state, 5, &[("work:2", "{}"), ("work:1", "[1]")], &[("é", "7")]).await;
-        asked(&mut state, Some(Finished { id: 5, field: "once:c", emits: None, result: None })).await;
+        asked(&mut state, Some(Finished { id: 5, field: "once:c", value: FINISHED, emits: None, result: None })).await;
         assert_eq!(hash(&console).await, ["emit:a", "emit:b", "handler:a", "handler:b", "id", "once:c"]);
     }
-    let finished = ["handler:a", "handler:b", "once:c"].map(str::to_owned).into();
+    let finished = ["handler:a", "handler:b", "once:c"].map(|field| (field.to_owned(), "1".to_owned())).into();
     assert_eq!(asked(&mut state, None).await, Handled::Kept { id: 5, finished, emitted: (3, 8 + 9 + 3), results: 0 });
     assert!(markers(&console).await.is_empty() && queued(&console, "work:2").await.is_empty());
     console.check().await;
@@ -151,7 +151,7 @@ async fn what_is_still_to_be_pushed_is_not_written_over() {
     let redis = Redis::start();
     let (mut state, console) = in_hand(&redis).await;
     finish(&mut state, 5, &[("work:2", "{}")], &[("work:2", "{}")]).await;
-    let next = Finished { id: 6, field: "handler:a", emits: None, result: None };
+    let next = Finished { id: 6, field: "handler:a", value: FINISHED, emits: None, result: None };
     for id in ["5", "4", "1000", "nan"] {
         let _: u64 = console.run(&["HSET", &console.keys.event_handled("work:1"), "id", id]).await;
         assert_eq!(asked(&mut state, Some(next)).await, Handled::Unpushed { id: id.to_owned() });
@@ -214,7 +214,7 @@ async fn emits_of_handlers_with_the_same_place_are_pushed_in_the_order_of_their_
         [("handler:d", "emit:d", "d"), ("handler:c", "emit:c", "c"), ("handler:b", "emit:b", "b"), ("handler:a", "emit:a", "a")]
     {
         let value = emits(1, &[("work:2", event)]);
-        asked(&mut state, Some(Finished { id: 5, field, emits: Some((emit, &value)), result: None })).await;
+        asked(&mut state, Some(Finished { id: 5, field, value: FINISHED, emits: Some((emit, &value)), result: None })).await;
     }
     advance(&mut state, &report(3, BatchResult::Done), BOUNDS, false).await;
     assert_eq!(queued(&console, "work:2").await, ["a", "b", "c", "d"]);
@@ -243,7 +243,11 @@ async fn what_is_scheduled_for_soon_wakes_a_worker() {
         let mut emits = Emits::default();
         emits.push_later(b"work:2", b"1", Later { key: b"k", mode, due });
         let value = emits.value(1);
-        asked(&mut state, Some(Finished { id: 5, field: "handler:a", emits: Some(("emit:a", &value)), result: None })).await;
+        asked(
+            &mut state,
+            Some(Finished { id: 5, field: "handler:a", value: FINISHED, emits: Some(("emit:a", &value)), result: None }),
+        )
+        .await;
         advance(&mut state, &report(3, BatchResult::Done), BOUNDS, false).await;
         let woken: u64 = console.run(&["ZCARD", &keys.events_scheduled_wake()]).await;
         assert_eq!(woken, u64::from(wakes), "{due:?} {mode:?}");
@@ -295,7 +299,11 @@ async fn any_bytes_are_pushed_as_they_are() {
         all.push(object, event);
     }
     let value = all.value(0);
-    asked(&mut state, Some(Finished { id: 5, field: "handler:a", emits: Some(("emit:a", &value)), result: None })).await;
+    asked(
+        &mut state,
+        Some(Finished { id: 5, field: "handler:a", value: FINISHED, emits: Some(("emit:a", &value)), result: None }),
+    )
+    .await;
     advance(&mut state, &report(3, BatchResult::Done), BOUNDS, false).await;
     let key = [console.keys.prefix().as_bytes(), ODD.0, b":events"].concat();
     let queue: Vec<Vec<u8>> = redis::cmd("LRANGE").arg(key).arg(0).arg(-1).query_async(&mut state.conn).await.expect("a list");
@@ -468,11 +476,11 @@ async fn at_maxmemory_nothing_is_emitted_but_what_was_is_pushed() {
     let _: String = console.run(&["CONFIG", "SET", "maxmemory", "1mb"]).await;
     let text = emits(0, &[("work:2", "c")]);
     let batch = SlotBatch { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) };
-    let more = Finished { id: 5, field: "handler:c", emits: Some(("emit:c", &text)), result: None };
+    let more = Finished { id: 5, field: "handler:c", value: FINISHED, emits: Some(("emit:c", &text)), result: None };
     let refused = wire::handled(&mut state.conn, &console.keys, &batch, Some(more)).await;
     assert!(matches!(&refused, Err(ScriptError::Redis(error)) if error.code() == Some("OOM")), "{refused:?}");
     assert_eq!(hash(&console).await.len(), 5);
-    asked(&mut state, Some(Finished { id: 5, field: "handler:c", emits: None, result: None })).await;
+    asked(&mut state, Some(Finished { id: 5, field: "handler:c", value: FINISHED, emits: None, result: None })).await;
     assert_eq!(hash(&console).await.len(), 6);
     advance(&mut state, &report(3, BatchResult::Done), BOUNDS, false).await;
     assert_eq!(queued(&console, "work:2").await, ["b", "a"]);

@@ -10,8 +10,8 @@ use seriatim::control::{By, LogEntry};
 use seriatim::event::Json;
 use seriatim::handlers::{Failure, HandlerContext, HandlerResultError, Handlers, RESULT_BYTES_MAX};
 use seriatim::wire::{
-    self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, EventLog, Finished, Handled, Report, Seen, SlotBatch,
-    Suspects, Tag,
+    self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, EventLog, FINISHED, Finished, Handled, Report, Seen,
+    SlotBatch, Suspects, Tag,
 };
 use seriatim::worker::WorkerConfig;
 
@@ -66,7 +66,7 @@ async fn asked(state: &mut State, finished: Option<Finished<'_>>) -> Handled {
 async fn finish(state: &mut State, id: u64) {
     for (field, result, value) in [("handler:b", "result:b", r#""b":[2]"#), ("handler:a", "result:a", r#""a":1"#)] {
         let result = Some((result, value.as_bytes()));
-        asked(state, Some(Finished { id, field, emits: None, result })).await;
+        asked(state, Some(Finished { id, field, value: FINISHED, emits: None, result })).await;
     }
 }
 
@@ -122,7 +122,7 @@ async fn results_are_written_into_the_row_of_their_event() {
         let redis = Redis::start();
         let (mut state, console) = in_hand(&redis).await;
         finish(&mut state, id).await;
-        let finished = ["handler:a", "handler:b"].map(str::to_owned).into();
+        let finished = ["handler:a", "handler:b"].map(|field| (field.to_owned(), "1".to_owned())).into();
         let kept = asked(&mut state, None).await;
         assert_eq!(kept, Handled::Kept { id, finished, emitted: (0, 0), results: 5 + 7 });
         advance(&mut state, count, then.clone(), true).await;

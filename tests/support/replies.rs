@@ -9,7 +9,7 @@ use seriatim::control::Control;
 use seriatim::keys::Keys;
 use seriatim::wire::operator::{self, By, Settle};
 use seriatim::wire::{
-    self, Advance, Advanced, Attach, Bounds, ClaimFirst, Finished, Handled, Seen, SlotBatch, Suspects, Sweep, Tag,
+    self, Advance, Advanced, Attach, Bounds, ClaimFirst, FINISHED, Finished, Handled, Seen, SlotBatch, Suspects, Sweep, Tag,
 };
 
 /// A connection that returns the same value for everything.
@@ -77,9 +77,10 @@ pub async fn every_call(reply: Value) {
     let batch = SlotBatch { name: "w", token: "t", slot: 0, object: b"o", tag: Tag { first: 1, ..Tag::default() } };
     if let Ok(Handled::Kept { finished, .. }) = wire::handled(&mut conn, &keys, &batch, None).await {
         // The field `id` and the `emit:` fields are not read as finished handlers.
-        assert!(finished.iter().all(|field| field != "id" && !field.starts_with("emit:")));
+        assert!(finished.keys().all(|field| field != "id" && !field.starts_with("emit:")));
     }
-    let finished = Finished { id: 1, field: "handler:a", emits: Some(("emit:a", b"0 1 3 1 2 o{}")), result: None };
+    let finished =
+        Finished { id: 1, field: "handler:a", value: FINISHED, emits: Some(("emit:a", b"0 1 3 1 2 o{}")), result: None };
     let _ = wire::handled(&mut conn, &keys, &batch, Some(finished)).await;
     let by = By { who: "ada", why: "" };
     for settle in [Settle::Retry, Settle::Drop] {

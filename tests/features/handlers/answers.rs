@@ -291,7 +291,7 @@ async fn one_subtask_above_the_limit_is_refused() {
                 journal.note("too many");
                 Ok::<_, Failure>(())
             };
-            assert_eq!(cx.once(&name(7), run).await, Ok(None));
+            assert_eq!(cx.once(&name(7), run).await, Ok(()));
             let too_long = cx.once(&"x".repeat(SUBTASK_BYTES_MAX + 1), run).await;
             assert!(matches!(too_long, Err(Failure::Unrecoverable { .. })), "{too_long:?}");
             let refused = cx.once("one more", run).await.expect_err("it is above the limit");

@@ -5,6 +5,7 @@ mod answers;
 mod emit;
 mod finished;
 mod schedule;
+mod values;
 
 use std::future::pending;
 use std::sync::{Arc, Mutex};

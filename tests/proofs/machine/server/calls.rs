@@ -74,11 +74,14 @@ impl Server {
                 let finished = args.finished.as_ref().map(|(id, field, _)| Finished {
                     id: *id,
                     field,
+                    value: wire::FINISHED,
                     emits: emits.as_ref().map(|(field, text)| (*field, &text[..])),
                     result: result.as_ref().map(|(field, text)| (field.as_str(), text.as_bytes())),
                 });
                 wire::handled(&mut self.conn, &self.keys, &batch, finished).await.map(|handled| match handled {
-                    Handled::Kept { id, finished, emitted, results } => Reply::Kept(id, finished, emitted, results),
+                    Handled::Kept { id, finished, emitted, results } => {
+                        Reply::Kept(id, finished.into_keys().collect(), emitted, results)
+                    }
                     Handled::Unpushed { id } => Reply::Unpushed(id),
                     Handled::Other => Reply::OtherBatch,
                     Handled::Lapsed => Reply::Lapsed,
