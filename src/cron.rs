@@ -4,11 +4,13 @@
 //! same text, time zone and beginning. If two processes have different time zone data, they may
 //! compute different times for one tick. Then the tick may fire at both times.
 
+mod local;
+
 use std::fmt;
 use std::str::FromStr as _;
 
 use jiff::tz::TimeZone;
-use jiff::{Span, SpanRelativeTo, Timestamp, Zoned};
+use jiff::{Span, SpanRelativeTo};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of bytes of a schedule's text.
@@ -38,6 +40,17 @@ pub enum CronError {
     /// The time zone is unknown.
     #[error("{0:?} is not a time zone: write a name of the IANA database, as in Europe/Berlin")]
     Zone(String),
+    /// The ticks of the schedule cannot be computed. They may be computable later, or with other
+    /// time zone data.
+    #[error("the next time of {text:?} in {zone} cannot be computed: {reason}")]
+    Search {
+        /// The text of the schedule.
+        text: String,
+        /// The time zone.
+        zone: String,
+        /// The reason.
+        reason: String,
+    },
     /// The schedule has no tick in the future.
     #[error("{0:?} has no time in the future at which it is due")]
     Never(String),
@@ -47,10 +60,11 @@ pub enum CronError {
 /// second), `@every DURATION`, or one of `@yearly`, `@monthly`, `@weekly`, `@daily`, `@hourly`. The
 /// fields belong to the time zone.
 ///
-/// A fixed time has one second, one minute and one hour. If the clock of the zone skips a fixed
-/// time in spring, it is due right after the gap. If a fixed time comes twice in autumn, it is due
-/// the first time. Times that are not fixed are not due in the gap of spring. In autumn, those that
-/// come twice are due twice.
+/// If the hour has no wildcard and no step, the schedule is a list of fixed times, each of which is
+/// due once a day. If the clock of the zone skips a fixed time, it is due right after the change;
+/// several skipped times are due together, once. If a fixed time comes twice, it is due the first
+/// time. With a wildcard or a step in the hour, the schedule follows the real hours: skipped times
+/// are not due, and times that come twice are due twice.
 #[derive(Clone)]
 pub struct CronSchedule {
     text: String,
@@ -62,7 +76,7 @@ pub struct CronSchedule {
 enum Ticks {
     /// A fixed interval, in ms.
     Every(i64),
-    Fields(Box<croner::Cron>, TimeZone),
+    Fields(Box<local::Fields>),
 }
 
 impl CronSchedule {
@@ -88,50 +102,60 @@ impl CronSchedule {
         }
         let parser = croner::parser::CronParser::builder().year(croner::parser::Year::Disallowed).build();
         let cron = parser.parse(text).map_err(|error| wrong(error.to_string()))?;
-        Ok(made(Ticks::Fields(Box::new(cron), time_zone)))
+        Ok(made(Ticks::Fields(Box::new(local::Fields::new(text, cron, time_zone)))))
     }
 
     /// Returns the first tick after the time `after`; `None` if there is none. Times are in ms
     /// since 1970. `since` is the time from which the intervals of `@every` count.
-    pub fn next_after(&self, after: u64, since: u64) -> Option<u64> {
+    ///
+    /// # Errors
+    /// [`CronError::Search`] if the tick cannot be computed.
+    pub fn next_after(&self, after: u64, since: u64) -> Result<Option<u64>, CronError> {
         match &self.ticks {
             Ticks::Every(interval) => {
-                let interval = u64::try_from(*interval).ok()?;
-                let passed = after.checked_sub(since).map_or(0, |passed| passed / interval);
-                since.checked_add(interval.checked_mul(passed + 1)?)
+                let next = |interval: u64| {
+                    let passed = after.checked_sub(since).map_or(0, |passed| passed / interval);
+                    since.checked_add(interval.checked_mul(passed + 1)?)
+                };
+                Ok(u64::try_from(*interval).ok().and_then(next))
             }
-            Ticks::Fields(cron, zone) => ms(&cron.find_next_occurrence(&at(after, zone)?, false).ok()?),
+            Ticks::Fields(fields) => fields.next_after(after).map_err(|reason| self.unknown(reason)),
         }
+    }
+
+    fn unknown(&self, reason: String) -> CronError {
+        CronError::Search { text: self.text.clone(), zone: self.zone.clone(), reason }
     }
 
     /// Returns the last tick before the time `before`. The arguments are as in
     /// [`next_after`](Self::next_after).
-    fn last_before(&self, before: u64, since: u64) -> Option<u64> {
+    fn last_before(&self, before: u64, since: u64) -> Result<Option<u64>, CronError> {
         match &self.ticks {
             Ticks::Every(interval) => {
-                let interval = u64::try_from(*interval).ok()?;
-                let passed = before.checked_sub(since)?.checked_sub(1)? / interval;
-                (passed > 0).then(|| since + passed * interval)
+                let last = |interval: u64| {
+                    let passed = before.checked_sub(since)?.checked_sub(1)? / interval;
+                    (passed > 0).then(|| since + passed * interval)
+                };
+                Ok(u64::try_from(*interval).ok().and_then(last))
             }
-            // The search begins at a whole second, and does not find a tick at this very second.
-            Ticks::Fields(cron, zone) => {
-                let before = before.div_ceil(1000).saturating_mul(1000);
-                ms(&cron.find_previous_occurrence(&at(before, zone)?, false).ok()?)
-            }
+            Ticks::Fields(fields) => fields.last_before(before).map_err(|reason| self.unknown(reason)),
         }
     }
 
     /// Returns the ticks after `after` and up to `until`, oldest first. If there are more than
     /// `count_max`, returns only the latest `count_max` ticks.
-    pub(crate) fn between(&self, after: u64, until: u64, since: u64, count_max: usize) -> Vec<u64> {
+    ///
+    /// # Errors
+    /// [`CronError::Search`] if a tick cannot be computed.
+    pub(crate) fn between(&self, after: u64, until: u64, since: u64, count_max: usize) -> Result<Vec<u64>, CronError> {
         let (mut ticks, mut at) = (Vec::new(), after);
         while ticks.len() <= count_max {
-            match self.next_after(at, since).filter(|tick| *tick <= until && *tick > at) {
+            match self.next_after(at, since)?.filter(|tick| *tick <= until && *tick > at) {
                 Some(tick) => {
                     ticks.push(tick);
                     at = tick;
                 }
-                None => return ticks,
+                None => return Ok(ticks),
             }
         }
         // There are more ticks than `count_max`. So the latest ones are collected, from the end
@@ -139,12 +163,12 @@ impl CronSchedule {
         ticks.clear();
         at = until.saturating_add(1);
         while ticks.len() < count_max {
-            let Some(tick) = self.last_before(at, since).filter(|tick| *tick > after && *tick < at) else { break };
+            let Some(tick) = self.last_before(at, since)?.filter(|tick| *tick > after && *tick < at) else { break };
             ticks.push(tick);
             at = tick;
         }
         ticks.reverse();
-        ticks
+        Ok(ticks)
     }
 
     /// Returns the text of the schedule.
@@ -170,15 +194,6 @@ impl PartialEq for CronSchedule {
     }
 }
 
-fn at(ms: u64, zone: &TimeZone) -> Option<Zoned> {
-    let ms = i64::try_from(ms).ok()?;
-    Some(Timestamp::from_millisecond(ms).ok()?.to_zoned(zone.clone()))
-}
-
-fn ms(time: &Zoned) -> Option<u64> {
-    u64::try_from(time.timestamp().as_millisecond()).ok()
-}
-
 /// The treatment of all ticks since the last run, if the first of these ticks is more than 60 s
 /// late. If the first tick is less late, each tick fires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -196,6 +211,8 @@ pub enum Missed {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
 
     fn time(text: &str) -> u64 {
@@ -204,9 +221,12 @@ mod tests {
 
     fn ticks(schedule: &str, zone: &str, from: &str, to: &str) -> Vec<String> {
         let schedule = CronSchedule::new(schedule, Some(zone)).expect("a schedule");
-        let ticks = schedule.between(time(from), time(to), 0, 100);
+        let ticks = schedule.between(time(from), time(to), 0, 100).expect("ticks");
         let zone = TimeZone::get(zone).expect("a zone");
-        ticks.into_iter().map(|tick| at(tick, &zone).expect("a time").strftime("%m-%d %H:%M:%S%:z").to_string()).collect()
+        ticks
+            .into_iter()
+            .map(|tick| local::time(tick).expect("a time").to_zoned(zone.clone()).strftime("%m-%d %H:%M:%S%:z").to_string())
+            .collect()
     }
 
     #[test]
@@ -222,7 +242,7 @@ mod tests {
             "*/5 * * * *",
         ] {
             let schedule = CronSchedule::new(good, None).expect(good);
-            assert!(schedule.next_after(1_700_000_000_000, 0).is_some(), "{good}");
+            assert!(matches!(schedule.next_after(1_700_000_000_000, 0), Ok(Some(_))), "{good}");
         }
         let broken = CronSchedule::new("30 9\n *\t* MON", None).expect("fields");
         assert_eq!(broken.as_str(), "30 9 * * MON");
@@ -233,7 +253,7 @@ mod tests {
             assert!(matches!(CronSchedule::new(bad, None), Err(CronError::Every(_))), "{bad:?}");
         }
         assert!(matches!(CronSchedule::new("@daily", Some("Europe/Nowhere")), Err(CronError::Zone(_))));
-        assert_eq!(CronSchedule::new("0 0 30 2 *", None).expect("fields").next_after(0, 0), None);
+        assert_eq!(CronSchedule::new("0 0 30 2 *", None).expect("fields").next_after(0, 0), Ok(None));
     }
 
     /// In Berlin, the hour from 02:00 to 03:00 is skipped on 29 March 2026 and comes twice on 25
@@ -245,6 +265,11 @@ mod tests {
         assert_eq!(spring, ["03-28 02:30:00+01:00", "03-29 03:00:00+02:00", "03-30 02:30:00+02:00"]);
         let autumn = ticks("30 2 * * *", zone, "2026-10-24T00:00:00Z", "2026-10-27T00:00:00Z");
         assert_eq!(autumn, ["10-24 02:30:00+02:00", "10-25 02:30:00+02:00", "10-26 02:30:00+01:00"]);
+        // A list of hours is a list of fixed times.
+        let spring = ticks("30 2,14 * * *", zone, "2026-03-28T12:00:00Z", "2026-03-29T23:00:00Z");
+        assert_eq!(spring, ["03-28 14:30:00+01:00", "03-29 03:00:00+02:00", "03-29 14:30:00+02:00"]);
+        let autumn = ticks("30 2,14 * * *", zone, "2026-10-24T12:30:00Z", "2026-10-25T23:00:00Z");
+        assert_eq!(autumn, ["10-25 02:30:00+02:00", "10-25 14:30:00+01:00"]);
         // Every half hour of real time has a tick.
         let spring = ticks("*/30 * * * *", zone, "2026-03-29T00:00:00Z", "2026-03-29T02:00:00Z");
         assert_eq!(spring, ["03-29 01:30:00+01:00", "03-29 03:00:00+02:00", "03-29 03:30:00+02:00", "03-29 04:00:00+02:00"]);
@@ -255,11 +280,11 @@ mod tests {
     #[test]
     fn intervals_count_from_the_beginning() {
         let every = CronSchedule::new("@every 90s", None).expect("a schedule");
-        assert_eq!(every.next_after(0, 1_000), Some(91_000));
-        assert_eq!(every.next_after(90_999, 1_000), Some(91_000));
-        assert_eq!(every.next_after(91_000, 1_000), Some(181_000));
-        assert_eq!(every.next_after(u64::MAX - 1, 1_000), None);
-        assert_eq!(every.between(91_000, 361_000, 1_000, 10), [181_000, 271_000, 361_000]);
+        assert_eq!(every.next_after(0, 1_000), Ok(Some(91_000)));
+        assert_eq!(every.next_after(90_999, 1_000), Ok(Some(91_000)));
+        assert_eq!(every.next_after(91_000, 1_000), Ok(Some(181_000)));
+        assert_eq!(every.next_after(u64::MAX - 1, 1_000), Ok(None));
+        assert_eq!(every.between(91_000, 361_000, 1_000, 10), Ok(vec![181_000, 271_000, 361_000]));
     }
 
     /// Tests that only the latest ticks remain if there are too many, and that the work is bounded.
@@ -268,7 +293,7 @@ mod tests {
         for (text, step) in [("@every 1s", 1_000), ("* * * * * *", 1_000), ("* * * * *", 60_000)] {
             let schedule = CronSchedule::new(text, None).expect("a schedule");
             let until = 1_700_000_000_000 / 60_000 * 60_000;
-            let ticks = schedule.between(0, until, 0, 1000);
+            let ticks = schedule.between(0, until, 0, 1000).expect("ticks");
             assert_eq!((ticks.len(), ticks[0], ticks[999]), (1000, until - 999 * step, until), "{text}");
         }
     }

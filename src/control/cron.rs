@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use redis::RedisError;
+use redis::aio::ConnectionLike;
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
@@ -9,6 +11,7 @@ use super::{Control, ControlError, Cursor, reply};
 use crate::cron::{CronSchedule, Missed};
 use crate::escape;
 use crate::event::{EVENT_BYTES_MAX, IntoEvent, ScheduleKey};
+use crate::keys::Keys;
 use crate::wire::operator::{self, By, CronReply, CronStep, Which};
 use crate::wire::values::{CronLast, CronPlan, CronValue};
 
@@ -65,6 +68,9 @@ pub struct CronDetail {
     pub next_ms: Option<u64>,
     /// Time of the last run, ms since the epoch; none before the first run.
     pub last_ms: Option<u64>,
+    /// The reason why the job does not fire, and the remedy; none if it fires as its schedule says,
+    /// or is paused.
+    pub problem: Option<String>,
 }
 
 impl Serialize for CronJob {
@@ -92,6 +98,9 @@ impl Serialize for CronJob {
         line.serialize_entry("paused", &job.paused)?;
         line.serialize_entry("next_ms", &job.next_ms)?;
         line.serialize_entry("last_ms", &job.last_ms)?;
+        if let Some(problem) = &job.problem {
+            line.serialize_entry("problem", problem)?;
+        }
         line.end()
     }
 }
@@ -262,7 +271,7 @@ impl Control {
         let which = Which::All(after.map(number).transpose()?.unwrap_or(0), count.clamp(1, PER_CALL_MAX));
         let (now_ms, cursor, jobs) = operator::crons(&mut self.connection(), &self.keys, which).await?;
         let next = (cursor != 0).then(|| Cursor::from(format!("{SCAN}{cursor}")));
-        Ok(CronPage { now_ms, jobs: jobs.into_iter().map(job).collect(), next })
+        Ok(CronPage { now_ms, jobs: jobs.into_iter().map(|found| job(found, now_ms)).collect(), next })
     }
 
     async fn cron_step(&self, by: By<'_>, name: &str, step: CronStep<'_>) -> Result<CronDone, ControlError> {
@@ -288,10 +297,57 @@ fn invalid(name: impl fmt::Display) -> ControlError {
 
 fn first_tick(schedule: &CronSchedule, now_ms: u64, since_ms: u64) -> Result<u64, ControlError> {
     let never = || ControlError::Cron(crate::cron::CronError::Never(schedule.as_str().to_owned()));
-    schedule.next_after(now_ms, since_ms).ok_or_else(never)
+    schedule.next_after(now_ms, since_ms).map_err(ControlError::Cron)?.ok_or_else(never)
 }
 
-fn job(found: CronReply) -> CronJob {
+/// The least time by which the handled ticks of a job are ahead of Redis' clock if they count as
+/// ahead. The clock may have been set back by less without harm.
+const AHEAD_MS: u64 = 60_000;
+
+/// Returns the problem of a job whose ticks are handled up to a time ahead of Redis' clock, because
+/// the clock was wrong or was set back.
+pub(super) fn problem_of_clock(last: &str, now_ms: u64) -> Option<String> {
+    let ahead_ms = CronLast::read(last).handled_ms.checked_sub(now_ms).filter(|ahead_ms| *ahead_ms > AHEAD_MS)?;
+    Some(format!(
+        "no tick fires for {} s, because Redis' clock was ahead by this time: to let it fire from now on, run `seriatim cron \
+         pause` and `seriatim cron resume`",
+        ahead_ms / 1000
+    ))
+}
+
+/// Counts the jobs of which no tick fires for a time, because Redis' clock was ahead. Reads the
+/// last run of each job, at most [`JOBS_MAX`].
+///
+/// # Errors
+/// The error of Redis. `None`: the key has a wrong type.
+pub(super) async fn ahead<C: ConnectionLike>(conn: &mut C, keys: &Keys, now_ms: u64) -> Result<Option<u64>, RedisError> {
+    let lasts = redis::cmd("HGETALL").arg(keys.events_cron_last()).query_async::<Vec<(Vec<u8>, Vec<u8>)>>(conn).await;
+    match lasts {
+        Ok(lasts) => {
+            Ok(Some(lasts.iter().filter(|(_, last)| problem_of_clock(&String::from_utf8_lossy(last), now_ms).is_some()).count()
+                as u64))
+        }
+        Err(error) if error.code() == Some("WRONGTYPE") => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the reason why a job does not fire, and the remedy.
+fn problem(plan: &CronPlan, found: &CronReply, value: &CronValue, now_ms: u64) -> Option<String> {
+    if value.is_paused {
+        return None;
+    }
+    let next = plan.schedule().and_then(|schedule| schedule.next_after(now_ms, value.since_ms));
+    match next {
+        Err(error) => Some(format!("{error}; workers try again each minute")),
+        Ok(Some(_)) if matches!(found.next.as_str(), "" | "inf") => {
+            Some("it has no next tick: to let it fire again, run `seriatim cron pause` and `seriatim cron resume`".to_owned())
+        }
+        Ok(_) => problem_of_clock(&found.last, now_ms),
+    }
+}
+
+fn job(found: CronReply, now_ms: u64) -> CronJob {
     let name = escape::name(&found.name).into_owned();
     let read = || {
         let value = CronValue::read(&found.value)?;
@@ -299,6 +355,7 @@ fn job(found: CronReply) -> CronJob {
         let event_bytes = value.event_bytes(found.value_bytes);
         let last = CronLast::read(&found.last);
         Some(CronDetail {
+            problem: problem(&plan, &found, &value, now_ms),
             schedule: plan.schedule,
             zone: plan.zone,
             object: String::from_utf8_lossy(&value.object).into_owned(),

@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 
 use super::growing_wait::jitter;
 use super::logged;
-use crate::cron::{CronSchedule, Missed};
+use crate::cron::{CronError, CronSchedule, Missed};
 use crate::escape;
 use crate::failpoints::around;
 use crate::keys::Keys;
@@ -78,8 +78,10 @@ fn ticks_of(job: &DueJob, now_ms: u64) -> Ticks {
     let read = CronPlan::read(&job.plan).map_err(|error| error.to_string());
     let schedule =
         read.and_then(|plan| plan.schedule().map(|schedule| (schedule, plan.missed)).map_err(|error| error.to_string()));
-    match schedule {
-        Ok((schedule, missed)) => due_ticks(job, now_ms, &schedule, missed),
+    let ticks =
+        schedule.and_then(|(schedule, missed)| due_ticks(job, now_ms, &schedule, missed).map_err(|error| error.to_string()));
+    match ticks {
+        Ok(ticks) => ticks,
         Err(why) => {
             let escaped = escape::name(&job.name);
             let name = logged::cut(&escaped);
@@ -89,30 +91,29 @@ fn ticks_of(job: &DueJob, now_ms: u64) -> Ticks {
     }
 }
 
-fn due_ticks(job: &DueJob, now_ms: u64, schedule: &CronSchedule, missed: Missed) -> Ticks {
+fn due_ticks(job: &DueJob, now_ms: u64, schedule: &CronSchedule, missed: Missed) -> Result<Ticks, CronError> {
     let since = job.since_ms;
     // If Redis has lost the time of the last run, ticks count from the time at which the schedule
     // was set.
     let handled = job.handled_ms.max(since);
-    let ticks = |handled_ms: u64, events: usize| Ticks {
-        job: job.clone(),
-        handled_ms,
-        next_ms: schedule.next_after(handled_ms, since),
-        events: Some(events),
+    let ticks = |handled_ms: u64, events: usize| {
+        let next_ms = schedule.next_after(handled_ms, since)?;
+        Ok(Ticks { job: job.clone(), handled_ms, next_ms, events: Some(events) })
     };
     // If the clock has stepped back, `handled` is ahead of the clock. The ticks up to `handled` are
     // handled already, so they must not fire again.
     let now_ms = now_ms.max(handled);
-    let Some(first) = schedule.next_after(handled, since).filter(|first| *first <= now_ms) else { return ticks(now_ms, 0) };
+    let first = schedule.next_after(handled, since)?;
+    let Some(first) = first.filter(|first| *first <= now_ms) else { return ticks(now_ms, 0) };
     let is_outage = now_ms - first > LATE_MS;
     match missed {
         Missed::Once if is_outage => ticks(now_ms, 1),
         Missed::Skip if is_outage => {
             let from = handled.max(now_ms - LATE_MS - 1);
-            ticks(now_ms, schedule.between(from, now_ms, since, 1).len())
+            ticks(now_ms, schedule.between(from, now_ms, since, 1)?.len())
         }
         Missed::Once | Missed::Skip | Missed::All => {
-            let due = schedule.between(handled, now_ms, since, MISSED_MAX);
+            let due = schedule.between(handled, now_ms, since, MISSED_MAX)?;
             let events = (BYTES / job.event_bytes.max(1)).clamp(1, MISSED_MAX);
             match due.get(events) {
                 // The remaining ticks fire with the next call.
@@ -150,7 +151,8 @@ mod tests {
     fn fired(schedule: &str, missed: Missed, handled_ms: u64, event_bytes: usize) -> (usize, u64) {
         let schedule = CronSchedule::new(schedule, None).expect("a schedule");
         let ticks = due_ticks(&job(handled_ms, event_bytes), NOW, &schedule, missed);
-        assert_eq!(ticks.next_ms, schedule.next_after(ticks.handled_ms, 0));
+        let ticks = ticks.expect("ticks");
+        assert_eq!(Ok(ticks.next_ms), schedule.next_after(ticks.handled_ms, 0));
         (ticks.events.expect("a schedule"), ticks.handled_ms)
     }
 

@@ -224,5 +224,8 @@ fn write(out: &mut String, job: &CronJob, now_ms: u64) -> anyhow::Result<()> {
         |last| format!("{}, {} ago", shown::time(last), shown::duration(now_ms.saturating_sub(last))),
     );
     writeln!(out, "  last    {last}\n  next    {next}")?;
+    if let Some(problem) = &detail.problem {
+        writeln!(out, "  problem {}", shown::shortened(problem, 500))?;
+    }
     Ok(())
 }

@@ -50,7 +50,7 @@ fn row(app: &Dashboard, forms: &Forms, back: &str, job: &CronJob, now_ms: u64, m
             td data-label="Job" { (text(&job.name, 80)) }
             td data-label="Schedule" { code { (text(&detail.schedule, 80)) } " " (text(&detail.zone, 40)) }
             td data-label="Object" { (object(&app.base, detail.object_escaped.as_deref().unwrap_or(&detail.object))) }
-            td data-label="Next" { @if detail.paused { "paused" } @else if let Some(next) = detail.next_ms { (time(next, now_ms)) } @else { "never" } }
+            td data-label="Next" { @if detail.paused { "paused" } @else if let Some(next) = detail.next_ms { (time(next, now_ms)) } @else { "never" } @if let Some(problem) = &detail.problem { br; (text(problem, 500)) } }
             td data-label="Last" { @if let Some(last) = detail.last_ms { (time(last, now_ms)) } @else { "–" } }
             td data-label="Event" { (event(detail.event.as_deref().unwrap_or_default(), Some(detail.event_bytes).filter(|_| detail.event.is_none()))) }
             @if may {
