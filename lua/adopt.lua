@@ -23,7 +23,7 @@
 --           event.workers.watched, event.workers.departed (zsets, read and write)
 --           seriatim.meta (hash, read and write): names.next, names.cursor, names.indexed, clock,
 --           clock.step, clock.ahead, clock.gained
---           event.rules (hash, read and write)
+--           event.rules, events.cron.last (hashes), events.cron.next (zset): read and write
 --           event.marks (zset, read)
 --           event.worker:NAME:lease (string, read; its time to live written)
 --           objects.with.events (list), objects.held (zset): read and write
@@ -52,7 +52,7 @@
 --           once per second: 4 commands and 1 key per slot for departed names, at most 6,144 keys
 --           and two names more; 2 commands per name of the pass, at most 256
 --           after the clock has stepped back, some calls only move times: those of all rules, or of
---           1,000 held objects or departed names
+--           1,000 held objects, cron jobs or departed names
 -- Uses: clock.AHEAD_MS clock.STEP_MS clock.follow lease.cut lease.length_ms marks.is_due
 -- Uses: registry.check_types registry.depart registry.find registry.parse registry.register
 -- Uses: registry.watch slots.check_types slots.each slots.hold_owned time.now_ms worker.ending

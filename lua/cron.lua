@@ -4,10 +4,13 @@
 --           queues the events of these ticks, but only if the job has not changed since, and if no
 --           other process has handled ticks of the job meanwhile. So if many processes call, only
 --           one of them fires a tick. A repeated call changes nothing. A job that cannot fire is
---           due again after a minute; its ticks are not lost.
+--           due again after a minute; its ticks are not lost. If the clock is further from the time
+--           that a sweep noted last (lib/clock.lua) than sweeps are apart, the call does nothing.
+--           The next sweep notes whether the clock has stepped. So no tick fires in a glitch of the
+--           clock that no sweep knows of.
 -- Keys      KEYS[1] events.cron.next (zset, read and write)
 --           events.cron (hash, read); events.cron.last (hash, read and write)
---           OBJ:events, objects.with.events (lists, written)
+--           OBJ:events, objects.with.events (lists, written); seriatim.meta (hash, read)
 -- Arguments prefix
 --           jobs to return (1 to 64)
 --           then for each job to fire:
@@ -28,10 +31,17 @@
 -- Uses: cron.last_of cron.last_text cron.parse cron.push cron.wrong_queue ids.parse ids.text
 -- Uses: names.is_foreign time.now_ms
 local POSTPONE_MS, FIRST, EACH = 60000, 3, 6
+-- The longest time between two sweeps, with a margin, and the time until the next look.
+local NOTED_MS, AGAIN_MS = 65000, 1000
 -- The bytes of jobs after which no further one is read.
 local BYTES_MAX = 1048576
 local jobs_key, last_key = P .. K.events_cron, P .. K.events_cron_last
 local now_ms = M.time.now_ms()
+
+local noted_ms = tonumber(call('HGET', P .. K.meta, 'clock') or '')
+if noted_ms and math.abs(now_ms - noted_ms) > NOTED_MS then
+  return { 'cron', M.ids.text(now_ms), AGAIN_MS, 0, 0, {} }
+end
 
 -- If a shared key has a wrong type, the call fails here, before anything is written.
 call('LLEN', P .. K.objects_with_events)

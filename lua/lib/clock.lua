@@ -8,12 +8,17 @@
 --             these times, and the next sweep follows at once. A time that is due stays due, and no
 --             object waits longer than its own time. A retry may come early in two cases: its time
 --             was written in the second between the step and the sweep that noticed the step, or
---             the clock steps back again while times are being moved.
+--             the clock steps back again while times are being moved. The times up to which ticks
+--             of cron jobs are handled move only if the step back ends a glitch: it undoes a step
+--             ahead that was longer than the time since that step. Then these times become the
+--             present time, so that ticks fire again from now on. No tick up to now fires again.
+--             After any other step back the ticks up to the old time have fired in their time, so
+--             they must not fire again.
 -- Step ahead  The clock is further ahead of the written time than the sweeping process can explain:
 --             it has stepped ahead, or Redis could not be reached. Leases of live processes may
 --             have ended. For AHEAD_MS or longer (adopt.lua) no sweep takes over a name, so that
 --             these processes can attach again.
--- Uses: rules.next_of rules.times rules.with_times rules.write_next
+-- Uses: cron.last_of cron.last_text rules.next_of rules.times rules.with_times rules.write_next
 local STEP_MS, MOVES_MAX, AHEAD_MS = 1000, 1000, 5000
 
 -- Moves up to MOVES_MAX members of a sorted set, from the score `cursor` on. Returns the next
@@ -64,8 +69,43 @@ local function first_to_move(back_ms)
   return ahead_ms and gained_ms and back_ms <= gained_ms + 5 * STEP_MS and ahead_ms - 5 * STEP_MS or 0
 end
 
+-- Returns whether a step back by `back_ms` ends a glitch of the clock, so that jobs had ticks
+-- before their time.
+local function ends_glitch(back_ms, noted_ms)
+  local found = call('HMGET', P .. K.meta, 'clock.ahead', 'clock.gained')
+  local ahead_ms, gained_ms = tonumber(found[1] or ''), tonumber(found[2] or '')
+  return ahead_ms and gained_ms and math.abs(back_ms - gained_ms) <= 5 * STEP_MS and noted_ms - ahead_ms < gained_ms
+end
+
+-- Makes up to MOVES_MAX cron jobs due now whose next ticks have scores from `cursor` on. A worker
+-- then computes their next ticks. If the ticks of a job are handled up to a time ahead of the
+-- clock, this time becomes the present time. Returns the next cursor (nil: no more jobs).
+local function move_cron(cursor, now_ms)
+  local key, last_key = P .. K.events_cron_next, P .. K.events_cron_last
+  local is_sound = call('TYPE', key).ok == 'zset' and call('TYPE', last_key).ok == 'hash'
+  local from, now_text = math.max(tonumber(cursor) or 0, now_ms + 1), string.format('%.0f', now_ms)
+  local names = is_sound and call('ZRANGE', key, from, '(inf', 'BYSCORE', 'LIMIT', 0, MOVES_MAX) or {}
+  if #names == 0 then
+    return nil
+  end
+  local scores, lasts = {}, {}
+  for i, last in ipairs(call('HMGET', last_key, unpack(names))) do
+    scores[2 * i - 1], scores[2 * i] = now_text, names[i]
+    local handled, fired = M.cron.last_of(last)
+    if tonumber(handled) > now_ms then
+      local fired_text = tonumber(fired) > now_ms and now_text or fired
+      lasts[#lasts + 1], lasts[#lasts + 2] = names[i], M.cron.last_text(now_text, fired_text)
+    end
+  end
+  call('ZADD', key, unpack(scores))
+  if #lasts > 0 then
+    call('HSET', last_key, unpack(lasts))
+  end
+  return #names == MOVES_MAX and from or nil
+end
+
 -- Returns the value of the field `clock.step`: `BACK_MS NEXT CURSOR`. NEXT is the kind of times
--- that is moved next: rules, held or departed.
+-- that is moved next: glitch (cron jobs), rules, held or departed.
 local function step_text(back_ms, next_one, cursor)
   return string.format('%.0f %s %.0f', back_ms, next_one, tonumber(cursor) or 0)
 end
@@ -80,7 +120,8 @@ local function follow_clock(noted, step, now_ms)
   local back_ms, next_one, cursor = string.match(step or '', '^(%d+) (%a+) (%S+)$')
   back_ms = tonumber(back_ms) or 0
   if noted_ms and now_ms < noted_ms - STEP_MS then
-    back_ms, next_one = back_ms + noted_ms - now_ms, 'rules'
+    back_ms = back_ms + noted_ms - now_ms
+    next_one = ends_glitch(back_ms, noted_ms) and 'glitch' or 'rules'
     -- One command for both: if the call fails later, the step is not forgotten.
     call('HSET', key, 'clock', now_text, 'clock.step', step_text(back_ms, next_one, 0))
   elseif not noted_ms or now_ms >= noted_ms + STEP_MS then
@@ -90,7 +131,10 @@ local function follow_clock(noted, step, now_ms)
     return 0, false
   end
   local moved = 0
-  if next_one == 'rules' then
+  if next_one == 'glitch' then
+    cursor = move_cron(cursor, now_ms)
+    next_one = cursor and 'glitch' or 'rules'
+  elseif next_one == 'rules' then
     move_rules(back_ms, now_ms)
     next_one, cursor = 'held', first_to_move(back_ms)
   elseif next_one == 'held' then

@@ -7,7 +7,7 @@ use redis::RedisError;
 use serde::Serialize;
 
 use super::server::{self, Info};
-use super::{Control, ControlError};
+use super::{Control, ControlError, cron};
 use crate::connection::errors::told;
 use crate::wire::{self, ScriptError};
 
@@ -89,9 +89,30 @@ impl Control {
             trips.push(began.0.elapsed());
         }
         findings.extend(clock.map(of_clock));
+        findings.extend(self.of_cron().await?);
         trips.sort_unstable();
         findings.extend(trips.get(trips.len() / 2).map(|trip| of_round_trip(*trip)));
         Ok(findings)
+    }
+}
+
+impl Control {
+    /// Returns a finding if cron jobs do not fire because Redis' clock was ahead.
+    async fn of_cron(&self) -> Result<Option<Finding>, ControlError> {
+        let now_ms = self.now_ms().await?;
+        match cron::ahead(&mut self.connection(), &self.keys, now_ms).await {
+            Ok(Some(0) | None) => Ok(None),
+            Ok(Some(jobs)) => Ok(Some(Finding::new(
+                "cron",
+                Verdict::Wrong,
+                format!(
+                    "{jobs} cron jobs do not fire, because Redis' clock was ahead: `seriatim cron list` names them; pause and \
+                     resume each"
+                ),
+            ))),
+            Err(error) if error.code().is_some() => Ok(Some(Finding::new("cron", Verdict::Unknown, told(&error)))),
+            Err(error) => Err(ControlError::redis("events.cron.last")(error)),
+        }
     }
 }
 

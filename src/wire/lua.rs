@@ -99,7 +99,7 @@ manifest! {
         ATTACH: ALLOW_OOM "attach" [hold ids lease names registry share slots suspects tag time worker];
         RENEW: ALLOW_OOM "renew" [fence hold ids lease names registry share slots tag time worker];
         DETACH: ALLOW_OOM "detach" [fence hold ids lease names registry share slots tag time worker];
-        ADOPT: ALLOW_OOM "adopt" [clock hold ids lease marks names registry rules share slots tag time worker];
+        ADOPT: ALLOW_OOM "adopt" [clock cron hold ids lease marks names registry rules share slots tag time worker];
         PROMOTE: ALLOW_OOM "promote" [names schedule time];
         MARK: ALLOW_OOM "mark" [marks time];
         CRON: ALLOW_OOM "cron" [cron ids names time];

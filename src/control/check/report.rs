@@ -25,7 +25,8 @@ pub enum Invariant {
     I7,
     /// Every schedule has one event and one due time.
     I8,
-    /// Every cron job that is not paused has one next tick.
+    /// Every cron job that is not paused has one next tick, and its ticks are not handled up to a
+    /// time far ahead of Redis' clock.
     I9,
     /// Not an invariant, but the layout of the keys: a key has a type or form that differs from
     /// `docs/protocol.md`.

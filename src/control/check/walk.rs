@@ -1,13 +1,14 @@
-//! The walk over markers, groups, workers, objects and held objects. The walk collects the subjects of the
-//! check.
+//! The walk over markers, groups, workers, objects and held objects. The walk collects the subjects
+//! of the check.
 
 use redis::Value;
 use redis::aio::ConnectionLike;
 
+use super::super::cron::problem_of_clock;
 use super::super::names::{Walk as Names, slots_in};
 use super::super::scan::{Scan, Seen};
 use super::super::{ControlError, reply};
-use super::report::CheckReport;
+use super::report::{CheckReport, Invariant};
 use super::script::Kind;
 use super::state::{Name, SEEN_MAX, Walk};
 use crate::event::NameError;
@@ -171,12 +172,17 @@ impl<C: ConnectionLike> Walk<'_, C> {
         let mut cursor = 0;
         loop {
             let page = operator::crons(self.conn, self.keys, operator::Which::All(cursor, SUBJECTS_PER_CALL)).await;
-            let (_, next, jobs) = match page {
+            let (now_ms, next, jobs) = match page {
                 Err(error) if error.is_wrong_type() => return Ok(()),
                 page => page?,
             };
             for job in jobs {
                 self.report.looked_at.cron_jobs += 1;
+                // A paused job has no next tick.
+                let problem = (!job.next.is_empty()).then(|| problem_of_clock(&job.last, now_ms)).flatten();
+                if let Some(what) = problem {
+                    self.violation(Invariant::I9, Kind::Cron.subject(&job.name), what);
+                }
                 self.look_at(Kind::Cron, job.name).await?;
             }
             cursor = next;
