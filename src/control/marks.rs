@@ -1,5 +1,7 @@
 //! Reads the marks to find the age of the oldest marker.
 
+use std::collections::HashSet;
+
 use redis::aio::ConnectionLike;
 
 use super::stats::ask;
@@ -87,28 +89,77 @@ impl Marks {
     }
 }
 
-/// Returns the age of the oldest name that is set aside for a group, in ms; `None` if it is unknown,
-/// or if no name is set aside. The last name of a group may be taken, although its time is still there.
-/// So the time counts only if the list has names.
+/// The lowest score in `event.groups` of a group that waits for a limit. Its score is higher by
+/// 2^42, and other scores lie from -2^40 to 2^41.
+const PARKED: u64 = 3 << 40;
+
+/// The ages of the oldest names that are set aside for groups, in ms. An age is `None` if it is
+/// unknown, or if no such name is set aside.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct AsideAges {
+    /// Names of groups that may have their turn.
+    pub(super) free: Option<u64>,
+    /// Names of groups that wait for the limit or the rate of a share.
+    pub(super) limited: Option<u64>,
+    /// Whether a group waits for a limit or a rate.
+    pub(super) is_any_limited: bool,
+}
+
+impl AsideAges {
+    /// Returns the age of the oldest name.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.free.max(self.limited)
+    }
+}
+
+/// Returns the ages of the oldest names that are set aside for groups. The last name of a group may
+/// be taken, although its time is still there. So the time counts only if the list has names.
+///
+/// Cost: one command for the times of all groups, one for the groups that wait for a limit, and one
+/// for each group until both ages are known. There are at most 1,024 groups and those with a share.
 pub(super) async fn age_set_aside<C: ConnectionLike>(
     conn: &mut C,
     keys: &Keys,
     now_ms: u64,
     unreadable: &mut Vec<String>,
-) -> Result<Option<u64>, ControlError> {
+) -> Result<AsideAges, ControlError> {
     const WHAT: &str = "the times of the groups";
     let key = keys.event_groups_times();
     let times = match redis::cmd("HGETALL").arg(&key).query_async::<Vec<(Vec<u8>, String)>>(conn).await {
         Ok(times) => times,
         Err(error) if error.code() == Some("WRONGTYPE") => {
             unreadable.push(key);
-            return Ok(None);
+            return Ok(AsideAges::default());
         }
         Err(error) => return Err(ControlError::redis(WHAT)(error)),
     };
+    let mut parked = redis::cmd("ZRANGE");
+    parked.arg(keys.event_groups()).arg(PARKED).arg("+inf").arg("BYSCORE");
+    let parked: HashSet<Vec<u8>> = match parked.query_async(conn).await {
+        Ok(parked) => parked,
+        // The wrong type of this key is reported with the counts.
+        Err(error) if error.code() == Some("WRONGTYPE") => HashSet::new(),
+        Err(error) => return Err(ControlError::redis(WHAT)(error)),
+    };
+    let has_times: HashSet<&[u8]> = times.iter().map(|(group, _)| &group[..]).collect();
+    let all_known = parked.iter().all(|group| has_times.contains(&group[..]));
     let oldest = |(group, times): (Vec<u8>, String)| Some((times.split(' ').nth(1)?.parse::<u64>().ok()?, group));
     let mut groups: Vec<(u64, Vec<u8>)> = times.into_iter().filter_map(oldest).collect();
     groups.sort();
+    let mut ages = AsideAges { is_any_limited: !parked.is_empty(), ..AsideAges::default() };
+    for is_parked in [false, true] {
+        let some: Vec<_> = groups.iter().filter(|(_, group)| parked.contains(group) == is_parked).collect();
+        let first_ms = first_of(conn, keys, &some).await?;
+        let age_ms = first_ms.map(|first_ms| now_ms.saturating_sub(first_ms)).or((is_parked && all_known).then_some(0));
+        *(if is_parked { &mut ages.limited } else { &mut ages.free }) = age_ms;
+    }
+    Ok(ages)
+}
+
+/// Returns a time before the oldest name of these groups was pushed. The groups are sorted by the
+/// times of their oldest names.
+async fn first_of<C: ConnectionLike>(conn: &mut C, keys: &Keys, groups: &[&(u64, Vec<u8>)]) -> Result<Option<u64>, ControlError> {
+    const WHAT: &str = "the lists of the groups";
     let mut first_ms: Option<u64> = None;
     for some in groups.chunks(LISTS_PER_CALL) {
         if first_ms.is_some_and(|first_ms| some.first().is_some_and(|(oldest_ms, _)| *oldest_ms >= first_ms)) {
@@ -126,7 +177,7 @@ pub(super) async fn age_set_aside<C: ConnectionLike>(
             first_ms = Some(first_ms.map_or(oldest_ms, |first_ms| first_ms.min(oldest_ms)));
         }
     }
-    Ok(first_ms.map(|first_ms| now_ms.saturating_sub(first_ms)))
+    Ok(first_ms)
 }
 
 impl Control {

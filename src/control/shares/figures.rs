@@ -25,8 +25,8 @@ pub struct ShareFigures {
     /// begins with several prefixes with a share counts only for the longest one. For the share of
     /// all objects: the number of all names that are set aside.
     pub waiting: Option<u64>,
-    /// Time for which the oldest of these names has waited, ms, exact to 2 s or 5 %. Also none if no
-    /// name waits, or if the time is unknown.
+    /// Time for which the oldest of these names has waited, ms, exact to 2 s or 5 %. Also none if
+    /// no name waits, or if the time is unknown.
     pub oldest_ms: Option<u64>,
     /// Number of objects in hand, over all processes. An object counts for each share that matches
     /// it.
@@ -53,11 +53,11 @@ pub(in crate::control) struct Counters {
 
 impl Control {
     /// Reads all shares with their figures, sorted by selector. There are at most
-    /// [`SHARES_MAX`](super::SHARES_MAX). The figures are read in steps of 100 shares, so they do not
-    /// belong to exactly the same moment.
+    /// [`SHARES_MAX`](super::SHARES_MAX). The figures are read in steps of 100 shares, so they do
+    /// not belong to exactly the same moment.
     ///
-    /// Cost: about four commands for each share. The call only reads, and may be repeated. Its future
-    /// may be dropped at any time.
+    /// Cost: about four commands for each share. The call only reads, and may be repeated. Its
+    /// future may be dropped at any time.
     ///
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked, or if `event.shares` is not a hash.
@@ -78,9 +78,9 @@ impl Control {
         figures(&mut conn, keys, with_waiting, now_ms).await
     }
 
-    /// Reads the figures of the `count` shares for which most names wait. Among shares with the same
-    /// number of names, those that come first by selector count. Returns also the number of all
-    /// shares.
+    /// Reads the figures of the `count` shares for which most names wait. Among shares with the
+    /// same number of names, those that come first by selector count. Returns also the number of
+    /// all shares.
     pub(in crate::control) async fn most_waiting(&self, count: usize) -> Result<(u64, Vec<ShareFigures>), ControlError> {
         let shares = self.shares().await?;
         let total = shares.len() as u64;
@@ -176,7 +176,7 @@ async fn waiting<C: ConnectionLike>(
             if prefix_of(&share.selector).is_none() {
                 let names = count.map(|count| reply::number(&count).unwrap_or(0));
                 let is_any = names.is_some_and(|names| names > 0);
-                let oldest_ms = if is_any { age_set_aside(conn, keys, now_ms, &mut Vec::new()).await? } else { None };
+                let oldest_ms = if is_any { age_set_aside(conn, keys, now_ms, &mut Vec::new()).await?.oldest() } else { None };
                 all.push(Waiting { names, oldest_ms });
                 continue;
             }

@@ -10,18 +10,19 @@ use serde::Serialize;
 
 pub use self::names::{NameStats, WORKERS_MAX};
 pub(super) use self::names::{read as read_names, registered};
-use super::marks::{Marks, age_set_aside};
+use super::marks::{AsideAges, Marks, age_set_aside};
 use super::names::{Walk, Which};
 use super::shares::ShareFigures;
 use super::streams::{self, StreamsStats};
-use super::{Control, ControlError, reply};
+use super::{Control, ControlError, cron, reply};
 use crate::keys::Keys;
 use crate::wire::values::Position;
 
 /// Maximum number of names that [`Control::stats`] lists. Further names are counted but not listed.
 pub const NAMES_MAX: usize = 1000;
 
-/// Maximum number of shares that [`Control::stats`] lists. Further shares are counted but not listed.
+/// Maximum number of shares that [`Control::stats`] lists. Further shares are counted but not
+/// listed.
 pub const SHARES_LISTED_MAX: usize = 20;
 
 /// Number of commands that are sent to Redis at once.
@@ -55,7 +56,9 @@ pub struct HeldStats {
     pub waiting: u64,
     /// Objects that wait for an operator.
     pub until_released: u64,
-    /// Time for which the first of the due objects has been due, ms; 0 if no object is due.
+    /// Time for which the first of the due objects has been due, ms; 0 if no object is due. While a
+    /// group waits for the limit or the rate of a share, objects that are set aside for their
+    /// groups do not count: `oldest_waiting_ms` and `oldest_limited_ms` of the stats include them.
     pub overdue_ms: u64,
 }
 
@@ -132,6 +135,9 @@ pub struct CronStats {
     pub active: u64,
     /// Jobs that are due now. They stay due only if no worker runs.
     pub due: u64,
+    /// Jobs of which no tick fires for a time, because Redis' clock was ahead: pause and resume
+    /// them.
+    pub ahead: u64,
     /// Time of the next tick of any job, ms since the epoch; none if no job has a next tick.
     pub next_ms: Option<u64>,
 }
@@ -155,11 +161,14 @@ pub struct Stats {
     pub groups: GroupStats,
     /// Shares of groups.
     pub shares: ShareStats,
-    /// Time for which the oldest marker has waited, ms, exact to 2 s or 5 %; 0 without markers. A
-    /// marker that is set aside for its group still waits.
-    /// None if it is unknown, because no process has pushed a mark since the marker came. Paused
-    /// objects do not count.
+    /// Time for which the oldest marker has waited that a worker could take now, ms, exact to 2 s
+    /// or 5 %; 0 without markers. A marker that is set aside for its group still waits, but not if
+    /// the group waits for a limit. None if it is unknown, because no process has pushed a mark
+    /// since the marker came. Paused objects do not count.
     pub oldest_waiting_ms: Option<u64>,
+    /// Time for which the oldest marker has waited whose group waits for the limit or the rate of a
+    /// share, ms, as exact; 0 if no such group has names. None if it is unknown.
+    pub oldest_limited_ms: Option<u64>,
     /// Number of events in the batches of the listed workers.
     pub events_in_flight: u64,
     /// Counts of the objects in `objects.held`.
@@ -192,10 +201,9 @@ impl Control {
     /// Counts workers, markers, held objects, rules and dead letters. The counts are read one after
     /// the other, so they do not belong to exactly the same moment.
     ///
-    /// Cost: a few commands, three more for each registered worker name, one for each slot, and two for
-    /// each share.
-    /// They are pipelined, and SCAN is not used. The call only reads. It may be repeated, and its
-    /// future may be dropped at any time.
+    /// Cost: a few commands, the last runs of all cron jobs, three more for each registered worker
+    /// name, one for each slot, and two for each share. They are pipelined, and SCAN is not used.
+    /// The call only reads. It may be repeated, and its future may be dropped at any time.
     ///
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked. A shared key of a wrong type is not an error: it
@@ -294,27 +302,37 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
             .map_err(|numbers| ControlError::reply(WHAT, format!("{} replies to 9 commands", numbers.len())))?;
     stats.groups = GroupStats { waiting: waiting_groups, set_aside };
     let waiting = total.saturating_sub(due).saturating_sub(until_released);
-    stats.held = HeldStats { total, due, waiting, until_released, overdue_ms: overdue(conn, keys, stats.now_ms).await? };
+    stats.held = HeldStats { total, due, waiting, until_released, overdue_ms: 0 };
     let marks = Marks::read(conn, keys, &mut stats.unreadable).await?;
     // Advance removes marks at the tail of the list. So if the list has any member, it has a
     // marker.
     let markers = markers.saturating_sub(marks.waiting).max(markers.min(1));
     stats.markers = markers.saturating_add(set_aside);
     stats.oldest_waiting_ms = marks.age_ms(markers, stats.now_ms);
+    stats.oldest_limited_ms = Some(0);
+    let mut ages = AsideAges::default();
     if set_aside > 0 {
-        let age_ms = age_set_aside(conn, keys, stats.now_ms, &mut stats.unreadable).await?;
-        stats.oldest_waiting_ms = age_ms.map(|age_ms| age_ms.max(stats.oldest_waiting_ms.unwrap_or(0)));
+        ages = age_set_aside(conn, keys, stats.now_ms, &mut stats.unreadable).await?;
+        if ages.is_any_limited {
+            stats.oldest_limited_ms = ages.limited;
+        }
+        // If all names belong to groups that wait for a limit, no other name is set aside.
+        if ages.free.is_some() || ages.limited.is_none_or(|ms| ms == 0) {
+            stats.oldest_waiting_ms = ages.free.map(|age_ms| age_ms.max(stats.oldest_waiting_ms.unwrap_or(0)));
+        }
     }
+    stats.held.overdue_ms = overdue(conn, keys, stats.now_ms, !ages.is_any_limited).await?;
     (stats.paused, stats.dead_letters, stats.last_id) = (paused, dead_letters, last_id);
     Ok(())
 }
 
-/// Returns the time since the first held object became due, in ms. If an object is set aside for its
-/// group, its score is its due time below 0.
-async fn overdue<C: ConnectionLike>(conn: &mut C, keys: &Keys, now_ms: u64) -> Result<u64, ControlError> {
+/// Returns the time since the first held object became due, in ms. If an object is set aside for
+/// its group, its score is its due time below 0. `with_aside`: whether these objects count.
+async fn overdue<C: ConnectionLike>(conn: &mut C, keys: &Keys, now_ms: u64, with_aside: bool) -> Result<u64, ControlError> {
     const WHAT: &str = "the first held object";
     let (mut pipe, mut first_ms) = (redis::pipe(), None);
-    for (from, to, order) in [("0", "+inf", None), ("(0", "-inf", Some("REV"))] {
+    let parts = [("0", "+inf", None), ("(0", "-inf", Some("REV"))];
+    for (from, to, order) in parts.into_iter().take(if with_aside { 2 } else { 1 }) {
         let ask = pipe.cmd("ZRANGE").arg(keys.objects_held()).arg(from).arg(to).arg("BYSCORE").arg(order);
         ask.arg("LIMIT").arg(0).arg(1).arg("WITHSCORES");
     }
@@ -376,7 +394,17 @@ async fn schedules<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Sta
     };
     let count = |value: Value| reply::number(&value).unwrap_or(0);
     let (total, active, due) = (count(next()?), count(next()?), count(next()?));
-    stats.cron = CronStats { total, active, due, next_ms: time_of(next()?) };
+    let next_ms = time_of(next()?);
+    // Without jobs there is nothing to read.
+    let ahead = if total == 0 {
+        Some(0)
+    } else {
+        cron::ahead(conn, keys, stats.now_ms).await.map_err(ControlError::redis("events.cron.last"))?
+    };
+    if ahead.is_none() {
+        stats.unreadable.push(keys.events_cron_last());
+    }
+    stats.cron = CronStats { total, active, due, ahead: ahead.unwrap_or(0), next_ms };
     Ok(())
 }
 
