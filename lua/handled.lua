@@ -21,6 +21,7 @@
 --             handler:ID 1     the handler has finished
 --             once:SUBTASK VALUE  the subtask has finished; VALUE is `=` and the JSON text that it has
 --                              returned, at most 64 KiB (earlier versions: 1)
+--             unknown:MS 1     a process first met the event at this time, and did not know it
 --             emit:ID VALUE    the emits of the handler (lib/emits.lua); the call fails if Redis is
 --                              out of memory
 --             result:ID VALUE  the result of the handler (lib/emits.lua), at most 64 KiB

@@ -27,9 +27,9 @@ async fn rows(world: &mut World, stream: String, rows: usize, bytes: usize) -> V
     ids
 }
 
-/// Fills `event.shares` with the most shares there may be, less one, and `event.groups` with the most
-/// groups. Each share sets a priority. Each prefix and each group has 8 parts, and differs from the
-/// others in all parts but the first. No share is for one of the groups.
+/// Fills `event.shares` with the most shares there may be, less one, and `event.groups` with the
+/// most groups. Each share sets a priority. Each prefix and each group has 8 parts, and differs
+/// from the others in all parts but the first. No share is for one of the groups.
 async fn shares(world: &mut World, part_bytes: usize) {
     let name = |first: &str, n: usize| format!("{first}:{}", vec![format!("{n:0>part_bytes$}"); 7].join(":"));
     let (shares, groups) = (world.keys.event_shares(), world.keys.event_groups());
@@ -171,7 +171,17 @@ pub(crate) fn cases() -> Vec<Case> {
                 let objects = crate::world::names(wire::operator::RELEASE_PER_CALL_MAX, "work");
                 let record = wire::operator::Record { selected: b"*", row: "" };
                 world.begin().await;
-                let released = wire::operator::release_many(&mut world.conn, &world.keys, BY, false, "", record, &objects).await;
+                let released = wire::operator::release_many(
+                    &mut world.conn,
+                    &world.keys,
+                    BY,
+                    false,
+                    "",
+                    record,
+                    std::time::Duration::ZERO,
+                    &objects,
+                )
+                .await;
                 assert!(!released.expect("released").0.is_empty());
             })
         }),

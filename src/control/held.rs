@@ -1,16 +1,19 @@
 //! Held objects, including paused ones. Lists them with reason and due time, releases an object, or
 //! skips the first event of an object.
 
+mod release;
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+pub use self::release::{RELEASE_OVER_MAX, ReleasedAll, Which};
 use super::rules::Rule;
 use super::shares::ShareWait;
 use super::{Control, ControlError, Cursor, RowId};
 use crate::escape;
 pub use crate::wire::operator::HELD_LOOKED_MAX as LOOKED_MAX;
-use crate::wire::operator::{self, HeldPart, HeldQuery, HeldReply, RELEASE_PER_CALL_MAX, Record, ReleasedOne};
+use crate::wire::operator::{self, HeldPart, HeldQuery, HeldReply};
 pub use crate::wire::operator::{By, Released};
 use crate::wire::values::{HeldId, Tag};
 
@@ -24,6 +27,9 @@ pub const PER_CALL_MAX: usize = 250;
 pub enum WaitsFor {
     /// The first event has failed. It is tried again at the due time.
     Retry,
+    /// The worker does not know the first event, e.g. its type. Another worker may know it. A
+    /// worker looks at it again at the due time.
+    Unknown,
     /// The worker's process is gone. Another worker continues.
     Takeover,
     /// The object gave way to other objects.
@@ -66,8 +72,8 @@ pub struct HeldObject {
     /// Rules that match a paused object, blocks first. This includes lifted rules whose objects are
     /// still being woken. Empty for an object that is not paused.
     pub rules: Vec<Rule>,
-    /// The share whose limit the object waits for. None if the object is not due, if its name is not set
-    /// aside for its group, or if no share stops it.
+    /// The share whose limit the object waits for. None if the object is not due, if its name is
+    /// not set aside for its group, or if no share stops it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for_share: Option<ShareWait>,
 }
@@ -110,17 +116,6 @@ pub enum Skipped {
     Other(u64),
 }
 
-/// Selects the held objects for [`Control::release_all`]. The default selects all.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Which<'a> {
-    /// Only objects whose names begin with this text.
-    pub prefix: &'a str,
-    /// Only objects whose reason ([`HeldObject::why`]) contains this text.
-    pub why: &'a str,
-    /// Only objects that wait for an operator.
-    pub until_released: bool,
-}
-
 /// Selects held objects for [`Control::held_where`]. The default selects all.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HeldFilter<'a> {
@@ -130,16 +125,6 @@ pub struct HeldFilter<'a> {
     pub waits_for: Option<WaitsFor>,
     /// Only objects that are due now, and that no worker has taken yet.
     pub due: bool,
-}
-
-/// The counts of [`Control::release_all`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ReleasedAll {
-    /// Number of released objects.
-    pub released: u64,
-    /// Number of objects that were already due.
-    pub due: u64,
 }
 
 impl Control {
@@ -160,11 +145,12 @@ impl Control {
 
     /// Reads up to `count` of the held objects that the filter selects, in the order of
     /// [`Control::held`]. Each call looks at no more than [`LOOKED_MAX`] objects, and reads why the
-    /// objects wait for no more than [`PER_CALL_MAX`] of them. So a page may have fewer than `count`
-    /// objects, or none, although a next page exists. [`HeldPage::looked`] shows the number.
+    /// objects wait for no more than [`PER_CALL_MAX`] of them. So a page may have fewer than
+    /// `count` objects, or none, although a next page exists. [`HeldPage::looked`] shows the
+    /// number.
     ///
-    /// If names of the objects are set aside, the call also reads the shares, and how far those are used
-    /// that match the objects.
+    /// If names of the objects are set aside, the call also reads the shares, and how far those are
+    /// used that match the objects.
     ///
     /// Objects that wait for an operator, and objects that are due, lie together. A call with such
     /// a filter looks at no others.
@@ -279,60 +265,6 @@ impl Control {
         Ok(operator::release(&mut self.connection(), &self.keys, by, object).await?)
     }
 
-    /// Releases all objects that are held at the beginning, or the selected ones, in steps of 100.
-    /// Each object is made due at once as by [`Control::release`]. The steps share one row in the
-    /// [actions](Control::actions), with the number of released objects. Objects that wait for a
-    /// rule stay as they are. `progress` is called after each step.
-    ///
-    /// An object that becomes held during the call may be released or not. The same is true for an
-    /// object that the call has released and that has failed again.
-    ///
-    /// Calling again is safe and continues with the objects that are not yet released. If the
-    /// future is dropped, some of the steps may be done already.
-    ///
-    /// # Errors
-    /// As [`Control::release`]. The steps before the error stay done, and `progress` has received
-    /// the number of released objects.
-    pub async fn release_all(
-        &self,
-        by: By<'_>,
-        which: &Which<'_>,
-        mut progress: impl FnMut(&ReleasedAll),
-    ) -> Result<ReleasedAll, ControlError> {
-        const WHAT: &str = "objects.held";
-        let (mut conn, keys) = (self.connection(), &self.keys);
-        let mut all = ReleasedAll::default();
-        let (mut cursor, mut row) = (0_u64, String::new());
-        let selected = [which.prefix.as_bytes(), b"*"].concat();
-        loop {
-            // Reads with ZSCAN and not in the order of due times, because a release changes the due
-            // time. In that order an object that keeps failing would appear again and again.
-            let mut ask = redis::cmd("ZSCAN");
-            ask.arg(keys.objects_held()).arg(cursor).arg("COUNT").arg(RELEASE_PER_CALL_MAX);
-            let page = ask.query_async(&mut conn).await;
-            let (next, page): (u64, Vec<(Vec<u8>, String)>) = page.map_err(ControlError::redis(WHAT))?;
-            let meant = |(object, due): &(Vec<u8>, String)| {
-                object.starts_with(which.prefix.as_bytes()) && (!which.until_released || due.as_str() == "inf")
-            };
-            let objects: Vec<Vec<u8>> = page.into_iter().filter(meant).map(|(object, _)| object).collect();
-            for some in objects.chunks(RELEASE_PER_CALL_MAX) {
-                let record = Record { selected: &selected, row: &row };
-                let step = operator::release_many(&mut conn, keys, by, which.until_released, which.why, record, some).await;
-                let words;
-                (words, row) = step?;
-                for released in words {
-                    all.released += u64::from(released == ReleasedOne::Released);
-                    all.due += u64::from(released == ReleasedOne::Due);
-                }
-                progress(&all);
-            }
-            if next == 0 {
-                return Ok(all);
-            }
-            cursor = next;
-        }
-    }
-
     /// Moves the first event of a held object to the dead letters. The object is due at once and
     /// continues with the next event, whose `prev` is the id of the last delivered event. If `id`
     /// is given, skips only the event with this id. Without `id`, the call may skip another event
@@ -411,9 +343,9 @@ fn is_aside(score: &str) -> bool {
     score.parse::<f64>().is_ok_and(|score| score < 0.0)
 }
 
-/// Returns the due time for a score of `objects.held`. If the object is set aside for its group, the
-/// score is its due time below 0, at most -1. Such an object is due, also if Redis' clock was set
-/// back since.
+/// Returns the due time for a score of `objects.held`. If the object is set aside for its group,
+/// the score is its due time below 0, at most -1. Such an object is due, also if Redis' clock was
+/// set back since.
 pub(super) fn due_time(score: f64, now_ms: u64) -> f64 {
     match score {
         score if score >= 0.0 => score,
@@ -428,6 +360,7 @@ fn waits_for(operator: bool, why: &str) -> WaitsFor {
         _ if operator => WaitsFor::Operator,
         "" | "yield" => WaitsFor::Yield,
         "retry" => WaitsFor::Retry,
+        "unknown" => WaitsFor::Unknown,
         "takeover" => WaitsFor::Takeover,
         "stop" | "slots" | "unavailable" => WaitsFor::Stop,
         _ => WaitsFor::Released,
@@ -460,6 +393,8 @@ mod tests {
             ("", WaitsFor::Yield),
             ("yield", WaitsFor::Yield),
             ("retry: stop: it", WaitsFor::Retry),
+            ("unknown: no handler", WaitsFor::Unknown),
+            ("rejected: no such place", WaitsFor::Released),
             ("takeover", WaitsFor::Takeover),
             ("stop", WaitsFor::Stop),
             ("slots", WaitsFor::Stop),

@@ -201,7 +201,8 @@ impl HandlersBuilder {
         self
     }
 
-    /// Sets the fate of an event for which no handler runs. Default: a dead letter.
+    /// Sets the fate of an event for which no handler runs. Default: the event waits for a process
+    /// that has a handler for it.
     pub fn unhandled(mut self, unhandled: Unhandled) -> Self {
         self.unhandled = unhandled;
         self

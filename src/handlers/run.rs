@@ -120,6 +120,7 @@ impl HandlerSet {
             None => "no handler is registered for events without a type".to_owned(),
         };
         match self.unhandled {
+            Unhandled::Wait => Err(Stop::unknown(error)),
             Unhandled::DeadLetter => Err(Stop::rejected(error)),
             Unhandled::Complete => Ok(()),
             Unhandled::Retry => Err(Stop::transient(error)),

@@ -9,8 +9,12 @@ use super::handler::AnyHandler;
 /// The fate of an event for which no handler runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unhandled {
-    /// The event becomes a dead letter.
+    /// The event waits for a process that has a handler for it, and no attempt is counted. After
+    /// [`unknown_max`](crate::worker::WorkerConfig::unknown_max) the event is rejected. So
+    /// processes of an older version do not reject new types while a new version is rolled out.
     #[default]
+    Wait,
+    /// The event is rejected. The retry policy decides its fate, by default a dead letter.
     DeadLetter,
     /// The event counts as delivered.
     Complete,

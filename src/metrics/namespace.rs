@@ -48,8 +48,9 @@ struct Look {
 }
 
 impl NamespaceMetrics {
-    /// Looks at Redis once, with [`Control::stats`]. Also reads the figures of the first 100 shares. If the look fails, `seriatim_up` is 0, and the
-    /// metrics of Redis are absent until a look succeeds.
+    /// Looks at Redis once, with [`Control::stats`]. Also reads the figures of the first 100
+    /// shares. If the look fails, `seriatim_up` is 0, and the metrics of Redis are absent until a
+    /// look succeeds.
     ///
     /// # Errors
     /// The errors of [`Control::stats`].
@@ -168,7 +169,9 @@ fn objects(out: &mut Writer<'_>, stats: &Stats) -> fmt::Result {
     )?;
     out.gauge("groups_waiting", "Groups with names that are set aside", stats.groups.waiting)?;
     let oldest = stats.oldest_waiting_ms.map_or(f64::NAN, seconds);
-    out.seconds("queue_oldest", "Time for which the oldest marker has waited; NaN if unknown", oldest)?;
+    out.seconds("queue_oldest", "Time for which the oldest marker has waited that a worker could take; NaN if unknown", oldest)?;
+    let limited = stats.oldest_limited_ms.map_or(f64::NAN, seconds);
+    out.seconds("queue_oldest_limited", "Time for which the oldest marker has waited for a limit; NaN if unknown", limited)?;
     out.gauges(
         "objects_held",
         "Held objects: due, waiting for their time, or for an operator",
@@ -200,6 +203,8 @@ fn workers(out: &mut Writer<'_>, stats: &Stats) -> fmt::Result {
     )?;
     let is_down = |name: &NameStats| name.status.as_ref().is_some_and(|status| status.sink_down_ms.is_some());
     out.gauge("workers_sink_down", "Workers whose sink is unavailable", count(is_down))?;
+    let met_unknown = |name: &NameStats| name.status.as_ref().is_some_and(|status| status.minute.unknown > 0);
+    out.gauge("workers_met_unknown", "Workers whose sink did not know an event in the last minute", count(met_unknown))?;
     let longest = stats.workers.iter().filter_map(|name| Some(name.status.as_ref()?.longest.as_ref()?.since_ms)).max();
     out.seconds("worker_delivery_oldest", "Age of the longest delivery of any worker", seconds(longest.unwrap_or(0)))?;
     out.gauge(
@@ -228,7 +233,12 @@ fn times(out: &mut Writer<'_>, stats: &Stats) -> fmt::Result {
     });
     out.counters("schedules_promoted", "Events queued from schedules, at most so many seconds late", "within", promoted)?;
     let paused = cron.total.saturating_sub(cron.active);
-    out.gauges("cron_jobs", "Cron jobs", "state", [("active", cron.active), ("due", cron.due), ("paused", paused)])
+    out.gauges(
+        "cron_jobs",
+        "Cron jobs",
+        "state",
+        [("active", cron.active), ("due", cron.due), ("paused", paused), ("ahead", cron.ahead)],
+    )
 }
 
 fn streams(out: &mut Writer<'_>, stats: &Stats) -> fmt::Result {

@@ -60,6 +60,7 @@ fn events(out: &mut Writer<'_>, figures: &WorkerFigures) -> fmt::Result {
             ("rejected", &delivery.rejected),
             ("unavailable", &delivery.unavailable),
             ("postponed", &delivery.postponed),
+            ("unknown", &delivery.unknown),
         ],
     )?;
     let oldest = figures.longest.as_ref().map_or(0.0, |longest| longest.since.as_secs_f64());
@@ -132,6 +133,8 @@ fn state(out: &mut Writer<'_>, figures: &WorkerFigures) -> fmt::Result {
             ("quarantine", holds.quarantine),
             ("yield", holds.yielded),
             ("stop", holds.stop),
+            ("unknown", holds.unknown),
+            ("rejected", holds.rejected),
         ],
     )?;
     out.gauge("sink_up", "1 if the sink is available", u32::from(figures.sink.down_for.is_none()))?;

@@ -66,8 +66,8 @@ pub trait Sink: Send + Sync + 'static {
         Duration::ZERO
     }
 
-    /// Returns the sink's name for people, without secrets. It is shown by `seriatim stats`. Default:
-    /// empty.
+    /// Returns the sink's name for people, without secrets. It is shown by `seriatim stats`.
+    /// Default: empty.
     fn name(&self) -> String {
         String::new()
     }
@@ -266,9 +266,17 @@ pub enum Stop {
         /// The time for which the object is held.
         after: Duration,
     },
-    /// The event will never succeed. It becomes a dead letter, and the object's next event follows.
+    /// The event will never succeed. The [retry policy](crate::worker::RetryPolicy) decides its
+    /// fate. By default it becomes a dead letter, and the object's next event follows.
     Rejected {
         /// The error text. It is stored with the dead letter.
+        error: String,
+    },
+    /// This process does not know the event, e.g. its type, but another process may know it. The
+    /// object is held with a growing wait, and no attempt is counted. An event that has waited for
+    /// [`unknown_max`](crate::worker::WorkerConfig::unknown_max) is rejected.
+    Unknown {
+        /// The reason. It is stored with the object while the object waits.
         error: String,
     },
     /// The sink itself fails, not the event. The process claims no more objects, keeps its batches,
@@ -290,6 +298,11 @@ impl Stop {
         Self::Rejected { error: error.to_string() }
     }
 
+    /// Returns [`Stop::Unknown`].
+    pub fn unknown(error: impl fmt::Display) -> Self {
+        Self::Unknown { error: error.to_string() }
+    }
+
     /// Returns [`Stop::Unavailable`].
     pub fn unavailable(error: impl fmt::Display) -> Self {
         Self::Unavailable { error: error.to_string() }
@@ -298,7 +311,9 @@ impl Stop {
     /// Returns the text of the error, or the reason.
     pub fn error(&self) -> &str {
         match self {
-            Self::Transient { error, .. } | Self::Rejected { error } | Self::Unavailable { error } => error,
+            Self::Transient { error, .. } | Self::Rejected { error } | Self::Unknown { error } | Self::Unavailable { error } => {
+                error
+            }
             Self::Postponed { reason, .. } => reason,
         }
     }

@@ -150,15 +150,21 @@ impl Watched {
     fn fate(&self, stop: &Stop, event: &Event, attempts: u32) -> Fate {
         let error = stop.error().to_owned();
         match stop {
-            Stop::Rejected { .. } => Fate::DeadLetter { error },
-            Stop::Unavailable { .. } | Stop::Postponed { .. } => Fate::Undelivered,
+            Stop::Rejected { .. } => ended(self.config.retry_of(&event.payload).rejected, error),
+            Stop::Unavailable { .. } | Stop::Postponed { .. } | Stop::Unknown { .. } => Fate::Undelivered,
             Stop::Transient { .. } => match self.config.retry_of(&event.payload).used_up(attempts.saturating_add(1)) {
                 None => Fate::Retry { error },
-                Some(UsedUp::DeadLetter) => Fate::DeadLetter { error },
-                Some(UsedUp::CompleteWithErrors) => Fate::CompletedWithErrors { error },
-                Some(UsedUp::Hold) => Fate::Held { error },
+                Some(then) => ended(then, error),
             },
         }
+    }
+}
+
+fn ended(then: UsedUp, error: String) -> Fate {
+    match then {
+        UsedUp::DeadLetter => Fate::DeadLetter { error },
+        UsedUp::CompleteWithErrors => Fate::CompletedWithErrors { error },
+        UsedUp::Hold => Fate::Held { error },
     }
 }
 

@@ -47,9 +47,9 @@ pub struct WorkerConfig {
     /// default 1024.
     pub turn_max: usize,
     /// The number of parts of an object's name that are its group; parts end at colons. While more
-    /// objects wait than workers can claim, the groups take turns. So a group with many objects does
-    /// not delay the others. With 0 there are no groups: objects are claimed in the order of their
-    /// markers. All workers of a namespace should have the same value. 0 to 8, default 0.
+    /// objects wait than workers can claim, the groups take turns. So a group with many objects
+    /// does not delay the others. With 0 there are no groups: objects are claimed in the order of
+    /// their markers. All workers of a namespace should have the same value. 0 to 8, default 0.
     pub group_depth: usize,
     /// The time for which the lease of the name is valid without a renewal. The worker renews the
     /// lease three times in this time. If a process is killed, other workers take over its objects
@@ -103,6 +103,11 @@ pub struct WorkerConfig {
     /// time again, the process gives this batch back and claims another one. 100 ms to 1 hour,
     /// default 1 minute.
     pub unavailable_max: Duration,
+    /// The longest time for which an event waits for a process that knows it
+    /// ([`Stop::Unknown`](crate::sink::Stop::Unknown)), e.g. one with a handler for its type. After
+    /// that it is rejected. The wait begins when a process first meets the event. Up to 30 days,
+    /// default 24 h.
+    pub unknown_max: Duration,
     /// The number of workers that may die with the same event in hand before `crashes_then`
     /// applies. 1 to 1000, default 5. A process has few events with crashes in hand at a time. It
     /// has at most one event in hand that would reach the limit with one more crash. So no two
@@ -163,6 +168,7 @@ impl Default for WorkerConfig {
             #[cfg(feature = "traces")]
             traces: None,
             unavailable_max: Duration::from_secs(60),
+            unknown_max: Duration::from_secs(24 * 60 * 60),
             crashes_max: 5,
             crashes_then: UsedUp::Hold,
             forget_after: None,
@@ -218,6 +224,7 @@ impl WorkerConfig {
         check_time("response_timeout", self.response_timeout, ms(100), s(600), "it must be 100 ms to 10 min")?;
         check_time("probe_max", self.probe_max, ms(100), hour, "it must be 100 ms to 1 h")?;
         check_time("unavailable_max", self.unavailable_max, ms(100), hour, "it must be 100 ms to 1 h")?;
+        check_time("unknown_max", self.unknown_max, ms(0), 30 * 24 * hour, "it must be at most 30 days")?;
         let forget_after = self.forget_after.unwrap_or(hour);
         check_time("forget_after", forget_after, s(1), 10 * 366 * 24 * hour, "it must be 1 s to 10 years")?;
         let log = self.event_log.unwrap_or_default();
@@ -323,7 +330,7 @@ mod tests {
         let mut config = WorkerConfig::default();
         config.retry_types.insert("moved".to_owned(), "fixed:1s".parse().expect("a policy"));
         config.validate().expect("valid");
-        config.retry = RetryPolicy { backoff: Backoff::Fixed(Duration::ZERO), limit: None };
+        config.retry = RetryPolicy { backoff: Backoff::Fixed(Duration::ZERO), ..RetryPolicy::default() };
         let told = config.validate().map_err(|error| error.to_string());
         assert_eq!(told, Err("retry is fixed:0s; a wait must be 1 ms to 24 h".to_owned()));
         config.retry_types.insert("moved".to_owned(), std::mem::take(&mut config.retry));

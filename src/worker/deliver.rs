@@ -5,12 +5,14 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 
 use crate::event::check_json;
 use crate::failpoints::delivery;
 use crate::sink::{Batch, Context, Delivered, Sink, Stop};
+use crate::worker::unknown;
 
 /// The outcome of a delivery.
 #[derive(Debug)]
@@ -20,12 +22,16 @@ pub(crate) struct Outcome {
     /// The reason why the next event of the batch is not delivered; `None` if all offered events
     /// are delivered.
     pub(crate) stop: Option<Stop>,
+    /// The time for which the event has waited for a process that knows it, if this process does
+    /// not know it.
+    pub(crate) waited: Duration,
 }
 
 /// Delivers the first `offered` events of the batch. An event that is not JSON is rejected, and the
 /// sink does not get it.
 pub(crate) async fn deliver(sink: Arc<dyn Sink>, mut batch: Batch, offered: usize, cx: Context) -> Outcome {
     batch.payloads.truncate(offered);
+    let (first, stride, unknown_cx) = (batch.first, batch.stride, cx.clone());
     let bad = batch.payloads.iter().enumerate().find_map(|(at, payload)| Some((at, check_json(payload).err()?)));
     if let Some((at, _)) = bad {
         batch.payloads.truncate(at);
@@ -40,7 +46,11 @@ pub(crate) async fn deliver(sink: Arc<dyn Sink>, mut batch: Batch, offered: usiz
         _ if count == sound => bad.map(|(_, error)| Stop::rejected(format!("not JSON: {error}"))),
         stop => stop,
     };
-    Outcome { count, stop }
+    let waited = match &stop {
+        Some(Stop::Unknown { .. }) => unknown::waited(&unknown_cx, first + count as u64 * stride).await,
+        _ => Duration::ZERO,
+    };
+    Outcome { count, stop, waited }
 }
 
 async fn ask(sink: &dyn Sink, batch: &Batch, cx: &Context) -> Delivered {

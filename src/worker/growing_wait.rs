@@ -27,6 +27,11 @@ impl GrowingWait {
 
 /// Returns a random time between half of `delay` and `delay`.
 pub(crate) fn jitter(delay: Duration) -> Duration {
+    spread(delay, 0.5, 1.0)
+}
+
+/// Returns a random time between two parts of `delay`, given as factors.
+pub(crate) fn spread(delay: Duration, from: f64, to: f64) -> Duration {
     let random = uuid::Uuid::new_v4().as_u64_pair().0;
-    delay / 2 + (delay / 2).mul_f64((random >> 11) as f64 / (1u64 << 53) as f64)
+    delay.mul_f64(from + (to - from) * ((random >> 11) as f64 / (1u64 << 53) as f64))
 }

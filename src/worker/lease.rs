@@ -27,7 +27,7 @@ use super::config::WorkerConfig;
 use super::connect::{Connection, Redis, give_up, is_lasting};
 use super::error::WorkerError;
 use super::figures::Call;
-use super::growing_wait::GrowingWait;
+use super::growing_wait::{GrowingWait, jitter};
 use super::promote::promote;
 use super::recover::{mark, sweep};
 use super::status::{self, StatusWriter};
@@ -281,7 +281,11 @@ async fn keep(
     mut status: Option<StatusWriter>,
 ) {
     let mut conn: Option<Connection> = None;
-    let mut renew_at = Instant::now() + config.lease / 3;
+    // Processes that start together, e.g. in a deploy, must not renew and sweep together ever
+    // after. So the first wait of each kind is a random part of its interval.
+    let mut renew_at = Instant::now() + jitter(config.lease / 3);
+    let (mut sweeps_first, mut tells_first) = (true, true);
+    let wait = |first: &mut bool, interval| if std::mem::take(first) { jitter(interval) } else { interval };
     let mut sweep_at = Instant::now();
     let mut tell_at = status.is_some().then(Instant::now);
     let mut backoff = GrowingWait::new(Duration::from_millis(20), config.lease / 10);
@@ -328,7 +332,7 @@ async fn keep(
             Ok(notice) => {
                 redis.outage().answered(open.made_at());
                 if tells {
-                    tell_at = Some(now + status::EVERY);
+                    tell_at = Some(now + wait(&mut tells_first, status::EVERY));
                 }
                 conn = Some(open);
                 backoff = GrowingWait::new(Duration::from_millis(20), config.lease / 10);
@@ -341,7 +345,7 @@ async fn keep(
                     activity.renewal(lets_go);
                 }
                 if sweeps {
-                    sweep_at = now + config.sweep;
+                    sweep_at = now + wait(&mut sweeps_first, config.sweep);
                 }
                 match notice {
                     // If the channel is full, the worker's loop stands still, and enough notices

@@ -56,6 +56,7 @@ mod slots;
 mod status;
 #[cfg(feature = "traces")]
 mod traces;
+mod unknown;
 mod wait;
 
 use std::convert::Infallible;
@@ -100,7 +101,8 @@ const DETACH_PATIENCE_AT_ONCE: Duration = Duration::from_millis(500);
 /// use seriatim::sink::{self, Stop};
 /// use seriatim::worker::{Shutdown, Worker};
 ///
-/// let worker = Worker::builder("redis://127.0.0.1").name("catalog-a").sink(sink::each(|event| async move {
+/// let worker = Worker::builder("redis://127.0.0.1").name("catalog-a").sink(sink::each(|event|
+/// async move {
 ///     println!("{} {}", event.object, event.id);
 ///     Ok::<(), Stop>(())
 /// }));

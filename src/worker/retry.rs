@@ -8,12 +8,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::growing_wait::jitter;
+use super::growing_wait::spread;
 
 /// The range of a wait.
 const WAIT: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 60 * 60);
 /// The largest limit of attempts.
 const ATTEMPTS_MAX: u32 = 1_000_000;
+/// The default of [`RetryPolicy::jitter`].
+const JITTER_DEFAULT: u8 = 50;
 
 /// The rule for an event whose delivery fails with
 /// [`Stop::Transient`](crate::sink::Stop::Transient).
@@ -36,15 +38,23 @@ pub struct RetryPolicy {
     pub backoff: Backoff,
     /// The limit of attempts; `None`: no limit.
     pub limit: Option<Limit>,
+    /// The width of the range from which each wait is drawn at random, in percent of the wait: 0 to
+    /// 100, default 50. So objects that failed at the same time do not come back at the same time.
+    /// With 0 the waits are exact.
+    pub jitter: u8,
+    /// The fate of a rejected event ([`Stop::Rejected`](crate::sink::Stop::Rejected)). Default: a
+    /// dead letter.
+    pub rejected: UsedUp,
 }
 
 /// The waits of an object between two attempts of its event, each 1 ms to 24 h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backoff {
-    /// The same wait after each failure.
+    /// The same wait after each failure, on average. The range of the policy's `jitter` lies around
+    /// this wait: with 50 %, the actual wait is a random time between 75 % and 125 % of it.
     Fixed(Duration),
-    /// A wait that doubles from `min` up to `max`. The actual wait is a random time between half of
-    /// this wait and the whole wait, so that many objects do not come back at once.
+    /// A wait that doubles from `min` up to `max`. The range of the policy's `jitter` lies below
+    /// this wait: with 50 %, the actual wait is a random time between half of it and the whole.
     Exponential {
         /// The wait after the first failure.
         min: Duration,
@@ -62,8 +72,8 @@ pub struct Limit {
     pub then: UsedUp,
 }
 
-/// The fate of an event whose attempts are used up, or that has killed too many workers. The
-/// event's error is stored in every case.
+/// The fate of an event whose attempts are used up, that was rejected, or that has killed too many
+/// workers. The event's error is stored in every case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsedUp {
     /// The event goes to the dead letters. The object's next event follows.
@@ -78,26 +88,29 @@ pub enum UsedUp {
 impl RetryPolicy {
     /// `fixed-5m-2`: two retries, five minutes apart, then a dead letter.
     pub const FIXED_5M_2: Self =
-        Self { backoff: Backoff::Fixed(Duration::from_secs(300)), limit: Some(Limit { attempts: 3, then: UsedUp::DeadLetter }) };
+        Self::of(Backoff::Fixed(Duration::from_secs(300)), Some(Limit { attempts: 3, then: UsedUp::DeadLetter }));
 
     /// `scheduler`: at most 100 attempts; then the event is completed with errors. The wait before
     /// attempt n is a random time between half and all of min(120 s, 20 s · 2^(n−2)).
-    pub const SCHEDULER: Self = Self {
-        backoff: Backoff::Exponential { min: Duration::from_secs(20), max: Duration::from_secs(120) },
-        limit: Some(Limit { attempts: 100, then: UsedUp::CompleteWithErrors }),
-    };
+    pub const SCHEDULER: Self = Self::of(
+        Backoff::Exponential { min: Duration::from_secs(20), max: Duration::from_secs(120) },
+        Some(Limit { attempts: 100, then: UsedUp::CompleteWithErrors }),
+    );
 
     /// `minute`: once a minute, for ever.
-    pub const MINUTE: Self = Self { backoff: Backoff::Fixed(Duration::from_secs(60)), limit: None };
+    pub const MINUTE: Self = Self::of(Backoff::Fixed(Duration::from_secs(60)), None);
 
-    const DEFAULT: Self =
-        Self { backoff: Backoff::Exponential { min: Duration::from_millis(100), max: Duration::from_secs(60) }, limit: None };
+    const DEFAULT: Self = Self::of(Backoff::Exponential { min: Duration::from_millis(100), max: Duration::from_secs(60) }, None);
 
     /// The named policies.
     pub const PRESETS: &[(&str, Self)] =
         &[("default", Self::DEFAULT), ("fixed-5m-2", Self::FIXED_5M_2), ("scheduler", Self::SCHEDULER), ("minute", Self::MINUTE)];
 
-    /// Checks the ranges of the waits and of the attempts.
+    const fn of(backoff: Backoff, limit: Option<Limit>) -> Self {
+        Self { backoff, limit, jitter: JITTER_DEFAULT, rejected: UsedUp::DeadLetter }
+    }
+
+    /// Checks the ranges of the waits, of the attempts and of the jitter.
     ///
     /// # Errors
     /// A sentence about the value that is out of range.
@@ -110,6 +123,8 @@ impl RetryPolicy {
             return Err("a wait must be 1 ms to 24 h");
         } else if waits[0] > waits[1] {
             return Err("the longest wait must be at least the first one");
+        } else if self.jitter > 100 {
+            return Err("the jitter must be 0 to 100 percent");
         }
         match self.limit {
             Some(limit) if !(1..=ATTEMPTS_MAX).contains(&limit.attempts) => Err("it must be 1 to 1000000 attempts"),
@@ -121,14 +136,21 @@ impl RetryPolicy {
     pub(crate) fn used_up(&self, failures: u32) -> Option<UsedUp> {
         self.limit.filter(|limit| failures >= limit.attempts).map(|limit| limit.then)
     }
-}
 
-impl Backoff {
+    /// Returns a wait for an object whose sink asked for this wait: this wait, or up to half of the
+    /// jitter longer.
+    pub(crate) fn at_least(&self, wait: Duration) -> Duration {
+        spread(wait, 1.0, 1.0 + f64::from(self.jitter.min(100)) / 200.0)
+    }
+
     /// Returns the wait after this number of failures.
     pub(crate) fn wait(&self, failures: u32) -> Duration {
-        match *self {
-            Self::Fixed(wait) => wait,
-            Self::Exponential { min, max } => jitter(min.saturating_mul(1 << failures.saturating_sub(1).min(30)).min(max)),
+        let width = f64::from(self.jitter.min(100)) / 100.0;
+        match self.backoff {
+            Backoff::Fixed(wait) => spread(wait, 1.0 - width / 2.0, 1.0 + width / 2.0),
+            Backoff::Exponential { min, max } => {
+                spread(min.saturating_mul(1 << failures.saturating_sub(1).min(30)).min(max), 1.0 - width, 1.0)
+            }
         }
     }
 }
@@ -171,7 +193,16 @@ impl fmt::Display for RetryPolicy {
             Backoff::Fixed(wait) => write!(f, "fixed:{}", Time(wait))?,
             Backoff::Exponential { min, max } => write!(f, "exponential:{}..{}", Time(min), Time(max))?,
         }
-        self.limit.map_or(Ok(()), |limit| write!(f, ",attempts={},then={}", limit.attempts, limit.then))
+        if self.jitter != JITTER_DEFAULT {
+            write!(f, ",jitter={}", self.jitter)?;
+        }
+        if let Some(Limit { attempts, then }) = self.limit {
+            write!(f, ",attempts={attempts},then={then}")?;
+        }
+        match self.rejected {
+            UsedUp::DeadLetter => Ok(()),
+            then => write!(f, ",rejected={then}"),
+        }
     }
 }
 
@@ -179,7 +210,8 @@ impl fmt::Display for RetryPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{spec:?} is no retry policy: {why}; write default, fixed-5m-2, scheduler, minute, fixed:5m or exponential:100ms..1m, \
-     and to end the attempts append ,attempts=10,then=dead-letter (or complete-with-errors, or hold)"
+     and append ,attempts=10,then=dead-letter (or complete-with-errors, or hold) to end the attempts, ,rejected=hold (or \
+     complete-with-errors, or dead-letter) for rejected events, ,jitter=0 for exact waits"
 )]
 pub struct RetryError {
     /// The text.
@@ -192,9 +224,6 @@ impl FromStr for RetryPolicy {
     type Err = RetryError;
 
     fn from_str(spec: &str) -> Result<Self, RetryError> {
-        if let Some((_, preset)) = Self::PRESETS.iter().find(|(name, _)| *name == spec) {
-            return Ok(*preset);
-        }
         let policy = read(spec).and_then(|policy| policy.validate().map(|()| policy).map_err(str::to_owned));
         policy.map_err(|why| RetryError { spec: spec.to_owned(), why })
     }
@@ -202,33 +231,40 @@ impl FromStr for RetryPolicy {
 
 fn read(spec: &str) -> Result<RetryPolicy, String> {
     let mut parts = spec.split(',');
-    let backoff = match parts.next().and_then(|backoff| backoff.split_once(':')) {
-        Some(("fixed", wait)) => Backoff::Fixed(time(wait)?),
-        Some(("exponential", waits)) => {
+    let first = parts.next().unwrap_or_default();
+    let mut policy = match (RetryPolicy::PRESETS.iter().find(|(name, _)| *name == first), first.split_once(':')) {
+        (Some((_, preset)), _) => *preset,
+        (None, Some(("fixed", wait))) => RetryPolicy::of(Backoff::Fixed(time(wait)?), None),
+        (None, Some(("exponential", waits))) => {
             let (min, max) = waits.split_once("..").ok_or("an exponential backoff has two waits, MIN..MAX")?;
-            Backoff::Exponential { min: time(min)?, max: time(max)? }
+            RetryPolicy::of(Backoff::Exponential { min: time(min)?, max: time(max)? }, None)
         }
         _ => return Err("it does not begin with a backoff".to_owned()),
     };
-    let (mut attempts, mut then) = (None, None);
+    let (mut attempts, mut then, mut jitter, mut rejected) = (None, None, None, None);
+    let fate = |name: &str, word: &str| word.parse::<UsedUp>().map_err(|_| format!("{name}={word} is invalid"));
     for part in parts {
         match part.split_once('=') {
             Some(("attempts", n)) if attempts.is_none() => {
                 attempts = Some(n.parse().map_err(|_| format!("attempts={n} is not a number"))?);
             }
-            Some(("then", word)) if then.is_none() => {
-                let known = UsedUp::WORDS.iter().find(|(name, _)| *name == word);
-                then = Some(known.ok_or_else(|| format!("then={word} is invalid"))?.1);
+            Some(("then", word)) if then.is_none() => then = Some(fate("then", word)?),
+            Some(("rejected", word)) if rejected.is_none() => rejected = Some(fate("rejected", word)?),
+            Some(("jitter", percent)) if jitter.is_none() => {
+                let number = percent.parse().map_err(|_| format!("jitter={percent} is not a number of percent"))?;
+                jitter = Some(number);
             }
             _ => return Err(format!("{part:?} is unknown")),
         }
     }
-    let limit = match (attempts, then) {
-        (None, None) => None,
+    policy.limit = match (attempts, then) {
+        (None, None) => policy.limit,
         (Some(attempts), Some(then)) => Some(Limit { attempts, then }),
         _ => return Err("attempts= and then= go together".to_owned()),
     };
-    Ok(RetryPolicy { backoff, limit })
+    policy.jitter = jitter.unwrap_or(policy.jitter);
+    policy.rejected = rejected.unwrap_or(policy.rejected);
+    Ok(policy)
 }
 
 /// The units of time with their milliseconds, longest first.
@@ -251,7 +287,7 @@ fn time(text: &str) -> Result<Duration, String> {
 }
 
 /// Prints a duration in the form that [`time`] reads. Fractions of a millisecond are left out.
-struct Time(Duration);
+pub(crate) struct Time(pub(crate) Duration);
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -283,7 +319,7 @@ mod tests {
     /// `full`.
     fn assert_wait(policy: RetryPolicy, failures: u32, full: Duration) {
         for _ in 0..50 {
-            let wait = policy.backoff.wait(failures);
+            let wait = policy.wait(failures);
             assert!(wait <= full && wait >= full / 2, "{policy} after {failures}: {wait:?}");
         }
     }
@@ -302,16 +338,30 @@ mod tests {
         }
         assert_eq!(RetryPolicy::SCHEDULER.used_up(100), Some(UsedUp::CompleteWithErrors));
         let fixed = RetryPolicy::FIXED_5M_2;
-        assert_eq!((fixed.backoff.wait(1), fixed.backoff.wait(2)), (secs(300), secs(300)));
+        let exact = RetryPolicy { jitter: 0, ..fixed };
+        assert_eq!((exact.wait(1), exact.wait(2)), (secs(300), secs(300)));
         assert_eq!((fixed.used_up(2), fixed.used_up(3)), (None, Some(UsedUp::DeadLetter)));
-        assert_eq!((RetryPolicy::MINUTE.backoff.wait(1000), RetryPolicy::MINUTE.used_up(1000)), (secs(60), None));
+        assert_eq!(RetryPolicy::MINUTE.used_up(1000), None);
     }
 
-    /// Tests that the waits differ: the jitter.
+    /// 3,000 objects failed together under `fixed:15s`, and 2,998 of them came back in one second.
     #[test]
-    fn waits_are_spread() {
-        let waits: std::collections::HashSet<_> = (0..20).map(|_| RetryPolicy::SCHEDULER.backoff.wait(5)).collect();
-        assert!(waits.len() > 10, "{waits:?}");
+    fn waits_are_spread_unless_that_is_turned_off() {
+        for (spec, from_ms, to_ms) in
+            [("fixed:15s", 11_250, 18_750), ("scheduler", 60_000, 120_000), ("fixed:15s,jitter=100", 7500, 22_500)]
+        {
+            let policy: RetryPolicy = spec.parse().expect(spec);
+            let mut seconds = std::collections::BTreeMap::new();
+            for _ in 0..3000 {
+                let wait = policy.wait(5);
+                assert!((from_ms..=to_ms).contains(&wait.as_millis()), "{spec}: {wait:?}");
+                *seconds.entry(wait.as_secs()).or_insert(0) += 1;
+            }
+            let most = seconds.values().max();
+            assert!(most <= Some(&600), "{spec}: {seconds:?}");
+            let exact = RetryPolicy { jitter: 0, ..policy };
+            assert_eq!(exact.wait(5), exact.wait(5));
+        }
     }
 
     #[test]
@@ -340,6 +390,11 @@ mod tests {
             ("fixed:1s,attempts=0,then=hold", "1 to 1000000"),
             ("fixed:1s,attempts=x,then=hold", "attempts=x is not a number"),
             ("fixed:1s,attempts=1,then=drop", "then=drop is invalid"),
+            ("fixed:1s,rejected=drop", "rejected=drop is invalid"),
+            ("fixed:1s,rejected=hold,rejected=hold", "\"rejected=hold\" is unknown"),
+            ("fixed:1s,jitter=101", "0 to 100 percent"),
+            ("fixed:1s,jitter=no", "jitter=no is not a number"),
+            ("minute,then=hold", "go together"),
             ("fixed:1s,attempts=1,then=hold,attempts=2", "\"attempts=2\" is unknown"),
         ] {
             let error = spec.parse::<RetryPolicy>().expect_err(spec).to_string();
@@ -347,19 +402,26 @@ mod tests {
         }
     }
 
+    fn fates() -> impl Strategy<Value = UsedUp> {
+        prop::sample::select(vec![UsedUp::DeadLetter, UsedUp::CompleteWithErrors, UsedUp::Hold])
+    }
+
     proptest! {
         #[test]
         fn a_policy_is_what_its_text_says(
             ms in 1u64..86_400_000,
             more in prop::option::of(0u64..1_000_000),
-            limit in prop::option::of((1u32..1_000_000, prop::sample::select(vec![UsedUp::DeadLetter, UsedUp::CompleteWithErrors, UsedUp::Hold]))),
+            limit in prop::option::of((1u32..1_000_000, fates())),
+            jitter in 0u8..=100,
+            rejected in fates(),
         ) {
             let wait = Duration::from_millis(ms);
             let backoff = match more {
                 None => Backoff::Fixed(wait),
                 Some(more) => Backoff::Exponential { min: wait, max: Duration::from_millis((ms + more).min(86_400_000)) },
             };
-            let policy = RetryPolicy { backoff, limit: limit.map(|(attempts, then)| Limit { attempts, then }) };
+            let limit = limit.map(|(attempts, then)| Limit { attempts, then });
+            let policy = RetryPolicy { backoff, limit, jitter, rejected };
             prop_assert_eq!(policy.to_string().parse::<RetryPolicy>(), Ok(policy));
         }
     }

@@ -27,9 +27,11 @@ pub(super) const EVERY: Duration = Duration::from_secs(1);
 const KEEP_EVERY: Duration = Duration::from_secs(5);
 const KEPT_MAX: usize = 12;
 /// The most bytes that a text takes in the JSON of a status: first the object's name, then the
-/// sink's name and the sink's error. The rest of a status has at most 700 bytes.
+/// sink's name and the sink's error. The rest of a status has at most 800 bytes.
 const OBJECT_BYTES: usize = 640;
-const TEXT_BYTES: usize = 300;
+const TEXT_BYTES: usize = 270;
+/// The most bytes of the reason why the sink does not know an event.
+const UNKNOWN_BYTES: usize = 120;
 
 /// The last status that a worker process wrote. Its key is `event.worker:NAME:status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +61,10 @@ pub struct WorkerStatus {
     pub completed_with_errors: u64,
     /// Deliveries that ended with a transient failure.
     pub transient: u64,
+    /// Deliveries that ended because the sink does not know the event.
+    pub unknown: u64,
+    /// The reason for the last one of them in the last minute; empty without any.
+    pub unknown_error: String,
     /// The last minute.
     pub minute: LastMinute,
     /// The delivery that has been under way for the longest time; none if no delivery is under way.
@@ -74,6 +80,9 @@ pub struct LastMinute {
     pub ms: u64,
     /// Events delivered in that time.
     pub delivered: u64,
+    /// Deliveries in that time that ended because the sink does not know the event. The objects
+    /// wait for a worker that knows it.
+    pub unknown: u64,
     /// Times of deliveries.
     pub delivery: Quantiles,
     /// Times from the sink's answers to the commits in Redis.
@@ -178,6 +187,8 @@ impl StatusWriter {
             rejected: figures.rejected,
             completed_with_errors: figures.completed_with_errors,
             transient: figures.delivery.transient.count(),
+            unknown: figures.delivery.unknown.count(),
+            unknown_error: if minute.unknown > 0 { cut(&figures.unknown_error, UNKNOWN_BYTES) } else { String::new() },
             minute,
             longest: figures.longest.map(|longest| LongDelivery {
                 object: cut(&longest.object, OBJECT_BYTES),
@@ -193,6 +204,7 @@ impl StatusWriter {
         LastMinute {
             ms: ms(now - *at),
             delivered: figures.delivered.saturating_sub(before.delivered),
+            unknown: figures.delivery.unknown.count().saturating_sub(before.delivery.unknown.count()),
             delivery: since(|figures| figures.delivery.all()),
             commit: since(|figures| figures.commit.clone()),
             redis: since(|figures| figures.calls.all()),
@@ -252,7 +264,9 @@ mod tests {
         status.slots = SlotFigures { free: 1024, asked: 1024, delivering: 1024, reported: 1024, parked: 1024 };
         (status.delivered, status.rejected, status.completed_with_errors, status.transient) =
             (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
-        status.minute = LastMinute { ms: u64::MAX, delivered: u64::MAX, delivery: all, commit: all, redis: all };
+        (status.unknown, status.unknown_error) = (u64::MAX, cut(&"\u{1}".repeat(1000), UNKNOWN_BYTES));
+        status.minute =
+            LastMinute { ms: u64::MAX, delivered: u64::MAX, unknown: u64::MAX, delivery: all, commit: all, redis: all };
         let object = cut(&"\u{1}".repeat(512), OBJECT_BYTES);
         status.longest = Some(LongDelivery { object, id: u64::MAX, since_ms: u64::MAX });
         (status.sink_up_ms, status.sink_down_ms, status.redis_rtt_us) = (Some(u64::MAX), Some(u64::MAX), Some(u64::MAX));

@@ -145,6 +145,7 @@ impl DeliverySpan {
             Some(Stop::Postponed { .. }) => ("postponed", None),
             Some(Stop::Transient { error, .. }) => ("transient", Some(error)),
             Some(Stop::Rejected { error }) => ("rejected", Some(error)),
+            Some(Stop::Unknown { error }) => ("unknown", Some(error)),
             Some(Stop::Unavailable { error }) => ("unavailable", Some(error)),
         };
         self.set(word, outcome.count, error.map(String::as_str));

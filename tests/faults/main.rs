@@ -9,6 +9,8 @@ mod support;
 
 mod clock;
 mod emptied;
+#[cfg(feature = "cli")]
+mod glitch;
 mod lost_writes;
 mod memory;
 mod outage;

@@ -91,7 +91,7 @@ fn every_operation_can_be_a_task_of_its_own(control: &'static Control) {
     task(control.held(false, None, 1));
     task(control.paused(None, 1));
     task(control.release(BY, "work:1"));
-    const ALL: &Which<'static> = &Which { prefix: "", why: "", until_released: false };
+    const ALL: &Which<'static> = &Which { prefix: "", why: "", until_released: false, over: None };
     task(control.release_all(BY, ALL, |_| {}));
     task(control.skip(BY, "work:1", None));
     task(control.rules());

@@ -62,7 +62,7 @@ async fn three_failures_under_fixed_5m_2_leave_it_in_the_dead_letters_and_the_ne
     let console = redis.console().await;
     let sink = failing();
     console.emit_all("work:1", ["1", "\"bad\"", "3", "4"]).await;
-    let worker = start(&redis, "w", &sink, retry("fixed-5m-2"));
+    let worker = start(&redis, "w", &sink, retry("fixed-5m-2,jitter=0"));
     for attempt in 1..=2 {
         let wait = wait_after(&console, "work:1", attempt).await;
         assert!(is_about(wait, 300.0), "{wait} s");
@@ -134,8 +134,8 @@ async fn attempts_used_up_hold_the_object_until_an_operator_releases_it() {
     console.until_at_rest().await;
 }
 
-/// Redis has nothing else to do, so without a nudge it would end the pop of the only slot up to 100 ms
-/// late. The median counts, because a busy machine may delay some attempts.
+/// Redis has nothing else to do, so without a nudge it would end the pop of the only slot up to 100
+/// ms late. The median counts, because a busy machine may delay some attempts.
 #[tokio::test]
 async fn the_only_slot_of_an_idle_redis_retries_in_time() {
     const ATTEMPTS: usize = 21;
@@ -168,8 +168,8 @@ async fn a_type_has_a_policy_of_its_own() {
     let console = redis.console().await;
     let sink = failing();
     let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy");
-        config.retry_types.insert("moved".to_owned(), "fixed:2h".parse().expect("a policy"));
+        config.retry = "fixed:1h,jitter=0".parse().expect("a policy");
+        config.retry_types.insert("moved".to_owned(), "fixed:2h,jitter=0".parse().expect("a policy"));
         config.retry_types.insert("gone".to_owned(), "fixed:1s,attempts=1,then=dead-letter".parse().expect("a policy"));
     });
     for (object, event, wait) in [
@@ -198,7 +198,7 @@ async fn a_wait_that_the_sink_names_is_no_attempt_more() {
         _ => Act::Send,
     });
     console.emit_all("work:1", ["1", "2"]).await;
-    let worker = start(&redis, "w", &sink, retry("fixed:1ms,attempts=2,then=dead-letter"));
+    let worker = start(&redis, "w", &sink, retry("fixed:1ms,jitter=0,attempts=2,then=dead-letter"));
     let wait = wait_after(&console, "work:1", 1).await;
     assert!(is_about(wait, 5000.0), "{wait} s");
     console.release("work:1").await;
@@ -399,4 +399,44 @@ async fn the_log_keeps_about_the_last_thousand() {
     worker.finish().await;
     let kept: usize = console.run(&["XLEN", &console.keys.event_log()]).await;
     assert!((1000..1200).contains(&kept), "{kept}");
+}
+
+/// A rejected event was always a dead letter. A policy may also hold its object, or complete the
+/// event with errors.
+#[tokio::test]
+async fn a_policy_decides_the_fate_of_a_rejected_event() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = Recorder::with(|offer| match offer.text() {
+        text if text.contains("bad") => Act::Stop(Stop::rejected("no such place")),
+        _ => Act::Send,
+    });
+    let worker = start(&redis, "w", &sink, |config| {
+        config.retry = "minute,rejected=hold".parse().expect("a policy");
+        config.retry_types.insert("soft".to_owned(), "minute,rejected=complete-with-errors".parse().expect("a policy"));
+        config.retry_types.insert("dead".to_owned(), RetryPolicy::MINUTE);
+    });
+    let bad = |name: &str| format!(r#"{{"type":"{name}","bad":1}}"#);
+    for name in ["soft", "dead", "hard"] {
+        console.emit_all(&format!("{name}:1"), ["1".to_owned(), bad(name), "2".to_owned()]).await;
+    }
+    let held = console.until_held("hard:1", "rejected: no such place").await;
+    assert_eq!(held.split(' ').skip(2).collect::<Vec<_>>(), ["0", "0", "rejected:", "no", "such", "place"]);
+    assert_eq!(console.due("hard:1").await, Some(f64::INFINITY));
+    sink.until_sent(5).await;
+    // A release gives the sink the event once more.
+    console.release("hard:1").await;
+    console.until_held("hard:1", "rejected: no such place").await;
+    let by = seriatim::control::By { who: "ada", why: "" };
+    crate::support::control(&redis.connect().await, redis.keys()).skip(by, "hard:1", None).await.expect("skipped");
+    sink.until_sent(6).await;
+    console.until_at_rest().await;
+    worker.finish().await;
+    let completed = entries(&console, &console.keys.event_log()).await;
+    assert_eq!(completed.len(), 1);
+    assert!(completed[0].contains(&("status".to_owned(), "completed_with_errors".to_owned())), "{completed:?}");
+    let dead = entries(&console, &console.keys.events_dead()).await;
+    let mut errors: Vec<_> = dead.into_iter().flatten().filter(|(field, _)| field == "error").map(|(_, error)| error).collect();
+    errors.sort();
+    assert_eq!(errors, ["no such place", "skipped: rejected: no such place"]);
 }

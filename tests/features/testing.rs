@@ -177,7 +177,7 @@ async fn a_handler_is_told_what_the_test_chose() {
     assert!(matches!(ran.stop(), Some(Stop::Rejected { .. })));
     let none = HandlerTest::new(Handlers::builder().build().expect("a set")).run(moved()).await;
     assert_eq!(none.outcomes().len(), 0);
-    assert_eq!(none.stop(), Some(&Stop::rejected("no handler is registered for events of type \"moved\"")));
+    assert_eq!(none.stop(), Some(&Stop::unknown("no handler is registered for events of type \"moved\"")));
 
     assert!(matches!(TestEvent::new("", &1), Err(TestEventError::Name(NameError::Empty))));
     assert!(matches!(TestEvent::new("a", Json::new("{")), Err(TestEventError::Event(EventError::NotJson(_)))));

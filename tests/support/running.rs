@@ -29,7 +29,8 @@ pub fn config(redis: &Redis, name: &str) -> WorkerConfig {
     config.sweep = ms(50);
     config.first_id = 1;
     config.grace = Duration::from_secs(30);
-    config.retry = RetryPolicy { backoff: Backoff::Exponential { min: ms(2), max: ms(20) }, limit: None };
+    config.retry =
+        RetryPolicy { backoff: Backoff::Exponential { min: ms(2), max: ms(20) }, jitter: 50, ..RetryPolicy::default() };
     config.probe_max = ms(100);
     config
 }

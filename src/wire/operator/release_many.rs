@@ -1,4 +1,6 @@
-//! The call of the script `release_many`: it makes many held objects due at once.
+//! The call of the script `release_many`: it makes many held objects due soon.
+
+use std::time::Duration;
 
 use redis::aio::ConnectionLike;
 
@@ -15,9 +17,9 @@ pub const RELEASE_PER_CALL_MAX: usize = 100;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReleasedOne {
-    /// The object is due at once.
+    /// The object is due within the time of the call.
     Released,
-    /// The object was already due.
+    /// The object was already due, or due within this time.
     Due,
     /// The object does not meet the conditions of the call.
     Other,
@@ -27,11 +29,11 @@ pub enum ReleasedOne {
     NotHeld,
 }
 
-/// Makes each of these objects due at once if it meets the conditions: the reason for its hold
-/// contains `text`, and, with `until_released`, the object waits for an operator. Takes at most
-/// [`RELEASE_PER_CALL_MAX`] objects. Returns a result for each object, in order, and the id of the
-/// row that the calls of the action share; it is empty if nothing was done yet. It is safe to repeat
-/// the call.
+/// Makes each of these objects due within the time `over`, evenly spread, if it meets the
+/// conditions: the reason for its hold contains `text`, and, with `until_released`, the object
+/// waits for an operator. Takes at most [`RELEASE_PER_CALL_MAX`] objects. Returns a result for each
+/// object, in order, and the id of the row that the calls of the action share; it is empty if
+/// nothing was done yet. It is safe to repeat the call.
 pub async fn release_many(
     conn: &mut impl ConnectionLike,
     keys: &Keys,
@@ -39,10 +41,12 @@ pub async fn release_many(
     until_released: bool,
     text: &str,
     record: Record<'_>,
+    over: Duration,
     objects: &[impl AsRef<[u8]>],
 ) -> Result<(Vec<ReleasedOne>, String), ScriptError> {
     let mut cmd = begin(&RELEASE_MANY, &keys.objects_held(), keys, by);
     cmd.arg(if until_released { "inf" } else { "all" }).arg(text).arg(record.argument());
+    cmd.arg(u64::try_from(over.as_millis()).unwrap_or(u64::MAX));
     for object in objects.iter().take(RELEASE_PER_CALL_MAX) {
         cmd.arg(object.as_ref());
     }

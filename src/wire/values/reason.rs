@@ -17,6 +17,10 @@ pub struct Reason {
 pub enum ReasonCode {
     /// The event has failed and will be retried.
     Retry,
+    /// The worker does not know the event, e.g. its type. The object waits for another worker.
+    Unknown,
+    /// The event was rejected, and the retry policy holds such events.
+    Rejected,
     /// The attempts of the event are used up.
     Attempts,
     /// Too many workers died with the event in hand.
@@ -40,8 +44,10 @@ pub enum ReasonCode {
 }
 
 impl ReasonCode {
-    const WORDS: [(&'static str, Self); 10] = [
+    const WORDS: [(&'static str, Self); 12] = [
         ("retry", Self::Retry),
+        ("unknown", Self::Unknown),
+        ("rejected", Self::Rejected),
         ("attempts", Self::Attempts),
         ("crashes", Self::Crashes),
         ("yield", Self::Yield),

@@ -89,19 +89,21 @@ impl Claimed {
         self.give(report, over).await
     }
 
-    /// Reports that the event will never succeed: it goes to the dead letters.
+    /// Reports that the event will never succeed. The retry policy decides its fate, by default a
+    /// dead letter.
     pub async fn reject(&mut self, error: impl fmt::Display) -> Result<(), ClaimError> {
-        let report = reject(&self.in_flight, &error.to_string());
-        self.give(report, true).await
+        let (report, over) = reject(&self.in_flight, &error.to_string(), self.policy());
+        self.give(report, over).await
+    }
+
+    /// Returns the retry policy of the event.
+    fn policy(&self) -> RetryPolicy {
+        self.slot.as_ref().map_or_else(RetryPolicy::default, |slot| slot.slots.config.retry_of(&self.event.payload))
     }
 
     /// Returns the report of a failure, and whether the report ends the event.
     fn failure(&self, error: &str, retry_after: Option<Duration>) -> (Report, bool) {
-        let policy = match &self.slot {
-            Some(slot) => slot.slots.config.retry_of(&self.event.payload),
-            None => RetryPolicy::default(),
-        };
-        let then = failed(&self.in_flight, 0, shortened(error), retry_after, policy);
+        let then = failed(&self.in_flight, 0, shortened(error), retry_after, self.policy());
         let over = !matches!(then, BatchResult::Hold { .. });
         (self.in_flight.report(0, then), over)
     }

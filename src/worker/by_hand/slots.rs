@@ -22,7 +22,8 @@ use crate::worker::connect::{Redis, SharedConnection, is_lasting};
 use crate::worker::growing_wait::GrowingWait;
 use crate::worker::lease::{self, Session};
 use crate::worker::logged;
-use crate::worker::slots::{InFlight, shortened};
+use crate::worker::retry::RetryPolicy;
+use crate::worker::slots::{InFlight, rejected, shortened};
 
 /// The slots of a session, with the crashes of the batches in hand.
 pub(super) struct HandSlots {
@@ -178,9 +179,11 @@ pub(super) fn give_back(in_flight: &InFlight) -> Report {
     in_flight.report(0, BatchResult::Hold { rest: in_flight.tag, delay: Some(Duration::ZERO), reason: ReasonCode::Yield.into() })
 }
 
-pub(super) fn reject(in_flight: &InFlight, error: &str) -> Report {
-    let (next, id) = (in_flight.behind(0), in_flight.batch.first);
-    in_flight.report(0, BatchResult::Reject { next, id, error: shortened(error), attempts: in_flight.tag.attempts })
+/// Returns the report of a rejected event, and whether the report ends the event.
+pub(super) fn reject(in_flight: &InFlight, error: &str, policy: RetryPolicy) -> (Report, bool) {
+    let then = rejected(in_flight, 0, shortened(error), policy);
+    let over = !matches!(then, BatchResult::Hold { .. });
+    (in_flight.report(0, then), over)
 }
 
 /// Returns the result of a batch that cannot be given to the program, or `None` if it can. Such a
@@ -197,7 +200,7 @@ pub(super) fn unfit(config: &WorkerConfig, in_flight: &InFlight) -> Option<(Repo
             logged::put_aside(&escape::name(&in_flight.raw), &reason.to_string());
             Some((in_flight.hold_for_operator(reason), false))
         }
-        (None, Err(error)) => Some((reject(in_flight, &format!("not JSON: {error}")), false)),
+        (None, Err(error)) => Some((reject(in_flight, &format!("not JSON: {error}"), config.retry).0, false)),
         (None, Ok(())) => None,
     }
 }

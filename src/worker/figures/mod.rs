@@ -63,13 +63,15 @@ pub struct DeliveryFigures {
     pub unavailable: Distribution,
     /// Deliveries that ended because the sink postponed an event.
     pub postponed: Distribution,
+    /// Deliveries that ended because the sink does not know an event.
+    pub unknown: Distribution,
 }
 
 impl DeliveryFigures {
     /// Returns the times of all deliveries.
     #[must_use]
     pub fn all(&self) -> Distribution {
-        Distribution::sum([&self.delivered, &self.transient, &self.rejected, &self.unavailable, &self.postponed])
+        Distribution::sum([&self.delivered, &self.transient, &self.rejected, &self.unavailable, &self.postponed, &self.unknown])
     }
 }
 
@@ -132,6 +134,10 @@ pub struct HoldFigures {
     pub yielded: u64,
     /// The worker stopped with events of the object in hand.
     pub stop: u64,
+    /// The worker does not know an event. The object waits for another worker.
+    pub unknown: u64,
+    /// An event was rejected, and the retry policy holds such events.
+    pub rejected: u64,
 }
 
 /// The number of times that the worker took its name, by the state that it found.
@@ -212,6 +218,8 @@ pub struct WorkerFigures {
     pub slots: SlotFigures,
     /// State of the sink.
     pub sink: SinkFigures,
+    /// The last reason why the sink did not know an event; empty without any.
+    pub unknown_error: String,
     /// Whether the worker has its worker name now.
     pub is_attached: bool,
     /// The delivery that has been under way for the longest time; `None` if no delivery is under
@@ -228,7 +236,7 @@ pub(crate) struct Figures {
     attempts: Histogram,
     batch: Histogram,
     /// Times of deliveries, in the order of [`DeliveryFigures`].
-    delivery: [Histogram; 5],
+    delivery: [Histogram; 6],
     commit: Histogram,
     event_age: Histogram,
     without_time: AtomicU64,
@@ -237,13 +245,14 @@ pub(crate) struct Figures {
     /// Failed calls, in the order of [`ErrorFigures`].
     errors: [AtomicU64; 5],
     /// Holds, in the order of [`HoldFigures`].
-    holds: [AtomicU64; 7],
+    holds: [AtomicU64; 9],
     /// Attaches, in the order of [`AttachFigures`].
     attaches: [AtomicU64; 3],
     takeovers: AtomicU64,
     /// The number of slots in each state, in the order of [`Slot::number`].
     slots: [AtomicUsize; Slot::NUMBERS],
     sink: Mutex<SinkState>,
+    unknown_error: Mutex<String>,
 }
 
 #[derive(Debug, Default)]
@@ -273,6 +282,7 @@ impl Default for Figures {
             takeovers: AtomicU64::new(0),
             slots: Default::default(),
             sink: Mutex::default(),
+            unknown_error: Mutex::default(),
         }
     }
 }
@@ -286,8 +296,12 @@ impl Figures {
             Some(Stop::Rejected { .. }) => 2,
             Some(Stop::Unavailable { .. }) => 3,
             Some(Stop::Postponed { .. }) => 4,
+            Some(Stop::Unknown { .. }) => 5,
         };
         self.delivery[outcome].add_time(took);
+        if let Some(Stop::Unknown { error }) = stop {
+            error.clone_into(&mut self.unknown_error.lock().unwrap_or_else(PoisonError::into_inner));
+        }
     }
 
     /// Adds a result that was committed. `after` is the time from the sink's answer to the commit.
@@ -316,6 +330,8 @@ impl Figures {
                     ReasonCode::Attempts => 1,
                     ReasonCode::Crashes => 2,
                     ReasonCode::Unavailable => 3,
+                    ReasonCode::Unknown => 7,
+                    ReasonCode::Rejected => 8,
                     _ => 4,
                 };
                 add(&self.holds[code], 1);
@@ -416,12 +432,13 @@ impl Figures {
         const PER_SECOND: f64 = 1e6;
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let [free, asked, delivering, reported, parked] = self.slots.each_ref().map(|slots| slots.load(Ordering::Relaxed));
-        let [delivered, transient, rejected, unavailable, postponed] =
+        let [delivered, transient, rejected, unavailable, postponed, unknown] =
             self.delivery.each_ref().map(|times| times.look(PER_SECOND));
-        let delivery = DeliveryFigures { delivered, transient, rejected, unavailable, postponed };
+        let delivery = DeliveryFigures { delivered, transient, rejected, unavailable, postponed, unknown };
         let [advance, renew, adopt, handled, promote] = self.calls.each_ref().map(|times| times.look(PER_SECOND));
         let [connection, timeout, out_of_memory, denied, other] = self.errors.each_ref().map(count);
-        let [retry, attempts, crashes, unavailable, quarantine, yielded, stop] = self.holds.each_ref().map(count);
+        let [retry, attempts, crashes, unavailable, quarantine, yielded, stop, unknown, rejected] =
+            self.holds.each_ref().map(count);
         let [fresh, resumed, lapsed] = self.attaches.each_ref().map(count);
         let sink = self.sink();
         let (down_for, error) = sink.down.as_ref().map(|(began, error)| (began.elapsed(), error.clone())).unzip();
@@ -438,11 +455,12 @@ impl Figures {
             without_time: count(&self.without_time),
             calls: CallFigures { advance, renew, adopt, handled, promote },
             errors: ErrorFigures { connection, timeout, out_of_memory, denied, other },
-            holds: HoldFigures { retry, attempts, crashes, unavailable, quarantine, yielded, stop },
+            holds: HoldFigures { retry, attempts, crashes, unavailable, quarantine, yielded, stop, unknown, rejected },
             attaches: AttachFigures { fresh, resumed, lapsed },
             takeovers: count(&self.takeovers),
             slots: SlotFigures { free, asked, delivering, reported, parked },
             sink: SinkFigures { down_for, up_for, error: error.unwrap_or_default(), outages: sink.outages },
+            unknown_error: self.unknown_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             is_attached: false,
             longest: None,
         }

@@ -328,6 +328,7 @@ impl<'a> Serve<'a> {
             turn_max: config.turn_max,
             stopping: self.stopping,
             logs: config.event_log.is_some(),
+            unknown_max: config.unknown_max,
             retry_of: &|payload| config.retry_of(payload),
         };
         self.change(slot, Step::Outcome(outcome, &policy));
@@ -361,8 +362,8 @@ impl<'a> Serve<'a> {
     /// Begins a pop for the last free slot. Calls name free slots from the first one on, so they
     /// seldom need the slot of the pop.
     ///
-    /// The pop does not wait for the replies to the last commits. So Redis gets it while it works on
-    /// them, and wakes up once for both.
+    /// The pop does not wait for the replies to the last commits. So Redis gets it while it works
+    /// on them, and wakes up once for both.
     fn wait(&mut self) {
         let calls_are_over = self.calls.is_idle() || self.slots.only_commits();
         let idle = !self.pacing.is_due() && calls_are_over && self.health.is_up() && !self.stopping;

@@ -14,7 +14,7 @@ mod slot;
 mod tests;
 
 pub(crate) use in_flight::InFlight;
-pub(crate) use result::{Policy, failed, shortened};
+pub(crate) use result::{Policy, failed, rejected, shortened};
 pub(crate) use slot::{Slot, Step};
 
 /// All slots of a process, by number.

@@ -10,7 +10,8 @@ use crate::sink::Stop;
 use crate::wire::values::{Reason, ReasonCode};
 use crate::wire::{BatchResult, Load, Report};
 use crate::worker::deliver::Outcome;
-use crate::worker::retry::{RetryPolicy, UsedUp};
+use crate::worker::retry::{RetryPolicy, Time, UsedUp};
+use crate::worker::unknown;
 
 /// A result for the next call, and the data that the object's next batch needs.
 #[derive(Debug, Clone)]
@@ -36,6 +37,8 @@ pub(crate) struct Policy<'a> {
     pub(crate) stopping: bool,
     /// Whether the event log is on.
     pub(crate) logs: bool,
+    /// The longest time for which an event waits for a process that knows it.
+    pub(crate) unknown_max: Duration,
     /// A function that returns the retry policy of an event's payload.
     pub(crate) retry_of: &'a dyn Fn(&[u8]) -> RetryPolicy,
 }
@@ -52,19 +55,23 @@ pub(super) enum HandedOver {
 pub(super) fn hand_over(in_flight: InFlight, outcome: Outcome, policy: &Policy<'_>) -> HandedOver {
     let (len, count, tag) = (in_flight.batch.len(), outcome.count, in_flight.tag);
     let turn_over = policy.stopping || in_flight.turn >= policy.turn_max;
+    let retry = || (policy.retry_of)(in_flight.batch.payloads.get(count).map_or(&[][..], |payload| payload));
     let then = match outcome.stop {
-        Some(Stop::Transient { error, retry_after }) => {
-            let payload = in_flight.batch.payloads.get(count).map_or(&[][..], |payload| payload);
-            failed(&in_flight, count, shortened(&error), retry_after, (policy.retry_of)(payload))
-        }
+        Some(Stop::Transient { error, retry_after }) => failed(&in_flight, count, shortened(&error), retry_after, retry()),
         Some(Stop::Postponed { reason, after }) => {
             let reason = Reason::new(ReasonCode::Retry, shortened(&reason));
             BatchResult::Hold { rest: tag.after(count, STRIDE), delay: Some(after), reason }
         }
-        Some(Stop::Rejected { error }) => {
-            let attempts = tag.after(count, STRIDE).attempts;
-            BatchResult::Reject { next: in_flight.behind(count), id: in_flight.id(count), error: shortened(&error), attempts }
+        Some(Stop::Rejected { error }) => rejected(&in_flight, count, shortened(&error), retry()),
+        Some(Stop::Unknown { error }) if outcome.waited >= policy.unknown_max => {
+            let error = format!("{error}; no worker knew the event for {}", Time(policy.unknown_max));
+            rejected(&in_flight, count, shortened(&error), retry())
         }
+        Some(Stop::Unknown { error }) => BatchResult::Hold {
+            rest: tag.after(count, STRIDE),
+            delay: Some(unknown::wait(outcome.waited)),
+            reason: Reason::new(ReasonCode::Unknown, shortened(&error)),
+        },
         Some(Stop::Unavailable { .. }) if count == 0 => return HandedOver::Parked(in_flight),
         Some(Stop::Unavailable { .. }) | None if count < len => BatchResult::Part { next: tag.after(count, STRIDE) },
         Some(Stop::Unavailable { .. }) => BatchResult::Yield,
@@ -114,7 +121,7 @@ pub(crate) fn failed(
     let (next, id, attempts) = (in_flight.behind(count), in_flight.id(count), rest.attempts);
     match retry.used_up(attempts) {
         None => {
-            let delay = retry_after.unwrap_or_else(|| retry.backoff.wait(attempts));
+            let delay = retry_after.map_or_else(|| retry.wait(attempts), |wait| retry.at_least(wait));
             BatchResult::Hold { rest, delay: Some(delay), reason: Reason::new(ReasonCode::Retry, error) }
         }
         Some(UsedUp::Hold) => {
@@ -123,6 +130,17 @@ pub(crate) fn failed(
         }
         Some(UsedUp::DeadLetter) => BatchResult::Reject { next, id, error, attempts },
         Some(UsedUp::CompleteWithErrors) => BatchResult::Complete { next, id, error, attempts },
+    }
+}
+
+/// Returns the result for the rejected event at index `count`.
+pub(crate) fn rejected(in_flight: &InFlight, count: usize, error: String, retry: RetryPolicy) -> BatchResult {
+    let rest = in_flight.tag.after(count, STRIDE);
+    let (next, id, attempts) = (in_flight.behind(count), in_flight.id(count), rest.attempts);
+    match retry.rejected {
+        UsedUp::DeadLetter => BatchResult::Reject { next, id, error, attempts },
+        UsedUp::CompleteWithErrors => BatchResult::Complete { next, id, error, attempts },
+        UsedUp::Hold => BatchResult::Hold { rest, delay: None, reason: Reason::new(ReasonCode::Rejected, error) },
     }
 }
 

@@ -10,8 +10,9 @@ use crate::wire::{BatchReply, BatchResult, Load, Report};
 use crate::worker::deliver::Outcome;
 use crate::worker::retry::{Backoff, Limit, RetryPolicy, UsedUp};
 
-const RETRY: RetryPolicy = RetryPolicy { backoff: Backoff::Fixed(Duration::from_millis(1)), limit: None };
-const POLICY: Policy<'static> = Policy { turn_max: 4, stopping: false, logs: false, retry_of: &|_| RETRY };
+const RETRY: RetryPolicy = RetryPolicy { backoff: Backoff::Fixed(Duration::from_millis(1)), jitter: 0, ..RetryPolicy::MINUTE };
+const POLICY: Policy<'static> =
+    Policy { turn_max: 4, stopping: false, logs: false, unknown_max: Duration::from_secs(3600), retry_of: &|_| RETRY };
 
 fn reply(tag: &str, events: usize) -> BatchReply {
     let events = vec![Bytes::from_static(b"1"); events];
@@ -23,7 +24,7 @@ fn delivering(tag: &str, events: usize) -> Slot {
 }
 
 fn reported(slot: Slot, count: usize, stop: Option<Stop>) -> Report {
-    match slot.next(Step::Outcome(Outcome { count, stop }, &POLICY)) {
+    match slot.next(Step::Outcome(Outcome { count, stop, waited: Duration::ZERO }, &POLICY)) {
         Slot::Reported(pending) => pending.report,
         other => panic!("{other:?}"),
     }
@@ -37,7 +38,7 @@ fn what_handlers_have_finished_goes_with_their_event() {
         if let (Slot::Delivering(in_flight), Some(id)) = (&mut slot, handled) {
             in_flight.handled = Some(id);
         }
-        match slot.next(Step::Outcome(Outcome { count, stop }, &POLICY)) {
+        match slot.next(Step::Outcome(Outcome { count, stop, waited: Duration::ZERO }, &POLICY)) {
             Slot::Reported(pending) => pending.handled,
             other => panic!("{other:?}"),
         }
@@ -66,7 +67,7 @@ fn all_delivered_goes_on() {
 #[test]
 fn a_result_tells_its_work() {
     let load_of = |slot: Slot, count: usize, stop: Option<Stop>, logs: bool| match slot
-        .next(Step::Outcome(Outcome { count, stop }, &Policy { logs, ..POLICY }))
+        .next(Step::Outcome(Outcome { count, stop, waited: Duration::ZERO }, &Policy { logs, ..POLICY }))
     {
         Slot::Reported(pending) => pending.load,
         other => panic!("{other:?}"),
@@ -107,7 +108,7 @@ fn a_long_turn_yields() {
 /// begin anew. From then on, every batch of the object yielded.
 #[test]
 fn a_turn_begins_anew_after_it_was_yielded() {
-    let yielded = delivering("7", 4).next(Step::Outcome(Outcome { count: 4, stop: None }, &POLICY));
+    let yielded = delivering("7", 4).next(Step::Outcome(Outcome { count: 4, stop: None, waited: Duration::ZERO }, &POLICY));
     let again = yielded.next(Step::Ask).next(Step::Answer(Some(reply("11 1", 2))));
     assert_eq!(reported(again, 2, None).then, BatchResult::Done);
 }
@@ -139,7 +140,7 @@ fn the_last_attempt_is_followed_by_what_the_policy_says() {
         let retry_of = |_: &[u8]| RetryPolicy { limit: Some(Limit { attempts: 3, then }), ..RETRY };
         let stop = Stop::Transient { error: "down".to_owned(), retry_after: Some(Duration::from_secs(9)) };
         let policy = Policy { retry_of: &retry_of, ..POLICY };
-        match delivering(tag, 3).next(Step::Outcome(Outcome { count, stop: Some(stop) }, &policy)) {
+        match delivering(tag, 3).next(Step::Outcome(Outcome { count, stop: Some(stop), waited: Duration::ZERO }, &policy)) {
             Slot::Reported(pending) => pending.report.then,
             other => panic!("{other:?}"),
         }
@@ -171,7 +172,8 @@ fn the_event_that_failed_is_asked_for_its_policy() {
     let events = ["1", "2", "3"].map(|event| Bytes::from_static(event.as_bytes())).to_vec();
     let slot = Slot::Free.next(Step::Ask).next(Step::Answer(Some(BatchReply { events, ..reply("7", 3) })));
     let policy = Policy { retry_of: &retry_of, ..POLICY };
-    let slot = slot.next(Step::Outcome(Outcome { count: 1, stop: Some(Stop::transient("down")) }, &policy));
+    let slot =
+        slot.next(Step::Outcome(Outcome { count: 1, stop: Some(Stop::transient("down")), waited: Duration::ZERO }, &policy));
     assert!(matches!(slot, Slot::Reported(pending) if matches!(pending.report.then, BatchResult::Hold { .. })));
 }
 
@@ -220,16 +222,17 @@ fn the_crashes_in_hand_are_those_of_what_stays() {
     let tag = "7 1 0 3";
     assert_eq!(delivering(tag, 2).crashes(), 3);
     assert_eq!(delivering(tag, 2).next(Step::Park).crashes(), 3);
-    let part = delivering(tag, 2).next(Step::Outcome(Outcome { count: 1, stop: None }, &POLICY));
+    let part = delivering(tag, 2).next(Step::Outcome(Outcome { count: 1, stop: None, waited: Duration::ZERO }, &POLICY));
     assert_eq!((part.crashes(), part.next(Step::Ask).crashes()), (1, 1));
-    let done = delivering(tag, 1).next(Step::Outcome(Outcome { count: 1, stop: None }, &POLICY));
+    let done = delivering(tag, 1).next(Step::Outcome(Outcome { count: 1, stop: None, waited: Duration::ZERO }, &POLICY));
     assert_eq!((done.crashes(), Slot::Free.crashes()), (0, 0));
 }
 
 #[test]
 fn an_unavailable_sink_parks_the_batch_and_counts_nothing() {
     let unavailable = || Some(Stop::unavailable("down"));
-    let parked = delivering("7", 2).next(Step::Outcome(Outcome { count: 0, stop: unavailable() }, &POLICY));
+    let parked =
+        delivering("7", 2).next(Step::Outcome(Outcome { count: 0, stop: unavailable(), waited: Duration::ZERO }, &POLICY));
     assert!(matches!(&parked, Slot::Parked(in_flight) if in_flight.tag.attempts == 0));
     assert!(matches!(parked.next(Step::Resume), Slot::Delivering(_)));
     assert!(matches!(reported(delivering("7", 2), 1, unavailable()).then, BatchResult::Part { next } if next.to_string() == "8"));
@@ -237,7 +240,7 @@ fn an_unavailable_sink_parks_the_batch_and_counts_nothing() {
 
 #[test]
 fn a_lost_reply_keeps_the_result() {
-    let slot = delivering("7", 1).next(Step::Outcome(Outcome { count: 1, stop: None }, &POLICY));
+    let slot = delivering("7", 1).next(Step::Outcome(Outcome { count: 1, stop: None, waited: Duration::ZERO }, &POLICY));
     let slot = slot.next(Step::Ask).next(Step::Unanswered);
     assert!(matches!(&slot, Slot::Reported(pending) if pending.report.then == BatchResult::Done));
     assert!(matches!(Slot::Free.next(Step::Ask).next(Step::Unanswered), Slot::Free));
@@ -252,15 +255,19 @@ fn only_steps_that_fit_change_a_slot() {
         || Slot::Free.next(Step::Ask),
         || delivering("7", 2),
         || delivering("7", 2).next(Step::Park),
-        || delivering("7", 2).next(Step::Outcome(Outcome { count: 2, stop: None }, &POLICY)),
-        || delivering("7", 2).next(Step::Outcome(Outcome { count: 2, stop: None }, &POLICY)).next(Step::Ask),
+        || delivering("7", 2).next(Step::Outcome(Outcome { count: 2, stop: None, waited: Duration::ZERO }, &POLICY)),
+        || {
+            delivering("7", 2)
+                .next(Step::Outcome(Outcome { count: 2, stop: None, waited: Duration::ZERO }, &POLICY))
+                .next(Step::Ask)
+        },
     ];
     let steps: [fn() -> Step<'static>; 10] = [
         || Step::Ask,
         || Step::Answer(None),
         || Step::Answer(Some(reply("9", 1))),
         || Step::Unanswered,
-        || Step::Outcome(Outcome { count: 2, stop: None }, &POLICY),
+        || Step::Outcome(Outcome { count: 2, stop: None, waited: Duration::ZERO }, &POLICY),
         || Step::Park,
         || Step::Resume,
         || Step::Refuse("no".into()),
@@ -291,7 +298,7 @@ fn only_steps_that_fit_change_a_slot() {
 
 #[test]
 fn a_turn_begins_anew_with_another_object() {
-    let pending = delivering("7", 3).next(Step::Outcome(Outcome { count: 3, stop: None }, &POLICY));
+    let pending = delivering("7", 3).next(Step::Outcome(Outcome { count: 3, stop: None, waited: Duration::ZERO }, &POLICY));
     let other = BatchReply { object: Bytes::from_static(b"other"), ..reply("10", 3) };
     let slot = pending.next(Step::Ask).next(Step::Answer(Some(other)));
     assert_eq!(reported(slot, 3, None).then, BatchResult::Done);
@@ -300,7 +307,7 @@ fn a_turn_begins_anew_with_another_object() {
 #[test]
 fn a_process_that_stops_goes_on_with_nothing() {
     let policy = Policy { stopping: true, ..POLICY };
-    let slot = delivering("7", 1).next(Step::Outcome(Outcome { count: 1, stop: None }, &policy));
+    let slot = delivering("7", 1).next(Step::Outcome(Outcome { count: 1, stop: None, waited: Duration::ZERO }, &policy));
     assert!(matches!(slot, Slot::Reported(pending) if pending.report.then == BatchResult::Yield));
 }
 

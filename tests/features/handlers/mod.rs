@@ -206,7 +206,7 @@ async fn an_event_that_does_not_deserialize_is_unrecoverable() {
     assert_eq!(journal.lines(), ["here"]);
 }
 
-/// Tests the three policies for an event without a handler, and a catch-all handler, which takes
+/// Tests three policies for an event without a handler, and a catch-all handler, which takes
 /// such an event.
 #[tokio::test]
 async fn an_event_without_a_handler_goes_as_the_policy_says() {
@@ -216,7 +216,7 @@ async fn an_event_without_a_handler_goes_as_the_policy_says() {
     let set = |unhandled: Unhandled| {
         Handlers::builder().register_type("moved", "moved", journal.notes("moved")).unhandled(unhandled).build().expect("a set")
     };
-    let worker = start(&redis, "w", &set(Unhandled::default()), |_| {});
+    let worker = start(&redis, "w", &set(Unhandled::DeadLetter), |_| {});
     console.emit_all("work:1", [r#"{"type":"sold"}"#, "7"]).await;
     until("both are dead", PATIENCE, async || (console.dead().await.len() == 2).then_some(())).await;
     console.until_at_rest().await;
@@ -264,7 +264,8 @@ async fn the_longest_wait_asked_for_counts_and_attempts_end() {
         .expect("a set");
     let worker = start(&redis, "w", &handlers, |config| {
         let limit = Some(Limit { attempts: 2, then: UsedUp::CompleteWithErrors });
-        config.retry = RetryPolicy { backoff: Backoff::Fixed(Duration::from_millis(1)), limit };
+        config.retry =
+            RetryPolicy { backoff: Backoff::Fixed(Duration::from_millis(1)), limit, jitter: 0, ..RetryPolicy::default() };
     });
     console.emit("work:1", moved("a")).await;
     assert_eq!(console.until_held("work:1", "").await, "1 0 1 0 retry: a: busy; b: busy; c: down");

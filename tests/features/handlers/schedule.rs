@@ -172,7 +172,7 @@ async fn what_is_scheduled_is_set_with_a_skip_too() {
     let worker = start(&redis, "w", &handlers, |config| {
         config.retry = seriatim::worker::RetryPolicy {
             backoff: seriatim::worker::Backoff::Exponential { min: HOUR, max: HOUR },
-            limit: None,
+            ..seriatim::worker::RetryPolicy::default()
         };
     });
     console.emit("user:1", MOVED).await;

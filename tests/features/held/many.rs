@@ -3,6 +3,7 @@
 #![cfg(feature = "cli")]
 
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use seriatim::control::held::Which;
 use seriatim::control::{By, ControlError};
@@ -33,9 +34,10 @@ async fn empty() -> (Redis, State) {
     (redis, state)
 }
 
-/// Returns the names of the objects that are not due yet.
+/// Returns the names of the objects that no release has made due.
 async fn waiting(redis: &Redis) -> Vec<String> {
-    let mut objects: Vec<String> = redis.console().await.run(&["ZRANGEBYSCORE", &redis.keys().objects_held(), "2", "inf"]).await;
+    let mut objects: Vec<String> =
+        redis.console().await.run(&["ZRANGEBYSCORE", &redis.keys().objects_held(), "5000000000000", "inf"]).await;
     objects.sort();
     objects
 }
@@ -161,14 +163,14 @@ async fn each_object_is_judged_in_the_step_that_releases_it() {
     state.hold("due", "1", &["{}"], "3 1 1 0 retry: x").await;
     let objects = ["gone", "retry", "due", "operator"];
     let record = |row| Record { selected: b"*", row };
-    let step = operator::release_many(&mut state.conn, &keys, ADA, true, "", record(""), &objects).await;
+    let step = operator::release_many(&mut state.conn, &keys, ADA, true, "", record(""), Duration::ZERO, &objects).await;
     let (words, row) = step.expect("an answer");
     assert_eq!(words, [ReleasedOne::NotHeld, ReleasedOne::Other, ReleasedOne::Other, ReleasedOne::Released]);
-    let step = operator::release_many(&mut state.conn, &keys, ADA, false, "", record(&row), &objects).await;
+    let step = operator::release_many(&mut state.conn, &keys, ADA, false, "", record(&row), Duration::ZERO, &objects).await;
     let (words, next) = step.expect("an answer");
     assert_eq!(words, [ReleasedOne::NotHeld, ReleasedOne::Released, ReleasedOne::Due, ReleasedOne::Due]);
     // A step that does nothing leaves the record as it is.
-    let step = operator::release_many(&mut state.conn, &keys, ADA, false, "", record(&next), &["gone"]).await;
+    let step = operator::release_many(&mut state.conn, &keys, ADA, false, "", record(&next), Duration::ZERO, &["gone"]).await;
     assert_eq!(step.expect("an answer"), (vec![ReleasedOne::NotHeld], next.clone()));
     let kept = control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions;
     let [release] = &kept[..] else { panic!("{kept:?}") };
@@ -241,10 +243,40 @@ async fn a_step_adds_only_to_the_record_of_its_action() {
         let object = format!("work:{n}");
         state.hold(&object, "inf", &["{}"], &format!("{} 1 1 0 attempts: x", n + 1)).await;
         let record = Record { selected: b"*", row };
-        let step = operator::release_many(&mut state.conn, &keys, ADA, false, "", record, &[&object]).await;
+        let step = operator::release_many(&mut state.conn, &keys, ADA, false, "", record, Duration::ZERO, &[&object]).await;
         assert_eq!(step.expect("an answer").0, [ReleasedOne::Released]);
     }
     let kept = control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions;
     let counts: Vec<_> = kept.iter().map(|action| action.many.as_ref().map_or(0, |many| many.count)).collect();
     assert_eq!(counts, [1, 1, 1, 1, 1, 0, 7, 7]);
+}
+
+/// After `held release --all`, the receiver got the events of all objects in the same second. The
+/// due times are now spread over a time, by default over 10 ms for each object.
+#[tokio::test]
+async fn released_objects_become_due_one_after_the_other() {
+    let (redis, mut state) = empty().await;
+    let keys = redis.keys().clone();
+    for n in 0..1000 {
+        state.hold(&format!("work:{n}"), "inf", &["{}"], &format!("{} 1 1 0 attempts: x", n + 1)).await;
+    }
+    let console = redis.console().await;
+    let now_ms = async || console.run::<(f64, f64)>(&["TIME"]).await.0 * 1000.0;
+    let began = now_ms().await;
+    let all = control(&state.conn, &keys).release_all(ADA, &Which::default(), |_| {}).await.expect("released");
+    let ended = now_ms().await + 1000.0;
+    assert_eq!((all.released, all.over), (1000, Duration::from_secs(10)));
+    let members: Vec<(String, f64)> = console.run(&["ZRANGE", &keys.objects_held(), "0", "-1", "WITHSCORES"]).await;
+    assert!(members.iter().all(|(_, due)| *due >= began && *due <= ended + 10_000.0), "{began} {ended} {members:?}");
+    let mut seconds = std::collections::BTreeMap::new();
+    members.iter().for_each(|(_, due)| *seconds.entry((*due / 1000.0) as u64).or_insert(0) += 1);
+    assert!(seconds.len() >= 10 && seconds.values().all(|objects| *objects <= 200), "{seconds:?}");
+    // A second call changes nothing, because all objects are due within this time.
+    let longer = Which { over: Some(all.over + Duration::from_secs(60)), ..Which::default() };
+    let again = control(&state.conn, &keys).release_all(ADA, &longer, |_| {}).await.expect("nothing to do");
+    assert_eq!((again.released, again.due), (0, 1000));
+    let at_once = Which { over: Some(Duration::ZERO), ..Which::default() };
+    control(&state.conn, &keys).release_all(ADA, &at_once, |_| {}).await.expect("released");
+    let due: u64 = console.run(&["ZCOUNT", &keys.objects_held(), "-inf", &format!("{}", now_ms().await + 1000.0)]).await;
+    assert_eq!(due, 1000);
 }

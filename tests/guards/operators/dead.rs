@@ -191,7 +191,17 @@ async fn many_objects_are_released_under_conditions() {
         scene.put("ZADD", "objects.held", &[LATER, "bare"]).await;
         scene.put("ZADD", "objects.paused", &["0", "paused"]).await;
         let (keys, record) = (scene.state.keys.clone(), Record { selected: b"*", row: "" });
-        let done = operator::release_many(&mut scene.state.conn, &keys, BY, until_released, text, record, &objects).await;
+        let done = operator::release_many(
+            &mut scene.state.conn,
+            &keys,
+            BY,
+            until_released,
+            text,
+            record,
+            std::time::Duration::ZERO,
+            &objects,
+        )
+        .await;
         let (told, row) = done.expect("a reply");
         assert_eq!(told, words, "{until_released} {text:?}");
         let freed: Vec<&str> =

@@ -41,7 +41,9 @@ async fn call(scene: &Scene, conn: &mut MultiplexedConnection, script: &str) -> 
         "forget" => operator::forget(conn, keys, BY, b"idle").await.map(drop),
         "limit" => operator::limit(conn, keys, BY, "a:*", LimitStep::Remove).await.map(drop),
         "release" => operator::release(conn, keys, BY, b"a").await.map(drop),
-        "release_many" => operator::release_many(conn, keys, BY, false, "", record, &["a"]).await.map(drop),
+        "release_many" => {
+            operator::release_many(conn, keys, BY, false, "", record, std::time::Duration::ZERO, &["a"]).await.map(drop)
+        }
         "rule" => operator::rule(conn, keys, BY, RuleStep::Lift, "pause", b"a:*", 9).await.map(drop),
         "share" => operator::share(conn, keys, BY, "a:*", ShareStep::Remove).await.map(drop),
         _ => operator::skip(conn, keys, BY, b"a", None).await.map(drop),

@@ -12,6 +12,7 @@ use crate::console::actor::ActorWithReason;
 use crate::console::exit::{Exit, Failure};
 use crate::console::global::Global;
 use crate::console::shown::Level;
+use crate::console::units::time;
 use crate::console::{named, shown};
 
 /// Interval of progress messages while many objects are released.
@@ -53,16 +54,17 @@ struct List {
     limit: Option<u64>,
 }
 
-/// Make held objects due now, whatever they wait for, except objects under a pause or a block
+/// Make held objects due, whatever they wait for, except objects under a pause or a block
 ///
-/// The number of attempts stays: an event whose attempts are used up gets one more attempt. Paused
-/// or blocked objects stay held. Many objects are released in steps of 100. Ctrl-C ends the command
-/// between two steps; the objects of the steps before are released.
+/// One object is due now. The due times of many objects are spread over --over. The number of
+/// attempts stays: an event whose attempts are used up gets one more attempt. Paused or blocked
+/// objects stay held. Many objects are released in steps of 100. Ctrl-C ends the command between
+/// two steps; the objects of the steps before are released.
 #[derive(Debug, clap::Args)]
 struct Release {
     /// The object, e.g. work:1, as the commands print it: \\ is a backslash, \n a line end, \xff
     /// any byte
-    #[arg(required_unless_present_any = ["all", "prefix", "why"], conflicts_with_all = ["all", "prefix", "why", "until_released"])]
+    #[arg(required_unless_present_any = ["all", "prefix", "why"], conflicts_with_all = ["all", "prefix", "why", "until_released", "over"])]
     object: Option<String>,
     /// All held objects
     #[arg(long, conflicts_with_all = ["prefix", "why"])]
@@ -73,6 +75,10 @@ struct Release {
     /// Only objects whose `why`, as `held list` shows it, contains TEXT, e.g. 'connection refused'
     #[arg(long, value_name = "TEXT", value_parser = some_text)]
     why: Option<String>,
+    /// With --all, --prefix or --why: spread the due times of the objects evenly over this time: up
+    /// to 24h. 0s: all are due at once [default: 10ms for each held object, at most 1m]
+    #[arg(long, value_name = "TIME", value_parser = over)]
+    over: Option<Duration>,
     /// With --all, --prefix or --why: only objects that wait for an operator
     #[arg(long)]
     until_released: bool,
@@ -106,6 +112,12 @@ fn prefix(text: &str) -> Result<String, String> {
         Some(prefix) => Err(format!("a prefix has no star at its end; write {prefix:?}")),
         None => some_text(text),
     }
+}
+
+/// Parses the time over which released objects become due.
+fn over(text: &str) -> Result<Duration, String> {
+    let over = time(text)?;
+    if over > Duration::from_secs(24 * 3600) { Err("it must be at most 24h".to_owned()) } else { Ok(over) }
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
@@ -171,6 +183,7 @@ impl List {
         let rule = object.rules.iter().find(|rule| rule.in_force).map(|rule| rule.kind);
         let what = match object.waits_for {
             WaitsFor::Retry => "retry",
+            WaitsFor::Unknown => "unknown",
             WaitsFor::Takeover => "takeover",
             WaitsFor::Yield => "yield",
             WaitsFor::Stop => "stop",
@@ -253,6 +266,7 @@ impl Release {
             prefix: self.prefix.as_deref().unwrap_or_default(),
             why: self.why.as_deref().unwrap_or_default(),
             until_released: self.until_released,
+            over: self.over,
         };
         let (mut told, mut released) = (Instant::now(), 0);
         let all = control.release_all(by, &which, |all| {
@@ -268,7 +282,11 @@ impl Release {
             Failure::with(crate::console::exit::of(&exit), message)
         })?;
         let due = if all.due > 0 { format!(", {} were due already", all.due) } else { String::new() };
-        shown::print(&format!("{} released{due}\n", all.released))?;
+        let within = match u64::try_from(all.over.as_millis()).unwrap_or(u64::MAX) {
+            ms @ 1000.. if all.released > 0 => format!(", due within {}", shown::duration(ms)),
+            _ => String::new(),
+        };
+        shown::print(&format!("{} released{within}{due}\n", all.released))?;
         Ok(Exit::Done)
     }
 }

@@ -96,7 +96,12 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
         Some(ms) => format!(", the oldest for {}", shown::duration(ms)),
         None => ", for an unknown time".to_owned(),
     };
-    writeln!(out, "markers       {}{oldest}", stats.markers)?;
+    let limited = match stats.oldest_limited_ms {
+        Some(0) => String::new(),
+        Some(ms) => format!(", the oldest for a limit for {}", shown::duration(ms)),
+        None => ", some for a limit for an unknown time".to_owned(),
+    };
+    writeln!(out, "markers       {}{oldest}{limited}", stats.markers)?;
     if stats.groups.waiting > 0 {
         writeln!(out, "groups        {} wait, {} names set aside", stats.groups.waiting, stats.groups.set_aside)?;
     }
@@ -164,6 +169,14 @@ fn told(out: &mut String, stats: &Stats) -> anyhow::Result<()> {
             writeln!(out, "{}", shown::wrapped(&line, usize::from(shown::COLUMNS) - 14, 14))?;
         }
     }
+    for (name, status) in told.iter().filter(|(_, status)| status.minute.unknown > 0) {
+        let (name, count) = (shown::middle_cut(name, NAME_CHARS), status.minute.unknown);
+        let line = format!(
+            "unknown       {name}, {count} times in the last minute, the objects wait for another worker: {}",
+            escape(&status.unknown_error)
+        );
+        writeln!(out, "{}", shown::wrapped(&line, usize::from(shown::COLUMNS) - 14, 14))?;
+    }
     let longest = told.iter().filter_map(|(name, status)| Some((name, status.longest.as_ref()?)));
     if let Some((name, longest)) = longest.max_by_key(|(_, longest)| longest.since_ms)
         && longest.since_ms >= LONG_MS
@@ -220,6 +233,13 @@ fn cron(out: &mut String, cron: &CronStats, now_ms: u64) -> anyhow::Result<()> {
     };
     let paused = cron.total.saturating_sub(cron.active);
     writeln!(out, "cron jobs     {}: {} due, {paused} paused{next}", cron.total, cron.due)?;
+    if cron.ahead > 0 {
+        let line = format!(
+            "cron ahead    {} jobs do not fire, because Redis' clock was ahead; `seriatim cron list` shows the remedy",
+            cron.ahead
+        );
+        writeln!(out, "{}", shown::wrapped(&line, usize::from(shown::COLUMNS) - 14, 14))?;
+    }
     Ok(())
 }
 

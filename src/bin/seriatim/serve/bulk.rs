@@ -129,8 +129,12 @@ pub(super) async fn release(State(app): State<Arc<App>>, asked: Asked, body: Bod
         Some(prefix) => asked.user.may(Right::Operate, prefix.as_bytes())?,
         None => asked.user.may_all(Right::Operate)?,
     }
-    let which =
-        Which { prefix: prefix.unwrap_or_default(), why: why.unwrap_or_default(), until_released: objects.until_released };
+    let which = Which {
+        prefix: prefix.unwrap_or_default(),
+        why: why.unwrap_or_default(),
+        until_released: objects.until_released,
+        over: None,
+    };
     let mut so_far = ReleasedAll::default();
     let who = by(&asked.user, &objects.reason);
     let all = timeout(STEPS_TIME_MAX, app.control.release_all(who, &which, |all| so_far = *all)).await;

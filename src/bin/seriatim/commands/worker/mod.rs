@@ -68,9 +68,9 @@ pub(crate) struct Args {
     /// The most events of one object that a worker delivers in a row; then other objects get a turn
     #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().turn_max)]
     turn_max: usize,
-    /// The number of parts of an object's name that are its group; parts end at colons: 0 to 8. While
-    /// many objects wait, the groups take turns. 0: no groups, objects are claimed in the order of
-    /// their markers
+    /// The number of parts of an object's name that are its group; parts end at colons: 0 to 8.
+    /// While many objects wait, the groups take turns. 0: no groups, objects are claimed in the
+    /// order of their markers
     #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().group_depth)]
     group_depth: usize,
     /// The time after which other workers take over the objects of a killed worker: 300ms to 1h
@@ -84,6 +84,10 @@ pub(crate) struct Args {
     /// 100ms to 1h
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     unavailable_max: Duration,
+    /// The longest time that an event waits for a worker that knows it, if this worker's sink does
+    /// not know it: up to 30d. Then the event is rejected
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time)]
+    unknown_max: Duration,
     /// The longest time that the sink may block the worker's threads: 1s to 1h. After that the
     /// worker lets its lease end, and other workers take over its objects. A sink that blocks for
     /// ever ends the worker process
@@ -96,6 +100,8 @@ pub(crate) struct Args {
     /// The retry policy after a failure: default, fixed-5m-2, scheduler, minute, or a backoff with
     /// an optional end: fixed:5m | exponential:100ms..1m
     /// [,attempts=N,then=dead-letter|complete-with-errors|hold]
+    /// [,rejected=dead-letter|complete-with-errors|hold] (the fate of an event that the sink
+    /// rejects) [,jitter=PERCENT] (the spread of each wait: 0 to 100, default 50)
     #[arg(long, value_name = "POLICY", default_value = "default")]
     retry: RetryPolicy,
     /// The retry policy for events whose member "type" is TYPE; may be given more than once
@@ -172,6 +178,7 @@ impl Args {
         config.lease = self.lease;
         (config.crashes_max, config.crashes_then) = self.crashes_max;
         config.unavailable_max = self.unavailable_max;
+        config.unknown_max = self.unknown_max;
         config.stall_max = self.stall_max;
         config.grace = self.grace;
         config.retry = self.retry;

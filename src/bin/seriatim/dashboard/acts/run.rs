@@ -38,7 +38,7 @@ pub(super) async fn run(app: &Dashboard, wanted: Wanted, who: &str, why: &str, j
             }
         }
         Wanted::ReleaseAll { prefix, until_released } => {
-            let which = Which { prefix: &prefix, why: "", until_released };
+            let which = Which { prefix: &prefix, why: "", until_released, over: None };
             let released = control.release_all(by, &which, |all| job.count(all.released, all.due, "they were due already")).await;
             if let Err(error) = released {
                 job.fail(failed(&error));
@@ -76,7 +76,8 @@ pub(super) async fn run(app: &Dashboard, wanted: Wanted, who: &str, why: &str, j
     }
 }
 
-/// Pauses after each ten rows, so that an action on many rows does not take Redis' time all at once.
+/// Pauses after each ten rows, so that an action on many rows does not take Redis' time all at
+/// once.
 async fn pace(at: usize) {
     if at > 0 && at.is_multiple_of(ROWS_AT_ONCE) {
         sleep(PAUSE).await;

@@ -18,11 +18,12 @@ use crate::listen::problem::Problem;
 use crate::listen::users::Right;
 
 /// The choices of the filter: the word in the query, the text, and the condition.
-const WHYS: [(&str, &str, Option<WaitsFor>); 8] = [
+const WHYS: [(&str, &str, Option<WaitsFor>); 9] = [
     ("", "any reason", None),
     ("due", "due now", None),
     ("operator", "an operator", Some(WaitsFor::Operator)),
     ("retry", "a retry", Some(WaitsFor::Retry)),
+    ("unknown", "a worker that knows its event", Some(WaitsFor::Unknown)),
     ("takeover", "a takeover", Some(WaitsFor::Takeover)),
     ("stop", "a stopped worker", Some(WaitsFor::Stop)),
     ("yield", "its turn", Some(WaitsFor::Yield)),

@@ -118,7 +118,7 @@ fn needs(base: &str, stats: &Stats) -> Markup {
         needs.push(html! { "No worker process is running, and objects wait." });
     }
     if let Some(ms) = stats.oldest_waiting_ms.filter(|ms| *ms >= LONG_MS) {
-        needs.push(html! { "The oldest marker has waited for " (shown::duration(ms)) ": the workers are too slow, or too few." });
+        needs.push(html! { "The oldest marker that a worker could take has waited for " (shown::duration(ms)) ": the workers are too slow, or too few." });
     }
     if stats.held.until_released > 0 {
         let target = link(base, "/held", &[("why", "operator")]);

@@ -4,9 +4,9 @@
 //! - `secret`: finds these values in a text
 //!
 //! If a part cannot be found with certainty, more is hidden, never less. Values below
-//! [`SECRET_BYTES_MIN`] bytes stay in texts, because almost every text has them by chance. A part of
-//! a hidden value, e.g. the last digits of a number, also stays in a text, and so does a value in an
-//! encoding such as base64.
+//! [`SECRET_BYTES_MIN`] bytes stay in texts, because almost every text has them by chance. A part
+//! of a hidden value, e.g. the last digits of a number, also stays in a text, and so does a value
+//! in an encoding such as base64.
 
 mod json;
 mod secret;
@@ -26,9 +26,22 @@ const SECRET_BYTES_MIN: usize = 4;
 /// The words before the status of a receiver's answer, in an error of a sink over HTTP.
 const ANSWERED: &str = " answered ";
 
-/// Codes of reasons for which objects are held. They are the only texts that are shown if no event is at hand.
-const CODES: [&str; 10] =
-    ["retry", "attempts", "crashes", "yield", "stop", "slots", "takeover", "unavailable", "quarantine", "skip"];
+/// Codes of reasons for which objects are held. They are the only texts that are shown if no event
+/// is at hand.
+const CODES: [&str; 12] = [
+    "retry",
+    "unknown",
+    "rejected",
+    "attempts",
+    "crashes",
+    "yield",
+    "stop",
+    "slots",
+    "takeover",
+    "unavailable",
+    "quarantine",
+    "skip",
+];
 
 /// The parts of events that are hidden from view.
 #[derive(Debug, Clone, Default)]
@@ -71,9 +84,10 @@ impl Hidden {
         Cow::Owned(shown)
     }
 
-    /// Returns an error, a reason or a result with `***` in place of each hidden value of the event.
-    /// This holds for strings, numbers and member names, also if they are escaped, and for their
-    /// beginnings if the text ends there. `event` is the whole event to which the text belongs.
+    /// Returns an error, a reason or a result with `***` in place of each hidden value of the
+    /// event. This holds for strings, numbers and member names, also if they are escaped, and for
+    /// their beginnings if the text ends there. `event` is the whole event to which the text
+    /// belongs.
     ///
     /// The answer of a receiver is hidden whole: its request may have had further events, whose
     /// values the answer may repeat.
