@@ -324,13 +324,8 @@ impl<'a> Serve<'a> {
         let was_probe = self.health.is_probe(slot);
         self.judge_sink(slot, &outcome);
         let config = Arc::clone(&self.config);
-        let policy = Policy {
-            turn_max: config.turn_max,
-            stopping: self.stopping,
-            logs: config.event_log.is_some(),
-            unknown_max: config.unknown_max,
-            retry_of: &|payload| config.retry_of(payload),
-        };
+        let retry_of = |payload: &[u8]| config.retry_of(payload);
+        let policy = Policy::of(&config, self.stopping, &retry_of);
         self.change(slot, Step::Outcome(outcome, &policy));
         // The fault may be in this object. So the next try is with another one.
         if was_probe && matches!(self.slots.get(slot), Some(Slot::Parked(_))) {

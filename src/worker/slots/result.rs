@@ -9,6 +9,7 @@ use super::in_flight::{InFlight, STRIDE};
 use crate::sink::Stop;
 use crate::wire::values::{Reason, ReasonCode};
 use crate::wire::{BatchResult, Load, Report};
+use crate::worker::config::WorkerConfig;
 use crate::worker::deliver::Outcome;
 use crate::worker::retry::{RetryPolicy, Time, UsedUp};
 use crate::worker::unknown;
@@ -41,6 +42,14 @@ pub(crate) struct Policy<'a> {
     pub(crate) unknown_max: Duration,
     /// A function that returns the retry policy of an event's payload.
     pub(crate) retry_of: &'a dyn Fn(&[u8]) -> RetryPolicy,
+}
+
+impl<'a> Policy<'a> {
+    /// Returns the rules of a worker with these settings.
+    pub(crate) fn of(config: &WorkerConfig, stopping: bool, retry_of: &'a dyn Fn(&[u8]) -> RetryPolicy) -> Self {
+        let (turn_max, unknown_max, logs) = (config.turn_max, config.unknown_max, config.event_log.is_some());
+        Self { turn_max, stopping, logs, unknown_max, retry_of }
+    }
 }
 
 /// The next state of a batch after its delivery.
