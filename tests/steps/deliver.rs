@@ -101,7 +101,8 @@ async fn the_wait_doubles_and_a_sink_may_name_its_own() {
     }
     console.emit("named", "1").await;
     let wait = wait_s("named", 1).await;
-    assert!(wait > 4950.0 && wait < 5002.0, "{wait} s");
+    // The wait is spread: it is up to a quarter longer.
+    assert!(wait > 4950.0 && wait < 6252.0, "{wait} s");
     worker.finish().await;
 }
 
