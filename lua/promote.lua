@@ -135,7 +135,10 @@ local function promote(member, due_ms)
     call('ZREM', KEYS[1], member)
   end
   promoted, bytes_left = promoted + 1, bytes_left - #event
-  count(now_ms - due_ms)
+  -- A schedule with the score 0 is due at once. The score is no time.
+  if due_ms > 0 then
+    count(now_ms - due_ms)
+  end
 end
 
 local failed

@@ -8,7 +8,7 @@
 --           Repeating a call changes nothing: an absent dead letter is skipped.
 -- Keys      KEYS[1] events.dead (stream, read and write)
 --           operator.actions (stream, read and write), objects.with.events, OBJ:events (lists):
---           written
+--           written; OBJ:last.event.id (string): read
 -- Arguments prefix
 --           name of the operator (at most 1,000 bytes)
 --           reason for the action (at most 1,000 bytes, may be '')
@@ -21,6 +21,7 @@
 -- Replies   {'settled', id of the record or '', word…}: a word for each dead letter, in order, up to
 --           the end of the call
 --             retried
+--             retried_late  retried, and newer events of the object were delivered since
 --             dropped
 --             gone        there is no such dead letter
 --             unreadable  the dead letter has no object or no event; or there is no namespace, and
@@ -29,9 +30,9 @@
 --           {'denied', command}
 --           {'wrong_type', key, its type}
 -- Keeps     I1, I4, I7
--- Cost      about 5 commands per dead letter; reads 1 MiB of events and the rest of the last one
+-- Cost      about 6 commands per dead letter; reads 1 MiB of events and the rest of the last one
 -- Uses: actions.EVENT_BYTES_MAX actions.event_fields actions.note actions.note_many actions.refused
--- Uses: names.is_foreign
+-- Uses: ids.parse names.is_foreign
 local step, record = ARGV[4], ARGV[5]
 
 local no = M.actions.refused(KEYS[1], 'stream')
@@ -74,7 +75,10 @@ local function settle(dead_id)
   if record == '' then
     M.actions.note('retry', object, id, 'dead_id', dead_id)
   end
-  return 'retried'
+  -- MGET returns nil for a key of a wrong type, which says nothing about the events.
+  local last, own = call('MGET', P .. object .. K.last_event_id)[1], M.ids.parse(id)
+  last = last and M.ids.parse(last)
+  return own and last and last > own and 'retried_late' or 'retried'
 end
 
 local words, count, first, last = {}, 0, nil, nil
@@ -83,7 +87,7 @@ for i = 6, #ARGV do
     break
   end
   local word = settle(ARGV[i])
-  if word == 'retried' or word == 'dropped' then
+  if word == 'retried' or word == 'retried_late' or word == 'dropped' then
     count, first, last = count + 1, first or ARGV[i], ARGV[i]
   end
   words[#words + 1] = word

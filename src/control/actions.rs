@@ -50,10 +50,14 @@ pub struct Action {
     pub id: Option<u64>,
     /// Id of the dead letter that was retried or dropped, or that a skip created.
     pub dead_id: Option<RowId>,
-    /// Name of the cron job that was changed or run, [escaped](crate::escape::name).
+    /// Name of the cron job that was changed or run.
     pub cron: Option<String>,
-    /// Key of the schedule that was cancelled, [escaped](crate::escape::name).
+    /// [Escaped](crate::escape::name) form of `cron`, if it differs.
+    pub cron_escaped: Option<String>,
+    /// Key of the schedule that was cancelled.
     pub key: Option<String>,
+    /// [Escaped](crate::escape::name) form of `key`, if it differs.
+    pub key_escaped: Option<String>,
     /// For a drop: the error of the dead letter. For a release or skip: the recorded reason of the
     /// hold.
     pub error: Option<String>,
@@ -72,10 +76,16 @@ pub struct Action {
 pub struct Many {
     /// Number of released objects, or of dead letters that were retried or dropped, so far.
     pub count: u64,
-    /// The first of them: name of an object, [escaped](crate::escape::name), or id of a dead letter.
+    /// The first of them: name of an object, or id of a dead letter.
     pub first: String,
+    /// [Escaped](crate::escape::name) form of `first`, if it differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_escaped: Option<String>,
     /// The last of them.
     pub last: String,
+    /// [Escaped](crate::escape::name) form of `last`, if it differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_escaped: Option<String>,
     /// Time of the first step, ms since the epoch. [`Action::at_ms`] is the time of the last step.
     pub began_ms: u64,
     /// Whether only objects that waited for an operator were released.
@@ -89,12 +99,14 @@ impl Many {
     /// Reads the fields of a record; none if it is the record of one subject.
     fn of(fields: &[(String, Value)], at_ms: u64) -> Option<Self> {
         let field = |name: &str| fields.iter().rev().find(|(field, _)| field == name).map(|(_, value)| value);
-        let name =
-            |name: &str| field(name).and_then(reply::bytes).map(|bytes| escape::name(&bytes).into_owned()).unwrap_or_default();
+        let name = |name: &str| field(name).and_then(reply::text).unwrap_or_default();
+        let escaped = |name: &str| field(name).and_then(reply::bytes).and_then(|bytes| escape::differing(&bytes));
         Some(Self {
             count: field("count").and_then(reply::number)?,
             first: name("first"),
+            first_escaped: escaped("first"),
             last: name("last"),
+            last_escaped: escaped("last"),
             began_ms: field("began_ms").and_then(reply::number).unwrap_or(at_ms),
             until_released: field("until_released").is_some_and(|value| reply::bytes(value).is_some()),
             held_why: field("held_why").and_then(reply::text),
@@ -119,8 +131,14 @@ impl Serialize for Action {
         if let Some(cron) = &self.cron {
             line.serialize_entry("cron", cron)?;
         }
+        if let Some(escaped) = &self.cron_escaped {
+            line.serialize_entry("cron_escaped", escaped)?;
+        }
         if let Some(key) = &self.key {
             line.serialize_entry("key", key)?;
+        }
+        if let Some(escaped) = &self.key_escaped {
+            line.serialize_entry("key_escaped", escaped)?;
         }
         line.serialize_entry("error", &self.error)?;
         match &self.event {
@@ -168,13 +186,14 @@ impl Control {
 
 /// The fields of an action, without the object. All are whole: the record of an action is short,
 /// except the event of a drop, which has at most 8 KiB.
-const FIELDS: [(&str, usize); 15] = [
+const FIELDS: [(&str, usize); 16] = [
     ("action", 0),
     ("who", 0),
     ("why", 0),
     ("id", 0),
     ("dead_id", 0),
     ("cron", 0),
+    ("key", 0),
     ("error", 0),
     ("event", 0),
     ("event_bytes", 0),
@@ -244,7 +263,9 @@ fn action(action_id: String, fields: &[(String, Value)]) -> Action {
         id: None,
         dead_id: None,
         cron: None,
+        cron_escaped: None,
         key: None,
+        key_escaped: None,
         error: None,
         event: None,
         event_bytes: None,
@@ -261,8 +282,14 @@ fn action(action_id: String, fields: &[(String, Value)]) -> Action {
                 action.object = text.unwrap_or_default();
             }
             "id" => action.id = reply::number(value).filter(|id| *id > 0),
-            "cron" => action.cron = reply::bytes(value).map(|name| escape::name(&name).into_owned()),
-            "key" => action.key = reply::bytes(value).map(|key| escape::name(&key).into_owned()),
+            "cron" => {
+                action.cron_escaped = reply::bytes(value).and_then(|name| escape::differing(&name));
+                action.cron = text;
+            }
+            "key" => {
+                action.key_escaped = reply::bytes(value).and_then(|key| escape::differing(&key));
+                action.key = text;
+            }
             "dead_id" => action.dead_id = text.map(RowId::from),
             "error" => action.error = text.filter(|error| !error.is_empty()),
             "event" => action.event = reply::bytes(value),

@@ -13,7 +13,7 @@ use crate::escape;
 use crate::event::{EVENT_BYTES_MAX, IntoEvent, ScheduleKey};
 use crate::keys::Keys;
 use crate::wire::operator::{self, By, CronReply, CronStep, Which};
-use crate::wire::values::{CronLast, CronPlan, CronValue};
+use crate::wire::values::{CronLast, CronPlan, CronValue, DueTime};
 
 pub use crate::wire::operator::CronDone;
 
@@ -37,8 +37,10 @@ const TRIES: usize = 8;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CronJob {
-    /// Name of the job, [escaped](crate::escape::name).
+    /// Name of the job; bytes that are not UTF-8 are shown as U+FFFD.
     pub name: String,
+    /// [Escaped](crate::escape::name) form of `name`, if it differs.
+    pub name_escaped: Option<String>,
     /// All other values of the job; none if this version of seriatim cannot read the job.
     pub detail: Option<CronDetail>,
 }
@@ -77,6 +79,9 @@ impl Serialize for CronJob {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut line = serializer.serialize_map(None)?;
         line.serialize_entry("name", &self.name)?;
+        if let Some(escaped) = &self.name_escaped {
+            line.serialize_entry("name_escaped", escaped)?;
+        }
         let Some(job) = &self.detail else {
             line.serialize_entry("invalid", &true)?;
             return line.end();
@@ -348,7 +353,7 @@ fn problem(plan: &CronPlan, found: &CronReply, value: &CronValue, now_ms: u64) -
 }
 
 fn job(found: CronReply, now_ms: u64) -> CronJob {
-    let name = escape::name(&found.name).into_owned();
+    let (name, name_escaped) = (String::from_utf8_lossy(&found.name).into_owned(), escape::differing(&found.name));
     let read = || {
         let value = CronValue::read(&found.value)?;
         let plan = CronPlan::read(&value.plan).ok()?;
@@ -364,9 +369,9 @@ fn job(found: CronReply, now_ms: u64) -> CronJob {
             event_bytes,
             missed: plan.missed,
             paused: value.is_paused,
-            next_ms: found.next.parse::<f64>().ok().filter(|next| next.is_finite()).map(|next| next.max(0.0) as u64),
+            next_ms: found.next.parse().ok().map(DueTime::read).and_then(DueTime::ms),
             last_ms: (last.fired_ms > 0).then_some(last.fired_ms),
         })
     };
-    CronJob { detail: read(), name }
+    CronJob { detail: read(), name, name_escaped }
 }

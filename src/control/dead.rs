@@ -44,7 +44,7 @@ pub struct DeadLetter {
     pub event_bytes: Option<u64>,
     /// The reason why the event became a dead letter.
     pub error: String,
-    /// Number of failed deliveries. A rejection does not count.
+    /// Number of failed attempts: deliveries that ended as transient. A rejection does not count.
     pub attempts: Option<u64>,
 }
 
@@ -98,6 +98,9 @@ pub struct SettledAll {
     /// Number of dead letters that were left as they were. Such a dead letter cannot be read, or
     /// the queue of its object has a wrong type.
     pub left: u64,
+    /// Number of retried dead letters whose objects have delivered newer events since. A receiver gets
+    /// these events out of order.
+    pub newer_delivered: u64,
     /// Cursor of the next step; none after the last step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<Cursor>,
@@ -180,7 +183,8 @@ impl Control {
 
     /// Retries or drops these dead letters. Returns one result for each dead letter, in the order
     /// of `dead_ids`. A retried event is pushed as a new event at the end of its object's queue,
-    /// and gets a new id. Each step is recorded in the [actions](Control::actions). The record of a
+    /// and gets a new id. The result is [`Settled::RetriedLate`] if newer events of the object were
+    /// delivered since the event became a dead letter. Each step is recorded in the [actions](Control::actions). The record of a
     /// drop has the first 8 KiB of the event.
     ///
     /// Each dead letter is settled in one atomic step. One call of Redis settles at most
@@ -189,9 +193,10 @@ impl Control {
     /// result is [`Settled::Gone`].
     ///
     /// # Errors
-    /// [`ControlError::DeadId`] for an invalid id, before anything is done. Other errors if Redis
-    /// cannot be asked or forbids it.
+    /// [`ControlError::DeadId`] for an invalid id, and [`ControlError::Reason`] for a drop without a
+    /// reason, before anything is done. Other errors if Redis cannot be asked or forbids it.
     pub async fn settle(&self, by: By<'_>, settle: Settle, dead_ids: &[RowId]) -> Result<Vec<Settled>, ControlError> {
+        check_reason(by, settle)?;
         dead_ids.iter().try_for_each(|dead_id| checked(dead_id.as_str()).map(drop))?;
         let mut conn = self.connection();
         let mut settled = Vec::with_capacity(dead_ids.len());
@@ -216,6 +221,7 @@ impl Control {
         loop {
             let step = self.settle_step(by, settle, object, all.next.as_ref()).await?;
             (all.done, all.left, all.next) = (all.done + step.done, all.left + step.left, step.next);
+            all.newer_delivered += step.newer_delivered;
             if all.next.is_none() {
                 return Ok(all);
             }
@@ -241,6 +247,7 @@ impl Control {
         object: Option<&[u8]>,
         after: Option<&Cursor>,
     ) -> Result<SettledAll, ControlError> {
+        check_reason(by, settle)?;
         let mut step = SettledAll::default();
         let (behind, last, mut row) = match after.map(Cursor::as_str) {
             Some(cursor) => {
@@ -267,6 +274,7 @@ impl Control {
         }
         for settled in settled {
             match settled {
+                Settled::RetriedLate => (step.done, step.newer_delivered) = (step.done + 1, step.newer_delivered + 1),
                 Settled::Retried | Settled::Dropped => step.done += 1,
                 Settled::Unreadable | Settled::WrongType => step.left += 1,
                 Settled::Gone => {}
@@ -332,6 +340,12 @@ fn place(cursor: &str) -> Option<(&str, &str, &str)> {
     let (last, row) = rest.split_once("..").map_or((rest, None), |(last, row)| (last, Some(row)));
     let are_ids = [Some(from), Some(last), row].into_iter().flatten().all(reply::is_entry_id);
     are_ids.then(|| (from, last, row.unwrap_or_default()))
+}
+
+/// Checks that a drop has a reason, because it cannot be undone.
+fn check_reason(by: By<'_>, settle: Settle) -> Result<(), ControlError> {
+    let is_missing = settle == Settle::Drop && by.why.trim().is_empty();
+    if is_missing { Err(ControlError::Reason) } else { Ok(()) }
 }
 
 /// Returns the id if it is a valid id of a dead letter.

@@ -95,7 +95,7 @@ impl Control {
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked.
     pub async fn depth(&self, top: usize) -> Result<Depth, ControlError> {
-        self.walk_queues(top, None).await
+        self.walk_queues(Counted::new(top, usize::MAX), None).await
     }
 
     /// Like [`depth`](Self::depth), but in the background: takes at most the part `share` of Redis'
@@ -105,7 +105,19 @@ impl Control {
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked.
     pub async fn paced_depth(&self, top: usize, share: f64) -> Result<Depth, ControlError> {
-        self.walk_queues(top, Some(share.clamp(0.0001, 1.0))).await
+        self.walk_queues(Counted::new(top, usize::MAX), Some(share.clamp(0.0001, 1.0))).await
+    }
+
+    /// Like [`paced_depth`](Self::paced_depth) without the longest queues, but counts by these prefixes.
+    /// A prefix has one or more parts of a name, without a colon at its end: `acme:batch` is for the
+    /// object of this name and for all objects whose names begin with `acme:batch:`. An object counts
+    /// for the longest prefix that it has, and otherwise for the prefix ``.
+    ///
+    /// # Errors
+    /// [`ControlError`] if Redis cannot be asked.
+    pub async fn paced_depth_of(&self, prefixes: &[String], share: f64) -> Result<Depth, ControlError> {
+        let counted = Counted { named: Some(prefixes.to_vec()), ..Counted::new(0, usize::MAX) };
+        self.walk_queues(counted, Some(share.clamp(0.0001, 1.0))).await
     }
 
     /// Counts the queued events of some objects: one step of a walk over all queues. The caller adds
@@ -139,12 +151,11 @@ impl Control {
         Ok(DepthStep { depth: counted.depth(), next })
     }
 
-    async fn walk_queues(&self, top: usize, share: Option<f64>) -> Result<Depth, ControlError> {
+    async fn walk_queues(&self, mut counted: Counted, share: Option<f64>) -> Result<Depth, ControlError> {
         let (mut conn, keys) = (self.connection(), &self.keys);
         let suffix = suffix(keys);
         let mut scan = Scan::new(keys, &suffix);
         let mut seen = Seen::new(SEEN_MAX);
-        let mut counted = Counted::new(top, usize::MAX);
         loop {
             let began = Instant::now();
             let Some(mut page) = scan.next(&mut conn).await? else { break };
@@ -166,6 +177,8 @@ fn suffix(keys: &Keys) -> String {
 /// The counts of a walk so far.
 struct Counted {
     top: usize,
+    /// The prefixes that are counted; none: the first part of each name.
+    named: Option<Vec<String>>,
     prefix_bytes_max: usize,
     prefixes: HashMap<String, PrefixDepth>,
     longest: BinaryHeap<(Reverse<u64>, String, Option<String>)>,
@@ -174,7 +187,7 @@ struct Counted {
 
 impl Counted {
     fn new(top: usize, prefix_bytes_max: usize) -> Self {
-        Self { top, prefix_bytes_max, prefixes: HashMap::new(), longest: BinaryHeap::new(), depth: Depth::default() }
+        Self { top, named: None, prefix_bytes_max, prefixes: HashMap::new(), longest: BinaryHeap::new(), depth: Depth::default() }
     }
 
     /// Counts the queues with these keys, which are without the prefix of the namespace.
@@ -205,7 +218,10 @@ impl Counted {
         let object = String::from_utf8_lossy(name).into_owned();
         self.depth.events_queued += events;
         self.depth.objects_with_events += 1;
-        let prefix = object.split(':').next().unwrap_or(&object);
+        let prefix = match &self.named {
+            Some(named) => longest(named, &object),
+            None => object.split(':').next().unwrap_or(&object),
+        };
         let known = self.prefixes.contains_key(prefix) || self.prefixes.len() < PREFIXES_MAX;
         let prefix = if known && prefix.len() <= self.prefix_bytes_max { prefix } else { "" };
         let sum = self.prefixes.entry(prefix.to_owned()).or_default();
@@ -227,6 +243,13 @@ impl Counted {
             top.map(|(events, object, object_escaped)| ObjectDepth { object, object_escaped, events: events.0 }).collect();
         depth
     }
+}
+
+/// Returns the longest of these prefixes that the object has; an empty text if it has none.
+fn longest<'a>(named: &'a [String], object: &str) -> &'a str {
+    let has =
+        |prefix: &&String| object.strip_prefix(prefix.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'));
+    named.iter().filter(has).max_by_key(|prefix| prefix.len()).map_or("", String::as_str)
 }
 
 /// Returns the pause after a step that took `took` and found `found` queues. Over a slow link, most

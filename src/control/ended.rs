@@ -32,7 +32,7 @@ pub struct EndedEvent {
     pub prev: Option<u64>,
     /// Result of the event.
     pub status: LogStatus,
-    /// Number of failed deliveries.
+    /// Number of failed attempts: deliveries that ended as transient.
     pub attempts: Option<u64>,
     /// Last error; none if the event was delivered.
     pub error: Option<String>,

@@ -45,6 +45,12 @@ pub enum ControlError {
         "there are already {0} pauses and blocks: nothing was done; a prefix such as work:* is one rule for all of its objects"
     )]
     Rules(u64),
+    /// The time after which a rule ends is out of range; nothing was done.
+    #[error("the time until a rule ends is 1 ms to 100 years, it must not be 0: nothing was done; write 90s, 30m or 12h")]
+    RuleTime,
+    /// A drop of dead letters has no reason; nothing was done.
+    #[error("a drop of dead letters needs a reason: nothing was done")]
+    Reason,
     /// A limit cannot have this selector; nothing was done.
     #[error("{0:?} cannot have this limit: a limit is for * or a prefix such as work:*, and the number of markers only for *")]
     LimitSelector(String),
@@ -127,6 +133,18 @@ impl From<ScriptError> for ControlError {
 }
 
 impl ControlError {
+    /// Returns whether the caller has given something invalid, so that the same call always fails.
+    #[must_use]
+    pub fn is_invalid_input(&self) -> bool {
+        match self {
+            Self::Url { .. } | Self::Name(_) | Self::RuleTime | Self::Reason | Self::LimitSelector(_) => true,
+            Self::ShareSelector { .. } | Self::ShareEmpty | Self::SharePart { .. } => true,
+            Self::Cron(_) | Self::CronName(_) | Self::ScheduleKey(_) | Self::Event(_) => true,
+            Self::DeadId(_) | Self::LogId(_) | Self::Cursor(_) => true,
+            _ => false,
+        }
+    }
+
     pub(crate) fn redis(what: &'static str) -> impl FnOnce(redis::RedisError) -> Self {
         move |source| Self::Redis { what, source }
     }

@@ -15,7 +15,7 @@ use crate::escape;
 pub use crate::wire::operator::HELD_LOOKED_MAX as LOOKED_MAX;
 use crate::wire::operator::{self, HeldPart, HeldQuery, HeldReply};
 pub use crate::wire::operator::{By, Released};
-use crate::wire::values::{HeldId, Tag};
+use crate::wire::values::{DueTime, HeldId, Tag};
 
 /// Maximum number of held objects that one call reads.
 pub const PER_CALL_MAX: usize = 250;
@@ -56,8 +56,12 @@ pub struct HeldObject {
     pub object_escaped: Option<String>,
     /// The condition that ends the hold.
     pub waits_for: WaitsFor,
-    /// Due time, ms since the epoch; none if the object waits for an operator or a rule.
+    /// Due time, ms since the epoch; none if the object waits for an operator or a rule, or is due at
+    /// once.
     pub due_ms: Option<u64>,
+    /// Whether the object is due at once, without a due time, e.g. because an operator has released it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub at_once: bool,
     /// Id of the first event of the held batch; none without a batch.
     pub id: Option<u64>,
     /// Number of failed deliveries of the first event of the held batch.
@@ -320,13 +324,13 @@ impl HeldObject {
         let HeldId { tag, reason } = place.held_id.parse().unwrap_or_default();
         let (first, why) = (tag.map(|tag| tag.first), reason.to_string());
         let Tag { attempts, crashes, .. } = tag.unwrap_or_default();
-        let due = place.due.parse().ok().map(|score| due_time(score, now_ms));
-        let due_ms = due.filter(|due| due.is_finite()).map(|due| due as u64);
+        let due = place.due.parse().map_or(DueTime::Never, |score| DueTime::of_held(score, now_ms));
         Self {
             object: String::from_utf8_lossy(&place.object).into_owned(),
             object_escaped: escape::differing(&place.object),
-            waits_for: waits_for(due_ms.is_none(), &why),
-            due_ms,
+            waits_for: waits_for(due == DueTime::Never, &why),
+            due_ms: due.ms(),
+            at_once: due == DueTime::AtOnce,
             id: first,
             attempts: attempts.into(),
             crashes: crashes.into(),
@@ -341,17 +345,6 @@ impl HeldObject {
 /// Returns whether a score of `objects.held` says that the name of the object is set aside.
 fn is_aside(score: &str) -> bool {
     score.parse::<f64>().is_ok_and(|score| score < 0.0)
-}
-
-/// Returns the due time for a score of `objects.held`. If the object is set aside for its group,
-/// the score is its due time below 0, at most -1. Such an object is due, also if Redis' clock was
-/// set back since.
-pub(super) fn due_time(score: f64, now_ms: u64) -> f64 {
-    match score {
-        score if score >= 0.0 => score,
-        -1.0 => 0.0,
-        score => (-score).min(now_ms as f64),
-    }
 }
 
 /// Derives the condition that ends the hold from the recorded reason.

@@ -101,7 +101,7 @@ pub struct LogEntry {
     pub event_bytes: Option<u64>,
     /// Last error; none if the event was delivered.
     pub error: Option<String>,
-    /// Number of failed deliveries.
+    /// Number of failed attempts: deliveries that ended as transient.
     pub attempts: Option<u64>,
     /// Time at which the worker that finalized the event had taken it, ms since the epoch by Redis'
     /// clock; none if an operator skipped the event.

@@ -7,6 +7,7 @@
 //! pauses, an operator sets blocks. A pause and a block may be set for the same objects, and each
 //! of them is lifted separately.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use redis::{RedisResult, Value};
 use serde::Serialize;
 
 use super::{Control, ControlError, reply};
+use crate::escape;
 use crate::event::{NameError, ObjectName};
 use crate::wire::operator::{self, RuleStep};
 pub use crate::wire::operator::{By, Ruled};
@@ -91,6 +93,11 @@ impl Selector {
     /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Returns the [escaped](crate::escape::name) form, which the commands print and take.
+    pub fn escaped(&self) -> Cow<'_, str> {
+        escape::name(&self.0)
     }
 
     /// Selects only the object of exactly this name. Accepts names with a star or a blank, which
@@ -190,10 +197,20 @@ impl Rule {
     }
 }
 
+/// The form for people: the kind, and the escaped selector.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.kind.word(), self.selector)
+        write!(f, "{} {}", self.kind.word(), self.selector.escaped())
     }
+}
+
+/// Checks the time after which a rule ends by itself.
+///
+/// # Errors
+/// [`ControlError::RuleTime`] for less than 1 ms and more than [`FOR_MAX`].
+pub fn check_for(after: Duration) -> Result<(), ControlError> {
+    let is_valid = after >= Duration::from_millis(1) && after <= FOR_MAX;
+    if is_valid { Ok(()) } else { Err(ControlError::RuleTime) }
 }
 
 /// All rules at one moment.
@@ -208,7 +225,7 @@ pub struct Rules {
 
 impl Control {
     /// Sets a rule. The rule is in force until it is lifted or until the time `after` has passed (1
-    /// ms to [`FOR_MAX`]; a longer time is shortened). The rule takes effect with the next step of
+    /// ms to [`FOR_MAX`]). The rule takes effect with the next step of
     /// any worker process, within a second. If the rule already exists, its end, actor and reason
     /// are replaced. The step is recorded in the [actions](Control::actions).
     ///
@@ -217,7 +234,7 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError::Rules`] if there are [`RULES_MAX`] rules already. [`ControlError::Name`] for
-    /// an invalid object name. Other errors if Redis cannot be asked or forbids it.
+    /// an invalid object name, and [`ControlError::RuleTime`] for a time out of range. Other errors if Redis cannot be asked or forbids it.
     pub async fn set_rule(
         &self,
         by: By<'_>,
@@ -225,7 +242,8 @@ impl Control {
         selector: &Selector,
         after: Option<Duration>,
     ) -> Result<Ruled, ControlError> {
-        self.rule_step(by, RuleStep::Set(after.map(|after| after.min(FOR_MAX))), kind, selector).await
+        after.map_or(Ok(()), check_for)?;
+        self.rule_step(by, RuleStep::Set(after), kind, selector).await
     }
 
     /// Lifts a rule. The call itself only marks the rule as lifted. Workers then wake the objects

@@ -9,6 +9,7 @@ use crate::escape;
 use crate::event::{ScheduleKey, object_and_key};
 pub use crate::wire::operator::CancelledSchedule;
 use crate::wire::operator::{self, Range, ScheduledReply};
+use crate::wire::values::DueTime;
 
 /// Maximum number of schedules that one call reads. If an object has few schedules,
 /// [`Control::schedules_of`] may return all of them, up to 128.
@@ -16,7 +17,8 @@ pub const PER_CALL_MAX: usize = 100;
 
 /// A scheduled event.
 ///
-/// It serializes as `{"object":"work:1","key":"reminder","due_ms":1700,"event":{…}}`. If the event
+/// It serializes as `{"object":"work:1","key":"reminder","due_ms":1700,"event":{…}}`. If the escaped
+/// key differs from the key, `key_escaped` has the escaped key. If the event
 /// is queued, `"queued":true` is added. An event above 8 KiB is left out, and `event_bytes` has its
 /// size.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,11 +28,16 @@ pub struct ScheduledEvent {
     pub object: String,
     /// [Escaped](crate::escape::name) form of `object`, if it differs.
     pub object_escaped: Option<String>,
-    /// Key of the schedule, escaped. A key that begins with `-` was made by the emitter.
+    /// Key of the schedule; bytes that are not UTF-8 are shown as U+FFFD. A key that begins with `-`
+    /// was made by the emitter.
     pub key: String,
-    /// Due time, ms since the epoch; none if the schedule is broken, which [`Control::check`]
-    /// reports. If the event is already queued, the time at which it was queued.
+    /// [Escaped](crate::escape::name) form of `key`, if it differs.
+    pub key_escaped: Option<String>,
+    /// Due time, ms since the epoch; none if the schedule is due at once, or broken, which
+    /// [`Control::check`] reports. If the event is already queued, the time at which it was queued.
     pub due_ms: Option<u64>,
+    /// Whether the schedule is due at once, without a due time.
+    pub at_once: bool,
     /// The event, byte for byte; none if it has more than 8 KiB.
     pub event: Option<Vec<u8>>,
     /// Size of the event in bytes; none if the schedule is broken.
@@ -47,7 +54,13 @@ impl Serialize for ScheduledEvent {
             line.serialize_entry("object_escaped", escaped)?;
         }
         line.serialize_entry("key", &self.key)?;
+        if let Some(escaped) = &self.key_escaped {
+            line.serialize_entry("key_escaped", escaped)?;
+        }
         line.serialize_entry("due_ms", &self.due_ms)?;
+        if self.at_once {
+            line.serialize_entry("at_once", &true)?;
+        }
         if self.queued {
             line.serialize_entry("queued", &true)?;
         }
@@ -171,12 +184,15 @@ fn place(cursor: &Cursor) -> Result<(String, Vec<u8>), ControlError> {
 
 fn event(found: ScheduledReply) -> ScheduledEvent {
     let (object, key) = object_and_key(&found.member).unwrap_or((&[], &found.member));
+    let due = found.due.parse().ok().map(DueTime::read);
     let is_shown = found.event_bytes.is_some_and(|bytes| bytes == found.event.len() as u64);
     ScheduledEvent {
         object: String::from_utf8_lossy(object).into_owned(),
         object_escaped: escape::differing(object),
-        key: escape::name(key).into_owned(),
-        due_ms: found.due.parse::<f64>().ok().filter(|due| due.is_finite()).map(|due| due.max(0.0) as u64),
+        key: String::from_utf8_lossy(key).into_owned(),
+        key_escaped: escape::differing(key),
+        due_ms: due.and_then(DueTime::ms),
+        at_once: due == Some(DueTime::AtOnce),
         event_bytes: found.event_bytes,
         event: is_shown.then_some(found.event),
         queued: found.is_queued,

@@ -6,6 +6,7 @@
 //! If there is no reply, the outcome is unknown. [`read_answer`] tells these cases apart. For a
 //! transaction that the caller has sent, [`failures_of_commands`] and [`failed`] do so.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, RedisResult, ServerError, ServerErrorKind, Value};
@@ -14,7 +15,8 @@ use super::idempotent::{SCRIPT_BYTES_MAX, SCRIPT_EVENTS_MAX};
 use crate::connection::TooFew;
 use crate::connection::errors::told;
 use crate::connection::url::UrlError;
-use crate::event::{EventError, NameError, ObjectName, ScheduleKeyError};
+use crate::escape;
+use crate::event::{DueError, EventError, NameError, ObjectName, ScheduleKeyError};
 
 /// The reason why an emit failed, and whether its events were queued.
 ///
@@ -33,6 +35,9 @@ pub enum EmitError {
     /// The key of a schedule is invalid. Nothing was sent.
     #[error(transparent)]
     Key(#[from] ScheduleKeyError),
+    /// The due time of a schedule is more than a hundred years away. Nothing was sent.
+    #[error(transparent)]
+    Due(#[from] DueError),
     /// The given text is not a Redis URL. The message does not repeat the URL, because it may
     /// contain a password.
     #[error("{}", UrlError { reason: reason.clone() })]
@@ -61,8 +66,8 @@ pub enum EmitError {
     /// again by itself. Look at the object (`seriatim inspect OBJECT`) before you emit again. If a
     /// duplicate event does no harm, emit again without a look.
     #[error(
-        "the outcome of an emit for {object} is unknown, it may or may not have taken effect: {}; look before emitting it again",
-        told(.source)
+        "the outcome of an emit for {} is unknown, it may or may not have taken effect: {}; look before emitting it again",
+        shown(.object), told(.source)
     )]
     Unknown {
         /// The object.
@@ -73,7 +78,7 @@ pub enum EmitError {
     /// The emit is queued on the master, but too few replicas had it at the end of the
     /// [wait](crate::emit::EmitterBuilder::wait). Workers deliver it, unless the master is lost
     /// before a replica has it. So the outcome is unknown.
-    #[error("the emit for {object} is queued on the master, but only {}: it is lost if the master is lost now", TooFew {
+    #[error("the emit for {} is queued on the master, but only {}: it is lost if the master is lost now", shown(.object), TooFew {
         reached: *reached, wanted: *wanted, not_local: *not_local
     })]
     Unreplicated {
@@ -88,7 +93,7 @@ pub enum EmitError {
     },
     /// The idempotency key was used before for other events or data of this object. Nothing was
     /// applied.
-    #[error("the idempotency key {key:?} of {object} was used for another emit; nothing was applied")]
+    #[error("the idempotency key {key:?} of {} was used for another emit; nothing was applied", shown(.object))]
     KeyReused {
         /// The object.
         object: ObjectName,
@@ -98,8 +103,9 @@ pub enum EmitError {
     /// An emit has too many events or bytes for a script. Emits with an idempotency key, and emits
     /// of objects with limits, are scripts. Nothing was sent.
     #[error(
-        "an emit for {object} has {events} events with {bytes} bytes; with an idempotency key or limits it has at most \
-         {SCRIPT_EVENTS_MAX} with {SCRIPT_BYTES_MAX} bytes: split it"
+        "an emit for {} has {events} events with {bytes} bytes; with an idempotency key or limits it has at most \
+         {SCRIPT_EVENTS_MAX} with {SCRIPT_BYTES_MAX} bytes: split it",
+        shown(.object)
     )]
     TooLarge {
         /// The object.
@@ -111,7 +117,7 @@ pub enum EmitError {
     },
     /// A limit of the queues is reached. Nothing was applied. Try again when workers have drained
     /// the queue.
-    #[error("the emit for {object} was not applied: {full}; try again later, or see `seriatim limit list`")]
+    #[error("the emit for {} was not applied: {full}; try again later, or see `seriatim limit list`", shown(.object))]
     Full {
         /// The object.
         object: ObjectName,
@@ -120,7 +126,8 @@ pub enum EmitError {
     },
     /// The memory of Redis has reached `maxmemory`. Nothing was applied.
     #[error(
-        "Redis is out of memory, the emit for {object} was not applied: raise maxmemory, or wait until the workers have drained the queues"
+        "Redis is out of memory, the emit for {} was not applied: raise maxmemory, or wait until the workers have drained the queues",
+        shown(.object)
     )]
     OutOfMemory {
         /// The object.
@@ -137,7 +144,8 @@ pub enum EmitError {
     ///   Workers remove this due time when it has come. If `key` is `events.scheduled`, the event
     ///   is stored, but has no due time.
     #[error(
-        "{key} has a wrong type, so an emit for {object} took effect only in part; see what else writes that key, and remove it"
+        "{} has a wrong type, so an emit for {} took effect only in part; see what else writes that key, and remove it",
+        escape::name(.key), shown(.object)
     )]
     WrongType {
         /// The object.
@@ -148,13 +156,18 @@ pub enum EmitError {
     /// Redis refused the emit, and nothing was applied. The server is a replica; is loading; has
     /// lost its master, its disk or its replicas; wants another user or password; or keeps the keys
     /// on another node.
-    #[error("Redis refused the emit for {object}, nothing was applied: {}", told(.source))]
+    #[error("Redis refused the emit for {}, nothing was applied: {}", shown(.object), told(.source))]
     Refused {
         /// The object.
         object: ObjectName,
         /// Error returned by Redis.
         source: RedisError,
     },
+}
+
+/// Returns the name of an object as the commands print it and take it.
+fn shown(object: &ObjectName) -> Cow<'_, str> {
+    escape::name(object.as_str())
 }
 
 /// The queue or list that has reached a [limit](crate::emit).

@@ -13,7 +13,7 @@ use redis::{Cmd, Pipeline, Value};
 
 use super::Emitter;
 use super::error::{EmitError, Failed, command_failed, script_failed};
-use crate::event::{ID_END, IntoEvent, ObjectName, ScheduleKey};
+use crate::event::{ID_END, IntoEvent, ObjectName, ScheduleKey, check_after, check_due};
 use crate::wire::{self, CancelReply};
 
 /// A schedule that is due within this time wakes a worker, because the workers' next look may come
@@ -257,8 +257,12 @@ impl Emitter {
     async fn ready(&self, schedule: Schedule<'_>, now_ms: &mut Option<u64>) -> Result<Ready, EmitError> {
         let draft = schedule.draft?;
         let (due_ms, wakes) = match schedule.when {
-            When::At(ms) => (ms, ms < local_ms(SystemTime::now()).saturating_add(millis(WAKE))),
+            When::At(ms) => {
+                check_due(ms)?;
+                (ms, ms < local_ms(SystemTime::now()).saturating_add(millis(WAKE)))
+            }
             When::After(time) => {
+                check_after(time)?;
                 let now = match *now_ms {
                     Some(now) => now,
                     None => *now_ms.insert(self.redis_ms(&draft.object).await?),
@@ -315,7 +319,8 @@ impl Emitter {
 }
 
 impl Schedule<'_> {
-    /// Sets the time at which the event is due, by Redis' clock. A time in the past is due at once.
+    /// Sets the time at which the event is due, by Redis' clock. A time in the past is due at once. A
+    /// time more than [`DUE_MAX`](crate::event::DUE_MAX) from now is an error of [`send`](Self::send).
     pub fn at(mut self, time: SystemTime) -> Self {
         self.when = When::At(local_ms(time));
         self

@@ -21,7 +21,8 @@ pub(crate) use event_type::type_of;
 pub use pointer::{Pointer, PointerError};
 #[cfg(feature = "worker")]
 pub(crate) use schedule::object_and_key;
-pub use schedule::{SCHEDULE_KEY_BYTES_MAX, ScheduleKey, ScheduleKeyError};
+pub use schedule::{DUE_MAX, DueError, SCHEDULE_KEY_BYTES_MAX, ScheduleKey, ScheduleKeyError};
+pub(crate) use schedule::{check_after, check_due};
 
 /// The longest object name, in bytes.
 pub const NAME_BYTES_MAX: usize = 512;

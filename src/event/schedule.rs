@@ -4,10 +4,29 @@ use std::fmt;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The longest key of a schedule, in bytes.
 pub const SCHEDULE_KEY_BYTES_MAX: usize = 256;
+
+/// The longest time from now until an event is due: a hundred years, with leap years.
+pub const DUE_MAX: Duration = Duration::from_secs(36_600 * 24 * 3600);
+
+/// The due time of a schedule is too far away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an event is due at most 100 years from now; is a number in ms where seconds are expected?")]
+pub struct DueError;
+
+/// Checks a due time in ms since the epoch, by the clock of this machine.
+pub(crate) fn check_due(due_ms: u64) -> Result<(), DueError> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    if u128::from(due_ms) > (now + DUE_MAX).as_millis() { Err(DueError) } else { Ok(()) }
+}
+
+/// Checks the time until an event is due.
+pub(crate) fn check_after(after: Duration) -> Result<(), DueError> {
+    if after > DUE_MAX { Err(DueError) } else { Ok(()) }
+}
 
 /// The key of a schedule, unique among the schedules of its object: 1 to 256 bytes of UTF-8 without
 /// control characters, e.g. `reminder`. Clones are cheap enough.

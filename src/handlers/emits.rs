@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use crate::event::{EventError, NameError, ScheduleKeyError};
+use crate::event::{DueError, EventError, NameError, ScheduleKeyError};
 use crate::wire::Emits;
 use crate::wire::values::{Later, SCHEDULE_EVENTS};
 
@@ -69,6 +69,9 @@ pub enum HandlerEmitError {
     /// The key of a schedule is invalid.
     #[error(transparent)]
     Key(#[from] ScheduleKeyError),
+    /// The due time of a schedule is more than a hundred years away.
+    #[error(transparent)]
+    Due(#[from] DueError),
     /// All handlers of the event together would emit more than 1,000 events, or more than 2 MiB of
     /// object names and events.
     #[error(

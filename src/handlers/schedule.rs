@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::context::HandlerContext;
 use super::emits::HandlerEmitError;
-use crate::event::{EVENT_BYTES_MAX, IntoEvent, ObjectName, ScheduleKey};
+use crate::event::{EVENT_BYTES_MAX, IntoEvent, ObjectName, ScheduleKey, check_after, check_due};
 use crate::wire::values::{Due, Later, LaterMode};
 
 /// A schedule of a handler, under construction. [`HandlerContext::schedule`] makes it.
@@ -81,10 +81,14 @@ impl HandlerSchedule<'_> {
     /// the key.
     ///
     /// # Errors
-    /// As [`HandlerContext::emit`], and [`HandlerEmitError::Key`]. A schedule counts as two emits,
+    /// As [`HandlerContext::emit`], [`HandlerEmitError::Key`] and [`HandlerEmitError::Due`]. A schedule counts as two emits,
     /// and the bytes of its key count, too.
     pub fn add(self) -> Result<ScheduleKey, HandlerEmitError> {
         let (object, event) = self.event?;
+        match self.due {
+            Due::At(ms) => check_due(ms)?,
+            Due::After(ms) => check_after(Duration::from_millis(ms))?,
+        }
         let key = self.key.unwrap_or_else(|| Ok(ScheduleKey::unique()))?;
         let later = Later { key: key.as_str().as_bytes(), mode: self.mode, due: self.due };
         self.cx.emitting.push_later(&self.cx.run.room, object.as_str(), &event, later)?;

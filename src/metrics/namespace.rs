@@ -64,17 +64,17 @@ impl NamespaceMetrics {
         failed
     }
 
-    /// Counts the queued events with 1 % of Redis' time, by [`Control::paced_depth`]. Each of the
+    /// Counts the queued events with 1 % of Redis' time, by [`Control::paced_depth_of`]. Each of the
     /// first [`PREFIXES_MAX`] `prefixes` has its own series, and all other objects have one series
     /// together. If `prefixes` is empty, all objects have one series. Before the first count these
     /// metrics are absent.
     ///
     /// # Errors
-    /// The errors of [`Control::paced_depth`]. After an error, the metrics still show the last
+    /// The errors of [`Control::paced_depth_of`]. After an error, the metrics still show the last
     /// count.
     pub async fn count(&self, control: &Control, prefixes: &[String]) -> Result<(), ControlError> {
-        let depth = control.paced_depth(0, COUNT_SHARE).await?;
         let named = &prefixes[..prefixes.len().min(PREFIXES_MAX)];
+        let depth = control.paced_depth_of(named, COUNT_SHARE).await?;
         let rest = if named.is_empty() { "*" } else { "other" };
         let mut depths: Vec<_> = named.iter().map(String::as_str).chain([rest]).map(|of| (of.to_owned(), 0, 0)).collect();
         for found in depth.by_prefix {

@@ -48,7 +48,7 @@ fn events(out: &mut Writer<'_>, figures: &WorkerFigures) -> fmt::Result {
             ("transient", delivery.transient.count()),
         ],
     )?;
-    out.histogram("event_attempts", "Attempts of each finished event", None, &figures.attempts)?;
+    out.histogram("event_attempts", "Tries of each finished event, with the last one", None, &figures.attempts)?;
     out.histogram("batch_events", "Events of each committed batch", None, &figures.batch)?;
     out.histograms(
         "delivery_duration",

@@ -109,7 +109,7 @@ manifest! {
         HANDLED_EMITS: DENY_OOM "handled" [emits fence ids lease registry tag worker schedule time];
     }
     operator {
-        DEAD: ALLOW_OOM "operator/dead" [actions names rights text];
+        DEAD: ALLOW_OOM "operator/dead" [actions ids names rights text];
         RELEASE: ALLOW_OOM "operator/release" [actions ids rights tag text];
         RELEASE_MANY: ALLOW_OOM "operator/release_many" [actions ids rights tag text time];
         SKIP: ALLOW_OOM "operator/skip" [actions emits ids rights tag text schedule time];

@@ -375,6 +375,9 @@ async fn stats_print_tables_that_fit_and_stable_json() {
     let names = state.keys.event_workers();
     state.run("HSET", &[&names, &"n".repeat(64), "100 token 1"]).await;
     state.emit(&"long-".repeat(100), "{}").await;
+    for object in ["work:5", "work:8"] {
+        state.run("ZADD", &[&state.keys.objects_held(), "0", object]).await;
+    }
     let printed = text(&seriatim(&redis, &["stats", "--scan"]));
     assert_fits(&printed);
     let names = printed.lines().filter(|line| line.contains("nnnn")).count();
@@ -393,10 +396,15 @@ async fn stats_print_tables_that_fit_and_stable_json() {
     assert_eq!(parsed["rules"], json!({"in_force": 1, "lifting": 0}));
     let held = ["total", "due", "waiting", "until_released"].map(|count| parsed["held"][count].as_u64());
     assert_eq!(held, [4, 2, 1, 1].map(Some));
-    // The first due object is due since the first ms of 1970.
-    let days = parsed["held"]["overdue_ms"].as_u64().expect("a time") / 86_400_000;
-    let overdue = format!("overdue       {days} d since the first due object became due");
-    assert!(days > 20_000 && printed.contains(&overdue), "{printed} lacks {overdue}");
+    // Story: the score 0 of a released object was read as a time in 1970: "overdue 20783 d".
+    let first = |parsed: &Value| parsed["held"]["overdue_ms"].as_u64().expect("a time") / 1000;
+    assert!(first(&parsed) == 0 && !printed.contains("overdue"), "{printed}");
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    let ago = (since.as_millis() - 90_000).to_string();
+    state.run("ZADD", &[&state.keys.objects_held(), &ago, "work:8"]).await;
+    let again: Value = serde_json::from_str(&text(&seriatim(&redis, &["stats", "--json"]))).expect("JSON");
+    assert!((90..150).contains(&first(&again)), "{again}");
+    assert!(text(&seriatim(&redis, &["stats"])).contains("overdue       1 min since the first due object became due"));
     for object in ["work:5", "work:8"] {
         state.run("ZADD", &[&state.keys.objects_held(), "inf", object]).await;
     }

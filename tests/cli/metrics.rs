@@ -90,7 +90,7 @@ impl Exporter {
         let log = NamedTempFile::new().expect("a log");
         let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
         program.args(["--redis", url, "--namespace", redis.namespace(), "exporter", "--listen", "127.0.0.1:0"]);
-        program.arg("--depth=many,few");
+        program.arg("--depth=many,few,more:1");
         let child = program.stdout(Stdio::null()).stderr(log.reopen().expect("a log")).spawn().expect("it starts");
         let address = listening(|| std::fs::read_to_string(log.path()).expect("a log")).await;
         Self { child, address, log }
@@ -232,6 +232,8 @@ async fn an_exporter_shows_how_far_shares_are_used() {
 }
 
 /// Tests that queued events are counted by prefix, and that `--depth` refuses too many prefixes.
+///
+/// Story: a prefix of two parts was accepted, and always counted 0.
 #[tokio::test]
 async fn queued_events_are_counted_by_prefix() {
     let redis = Redis::start();
@@ -241,9 +243,11 @@ async fn queued_events_are_counted_by_prefix() {
     }
     console.emit("few", "1").await;
     console.emit_all("more:1", ["1", "2", "3"]).await;
+    console.emit("more:1:x", "1").await;
     console.emit("more:2", "1").await;
+    console.emit("more:11", "1").await;
     let exporter = Exporter::start(&redis).await;
-    for (prefix, objects, events) in [("many", 30.0, 60.0), ("few", 1.0, 1.0), ("other", 2.0, 4.0)] {
+    for (prefix, objects, events) in [("many", 30.0, 60.0), ("few", 1.0, 1.0), ("more:1", 2.0, 4.0), ("other", 2.0, 2.0)] {
         let label = format!("prefix=\"{prefix}\"");
         exporter.until(&of(&redis, "seriatim_events_queued", &label), events).await;
         exporter.until(&of(&redis, "seriatim_objects_with_events", &label), objects).await;
@@ -251,11 +255,16 @@ async fn queued_events_are_counted_by_prefix() {
     let seen = scrape(&exporter.address).await.expect("a scrape");
     assert!(value(&seen, &of(&redis, "seriatim_depth_age_seconds", "")) < 60.0);
     let many = (0..21).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
-    let refused = Command::new(env!("CARGO_BIN_EXE_seriatim"))
-        .args(["--redis", redis.url(), "exporter", "--listen", "127.0.0.1:0", &format!("--depth={many}")])
-        .output()
-        .expect("it runs");
-    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    for (wrong, why) in
+        [(&*many, "21 prefixes"), ("more:", "no colon"), ("more:*", "no star"), ("a\\q", "backslash"), ("a,", "empty")]
+    {
+        let refused = Command::new(env!("CARGO_BIN_EXE_seriatim"))
+            .args(["--redis", redis.url(), "exporter", "--listen", "127.0.0.1:0", &format!("--depth={wrong}")])
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(refused.status.code() == Some(2) && said.contains(why), "{wrong}: {refused:?}");
+    }
 }
 
 #[tokio::test]

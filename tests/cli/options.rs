@@ -329,3 +329,21 @@ async fn the_permissions_in_the_document_are_enough() {
     let stop = Command::new("kill").args(["-TERM", &worker.id().to_string()]).status().expect("kill runs");
     assert!(stop.success() && worker.wait().expect("it ends").success());
 }
+
+/// Story: with `SERIATIM_NAMESPCE=shop` a command read the keys without a namespace, without a word.
+#[test]
+fn a_misspelled_variable_is_named_with_the_one_that_was_meant() {
+    let redis = Redis::start();
+    let told = |name: &str| {
+        let mut program = program(&["--redis", redis.url(), "rules"]);
+        let output = program.env(name, "shop").output().expect("the program runs");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    let line =
+        "seriatim: the environment variable SERIATIM_NAMESPCE is unknown and has no effect; did you mean SERIATIM_NAMESPACE?\n";
+    assert_eq!(told("SERIATIM_NAMESPCE"), line);
+    for other in ["SERIATIM_PORT_8080_TCP_ADDR", "SERIATIM_SERVICE_HOST", "SERIATIM_NAMESPACE"] {
+        assert_eq!(told(other), "", "{other}");
+    }
+}

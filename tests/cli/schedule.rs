@@ -121,8 +121,8 @@ fn a_file_of_tasks_is_scheduled() {
         "tasks.ndjson",
         r#"{"key":"user:1234","id":"renew-subscription","time":4953805200,"url":"https://renewal/1234"}
 
-{"key":"user:1234","id":7,"time":"4953805201"}
-{"key":"user:1","id":"x","time":"2126-12-24T18:00:02+01:00", "n" : 1.0}
+{"key":"user:1234","id":7,"time":"4953805201","url":"https://renewal/7"}
+{"key":"user:1","id":"x","time":"2126-12-24T18:00:02+01:00", "n" : 1.0, "url":"http://x/"}
 {"key":"user:1234","id":"renew-subscription","time":"4953805203","url":"https://renewal/1234/year"}
 "#,
     );
@@ -145,12 +145,16 @@ fn a_file_of_tasks_is_scheduled() {
         (r#"{"key":"a","id":"","time":1}"#, "must not be empty"),
         (r#"{"key":"a","id":{},"time":1}"#, "no string and no whole number"),
         (r#"{"key":"a","id":"x"}"#, "no time"),
-        (r#"{"key":"a","id":"x","time":1.5}"#, "the time is 1.5"),
+        (r#"{"key":"a","id":"x","time":1.5}"#, "the task has no url"),
+        (r#"{"key":"a","id":"x","time":1,"url":"x"}"#, "the url: "),
         (r#"{"key":"a","id":"x","time":"soon"}"#, "Unix seconds"),
         (r#"{"key":"a","id":"x","time":1798131600000}"#, "not ms"),
         (r#"{"key":"a","id":"x","time":-5}"#, "the time is -5: write"),
     ] {
-        let bad = file("bad.ndjson", &format!("{{\"key\":\"a\",\"id\":\"first\",\"time\":4953805200}}\n{line}\n"));
+        let bad = file(
+            "bad.ndjson",
+            &format!("{{\"key\":\"a\",\"id\":\"first\",\"time\":4953805200.5,\"url\":\"http://x/\"}}\n{line}\n"),
+        );
         let why = refused(&redis, &["emit", "--tasks", &bad]);
         assert!(why.contains("bad.ndjson:2: ") && why.contains(what) && why.contains("--skip 1"), "{line}: {why}");
     }
@@ -170,5 +174,6 @@ async fn the_list_of_actions_shows_the_key_of_a_cancelled_schedule() {
     let shown = done(&redis, &["actions"]);
     assert!(shown.starts_with("cancel  user:1  key trial\\u{202e}\n  by     ada, "), "{shown}");
     let line: Value = serde_json::from_str(&done(&redis, &["actions", "--json"])).expect("JSON");
-    assert_eq!((&line["action"], &line["key"]), (&"cancel".into(), &"trial\\u{202e}".into()));
+    assert_eq!((&line["action"], &line["key"]), (&"cancel".into(), &"trial\u{202e}".into()));
+    assert_eq!(line["key_escaped"], "trial\\u{202e}");
 }

@@ -182,7 +182,8 @@ async fn a_held_object_that_is_set_aside_is_shown_as_due() {
     }
     set_aside(&mut state, &[("a", &["a:2", "a:1"])]).await;
     // The same order whatever the size of the pages.
-    let dues = [Some(0), Some(early), Some(late), Some(late), None, Some(now - 2000), Some(now + 3_600_000), None];
+    // The object a:3 is due at once: its score is no time.
+    let dues = [None, Some(early), Some(late), Some(late), None, Some(now - 2000), Some(now + 3_600_000), None];
     for size in [1, 2, 3, 8] {
         let (mut seen, mut after) = (Vec::new(), None);
         loop {
@@ -196,6 +197,7 @@ async fn a_held_object_that_is_set_aside_is_shown_as_due() {
         let names: Vec<&str> = seen.iter().map(|held| held.object.as_str()).collect();
         assert_eq!(names, ["a:3", "a:2", "a:4", "a:1", "c:1", "b:1", "b:2", "b:3"], "{size}");
         for (held, due) in seen.iter().zip(dues) {
+            assert_eq!(held.at_once, held.object == "a:3", "{held:?}");
             let is_right = held.object == "c:1" || held.due_ms == due;
             assert!(is_right && held.due_ms.is_none_or(|due| held.object == "b:2" || due <= now + 60_000), "{held:?}");
         }

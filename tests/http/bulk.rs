@@ -40,11 +40,17 @@ async fn many_dead_letters_and_held_objects_are_handled_at_once() {
     let wrong = count("/v1/dead/retry", json!({ "ids": [id[0].0, "x"] })).await;
     assert_eq!((wrong.problem().0, console.dead().await.len()), (400, 50), "nothing is done");
     assert_eq!(count("/v1/dead/retry", json!({ "all": true, "after": "1-1" })).await.problem().0, 400);
-    assert_eq!(count("/v1/dead/retry", json!({ "object": "dead:7" })).await.json(), json!({ "done": 1, "left": 0 }));
+    assert_eq!(
+        count("/v1/dead/retry", json!({ "object": "dead:7" })).await.json(),
+        json!({ "done": 1, "left": 0, "newer_delivered": 0 })
+    );
     let id = console.run::<Vec<(String, Vec<String>)>>(&["XRANGE", &console.keys.events_dead(), "-", "+", "COUNT", "1"]).await;
     let some = json!({ "ids": [id[0].0, "1-1"], "reason": "known" });
-    assert_eq!(count("/v1/dead/drop", some).await.json(), json!({ "done": 1, "left": 1 }));
-    assert_eq!(count("/v1/dead/retry", json!({ "all": true })).await.json(), json!({ "done": 48, "left": 0 }));
+    assert_eq!(count("/v1/dead/drop", some).await.json(), json!({ "done": 1, "left": 1, "newer_delivered": 0 }));
+    assert_eq!(
+        count("/v1/dead/retry", json!({ "all": true })).await.json(),
+        json!({ "done": 48, "left": 0, "newer_delivered": 0 })
+    );
     assert_eq!(console.dead().await.len(), 0);
     for body in [json!({}), json!({ "all": true, "prefix": "held:" }), json!({ "prefix": "" })] {
         assert_eq!(count("/v1/held/release", body).await.problem().0, 400);
@@ -69,7 +75,7 @@ async fn what_dies_again_is_not_retried_again() {
     let worker = start(&redis, "w", &sink, |_| {});
     until("all are dead", PATIENCE, async || (console.dead().await.len() == 300).then_some(())).await;
     let retried = serving.post("/v1/dead/retry", &json!({ "all": true }).to_string()).await;
-    assert_eq!(retried.json(), json!({ "done": 300, "left": 0 }));
+    assert_eq!(retried.json(), json!({ "done": 300, "left": 0, "newer_delivered": 0 }));
     until("all are dead again", PATIENCE, async || (console.dead().await.len() == 300).then_some(())).await;
     worker.finish().await;
 }
@@ -106,7 +112,10 @@ async fn an_action_that_fails_in_the_middle_can_go_on() {
     let done = part["done"].as_u64().expect("a number");
     assert!(done > 0 && console.dead().await.len() as u64 == 199 - done, "{part}");
     let rest = json!({ "all": true, "reason": "known", "after": part["next"] });
-    assert_eq!(serving.post("/v1/dead/drop", &rest.to_string()).await.json(), json!({ "done": 199 - done, "left": 0 }));
+    assert_eq!(
+        serving.post("/v1/dead/drop", &rest.to_string()).await.json(),
+        json!({ "done": 199 - done, "left": 0, "newer_delivered": 0 })
+    );
 }
 
 /// Tests that an action whose reply is lost is not reported as undone.

@@ -15,9 +15,13 @@ mod causes;
 mod dashboard;
 #[cfg(feature = "cli")]
 mod documents;
+#[cfg(feature = "cli")]
+mod entrances;
 mod event_url;
 #[cfg(feature = "cli")]
 mod in_hand;
+#[cfg(feature = "cli")]
+mod parameters;
 mod receiver;
 mod requests;
 mod secured;

@@ -76,6 +76,18 @@ async fn only_probes_need_neither_token_nor_host() {
     assert_eq!(answer(serving.request(Method::POST, "/healthz")).await.status, 401);
 }
 
+/// Returns a query with the parameters of an operation that its right depends on.
+fn query_of(document: &serde_json::Value, operation: &serde_json::Value) -> String {
+    let parameters = operation["parameters"].as_array().into_iter().flatten();
+    let name = |one: &serde_json::Value| {
+        let whole = one["$ref"].as_str().map_or(Some(one), |reference| document.pointer(&reference[1..]));
+        whole.filter(|one| one["in"] == "query").and_then(|one| Some(one["name"].as_str()?.to_owned()))
+    };
+    let values = [("object", "a"), ("key", "k"), ("kind", "pause"), ("selector", "a"), ("name", "w")];
+    let value = |name: String| values.iter().find(|(known, _)| *known == name).map(|(_, value)| format!("{name}={value}"));
+    parameters.filter_map(name).filter_map(value).collect::<Vec<_>>().join("&")
+}
+
 /// Tests every route with users that lack its right. No such request changes anything.
 #[tokio::test]
 async fn every_route_needs_its_right() {
@@ -91,7 +103,7 @@ async fn every_route_needs_its_right() {
             let Some(right) = description.strip_prefix("Needs the right ") else { continue };
             let right = right.split(['.', ',', ';', ' ']).next().expect("a right");
             let target = path.replace("{object}", "a").replace("{key}", "k").replace("{id}", "1-1");
-            let target = format!("{target}?object=a&key=k&kind=pause&selector=a&name=w");
+            let target = format!("{target}?{}", query_of(&document, operation));
             let method: Method = method.to_uppercase().parse().expect("a method");
             let body = if path == "/v1/rules" { "{\"kind\":\"pause\",\"selector\":\"a\"}" } else { "{\"reason\":\"\"}" };
             for (token, has) in [("hunter2", "emit"), ("password", "view")] {
@@ -238,7 +250,7 @@ async fn the_rights_of_the_protocol_are_enough() {
         ("/v1/objects/full:1/events", "1", 429),
         ("/v1/objects/a/schedule", schedule, 202),
         ("/v1/objects/a/schedule", schedule, 202),
-        ("/v1/objects/a/tasks", "{\"id\":1,\"time\":4102444800}", 202),
+        ("/v1/objects/a/tasks", "{\"id\":1,\"time\":4102444800,\"url\":\"http://x/\"}", 202),
         ("/v1/objects/a/release", "", 409),
         ("/v1/objects/a/skip", "", 409),
         ("/v1/dead/1-1/retry", "", 404),

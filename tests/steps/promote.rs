@@ -51,6 +51,11 @@ async fn a_call_takes_its_events_and_bytes_and_says_when_the_next_is_due() {
     assert_eq!(console.list(&redis.keys().objects_with_events()).await, ["work:1", "work:1", "work:2", "work:2"]);
     let late: Vec<(String, u64)> = console.run(&["HGETALL", &redis.keys().events_scheduled_lateness()]).await;
     assert_eq!(late, [("inf".to_owned(), 7)]);
+    // A schedule that is due at once has no due time, so no lateness is counted.
+    schedule(&console, "work:3", "-now", "0", "0").await;
+    assert_eq!(promote(&redis, 100, MIB).await.events, 1);
+    let late: Vec<(String, u64)> = console.run(&["HGETALL", &redis.keys().events_scheduled_lateness()]).await;
+    assert_eq!(late, [("inf".to_owned(), 7)]);
     assert_eq!(promote(&redis, 100, MIB).await.events, 0);
     console.check().await;
 }

@@ -61,6 +61,7 @@ fn main() -> ExitCode {
     // `bench` and `demo` log only warnings by default: the parts that they start must not log their
     // start and stop.
     cli.global.init_logs(if matches!(cli.command, Command::Bench(_) | Command::Demo(_)) { "warn" } else { "info" });
+    console::variables::warn(&Cli::command());
     // Installs the provider of cryptography for TLS. This cannot fail, because no other provider
     // was installed before.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use redis::aio::ConnectionLike;
 use redis::{RedisResult, Value};
 
-use super::super::held::due_time;
 use super::super::rules::{self, Rule};
 use super::super::shares::{Matching, ShareWait, stopping};
 use super::super::{ControlError, reply};
@@ -13,7 +12,7 @@ use super::inspection::{FailedAttempt, KeptResults, NextEvent, NextSchedule, Pla
 use super::search::{Search, Searched};
 use crate::keys::Keys;
 use crate::wire;
-use crate::wire::values::{HeldId, Tag};
+use crate::wire::values::{DueTime, HeldId, Tag};
 
 /// Reads all keys of the object in one atomic step.
 pub(super) async fn look<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: &[u8]) -> Result<Fields, ControlError> {
@@ -99,9 +98,9 @@ impl Fields {
         self.text(field)?.parse().ok()
     }
 
-    /// Returns the due time of a held object, in ms; infinity if the object waits for an operator.
-    pub(super) fn due(&self) -> Option<f64> {
-        Some(due_time(self.text("due_ms")?.parse().ok()?, self.number("now_ms").unwrap_or(0)))
+    /// Returns the due time of a held object; none if the object is not held, or is paused.
+    pub(super) fn due(&self) -> Option<DueTime> {
+        Some(DueTime::of_held(self.text("due_ms")?.parse().ok()?, self.number("now_ms").unwrap_or(0)))
     }
 
     pub(super) fn next_event(&self) -> Option<NextEvent> {
@@ -150,6 +149,8 @@ fn failed_attempt(kept: &str) -> Option<FailedAttempt> {
 /// Reads a schedule, `DUE KEY`.
 fn schedule(value: &str, queued: bool) -> Option<NextSchedule> {
     let (due, key) = value.split_once(' ')?;
-    let due_ms = due.parse::<f64>().ok().filter(|due| due.is_finite()).map(|due| due.max(0.0) as u64);
-    Some(NextSchedule { key: crate::escape::name(key).into_owned(), due_ms, queued })
+    let due = due.parse().ok().map(DueTime::read);
+    let (due_ms, at_once) = (due.and_then(DueTime::ms), due == Some(DueTime::AtOnce));
+    let key_escaped = crate::escape::differing(key.as_bytes());
+    Some(NextSchedule { key: key.to_owned(), key_escaped, due_ms, at_once, queued })
 }

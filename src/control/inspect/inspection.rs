@@ -106,10 +106,17 @@ pub struct NextEvent {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NextSchedule {
-    /// Key of the schedule, escaped.
+    /// Key of the schedule.
     pub key: String,
-    /// Due time, ms since the epoch; none if the schedule is broken. `check` gives details.
+    /// [Escaped](crate::escape::name) form of `key`, if it differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_escaped: Option<String>,
+    /// Due time, ms since the epoch; none if the schedule is due at once, or broken. `check` gives
+    /// details.
     pub due_ms: Option<u64>,
+    /// Whether the schedule is due at once, without a due time.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub at_once: bool,
     /// Whether the event is already queued and no worker has taken it yet.
     pub queued: bool,
 }
@@ -194,8 +201,11 @@ pub struct Inspection {
     /// if no share stops it. If `group_beyond` is true, the name counts as set aside.
     pub waits_for_share: Option<ShareWait>,
     /// Due time of the object, ms since the epoch. None if the object is not held, or waits for an
-    /// operator or a rule.
+    /// operator or a rule, or is due at once.
     pub due_ms: Option<u64>,
+    /// Whether the held object is due at once, without a due time.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub at_once: bool,
     /// Number of schedules of the object.
     pub schedules: u64,
     /// Schedules of the object, by due time. If the object has more than 100 schedules, only some

@@ -23,6 +23,7 @@ use super::names::Which;
 use super::{Control, ControlError};
 use crate::escape;
 use crate::keys::Keys;
+use crate::wire::values::DueTime;
 
 /// Maximum number of looks at an object that seems uncovered. One look is not enough, because the
 /// object may move while its workers are read.
@@ -141,7 +142,8 @@ fn inspection(fields: Fields, keys: &Keys, object: &[u8]) -> Inspection {
         kept_results: fields.kept_results(),
         held_why: fields.held_why(),
         waits_for_share: fields.share_wait().filter(|_| matches!(standing, Standing::Marked | Standing::Held)),
-        due_ms: fields.due().filter(|due| due.is_finite()).map(|due| due as u64),
+        due_ms: fields.due().and_then(DueTime::ms),
+        at_once: fields.due() == Some(DueTime::AtOnce),
         schedules: fields.number("schedules").unwrap_or(0),
         markers_before: fields.number("markers_before"),
         waits_ms: fields.waits_ms(),

@@ -6,7 +6,7 @@ use super::inspection::{EventState, Standing};
 use super::search::Searched;
 use crate::escape;
 use crate::keys::Keys;
-use crate::wire::values::Holder;
+use crate::wire::values::{DueTime, Holder};
 
 /// The group whose list has the names of all groups without a list.
 const REST: &str = "\0rest";
@@ -40,15 +40,15 @@ impl Fields {
         let has = |place: &str| self.number(place).is_some_and(|n| n > 0);
         let ruled = || self.rule().map(|rule| if rule.kind == Kind::Block { EventState::Blocked } else { EventState::Paused });
         let queued = || has("queued").then(|| ruled().unwrap_or(EventState::Queued));
-        let now = self.number("now_ms").unwrap_or(0) as f64;
+        let now = self.number("now_ms").unwrap_or(0);
         match standing {
             Standing::Paused => Some(EventState::Paused),
             Standing::Blocked => Some(EventState::Blocked),
             Standing::Owned | Standing::OwnerGone if has("batch") => Some(EventState::InFlight),
-            Standing::Held if has("held") && self.due().is_some_and(|due| due <= now) => {
+            Standing::Held if has("held") && self.due().is_some_and(|due| due.is_due(now)) => {
                 Some(ruled().unwrap_or(EventState::Waiting))
             }
-            Standing::Held if has("held") || self.due().is_some_and(f64::is_infinite) => Some(EventState::Waiting),
+            Standing::Held if has("held") || self.due() == Some(DueTime::Never) => Some(EventState::Waiting),
             _ => queued(),
         }
     }
@@ -124,22 +124,22 @@ impl Fields {
         if self.text("owner") != Some("held") {
             return "I2 is broken: it waits among the held objects, but its owner is not `held`".to_owned();
         }
-        let now = self.number("now_ms").unwrap_or(0) as f64;
+        let now = self.number("now_ms").unwrap_or(0);
         match self.due() {
             None => format!(
                 "I2 is broken: held ({why}), but in neither set of held objects; only `seriatim held release` lets it go on"
             ),
-            Some(due) if due.is_infinite() => {
+            Some(DueTime::Never) => {
                 format!("held until an operator releases it ({why}); `seriatim held release {}` does", quoted(object))
             }
-            Some(due) if due <= now && self.text("group").is_some() => {
+            Some(due) if due.is_due(now) && self.text("group").is_some() => {
                 format!("held ({why}), and due now: it waits for {} {}{nobody}", self.awaited(), self.in_group())
             }
-            Some(due) if due <= now => match self.share_wait() {
+            Some(due) if due.is_due(now) => match self.share_wait() {
                 Some(wait) => format!("held ({why}), and due now: it waits for {wait}{nobody}"),
                 None => format!("held ({why}), and due now: a free worker takes it{nobody}"),
             },
-            Some(due) => format!("held ({why}), due in {}{nobody}", seconds(due - now)),
+            Some(due) => format!("held ({why}), due in {}{nobody}", seconds(due.ms().unwrap_or(0).saturating_sub(now) as f64)),
         }
     }
 
@@ -173,8 +173,8 @@ impl Fields {
             Kind::Pause => ("paused", "resume"),
         };
         let reason = if rule.reason.is_empty() { String::new() } else { format!(": {}", rule.reason) };
-        let selector = quoted(rule.selector.as_str());
-        format!("{done} by the rule for {} (set by {}{reason}); `seriatim {lift} {selector}` lifts it", rule.selector, rule.actor)
+        let (shown, selector) = (rule.selector.escaped(), quoted(&rule.selector.escaped()));
+        format!("{done} by the rule for {shown} (set by {}{reason}); `seriatim {lift} {selector}` lifts it", rule.actor)
     }
 }
 

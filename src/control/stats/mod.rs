@@ -16,7 +16,7 @@ use super::shares::ShareFigures;
 use super::streams::{self, StreamsStats};
 use super::{Control, ControlError, cron, reply};
 use crate::keys::Keys;
-use crate::wire::values::Position;
+use crate::wire::values::{DueTime, Position};
 
 /// Maximum number of names that [`Control::stats`] lists. Further names are counted but not listed.
 pub const NAMES_MAX: usize = 1000;
@@ -59,6 +59,8 @@ pub struct HeldStats {
     /// Time for which the first of the due objects has been due, ms; 0 if no object is due. While a
     /// group waits for the limit or the rate of a share, objects that are set aside for their
     /// groups do not count: `oldest_waiting_ms` and `oldest_limited_ms` of the stats include them.
+    /// Objects that are due at once, e.g. because an operator has released them, have no due time and do
+    /// not count.
     pub overdue_ms: u64,
 }
 
@@ -104,7 +106,7 @@ pub struct ScheduleStats {
     /// only if no worker runs, or while too many are due at once.
     pub due: u64,
     /// Due time of the first schedule whose event is not queued yet, ms since the epoch; none if
-    /// there is no such schedule.
+    /// there is no such schedule. Schedules that are due at once have no due time and do not count.
     pub next_ms: Option<u64>,
     /// Numbers of promoted events, by lateness. Lateness is the time from the due time until the
     /// event was queued. Each pair has an upper bound in ms and a number of events. The number
@@ -327,24 +329,26 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
 }
 
 /// Returns the time since the first held object became due, in ms. If an object is set aside for
-/// its group, its score is its due time below 0. `with_aside`: whether these objects count.
+/// its group, its score is its due time below 0. The scores 0 and -1 are no times. `with_aside`: whether these objects count.
 async fn overdue<C: ConnectionLike>(conn: &mut C, keys: &Keys, now_ms: u64, with_aside: bool) -> Result<u64, ControlError> {
     const WHAT: &str = "the first held object";
     let (mut pipe, mut first_ms) = (redis::pipe(), None);
-    let parts = [("0", "+inf", None), ("(0", "-inf", Some("REV"))];
+    let parts = [("(0", "+inf", None), ("(-1", "-inf", Some("REV"))];
     for (from, to, order) in parts.into_iter().take(if with_aside { 2 } else { 1 }) {
         let ask = pipe.cmd("ZRANGE").arg(keys.objects_held()).arg(from).arg(to).arg("BYSCORE").arg(order);
         ask.arg("LIMIT").arg(0).arg(1).arg("WITHSCORES");
     }
     for first in ask(conn, WHAT, &mut pipe).await? {
         match first.and_then(|first| Ok(redis::from_redis_value::<Vec<(Vec<u8>, f64)>>(first)?)) {
-            Ok(first) => first_ms = first.iter().map(|(_, score)| score.abs()).chain(first_ms).reduce(f64::min),
+            Ok(first) => {
+                first_ms = first.iter().filter_map(|(_, score)| DueTime::of_held(*score, now_ms).ms()).chain(first_ms).min()
+            }
             // The wrong type of this key is reported with the counts of held objects.
             Err(error) if error.code() == Some("WRONGTYPE") => {}
             Err(error) => return Err(ControlError::redis(WHAT)(error)),
         }
     }
-    Ok(first_ms.map_or(0, |first_ms| (now_ms as f64 - first_ms).max(0.0) as u64))
+    Ok(first_ms.map_or(0, |first_ms| now_ms.saturating_sub(first_ms)))
 }
 
 /// Lower bound for the scores of schedules whose events are not queued yet. Queued schedules have
@@ -357,7 +361,8 @@ async fn schedules<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Sta
     let mut pipe = redis::pipe();
     pipe.cmd("ZCOUNT").arg(&set).arg(FIRST_DUE).arg("+inf");
     pipe.cmd("ZCOUNT").arg(&set).arg(FIRST_DUE).arg(stats.now_ms);
-    pipe.cmd("ZRANGE").arg(&set).arg(FIRST_DUE).arg("+inf").arg("BYSCORE").arg("LIMIT").arg(0).arg(1).arg("WITHSCORES");
+    // The score 0 is no time: such a schedule is due at once.
+    pipe.cmd("ZRANGE").arg(&set).arg("(0").arg("+inf").arg("BYSCORE").arg("LIMIT").arg(0).arg(1).arg("WITHSCORES");
     pipe.cmd("HGETALL").arg(&lateness);
     pipe.cmd("HLEN").arg(&jobs);
     pipe.cmd("ZCARD").arg(&ticks);
@@ -379,10 +384,7 @@ async fn schedules<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Sta
     let (total, due, first, by_bound) = (next()?, next()?, next()?, next()?);
     let texts =
         |value: Value| -> Vec<String> { reply::array(value).unwrap_or_default().iter().filter_map(reply::text).collect() };
-    let time_of = |first: Value| {
-        let time = texts(first).get(1)?.parse::<f64>().ok().filter(|due| due.is_finite())?;
-        Some(time.max(0.0) as u64)
-    };
+    let time_of = |first: Value| DueTime::read(texts(first).get(1)?.parse().ok()?).ms();
     let mut lateness: Vec<(Option<u64>, u64)> =
         texts(by_bound).chunks_exact(2).map(|pair| (pair[0].parse().ok(), pair[1].parse().unwrap_or(0))).collect();
     lateness.sort_by_key(|(bound, _)| bound.unwrap_or(u64::MAX));

@@ -27,3 +27,12 @@ pub use event_url::{Allowed, EventUrl, EventUrlBuilder, Prefix};
 pub use fixed::{Http, HttpBuilder, Target};
 pub use options::Options;
 pub use signature::{Secret, SignatureError};
+
+/// Checks that a text is a URL to which a sink can send: it begins with `http://` or `https://`, and has at
+/// most 60,000 bytes. Whether a worker allows the URL is its own setting.
+///
+/// # Errors
+/// [`HttpError::Url`] with the reason.
+pub fn check_url(text: &str) -> Result<(), HttpError> {
+    fixed::parse(text).map(drop)
+}

@@ -25,6 +25,9 @@ pub enum Settle {
 pub enum Settled {
     /// The event was pushed again.
     Retried,
+    /// The event was pushed again. Newer events of its object were delivered since it became a dead
+    /// letter, so a receiver gets it out of order.
+    RetriedLate,
     /// The dead letter and its event are deleted.
     Dropped,
     /// The dead letter does not exist, or no longer exists.
@@ -33,6 +36,26 @@ pub enum Settled {
     Unreadable,
     /// The dead letter stays: the queue of its object is not a list.
     WrongType,
+}
+
+impl Settled {
+    /// Returns whether the dead letter was retried or dropped.
+    #[must_use]
+    pub fn is_done(self) -> bool {
+        matches!(self, Self::Retried | Self::RetriedLate | Self::Dropped)
+    }
+
+    /// Returns the word for this result in outputs for programs.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Retried | Self::RetriedLate => "retried",
+            Self::Dropped => "dropped",
+            Self::Gone => "gone",
+            Self::Unreadable => "unreadable",
+            Self::WrongType => "wrong_type",
+        }
+    }
 }
 
 /// The record of an action that takes many calls. The calls share one row.
@@ -105,6 +128,7 @@ async fn settled(
     while reply.len() > 0 {
         settled.push(match reply.text()?.as_str() {
             "retried" => Settled::Retried,
+            "retried_late" => Settled::RetriedLate,
             "dropped" => Settled::Dropped,
             "gone" => Settled::Gone,
             "unreadable" => Settled::Unreadable,

@@ -12,6 +12,7 @@
 //! | cron job, a value of `events.cron` | [`CronValue`] | `lib/cron.lua` |
 //! | last run of a cron job, a value of `events.cron.last` | [`CronLast`] | `lib/cron.lua` |
 //! | limit of the queues, a value of `event.limits` | [`LimitValue`] | `operator/limit.lua` |
+//! | due time, a score of `objects.held`, `events.scheduled` or `events.cron.next` | [`DueTime`] | none |
 //! | share of groups, a value of `event.shares` | [`ShareValue`] | `lib/share.lua` |
 //! | events that a share has taken, a value of `event.shares.used` | [`ShareUsed`] | `lib/share.lua` |
 //! | emits of a handler, a field of `OBJ:event.handled` | [`Emits`] | `lib/emits.lua` |
@@ -20,6 +21,8 @@
 
 #[cfg(feature = "worker")]
 mod cron;
+#[cfg(feature = "worker")]
+mod due;
 #[cfg(feature = "worker")]
 mod emits;
 #[cfg(feature = "worker")]
@@ -44,6 +47,8 @@ mod tag;
 
 #[cfg(feature = "worker")]
 pub use cron::{CronLast, CronPlan, CronValue};
+#[cfg(feature = "worker")]
+pub use due::DueTime;
 #[cfg(feature = "worker")]
 pub use emits::{Due, EmitEntry, Emits, Later, LaterMode, SCHEDULE_EVENTS};
 #[cfg(feature = "worker")]

@@ -318,11 +318,11 @@ impl Figures {
         match &report.then {
             BatchResult::Reject { attempts, .. } => {
                 add(&self.rejected, 1);
-                self.attempts.add(u64::from(*attempts).max(1), 1);
+                self.attempts.add(tries(report, *attempts), 1);
             }
             BatchResult::Complete { attempts, .. } => {
                 add(&self.completed_with_errors, 1);
-                self.attempts.add(u64::from(*attempts).max(1), 1);
+                self.attempts.add(tries(report, *attempts), 1);
             }
             BatchResult::Hold { reason, .. } => {
                 let code = match reason.code {
@@ -465,6 +465,13 @@ impl Figures {
             longest: None,
         }
     }
+}
+
+/// Returns the tries of an event that has ended without success. `attempts`: its failed attempts. A
+/// rejection is one more try, but no failed attempt.
+fn tries(report: &Report, attempts: u32) -> u64 {
+    let failed_before = report.tag.after(report.count, 1).attempts;
+    u64::from(attempts) + u64::from(attempts == failed_before)
 }
 
 fn add(count: &AtomicU64, more: u64) {

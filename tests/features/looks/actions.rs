@@ -37,6 +37,24 @@ async fn the_actions_on_one_object_are_listed() {
     assert!(matches!(control.actions_of("work:1", None, 1).await, Err(ControlError::Redis { .. })));
 }
 
+/// Story: the key of a cancelled schedule, and the name of a cron job, were not read for one object.
+#[tokio::test]
+async fn the_actions_on_one_object_have_the_fields_of_all_actions() {
+    let (_redis, mut state) = empty().await;
+    let keys = state.keys.clone();
+    let row = ["action", "odd", "who", "ada", "why", "a look", "object", "work:1", "id", "7", "dead_id", "1-0", "cron", "c\\d"];
+    let more = ["key", "k\\l", "error", "no", "event", "1", "event_bytes", "9", "count", "2", "first", "a\\b", "last", "z"];
+    let end = ["began_ms", "5", "until_released", "1", "held_why", "down"];
+    state.run("XADD", &[&[&*keys.operator_actions(), "1-0"][..], &row, &more, &end].concat()).await;
+    let control = control(&state.conn, &keys);
+    let all = control.actions(None, 1).await.expect("the actions").actions;
+    assert_eq!(control.actions_of("work:1", None, 1).await.expect("the actions").actions, all);
+    assert_eq!((all[0].key.as_deref(), all[0].key_escaped.as_deref()), (Some("k\\l"), Some("k\\\\l")));
+    assert_eq!((all[0].cron.as_deref(), all[0].cron_escaped.as_deref()), (Some("c\\d"), Some("c\\\\d")));
+    let many = all[0].many.as_ref().expect("many objects");
+    assert_eq!((&*many.first, many.first_escaped.as_deref(), many.last_escaped.as_deref()), ("a\\b", Some("a\\\\b"), None));
+}
+
 /// A call looks at so many rows, and its cursor leads on, even if it has found none.
 #[tokio::test]
 async fn a_call_looks_at_so_many_rows() {

@@ -141,7 +141,7 @@ async fn a_read_after_large_rows_has_one_row() {
 /// Actions on all dead letters reach each of them, whatever the limit and the size of the events.
 #[tokio::test]
 async fn steps_reach_all_dead_letters_with_any_limit() {
-    let by = By { who: "ada", why: "" };
+    let by = By { who: "ada", why: "a test" };
     for limit in [0, 1, 10] {
         let (_redis, mut state) = empty().await;
         let large = format!("\"{}\"", "x".repeat(700_000));

@@ -77,7 +77,7 @@ async fn the_commands_say_what_is_wrong() {
         (&["pause", "--exact", "work:*"], "leave --exact out"),
         (&["pause", ""], "must not be empty"),
         (&["pause", "work:1", "--for", "0s"], "it must not be 0"),
-        (&["pause", "work:1", "--for", "soon"], "write 90s, 30m or 12h"),
+        (&["pause", "work:1", "--for", "soon"], "write 250ms, 5s or 1m"),
     ] {
         let output = seriatim(&redis, arguments);
         let message = String::from_utf8_lossy(&output.stderr);

@@ -60,6 +60,33 @@ async fn a_retry_queues_what_has_an_object_and_an_event() {
     assert_eq!(scene.shown().await, expected);
 }
 
+/// The word says whether the last delivered event of the object is newer than the dead one.
+#[tokio::test]
+async fn a_retry_says_whether_newer_events_were_delivered() {
+    for (last, id, expected) in [
+        (&["SET", "12"][..], "11", Settled::RetriedLate),
+        (&["SET", "12"], "12", Settled::Retried),
+        (&["SET", "12"], "13", Settled::Retried),
+        (&["SET", "12"], "x", Settled::Retried),
+        (&["SET", "x"], "11", Settled::Retried),
+        (&["SET", "99999999999999999999"], "11", Settled::Retried),
+        (&["LPUSH", "12"], "11", Settled::Retried),
+        (&[], "11", Settled::Retried),
+    ] {
+        let mut scene = Scene::new().await;
+        scene.put("XADD", "events.dead", &["1-0", "id", id, "object", "work:1", "event", "e1"]).await;
+        if let [command, value] = last {
+            scene.put(command, "work:1:last.event.id", &[value]).await;
+        }
+        assert_eq!(settle(&mut scene, Settle::Retry, &["1-0"]).await, [expected], "{last:?} {id}");
+        assert_eq!(scene.items("work:1:events").await, ["e1"]);
+        // With one record for many, it counts, too.
+        scene.put("XADD", "events.dead", &["2-0", "id", id, "object", "work:1", "event", "e2"]).await;
+        let (words, row) = step(&mut scene, Settle::Retry, "", &["2-0"]).await;
+        assert!(words == [expected] && !row.is_empty(), "{words:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_drop_deletes_each_letter() {
     let mut scene = Scene::new().await;

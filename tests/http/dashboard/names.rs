@@ -25,11 +25,35 @@ async fn release_all_takes_the_prefix_of_the_list() {
     let many = release.many.as_ref().expect("many objects");
     let mut ends = [&many.first[..], &many.last];
     ends.sort_unstable();
-    assert_eq!((&release.object[..], many.count, ends), ("a\nb*", 2, ["a\\nb:1", "a\\nb:2"]));
+    assert_eq!((&release.object[..], many.count, ends), ("a\nb*", 2, ["a\nb:1", "a\nb:2"]));
     let page = reply(dash.page("/actions").bearer_auth(token("operator"))).await.text;
     assert!(page.contains("2 done, from a\\nb:"), "{page}");
     for invalid in ["a\\q", "\\xff"] {
         let refused = act(invalid).await;
         assert!(refused.status == 400 && refused.text.contains("nothing was done"), "{invalid}: {refused:?}");
+    }
+}
+
+/// Story: the page of `C:\new` showed the name as `C:\\new`. A rule set from there, or typed as it is
+/// shown, was for another object whose name has two backslashes.
+#[tokio::test]
+async fn a_rule_for_a_name_as_the_pages_show_it_is_for_this_object() {
+    let (scene, file) = (Scene::start().await, users(&USERS));
+    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (name, shown) = (r"C:\new", r"C:\\new");
+    let get = async |target: &str| reply(dash.page(target).bearer_auth(token("operator"))).await;
+    let page = get(r"/object?name=C:%5C%5Cnew").await.text;
+    assert!(page.contains(&format!("name=\"selector\" value=\"{shown}\"")), "{page}");
+    for (set, lift) in [("pause", "resume"), ("block", "unblock")] {
+        let set_form = [("act", set), ("selector", shown), ("reason", "because")];
+        assert_eq!(reply(dash.form("/act", &set_form).bearer_auth(token("operator"))).await.status, 303);
+        let rules = scene.control.rules().await.expect("the rules").rules;
+        assert!(rules.iter().any(|rule| rule.selector.as_str() == name && rule.in_force), "{rules:?}");
+        let page = get("/rules").await.text;
+        assert!(page.contains(&format!("name=\"selector\" value=\"{shown}\"")), "{page}");
+        let lift_form = [("act", lift), ("selector", shown), ("reason", "because")];
+        assert_eq!(reply(dash.form("/act", &lift_form).bearer_auth(token("operator"))).await.status, 303);
+        let rules = scene.control.rules().await.expect("the rules").rules;
+        assert!(rules.iter().all(|rule| rule.selector.as_str() != name || !rule.in_force), "{rules:?}");
     }
 }

@@ -41,20 +41,21 @@ impl Reference {
 
     fn settle_one(&mut self, retry: bool, serial: u64) -> &'static str {
         let Some(at) = self.dead.iter().position(|dead| dead.serial == serial) else { return "gone" };
-        let Dead { object, id, event, error, .. } = self.dead[at].clone();
-        let id = id.to_string();
+        let Dead { object, id: own, event, error, .. } = self.dead[at].clone();
+        let id = own.to_string();
         if !retry {
             self.dead.remove(at);
             let (error, event) = (Some(error), Some(event));
             self.actions.push(Action { action: "drop", object, id, dead: Some(serial), error, event, key: None });
             return "dropped";
         }
+        let is_late = self.object(&object).last_id().is_some_and(|last| last > own);
         let Key::Right(queue) = &mut self.object(&object).queue else { return "wrong_type" };
         queue.push(event);
         self.dead.remove(at);
         self.markers.insert(0, object.clone());
         self.actions.push(Action { action: "retry", object, id, dead: Some(serial), error: None, event: None, key: None });
-        "retried"
+        if is_late { "retried_late" } else { "retried" }
     }
 
     /// Makes the object due at once, and pushes an empty marker that wakes a worker.

@@ -170,7 +170,7 @@ impl Reference {
         due.sort();
         let (mut events, mut left) = (0, bytes);
         let (mut marked, mut wrong) = (BTreeSet::new(), Vec::new());
-        for (_, member, object, key) in due.into_iter().take(most) {
+        for (due, member, object, key) in due.into_iter().take(most) {
             if left == 0 {
                 break;
             }
@@ -198,6 +198,8 @@ impl Reference {
                     }
                     queue.push(event);
                     events += 1;
+                    // A schedule that is due at once has no lateness.
+                    self.promoted += u64::from(due > 0);
                     if marked.insert(object.clone()) {
                         self.markers.insert(0, object);
                     }
@@ -210,7 +212,6 @@ impl Reference {
             }
         }
         wrong.truncate(WRONG_MAX);
-        self.promoted += events;
         let next = self.schedules.values().filter(|schedule| schedule.queued.is_none()).map(|schedule| schedule.due).min();
         Reply::Promoted {
             events,

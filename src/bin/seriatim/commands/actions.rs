@@ -68,11 +68,16 @@ fn write(out: &mut String, action: &Action, now_ms: u64) -> anyhow::Result<()> {
     let object = named::shown(&action.object, action.object_escaped.as_deref());
     let id = action.id.map_or_else(String::new, |id| format!("  id {id}"));
     let dead_id = action.dead_id.as_ref().map_or_else(String::new, |dead_id| format!("  dead letter {dead_id}"));
-    let cron = action.cron.as_ref().map_or_else(String::new, |name| format!("  cron job {name}"));
-    let key = action.key.as_ref().map_or_else(String::new, |key| format!("  key {key}"));
+    let cron = action
+        .cron
+        .as_ref()
+        .map_or_else(String::new, |name| format!("  cron job {}", named::shown(name, action.cron_escaped.as_deref())));
+    let key =
+        action.key.as_ref().map_or_else(String::new, |key| format!("  key {}", named::shown(key, action.key_escaped.as_deref())));
     writeln!(out, "{}  {object}{id}{dead_id}{cron}{key}", shown::shortened(&action.action, 20))?;
     if let Some(many) = &action.many {
-        let (first, last) = (shown::shortened(&many.first, 200), shown::shortened(&many.last, 200));
+        let first = shown::shortened(named::shown(&many.first, many.first_escaped.as_deref()), 520);
+        let last = shown::shortened(named::shown(&many.last, many.last_escaped.as_deref()), 520);
         writeln!(out, "  did    {}: {first} to {last}{}", many.count, conditions(many))?;
     }
     writeln!(out, "  by     {}, {ago} ago", shown::shortened(&action.who, 200))?;

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use seriatim::control::Cursor;
 use seriatim::control::cron::{CronDone, CronDraft, CronJob, PER_CALL_MAX};
 use seriatim::cron::{CronSchedule, Missed};
+use seriatim::escape;
 use seriatim::event::Json;
 
 use crate::console::actor::ActorWithReason;
@@ -48,12 +49,14 @@ enum Command {
                         seriatim cron add sync \"@every 90s\" sync:1 '{}' --now --missed skip"
 )]
 struct Add {
-    /// The name of the job
+    /// The name of the job, as the list shows it: \\ is a backslash
+    #[arg(value_parser = named::text)]
     name: String,
     /// The cron schedule: five fields, six fields (the first field is then the second), @every 90s,
     /// or @daily, @hourly, @weekly, @monthly, @yearly
     schedule: String,
-    /// The object of the event
+    /// The object of the event, escaped as the name
+    #[arg(value_parser = named::text)]
     object: String,
     /// The event as JSON
     #[arg(allow_negative_numbers = true)]
@@ -94,8 +97,8 @@ struct List {
 
 #[derive(Debug, clap::Args)]
 struct One {
-    /// The name of the job
-    #[arg(allow_hyphen_values = true)]
+    /// The name of the job, as the list shows it
+    #[arg(allow_hyphen_values = true, value_parser = named::text)]
     name: String,
     #[command(flatten)]
     actor: ActorWithReason,
@@ -110,6 +113,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let control = global.control().await?;
     let who = one.actor.who();
     let (by, name) = (one.actor.by(&who), &one.name);
+    let shown_name = escape::name(name);
     let done = match args.command {
         Command::Remove(_) => control.remove_cron(by, name).await,
         Command::Pause(_) => control.pause_cron(by, name).await,
@@ -118,11 +122,11 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     };
     match done.map_err(shown::action_failure)? {
         CronDone::NotSet => {
-            shown::tell(Level::Error, &format!("there is no cron job \"{name}\"; `seriatim cron list` shows the jobs"));
+            shown::tell(Level::Error, &format!("there is no cron job \"{shown_name}\"; `seriatim cron list` shows the jobs"));
             Ok(Exit::Input)
         }
         CronDone::Changed => {
-            shown::tell(Level::Info, &format!("the cron job \"{name}\" is not paused"));
+            shown::tell(Level::Info, &format!("the cron job \"{shown_name}\" is not paused"));
             Ok(Exit::Done)
         }
         done => {
@@ -132,7 +136,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
                 CronDone::Resumed => "resumed",
                 _ => "queued its event",
             };
-            shown::print(&format!("{name}: {what}\n"))?;
+            shown::print(&format!("{shown_name}: {what}\n"))?;
             Ok(Exit::Done)
         }
     }
@@ -158,7 +162,7 @@ impl Add {
             CronDone::Replaced => "replaced",
             _ => "unchanged",
         };
-        shown::print(&format!("{}: {what}\n", self.name))?;
+        shown::print(&format!("{}: {what}\n", escape::name(&self.name)))?;
         Ok(Exit::Done)
     }
 }
@@ -194,12 +198,13 @@ impl List {
 }
 
 fn write(out: &mut String, job: &CronJob, now_ms: u64) -> anyhow::Result<()> {
+    let name = named::shown(&job.name, job.name_escaped.as_deref());
     let Some(detail) = &job.detail else {
-        writeln!(out, "{}  of a form that this version does not know; set or remove it", job.name)?;
+        writeln!(out, "{name}  of a form that this version does not know; set or remove it")?;
         return Ok(());
     };
     let object = named::shown(&detail.object, detail.object_escaped.as_deref());
-    writeln!(out, "{}  {}  {}", job.name, detail.schedule, detail.zone)?;
+    writeln!(out, "{name}  {}  {}", detail.schedule, detail.zone)?;
     let missed = match detail.missed {
         Missed::Skip => "skip",
         Missed::Once => "once",

@@ -76,12 +76,17 @@ struct Which {
     /// With --all: only dead letters of this object
     #[arg(long, value_name = "OBJECT", requires = "all", conflicts_with = "dead_ids")]
     object: Option<String>,
+    /// Print one JSON object per dead letter, or with --all one with the numbers. `newer_delivered` says
+    /// whether newer events of the object were delivered since
+    #[arg(long)]
+    json: bool,
 }
 
 /// Emit the events of dead letters again, as new events at the end of the queues of their objects
 ///
 /// The step that emits an event also deletes its dead letter. If the event fails again, it becomes
-/// a new dead letter.
+/// a new dead letter. If newer events of the object were delivered since, the command says so: the
+/// receiver gets the event out of order.
 #[derive(Debug, clap::Args)]
 struct Retry {
     #[command(flatten)]
@@ -228,7 +233,14 @@ impl Which {
             let object = self.object.as_deref().map(|object| named::object(control.keys(), object)).transpose()?;
             let all = control.settle_all(by, step, object.as_deref()).await.map_err(shown::action_failure)?;
             let word = if step == Settle::Retry { "retried" } else { "dropped" };
-            shown::print(&format!("{} {word}\n", all.done))?;
+            let newer = match all.newer_delivered {
+                0 => String::new(),
+                newer => format!("; for {newer} of them, newer events of the object were delivered since"),
+            };
+            shown::print(&match self.json {
+                true => serde_json::to_string(&all)? + "\n",
+                false => format!("{} {word}{newer}\n", all.done),
+            })?;
             return match all.left {
                 0 => Ok(Exit::Done),
                 left => {
@@ -241,16 +253,24 @@ impl Which {
         let settled = control.settle(by, step, &self.dead_ids).await.map_err(shown::action_failure)?;
         let (mut out, mut undone) = (String::new(), 0);
         for (dead_id, settled) in self.dead_ids.iter().zip(&settled) {
-            let (done, words) = match settled {
-                Settled::Retried => (true, "retried"),
-                Settled::Dropped => (true, "dropped"),
-                Settled::Gone => (false, "absent"),
-                Settled::Unreadable => (false, "stays: it has no object or no event"),
-                Settled::WrongType => (false, "stays: the queue of its object is not a list"),
-                _ => (false, "stays"),
+            undone += usize::from(!settled.is_done());
+            let words = match settled {
+                Settled::Retried => "retried",
+                Settled::RetriedLate => "retried; newer events of its object were delivered since",
+                Settled::Dropped => "dropped",
+                Settled::Gone => "absent",
+                Settled::Unreadable => "stays: it has no object or no event",
+                Settled::WrongType => "stays: the queue of its object is not a list",
+                _ => "stays",
             };
-            undone += usize::from(!done);
-            writeln!(out, "{dead_id}  {words}")?;
+            let newer = *settled == Settled::RetriedLate;
+            match self.json {
+                true => {
+                    let line = serde_json::json!({ "dead_id": dead_id, "result": settled.word(), "newer_delivered": newer });
+                    writeln!(out, "{line}")?;
+                }
+                false => writeln!(out, "{dead_id}  {words}")?,
+            }
         }
         shown::print(&out)?;
         match undone {

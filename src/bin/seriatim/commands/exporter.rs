@@ -8,6 +8,8 @@ use axum::Router;
 use axum::routing::get;
 use seriatim::connection::errors::{is_outage, told};
 use seriatim::control::{Control, ControlError};
+use seriatim::escape;
+use seriatim::event::ObjectName;
 use seriatim::metrics::prometheus_client::registry::Registry;
 use seriatim::metrics::{NamespaceMetrics, PREFIXES_MAX};
 use tokio::sync::Mutex;
@@ -17,6 +19,7 @@ use tracing::{info, warn};
 
 use crate::console::exit::{Exit, Failure};
 use crate::console::global::Global;
+use crate::console::named;
 use crate::console::notify::Notices;
 use crate::console::shown;
 use crate::console::stop::stop_signals;
@@ -51,9 +54,19 @@ pub(crate) struct Args {
     /// Count the queued events, over and over, with 1 % of Redis' time
     ///
     /// With prefixes (at most 20), each prefix has its own series, and all other objects have one
-    /// series together. A prefix is the name of an object up to its first colon: --depth=work,mail
-    #[arg(long, value_name = "PREFIX,…", num_args = 0.., require_equals = true, value_delimiter = ',')]
+    /// series together. A prefix is the name of an object up to one of its colons, escaped as the
+    /// commands print names: --depth=work,mail:batch. An object counts for the longest prefix
+    #[arg(long, value_name = "PREFIX,…", num_args = 0.., require_equals = true, value_delimiter = ',', value_parser = depth_prefix)]
     depth: Option<Vec<String>>,
+}
+
+/// Parses a prefix of `--depth`.
+fn depth_prefix(text: &str) -> Result<String, String> {
+    let prefix = named::text(text)?;
+    match prefix.strip_suffix('*').unwrap_or(&prefix).strip_suffix(':') {
+        Some(bare) => Err(format!("a prefix has no colon and no star at its end; write {:?}", escape::name(bare))),
+        None => ObjectName::new(&prefix).map_err(|error| error.to_string()).map(|_| prefix),
+    }
 }
 
 /// The parts that all scrapes share.

@@ -69,7 +69,7 @@ struct Release {
     /// All held objects
     #[arg(long, conflicts_with_all = ["prefix", "why"])]
     all: bool,
-    /// Only objects whose names begin with PREFIX, e.g. work:
+    /// Only objects whose names begin with PREFIX, e.g. work:, escaped as OBJECT
     #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     prefix: Option<String>,
     /// Only objects whose `why`, as `held list` shows it, contains TEXT, e.g. 'connection refused'
@@ -105,13 +105,10 @@ fn some_text(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("the text is empty; use --all for all held objects".to_owned()) } else { Ok(text.to_owned()) }
 }
 
-/// Parses a prefix. Refuses a star at its end, as the selector of a rule has it: such a prefix
-/// would probably match no object.
+/// Parses a prefix.
 fn prefix(text: &str) -> Result<String, String> {
-    match text.strip_suffix('*') {
-        Some(prefix) => Err(format!("a prefix has no star at its end; write {prefix:?}")),
-        None => some_text(text),
-    }
+    let prefix = named::text(&some_text(text)?)?;
+    named::check_prefix(prefix.as_bytes()).map(|()| prefix)
 }
 
 /// Parses the time over which released objects become due.
@@ -199,6 +196,7 @@ impl List {
                 Some(_) => "until resumed".to_owned(),
                 None => "being woken".to_owned(),
             },
+            None if object.at_once => "due now".to_owned(),
             None => "until released".to_owned(),
             Some(due) if due <= now_ms => "due now".to_owned(),
             Some(due) => format!("due in {}", shown::duration(due - now_ms)),

@@ -112,14 +112,18 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
         writeln!(out, "scheduled  {} {events}", seen.schedules)?;
         for schedule in seen.next_schedules.iter().take(5) {
             let due = schedule.due_ms.map_or_else(
-                || "no due time".to_owned(),
+                || if schedule.at_once { "now" } else { "no due time" }.to_owned(),
                 |due| match due.checked_sub(seen.now_ms) {
                     _ if schedule.queued => "queued".to_owned(),
                     Some(left) if left > 0 => format!("in {}", shown::duration(left)),
                     _ => "now".to_owned(),
                 },
             );
-            writeln!(out, "           {}", shown::shortened(&format!("{due}: {}", schedule.key), 68))?;
+            writeln!(
+                out,
+                "           {}",
+                shown::shortened(&format!("{due}: {}", named::shown(&schedule.key, schedule.key_escaped.as_deref())), 340)
+            )?;
         }
         if seen.schedules > 5 {
             writeln!(out, "           `seriatim schedule list --object` shows all")?;
@@ -158,6 +162,7 @@ fn state(seen: &Inspection) -> String {
     let what = if has_failed { "retry" } else { "due" };
     match seen.due_ms {
         _ if state != EventState::Waiting => word.to_owned(),
+        None if seen.at_once => format!("{word}, {what} now"),
         None => format!("{word} for an operator"),
         Some(due) if due <= seen.now_ms => format!("{word}, {what} now"),
         Some(due) => format!("{word}, {what} at {} (in {})", shown::time(due), shown::duration(due - seen.now_ms)),

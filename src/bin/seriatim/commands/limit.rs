@@ -5,10 +5,12 @@ use std::num::NonZeroU64;
 
 use seriatim::control::limits::{LimitDone, QueueLimit};
 use seriatim::control::rules::Selector;
+use seriatim::escape;
 
 use crate::console::actor::ActorWithReason;
 use crate::console::exit::Exit;
 use crate::console::global::Global;
+use crate::console::named;
 use crate::console::shown::{self, Level};
 
 /// Limit the number of queued events and markers: emits above a limit are refused
@@ -49,6 +51,7 @@ fn number_or_any(text: &str) -> Result<Most, String> {
 struct Set {
     /// `*` for all objects, or a prefix such as work:*; the longest selector that matches an object
     /// counts for it
+    #[arg(value_parser = named::selector)]
     selector: Selector,
     /// The most events queued for an object, or `any` [default: any]
     #[arg(long, value_name = "N", value_parser = number_or_any, required_unless_present = "markers")]
@@ -72,6 +75,7 @@ struct List {
 #[derive(Debug, clap::Args)]
 struct Remove {
     /// The selector, as the list shows it
+    #[arg(value_parser = named::existing_selector)]
     selector: Selector,
     #[command(flatten)]
     actor: ActorWithReason,
@@ -88,7 +92,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
                 LimitDone::New => "set",
                 _ => "replaced",
             };
-            shown::print(&format!("{}: {what}\n", set.selector))?;
+            shown::print(&format!("{}: {what}\n", set.selector.escaped()))?;
         }
         Command::List(list) => {
             let limits = control.limits().await.map_err(shown::failure)?;
@@ -110,11 +114,11 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             if done == LimitDone::NotSet {
                 shown::tell(
                     Level::Error,
-                    &format!("there is no limit for {}; `seriatim limit list` shows them", remove.selector),
+                    &format!("there is no limit for {}; `seriatim limit list` shows them", remove.selector.escaped()),
                 );
                 return Ok(Exit::Input);
             }
-            shown::print(&format!("{}: removed\n", remove.selector))?;
+            shown::print(&format!("{}: removed\n", remove.selector.escaped()))?;
         }
     }
     Ok(Exit::Done)
@@ -122,7 +126,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 
 fn write(out: &mut String, limit: &QueueLimit) -> anyhow::Result<()> {
     let number = |number: Option<u64>| number.map_or_else(|| "any number".to_owned(), |number| number.to_string());
-    writeln!(out, "{}", shown::shortened(&limit.selector, 200))?;
+    writeln!(out, "{}", shown::shortened(&escape::name(&limit.selector), 520))?;
     writeln!(out, "  queued   {}", number(limit.queued_max))?;
     if let Some(markers) = limit.markers_max {
         writeln!(out, "  markers  {markers}")?;

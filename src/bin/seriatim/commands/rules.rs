@@ -4,17 +4,19 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
-use seriatim::control::rules::{Kind, Rule, Ruled, Selector};
+use seriatim::control::rules::{Kind, Rule, Ruled, Selector, check_for};
 
 use crate::console::actor::ActorWithReason;
 use crate::console::exit::{Exit, Failure};
 use crate::console::global::Global;
-use crate::console::shown;
+use crate::console::{named, shown, units};
 
 /// Arguments of `pause` and `block`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Set {
-    /// `*` for all objects, a prefix that ends at a colon (work:*), or one object (work:1)
+    /// `*` for all objects, a prefix that ends at a colon (work:*), or one object (work:1), as the
+    /// commands print it: \\ is a backslash
+    #[arg(value_parser = named::text)]
     selector: String,
     /// Take SELECTOR as the exact name of one object, even if it has stars or blanks
     #[arg(long)]
@@ -27,15 +29,15 @@ pub(crate) struct Set {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let duration = humantime::parse_duration(text).map_err(|error| format!("{error}; write 90s, 30m or 12h"))?;
-    if duration.is_zero() { Err("it must not be 0; write 90s, 30m or 12h".to_owned()) } else { Ok(duration) }
+    let after = units::time(text)?;
+    check_for(after).map_err(|error| error.to_string()).map(|()| after)
 }
 
 /// Arguments of `resume` and `unblock`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Lift {
     /// The selector as it was set, e.g. work:*; `seriatim rules` shows it
-    #[arg(value_parser = Selector::existing)]
+    #[arg(value_parser = named::existing_selector)]
     selector: Selector,
     #[command(flatten)]
     actor: ActorWithReason,
@@ -62,7 +64,7 @@ pub(crate) async fn set(args: Set, kind: Kind, global: &Global) -> anyhow::Resul
         Kind::Pause => "paused",
         Kind::Block => "blocked",
     };
-    let selector = shown::shortened(selector.as_str(), 512);
+    let selector = shown::shortened(&selector.escaped(), 512);
     let before = match ruled {
         Ruled::Again => "; it already was, and now has this end, actor and reason",
         Ruled::Revived => "; it was being lifted",
@@ -77,7 +79,7 @@ pub(crate) async fn lift(args: Lift, kind: Kind, global: &Global) -> anyhow::Res
     let who = args.actor.who();
     let by = args.actor.by(&who);
     let ruled = control.lift_rule(by, kind, &args.selector).await.map_err(shown::action_failure)?;
-    let selector = shown::shortened(args.selector.as_str(), 512);
+    let selector = shown::shortened(&args.selector.escaped(), 512);
     let (noun, done) = match kind {
         Kind::Pause => ("pause", "resumed"),
         Kind::Block => ("block", "unblocked"),

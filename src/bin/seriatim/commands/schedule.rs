@@ -10,7 +10,7 @@ use seriatim::escape;
 use seriatim::event::Json;
 
 use super::emit::{connect, failure};
-use crate::console::exit::{Exit, Failure};
+use crate::console::exit::Exit;
 use crate::console::global::Global;
 use crate::console::replicas::Replicas;
 use crate::console::shown::{self, Level};
@@ -39,7 +39,8 @@ enum Command {
 #[command(after_help = "Examples:\n  seriatim schedule add user:1 '{\"type\":\"trial ends\"}' --in 14d --key trial\n  \
                         seriatim schedule add user:1 '{\"type\":\"renew\"}' --at 2026-12-24T18:00:00+01:00")]
 struct Add {
-    /// The object of the event, e.g. user:1
+    /// The object of the event, e.g. user:1, as the commands print it: \\ is a backslash
+    #[arg(value_parser = named::text)]
     object: String,
     /// The event as JSON
     #[arg(allow_negative_numbers = true)]
@@ -50,9 +51,9 @@ struct Add {
     /// The time at which the event is due: 2026-12-24T18:00:00+01:00, or Unix seconds
     #[arg(long, value_name = "TIME", value_parser = units::instant, conflicts_with = "after")]
     at: Option<SystemTime>,
-    /// The key of the schedule; a schedule of this object with the same key is replaced [default: a
-    /// new key]
-    #[arg(long, value_name = "KEY")]
+    /// The key of the schedule, escaped as OBJECT; a schedule of this object with the same key is
+    /// replaced [default: a new key]
+    #[arg(long, value_name = "KEY", value_parser = named::text)]
     key: Option<String>,
     /// If there is a schedule with this key, replace its event and keep its time
     #[arg(long, requires = "key", conflicts_with = "keep_first")]
@@ -95,9 +96,10 @@ struct List {
 #[derive(Debug, clap::Args)]
 struct Cancel {
     /// The object, as the list shows it
+    #[arg(value_parser = named::text)]
     object: String,
     /// The key of the schedule, as the list shows it
-    #[arg(allow_hyphen_values = true)]
+    #[arg(allow_hyphen_values = true, value_parser = named::text)]
     key: String,
     #[command(flatten)]
     replicas: Replicas,
@@ -135,12 +137,18 @@ impl Add {
             _ => "running",
         };
         let line = if self.json {
-            let line = serde_json::json!({
+            let mut line = serde_json::json!({
                 "object": self.object, "key": scheduled.key.as_str(), "due_ms": scheduled.due_ms, "change": change
             });
+            for (member, name) in [("object_escaped", self.object.as_str()), ("key_escaped", scheduled.key.as_str())] {
+                if let Some(escaped) = escape::differing(name.as_bytes()) {
+                    line[member] = escaped.into();
+                }
+            }
             line.to_string()
         } else {
-            format!("{}  {}  {}  ({change})", shown::time(scheduled.due_ms), self.object, scheduled.key)
+            let (object, key) = (escape::name(&self.object), escape::name(scheduled.key.as_str()));
+            format!("{}  {object}  {key}  ({change})", shown::time(scheduled.due_ms))
         };
         shown::print(&(line + "\n"))?;
         Ok(Exit::Done)
@@ -186,12 +194,8 @@ impl List {
 impl Cancel {
     async fn run(self, global: &Global) -> anyhow::Result<Exit> {
         let emitter = connect(global, global.keys()?, &self.replicas).await?;
-        let text = |shown: &str| match escape::unescaped(shown) {
-            Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-            Err(error) => Err(Failure::with(Exit::Input, format!("{shown}: {error}"))),
-        };
-        let cancelled = emitter.cancel(text(&self.object)?, text(&self.key)?).await.map_err(failure)?;
-        let (object, key) = (&self.object, &self.key);
+        let cancelled = emitter.cancel(&self.object, &self.key).await.map_err(failure)?;
+        let (object, key) = (escape::name(&self.object), escape::name(&self.key));
         let why = match cancelled {
             Cancelled::Cancelled => return Ok(Exit::Done),
             Cancelled::Running => format!(
@@ -207,12 +211,13 @@ impl Cancel {
 fn write(out: &mut String, schedule: &ScheduledEvent, now_ms: u64) -> anyhow::Result<()> {
     let object = named::shown(&schedule.object, schedule.object_escaped.as_deref());
     let due = match schedule.due_ms {
+        None if schedule.at_once => "at once".to_owned(),
         None => "no due time; `seriatim check` shows more".to_owned(),
         Some(due) if schedule.queued => format!("queued at {}", shown::time(due)),
         Some(due) if due <= now_ms => format!("{}, due for {}", shown::time(due), shown::duration(now_ms - due)),
         Some(due) => format!("{}, in {}", shown::time(due), shown::duration(due - now_ms)),
     };
-    writeln!(out, "{object}  {}", schedule.key)?;
+    writeln!(out, "{object}  {}", named::shown(&schedule.key, schedule.key_escaped.as_deref()))?;
     writeln!(out, "  due    {due}")?;
     match (&schedule.event, schedule.event_bytes) {
         (Some(event), _) => {

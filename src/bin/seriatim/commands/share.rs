@@ -3,11 +3,13 @@
 use std::fmt::Write as _;
 
 use seriatim::control::rules::Selector;
-use seriatim::control::shares::{NUMBER_MAX, Priority, SelectorShare, Share, ShareDone, ShareFigures, WEIGHT_MAX};
+use seriatim::control::shares::{Priority, SelectorShare, Share, ShareDone, ShareFigures};
+use seriatim::escape;
 
 use crate::console::actor::ActorWithReason;
 use crate::console::exit::Exit;
 use crate::console::global::Global;
+use crate::console::named;
 use crate::console::shown::{self, Level};
 
 /// Give groups of objects a weight, a priority, or limits
@@ -38,16 +40,17 @@ struct Set {
     /// A prefix of 1 to 8 parts, such as acme:*, which also covers the object acme; or `*` for limits
     /// of all objects. Weight and priority come from the longest prefix that sets them; all limits
     /// count
+    #[arg(value_parser = named::selector)]
     selector: Selector,
     /// The number of claims per turn, compared with other groups, 1 to 100 [default: that of a
     /// shorter prefix, or 1]
-    #[arg(long, value_name = "W", value_parser = clap::value_parser!(u64).range(1..=WEIGHT_MAX), required_unless_present_any = ["priority", "in_flight", "rate"])]
+    #[arg(long, value_name = "W", required_unless_present_any = ["priority", "in_flight", "rate"])]
     weight: Option<u64>,
     /// The priority: high, normal or low [default: that of a shorter prefix, or normal]
     #[arg(long, value_name = "PRIORITY", hide_possible_values = true)]
     priority: Option<PriorityArg>,
     /// The most objects in hand at the same time, over all processes, from 1
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=NUMBER_MAX))]
+    #[arg(long, value_name = "N")]
     in_flight: Option<u64>,
     /// The most events per second, over all processes, as in 50/s or 0.5/s,burst=5; the burst is the
     /// most events above the rate, at least the events of 100 ms, and 2 above 2/s [default burst:
@@ -105,6 +108,7 @@ struct List {
 #[derive(Debug, clap::Args)]
 struct Remove {
     /// The selector, as the list shows it
+    #[arg(value_parser = named::existing_selector)]
     selector: Selector,
     #[command(flatten)]
     actor: ActorWithReason,
@@ -134,7 +138,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
                 ShareDone::New => "set",
                 _ => "replaced",
             };
-            shown::print(&format!("{}: {what}\n", set.selector))?;
+            shown::print(&format!("{}: {what}\n", set.selector.escaped()))?;
         }
         Command::List(list) => {
             let shares = control.share_figures().await.map_err(shown::failure)?;
@@ -156,11 +160,11 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             if done == ShareDone::NotSet {
                 shown::tell(
                     Level::Error,
-                    &format!("there is no share for {}; `seriatim share list` shows them", remove.selector),
+                    &format!("there is no share for {}; `seriatim share list` shows them", remove.selector.escaped()),
                 );
                 return Ok(Exit::Input);
             }
-            shown::print(&format!("{}: removed\n", remove.selector))?;
+            shown::print(&format!("{}: removed\n", remove.selector.escaped()))?;
         }
     }
     Ok(Exit::Done)
@@ -197,7 +201,7 @@ pub(crate) fn usage(figures: &ShareFigures) -> String {
 
 fn write(out: &mut String, figures: &ShareFigures) -> anyhow::Result<()> {
     let share = &figures.share;
-    writeln!(out, "{}", shown::shortened(&share.selector, 200))?;
+    writeln!(out, "{}", shown::shortened(&escape::name(&share.selector), 520))?;
     if let Some(weight) = share.weight {
         writeln!(out, "  weight    {weight}")?;
     }

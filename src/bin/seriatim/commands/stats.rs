@@ -111,7 +111,7 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
         "held          {} objects: {} due, {} waiting, {} until released",
         held.total, held.due, held.waiting, held.until_released
     )?;
-    if held.due > 0 {
+    if held.overdue_ms > 0 {
         writeln!(out, "overdue       {} since the first due object became due", shown::duration(held.overdue_ms))?;
     }
     writeln!(out, "paused        {} objects", stats.paused)?;
@@ -212,7 +212,7 @@ fn shares(out: &mut String, stats: &Stats) -> anyhow::Result<()> {
     }
     writeln!(out, "shares        {} set", shares.total)?;
     for figures in &shares.listed {
-        let selector = shown::middle_cut(&figures.share.selector, NAME_CHARS);
+        let selector = shown::middle_cut(&escape(&figures.share.selector), NAME_CHARS);
         let line = format!("share         {selector}: {}, {}", share::waiting(figures), share::usage(figures));
         writeln!(out, "{}", shown::wrapped(&line, usize::from(shown::COLUMNS) - 14, 14))?;
     }

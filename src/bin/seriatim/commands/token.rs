@@ -32,7 +32,8 @@ struct New {
     /// The rights, separated by commas: emit, view, pause, operate
     #[arg(long, value_name = "RIGHT,…", default_value = "emit,view", value_parser = rights)]
     rights: String,
-    /// Give the rights only for objects whose names begin with PREFIX; may be given more than once
+    /// Give the rights only for objects whose names begin with PREFIX, escaped as the commands print
+    /// names; may be given more than once
     #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     prefix: Vec<String>,
 }
@@ -42,7 +43,7 @@ fn name(text: &str) -> Result<String, String> {
 }
 
 fn prefix(text: &str) -> Result<String, String> {
-    users::check_prefix(text).map(|()| text.to_owned())
+    users::prefix_of(text).map(|_| text.to_owned())
 }
 
 fn rights(text: &str) -> Result<String, String> {

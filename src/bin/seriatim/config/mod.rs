@@ -17,6 +17,7 @@ use clap::{Arg, ArgAction, Command};
 use toml::de::{DeTable, DeValue};
 
 use crate::console::exit::{Exit, Failure};
+use crate::console::nearest;
 
 pub(crate) use words::{is_set, named_file, plain_switches};
 
@@ -24,9 +25,6 @@ pub(crate) use words::{is_set, named_file, plain_switches};
 const BYTES_MAX: u64 = 1024 * 1024;
 /// Flags that a file cannot have.
 const NEVER: [&str; 3] = ["config", "help", "version"];
-/// The minimum similarity of a wrong key and a known word at which the error suggests the word,
-/// from 0 to 1.
-const ALIKE: f64 = 0.75;
 
 /// A configuration file that was read. All its keys are valid.
 pub(crate) struct File {
@@ -182,12 +180,9 @@ fn inner(command: &Command) -> impl Iterator<Item = &str> {
     command.get_subcommands().map(Command::get_name).filter(|&name| name != "help")
 }
 
-/// Returns the text `; did you mean WORD?` with the most similar known word; an empty text if no
-/// word is similar enough.
+/// Returns the text that suggests the most similar known word, if any.
 fn hint<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let scored = known.map(|word| (strsim::jaro_winkler(word, &name.replace('_', "-")), word));
-    let nearest = scored.filter(|(score, _)| *score >= ALIKE).max_by(|a, b| a.0.total_cmp(&b.0));
-    nearest.map_or_else(String::new, |(_, word)| format!("; did you mean {word}?"))
+    nearest::hint(&name.replace('_', "-"), known)
 }
 
 /// Returns the name of a table or key with the tables around it.

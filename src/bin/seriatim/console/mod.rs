@@ -2,7 +2,8 @@
 //!
 //! - [`global`]: the options of every command: the Redis, the namespace, the logs
 //! - [`actor`]: the options of commands that change something as an operator
-//! - [`named`]: object names, escaped on the command line and in outputs
+//! - [`named`]: names, escaped on the command line and in outputs
+//! - [`nearest`]: the known word that is most similar to a wrong one
 //! - [`lines`]: lines of JSON, read from files and standard input
 //! - [`pointer`]: JSON pointers into these lines
 //! - [`shown`]: results on standard output, messages on standard error
@@ -10,7 +11,9 @@
 //! - [`told`]: errors of Redis, with advice
 //! - [`notify`]: the notices that a service sends to systemd
 //! - [`exit`]: exit codes
-//! - [`units`]: durations and sizes
+//! - [`variables`]: environment variables that are probably misspelled
+//! - [`task`]: tasks, as lines and as bodies of requests
+//! - [`units`]: durations, times and sizes
 //! - [`replicas`]: the options for the wait for replicas
 //! - [`watch`]: the option `--watch`, which shows an output again and again
 //! - [`stop`]: the signals that end a command
@@ -22,11 +25,14 @@ pub(crate) mod global;
 pub(crate) mod lines;
 pub(crate) mod logs;
 pub(crate) mod named;
+pub(crate) mod nearest;
 pub(crate) mod notify;
 pub(crate) mod replicas;
 pub(crate) mod secrets;
 pub(crate) mod shown;
 pub(crate) mod stop;
+pub(crate) mod task;
 pub(crate) mod told;
 pub(crate) mod units;
+pub(crate) mod variables;
 pub(crate) mod watch;

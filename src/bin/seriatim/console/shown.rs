@@ -158,12 +158,7 @@ pub(crate) fn action_failure(error: ControlError) -> anyhow::Error {
 pub(crate) fn failure(error: ControlError) -> anyhow::Error {
     let exit = match error {
         ControlError::Redis { .. } => Exit::Redis,
-        ControlError::Name(_) | ControlError::DeadId(_) | ControlError::LogId(_) => Exit::Input,
-        ControlError::Cursor(_) | ControlError::Url { .. } => Exit::Input,
-        ControlError::Cron(_) | ControlError::CronName(_) | ControlError::LimitSelector(_) | ControlError::Event(_) => {
-            Exit::Input
-        }
-        ControlError::ShareSelector { .. } | ControlError::ShareEmpty | ControlError::SharePart { .. } => Exit::Input,
+        ref invalid if invalid.is_invalid_input() => Exit::Input,
         ControlError::Denied(_) => Exit::Redis,
         _ => Exit::Broken,
     };

@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use tokio::time::timeout;
 use url::form_urlencoded;
 
+use crate::listen::parameters;
 use crate::listen::problem::Problem;
 
 /// The most bytes of a form with rows. Fits 50 rows with the longest names that have a box, if each
@@ -53,6 +54,14 @@ impl Form {
         })?;
         let fields = form_urlencoded::parse(&bytes).map(|(name, value)| (name.into_owned(), value.into_owned()));
         Ok(Self(fields.collect()))
+    }
+
+    /// Checks that the form has only these fields, because any other may be misspelled.
+    pub(super) fn only(&self, known: &[&str]) -> Result<(), Problem> {
+        match self.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
+            None => Ok(()),
+            Some((name, _)) => Err(parameters::unknown("field", name, known)),
+        }
     }
 
     /// Returns the value of a field, if it is there. If it is there twice, returns an error.

@@ -1,11 +1,12 @@
 //! A request that has passed the checks: its user, its headers and its parameters.
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, MatchedPath};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use url::form_urlencoded;
 
+use super::parameters;
 use super::problem::Problem;
 use super::users::User;
 
@@ -14,6 +15,8 @@ pub(crate) struct Asked {
     pub(crate) user: User,
     pub(crate) headers: HeaderMap,
     uri: Uri,
+    /// The parameters that the route takes.
+    known: &'static [&'static str],
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Asked {
@@ -23,14 +26,18 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
         // The guard has put the user into the extensions of the request.
         let user = parts.extensions.get::<User>().cloned();
         let user = user.ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "no user").with_login())?;
-        Ok(Self { user, headers: parts.headers.clone(), uri: parts.uri.clone() })
+        let path = parts.extensions.get::<MatchedPath>().map_or(parts.uri.path(), MatchedPath::as_str);
+        let known = parameters::of(&parts.method, path);
+        parameters::check(known, &parts.uri)?;
+        Ok(Self { user, headers: parts.headers.clone(), uri: parts.uri.clone(), known })
     }
 }
 
 impl Asked {
-    /// Returns a request of the same user for another target.
+    /// Returns a request of the same user for a page.
     pub(crate) fn at(&self, uri: Uri) -> Self {
-        Self { user: self.user.clone(), headers: self.headers.clone(), uri }
+        let known = parameters::of(&Method::GET, uri.path());
+        Self { user: self.user.clone(), headers: self.headers.clone(), uri, known }
     }
 
     /// Returns the bytes of the object's name. It is in the path `/v1/objects/NAME`, or else in the
@@ -63,6 +70,9 @@ impl Asked {
 
     /// Returns a parameter of the query, if it is there. If it is there twice, returns an error.
     pub(crate) fn query(&self, name: &str) -> Result<Option<String>, Problem> {
+        if !self.known.contains(&name) {
+            return Err(parameters::undeclared(name));
+        }
         let query = self.uri.query().unwrap_or_default().as_bytes();
         let mut found = form_urlencoded::parse(query).filter(|(key, _)| key == name).map(|(_, value)| value.into_owned());
         match (found.next(), found.next()) {

@@ -7,6 +7,7 @@
 //! - `hosts`: the hosts for which the server answers
 //! - `guard`: the checks that every request must pass before it reaches its route
 //! - `asked`: the user, the headers and the parameters of a request that has passed
+//! - `parameters`: the parameters that each route takes
 //! - `probes`: the routes for probes, which need no check
 //! - `metrics`: the route for scrapers, which needs no check
 //! - `process`: the figures of this process
@@ -23,6 +24,7 @@ mod guard;
 pub(crate) mod hosts;
 mod lingering;
 pub(crate) mod metrics;
+pub(crate) mod parameters;
 pub(crate) mod probes;
 pub(crate) mod problem;
 mod process;

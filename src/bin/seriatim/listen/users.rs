@@ -10,6 +10,7 @@ use ring::digest::{SHA256, digest};
 use subtle::{Choice, ConstantTimeEq as _};
 
 use super::problem::Problem;
+use crate::console::named;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, StatusCode};
 
@@ -200,7 +201,8 @@ fn parse_line(line: &str) -> Result<([u8; 32], User), String> {
     check_name(name)?;
     let hash = decoded(hash).ok_or("the second word is not a SHA-256 in hex: 64 digits")?;
     let rights = rights.split(',').map(parse_right).collect::<Result<_, _>>()?;
-    Ok((hash, User { name: name.into(), rights, prefixes: words.map(str::to_owned).collect() }))
+    let prefixes = words.map(prefix_of).collect::<Result<_, _>>()?;
+    Ok((hash, User { name: name.into(), rights, prefixes }))
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
@@ -208,10 +210,15 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     if is_valid && !name.starts_with('#') { Ok(()) } else { Err("a name has 1 to 64 bytes without spaces".to_owned()) }
 }
 
-/// Checks that a prefix can be written as one word of a line in the users file.
-pub(crate) fn check_prefix(prefix: &str) -> Result<(), String> {
-    let is_word = !prefix.is_empty() && prefix.chars().all(|c| !c.is_control() && !c.is_whitespace());
-    if is_word { Ok(()) } else { Err("a prefix has at least one character, and no spaces".to_owned()) }
+/// Returns the prefix that a word of the users file stands for. The word is escaped as the names of
+/// objects in every output. So a prefix with a space has the escape `\x20`.
+pub(crate) fn prefix_of(word: &str) -> Result<String, String> {
+    if word.is_empty() || word.contains(|c: char| c.is_control() || c.is_whitespace()) {
+        return Err("a prefix has at least one character, and no spaces; write \\x20 for a space".to_owned());
+    }
+    let prefix = named::text(word)?;
+    named::check_prefix(prefix.as_bytes())?;
+    if prefix.contains(char::is_control) { Err(format!("the prefix {word:?} has a control character")) } else { Ok(prefix) }
 }
 
 pub(crate) fn parse_right(word: &str) -> Result<Right, String> {

@@ -35,14 +35,7 @@ pub(crate) fn part_problem(error: ControlError, so_far: serde_json::Value) -> Pr
 /// Returns the problem document for a failed request that only reads.
 pub(crate) fn control_problem(error: ControlError) -> Problem {
     match &error {
-        ControlError::Name(_)
-        | ControlError::LimitSelector(_)
-        | ControlError::ShareSelector { .. }
-        | ControlError::ShareEmpty
-        | ControlError::SharePart { .. }
-        | ControlError::DeadId(_)
-        | ControlError::LogId(_)
-        | ControlError::Cursor(_) => Problem::bad_request(error),
+        invalid if invalid.is_invalid_input() => Problem::bad_request(error),
         ControlError::Rules(_) | ControlError::Limits(_) | ControlError::Shares(_) => {
             Problem::new(StatusCode::CONFLICT, "too-many", error)
         }

@@ -17,6 +17,7 @@ use super::App;
 use super::operate::by;
 use super::request::{parse, read};
 use super::view::json;
+use crate::console::named;
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::users::Right;
@@ -68,9 +69,6 @@ pub(super) async fn drop_letters(state: State<Arc<App>>, asked: Asked, body: Bod
 async fn settle(State(app): State<Arc<App>>, asked: Asked, body: Body, step: Settle) -> Result<Response, Problem> {
     asked.user.may_some(Right::Operate)?;
     let letters: Letters = parse(&read(&app, &asked.headers, body).await?)?;
-    if step == Settle::Drop && letters.reason.is_empty() {
-        return Err(Problem::bad_request("a drop needs a reason: send {\"reason\":\"…\"}"));
-    }
     let (object, who) = (letters.object.as_deref(), by(&asked.user, &letters.reason));
     match (&letters.ids, object, letters.all) {
         (Some(ids), None, false) if (1..=IDS_MAX).contains(&ids.len()) => {
@@ -87,9 +85,13 @@ async fn settle(State(app): State<Arc<App>>, asked: Asked, body: Body, step: Set
         let made = app.control.settle_step(who, step, object.map(str::as_bytes), after.as_ref()).await;
         let made = made.map_err(|error| match all.done + all.left {
             0 => action_problem(error),
-            _ => part_problem(error, serde_json::json!({ "done": all.done, "left": all.left, "next": after })),
+            _ => part_problem(
+                error,
+                serde_json::json!({ "done": all.done, "left": all.left, "newer_delivered": all.newer_delivered, "next": after }),
+            ),
         })?;
         (all.done, all.left, all.next) = (all.done + made.done, all.left + made.left, made.next);
+        all.newer_delivered += made.newer_delivered;
         if all.next.is_none() || began.elapsed() >= STEPS_TIME_MAX {
             return json(&all);
         }
@@ -105,16 +107,18 @@ async fn settle_ids(app: &App, asked: &Asked, who: By<'_>, step: Settle, ids: &[
         let letter = app.control.dead_letter(&RowId::from(id.clone())).await.map_err(control_problem)?;
         mine.extend(letter.filter(|letter| shows(&asked.user, &letter.object, letter.object_escaped.as_deref())));
     }
-    let mut done = 0;
-    let counts = |done: u64| serde_json::json!({ "done": done, "left": ids.len() as u64 - done });
+    let (mut done, mut newer) = (0, 0);
+    let counts =
+        |done: u64, newer: u64| serde_json::json!({ "done": done, "left": ids.len() as u64 - done, "newer_delivered": newer });
     for letter in mine {
         let settled = app.control.settle(who, step, &[letter.dead_id]).await.map_err(|error| match done {
             0 => action_problem(error),
-            _ => part_problem(error, counts(done)),
+            _ => part_problem(error, counts(done, newer)),
         })?;
-        done += u64::from(matches!(settled.first(), Some(Settled::Retried | Settled::Dropped)));
+        done += u64::from(settled.first().is_some_and(|settled| settled.is_done()));
+        newer += u64::from(settled.first() == Some(&Settled::RetriedLate));
     }
-    json(&counts(done))
+    json(&counts(done, newer))
 }
 
 /// `POST /v1/held/release`.
@@ -125,6 +129,7 @@ pub(super) async fn release(State(app): State<Arc<App>>, asked: Asked, body: Bod
     if objects.all == (prefix.is_some() || why.is_some()) || prefix == Some("") || why == Some("") {
         return Err(Problem::bad_request("name all, or prefix and why, which must not be empty"));
     }
+    prefix.map_or(Ok(()), |prefix| named::check_prefix(prefix.as_bytes())).map_err(Problem::bad_request)?;
     match prefix {
         Some(prefix) => asked.user.may(Right::Operate, prefix.as_bytes())?,
         None => asked.user.may_all(Right::Operate)?,

@@ -17,7 +17,7 @@ pub(super) fn emit(error: &EmitError) -> Problem {
         EmitError::Event(EventError::TooLarge { .. }) | EmitError::TooLarge { .. } => {
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", error)
         }
-        EmitError::Name(_) | EmitError::Event(_) | EmitError::Key(_) => Problem::bad_request(error),
+        EmitError::Name(_) | EmitError::Event(_) | EmitError::Key(_) | EmitError::Due(_) => Problem::bad_request(error),
         EmitError::WrongType { .. } => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "wrong-type", error),
         error if error.is_unknown() => Problem::new(StatusCode::GATEWAY_TIMEOUT, "outcome-unknown", error),
         error => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "redis", error).retry_after(TRY_AGAIN_S),

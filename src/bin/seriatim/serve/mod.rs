@@ -38,6 +38,7 @@ use crate::console::global::Global;
 use crate::console::notify::Notices;
 use crate::console::replicas::Replicas;
 use crate::console::stop::stop_signals;
+use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::{ListenArgs, probes};
 use crate::operator::Looks;
@@ -144,7 +145,7 @@ fn routes(app: App) -> Router {
         router = router.route(&path, methods);
     }
     for path in both("/tasks") {
-        router = router.route(&path, post(schedule::task));
+        router = router.route(&path, post(schedule::post_task));
     }
     for path in both("/release") {
         router = router.route(&path, post(operate::release));
@@ -170,6 +171,6 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
     probes::answer(if app.stop.is_cancelled() { Err("the server stops") } else { Ok(()) })
 }
 
-async fn openapi() -> impl IntoResponse {
+async fn openapi(_: Asked) -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/json")], OPENAPI)
 }

@@ -117,9 +117,6 @@ async fn settle(State(app): State<Arc<App>>, asked: Asked, body: Body, step: Set
     asked.user.may_some(Right::Operate)?;
     let id = RowId::from(asked.segment(3).unwrap_or_default());
     let Reason { reason } = body_of(&app, &asked, body).await?;
-    if step == Settle::Drop && reason.is_empty() {
-        return Err(Problem::bad_request("a drop needs a reason: send {\"reason\":\"…\"}"));
-    }
     let absent = || Problem::not_found(format!("there is no dead letter {id} (any more)"));
     let letter = app.control.dead_letter(&id).await.map_err(control_problem)?.ok_or_else(absent)?;
     if !shows(&asked.user, &letter.object, letter.object_escaped.as_deref()) {
@@ -127,7 +124,9 @@ async fn settle(State(app): State<Arc<App>>, asked: Asked, body: Body, step: Set
     }
     let settled = app.control.settle(by(&asked.user, &reason), step, std::slice::from_ref(&id)).await.map_err(action_problem)?;
     match settled.first() {
-        Some(Settled::Retried) => json(&serde_json::json!({ "retried": id })),
+        Some(retried @ (Settled::Retried | Settled::RetriedLate)) => {
+            json(&serde_json::json!({ "retried": id, "newer_delivered": *retried == Settled::RetriedLate }))
+        }
         Some(Settled::Dropped) => json(&serde_json::json!({ "dropped": id })),
         Some(Settled::Unreadable) => Err(conflict("it has no object or no event: nothing was done; drop it")),
         Some(Settled::WrongType) => Err(conflict("the queue of its object is not a list: nothing was done")),
@@ -141,9 +140,6 @@ pub(super) async fn set_rule(State(app): State<Arc<App>>, asked: Asked, body: Bo
     let wanted: NewRule = parse(&read(&app, &asked.headers, body).await?)?;
     let kind = kind_of(&wanted.kind)?;
     let selector = permitted(&asked, kind, &wanted.selector)?;
-    if wanted.for_ms == Some(0) {
-        return Err(Problem::bad_request("for_ms must be 1 or more"));
-    }
     let after = wanted.for_ms.map(Duration::from_millis);
     let ruled = app.control.set_rule(by(&asked.user, &wanted.reason), kind, &selector, after).await;
     let was_set = matches!(ruled.map_err(action_problem)?, Ruled::Again);

@@ -1,7 +1,7 @@
 //! The routes for schedules and tasks.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -17,13 +17,10 @@ use seriatim::event::Json;
 use super::emit::{idempotency_key, name};
 use super::request::{parse_borrowed, read};
 use super::{App, errors};
-use crate::console::units;
+use crate::console::task;
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::users::Right;
-
-/// The largest value of `after_ms`: 100 years.
-const AFTER_MS_MAX: u64 = 100 * 365 * 24 * 60 * 60 * 1000;
 
 /// The body of a schedule.
 #[derive(Deserialize)]
@@ -49,15 +46,6 @@ enum Mode {
     KeepFirst,
 }
 
-/// The members of a task that this route uses. A task may have further members.
-#[derive(Deserialize)]
-struct Task<'a> {
-    #[serde(borrow)]
-    id: &'a RawValue,
-    #[serde(borrow)]
-    time: &'a RawValue,
-}
-
 /// `POST /v1/objects/{object}/schedule`.
 pub(super) async fn schedule(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
     let object = permitted(&app, &asked)?;
@@ -67,10 +55,7 @@ pub(super) async fn schedule(State(app): State<Arc<App>>, asked: Asked, body: Bo
     let mut schedule = app.emitter.schedule(&object, event);
     schedule = match (wanted.time, wanted.after_ms) {
         (Some(_), Some(_)) => return Err(Problem::bad_request("the body has both time and after_ms")),
-        (Some(time), None) => schedule.at(instant(time)?),
-        (None, Some(ms)) if ms > AFTER_MS_MAX => {
-            return Err(Problem::bad_request(format!("after_ms must be at most {AFTER_MS_MAX} (100 years)")));
-        }
+        (Some(time), None) => schedule.at(task::time(time).map_err(Problem::bad_request)?),
         (None, Some(ms)) => schedule.after(Duration::from_millis(ms)),
         (None, None) => return Err(Problem::bad_request("the body has neither time nor after_ms")),
     };
@@ -90,14 +75,12 @@ pub(super) async fn schedule(State(app): State<Arc<App>>, asked: Asked, body: Bo
 }
 
 /// `POST /v1/objects/{object}/tasks`: the whole body is the event. The members `id` and `time` of
-/// the body are the key and the due time of the schedule.
-pub(super) async fn task(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
+/// the body are the key and the due time of the schedule; it needs a `url`.
+pub(super) async fn post_task(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
     let object = permitted(&app, &asked)?;
     let body = read(&app, &asked.headers, body).await?;
-    let task: Task<'_> = parse_borrowed(&body)?;
-    let id = digits_or_text(task.id).ok_or_else(|| Problem::bad_request("the id is neither a text nor a whole number"))?;
-    let time = instant(task.time)?;
-    send(app.emitter.schedule(&object, Json::new(body.bytes())).at(time).key(id)).await
+    let task = task::parse(&body).map_err(Problem::bad_request)?;
+    send(app.emitter.schedule(&object, Json::new(body.bytes())).at(task.at).key(task.id)).await
 }
 
 /// `DELETE /v1/objects/{object}/schedule/{key}`, or `DELETE /v1/object/schedule` with object and
@@ -134,15 +117,4 @@ async fn send(schedule: Schedule<'_>) -> Result<Response, Problem> {
     };
     let answer = serde_json::json!({ "key": scheduled.key.as_str(), "due_ms": scheduled.due_ms, "change": change });
     Ok((StatusCode::ACCEPTED, [(CONTENT_TYPE, "application/json")], answer.to_string()).into_response())
-}
-
-fn digits_or_text(value: &RawValue) -> Option<String> {
-    let is_digits = value.get().bytes().all(|byte| byte.is_ascii_digit());
-    if is_digits { Some(value.get().to_owned()) } else { serde_json::from_str(value.get()).ok() }
-}
-
-fn instant(value: &RawValue) -> Result<SystemTime, Problem> {
-    let wrong = |why: String| Problem::bad_request(format!("the time is not valid: {why}"));
-    let text = digits_or_text(value).ok_or_else(|| wrong("write Unix seconds, or RFC 3339".to_owned()))?;
-    units::instant(&text).map_err(wrong)
 }

@@ -8,7 +8,7 @@ use axum::routing::get;
 use serde::Serialize;
 use seriatim::control::{Cursor, RowId};
 
-use crate::console::units;
+use crate::console::{named, units};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::operator::Looks;
@@ -68,6 +68,14 @@ fn limit(asked: &Asked) -> Result<usize, Problem> {
     }
 }
 
+/// Returns the prefix of names that the request selects; an absent one is empty.
+fn prefix(asked: &Asked) -> Result<String, Problem> {
+    let prefix = asked.query("prefix")?.unwrap_or_default();
+    let checked = named::check_prefix(prefix.as_bytes());
+    checked.map_err(|why| Problem::bad_request(format!("the parameter prefix: {why}")))?;
+    Ok(prefix)
+}
+
 /// `GET /v1/objects/{object}`.
 async fn object(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
     json(&looks.object(&asked.user, &asked.object()?).await?)
@@ -97,7 +105,7 @@ async fn schedules(State(looks): State<Looks>, asked: Asked) -> Result<Response,
 
 /// `GET /v1/held`, with `until_released`, `due` and `prefix`.
 async fn held(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
-    let prefix = asked.query("prefix")?.unwrap_or_default();
+    let prefix = prefix(&asked)?;
     let which = HeldFilter {
         prefix: prefix.as_bytes(),
         waits_for: asked.parsed("until_released")?.unwrap_or(false).then_some(WaitsFor::Operator),
@@ -108,7 +116,7 @@ async fn held(State(looks): State<Looks>, asked: Asked) -> Result<Response, Prob
 
 /// `GET /v1/paused`, with `prefix`.
 async fn paused(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
-    let prefix = asked.query("prefix")?.unwrap_or_default();
+    let prefix = prefix(&asked)?;
     json(&looks.paused(&asked.user, prefix.as_bytes(), after(&asked)?.as_ref(), limit(&asked)?).await?)
 }
 

@@ -373,7 +373,7 @@ pub struct Reference {
     pub actions: Vec<Action>,
     /// Schedules by object and key.
     pub schedules: BTreeMap<(Name, &'static str), Scheduled>,
-    /// Number of schedules promoted so far.
+    /// Number of schedules with a due time that were promoted so far.
     pub promoted: u64,
     /// Number of emits of handlers pushed so far.
     pub pushed: u64,

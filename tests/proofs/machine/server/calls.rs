@@ -95,6 +95,7 @@ impl Server {
                 operator::dead(&mut self.conn, &self.keys, BY, settle, &ids).await.map(|settled| {
                     let word = |settled| match settled {
                         Settled::Retried => "retried",
+                        Settled::RetriedLate => "retried_late",
                         Settled::Dropped => "dropped",
                         Settled::Gone => "gone",
                         Settled::WrongType => "wrong_type",

@@ -10,13 +10,13 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use indicatif::ProgressBar;
 use serde_json::value::RawValue;
+use seriatim::event::EVENT_BYTES_MAX;
 use seriatim::event::Pointer;
-use seriatim::event::{EVENT_BYTES_MAX, ScheduleKey};
 use seriatim::keys::Keys;
 use tokio::sync::mpsc::Sender;
 
 use crate::console::lines::{Buffered, LINE_BYTES_MAX, unpack, unreadable, without_mark};
-use crate::console::units;
+use crate::console::task;
 
 /// Maximum number of events in a batch.
 pub(super) const LINES_MAX: usize = seriatim::emit::CHUNK_EVENTS_MAX;
@@ -173,41 +173,18 @@ impl Plan {
             return Ok(None);
         }
         let line: &RawValue = serde_json::from_slice(text).map_err(|error| not_json(&error))?;
-        let task = if self.tasks { Some(task(line)?) } else { None };
         let missing = |what: &str, field: &Pointer| format!("the line has no {what} at {field}");
         let object = self.object_field.find(line).ok_or_else(|| missing("object", &self.object_field))?;
         let object: String = serde_json::from_str(object.get())
             .map_err(|_| format!("the object at {} is not a string: {}", self.object_field, shortened(object.get())))?;
         self.keys.object(&object).map_err(|error| error.to_string())?;
+        let task = if self.tasks { Some(task::parse(line.get().as_bytes()).map(|task| (task.id, task.at))?) } else { None };
         let event = self.event_field.find(line).ok_or_else(|| missing("event", &self.event_field))?.get();
         if event.len() > EVENT_BYTES_MAX {
             return Err(format!("the event has {} bytes, the limit is {EVENT_BYTES_MAX}", event.len()));
         }
         Ok(Some((object, Bytes::copy_from_slice(event.as_bytes()), task)))
     }
-}
-
-/// Returns the key and the time of the schedule for a task.
-fn task(line: &RawValue) -> Result<(String, SystemTime), String> {
-    #[derive(serde::Deserialize)]
-    struct Members<'a> {
-        #[serde(borrow)]
-        id: Option<&'a RawValue>,
-        #[serde(borrow)]
-        time: Option<&'a RawValue>,
-    }
-    let members: Members<'_> = serde_json::from_str(line.get()).map_err(|_| "the line is not an object".to_owned())?;
-    // A member may be a text or a whole number. A number is taken as the text of its digits.
-    let text = |value: &RawValue| match serde_json::from_str(value.get()) {
-        Ok(text) => Some(text),
-        Err(_) => value.get().bytes().all(|byte| byte.is_ascii_digit()).then(|| value.get().to_owned()),
-    };
-    let id = members.id.ok_or("the line has no id")?;
-    let id: String = text(id).ok_or_else(|| format!("the id is no string and no whole number: {}", shortened(id.get())))?;
-    ScheduleKey::new(id.as_str()).map_err(|error| error.to_string())?;
-    let time = members.time.ok_or("the line has no time")?;
-    let at = units::instant(&text(time).unwrap_or_default());
-    Ok((id, at.map_err(|error| format!("the time is {}: {error}", shortened(time.get())))?))
 }
 
 /// The state of the reader: the number of the last line read, and the lines that are not yet passed

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use seriatim::emit::{EmitManyError, ScheduleManyError};
+use seriatim::escape;
 use seriatim::event::Pointer;
 use seriatim::event::{EventError, Json};
 use seriatim::{EmitError, Emitter};
@@ -17,6 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::console::exit::{Exit, Failure};
 use crate::console::global::Global;
+use crate::console::named;
 use crate::console::replicas::Replicas;
 use crate::console::shown::{self, Level};
 use crate::console::told::advice;
@@ -38,8 +40,8 @@ use lines::{Batch, LINES_MAX, Read, Source};
                   seriatim emit --from - --object-field /id --event-field '' < changes.ndjson"
 )]
 pub(crate) struct Args {
-    /// The object of the event, e.g. work:1
-    #[arg(value_name = "OBJECT", required_unless_present_any = ["from", "tasks"], conflicts_with_all = ["from", "tasks"])]
+    /// The object of the event, e.g. work:1, as the commands print it: \\ is a backslash
+    #[arg(value_name = "OBJECT", value_parser = named::text, required_unless_present_any = ["from", "tasks"], conflicts_with_all = ["from", "tasks"])]
     object: Option<String>,
     /// The event as JSON; further arguments are its subevents
     #[arg(value_name = "EVENT", required_unless_present_any = ["from", "tasks"], conflicts_with_all = ["from", "tasks"], allow_negative_numbers = true)]
@@ -51,9 +53,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     from: Option<String>,
     /// Schedule every line of this file as a task. A line is JSON as with --from:
-    /// {"key","id","time",…}. `key` is the object, and the whole line is the event. A later line
-    /// with the same key and id replaces an earlier line. `time` is Unix seconds (a number or a
-    /// string), or 2026-12-24T18:00:00Z
+    /// {"key","id","time","url",…}. `key` is the object, and the whole line is the event. A later
+    /// line with the same key and id replaces an earlier line. `time` is Unix seconds (a number or a
+    /// string, also with a fraction), or 2026-12-24T18:00:00Z
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "object_field", "event_field"])]
     tasks: Option<String>,
     /// The place of the object's name in a line: a JSON pointer (RFC 6901). If several members have
@@ -162,6 +164,7 @@ fn exit(error: &EmitError) -> Exit {
         EmitError::Name(_)
         | EmitError::Event(_)
         | EmitError::Key(_)
+        | EmitError::Due(_)
         | EmitError::KeyReused { .. }
         | EmitError::TooLarge { .. }
         | EmitError::Url { .. }
@@ -285,7 +288,7 @@ impl File {
                 self.go_on(last)
             ),
             _ if error.stopped.is_none() => {
-                let objects: Vec<_> = error.failed.iter().take(5).map(|failed| failed.object.as_str()).collect();
+                let objects: Vec<_> = error.failed.iter().take(5).map(|failed| escape::name(failed.object.as_str())).collect();
                 let (objects, more) = (objects.join(", "), if error.failed.len() > 5 { " and others" } else { "" });
                 format!(
                     "{name}:{line}: {why}; the lines {line} to {last} of {objects}{more} are not emitted, all other lines up to {last} are \

@@ -13,7 +13,7 @@ use self::follow::Follower;
 use crate::console::exit::Exit;
 use crate::console::global::Global;
 use crate::console::shown::Level;
-use crate::console::{named, shown};
+use crate::console::{named, shown, units};
 
 /// With --follow: the wait before the next read if there was no new row.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -70,8 +70,7 @@ fn begin(text: &str) -> Result<Begin, String> {
     if let Ok(ago) = humantime::parse_duration(text) {
         return Ok(Begin::Ago(ago));
     }
-    let at = humantime::parse_rfc3339_weak(text);
-    at.map(Begin::At).map_err(|_| "write an age such as 15m or 2h, or 2026-01-01T12:00:00Z".to_owned())
+    units::instant(text).map(Begin::At).map_err(|why| format!("{why}, or an age such as 15m or 2h"))
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {

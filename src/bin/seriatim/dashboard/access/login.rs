@@ -20,6 +20,7 @@ use crate::dashboard::Dashboard;
 use crate::dashboard::form::{Form, own_path};
 use crate::dashboard::html::bare_page;
 use crate::listen::connections::Peer;
+use crate::listen::parameters;
 use crate::listen::problem::Problem;
 use crate::listen::users;
 
@@ -70,12 +71,14 @@ fn token_form(app: &Dashboard, next: &str) -> Markup {
 }
 
 /// `GET /login`.
-pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>) -> Response {
-    login_page(&app, "", StatusCode::OK, None)
+pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, request: Request) -> Result<Response, Problem> {
+    parameters::check_route(request.method(), request.uri())?;
+    Ok(login_page(&app, "", StatusCode::OK, None))
 }
 
 /// `GET /link?token=…`.
-pub(in crate::dashboard) async fn link(State(app): State<Arc<Dashboard>>, request: Request) -> Response {
+pub(in crate::dashboard) async fn link(State(app): State<Arc<Dashboard>>, request: Request) -> Result<Response, Problem> {
+    parameters::check_route(request.method(), request.uri())?;
     let query = request.uri().query().unwrap_or_default().as_bytes();
     let token = form_urlencoded::parse(query).find(|(name, _)| name == "token").map(|(_, value)| value);
     let body = html! {
@@ -86,7 +89,7 @@ pub(in crate::dashboard) async fn link(State(app): State<Arc<Dashboard>>, reques
             button type="submit" { "Open the dashboard" }
         }
     };
-    bare_page(&app.base, "Open the dashboard", StatusCode::OK, &body)
+    Ok(bare_page(&app.base, "Open the dashboard", StatusCode::OK, &body))
 }
 
 /// `POST /login`: begins a session.
@@ -96,6 +99,7 @@ pub(in crate::dashboard) async fn log_in(
     body: Body,
 ) -> Result<Response, Problem> {
     let form = Form::read(body).await?;
+    form.only(&["username", "token", "next"])?;
     let (token, next) = (form.one("token")?.unwrap_or_default(), form.one("next")?.unwrap_or_default());
     let token = token.trim();
     let broken = |error: anyhow::Error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error);

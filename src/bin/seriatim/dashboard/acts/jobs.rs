@@ -89,6 +89,12 @@ impl Job {
         }
     }
 
+    /// Adds a line that counts nothing.
+    pub(super) fn note(&self, subject: &str, text: String) {
+        let mut state = self.lock();
+        state.lines.push(Line { subject: subject.to_owned(), is_done: true, text });
+    }
+
     /// Sets the numbers of a job without lines, and the reason why subjects were left out.
     pub(super) fn count(&self, done: u64, not_done: u64, why_not: &'static str) {
         let mut state = self.lock();

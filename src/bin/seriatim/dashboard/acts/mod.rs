@@ -170,6 +170,7 @@ pub(super) async fn stop(
     body: Body,
 ) -> Result<Response, Problem> {
     let form = Form::read(body).await?;
+    form.only(&["id"])?;
     let job = job_of(&app, &user, form.one("id")?)?;
     job.stop();
     let _ = timeout(PATIENCE, job.ended()).await;

@@ -125,6 +125,9 @@ async fn settle(control: &Control, by: By<'_>, step: Settle, id: &RowId) -> Done
     let settled = control.settle(by, step, std::slice::from_ref(id)).await.map_err(|error| failed(&error))?;
     match settled.first() {
         Some(Settled::Retried) => Ok("queued again, as a new event".to_owned()),
+        Some(Settled::RetriedLate) => {
+            Ok("queued again, as a new event; newer events of its object were delivered since".to_owned())
+        }
         Some(Settled::Dropped) => Ok("dropped".to_owned()),
         Some(Settled::Unreadable) => Err("it has no object or no event; drop it".to_owned()),
         Some(Settled::WrongType) => Err("the queue of its object is not a list".to_owned()),
@@ -133,15 +136,19 @@ async fn settle(control: &Control, by: By<'_>, step: Settle, id: &RowId) -> Done
 }
 
 async fn settle_all(control: &Control, by: By<'_>, step: Settle, object: Option<&Name>, job: &Job) {
-    let (mut done, mut left): (u64, u64) = (0, 0);
+    let (mut done, mut left, mut newer): (u64, u64, u64) = (0, 0, 0);
     let mut after: Option<Cursor> = None;
     loop {
         match control.settle_step(by, step, object.map(|name| name.bytes.as_slice()), after.as_ref()).await {
             Ok(made) => {
-                (done, left) = (done + made.done, left + made.left);
+                (done, left, newer) = (done + made.done, left + made.left, newer + made.newer_delivered);
                 job.count(done, left, "they have no object or no event, or a queue of a wrong type");
                 match made.next {
                     Some(next) => after = Some(next),
+                    None if newer > 0 => {
+                        let what = format!("{newer} of {done} dead letters");
+                        return job.note(&what, "newer events of their objects were delivered since".to_owned());
+                    }
                     None => return,
                 }
             }

@@ -15,6 +15,7 @@ use super::wanted::{Name, short};
 use super::{PATIENCE, to_job};
 use crate::dashboard::Dashboard;
 use crate::dashboard::form::{Form, own_path};
+use crate::dashboard::html::acts::ONCE;
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
 use tokio::time::timeout;
@@ -29,6 +30,7 @@ pub(in crate::dashboard) async fn search(
     body: Body,
 ) -> Result<Response, Problem> {
     let form = Form::read(body).await?;
+    form.only(&["object", "back", ONCE])?;
     let name = Name::read(&form.needed("object")?)?;
     user.may(Right::View, &name.bytes)?;
     let title = format!("Search all slots for {}", short(&name));

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use seriatim::control::rules::{Kind, Selector, SelectorError};
+use seriatim::control::rules::{Kind, Selector, SelectorError, check_for};
 use seriatim::control::{RowId, Settle};
 use seriatim::escape;
 
 use super::ROWS_MAX;
-use crate::console::units;
+use crate::console::{named, units};
 use crate::dashboard::Dashboard;
 use crate::dashboard::form::Form;
+use crate::dashboard::html::acts::ONCE;
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
 use crate::operator::acts;
@@ -48,6 +49,22 @@ pub(super) enum Wanted {
     Cron(CronAct, String),
 }
 
+/// The fields of every form of an action.
+const COMMON: [&str; 4] = ["act", "reason", "back", ONCE];
+
+/// Returns the further fields of the form of an action.
+fn fields_of(act: &str) -> &'static [&'static str] {
+    match act {
+        "release" | "skip" | "retry" | "drop" => &["row"],
+        "release-all" => &["prefix", "until_released"],
+        "retry-all" | "drop-all" | "forget" => &["object"],
+        "pause" | "block" => &["selector", "exact", "for"],
+        "resume" | "unblock" => &["selector"],
+        "cancel" => &["object", "key"],
+        _ => &["name"],
+    }
+}
+
 /// An action on a cron job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CronAct {
@@ -60,6 +77,8 @@ impl Wanted {
     pub(super) async fn read(app: &Dashboard, user: &User, form: &Form) -> Result<Self, Problem> {
         let object = || Name::read(&form.needed("object")?);
         let operated = |name: Name| user.may(Right::Operate, &name.bytes).map(|()| name);
+        let known: Vec<&str> = COMMON.into_iter().chain(fields_of(&form.needed("act")?).iter().copied()).collect();
+        form.only(&known)?;
         match form.needed("act")?.as_str() {
             "release" => {
                 let rows = rows(form)?.into_iter().map(|row| operated(Name::read(row.name)?));
@@ -76,6 +95,7 @@ impl Wanted {
             "release-all" => {
                 // The prefix is escaped, as in the filter of the list.
                 let prefix = unescaped("prefix", &form.one("prefix")?.unwrap_or_default())?;
+                named::check_prefix(prefix.as_bytes()).map_err(Problem::bad_request)?;
                 match prefix.as_str() {
                     "" => user.may_all(Right::Operate)?,
                     prefix => user.may(Right::Operate, prefix.as_bytes())?,
@@ -108,7 +128,8 @@ impl Wanted {
 
     fn rule(user: &User, form: &Form, kind: Kind, is_set: bool) -> Result<Self, Problem> {
         user.may_some(Right::Pause)?;
-        let text = form.needed("selector")?;
+        // The selector is escaped, as all names in forms.
+        let text = unescaped("selector", &form.needed("selector")?)?;
         // A rule that exists may have any selector. A new one must look as it was meant.
         let selector = match (is_set, form.one("exact")?) {
             (true, None) => text.parse(),
@@ -122,9 +143,7 @@ impl Wanted {
         }
         let after = form.one("for")?.filter(|text| !text.trim().is_empty()).map(|text| units::time(text.trim()));
         let after = after.transpose().map_err(|why| Problem::bad_request(format!("the time: {why}: nothing was done")))?;
-        if after.is_some_and(|after| after.as_millis() == 0) {
-            return Err(Problem::bad_request("the time must be 1 ms or more: nothing was done"));
-        }
+        after.map_or(Ok(()), check_for).map_err(Problem::bad_request)?;
         Ok(Self::Set(kind, selector, after))
     }
 
@@ -135,20 +154,20 @@ impl Wanted {
             Self::Release(rows) => format!("Release {}", objects(rows.iter())),
             Self::Skip(rows) => format!("Skip the first event of {}", objects(rows.iter().map(|(name, _)| name))),
             Self::ReleaseAll { prefix, .. } if prefix.is_empty() => "Release all held objects".to_owned(),
-            Self::ReleaseAll { prefix, .. } => format!("Release all held objects {}*", escape::text(prefix)),
+            Self::ReleaseAll { prefix, .. } => format!("Release all held objects {}*", escape::name(prefix)),
             Self::Settle(step, ids) if ids.len() == 1 => format!("{} the dead letter {}", settle(step), ids[0]),
             Self::Settle(step, ids) => format!("{} {} dead letters", settle(step), ids.len()),
             Self::SettleAll(step, None) => format!("{} all dead letters", settle(step)),
             Self::SettleAll(step, Some(name)) => format!("{} all dead letters of {}", settle(step), short(name)),
-            Self::Set(Kind::Pause, selector, _) => format!("Pause {}", escape::text(selector.as_str())),
-            Self::Set(Kind::Block, selector, _) => format!("Block {}", escape::text(selector.as_str())),
-            Self::Lift(Kind::Pause, selector) => format!("Resume {}", escape::text(selector.as_str())),
-            Self::Lift(Kind::Block, selector) => format!("Unblock {}", escape::text(selector.as_str())),
+            Self::Set(Kind::Pause, selector, _) => format!("Pause {}", selector.escaped()),
+            Self::Set(Kind::Block, selector, _) => format!("Block {}", selector.escaped()),
+            Self::Lift(Kind::Pause, selector) => format!("Resume {}", selector.escaped()),
+            Self::Lift(Kind::Block, selector) => format!("Unblock {}", selector.escaped()),
             Self::Forget(name) => format!("Forget {}", short(name)),
-            Self::Cancel(name, key) => format!("Cancel the schedule {} of {}", escape::text(key), short(name)),
-            Self::Cron(CronAct::Run, name) => format!("Run the cron job {}", escape::text(name)),
-            Self::Cron(CronAct::Pause, name) => format!("Pause the cron job {}", escape::text(name)),
-            Self::Cron(CronAct::Resume, name) => format!("Resume the cron job {}", escape::text(name)),
+            Self::Cancel(name, key) => format!("Cancel the schedule {} of {}", escape::name(key), short(name)),
+            Self::Cron(CronAct::Run, name) => format!("Run the cron job {}", escape::name(name)),
+            Self::Cron(CronAct::Pause, name) => format!("Pause the cron job {}", escape::name(name)),
+            Self::Cron(CronAct::Resume, name) => format!("Resume the cron job {}", escape::name(name)),
         }
     }
 }

@@ -57,7 +57,7 @@ fn row(base: &str, action: &Action) -> Markup {
             td data-label="Time" { (moment(action.at_ms)) }
             td data-label="Action" { (text(&action.action, 40)) }
             td data-label="Subject" {
-                @if let Some(cron) = &action.cron { "cron job " (text(cron, 80)) }
+                @if let Some(cron) = &action.cron { "cron job " (text(action.cron_escaped.as_deref().unwrap_or(cron), 80)) }
                 @else if action.many.is_some() || escaped == "*" || escaped.ends_with(":*") { (text(escaped, 120)) }
                 @else { (object(base, escaped)) }
             }
@@ -65,13 +65,13 @@ fn row(base: &str, action: &Action) -> Markup {
             td data-label="Reason" { (text(&action.why, 500)) }
             td data-label="Details" {
                 @if let Some(many) = &action.many {
-                    (number(many.count)) " done, from " (text(&many.first, 80)) " to " (text(&many.last, 80)) ", since " (moment(many.began_ms)) " "
+                    (number(many.count)) " done, from " (text(many.first_escaped.as_deref().unwrap_or(&many.first), 80)) " to " (text(many.last_escaped.as_deref().unwrap_or(&many.last), 80)) ", since " (moment(many.began_ms)) " "
                     @if many.until_released { "(only those that waited for an operator) " }
                     @if let Some(why) = &many.held_why { "(only those held because of " (text(why, 200)) ") " }
                 }
                 @if let Some(id) = action.id { "event " (id) " " }
                 @if let Some(dead_id) = &action.dead_id { "dead letter " (dead_id) " " }
-                @if let Some(key) = &action.key { "key " (text(key, 80)) " " }
+                @if let Some(key) = &action.key { "key " (text(action.key_escaped.as_deref().unwrap_or(key), 80)) " " }
                 @if let Some(error) = &action.error { (text(error, 300)) " " }
                 @if let Some(bytes) = &action.event { (event(bytes, action.event_bytes)) }
             }

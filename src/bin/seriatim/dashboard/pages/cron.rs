@@ -39,15 +39,14 @@ pub(in crate::dashboard) async fn show(
 }
 
 fn row(app: &Dashboard, forms: &Forms, back: &str, job: &CronJob, now_ms: u64, may: bool) -> Markup {
+    let shown = job.name_escaped.as_deref().unwrap_or(&job.name);
     let Some(detail) = &job.detail else {
-        return html! { tr { td data-label="Job" { (text(&job.name, 80)) } td data-label="Schedule" colspan="6" { "This version cannot read the job." } } };
+        return html! { tr { td data-label="Job" { (text(shown, 80)) } td data-label="Schedule" colspan="6" { "This version cannot read the job." } } };
     };
-    let form = |act, label| {
-        ActForm { forms, act, label, subject: &job.name, fields: &[("name", &job.name)], inputs: &[], back }.markup()
-    };
+    let form = |act, label| ActForm { forms, act, label, subject: shown, fields: &[("name", shown)], inputs: &[], back }.markup();
     html! {
         tr {
-            td data-label="Job" { (text(&job.name, 80)) }
+            td data-label="Job" { (text(shown, 80)) }
             td data-label="Schedule" { code { (text(&detail.schedule, 80)) } " " (text(&detail.zone, 40)) }
             td data-label="Object" { (object(&app.base, detail.object_escaped.as_deref().unwrap_or(&detail.object))) }
             td data-label="Next" { @if detail.paused { "paused" } @else if let Some(next) = detail.next_ms { (time(next, now_ms)) } @else { "never" } @if let Some(problem) = &detail.problem { br; (text(problem, 500)) } }

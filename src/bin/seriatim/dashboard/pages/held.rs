@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use seriatim::control::HeldObject;
 use seriatim::control::held::{HeldFilter, WaitsFor};
 
-use super::{ROWS, after, may_operate, name_of, parameter};
+use super::{ROWS, after, may_operate, parameter, prefix_of};
 use crate::dashboard::Dashboard;
 use crate::dashboard::html::acts::{ActForm, Forms, Input, rows_form};
 use crate::dashboard::html::format::{LINKED_BYTES_MAX, link, number, object, text, time};
@@ -46,7 +46,7 @@ pub(in crate::dashboard) async fn show(
     let (why, prefix) = (parameter(&asked, "why")?, parameter(&asked, "prefix")?);
     let found = WHYS.iter().find(|(word, ..)| *word == why);
     let (.., condition) = found.ok_or_else(|| Problem::bad_request(format!("the parameter why: {why:?} is not a reason")))?;
-    let prefix_bytes = name_of(&prefix)?;
+    let prefix_bytes = prefix_of(&prefix)?;
     let which = HeldFilter { prefix: &prefix_bytes, waits_for: *condition, due: why == "due" };
     let page = app.looks.held(&asked.user, &which, after(&asked)?.as_ref(), ROWS).await?;
     let place = parameter(&asked, "after")?;
@@ -84,7 +84,7 @@ fn list(app: &Dashboard, forms: &Forms, asked: &Asked, objects: &[HeldObject], n
                 @if may { td data-label="Select" { @if escaped.len() <= LINKED_BYTES_MAX { (forms.row_box(&row_value(row, escaped), &text(escaped, 80))) } } }
                 td data-label="Object" { (object(&app.base, escaped)) }
                 td data-label="Waits for" { (waits_for(row.waits_for)) @if let Some(wait) = &row.waits_for_share { br; (text(&wait.to_string(), 300)) } }
-                td data-label="Due" { @if let Some(due) = row.due_ms { (time(due, now_ms)) } @else { "–" } }
+                td data-label="Due" { @if let Some(due) = row.due_ms { (time(due, now_ms)) } @else if row.at_once { "at once" } @else { "–" } }
                 td data-label="Event" { @if let Some(id) = row.id { (id) } @else { "–" } }
                 td.number data-label="Attempts" { (row.attempts) @if row.crashes > 0 { ", " (row.crashes) " crashes" } }
                 td.number data-label="In batch" { (number(row.events)) }

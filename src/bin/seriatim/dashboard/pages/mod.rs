@@ -22,6 +22,7 @@ use maud::{Markup, html};
 use seriatim::control::Cursor;
 
 use super::html::format::{lines, number, text};
+use crate::console::named;
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
@@ -46,6 +47,13 @@ fn may_operate(user: &User) -> bool {
 /// Returns the bytes of an escaped name in a parameter.
 fn name_of(escaped: &str) -> Result<Vec<u8>, Problem> {
     seriatim::escape::unescaped(escaped).map_err(|error| Problem::bad_request(format!("the name: {error}")))
+}
+
+/// Returns the bytes of an escaped prefix in a parameter.
+fn prefix_of(escaped: &str) -> Result<Vec<u8>, Problem> {
+    let prefix = name_of(escaped)?;
+    named::check_prefix(&prefix).map_err(|why| Problem::bad_request(format!("the prefix: {why}")))?;
+    Ok(prefix)
 }
 
 /// Returns an event: its beginning, and the whole text behind a button if it is long.

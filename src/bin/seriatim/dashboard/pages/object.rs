@@ -109,6 +109,7 @@ fn state(app: &Dashboard, object: &Inspection) -> Markup {
             @if object.events_held > 0 { dt { "Held batch" } dd { (count(object.events_held, "event")) } }
             @if let Some(owner) = &object.owner { dt { "Owner" } dd { (text(owner, 80)) } }
             @if let Some(due) = object.due_ms { dt { "Due" } dd { (time(due, object.now_ms)) } }
+            @if object.at_once { dt { "Due" } dd { "at once" } }
             @if let Some(tries) = &object.tries {
                 dt { "Attempts" } dd { (tries.attempts) " failed, " (number(tries.crashes)) " ended by a crash" ", handed out " (count(tries.handouts, "time")) " before" }
             }
@@ -195,10 +196,11 @@ fn acts(forms: &Forms, user: &User, bytes: &[u8], escaped: &str, object: &Inspec
     let form = |act, label, fields: &[(&str, &str)], inputs: &[Input<'_>]| {
         ActForm { forms, act, label, subject: escaped, fields, inputs, back }.markup()
     };
-    let has_rule = |kind| object.rules.iter().any(|rule| rule.kind == kind && rule.selector.as_str() == escaped && rule.in_force);
-    // Rules are for names that are plain text. The name `*` or `work:*` is the selector of many objects,
-    // so a rule for it concerns others than this object.
-    let is_plain = object.object_escaped.is_none() && Selector::exact(escaped).is_ok();
+    let has_rule =
+        |kind| object.rules.iter().any(|rule| rule.kind == kind && rule.selector.as_str().as_bytes() == bytes && rule.in_force);
+    // Rules are for valid names. The name `*` or `work:*` is the selector of many objects, so a rule for
+    // it concerns others than this object.
+    let is_plain = std::str::from_utf8(bytes).is_ok_and(|name| Selector::exact(name).is_ok());
     html! {
         div.acts {
             @if may(Right::Operate) && is_held { (form("release", "Release", &[("row", &row)], &[])) }
@@ -307,13 +309,14 @@ fn schedule_rows(
     let may = user.may(Right::Operate, bytes).is_ok();
     let rows = html! {
         @for row in schedules {
+            @let key = row.key_escaped.as_deref().unwrap_or(&row.key);
             tr {
-                td data-label="Key" { (text(&row.key, 80)) }
-                td data-label="Due" { @if row.queued { "queued" } @else if let Some(due) = row.due_ms { (time(due, now_ms)) } @else { "broken" } }
+                td data-label="Key" { (text(key, 80)) }
+                td data-label="Due" { @if row.queued { "queued" } @else if let Some(due) = row.due_ms { (time(due, now_ms)) } @else if row.at_once { "at once" } @else { "broken" } }
                 td data-label="Event" { (event(row.event.as_deref().unwrap_or_default(), row.event_bytes.filter(|_| row.event.is_none()))) }
                 @if may {
                     td data-label="Action" {
-                        (ActForm { forms, act: "cancel", label: "Cancel", subject: &row.key, fields: &[("object", escaped), ("key", &row.key)], inputs: &[], back }.markup())
+                        (ActForm { forms, act: "cancel", label: "Cancel", subject: key, fields: &[("object", escaped), ("key", key)], inputs: &[], back }.markup())
                     }
                 }
             }

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::Response;
 use maud::html;
 
-use super::{ROWS, after, name_of, parameter};
+use super::{ROWS, after, parameter, prefix_of};
 use crate::dashboard::Dashboard;
 use crate::dashboard::html::format::{link, number, object, text};
 use crate::dashboard::html::{Frame, Update, next_page, table};
@@ -16,7 +16,7 @@ use crate::listen::problem::Problem;
 /// `GET /paused?prefix=…`.
 pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
     let prefix = parameter(&asked, "prefix")?;
-    let page = app.looks.paused(&asked.user, &name_of(&prefix)?, after(&asked)?.as_ref(), ROWS).await?;
+    let page = app.looks.paused(&asked.user, &prefix_of(&prefix)?, after(&asked)?.as_ref(), ROWS).await?;
     let rows = html! {
         @for row in &page.rows {
             tr {

@@ -21,8 +21,11 @@ use crate::listen::users::{Right, User};
 use crate::operator::acts::may_rule;
 
 /// The input for the selector of a new rule.
-const SELECTOR: Input<'_> =
-    Input::Text { name: "selector", label: "Objects: a name, a prefix as work:*, or * for all", is_required: true };
+const SELECTOR: Input<'_> = Input::Text {
+    name: "selector",
+    label: "Objects: a name as the pages show it, a prefix as work:*, or * for all",
+    is_required: true,
+};
 
 /// `GET /rules`.
 pub(in crate::dashboard) async fn show(
@@ -74,7 +77,7 @@ fn list(app: &Dashboard, forms: &Forms, user: &User, rules: &Rules, counts: &[Op
     let rows = html! {
         @for (rule, holds) in rules.rules.iter().zip(counts) {
             tr {
-                td data-label="Rule" { @if rule.kind == Kind::Block { "block" } @else { "pause" } " " b { (text(rule.selector.as_str(), 200)) } }
+                td data-label="Rule" { @if rule.kind == Kind::Block { "block" } @else { "pause" } " " b { (text(&rule.selector.escaped(), 200)) } }
                 td data-label="State" { @if rule.in_force { "in force" } @else { "being lifted" } }
                 td.number data-label="Holds" { @if let Some(holds) = holds { (held(app, rule, *holds)) } @else { "–" } }
                 td data-label="Set by" { (text(&rule.actor, 64)) " " (time(rule.set_ms, rules.now_ms)) }
@@ -101,7 +104,7 @@ fn lift(forms: &Forms, user: &User, rule: &Rule) -> Markup {
         return html! { "–" };
     }
     let (act, label) = if rule.kind == Kind::Block { ("unblock", "Unblock") } else { ("resume", "Resume") };
-    let selector = rule.selector.as_str();
+    let selector = &*rule.selector.escaped();
     ActForm { forms, act, label, subject: selector, fields: &[("selector", selector)], inputs: &[], back: "/rules" }.markup()
 }
 
@@ -112,7 +115,7 @@ fn share_list(mut shares: Vec<ShareFigures>) -> Markup {
     let rows = html! {
         @for figures in shares.iter().take(ROWS) {
             tr {
-                td data-label="Share" { b { (text(&figures.share.selector, 200)) } }
+                td data-label="Share" { b { (text(&seriatim::escape::name(&figures.share.selector), 200)) } }
                 td data-label="Parts" { (share::parts(&figures.share)) }
                 td.number data-label="Waiting" { (figure(figures.waiting)) @if let Some(ms) = figures.oldest_ms { ", the oldest for " (shown::duration(ms)) } }
                 td.number data-label="In hand" { (figure(figures.in_hand)) }

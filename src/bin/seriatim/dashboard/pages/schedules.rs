@@ -40,15 +40,16 @@ pub(in crate::dashboard) async fn show(
 
 fn schedule(app: &Dashboard, forms: &Forms, back: &str, row: &ScheduledEvent, now_ms: u64, may: bool) -> Markup {
     let escaped = row.object_escaped.as_deref().unwrap_or(&row.object);
+    let key = row.key_escaped.as_deref().unwrap_or(&row.key);
     html! {
         tr {
             td data-label="Object" { (object(&app.base, escaped)) }
-            td data-label="Key" { (text(&row.key, 80)) }
-            td data-label="Due" { @if let Some(due) = row.due_ms { (time(due, now_ms)) } @else { "broken" } }
+            td data-label="Key" { (text(key, 80)) }
+            td data-label="Due" { @if let Some(due) = row.due_ms { (time(due, now_ms)) } @else if row.at_once { "at once" } @else { "broken" } }
             td data-label="Event" { (event(row.event.as_deref().unwrap_or_default(), row.event_bytes.filter(|_| row.event.is_none()))) }
             @if may {
                 td data-label="Action" {
-                    (ActForm { forms, act: "cancel", label: "Cancel", subject: &row.key, fields: &[("object", escaped), ("key", &row.key)], inputs: &[], back }.markup())
+                    (ActForm { forms, act: "cancel", label: "Cancel", subject: key, fields: &[("object", escaped), ("key", key)], inputs: &[], back }.markup())
                 }
             }
         }
