@@ -25,6 +25,8 @@
 --           clock.step, clock.ahead, clock.gained
 --           event.rules, events.cron.last (hashes), events.cron.next (zset): read and write
 --           event.marks (zset, read)
+--           event.groups (zset), event.group:GROUP:waiting (lists), event.shares (hash),
+--           event.shares.summary (string): read; event.groups.waiting (string): read and written
 --           event.worker:NAME:lease (string, read; its time to live written)
 --           objects.with.events (list), objects.held (zset): read and write
 --           event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id:
@@ -38,11 +40,12 @@
 --           time within which a process with the caller's settings notices the end of its lease
 --           (ms)
 -- Replies   {'swept', more 0|1, objects held, names moved back to the markers, moved, ahead 0|1,
---           mark 0|1, name…}
+--           mark 0|1, {name, what, …}, name…}
 --             more   watched names are still due, or times are still to be moved
 --             moved  held objects whose due times the call has moved back
 --             ahead  leases of live processes may have ended; nothing is taken over
 --             mark   a mark is due (lua/mark.lua)
+--             name, what  as in the reply of attach
 --             name   a name from which something was taken over
 -- Keeps     I1 to I4
 -- Cost      about 12 commands
@@ -53,7 +56,9 @@
 --           and two names more; 2 commands per name of the pass, at most 256
 --           after the clock has stepped back, some calls only move times: those of all rules, or of
 --           1,000 held objects, cron jobs or departed names
--- Uses: clock.AHEAD_MS clock.STEP_MS clock.follow lease.cut lease.length_ms marks.is_due
+--           once, if event.groups.waiting is lost: 1 per group, at most 1,026
+-- Uses: clock.AHEAD_MS clock.STEP_MS clock.follow group.LISTS_MAX group.key lease.cut
+-- Uses: lease.length_ms marks.is_due
 -- Uses: registry.check_types registry.depart registry.find registry.parse registry.register
 -- Uses: registry.watch slots.check_types slots.each slots.hold_owned time.now_ms worker.ending
 local own, crashes_max, look_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -63,12 +68,14 @@ local NAMES_MAX, KEYS_MAX, THINGS_MAX, SLOTS_MAX = 256, 1024, 256, 1024
 local ROUND_MS, ROUND_KEYS, PASS_MS, PASS_NAMES = 1000, 6144, 3600000, 256
 -- The cost of a look at a name, in keys, without the keys of its slots.
 local NAME_KEYS = 24
+-- The most texts about lost keys in the reply.
+local LOST_MAX = 128
 
 M.registry.check_types()
 local meta_key, watched, departed = P .. K.meta, P .. K.event_workers_watched, P .. K.event_workers_departed
 local state = call('HMGET', meta_key, 'names.next', 'names.cursor', 'names.indexed', 'clock', 'clock.step', 'clock.ahead')
 local now_ms = M.time.now_ms()
-local reply, things, keys_left = { 'swept', 0, 0, 0, 0, 0, 0 }, 0, KEYS_MAX
+local reply, things, keys_left = { 'swept', 0, 0, 0, 0, 0, 0, {} }, 0, KEYS_MAX
 
 -- Returns whether the time `text` is less than `ms` away from now. A written time may also be ahead
 -- of now, because the clock may have stepped back.
@@ -121,19 +128,24 @@ local cause = { now_ms = now_ms, why = 'takeover', died = true, crashes_max = cr
 -- type, leaves out this worker name, so that the other worker names are still taken over. `seriatim
 -- check` reports the key.
 local function take_over(name, slots, token)
-  local held, strays = 0, 0
+  local held, strays, found_lost = 0, 0, nil
   if pcall(M.slots.check_types, name, slots) then
-    strays = M.slots.each(name, slots, function(at, slot, object, tag)
-      M.slots.hold_owned(at, object, tag, cause)
+    local lost
+    strays, lost = M.slots.each(name, slots, function(at, slot, object, tag)
       held = held + 1
+      return M.slots.hold_owned(at, object, tag, cause)
     end, THINGS_MAX - things)
+    for _, text in ipairs(lost) do
+      reply[8][#reply[8] + 1] = #reply[8] < LOST_MAX and text or nil
+    end
+    found_lost = lost[1]
   end
-  if held + strays == 0 then
+  if held + strays == 0 and not found_lost then
     return M.registry.watch(name, now_ms + 10 * look_ms)
   end
   things = things + held + strays
   reply[3], reply[4], reply[#reply + 1] = reply[3] + held, reply[4] + strays, name
-  M.registry.register(name, slots, token, now_ms)
+  M.registry.register(name, slots, token or '-', now_ms)
   M.registry.watch(name, now_ms)
 end
 
@@ -161,6 +173,10 @@ local function look(name, set)
     return
   end
   local slots, token, at_ms = M.registry.find(name)
+  if set == watched and not token and not call('HGET', KEYS[1], name) then
+    -- The registration is lost: no name is watched without one. Any slot may have something.
+    slots, at_ms = SLOTS_MAX, now_ms
+  end
   slots, keys_left = math.min(slots, SLOTS_MAX), keys_left - NAME_KEYS
   key_endings(slots)
   if token and at_ms > now_ms + ROUND_MS then
@@ -238,8 +254,33 @@ local function look_at_departed(due, keys)
   end
 end
 
+-- Adds a text about a lost key to the reply.
+local function tell(key, what)
+  reply[8][#reply[8] + 1] = key
+  reply[8][#reply[8] + 1] = what
+end
+
+-- Counts the names that are set aside for groups again, if the number is lost. Without the number no
+-- worker would take these names. Tells if the summary of the shares is lost.
+local function look_at_pairs()
+  local groups, shares = P .. K.event_groups, P .. K.event_shares
+  if call('EXISTS', groups) == 1 and call('EXISTS', P .. K.event_groups_waiting) == 0 then
+    local names, all = 0, try('ZRANGE', groups, '0', M.group.LISTS_MAX)
+    for _, group in ipairs(all) do
+      local length = try('LLEN', M.group.key(group))
+      names = names + (type(length) == 'number' and length or 0)
+    end
+    call('SET', P .. K.event_groups_waiting, string.format('%.0f', math.max(names, 1)))
+    tell(K.event_groups_waiting, 'mended: the number of names that are set aside was absent')
+  end
+  if call('EXISTS', shares) == 1 and call('EXISTS', P .. K.event_shares_summary) == 0 then
+    tell(K.event_shares_summary, 'lost: it is absent, so no share is kept; set any share again')
+  end
+end
+
 -- Takes a round of looks at departed names, and a step of the pass.
 local function round()
+  look_at_pairs()
   local cursor = state[2] or not is_within(state[3], PASS_MS) and '0'
   if cursor then
     index(cursor)

@@ -4,8 +4,7 @@
 --           objects, and gives free slots other objects. Pauses objects that a rule names, and
 --           wakes objects whose rules were lifted or have ended; both in bounded steps. A repeated
 --           call changes nothing: the script ignores a result unless the result names the batch in
---           flight, and gives a slot that still has a batch that same batch again. The usual steps
---           stand here. The modules in lua/advance/ do what only some calls need.
+--           flight, and gives a slot that still has a batch that same batch again.
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read)
 --           next.event.id (string), objects.with.events (list), objects.held and objects.paused
 --           (zsets): read and written
@@ -59,21 +58,19 @@
 --           Commands: about 20 per call; 2 per claim; 2 or more per batch of more than one event; 1
 --           per object that is looked up in the rules; 2 per due suspect without room. With the log
 --           on: 1 per finalized event, 2 per batch, 3 per call. Per failed event 1 or 2, and 1 more
---           when it ends. Per event with a key 7; at most 342 of these. Per reference to a schedule
---           that was replaced or cancelled 4; at most 256 of these. Per slot with `handled` 1, plus 1
---           per event emitted, 2 per object, and up to 3 per event scheduled. For groups and limits:
---           advance/sorting.lua, advance/groups.lua, advance/limits.lua
+--           when it ends. For events with a key, handlers, lost keys, groups and limits:
+--           advance/keyed.lua, finish.lua, missing.lua, sorting.lua, groups.lua, limits.lua
 -- Uses: again.rise_above aside.put aside.refused aside.wrong_of batch.go_on batch.put_back
 -- Uses: batch.take_more fence.refused groups.close ids.after ids.parse ids.text jump.beyond
 -- Uses: keyed.tag_of keyed.take limits.check_types limits.close limits.release limits.soonest
--- Uses: log.trim markers.trim pauses.pause pauses.wake popped.claim popped.give_back popped.slots
--- Uses: results.finish results.is_whole results.let_go results.name results.prepare results.settle
--- Uses: state.expire state.guard state.open time.now_ms turns.claim
+-- Uses: log.trim markers.trim missing.free missing.tag_again pauses.pause pauses.wake popped.claim
+-- Uses: popped.give_back popped.slots results.finish results.is_whole results.let_go results.name
+-- Uses: results.prepare results.settle state.error_reply state.expire state.guard state.open
+-- Uses: time.now_ms turns.claim
 local args = ARGV
 local name, token = args[2], args[3]
 local SLOT_ARGS, LOG_ARGS = 14, 3
--- The largest id, 2^53 - 1.
-local ID_MAX = 9007199254740991
+local ID_MAX = 9007199254740991 -- 2^53 - 1
 local byte = string.byte
 local logs, forgets, owner_base = args[SLOT_ARGS] == 'log', args[10] ~= '0', P .. K.WORKER .. name .. '.'
 
@@ -130,15 +127,14 @@ local batch_keys, queues_taken, took = { nil }, { nil }, counts[3] and {}
 C = {
   -- At 0 bytes the reply counts as full.
   counter = counter, bytes_left = args[6] + 0, claims_left = claims_left, events_left = 4096, markers_left = markers,
-  -- The number of names that are set aside for groups. Of 0 and `nan`, math.max returns its first
-  -- argument.
+  -- The number of names that are set aside for groups. Of 0 and `nan`, math.max returns the first.
   waiting = math.max(0, tonumber(counts[2]) or 0),
   -- `took`: if shares are set, the objects that the call has claimed.
   shares = counts[3], took = took,
   from = args[9], rules_next = rules_next,
-  -- `is_due`: whether a held object may be due. `held_changed`: whether objects.held may have
-  -- changed in this call. `progress`: whether this call has done anything.
-  is_due = soonest[2] and soonest[2] ~= 'inf' and tonumber(soonest[2]) <= M.time.now_ms() or false,
+  -- `is_due`: whether a held object may be due. `has_held`: whether an object is held. `held_changed`:
+  -- whether objects.held may have changed. `progress`: whether this call has done anything.
+  is_due = soonest[2] and soonest[2] ~= 'inf' and tonumber(soonest[2]) <= M.time.now_ms() or false, has_held = soonest[1] ~= nil,
   held_changed = false, progress = false,
   -- Tables with an item per slot, in the order of the call. `arg`: the position in ARGV of the
   -- fields of the slot's result. `left`: the object that the slot has left, whose name is still
@@ -149,11 +145,7 @@ C = {
   -- fail, because they accept keys of any type. Code that reads such a key calls `write_down`
   -- first. MSET removes a time to live, so `write_down` sets times to live after it.
   to_delete = to_delete, to_set = to_set,
-  -- These tables are made here only if slots may claim. `busy`, by slot: whether the slot has a
-  -- batch. `entries`: the batches of the reply. `taken`, by position in `entries`: the slot that
-  -- has claimed the object of this batch in this call. `claimed`, by object: the slot that has
-  -- claimed the object in this call. If no held object can be due, objects of markers are claimed
-  -- without an entry in `claimed` (advance/turns.lua).
+  -- These tables are made here only if slots may claim (lua/advance/state.lua).
   busy = busy, entries = entries, taken = taken, claimed = claimed,
 }
 
@@ -222,7 +214,9 @@ own = may_claim and function(i, object, owner, last, source, owner_key)
     local list, put, refused = owner_base .. number .. K.worker_object, nil, nil
     if left[i] then
       put = try('LSET', list, '-1', object)
-      refused = put.err
+      -- If the key is lost, a new list begins.
+      put = put.err and call('EXISTS', list) == 0 and try('LPUSH', list, object) or put
+      refused = type(put) == 'table' and put.err
     else
       put = try('LPUSH', list, object)
       refused = type(put) == 'table'
@@ -282,6 +276,10 @@ local queues, committed, handled, q, c, d, s = { nil }, { nil }, C.handled, 0, 0
 for i = 1, C.failed and 0 or n do
   local tag, a, is_over = tags[i], arg[i], false
   local word, object = args[a - 1], args[a]
+  if not tag and word ~= 'free' then
+    M.state.open(own)
+    tag = M.state.guard(M.missing.tag_again, i)
+  end
   if tag and (word == 'done' or word ~= 'free' and M.results.is_whole(word)) and args[a + 1] == tag then
     -- The commit needs additional steps if the word is another one, if handlers have finished an
     -- event, or if the log is on. It also needs them if the tag has a blank: the tag has hand-outs,
@@ -373,16 +371,24 @@ end
 -- remains for further events of these objects. First come the objects whose markers were moved by
 -- pops: their names are in the lists of free slots. The list of a slot that has just left an object
 -- exists in any case, because it still has the name of that object.
-local lists, without, l, slot = { nil }, 0, 0, nil
+local lists, batches, without, l, slot = { nil }, { nil }, 0, 0, nil
 busy = C.busy
 for i = 1, C.failed and 0 or n do
   if not (busy and busy[i]) then
     without = without + 1
     if not left[i] then
+      local base = owner_base .. args[arg[i] - 2]
       l, slot = l + 1, i
-      lists[l] = owner_base .. args[arg[i] - 2] .. K.worker_object
+      lists[l], batches[l] = base .. K.worker_object, base .. K.worker_event
     end
   end
+end
+if l > 0 and call('EXISTS', unpack(batches)) > 0 then
+  -- A slot without a tag has a batch, so a key is lost. No other event may get into this batch.
+  write_down()
+  M.state.open(own)
+  local free = M.state.guard(M.missing.free, n) or { lists = {}, without = 0 }
+  busy, lists, l, without, slot = C.busy, free.lists, #free.lists, free.without, free.slot
 end
 C.claims_left = math.min(C.claims_left, without, 512)
 local with_names = l > 1 and call('EXISTS', unpack(lists)) or l
@@ -393,11 +399,11 @@ for _, i in ipairs(with) do
   if object then
     write_down()
     -- A pop has moved this name if it is alone in its list, does not begin with a brace or a NUL,
-    -- and its object has no owner.
+    -- and its object has no owner. While objects are held, it may be one that has lost its owner.
     local first = string.byte(object) or 0
     if not names[2] and shares_mode < 50 and first ~= 0 and first ~= 123 and C.claims_left > 0 and C.bytes_left > 0 and not C.claimed[object] then
       found = call('MGET', P .. object .. K.event_worker, P .. object .. K.last_event_id)
-      if not found[1] then
+      if not found[1] and not soonest[1] then
         done, got = pcall(own, i, object, false, found[2], 'list')
         C.failed = not done and got
       end
@@ -429,8 +435,7 @@ end
 entries, taken = C.entries or {}, C.taken
 if entries[1] then
   local take_more = false
-  -- One EXISTS shows whether any claimed object has more events. As long as no events have piled
-  -- up, none has.
+  -- As long as no events have piled up, no claimed object has more events.
   if queues_taken[1] and call('EXISTS', unpack(queues_taken)) > 0 then
     M.state.open(own)
     take_more = M.batch.take_more
@@ -477,10 +482,7 @@ if C.counter ~= counter_before then
 end
 write_down()
 if C.failed then
-  -- Redis turns an error that pcall caught into a text. The text begins with the code of the error,
-  -- for example WRONGTYPE.
-  local why = type(C.failed) == 'table' and C.failed.err or C.failed
-  return redis.error_reply(string.match(why, '^%u+ ') and why or 'ERR ' .. why)
+  return M.state.error_reply()
 end
 
 if C.held_changed then

@@ -22,7 +22,9 @@
 --           stood still; such a lapse counts as a crash)
 --           crashes after which an event waits for an operator (0: never)
 --           room for suspects (lib/suspects.lua)
--- Replies   {'attached', batches kept, objects held, names moved back to the markers}
+-- Replies   {'attached', batches kept, objects held, names moved back to the markers, {name, what, …}}
+--             name, what: a lost key of a slot: an object that is held for an operator because of
+--             it, or a batch whose object is not known. At most 64
 --           {'in_use', lease, time left (ms)}
 -- Keeps     I1 to I4, I6
 -- Cost      O(slots)
@@ -53,12 +55,13 @@ M.registry.watch(name, now_ms)
 local died = not repeated and last_token ~= before and last_token ~= token
 local cause = { now_ms = now_ms, why = 'slots', died = died, crashes_max = crashes_max }
 local kept, held = 0, 0
-local strays = M.slots.each(name, slots_all, function(at, slot, object, tag)
+local strays, lost = M.slots.each(name, slots_all, function(at, slot, object, tag)
   local first, handouts, attempts, crashes = M.tag.numbers(tag or '0')
   crashes = crashes + (tag and died and 1 or 0)
-  if slot >= slots or tag and (died and M.slots.is_used_up(crashes, crashes_max) or not admits(crashes)) then
-    M.slots.hold_owned(at, object, tag, cause)
+  local has_lost_tag = not tag and call('EXISTS', at .. K.worker_event) == 1
+  if has_lost_tag or slot >= slots or tag and (died and M.slots.is_used_up(crashes, crashes_max) or not admits(crashes)) then
     held = held + 1
+    return M.slots.hold_owned(at, object, tag, cause)
   elseif tag then
     if died then
       call('SET', at .. K.worker_event_id, M.tag.text(first, handouts, attempts, crashes))
@@ -67,4 +70,4 @@ local strays = M.slots.each(name, slots_all, function(at, slot, object, tag)
     kept = kept + 1
   end
 end)
-return { 'attached', kept, held, strays }
+return { 'attached', kept, held, strays, lost }

@@ -283,6 +283,10 @@ local function check_worker(subject)
   elseif count > 0 and type_of(base .. K.worker_event_id) == 'none' then
     find('I4', 'has a batch of ', count, ' events, but no ', K.worker_event_id, ' that names its id')
   end
+  if expect(base .. K.worker_lost, 'list') then
+    local lost = call('LLEN', base .. K.worker_lost) - 1
+    find('I3', K.WORKER, subject.name, K.worker_lost, ' has ', lost, ' events of an object that is not known, because a key was lost; perhaps that whose owner is ', subject.name)
+  end
   if first and count > 0 then check_ids('its batch', first, count, #owned == 1 and last_of(owned[1]) or nil) end
 end
 

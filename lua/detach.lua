@@ -12,7 +12,7 @@
 -- Arguments prefix
 --           name
 --           token (UUID)
--- Replies   {'detached', objects held}
+-- Replies   {'detached', objects held, {name, what, …}}; name, what: as in the reply of attach
 --           {'lapsed'}: nothing is left to do
 --           {'fenced', lease}
 -- Keeps     I1 to I4
@@ -30,9 +30,9 @@ M.slots.check_types(name, slots)
 
 local now_ms = M.time.now_ms()
 local cause, held = { now_ms = now_ms, why = 'stop' }, 0
-M.slots.each(name, slots, function(at, slot, object, tag)
-  M.slots.hold_owned(at, object, tag, cause)
+local _, lost = M.slots.each(name, slots, function(at, slot, object, tag)
   held = held + 1
+  return M.slots.hold_owned(at, object, tag, cause)
 end)
 call('DEL', KEYS[1])
 M.registry.register(name, slots, token, now_ms)
@@ -42,4 +42,4 @@ M.registry.depart(name, now_ms, now_ms, math.huge)
 if held > 0 then
   call('RPUSH', P .. K.objects_with_events, '')
 end
-return { 'detached', held }
+return { 'detached', held, lost }

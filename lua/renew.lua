@@ -3,18 +3,21 @@
 -- Purpose   Extends the lease, and never creates one. Moves back to the markers every name in a
 --           slot's list whose object the slot does not own. Such a name comes from a pop whose
 --           reply was lost, or from a pop that ended after its slot got another object. The object
---           of such a name must not wait for the slot.
+--           of such a name must not wait for the slot. Writes the owner of an object in hand again,
+--           if the key is lost. Otherwise another slot could take later events of the object.
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read and write)
 --           event.workers (hash), event.worker:W:object of every slot (list),
 --           objects.with.events (list): read and write
---           event.workers.watched, event.workers.departed (zsets): written
---           OBJ:event.worker (string): read
+--           event.workers.watched, event.workers.departed (zsets), seriatim.meta (hash): written
+--           OBJ:event.worker (string): read and written
+--           event.worker:W:event.id (string), event.worker:W:event (list): read
 -- Arguments prefix
 --           name
 --           token (UUID)
 --           lease (ms)
 --           slots (1 to 1024)
--- Replies   {'renewed', number of names moved back to the markers}
+-- Replies   {'renewed', number of names moved back to the markers, {key, what, …}}
+--             key, what: a lost key that the call has written again. At most 64
 --           {'lapsed'}
 --           {'fenced', lease}
 -- Keeps     I1, I2
@@ -36,5 +39,9 @@ call('PEXPIRE', KEYS[1], lease_ms)
 -- A departed name is forgotten some time after its last sign of life. This call is such a sign.
 local now_ms = M.time.now_ms()
 M.registry.register(name, slots_all, token, now_ms)
-M.registry.watch(name, now_ms)
-return { 'renewed', M.slots.each(name, slots_all, function() end) }
+if M.registry.watch(name, now_ms) == 1 then
+  -- event.workers.watched is lost. A new pass over all names starts soon.
+  try('HDEL', P .. K.meta, 'names.indexed')
+end
+local strays, lost = M.slots.each(name, slots_all, function() end, nil, true)
+return { 'renewed', strays, lost }

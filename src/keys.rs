@@ -190,6 +190,9 @@ keys! {
         /// String: the tag of the batch: id of its first event, hand-outs, attempts and crashes,
         /// without trailing zeros.
         string Work worker_event_id = ":event.id",
+        /// List: a batch whose object is not known, because a key of the slot was deleted by hand or
+        /// evicted: the tag, or `0`, and then the events. The oldest event is at the tail.
+        list Work worker_lost = ":lost",
         /// String with a time to live: `token host pid start` of the process that runs this name.
         string Work worker_lease = ":lease",
         /// String with a time to live: the status of the process that runs this name, as JSON. No

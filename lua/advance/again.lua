@@ -1,6 +1,6 @@
 -- again: gives a slot its batch again.
 -- Uses: aside.put_without_batch batch.count ids.MAX ids.after ids.parse jump.beyond
--- Uses: names.is_foreign room.taken tag.numbers worker.id
+-- Uses: missing.length_of missing.put names.is_foreign room.taken tag.numbers worker.id
 
 -- Returns the object's last id; '0' if the id is absent or invalid. Uses MGET, which returns nil
 -- for a key of a wrong type; GET would raise. An invalid id must not reach the caller. While the
@@ -65,6 +65,12 @@ local function give_unknown(i, tag)
       return give(i, object, tag)
     end
   end
+  -- The slot owns no object: its list, or the owner key of its object, is lost.
+  if M.missing.length_of(i) > 0 then
+    return M.missing.put(i, tag)
+  end
+  call('DEL', C.base[i] .. K.worker_event_id)
+  C.busy[i] = false
 end
 
 return { last_of = last_of, rise_above = rise_above, give = give, give_unknown = give_unknown }

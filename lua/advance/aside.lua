@@ -56,6 +56,7 @@ end
 -- or evicted.
 local function put_without_batch(i, object)
   put(i, object, K.WORKER .. C.name .. '.' .. C.number[i] .. K.worker_event)
+  call('DEL', P .. object .. K.event_errors, P .. object .. K.event_key)
 end
 
 -- Puts aside an object that an earlier call has held with its batch, because OBJ:event.worker has a

@@ -1,5 +1,7 @@
 -- finish: ends an event with handler progress in OBJ:event.handled.
 -- The emits of its handlers are pushed. With the log on, the row of the event has their results.
+-- Commands: 1 per slot with `handled`, plus 1 per event emitted, 2 per object, and up to 3 per event
+-- scheduled.
 -- Uses: aside.is_wrong_type aside.put_batch emits.parse emits.push emits.results_of
 -- Uses: emits.wrong_key
 

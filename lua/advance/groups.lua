@@ -1,7 +1,7 @@
 -- groups: lets the groups of objects take turns, if more objects wait than the call can claim.
 -- Uses: ages.drop ages.is_read ages.parts_of ages.put ages.read ages.write aside.is_wrong_type
 -- Uses: group.REST group.key limits.admits limits.has_more limits.learn_all limits.park limits.room
--- Uses: limits.unpark marks.is_mark share.CLASS share.PARKED shares.any shares.has_own
+-- Uses: limits.unpark marks.is_mark missing.tell share.CLASS share.PARKED shares.any shares.has_own
 -- Uses: shares.known_group_of shares.learn_all shares.makes_groups shares.weigh sorting.move
 -- Uses: sorting.set_aside
 
@@ -354,6 +354,9 @@ local function close()
     local keys = {}
     for k, group in ipairs(call('ZRANGE', key, '0', '-1')) do
       keys[k] = M.group.key(group)
+    end
+    if C.waiting > 0 and not keys[1] then
+      M.missing.tell(K.event_groups, 'lost: names were set aside for groups, but no group is left; run seriatim check')
     end
     C.waiting = keys[1] and call('EXISTS', unpack(keys)) or 0
   end

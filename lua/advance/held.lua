@@ -1,6 +1,7 @@
 -- held: held objects that are due.
 -- Uses: again.give again.rise_above aside.is_wrong_type aside.note aside.put_held
--- Uses: aside.report_foreign aside.why_of ids.after ids.parse limits.count names.is_foreign pauses.pause_held
+-- Uses: aside.report_foreign aside.why_of ids.after ids.parse limits.count missing.tell
+-- Uses: names.is_foreign pauses.pause_held
 -- Uses: room.admits room.put_off room.taken tag.held_numbers tag.held_text tag.text time.now_ms
 local due, due_at, due_end = {}, 0, false
 
@@ -34,15 +35,22 @@ local function claim_batch(i, object, last, held_id)
   if wrong or count == 0 then
     local why = M.aside.why_of(object .. (wrong or K.events_held))
     call('ZADD', P .. K.objects_held, 'inf', object)
-    call('SET', P .. object .. K.events_held_id, M.tag.held_text(first, handouts, attempts, crashes, why))
+    local numbers = M.tag.held_text(first, handouts, attempts, crashes, why)
+    if not wrong then
+      -- The batch is lost. After a release the object goes on with its queue.
+      numbers = M.tag.held_text('0', 0, 0, 0, why)
+      call('DEL', P .. object .. K.event_errors, P .. object .. K.event_key)
+    end
+    call('SET', P .. object .. K.events_held_id, numbers)
     M.aside.note(object, why)
     return 'dropped'
   end
   local list = C.base[i] .. K.worker_object
-  if C.left[i] then
+  if C.left[i] and call('EXISTS', list) == 1 then
     call('LSET', list, '-1', object)
     C.left[i] = nil
   else
+    C.left[i] = nil
     call('LPUSH', list, object)
   end
   local tag = M.tag.text(first, handouts + 1, attempts, crashes)
@@ -81,10 +89,11 @@ local function claim_due(i, object)
   if not owner and call('EXISTS', P .. object .. K.event_worker) == 1 then
     M.aside.put_held(i, object)
     return 'dropped'
-  elseif not owner and held_id and not C.claimed[object] then
-    -- OBJ:event.worker was evicted. The held batch must still come before later events of the
-    -- object.
+  elseif not owner and not C.claimed[object] then
+    -- OBJ:event.worker was evicted. A held batch must still come before later events of the object,
+    -- and without a batch no marker may lead to its events.
     call('SET', P .. object .. K.event_worker, 'held')
+    M.missing.tell(object .. K.event_worker, 'mended: the owner of a held object was absent')
     owner = 'held'
   elseif owner ~= 'held' then
     call('ZREM', P .. K.objects_held, object)

@@ -1,6 +1,6 @@
 -- markers: finds the objects to which markers lead.
 -- Uses: aside.report_foreign groups.take groups.trim marks.is_mark marks.met_all
--- Uses: names.is_foreign
+-- Uses: missing.is_held names.is_foreign
 
 -- The markers are read in chunks from the tail, and trimmed when they are used. From a chunk the
 -- call needs each object without an owner, once. `free` has the names of these objects, `before`
@@ -56,16 +56,29 @@ local function keep_free(objects, places, keys)
   return owned == 0
 end
 
--- Finds the held objects in `free` whose names were set aside, and whose owner keys were evicted or
--- have a wrong type. Their held batches must still come before their later events.
+-- Removes object `f` from `free`.
+local function drop(f)
+  table.remove(free, f)
+  table.remove(before, f)
+  table.remove(owner_keys, f)
+end
+
+-- Finds the held objects in `free` whose owner keys were evicted or have a wrong type. Their held
+-- batches must still come before their later events. If their names were set aside, they can be
+-- claimed now. Costs one command, and only while objects are held.
 local function keep_held()
-  if not C.grouped or not free[1] or not C.is_due and not C.held_changed then
+  if not free[1] or not C.has_held and not C.held_changed then
     return
   end
-  for f, score in ipairs(call('ZMSCORE', P .. K.objects_held, unpack(free))) do
-    local object = free[f]
-    if not held[object] and score and tonumber(score) < 0 and call('EXISTS', P .. object .. K.events_held_id) == 1 then
-      held[object] = 'held'
+  local scores = call('ZMSCORE', P .. K.objects_held, unpack(free))
+  for f = #scores, 1, -1 do
+    local object, score = free[f], scores[f]
+    if score and not held[object] then
+      if C.grouped and tonumber(score) < 0 then
+        held[object] = 'held'
+      elseif not C.claimed[object] and M.missing.is_held(object) then
+        drop(f)
+      end
     end
   end
 end

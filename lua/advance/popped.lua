@@ -1,6 +1,6 @@
 -- popped: names that a pop has moved into a slot's list, but that are not simply to be claimed.
--- Uses: aside.report_foreign hold.give_back hold.object marks.is_mark marks.met names.is_foreign
--- Uses: share.release time.now_ms
+-- Uses: aside.report_foreign hold.give_back hold.object marks.is_mark marks.met missing.is_held
+-- Uses: names.is_foreign share.release time.now_ms
 
 local function worker_of(i)
   return C.name .. '.' .. C.number[i]
@@ -21,6 +21,9 @@ local function look(i, object)
     return false
   end
   local found = call('MGET', P .. object .. K.event_worker, P .. object .. K.last_event_id)
+  if not found[1] and (C.has_held or C.held_changed) and M.missing.is_held(object) then
+    found[1] = 'held'
+  end
   -- Two pops may have moved the same name, both into this list, or one of them into the list of
   -- another slot. Then the second copy is only removed.
   if object == '' or C.claimed[object] or found[1] and found[1] ~= worker_of(i) then

@@ -2,7 +2,12 @@
 
 -- Adds the fields to `C`, the state of the call, that only modules need; once per call. These are
 -- `own`, the function that claims an object, and:
---   busy, entries, taken, claimed: advance itself makes them only if slots may claim
+--   busy, entries, taken, claimed: advance itself makes them only if slots may claim. `busy`, by
+--                 slot: whether the slot has a batch. `entries`: the batches of the reply. `taken`,
+--                 by position in `entries`: the slot that has claimed the object of this batch in
+--                 this call. `claimed`, by object: the slot that has claimed the object in this
+--                 call. If no held object can be due, objects of markers are claimed without an
+--                 entry in `claimed` (advance/turns.lua)
 --   failed        the error that ends the call
 --   base          by slot: the beginning of its keys
 --   number        by slot: its number
@@ -64,4 +69,11 @@ local function expire()
   C.to_expire = {}
 end
 
-return { open = open, guard = guard, expire = expire }
+-- Returns the error that ended the call, as a reply. Redis turns an error that pcall caught into a
+-- text. The text begins with the code of the error, for example WRONGTYPE.
+local function error_reply()
+  local why = type(C.failed) == 'table' and C.failed.err or C.failed
+  return redis.error_reply(string.match(why, '^%u+ ') and why or 'ERR ' .. why)
+end
+
+return { error_reply = error_reply, open = open, guard = guard, expire = expire }

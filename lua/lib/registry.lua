@@ -32,10 +32,10 @@ local function check_types()
   call('ZCARD', P .. K.event_workers_departed)
 end
 
--- Makes the name a watched one; `look_ms`: the time of the next look.
+-- Makes the name a watched one; `look_ms`: the time of the next look. Returns 1 if it was none, else 0.
 local function watch(name, look_ms)
   call('ZREM', P .. K.event_workers_departed, name)
-  call('ZADD', P .. K.event_workers_watched, look_ms, name)
+  return call('ZADD', P .. K.event_workers_watched, look_ms, name)
 end
 
 -- The times of the looks at a departed name, ms after its last sign of life. One more look comes

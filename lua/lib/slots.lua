@@ -1,13 +1,47 @@
 -- slots: the objects and names in the slots of one worker name.
--- Uses: hold.batch hold.give_back hold.object names.is_foreign registry.check_types tag.held_text
--- Uses: tag.numbers worker.id
+-- Uses: hold.batch hold.give_back hold.object lost.hold lost.put names.is_foreign
+-- Uses: registry.check_types tag.held_text tag.numbers worker.id
+
+-- The most texts about lost keys in a reply.
+local TOLD_MAX = 128
+
+-- Adds an entry to the texts for the caller, if there is room.
+local function tell(lost, name, what)
+  if #lost < TOLD_MAX then
+    lost[#lost + 1] = name
+    lost[#lost + 1] = what
+  end
+end
+
+-- Returns whether the last of the names in the slot's list is the object of the slot's batch, although
+-- the object has no owner. Its owner key is lost then. No name of the list has the slot as its owner.
+-- Later names are pushed before the name of the object.
+local function has_lost_owner(at, w, names)
+  local object = names[#names]
+  -- No object has the name of a mark.
+  local is_none = object == '' or string.sub(object, 1, 2) == '\0t' or M.names.is_foreign(object)
+  if is_none or call('EXISTS', P .. object .. K.event_worker) == 1 or call('EXISTS', at .. K.worker_event) == 0 then
+    return false
+  end
+  for _, other in ipairs(names) do
+    if not M.names.is_foreign(other) and call('MGET', P .. other .. K.event_worker)[1] == w then
+      return false
+    end
+  end
+  return true
+end
 
 -- Calls `owned(at, slot, object, tag)` for every object that a slot of `name` owns; `at`: the
 -- beginning of the slot's keys; `tag`: false if the slot has no batch. Moves all other names in the
 -- slots' lists back to the markers. If `most` objects and names have been met, stops after the
--- present slot (nil: no limit). Returns the number of names moved back.
-local function each_slot(name, slots, owned, most)
-  local strays, met = 0, 0
+-- present slot (nil: no limit). Returns the number of names moved back, and texts about lost keys:
+-- name, text, ….
+--
+-- If the owner key of the slot's object is lost, the object is held with the batch for an operator.
+-- If `in_hand`, the process has the batch in hand, and the key is written again. A batch whose
+-- object is not known leaves the slot, unless `in_hand`.
+local function each_slot(name, slots, owned, most, in_hand)
+  local strays, met, lost = 0, 0, {}
   for slot = 0, slots - 1 do
     if most and met >= most then
       break
@@ -22,21 +56,36 @@ local function each_slot(name, slots, owned, most)
     for i = #taken, 1, -1 do
       local object = taken[i]
       local values = M.names.is_foreign(object) and {} or call('MGET', P .. object .. K.event_worker, at .. K.worker_event_id)
-      if object == had then
+      local is_lost = i == #taken and values[2] and not values[1] and has_lost_owner(at, w, taken)
+      if is_lost and in_hand then
+        call('SET', P .. object .. K.event_worker, w)
+        tell(lost, object .. K.event_worker, 'mended: the owner of an object in hand was absent')
+        had = object
+      elseif is_lost then
+        tell(lost, object, M.lost.hold(at, object, values[2]))
+        had = object
+      elseif object == had then
         -- Two pops have moved the same object into the list. One copy is enough to cover it.
         call('LREM', at .. K.worker_object, 1, object)
       -- MGET returns nil for a key of a wrong type, so such an object counts as one without an
       -- owner. A foreign name goes back to the markers, too: advance drops and reports it.
       elseif values[1] == w then
         had = object
-        owned(at, slot, object, values[2])
+        local why = owned(at, slot, object, values[2])
+        if why then
+          tell(lost, object, why)
+        end
       else
         M.hold.give_back(at, object)
         strays = strays + 1
       end
     end
+    if not had and not in_hand and call('EXISTS', at .. K.worker_event) == 1 then
+      tell(lost, K.WORKER .. w, M.lost.put(at, call('GET', at .. K.worker_event_id)))
+      met = met + 1
+    end
   end
-  return strays
+  return strays, lost
 end
 
 -- Raises WRONGTYPE, before the first write, if a key of a slot or a shared key has a wrong type.
@@ -58,18 +107,24 @@ local function is_used_up(crashes, crashes_max)
 end
 
 -- Holds the object of a slot, due now. If its event has reached the limit of crashes, holds the
--- object for an operator. Does so also if the batch is absent, because it was deleted by hand or
--- evicted: an error would end every sweep. `tag`: false if the slot has no batch. `cause`:
+-- object for an operator. Does so also if the batch or its tag is absent, because it was deleted by
+-- hand or evicted: an error would end every sweep. Returns the reason in this case, else nil. `tag`:
+-- false if the slot has no tag. `cause`:
 --   now_ms       the time
 --   why          the reason
 --   died         whether the worker died: a batch in flight has one crash more
 --   crashes_max  with `died`: crashes after which an event waits for an operator (0: never)
 local function hold_owned(at, object, tag, cause)
-  if not tag then
-    return M.hold.object(at, object, cause.now_ms, nil)
+  if not tag and call('EXISTS', at .. K.worker_event) == 1 then
+    return M.lost.hold(at, object, nil)
+  elseif not tag then
+    M.hold.object(at, object, cause.now_ms, nil)
+    return nil
   elseif call('EXISTS', at .. K.worker_event) == 0 then
     local why = 'quarantine: ' .. string.sub(at, #P + 1) .. K.worker_event .. ' is absent'
-    return M.hold.object(at, object, 'inf', M.tag.held_text('0', 0, 0, 0, why))
+    M.hold.object(at, object, 'inf', M.tag.held_text('0', 0, 0, 0, why))
+    call('DEL', P .. object .. K.event_errors, P .. object .. K.event_key)
+    return why
   end
   local first, handouts, attempts, crashes = M.tag.numbers(tag)
   local due, why = cause.now_ms, cause.why

@@ -104,7 +104,8 @@ fn redis(out: &mut Writer<'_>, figures: &WorkerFigures) -> fmt::Result {
         "how",
         [("fresh", attaches.fresh), ("resumed", attaches.resumed), ("lapsed", attaches.lapsed)],
     )?;
-    out.counter("takeovers", "Names without a lease whose objects the worker took over", figures.takeovers)
+    out.counter("takeovers", "Names without a lease whose objects the worker took over", figures.takeovers)?;
+    out.counter("lost_keys", "Keys that were deleted by hand or evicted, as the worker met them", figures.lost_keys)
 }
 
 fn state(out: &mut Writer<'_>, figures: &WorkerFigures) -> fmt::Result {

@@ -53,6 +53,9 @@ pub struct Adopted {
     /// The number of strays: object names in the lists of slots that did not own the objects. Each
     /// of these names is a marker again.
     pub strays: u64,
+    /// Lost keys, as pairs of an escaped name and a text: objects that are held for an operator
+    /// because of a lost key, batches whose objects are not known, and keys that are written again.
+    pub lost: Vec<(String, String)>,
     /// The worker names from which objects or strays were taken.
     pub names: Vec<String>,
 }
@@ -67,7 +70,8 @@ pub async fn adopt(conn: &mut impl ConnectionLike, keys: &Keys, sweep: &Sweep<'_
         "swept" => {
             let (more, held, strays) = (reply.int()? == 1, reply.count()?, reply.count()?);
             let (moved, is_ahead, mark) = (reply.count()?, reply.int()? == 1, reply.int()? == 1);
-            let mut adopted = Adopted { more, moved, is_ahead, mark, held, strays, names: Vec::new() };
+            let lost = reply.told()?;
+            let mut adopted = Adopted { more, moved, is_ahead, mark, held, strays, lost, names: Vec::new() };
             while reply.len() > 0 {
                 adopted.names.push(reply.text()?);
             }

@@ -292,9 +292,9 @@ pub enum Advanced {
         /// The batches of the slots that have one now. Every other slot that the call named is
         /// free.
         batches: Vec<BatchReply>,
-        /// Pairs of an escaped name and an error. Either one of the object's keys has a wrong type,
-        /// and the object is held. Or the name may belong to another namespace, and its marker was
-        /// dropped.
+        /// Pairs of an escaped name and an error. Either one of the object's keys has a wrong type
+        /// or is lost, and the object is held. Or a lost key was put right, or the object of a batch
+        /// is not known. Or the name may belong to another namespace, and its marker was dropped.
         quarantined: Vec<(String, String)>,
     },
     /// The lease is gone, and no other process has attached since.
@@ -384,12 +384,7 @@ fn ok(reply: &mut Reply) -> Result<Advanced, ScriptError> {
     while entries.len() > 0 {
         batches.push(batch(&mut entries.array()?)?);
     }
-    let mut pairs = reply.array()?;
-    let mut quarantined = Vec::new();
-    while pairs.len() > 0 {
-        let object = escape::name(&pairs.bytes()?).into_owned();
-        quarantined.push((object, String::from_utf8_lossy(&pairs.bytes()?).into_owned()));
-    }
+    let quarantined = reply.told()?;
     Ok(Advanced::Ok { next_due, more, unsorted, from, batches, quarantined })
 }
 

@@ -47,6 +47,9 @@ pub enum Attached {
         /// The number of objects that are now held. The process does not run their slot, their
         /// event has killed too many workers, or their batch is a suspect beyond the limit.
         held: u64,
+        /// Lost keys of slots, as pairs of an escaped name and a text: objects that are held for an
+        /// operator because of a lost key, and batches whose objects are not known.
+        lost: Vec<(String, String)>,
     },
     /// Another process has the name.
     InUse {
@@ -64,7 +67,10 @@ pub async fn attach(conn: &mut impl ConnectionLike, keys: &Keys, args: &Attach<'
     cmd.arg(args.displace).arg(args.before).arg(args.crashes_max).arg(args.suspects.to_string());
     let mut reply = Reply::of("attach", ATTACH.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
-        "attached" => Ok(Attached::Attached { kept: reply.count()?, held: reply.count()? }),
+        "attached" => {
+            let (kept, held, _strays) = (reply.count()?, reply.count()?, reply.count()?);
+            Ok(Attached::Attached { kept, held, lost: reply.told()? })
+        }
         "in_use" => Ok(Attached::InUse { lease: reply.text()?, left: Duration::from_millis(reply.int()?.max(0).unsigned_abs()) }),
         word => Err(reply.wrong(format!("unknown status {word:?}"))),
     }

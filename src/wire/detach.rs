@@ -15,6 +15,9 @@ pub enum Detached {
         /// The number of objects that the process' slots owned. These objects are now held, due at
         /// once.
         held: u64,
+        /// Lost keys of slots, as pairs of an escaped name and a text: objects that are held for an
+        /// operator because of a lost key, and batches whose objects are not known.
+        lost: Vec<(String, String)>,
     },
     /// There was no lease. Either the lease had lapsed, or an earlier copy of this call has run.
     Lapsed,
@@ -31,7 +34,7 @@ pub async fn detach(conn: &mut impl ConnectionLike, keys: &Keys, name: &str, tok
     cmd.arg(keys.prefix()).arg(name).arg(token);
     let mut reply = Reply::of("detach", DETACH.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
-        "detached" => Ok(Detached::Detached { held: reply.count()? }),
+        "detached" => Ok(Detached::Detached { held: reply.count()?, lost: reply.told()? }),
         "lapsed" => Ok(Detached::Lapsed),
         "fenced" => Ok(Detached::Fenced { lease: reply.text()? }),
         word => Err(reply.wrong(format!("unknown status {word:?}"))),

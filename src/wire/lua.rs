@@ -83,8 +83,8 @@ macro_rules! manifest {
 
 manifest! {
     modules {
-        "lib/": cancel clock cron emits fence group hold idle ids jump lease marks names page registry rights rules schedule share slots suspects tag text time worker;
-        "advance/": again ages aside batch errors finish groups held keyed limits log markers pauses popped results room shares sorting state turns;
+        "lib/": cancel clock cron emits fence group hold idle ids jump lease lost marks names page registry rights rules schedule share slots suspects tag text time worker;
+        "advance/": again ages aside batch errors finish groups held keyed limits log markers missing pauses popped results room shares sorting state turns;
         "operator/": actions;
     }
     emitter {
@@ -93,13 +93,13 @@ manifest! {
     }
     worker {
         ADVANCE: ALLOW_OOM "advance" [
-            ids time markers batch again ages aside emits errors fence finish group groups held hold jump keyed lease limits log marks names pauses popped
+            ids time markers batch again ages aside emits errors fence finish group groups held hold jump keyed lease limits log lost marks missing names pauses popped
             registry results room rules schedule share shares sorting state suspects tag text turns worker
         ];
-        ATTACH: ALLOW_OOM "attach" [hold ids lease names registry share slots suspects tag time worker];
-        RENEW: ALLOW_OOM "renew" [fence hold ids lease names registry share slots tag time worker];
-        DETACH: ALLOW_OOM "detach" [fence hold ids lease names registry share slots tag time worker];
-        ADOPT: ALLOW_OOM "adopt" [clock cron hold ids lease marks names registry rules share slots tag time worker];
+        ATTACH: ALLOW_OOM "attach" [hold ids lease lost names registry share slots suspects tag time worker];
+        RENEW: ALLOW_OOM "renew" [fence hold ids lease lost names registry share slots tag time worker];
+        DETACH: ALLOW_OOM "detach" [fence hold ids lease lost names registry share slots tag time worker];
+        ADOPT: ALLOW_OOM "adopt" [clock cron group hold ids lease lost marks names registry rules share slots tag time worker];
         PROMOTE: ALLOW_OOM "promote" [names schedule time];
         MARK: ALLOW_OOM "mark" [marks time];
         CRON: ALLOW_OOM "cron" [cron ids names time];

@@ -17,6 +17,8 @@ pub enum Renewed {
         /// The number of strays: object names in the lists of slots that did not own the objects.
         /// Each of these names is a marker again.
         strays: u64,
+        /// Lost keys that the call has written again, as pairs of an escaped name and a text.
+        lost: Vec<(String, String)>,
     },
     /// The lease is gone, and no other process has attached since.
     Lapsed,
@@ -40,7 +42,7 @@ pub async fn renew(
     cmd.arg(keys.prefix()).arg(name).arg(token).arg(millis(lease)).arg(slots);
     let mut reply = Reply::of("renew", RENEW.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
-        "renewed" => Ok(Renewed::Renewed { strays: reply.count()? }),
+        "renewed" => Ok(Renewed::Renewed { strays: reply.count()?, lost: reply.told()? }),
         "lapsed" => Ok(Renewed::Lapsed),
         "fenced" => Ok(Renewed::Fenced { lease: reply.text()? }),
         word => Err(reply.wrong(format!("unknown status {word:?}"))),

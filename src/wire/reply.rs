@@ -5,6 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::error::ScriptError;
+use crate::escape;
 
 /// The elements of a reply that are not read yet.
 pub(crate) struct Reply {
@@ -71,6 +72,16 @@ impl Reply {
             value => value,
         };
         Self::of(self.script, value)
+    }
+
+    /// Returns the next element as pairs of an escaped name and a text for people.
+    pub(crate) fn told(&mut self) -> Result<Vec<(String, String)>, ScriptError> {
+        let mut pairs = self.array()?;
+        let mut told = Vec::new();
+        while pairs.len() > 0 {
+            told.push((escape::name(&pairs.bytes()?).into_owned(), pairs.lossy()?));
+        }
+        Ok(told)
     }
 
     /// Returns the number of elements left.

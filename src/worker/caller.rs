@@ -95,9 +95,7 @@ impl Caller {
     pub(crate) fn read(&self, reply: Advanced) -> Result<Found, Lost> {
         match reply {
             Advanced::Ok { next_due, more, unsorted, from, batches, quarantined } => {
-                for (object, why) in quarantined {
-                    logged::put_aside(&object, &why);
-                }
+                self.redis.figures().lost_keys(logged::put_aside_all(&quarantined));
                 for batch in &batches {
                     self.redis.saw(batch.tag.first + batch.events.len() as u64 - 1);
                 }

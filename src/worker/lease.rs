@@ -28,6 +28,7 @@ use super::connect::{Connection, Redis, give_up, is_lasting};
 use super::error::WorkerError;
 use super::figures::Call;
 use super::growing_wait::{GrowingWait, jitter};
+use super::logged;
 use super::promote::promote;
 use super::recover::{mark, sweep};
 use super::status::{self, StatusWriter};
@@ -140,7 +141,8 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
             suspects: config.suspects(),
         };
         match around!("attach", wire::attach(&mut conn, &config.keys, &args)).await {
-            Ok(Attached::Attached { kept, held }) => {
+            Ok(Attached::Attached { kept, held, lost }) => {
+                redis.figures().lost_keys(logged::put_aside_all(&lost));
                 redis.outage().answered(conn.made_at());
                 redis.figures().attached(kept > 0, before.is_some());
                 info!(name = %config.name, slots = config.concurrency, kept, held, "recover: attached");
@@ -402,8 +404,11 @@ async fn renew(
 ) -> Result<Option<Notice>, ScriptError> {
     let call = wire::renew(conn, &config.keys, &config.name, &session.token, config.lease, config.concurrency);
     match redis.timed(Call::Renew, around!("renew", call)).await? {
-        Renewed::Renewed { strays: 0 } => Ok(None),
-        Renewed::Renewed { strays } => {
+        Renewed::Renewed { strays, lost } => {
+            redis.figures().lost_keys(logged::put_aside_all(&lost));
+            if strays == 0 {
+                return Ok(None);
+            }
             debug!(strays, "recover: strays went back to the markers");
             Ok(Some(Notice::Wake))
         }
@@ -419,7 +424,10 @@ pub(crate) async fn detach(redis: &Redis, config: &WorkerConfig, session: &Sessi
         loop {
             let Ok(mut conn) = redis.reconnect().await else { return None };
             match around!("detach", wire::detach(&mut conn, &config.keys, &config.name, &session.token)).await {
-                Ok(Detached::Detached { held }) => return Some(held),
+                Ok(Detached::Detached { held, lost }) => {
+                    redis.figures().lost_keys(logged::put_aside_all(&lost));
+                    return Some(held);
+                }
                 Ok(Detached::Lapsed | Detached::Fenced { .. }) => return Some(0),
                 Err(error) if is_lasting(&error) || error.is_wrong_type() => {
                     warn!(%error, "recover: detach failed");

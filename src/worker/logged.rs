@@ -1,6 +1,7 @@
 //! Log lines about objects and batches.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,12 @@ const LINES_PER_SECOND: u32 = 20;
 
 /// The most bytes of an escaped name in a log line. A name in Redis may have any length.
 const NAME_BYTES_MAX: usize = 200;
+
+/// The most different lost keys that are logged.
+const LOST_MAX: usize = 1024;
+
+/// The lost keys that this process has logged.
+static LOST: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 static FAILURES: Failures = Failures(Mutex::new(None));
 
@@ -70,14 +77,32 @@ pub(crate) fn cut(escaped: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{}... ({bytes} bytes)", &escaped[..end]))
 }
 
-/// Logs an object that a call of advance has held because of a wrong type or an invalid name, or a
-/// marker that the call has dropped. `object` is escaped.
-pub(crate) fn put_aside(object: &str, why: &str) {
-    let object = cut(object);
-    match why.starts_with("foreign: ") {
-        true => warn!(%object, why, "claim: the marker is dropped"),
-        false => error!(%object, why, "claim: the object is held until an operator releases it"),
+/// Logs an object that a call has held because of a wrong type, a lost key or an invalid name, a lost
+/// key, or a marker that the call has dropped. `object` is escaped. Returns whether a key was lost.
+pub(crate) fn put_aside(object: &str, why: &str) -> bool {
+    let name = cut(object);
+    match why.split(": ").next() {
+        Some("foreign") => warn!(object = %name, why, "claim: the marker is dropped"),
+        Some("mended") => warn!(key = %name, why, "claim: a key was lost, and is written again"),
+        Some("lost" | "stuck") => {
+            // A call may say the same again and again.
+            let mut told = LOST.lock().unwrap_or_else(PoisonError::into_inner);
+            if told.len() >= LOST_MAX || !told.insert(format!("{object} {why}")) {
+                return false;
+            }
+            error!(key = %name, why, "claim: a key was lost; run `seriatim check`");
+        }
+        _ => {
+            error!(object = %name, why, "claim: the object is held until an operator releases it");
+            return why.ends_with(" is absent") || why.ends_with(" is absent and tells no ids");
+        }
     }
+    !why.starts_with("foreign: ")
+}
+
+/// Logs all of these. Returns the number of lost keys among them.
+pub(crate) fn put_aside_all(told: &[(String, String)]) -> u64 {
+    told.iter().map(|(object, why)| u64::from(put_aside(object, why))).sum()
 }
 
 /// Logs the result of a batch.

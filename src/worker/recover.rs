@@ -13,6 +13,7 @@ use tracing::{debug, info, warn};
 use super::config::WorkerConfig;
 use super::connect::Redis;
 use super::figures::Call;
+use super::logged;
 use crate::connection::errors::is_outage;
 use crate::failpoints::around;
 use crate::wire::{self, ScriptError, Sweep};
@@ -54,6 +55,7 @@ pub(crate) async fn sweep(
     for _ in 0..CALLS_MAX {
         let call = around!("adopt", wire::adopt(conn, &config.keys, &sweep));
         let adopted = redis.timed(Call::Adopt, call).await?;
+        redis.figures().lost_keys(logged::put_aside_all(&adopted.lost));
         if !adopted.names.is_empty() {
             redis.figures().took_over(adopted.names.len());
             let (names, held, strays) = (adopted.names.join(" "), adopted.held, adopted.strays);

@@ -11,6 +11,7 @@ mod clock;
 mod emptied;
 #[cfg(feature = "cli")]
 mod glitch;
+mod lost_keys;
 mod lost_writes;
 mod memory;
 mod outage;

@@ -164,22 +164,6 @@ async fn events_that_are_given_again_count() {
     }
 }
 
-/// The owner key of an object in hand was evicted, so the slot's batch belongs to no object. The
-/// slot still has the batch, and takes no event of another object into it.
-#[tokio::test]
-async fn a_slot_with_a_batch_of_no_object_claims_nothing() {
-    let redis = Redis::start();
-    let mut state = attached(&redis).await;
-    let (keys, console) = (state.keys.clone(), redis.console().await);
-    state.own("w.0", "work:1", 1, &["1"]).await;
-    state.run("DEL", &[&keys.event_worker("work:1")]).await;
-    state.emit("work:2", "2").await;
-    let answer = advance(&mut state, BOUNDS, &[], 1).await;
-    assert_eq!(objects(&answer), Vec::<&str>::new());
-    assert_eq!(console.list(&keys.worker_event("w.0")).await, ["1"]);
-    assert_eq!(console.list(&keys.objects_with_events()).await, ["work:2"]);
-}
-
 /// The list of a free slot has a wrong type, so the call fails. The other free slot claims nothing
 /// in this call.
 #[tokio::test]

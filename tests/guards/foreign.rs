@@ -98,7 +98,7 @@ async fn a_stray_of_a_namespace_is_dropped() {
     scene.dropped(1).await;
     scene.state.run("LPUSH", &["event.worker:w.1:object", FOREIGN]).await;
     let renewed = wire::renew(&mut scene.state.conn, &keys, "w", "token-1", LEASE, 2).await.expect("an answer");
-    assert_eq!(renewed, Renewed::Renewed { strays: 1 });
+    assert_eq!(renewed, Renewed::Renewed { strays: 1, lost: Vec::new() });
     scene.dropped(1).await;
     scene.state.run("LPUSH", &["event.worker:w.0:object", FOREIGN]).await;
     wire::detach(&mut scene.state.conn, &keys, "w", "token-1").await.expect("an answer");

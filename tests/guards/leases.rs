@@ -58,7 +58,7 @@ async fn a_name_whose_owner_has_a_wrong_type_is_a_stray() {
     state.run("LPUSH", &[&keys.event_worker("work:1"), "wrong"]).await;
     state.run("LPUSH", &[&keys.worker_object("w.0"), "work:1"]).await;
     let renewed = wire::renew(&mut state.conn, keys, "w", "token-1", LEASE, 2).await.expect("an answer");
-    assert_eq!(renewed, Renewed::Renewed { strays: 1 });
+    assert_eq!(renewed, Renewed::Renewed { strays: 1, lost: Vec::new() });
     assert_eq!(redis.console().await.list(&keys.objects_with_events()).await, ["work:1"]);
 }
 
@@ -94,7 +94,7 @@ async fn a_detach_that_gives_something_back_wakes_a_worker() {
             state.own("w.0", "work:1", 1, &["1"]).await;
         }
         let detached = wire::detach(&mut state.conn, keys, "w", "token-1").await.expect("an answer");
-        assert_eq!(detached, Detached::Detached { held });
+        assert_eq!(detached, Detached::Detached { held, lost: Vec::new() });
         assert_eq!(console.list(&keys.objects_with_events()).await, markers);
     }
 }

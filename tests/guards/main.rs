@@ -24,6 +24,7 @@ mod limits_stopped;
 mod lists;
 mod log;
 mod looks;
+mod lost;
 mod marks;
 mod names;
 mod operators;

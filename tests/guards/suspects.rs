@@ -127,7 +127,7 @@ async fn attach_keeps_few_suspects() {
         suspects,
     };
     let attached = wire::attach(&mut state.conn, &keys, &args).await.expect("an answer");
-    assert_eq!(attached, Attached::Attached { kept: 1, held: 1 });
+    assert_eq!(attached, Attached::Attached { kept: 1, held: 1, lost: Vec::new() });
     assert_eq!(console.text(&keys.worker_event_id("w.0")).await.as_deref(), Some("1 0 0 4"));
     assert_eq!(console.held_id("work:2").await.as_deref(), Some("2 0 0 4 slots"));
     console.check().await;

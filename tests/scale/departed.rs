@@ -33,7 +33,8 @@ end";
 
 /// The reply of a sweep that finds nothing. It says that a mark is due, because no process of these
 /// tests pushes marks.
-const NOTHING: Adopted = Adopted { more: false, moved: 0, is_ahead: false, mark: true, held: 0, strays: 0, names: Vec::new() };
+const NOTHING: Adopted =
+    Adopted { more: false, moved: 0, is_ahead: false, mark: true, held: 0, strays: 0, lost: Vec::new(), names: Vec::new() };
 
 async fn adopt(conn: &mut MultiplexedConnection, keys: &Keys) -> Adopted {
     let sweep = Sweep { own: "sweeper", crashes_max: 5, look: LOOK, forget: DAY, since: None, notice: LOOK };

@@ -214,6 +214,8 @@ pub struct WorkerFigures {
     pub attaches: AttachFigures,
     /// Number of names without a lease whose objects the worker took over.
     pub takeovers: u64,
+    /// Number of lost keys that the worker has met: keys that were deleted by hand or evicted.
+    pub lost_keys: u64,
     /// Number of slots in each state.
     pub slots: SlotFigures,
     /// State of the sink.
@@ -249,6 +251,7 @@ pub(crate) struct Figures {
     /// Attaches, in the order of [`AttachFigures`].
     attaches: [AtomicU64; 3],
     takeovers: AtomicU64,
+    lost_keys: AtomicU64,
     /// The number of slots in each state, in the order of [`Slot::number`].
     slots: [AtomicUsize; Slot::NUMBERS],
     sink: Mutex<SinkState>,
@@ -280,6 +283,7 @@ impl Default for Figures {
             holds: Default::default(),
             attaches: Default::default(),
             takeovers: AtomicU64::new(0),
+            lost_keys: AtomicU64::new(0),
             slots: Default::default(),
             sink: Mutex::default(),
             unknown_error: Mutex::default(),
@@ -388,6 +392,11 @@ impl Figures {
         add(&self.attaches[found], 1);
     }
 
+    /// Adds lost keys.
+    pub(crate) fn lost_keys(&self, keys: u64) {
+        add(&self.lost_keys, keys);
+    }
+
     /// Adds names whose objects the worker took over.
     pub(crate) fn took_over(&self, names: usize) {
         add(&self.takeovers, names as u64);
@@ -458,6 +467,7 @@ impl Figures {
             holds: HoldFigures { retry, attempts, crashes, unavailable, quarantine, yielded, stop, unknown, rejected },
             attaches: AttachFigures { fresh, resumed, lapsed },
             takeovers: count(&self.takeovers),
+            lost_keys: count(&self.lost_keys),
             slots: SlotFigures { free, asked, delivering, reported, parked },
             sink: SinkFigures { down_for, up_for, error: error.unwrap_or_default(), outages: sink.outages },
             unknown_error: self.unknown_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),

@@ -35,7 +35,8 @@ const AGES: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The reply of a sweep that takes nothing over. It says that a mark is due, because these tests
 /// push none.
-const NOTHING: Adopted = Adopted { more: false, moved: 0, is_ahead: false, mark: true, held: 0, strays: 0, names: Vec::new() };
+const NOTHING: Adopted =
+    Adopted { more: false, moved: 0, is_ahead: false, mark: true, held: 0, strays: 0, lost: Vec::new(), names: Vec::new() };
 
 /// The names of some processes, in a namespace of one test.
 struct Scene {

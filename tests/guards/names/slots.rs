@@ -63,7 +63,7 @@ async fn an_attach_counts_a_crash_for_each_batch() {
     let mut scene = Scene::new().await;
     scene.fill(4).await;
     let before = scene.now_ms().await;
-    assert_eq!(scene.attach(&ATTACH).await, Attached::Attached { kept: 1, held: 3 });
+    assert_eq!(scene.attach(&ATTACH).await, Attached::Attached { kept: 1, held: 3, lost: Vec::new() });
     let now = scene.at_ms().await;
     assert!((before..=scene.now_ms().await).contains(&now), "{now}");
     let expected = [
@@ -103,7 +103,7 @@ async fn an_attach_of_the_same_process_counts_no_crash() {
             scene.state.run("SET", &[&key, lease]).await;
         }
         let args = Attach { token, before, slots: 5, crashes_max: 6, ..ATTACH };
-        assert_eq!(scene.attach(&args).await, Attached::Attached { kept: 3, held: 0 });
+        assert_eq!(scene.attach(&args).await, Attached::Attached { kept: 3, held: 0, lost: Vec::new() });
         let now = scene.at_ms().await;
         let tags = match crashes {
             0 => ["1", "2 3 2 4", "3 1"],
@@ -144,7 +144,7 @@ async fn an_attach_knows_any_limit_of_crashes() {
         scene.state.run("SET", &[&key, tag]).await;
         assert_eq!(
             scene.attach(&Attach { crashes_max, ..ATTACH }).await,
-            Attached::Attached { kept: 1 - held, held },
+            Attached::Attached { kept: 1 - held, held, lost: Vec::new() },
             "{crashes_max}"
         );
         let due: Vec<String> = scene.console.run(&["ZRANGE", &scene.keys.objects_held(), "0", "-1", "WITHSCORES"]).await;
@@ -164,7 +164,7 @@ async fn a_batch_without_a_crash_needs_no_room() {
         scene.state.run("SET", &[&key, tag]).await;
     }
     let args = Attach { before: "t", suspects: Suspects::of(2, false).full(), ..ATTACH };
-    assert_eq!(scene.attach(&args).await, Attached::Attached { kept: 1, held: 1 });
+    assert_eq!(scene.attach(&args).await, Attached::Attached { kept: 1, held: 1, lost: Vec::new() });
     let now = scene.at_ms().await;
     let expected = [
         "a:1:event.worker = w.0".to_owned(),
@@ -216,7 +216,7 @@ async fn a_renewal_looks_at_all_slots_that_the_name_ever_had() {
         scene.state.run("SET", &[&key, "t host 1 1", "PX", "1000000"]).await;
         let before = scene.all().await;
         let renewed = wire::renew(&mut scene.state.conn, &scene.keys, "w", "t", LEASE, slots).await.expect("a reply");
-        assert_eq!(renewed, Renewed::Renewed { strays: 2 });
+        assert_eq!(renewed, Renewed::Renewed { strays: 2, lost: Vec::new() });
         let now = scene.at_ms().await;
         let changed = [
             "event.worker:w.0:object = a:1".to_owned(),
@@ -242,7 +242,7 @@ async fn a_detach_holds_the_objects_of_all_slots() {
     scene.state.run("SET", &[&key, "t host 1 1"]).await;
     let before = scene.now_ms().await;
     let detached = wire::detach(&mut scene.state.conn, &scene.keys, "w", "t").await.expect("a reply");
-    assert_eq!(detached, Detached::Detached { held: 4 });
+    assert_eq!(detached, Detached::Detached { held: 4, lost: Vec::new() });
     let now = scene.at_ms().await;
     assert!((before..=scene.now_ms().await).contains(&now), "{now}");
     let mut expected = vec!["a:4:event.worker = held".to_owned()];

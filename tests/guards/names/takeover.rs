@@ -96,7 +96,8 @@ async fn a_deleted_batch_stops_no_takeover() {
     scene.state.run("SET", &[&keys.worker_event_id("a.0"), "1 0 0 9"]).await;
     scene.state.run("DEL", &[&keys.worker_event("a.0")]).await;
     let (adopted, now) = scene.sweep(LOOK, AGES).await;
-    assert_eq!(adopted, Adopted { held: 2, names: vec!["a".to_owned(), "b".to_owned()], ..NOTHING });
+    let lost = vec![("a:1".to_owned(), "quarantine: event.worker:a.0:event is absent".to_owned())];
+    assert_eq!(adopted, Adopted { held: 2, lost, names: vec!["a".to_owned(), "b".to_owned()], ..NOTHING });
     let expected = [
         "a:1:event.worker = held".to_owned(),
         "a:1:events.held.id = 0 0 0 0 quarantine: event.worker:a.0:event is absent".to_owned(),
@@ -181,10 +182,11 @@ async fn a_sweep_looks_at_1024_slots_of_a_name() {
     }
 }
 
-/// A batch without an object cannot be taken over. Only two kinds of names are looked at for
-/// batches: watched ones, and departed ones at their last look.
+/// The object of a batch is not known, because the slot's list is lost. So the batch leaves the slot:
+/// no other object may get its events. Only two kinds of names are looked at for batches: watched
+/// ones, and departed ones at their last look.
 #[tokio::test]
-async fn a_batch_without_an_object_keeps_its_name() {
+async fn a_batch_without_an_object_leaves_its_slot() {
     let day = Duration::from_secs(86_400);
     for (is_watched, is_over, is_kept) in [(true, false, true), (true, true, true), (false, true, true), (false, false, false)] {
         let mut scene = Scene::new().await;
@@ -200,11 +202,19 @@ async fn a_batch_without_an_object_keeps_its_name() {
         let list = scene.keys.worker_event("dead.2");
         scene.state.run("LPUSH", &[&list, "1"]).await;
         let (adopted, now) = scene.sweep(LOOK, day).await;
-        assert_eq!(adopted, NOTHING);
-        let mut expected = vec!["event.worker:dead.2:event = 1".to_owned()];
+        let what = "lost: the object of the batch in event.worker:dead.2:lost is not known";
+        let found = Adopted {
+            lost: vec![("event.worker:dead.2".to_owned(), what.to_owned())],
+            names: vec!["dead".to_owned()],
+            ..NOTHING
+        };
+        assert_eq!(adopted, if is_kept { found } else { NOTHING });
+        let mut expected =
+            vec![if is_kept { "event.worker:dead.2:lost = 0 1" } else { "event.worker:dead.2:event = 1" }.to_owned()];
+        let seen = if is_kept { now } else { at };
         expected.push(match is_over {
-            true => format!("event.workers = dead 3 t {at}"),
-            false => format!("event.workers = a 5 t {at} dead 3 t {at} z 1 t {at}"),
+            true => format!("event.workers = dead 3 t {seen}"),
+            false => format!("event.workers = a 5 t {at} dead 3 t {seen} z 1 t {at}"),
         });
         let next = at + 10_000;
         expected.extend(match (is_over, is_kept) {
@@ -212,8 +222,28 @@ async fn a_batch_without_an_object_keeps_its_name() {
             (false, true) => Some(format!("event.workers.departed = a {next} z {next}")),
             (false, false) => Some(format!("event.workers.departed = a {next} dead {next} z {next}")),
         });
-        expected.extend(is_kept.then(|| format!("event.workers.watched = dead {}", now + 600_000)));
+        expected.extend(is_kept.then(|| format!("event.workers.watched = dead {now}")));
         expected.push(format!("seriatim.meta = clock {now} names.next {} names.indexed {now}", now + 1000));
         assert_eq!(scene.all().await, expected, "{is_watched} {is_over}");
     }
+}
+
+/// Story: `event.workers` was deleted after a worker had died, and nobody adopted what it had in its
+/// slots. A watched name always has a registration. If it has none, all slots are looked at that a
+/// name can have. A name with empty slots goes.
+#[tokio::test]
+async fn a_watched_name_without_a_registration_is_adopted() {
+    let mut scene = Scene::new().await;
+    scene.state.own("dead.2", "work:1", 1, &["e"]).await;
+    scene.watch("dead", 1).await;
+    scene.watch("empty", 2).await;
+    let mut held = 0;
+    for _ in 0..3 {
+        let (adopted, _) = scene.sweep(LOOK, AGES).await;
+        held += adopted.held;
+    }
+    assert_eq!(held, 1);
+    let all = scene.all().await;
+    assert!(all.contains(&"work:1:events.held = e".to_owned()), "{all:?}");
+    assert!(!all.iter().any(|key| key.contains("empty")), "{all:?}");
 }

@@ -17,7 +17,7 @@ fn from(answer: &Advanced) -> ClaimFirst {
 /// the object.
 #[tokio::test]
 async fn a_held_object_without_an_owner_key_has_one_slot() {
-    for (first, expected) in [("x:1", &["x:1", "a:1"][..]), ("a:1", &["a:1", "x:1"])] {
+    for (first, expected) in [("x:1", &["x:1", "a:1"]), ("a:1", &["x:1", "a:1"])] {
         let redis = Redis::start();
         let (mut state, console) = rig(&redis).await;
         let keys = state.keys.clone();

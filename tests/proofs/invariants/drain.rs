@@ -77,7 +77,7 @@ impl Run {
         for puppet in std::mem::take(&mut self.puppets) {
             let detached = wire::detach(&mut self.conn, &self.keys, &puppet.name, &puppet.token).await;
             match detached {
-                Ok(Detached::Detached { held: 0 }) => {}
+                Ok(Detached::Detached { held: 0, .. }) => {}
                 other => return Err(format!("{} {} had nothing, and detached with {other:?}", puppet.name, puppet.token)),
             }
         }

@@ -43,7 +43,7 @@ async fn an_object_popped_twice_counts_one_crash() {
     rig.expire("p").await;
     let again = Puppet::new("p", "token-again", 1);
     let attached = again.attach(&mut rig.conn, &rig.keys, "").await.expect("attach");
-    assert_eq!(attached, Attached::Attached { kept: 1, held: 0 });
+    assert_eq!(attached, Attached::Attached { kept: 1, held: 0, lost: Vec::new() });
     assert_eq!(rig.sound().await.worker("p.0").tag.as_deref(), Some("1 0 0 1"));
 }
 
@@ -60,7 +60,7 @@ async fn a_pop_for_a_slot_that_is_run_no_more_is_found_by_a_renewal() {
     rig.emit(b"a", 1, 0).await;
     rig.pop("p.2").await.expect("a marker");
     let renewed = wire::renew(&mut rig.conn, &rig.keys, "p", &p.token, LEASE, 1).await.expect("renew");
-    assert_eq!(renewed, Renewed::Renewed { strays: 1 });
+    assert_eq!(renewed, Renewed::Renewed { strays: 1, lost: Vec::new() });
     rig.drain(&mut p).await;
 }
 

@@ -15,6 +15,7 @@ mod rules;
 mod schedules;
 mod server;
 mod shares;
+mod vanish;
 mod world;
 
 use std::cell::RefCell;
@@ -22,6 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use proptest::prelude::any;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use proptest_state_machine::ReferenceStateMachine;
 use redis::aio::MultiplexedConnection;
@@ -191,4 +193,41 @@ fn the_scripts_do_what_the_reference_does() {
     println!("{steps_made} steps compared, seeds from {}", seed_given.unwrap_or(now));
     figures.borrow().iter().for_each(|(kind, n)| println!("  {n:>8} {kind}"));
     assert!(steps_wanted < STEPS || missing().is_empty(), "never met: {:?}", missing());
+}
+
+/// For each key of the protocol in turn, deleted at the end of a schedule (`vanish`). Without a
+/// restart the processes go on with the batches in hand; with a restart they attach again.
+#[test]
+fn a_key_that_disappears_gives_no_event_another_name_or_id() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let redis = Redis::own(&[]);
+    let conn = runtime.block_on(redis.connect());
+    let seed_given = number("SERIATIM_SEED");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_nanos() as u64;
+    let schedules = if seed_given.is_some() { 1 } else { number("SERIATIM_MACHINE_STEPS").unwrap_or(STEPS) / 50 };
+    let first = seed_given.unwrap_or(now);
+    let lost = RefCell::new(Figures::new());
+    for seed in first..first + schedules {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&seed.to_le_bytes());
+        let config =
+            Config { cases: 1, failure_persistence: None, max_shrink_iters: 2_000, max_shrink_time: 5_000, ..Config::default() };
+        let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+        let keys = if seed % 2 == 0 { redis.keys().clone() } else { Keys::new() };
+        let run = (Machine::sequential_strategy(STEPS_OF_A_SCHEDULE), any::<u32>(), any::<bool>());
+        let made = runner.run(&run, |((_, steps, seen), which, restart)| {
+            if let Some(seen) = seen {
+                seen.store(steps.len(), Ordering::SeqCst);
+            }
+            let made = vanish::vanish(conn.clone(), &keys, &steps, u64::from(which), restart);
+            let kind = runtime.block_on(made).map_err(TestCaseError::fail)?;
+            *lost.borrow_mut().entry(format!("{kind}, restart {restart}")).or_default() += 1;
+            Ok(())
+        });
+        if let Err(TestError::Fail(why, _) | TestError::Abort(why)) = made {
+            panic!("{why}\nrun it again: SERIATIM_SEED={seed} cargo test --test proofs machine::a_key");
+        }
+    }
+    println!("{schedules} keys lost, seeds from {first}");
+    lost.borrow().iter().for_each(|(kind, n)| println!("  {n:>8} {kind}"));
 }

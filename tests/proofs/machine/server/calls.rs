@@ -43,14 +43,14 @@ impl Server {
                     suspects: suspects(&args.room),
                 };
                 wire::attach(&mut self.conn, &self.keys, &args).await.map(|attached| match attached {
-                    Attached::Attached { kept, held } => Reply::Attached { kept, held },
+                    Attached::Attached { kept, held, .. } => Reply::Attached { kept, held },
                     Attached::InUse { lease, .. } => Reply::InUse(lease),
                 })
             }
             Call::Renew { name, token, lease_ms, slots } => {
                 let lease = Duration::from_millis(*lease_ms);
                 wire::renew(&mut self.conn, &self.keys, name, token, lease, *slots).await.map(|renewed| match renewed {
-                    Renewed::Renewed { strays } => Reply::Renewed { strays },
+                    Renewed::Renewed { strays, .. } => Reply::Renewed { strays },
                     Renewed::Lapsed => Reply::Lapsed,
                     Renewed::Fenced { lease } => Reply::Fenced(lease),
                 })
@@ -60,7 +60,7 @@ impl Server {
                 .map(|swept| Reply::Swept { held: swept.held, strays: swept.strays, names: swept.names }),
             Call::Detach { name, token } => {
                 wire::detach(&mut self.conn, &self.keys, name, token).await.map(|detached| match detached {
-                    Detached::Detached { held } => Reply::Detached { held },
+                    Detached::Detached { held, .. } => Reply::Detached { held },
                     Detached::Lapsed => Reply::Lapsed,
                     Detached::Fenced { lease } => Reply::Fenced(lease),
                 })

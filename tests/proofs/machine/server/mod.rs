@@ -219,7 +219,7 @@ impl Server {
     }
 
     /// Returns all keys, and the keys with a time to live.
-    async fn look(&mut self) -> (Dump, BTreeMap<Vec<u8>, i64>) {
+    pub async fn look(&mut self) -> (Dump, BTreeMap<Vec<u8>, i64>) {
         let all: Vec<Value> = cmd("EVAL_RO").arg(DUMP).arg(0).query_async(&mut self.conn).await.expect("a look at Redis");
         let mut all = all.into_iter();
         self.looked_ms = match all.next() {
