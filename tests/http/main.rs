@@ -11,6 +11,7 @@ mod support;
 mod answers;
 mod bulk;
 mod causes;
+mod connections;
 #[cfg(feature = "cli")]
 mod dashboard;
 #[cfg(feature = "cli")]

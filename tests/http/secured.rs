@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty};
@@ -13,6 +14,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use crate::certificates::{Authority, Certificate};
@@ -21,10 +23,26 @@ use crate::support::Redis;
 use crate::support::running::start;
 
 /// The HTTP versions and bodies of the requests that a server got, by connection.
-type Got = Arc<Mutex<Vec<(usize, Version, Bytes)>>>;
+pub(crate) type Got = Arc<Mutex<Vec<(usize, Version, Bytes)>>>;
 
 /// Starts a server with TLS that offers these protocols and accepts everything.
-async fn receiver(certificate: &Certificate, protocols: &[&str]) -> (u16, Got) {
+pub(crate) async fn receiver(certificate: &Certificate, protocols: &[&str]) -> (u16, Got) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let (_, got) = serve(listener, certificate, protocols, 200, Duration::ZERO);
+    (port, got)
+}
+
+/// Accepts everything on this listener, over TLS. `streams`: the requests that an HTTP/2 connection
+/// takes at a time. `delay`: the time before each answer. If the task is aborted, its connections
+/// stay.
+pub(crate) fn serve(
+    listener: TcpListener,
+    certificate: &Certificate,
+    protocols: &[&str],
+    streams: u32,
+    delay: Duration,
+) -> (JoinHandle<()>, Got) {
     let chain: Vec<_> =
         CertificateDer::pem_file_iter(&certificate.certificate).expect("a file").map(|one| one.expect("one")).collect();
     let key = PrivateKeyDer::from_pem_file(&certificate.key).expect("a key");
@@ -32,10 +50,9 @@ async fn receiver(certificate: &Certificate, protocols: &[&str]) -> (u16, Got) {
     let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
     let mut config = config.with_no_client_auth().with_single_cert(chain, key).expect("a pair");
     config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
-    let (acceptor, listener) = (TlsAcceptor::from(Arc::new(config)), TcpListener::bind("127.0.0.1:0").await.expect("a port"));
-    let (port, got) = (listener.local_addr().expect("an address").port(), Got::default());
+    let (acceptor, got) = (TlsAcceptor::from(Arc::new(config)), Got::default());
     let seen = got.clone();
-    tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         for connection in 0.. {
             let Ok((stream, _)) = listener.accept().await else { return };
             let (acceptor, seen) = (acceptor.clone(), seen.clone());
@@ -48,12 +65,14 @@ async fn receiver(certificate: &Certificate, protocols: &[&str]) -> (u16, Got) {
                         let version = request.version();
                         let body = request.into_body().collect().await?.to_bytes();
                         seen.lock().expect("no panic").push((connection, version, body));
+                        tokio::time::sleep(delay).await;
                         Ok::<_, hyper::Error>(Response::new(Empty::<Bytes>::new()))
                     }
                 });
                 let _ = match is_h2 {
                     true => {
                         hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                            .max_concurrent_streams(streams)
                             .serve_connection(TokioIo::new(stream), service)
                             .await
                     }
@@ -62,7 +81,7 @@ async fn receiver(certificate: &Certificate, protocols: &[&str]) -> (u16, Got) {
             });
         }
     });
-    (port, got)
+    (task, got)
 }
 
 async fn deliver(redis: &Redis, url: &str, ca_file: &Path, got: &Got) -> (usize, Version) {

@@ -1,38 +1,31 @@
 //! One request and its answer.
 
 use std::error::Error as _;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use percent_encoding::percent_decode_str;
-use reqwest::dns::Resolve;
-use reqwest::header::HeaderValue;
-use reqwest::redirect::Policy;
-use reqwest::{Client, Response, StatusCode, Url};
-use tokio::time::timeout;
+use reqwest::header::{HeaderMap, HeaderValue};
+use reqwest::{Body, Response, StatusCode, Url};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::answer::{Meaning, retry_after};
 use super::body::{Message, message};
+use super::clients::{Clients, Routes};
 use super::error::HttpError;
 use super::options::Options;
 use super::receivers::Failure;
-use crate::connection::https;
+use super::sending::Sending;
+use super::settings::{Current, Settings};
+use super::streams::{Place, Streams};
 use crate::escape;
 use crate::event::Event;
 
-/// The time after which an idle connection is closed. It is shorter than the time after which most
-/// servers close it (Node: 5 s). Otherwise a request could be lost, because the server closes the
-/// connection just then.
-const IDLE: Duration = Duration::from_secs(4);
-/// The time after which an idle connection to a receiver that an event names is closed, and the
-/// maximum number of idle connections to one such receiver.
-const IDLE_CHECKED: Duration = Duration::from_secs(2);
-const IDLE_CHECKED_MAX: usize = 16;
-/// Interval of pings on an HTTP/2 connection that has a request under way. Also the time limit for
-/// the answers to them.
-const PING: Duration = Duration::from_secs(10);
+/// The time after which a request that is not sent may be moved to another connection.
+const QUEUED: Duration = Duration::from_millis(250);
 /// Number of bytes of an answer that are read, so that its connection can be used again.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Longest time for which the rest of an answer is read.
@@ -80,132 +73,185 @@ impl Answer {
     }
 }
 
-/// The HTTP client, and the settings of requests.
+/// The receiver of a request.
+#[derive(Debug, Clone)]
+pub(super) struct To {
+    pub(super) url: Url,
+    /// Scheme, host and port.
+    pub(super) origin: Arc<str>,
+}
+
+impl To {
+    pub(super) fn new(url: Url) -> Self {
+        Self { origin: url.origin().ascii_serialization().into(), url }
+    }
+}
+
+/// The HTTP clients, and the settings of requests.
 pub(super) struct Exchange {
-    client: Client,
+    clients: Clients,
+    streams: Streams,
+    settings: Settings,
     options: Options,
 }
 
-/// The routes by which requests may reach a receiver.
-pub(super) enum Routes {
-    /// Any address. If the environment names a proxy (`HTTPS_PROXY`, `NO_PROXY`), requests go
-    /// through it.
-    Any,
-    /// Only the addresses that this resolver returns, without a proxy.
-    Checked(Arc<dyn Resolve>),
+/// The reason why a request has no answer.
+enum Unanswered {
+    Failed(reqwest::Error),
+    /// The client cannot be made.
+    NoClient(HttpError),
+    /// The request was sent, and there was no answer in time.
+    Late,
+    /// The request was not sent, because it waited too long inside this process.
+    Unsent,
 }
 
 impl Exchange {
     /// `needs_tls` says whether a URL begins with `https`.
     pub(super) fn new(options: Options, routes: Routes, needs_tls: bool) -> Result<Self, HttpError> {
         options.validate()?;
-        let tls = https(options.ca_file.as_deref(), needs_tls, "--sink-ca").map_err(HttpError::Tls)?;
-        let mut client = Client::builder()
-            .tls_backend_preconfigured(tls)
-            .user_agent(concat!("seriatim/", env!("CARGO_PKG_VERSION")))
-            .default_headers(options.headers().clone())
-            .redirect(Policy::none())
-            .timeout(options.timeout)
-            .connect_timeout(options.connect_timeout.min(options.timeout / 2))
-            .pool_idle_timeout(IDLE)
-            .tcp_keepalive(PING)
-            .http2_adaptive_window(true)
-            .http2_keep_alive_interval(PING)
-            .http2_keep_alive_timeout(PING);
-        if let Routes::Checked(resolver) = routes {
-            // Each event may name another host. So the client keeps only a few idle connections,
-            // and only for a short time.
-            client =
-                client.no_proxy().dns_resolver(resolver).pool_idle_timeout(IDLE_CHECKED).pool_max_idle_per_host(IDLE_CHECKED_MAX);
-        }
-        let client = client.build().map_err(|error| HttpError::Client(causes(&error)))?;
-        Ok(Self { client, options })
+        let connect_timeout = options.connect_timeout.min(options.timeout / 2);
+        let clients = Clients::new(routes, connect_timeout, options.connection_age);
+        let settings = Settings::open(&options, needs_tls)?;
+        clients.of_lane(0, &settings.now().tls)?;
+        Ok(Self { clients, streams: Streams::default(), settings, options })
+    }
+
+    /// Reads the files of the settings again. Returns whether there are any.
+    pub(super) async fn read_again(&self) -> Result<bool, HttpError> {
+        self.settings.read_again().await.map(|()| self.settings.has_files())
     }
 
     /// Sends these events of one object in one request.
     ///
     /// If the connection ends before the answer, the request may be sent once more, on a new
-    /// connection. The usual cause is that the server has just closed an idle connection.
+    /// connection. The usual cause is that the server has just closed an idle connection. If the
+    /// answer is 401, and the files of the settings have other headers or secrets by now, the
+    /// request is sent once more, too.
     ///
     /// Cancellation: if the future is dropped, the receiver may or may not have got the events.
-    pub(super) async fn post(&self, url: &Url, events: &[Event], as_list: bool, attempt: u32, repeat: Repeat) -> Answer {
+    pub(super) async fn post(&self, to: &To, events: &[Event], as_list: bool, attempt: u32, repeat: Repeat) -> Answer {
         let message = message(self.options.format, events, as_list, attempt, &self.options.source);
-        let mut sent = self.send(url, &message).await;
-        if repeat == Repeat::Once && sent.as_ref().is_err_and(is_broken) {
-            sent = self.send(url, &message).await;
+        self.settings.look();
+        let mut settings = self.settings.now();
+        let mut sent = self.send(to, &message, &settings).await;
+        if repeat == Repeat::Once && matches!(&sent, Err(Unanswered::Failed(error)) if is_broken(error)) {
+            sent = self.send(to, &message, &settings).await;
+        }
+        if matches!(&sent, Ok((response, _)) if response.status() == StatusCode::UNAUTHORIZED)
+            && self.settings.differ_from(&settings).await
+        {
+            settings = self.settings.now();
+            sent = self.send(to, &message, &settings).await;
         }
         match sent {
-            Ok(response) => self.answer(url, response).await,
-            Err(error) => failure(url, &error),
+            Ok((response, place)) => self.answer(&to.url, response, &place, &settings).await,
+            Err(unanswered) => unanswered.answer(&to.url, self.options.timeout),
         }
     }
 
-    async fn send(&self, url: &Url, message: &Message) -> Result<Response, reqwest::Error> {
-        let mut headers = message.headers.clone();
-        if !self.options.secrets.is_empty() {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-            let signatures: Vec<_> =
-                self.options.secrets.iter().map(|secret| secret.sign(&message.id, now, &message.body)).collect();
-            headers.insert("webhook-timestamp", HeaderValue::from(now));
-            // An id consists of digits, and a signature of base64. So both are valid values of a
-            // header.
-            if let (Ok(id), Ok(signatures)) = (HeaderValue::from_str(&message.id), HeaderValue::try_from(signatures.join(" "))) {
-                headers.insert("webhook-id", id);
-                headers.insert("webhook-signature", signatures);
+    /// Sends a request, as soon as there is a place for it on a connection. Its time begins when it
+    /// is sent. Returns the answer, and the place, which the request needs until the answer is read.
+    async fn send(&self, to: &To, message: &Message, settings: &Current) -> Result<(Response, Place<'_>), Unanswered> {
+        // Waits inside this process also end.
+        let waits_until = Instant::now() + self.options.timeout;
+        loop {
+            let client = |lane| self.clients.of_lane(lane, &settings.tls).map_or(0, |(_, number)| number);
+            let place = self.streams.place(&to.origin, to.url.scheme() == "https", client);
+            let mut place = timeout_at(waits_until, place).await.map_err(|_| Unanswered::Unsent)?;
+            let (client, _) = self.clients.of_lane(place.lane, &settings.tls).map_err(Unanswered::NoClient)?;
+            let (body, mut sent) = Sending::new(message.body.clone());
+            let request = client.post(to.url.clone()).headers(headers(message, settings)).body(Body::wrap(body)).send();
+            let mut request = pin!(request);
+            let is_sent = loop {
+                tokio::select! {
+                    biased;
+                    // If the client has dropped the body, the request fails at once.
+                    _ = sent.wait() => break true,
+                    answered = &mut request => return answered.map(|response| (response, place)).map_err(Unanswered::Failed),
+                    () = sleep_until(waits_until) => match sent.take_back() {
+                        true => return Err(Unanswered::Unsent),
+                        false => break true,
+                    },
+                    () = sleep(QUEUED) => if place.is_full() { break !sent.take_back() },
+                }
+            };
+            if is_sent {
+                place.sent();
+                let answered = timeout(self.options.timeout, request).await.map_err(|_| Unanswered::Late)?;
+                return answered.map(|response| (response, place)).map_err(Unanswered::Failed);
             }
         }
-        #[cfg(feature = "traces")]
-        for (name, value) in crate::trace::current() {
-            // Timestamp and values consist of printable ASCII characters, so they are valid.
-            if let Ok(value) = HeaderValue::try_from(value) {
-                headers.insert(name, value);
-            }
-        }
-        self.client.post(url.clone()).headers(headers).body(message.body.clone()).send().await
     }
 }
 
+/// Returns the headers of a request, with its signatures.
+fn headers(message: &Message, settings: &Current) -> HeaderMap {
+    let mut headers = settings.headers.clone();
+    headers.extend(message.headers.clone());
+    if !settings.secrets.is_empty() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let signatures: Vec<_> = settings.secrets.iter().map(|secret| secret.sign(&message.id, now, &message.body)).collect();
+        headers.insert("webhook-timestamp", HeaderValue::from(now));
+        // An id consists of digits, and a signature of base64. So both are valid values of a
+        // header.
+        if let (Ok(id), Ok(signatures)) = (HeaderValue::from_str(&message.id), HeaderValue::try_from(signatures.join(" "))) {
+            headers.insert("webhook-id", id);
+            headers.insert("webhook-signature", signatures);
+        }
+    }
+    #[cfg(feature = "traces")]
+    for (name, value) in crate::trace::current() {
+        // Timestamp and values consist of printable ASCII characters, so they are valid.
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(name, value);
+        }
+    }
+    headers
+}
+
 impl Exchange {
-    async fn answer(&self, url: &Url, mut response: Response) -> Answer {
+    async fn answer(&self, url: &Url, mut response: Response, place: &Place<'_>, settings: &Current) -> Answer {
+        place.answered(response.version());
         let status = response.status();
         let retry_after = retry_after(response.headers(), SystemTime::now());
         let meaning = self.options.statuses.meaning(status, retry_after.is_some());
         let text = read(&mut response).await;
         let error = match meaning {
             Meaning::Delivered => String::new(),
-            _ => told(url, status, &self.without_secrets(url, &text)),
+            _ => told(url, status, &without_secrets(settings, url, &text)),
         };
         let is_timeout = status == StatusCode::GATEWAY_TIMEOUT;
         Answer { meaning, error, retry_after, is_timeout }
     }
+}
 
-    /// Returns the text of an answer. A receiver may repeat parts of the request in its answer. So
-    /// the values of headers, the query and the password are replaced.
-    fn without_secrets(&self, url: &Url, text: &[u8]) -> String {
-        let mut text = String::from_utf8_lossy(text).into_owned();
-        let mut secrets: Vec<String> = Vec::new();
-        for value in self.options.headers().values().filter_map(|value| value.to_str().ok()) {
-            secrets.push(value.to_owned());
-            secrets.extend(value.split_whitespace().map(str::to_owned));
-        }
-        let query = url.query().unwrap_or_default();
-        secrets.push(query.to_owned());
-        secrets.extend(query.split('&').filter_map(|part| part.split_once('=')).map(|(_, value)| value.to_owned()));
-        secrets.extend(url.query_pairs().map(|(_, value)| value.into_owned()));
-        if let Some(password) = url.password() {
-            let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
-            let (user, plain) = (decoded(url.username()), decoded(password));
-            secrets.push(STANDARD.encode(format!("{user}:{plain}")));
-            secrets.extend([password.to_owned(), plain]);
-        }
-        // Longer secrets are replaced first. Otherwise a secret that is part of a longer one would
-        // be replaced alone, and the rest of the longer one would be shown.
-        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-        for secret in secrets.iter().filter(|secret| secret.len() >= SECRET_BYTES_MIN) {
-            text = text.replace(secret.as_str(), "***");
-        }
-        text
+/// Returns the text of an answer. A receiver may repeat parts of the request in its answer. So
+/// the values of headers, the query and the password are replaced.
+fn without_secrets(settings: &Current, url: &Url, text: &[u8]) -> String {
+    let mut text = String::from_utf8_lossy(text).into_owned();
+    let mut secrets: Vec<String> = Vec::new();
+    for value in settings.headers.values().filter_map(|value| value.to_str().ok()) {
+        secrets.push(value.to_owned());
+        secrets.extend(value.split_whitespace().map(str::to_owned));
     }
+    let query = url.query().unwrap_or_default();
+    secrets.push(query.to_owned());
+    secrets.extend(query.split('&').filter_map(|part| part.split_once('=')).map(|(_, value)| value.to_owned()));
+    secrets.extend(url.query_pairs().map(|(_, value)| value.into_owned()));
+    if let Some(password) = url.password() {
+        let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        let (user, plain) = (decoded(url.username()), decoded(password));
+        secrets.push(STANDARD.encode(format!("{user}:{plain}")));
+        secrets.extend([password.to_owned(), plain]);
+    }
+    // Longer secrets are replaced first. Otherwise a secret that is part of a longer one would
+    // be replaced alone, and the rest of the longer one would be shown.
+    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    for secret in secrets.iter().filter(|secret| secret.len() >= SECRET_BYTES_MIN) {
+        text = text.replace(secret.as_str(), "***");
+    }
+    text
 }
 
 /// Reads the rest of the answer, within limits, and returns its beginning.
@@ -253,13 +299,34 @@ pub(super) enum ResolveError {
     Busy,
 }
 
+impl Unanswered {
+    fn answer(&self, url: &Url, limit: Duration) -> Answer {
+        let (meaning, is_timeout) = match self {
+            Self::Failed(error) => return failure(url, error),
+            Self::NoClient(_) => (Meaning::Unable, false),
+            Self::Late => (Meaning::Silent, true),
+            Self::Unsent => (Meaning::Unsent, false),
+        };
+        let what = match self {
+            Self::NoClient(error) => format!("cannot be reached from this process: {error}"),
+            Self::Late => format!("has not answered in time: no answer within {limit:?}"),
+            _ => "takes no more requests at a time; nothing was sent".to_owned(),
+        };
+        Answer { meaning, error: format!("{} {what}", shown(url)), retry_after: None, is_timeout }
+    }
+}
+
 fn failure(url: &Url, error: &reqwest::Error) -> Answer {
     let resolved = causes_of(error).find_map(|cause| cause.downcast_ref());
     if let Some(ResolveError::Refused(why)) = resolved {
         return Answer::rejected(format!("{} is refused: {why}", shown(url)));
     }
     let is_timeout = error.is_timeout();
-    let (meaning, what) = if error.is_builder() {
+    // An HTTP/2 server refuses a stream only before it processes the request.
+    let is_refused = causes(error).contains("refused stream before processing");
+    let (meaning, what) = if is_refused {
+        (Meaning::Unsent, "takes no more requests at a time")
+    } else if error.is_builder() {
         (Meaning::Unsendable, "cannot be sent to")
     } else if resolved.is_some() {
         (Meaning::Unsent, "cannot be looked up")
@@ -297,7 +364,7 @@ fn causes_of(error: &reqwest::Error) -> impl Iterator<Item = &(dyn std::error::E
 
 /// Returns the innermost cause, because it names the problem. The outer causes only say that a
 /// request failed.
-fn causes(error: &reqwest::Error) -> String {
+pub(super) fn causes(error: &reqwest::Error) -> String {
     let innermost = causes_of(error).last().map_or_else(|| error.to_string(), ToString::to_string);
     escape::text(&innermost).to_string()
 }

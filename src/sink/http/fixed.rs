@@ -1,8 +1,8 @@
 //! The sink that sends events to one URL.
 
 use std::fmt;
+use std::io;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,8 +11,9 @@ use tokio::time::{Instant, sleep};
 use url::form_urlencoded;
 
 use super::answer::Meaning;
+use super::clients::Routes;
 use super::error::HttpError;
-use super::exchange::{Answer, Exchange, Repeat, Routes, shown};
+use super::exchange::{Answer, Exchange, Repeat, To, shown};
 use super::options::Options;
 use super::receivers::{Away, Cause, Failure, PROBE_EVERY, Receivers};
 use crate::event::Event;
@@ -126,9 +127,8 @@ impl fmt::Debug for Target {
 #[derive(Debug)]
 pub struct Http {
     exchange: Exchange,
-    url: Url,
+    to: To,
     batch: Option<usize>,
-    origin: Arc<str>,
     receivers: Receivers,
 }
 
@@ -162,13 +162,13 @@ impl Http {
             false => Stop::Unavailable { error: away.why },
         };
         let object = &events[0].object;
-        let mut permit = self.receivers.pass(&self.origin, object, Instant::now(), PATIENCE).map_err(away)?;
+        let mut permit = self.receivers.pass(&self.to.origin, object, Instant::now(), PATIENCE).map_err(away)?;
         if !permit.wait.is_zero() {
             sleep(permit.wait).await;
         }
         permit.begin(Instant::now()).map_err(away)?;
         let repeat = if permit.is_probe() { Repeat::Never } else { Repeat::Once };
-        let answer = self.exchange.post(&self.url, events, self.batch.is_some(), attempt, repeat).await;
+        let answer = self.exchange.post(&self.to, events, self.batch.is_some(), attempt, repeat).await;
         let Answer { meaning, error, retry_after, .. } = answer;
         let now = Instant::now();
         let failed = |failure| self.receivers.failed(&permit, failure, &error, retry_after, now);
@@ -213,15 +213,19 @@ impl HttpBuilder {
     pub fn open(self) -> Result<Http, SinkError> {
         let Target { url, batch } = self.target;
         let exchange = Exchange::new(self.options, Routes::Any, url.scheme() == "https")?;
-        let origin = url.origin().ascii_serialization().into();
-        Ok(Http { exchange, url, batch, origin, receivers: Receivers::one() })
+        Ok(Http { exchange, to: To::new(url), batch, receivers: Receivers::one() })
     }
 }
 
 #[async_trait]
 impl Sink for Http {
     fn name(&self) -> String {
-        shown(&self.url)
+        shown(&self.to.url)
+    }
+
+    /// Reads the files of headers, secrets and authorities again.
+    async fn reopen(&self) -> io::Result<bool> {
+        self.exchange.read_again().await.map_err(io::Error::other)
     }
 
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {

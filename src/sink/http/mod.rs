@@ -12,13 +12,17 @@
 
 mod answer;
 mod body;
+mod clients;
 mod error;
 mod event_url;
 mod exchange;
 mod fixed;
 mod options;
 mod receivers;
+mod sending;
+mod settings;
 mod signature;
+mod streams;
 
 pub use answer::Statuses;
 pub use body::Format;

@@ -29,7 +29,8 @@ const OWN_PREFIXES: [&str; 3] = ["ce-", "seriatim-", "webhook-"];
 pub struct Options {
     /// The form in which events are sent. Default: envelopes.
     pub format: Format,
-    /// Longest time from the beginning of a request to the end of its answer: 10 ms to 1 hour.
+    /// Longest time from the moment at which a request is sent to its answer: 10 ms to 1 hour. The
+    /// time for which a request waits inside this process, e.g. for a connection, does not count.
     /// Default: 30 s.
     pub timeout: Duration,
     /// Longest time of an attempt to connect, with DNS and TLS: 10 ms to 1 hour. Default: 5 s. If
@@ -40,6 +41,14 @@ pub struct Options {
     /// Secrets that sign each request: none, one, or, while you replace a secret, two. Default:
     /// none.
     pub secrets: Vec<Secret>,
+    /// Largest age of connections: 1 s to 24 hours. Then requests get new connections, and the
+    /// receiver's name is looked up again. Default: 2 minutes.
+    pub connection_age: Duration,
+    /// File with more secrets, one in each line. The sink reads this file, `header_file` and
+    /// `ca_file` again when they change, after a 401, and in [`Sink::reopen`](crate::sink::Sink::reopen).
+    pub secret_file: Option<PathBuf>,
+    /// File with more headers, one line `NAME: VALUE` for each.
+    pub header_file: Option<PathBuf>,
     /// PEM file with the authorities whose certificates are accepted. Default: the authorities of
     /// the system.
     pub ca_file: Option<PathBuf>,
@@ -56,7 +65,10 @@ impl Default for Options {
             format: Format::default(),
             timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(5),
+            connection_age: Duration::from_secs(120),
             secrets: Vec::new(),
+            secret_file: None,
+            header_file: None,
             ca_file: None,
             statuses: Statuses::default(),
             source: "/seriatim".to_owned(),
@@ -86,15 +98,31 @@ impl Options {
         Ok(())
     }
 
+    /// Adds a header of the form `NAME: VALUE`.
+    ///
+    /// # Errors
+    /// As [`Self::header`].
+    pub fn header_line(&mut self, line: &str) -> Result<(), HttpError> {
+        // The error does not have the line, because without a colon the whole line may be a secret.
+        let no_colon = || HttpError::Header { why: "write NAME: VALUE".to_owned() };
+        let (name, value) = line.split_once(':').ok_or_else(no_colon)?;
+        self.header(name.trim(), value.trim())
+    }
+
     pub(super) fn headers(&self) -> &HeaderMap {
         &self.headers
     }
 
     pub(super) fn validate(&self) -> Result<(), HttpError> {
         let range = "it must be 10 ms to 1 h";
-        let times = [("timeout", self.timeout), ("connect_timeout", self.connect_timeout)];
-        for (setting, time) in times {
-            if !(Duration::from_millis(10)..=Duration::from_secs(3600)).contains(&time) {
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        let times = [
+            ("timeout", self.timeout, ms(10)..=s(3600), range),
+            ("connect_timeout", self.connect_timeout, ms(10)..=s(3600), range),
+            ("connection_age", self.connection_age, s(1)..=s(86_400), "it must be 1 s to 24 h"),
+        ];
+        for (setting, time, valid, range) in times {
+            if !valid.contains(&time) {
                 return Err(HttpError::Range { setting, value: format!("{time:?}"), range });
             }
         }
@@ -115,7 +143,10 @@ impl fmt::Debug for Options {
             .field("format", &self.format)
             .field("timeout", &self.timeout)
             .field("connect_timeout", &self.connect_timeout)
+            .field("connection_age", &self.connection_age)
             .field("secrets", &self.secrets.len())
+            .field("secret_file", &self.secret_file)
+            .field("header_file", &self.header_file)
             .field("ca_file", &self.ca_file)
             .field("statuses", &self.statuses)
             .field("source", &self.source)
@@ -157,6 +188,7 @@ mod tests {
         assert!(!invalid(|_| {}));
         assert!(invalid(|options| options.timeout = Duration::ZERO));
         assert!(invalid(|options| options.connect_timeout = Duration::from_secs(3601)));
+        assert!(invalid(|options| options.connection_age = Duration::from_millis(999)));
         assert!(invalid(|options| options.source = String::new()));
         assert!(invalid(|options| options.source = "a b".to_owned()));
         let secret: Secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".parse().expect("a secret");

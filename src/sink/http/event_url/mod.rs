@@ -22,8 +22,9 @@ use tokio::time::Instant;
 pub use allowed::{Allowed, Prefix};
 
 use super::answer::Meaning;
+use super::clients::Routes;
 use super::error::HttpError;
-use super::exchange::{Answer, Exchange, Repeat, Routes, shown};
+use super::exchange::{Answer, Exchange, Repeat, To, shown};
 use super::options::Options;
 use super::receivers::{Away, Cause, PROBE_EVERY, Receivers};
 use crate::event::{Event, Pointer};
@@ -109,14 +110,15 @@ impl EventUrl {
     /// Sends one event.
     async fn send(&self, event: &Event, attempt: u32) -> Result<(), Stop> {
         let url = self.url_of(event).map_err(|why| Stop::Rejected { error: why })?;
-        let origin: Arc<str> = url.origin().ascii_serialization().into();
+        let to = To::new(url);
+        let origin = to.origin.clone();
         // A wait in this place would occupy a slot that other receivers need.
         let patience = Duration::ZERO;
         let postponed = |away: Away| Stop::Postponed { reason: format!("{origin}: {}", away.why), after: away.after };
         let mut permit = self.receivers.pass(&origin, &event.object, Instant::now(), patience).map_err(postponed)?;
         permit.begin(Instant::now()).map_err(postponed)?;
         let repeat = if permit.is_probe() { Repeat::Never } else { Repeat::Once };
-        let answer = self.post(url, event.clone(), attempt, repeat).await.map_err(Stop::transient)?;
+        let answer = self.post(to, event.clone(), attempt, repeat).await.map_err(Stop::transient)?;
         let (failure, now) = (answer.failure(), Instant::now());
         let Answer { meaning, error, retry_after, .. } = answer;
         if let Some(failure) = failure {
@@ -142,10 +144,10 @@ impl EventUrl {
     }
 
     /// Sends one event. The request runs on the sink's own threads.
-    async fn post(&self, url: reqwest::Url, event: Event, attempt: u32, repeat: Repeat) -> io::Result<Answer> {
+    async fn post(&self, to: To, event: Event, attempt: u32, repeat: Repeat) -> io::Result<Answer> {
         let exchange = self.exchange.clone();
         let Some(threads) = &self.threads else { return Err(io::Error::other("the sink is closed")) };
-        let request = async move { exchange.post(&url, std::slice::from_ref(&event), false, attempt, repeat).await };
+        let request = async move { exchange.post(&to, std::slice::from_ref(&event), false, attempt, repeat).await };
         #[cfg(feature = "traces")]
         let request = opentelemetry::context::FutureExt::with_current_context(request);
         let mut request = Request(threads.spawn(request));
@@ -206,6 +208,11 @@ impl EventUrlBuilder {
 impl Sink for EventUrl {
     fn name(&self) -> String {
         "event-url".to_owned()
+    }
+
+    /// Reads the files of headers, secrets and authorities again.
+    async fn reopen(&self) -> io::Result<bool> {
+        self.exchange.read_again().await.map_err(io::Error::other)
     }
 
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {

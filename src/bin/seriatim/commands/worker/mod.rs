@@ -34,7 +34,7 @@ const LOG: &str = "seriatim::worker";
 /// worker that starts again under the same name on the same host continues its objects at once.
 /// After SIGTERM or Ctrl-C the worker finishes the events in hand and leaves the rest to other
 /// workers. A second signal stops it at once. After a rotation of the file of --sink file:PATH,
-/// SIGHUP lets the worker open the path again.
+/// SIGHUP lets the worker open the path again. The files of HTTP sinks are read again at SIGHUP.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The target of events: stdout, file:PATH (NDJSON, one event per line), null (discards them),

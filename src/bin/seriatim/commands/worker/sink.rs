@@ -1,10 +1,10 @@
 //! The sink of `seriatim worker`, and the options of HTTP sinks.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use seriatim::sink::http::{Allowed, EventUrl, Format, Http, HttpError, Options, Prefix, Secret, Statuses};
+use seriatim::sink::http::{Allowed, EventUrl, Format, Http, HttpError, Options, Prefix, Statuses};
 use seriatim::sink::{self, Sink, SinkError, Spec};
 use seriatim::worker::Shutdown;
 use tracing::{info, warn};
@@ -17,8 +17,6 @@ use crate::console::units::time;
 
 /// The limit of open files that an HTTP sink asks for, because it may send to thousands of hosts.
 const FILES: u64 = 65_536;
-/// The largest file of secrets or headers, in bytes.
-const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Options of HTTP sinks")]
@@ -28,7 +26,8 @@ pub(super) struct HttpArgs {
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
     /// Sign each request as Standard Webhooks says, with the secrets in this file. The file has one
-    /// or two lines of the form whsec_BASE64
+    /// or two lines of the form whsec_BASE64. The files of HTTP sinks are read again when they
+    /// change, after a 401, and at SIGHUP
     #[arg(long, env = "SERIATIM_SINK_SECRET_FILE", value_name = "FILE")]
     sink_secret_file: Option<PathBuf>,
     /// Add a header to each request; may be given more than once
@@ -38,9 +37,13 @@ pub(super) struct HttpArgs {
     /// header
     #[arg(long, env = "SERIATIM_SINK_HEADER_FILE", value_name = "FILE")]
     sink_header_file: Option<PathBuf>,
-    /// The longest time of a request, with its answer: 10ms to 1h [default: 30s]
+    /// The longest time from the sending of a request to its answer: 10ms to 1h [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = time)]
     sink_timeout: Option<Duration>,
+    /// The largest age of connections: 1s to 24h. Then requests get new connections, and the
+    /// receiver's name is looked up again [default: 2m]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    sink_connection_age: Option<Duration>,
     /// Change what statuses of answers mean: CODE=MEANING[,CODE=MEANING…], e.g.
     /// 404=reject,5xx=transient. The meanings are delivered, transient, reject, postpone (the
     /// receiver wants to be left alone) and unavailable; may be given more than once
@@ -74,6 +77,7 @@ impl HttpArgs {
             ("--sink-header", !self.sink_header.is_empty()),
             ("--sink-header-file", self.sink_header_file.is_some()),
             ("--sink-timeout", self.sink_timeout.is_some()),
+            ("--sink-connection-age", self.sink_connection_age.is_some()),
             ("--sink-status", !self.sink_status.is_empty()),
             ("--sink-ca", self.sink_ca.is_some()),
         ];
@@ -92,55 +96,50 @@ impl HttpArgs {
         }
     }
 
-    fn options(&self, global: &Global) -> Result<Options, HttpError> {
+    fn options(&self, global: &Global) -> anyhow::Result<Options> {
         let mut options = Options::default();
         options.format = self.format.unwrap_or_default();
         options.timeout = self.sink_timeout.unwrap_or(options.timeout);
+        options.connection_age = self.sink_connection_age.unwrap_or(options.connection_age);
         options.ca_file = self.sink_ca.clone();
         for statuses in &self.sink_status {
-            options.statuses.add(statuses.clone())?;
+            options.statuses.add(statuses.clone()).map_err(|error| wrong("--sink-status", error))?;
         }
         if let Some(namespace) = &global.namespace {
             options.source = format!("/seriatim/{namespace}");
         }
         for line in &self.sink_header {
-            header(&mut options, line)?;
+            options.header_line(line).map_err(|error| wrong("--sink-header", error))?;
         }
-        if let Some(path) = &self.sink_header_file {
-            for line in lines(path)? {
-                header(&mut options, &line)?;
-            }
-        }
-        if let Some(path) = &self.sink_secret_file {
-            let secrets: Result<Vec<Secret>, _> = lines(path)?.iter().map(|line| line.parse()).collect();
-            let in_file = |why: String| HttpError::File { path: path.clone(), why };
-            options.secrets = secrets.map_err(|error| in_file(error.to_string()))?;
-            if options.secrets.is_empty() {
-                return Err(in_file("it has no secret; write one or two lines whsec_BASE64".to_owned()));
-            }
-        }
+        (options.header_file, options.secret_file) = (self.sink_header_file.clone(), self.sink_secret_file.clone());
         Ok(options)
     }
 }
 
-fn header(options: &mut Options, line: &str) -> Result<(), HttpError> {
-    // The error does not have the line, because without a colon the whole line may be a secret.
-    let no_colon = || HttpError::Header { why: "write NAME: VALUE".to_owned() };
-    let (name, value) = line.split_once(':').ok_or_else(no_colon)?;
-    options.header(name.trim(), value.trim())
+/// Returns the error of a flag with a wrong value.
+fn wrong(flag: &str, error: impl std::fmt::Display) -> anyhow::Error {
+    Failure::with(Exit::Input, format!("{flag}: {error}"))
 }
 
-/// Returns the lines of a small file that are not empty.
-fn lines(path: &Path) -> Result<Vec<String>, HttpError> {
-    use std::io::Read as _;
-    let failed = |why: String| HttpError::File { path: path.to_owned(), why };
-    let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(|error| failed(error.to_string()))?;
-    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| failed(error.to_string()))?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(failed("it has more than 64 KiB".to_owned()));
+/// Returns the error of opening a sink, with the flag that has the wrong value.
+fn unopened(error: SinkError, args: &HttpArgs) -> anyhow::Error {
+    match &error {
+        SinkError::Http(HttpError::Range { setting, value, range }) => {
+            let flag = format!("--sink-{}", setting.replace('_', "-"));
+            Failure::with(Exit::Input, format!("{flag} is {value}; {range}"))
+        }
+        SinkError::Http(HttpError::File { path, .. }) if args.sink_header_file.as_ref() == Some(path) => {
+            wrong("--sink-header-file", &error)
+        }
+        SinkError::Http(HttpError::File { path, .. }) if args.sink_secret_file.as_ref() == Some(path) => {
+            wrong("--sink-secret-file", &error)
+        }
+        SinkError::Http(HttpError::Tls(_)) if args.sink_ca.is_some() => wrong("--sink-ca", &error),
+        // Such an error may pass by itself, e.g. if a disk is mounted or another process ends. So its
+        // exit code is not that of a wrong input.
+        SinkError::File { .. } | SinkError::Locked { .. } | SinkError::Thread(_) => Failure::with(Exit::Broken, error),
+        _ => Failure::with(Exit::Input, error),
     }
-    Ok(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
 }
 
 /// Parses the value of --sink. This is not done by the parser of the command line: its error would
@@ -182,17 +181,12 @@ pub(super) fn open(
     global: &Global,
     shutdown: &Shutdown,
 ) -> anyhow::Result<Box<dyn Sink>> {
-    let unopened = |error: SinkError| {
-        // Such an error may pass by itself, e.g. if a disk is mounted or another process ends. So
-        // its exit code is not that of a wrong input.
-        let is_passing = matches!(error, SinkError::File { .. } | SinkError::Locked { .. } | SinkError::Thread(_));
-        Failure::with(if is_passing { Exit::Broken } else { Exit::Input }, error)
-    };
+    let unopened = |error: SinkError| unopened(error, args);
     wanted(spec, args)?;
     if matches!(spec, Spec::Http(_) | Spec::EventUrl(_)) {
         raise_limit(FILES);
     }
-    let options = || args.options(global).map_err(|error| unopened(error.into()));
+    let options = || args.options(global);
     match spec {
         Spec::Http(target) => Ok(Box::new(Http::to(target.clone()).options(options()?).open().map_err(unopened)?)),
         Spec::EventUrl(pointer) => {

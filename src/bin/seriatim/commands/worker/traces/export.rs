@@ -35,6 +35,8 @@ const REQUEST_MAX: usize = 1500;
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// The most characters of an answer in the log.
 const SHOWN_MAX: usize = 200;
+/// The largest age of connections to the collector.
+const AGE: Duration = Duration::from_secs(120);
 /// The least time between two lines about lost spans.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
@@ -188,11 +190,40 @@ fn weight(span: &SpanData) -> usize {
     4 + span.links.len()
 }
 
+/// The HTTP client of the collector. It is made anew after `AGE`, so that spans follow a name that
+/// leads elsewhere, and a new file of authorities is read.
+pub(super) struct Renewed {
+    make: Box<dyn Fn() -> Option<reqwest::Client> + Send + Sync>,
+    present: Mutex<(reqwest::Client, Instant)>,
+}
+
+impl Renewed {
+    /// `make`: makes a new client; `None` if this is not possible now.
+    pub(super) fn new(client: reqwest::Client, make: impl Fn() -> Option<reqwest::Client> + Send + Sync + 'static) -> Self {
+        Self { make: Box::new(make), present: Mutex::new((client, Instant::now())) }
+    }
+
+    fn now(&self) -> reqwest::Client {
+        let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        if present.1.elapsed() >= AGE {
+            let client = (self.make)().unwrap_or_else(|| present.0.clone());
+            *present = (client, Instant::now());
+        }
+        present.0.clone()
+    }
+}
+
+impl std::fmt::Debug for Renewed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Renewed")
+    }
+}
+
 /// The HTTP client of the exporter. The thread of the exporter has no runtime, so this client sends
 /// its requests on the runtime of the worker.
 #[derive(Debug)]
 pub(super) struct Http {
-    pub(super) client: reqwest::Client,
+    pub(super) client: Renewed,
     pub(super) runtime: Handle,
     pub(super) spans: Arc<Spans>,
 }
@@ -201,7 +232,7 @@ pub(super) struct Http {
 impl HttpClient for Http {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let request = reqwest::Request::try_from(request.map(reqwest::Body::from))?;
-        let client = self.client.clone();
+        let client = self.client.now();
         let answered = self.runtime.spawn(async move { answer(client.execute(request).await?).await }).await?;
         let (rejected, why) = match &answered {
             Ok(response) if response.status().is_success() => rejected(response.body()),

@@ -29,7 +29,7 @@ use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use self::export::{Counted, Ended, Http, Spans, TAKEN_MAX, WAITING_MAX};
+use self::export::{Counted, Ended, Http, Renewed, Spans, TAKEN_MAX, WAITING_MAX};
 use super::LOG;
 use crate::console::exit::{Exit, Failure};
 
@@ -68,7 +68,7 @@ pub(super) struct TraceArgs {
 struct Collector {
     /// The URL, without user and password.
     url: Url,
-    client: reqwest::Client,
+    client: Renewed,
 }
 
 impl TraceArgs {
@@ -131,7 +131,9 @@ impl TraceArgs {
             url.set_path(&format!("{path}{PATH}"));
         }
         let headers = take_authorization(&mut url);
-        let client = client(&url, headers)?;
+        let place = url.clone();
+        let make = move || client(&place, headers.clone());
+        let client = Renewed::new(make()?, move || make().ok());
         Ok(Collector { url, client })
     }
 }

@@ -1,0 +1,183 @@
+//! The connections and the files of HTTP sinks: requests that wait inside the process, and things
+//! that change while the process runs.
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use seriatim::sink::Sink as _;
+use tokio::net::TcpListener;
+
+use crate::certificates::Authority;
+use crate::receiver::{Receiver, Reply};
+use crate::requests::sink;
+use crate::secured::{Got, serve};
+use crate::support::console::PATIENCE;
+use crate::support::running::start;
+use crate::support::{Redis, until};
+
+fn count(got: &Got) -> usize {
+    got.lock().expect("no panic").len()
+}
+
+async fn until_got(got: &Got, requests: usize) {
+    until(&format!("{requests} requests come"), PATIENCE, async || (count(got) >= requests).then_some(())).await;
+}
+
+/// Story: a receiver over HTTP/2 took 100 requests at a time, and answered in half of the time
+/// limit. The other requests waited inside the HTTP client, and this wait counted: 530 attempts
+/// failed, and 19 events became dead letters although the receiver had taken them.
+#[tokio::test]
+async fn a_wait_for_the_connection_is_no_attempt() {
+    let authority = Authority::new();
+    for streams in [100, 250] {
+        let redis = Redis::start();
+        let console = redis.console().await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("https://localhost:{}/", listener.local_addr().expect("an address").port());
+        let (_task, got) = serve(listener, &authority.certify("localhost"), &["h2"], streams, Duration::from_millis(300));
+        for object in 0..250 {
+            console.emit(&object.to_string(), "1").await;
+        }
+        let sink = sink(&url, |options| {
+            options.ca_file = Some(authority.file());
+            options.timeout = Duration::from_secs(3);
+        });
+        let worker = start(&redis, "w", &sink, |config| {
+            config.concurrency = 250;
+            config.retry = "fixed:1ms,attempts=1,then=dead-letter".parse().expect("a policy");
+        });
+        until_got(&got, 250).await;
+        console.until_at_rest().await;
+        worker.finish().await;
+        assert_eq!((count(&got), console.dead().await.len()), (250, 0), "{streams} streams");
+        let got = got.lock().expect("no panic");
+        let mut by_connection: HashMap<usize, usize> = HashMap::new();
+        got.iter().for_each(|(connection, ..)| *by_connection.entry(*connection).or_default() += 1);
+        println!("{streams} streams: requests by connection {by_connection:?}");
+        assert!((2..=8).contains(&by_connection.len()), "{by_connection:?}");
+    }
+}
+
+/// Story: the name of a receiver led to another address, but a busy HTTP/2 connection to the old
+/// address stayed for ever. Of 3,060 requests none came to the new address.
+#[tokio::test]
+async fn a_busy_connection_is_replaced() {
+    let authority = Authority::new();
+    let certificate = authority.certify("localhost");
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let (old_task, old) = serve(listener, &certificate, &["h2"], 100, Duration::from_millis(5));
+    let sink = sink(&format!("https://localhost:{port}/"), |options| {
+        options.ca_file = Some(authority.file());
+        options.connection_age = Duration::from_secs(1);
+    });
+    let worker = start(&redis, "w", &sink, |_| {});
+    console.emit_all("a", (0..600).map(|n| n.to_string())).await;
+    until_got(&old, 10).await;
+    old_task.abort();
+    let _ = old_task.await;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("its port");
+    let (_task, new) = serve(listener, &certificate, &["h2"], 100, Duration::ZERO);
+    until_got(&new, 10).await;
+    let at_old = count(&old);
+    until_got(&new, 100).await;
+    assert_eq!(count(&old), at_old, "no request goes to the old address any more");
+    console.until_at_rest().await;
+    worker.finish().await;
+    assert_eq!(count(&old) + count(&new), 600);
+}
+
+/// Story: the receiver wanted a new token. The file of the headers had it, but the worker had read
+/// this file at its start. Of 10 events none was delivered until a restart.
+#[tokio::test]
+async fn a_new_token_is_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("headers");
+    fs::write(&file, "Authorization: Bearer old\n").expect("written");
+    let accepted = Arc::new(Mutex::new("Bearer old"));
+    let wanted = accepted.clone();
+    let receiver = Receiver::with(move |got| {
+        Reply::Status(if got.header("authorization") == *wanted.lock().expect("no panic") { 200 } else { 401 })
+    })
+    .await;
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = sink(&receiver.url("/"), |options| options.header_file = Some(file.clone()));
+    let worker = start(&redis, "w", &sink, |config| {
+        config.retry = "fixed:1ms,attempts=1,then=dead-letter".parse().expect("a policy");
+    });
+    console.emit_all("a", ["1", "2"]).await;
+    receiver.until_accepted(2).await;
+    *accepted.lock().expect("no panic") = "Bearer new";
+    console.emit_all("a", ["3", "4"]).await;
+    receiver.until_got(4).await;
+    fs::write(&file, "Authorization: Bearer new\n").expect("written");
+    receiver.until_accepted(4).await;
+    // A file with a mistake changes nothing.
+    fs::write(&file, "Authorization\n").expect("written");
+    assert!(
+        sink.reopen().await.is_err_and(|error| error.to_string().contains("headers: a header is invalid: write NAME: VALUE"))
+    );
+    console.emit_all("a", ["5"]).await;
+    receiver.until_accepted(5).await;
+    console.until_at_rest().await;
+    worker.finish().await;
+    assert!(console.dead().await.is_empty());
+    assert!(receiver.got().iter().all(|got| got.header("seriatim-attempt") == "1"));
+}
+
+/// Tests that a second secret in the file signs requests, without a restart and without an answer
+/// that asks for it.
+#[tokio::test]
+async fn a_second_secret_is_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("secrets");
+    let secret = |letter: &str| format!("whsec_{}\n", letter.repeat(32));
+    fs::write(&file, secret("A")).expect("written");
+    let (redis, receiver) = (Redis::start(), Receiver::start().await);
+    let console = redis.console().await;
+    let sink = sink(&receiver.url("/"), |options| options.secret_file = Some(file.clone()));
+    let worker = start(&redis, "w", &sink, |_| {});
+    console.emit("a", "1").await;
+    receiver.until_accepted(1).await;
+    fs::write(&file, secret("A") + &secret("B")).expect("written");
+    let two = || receiver.got().last().is_some_and(|got| got.header("webhook-signature").contains(' '));
+    until("two signatures", PATIENCE, async || {
+        console.emit("a", "2").await;
+        two().then_some(())
+    })
+    .await;
+    fs::write(&file, secret("B")).expect("written");
+    assert!(sink.reopen().await.expect("valid"));
+    console.emit("b", "3").await;
+    until("the last event", PATIENCE, async || receiver.applied().contains_key("b").then_some(())).await;
+    assert!(!two());
+    console.until_at_rest().await;
+    worker.finish().await;
+}
+
+/// Tests that a new authority is accepted without a restart.
+#[tokio::test]
+async fn a_new_authority_is_read() {
+    let (first, second) = (Authority::new(), Authority::new());
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("ca");
+    fs::copy(first.file(), &file).expect("copied");
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let (_task, got) = serve(listener, &second.certify("localhost"), &["h2"], 100, Duration::ZERO);
+    let sink = sink(&format!("https://localhost:{port}/"), |options| options.ca_file = Some(file.clone()));
+    let worker = start(&redis, "w", &sink, |_| {});
+    console.emit("a", "1").await;
+    until("it is unavailable", PATIENCE, async || worker.vitals.figures().sink.down_for.map(drop)).await;
+    fs::copy(second.file(), &file).expect("copied");
+    until_got(&got, 1).await;
+    console.until_at_rest().await;
+    worker.finish().await;
+}
