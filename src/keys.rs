@@ -346,6 +346,15 @@ impl Keys {
         [start, group, end].concat()
     }
 
+    /// Returns whether these keys may have this spelling. A key of another program may have it, too.
+    #[cfg(feature = "worker")]
+    pub(crate) fn may_have(&self, key: &[u8]) -> bool {
+        let Some(key) = key.strip_prefix(self.prefix.as_bytes()) else { return false };
+        let begins = [WORKER, GROUP, PROJECTION].iter().any(|start| key.starts_with(start.as_bytes()));
+        let is_shared = SHARED_KINDS.iter().any(|(_, name)| key == name.as_bytes());
+        begins || is_shared || OBJECT_KINDS.iter().any(|(_, end)| key.len() > end.len() && key.ends_with(end.as_bytes()))
+    }
+
     /// Checks an object's name that was found in Redis. Any producer may have written it. Any bytes
     /// are allowed, but the name must not be empty. Without a namespace, the name must not begin
     /// with a brace.
@@ -404,6 +413,20 @@ mod tests {
         let keys = Keys::with_namespace("shop").expect("a valid namespace");
         assert_eq!(keys.objects_with_events(), "{shop:0}:objects.with.events");
         assert_eq!(keys.waiting_of(b"a:b"), keys.group_waiting("a:b").into_bytes());
+    }
+
+    #[cfg(feature = "worker")]
+    #[test]
+    fn keys_of_other_programs_are_recognized() {
+        let keys = Keys::new();
+        for own in ["work:1:events", "event.worker:a.3:object", "objects.held", "event.group:a:waiting", "work:1:data"] {
+            assert!(keys.may_have(own.as_bytes()), "{own}");
+        }
+        for foreign in ["cart:1", "events", ":events", "session:events:1", "objects.holding"] {
+            assert!(!keys.may_have(foreign.as_bytes()), "{foreign}");
+        }
+        let keys = Keys::with_namespace("n").expect("valid");
+        assert!(keys.may_have(b"{n:0}:work:1:events") && !keys.may_have(b"work:1:events"));
     }
 
     #[test]

@@ -30,7 +30,11 @@ pub fn advice(error: &RedisError) -> String {
         let right = missing_right(&text);
         return format!("; the user lacks {right}: docs/protocol.md, \"Permissions\", lists the required rights");
     }
-    let known = if text.contains("unknown command")
+    let known = if says("max number of clients") {
+        "Redis has as many connections as it allows: raise its maxclients, or run fewer processes"
+    } else if says("DENIED") && text.contains("protected mode") {
+        "Redis accepts only its own machine until it has a password: give it one (requirepass, or an ACL user)"
+    } else if text.contains("unknown command")
         || text.contains("acl_check_cmd() script")
         || text.contains("Invalid command passed to redis.acl_check_cmd")
     {
@@ -77,6 +81,55 @@ pub fn is_outage(error: &RedisError) -> bool {
             error.is_io_error() || error.is_timeout() || is_cut_off(error) || error.to_string().contains("max number of clients")
         }
     }
+}
+
+/// Longest text, in characters, of the last words of a server in an error.
+const WORDS_MAX: usize = 200;
+
+/// Returns the error of a connection that the server has closed during the login. `received` is the
+/// beginning of the bytes that the server has sent. If they are one error, this error is the reason
+/// of the server.
+pub(super) fn refused(error: RedisError, received: Vec<u8>) -> RedisError {
+    let text = String::from_utf8_lossy(&received);
+    let Some(words) = text.strip_prefix('-').map(|words| words.strip_suffix("\r\n").unwrap_or(words)) else { return error };
+    let first = words.lines().next().unwrap_or_default();
+    let is_login = error.kind() == ErrorKind::AuthenticationFailed;
+    let is_refusal = first.contains("max number of clients") || first.starts_with("DENIED");
+    // The client library may send a command that the server does not know or allow, and ignores its
+    // error. So such an error is not the reason.
+    let is_reply = words.contains("SETINFO") || words.contains("client|");
+    let words: String = first.trim_end_matches('.').chars().take(WORDS_MAX).collect();
+    if is_refusal || !is_login && !is_reply && is_broken(&error) && first.len() == text.trim_end().len() - 1 {
+        return io::Error::new(io::ErrorKind::NotConnected, format!("Redis refused the connection: {words}")).into();
+    }
+    match is_login {
+        true => (ErrorKind::AuthenticationFailed, "login failed", words).into(),
+        false => error,
+    }
+}
+
+/// Adds the address that the Sentinels announce to the error of an attempt to connect to it.
+/// `mapped` is the address that was tried instead, if there is one.
+pub(super) fn at_master(error: RedisError, announced: &str, mapped: Option<&str>) -> RedisError {
+    let place = match mapped {
+        Some(mapped) => format!("the master that the Sentinels announce, {announced} (mapped to {mapped})"),
+        None => format!("the master that the Sentinels announce, {announced}"),
+    };
+    let text = told(&error);
+    if error.kind() == ErrorKind::AuthenticationFailed {
+        return (ErrorKind::AuthenticationFailed, "login failed", format!("at {place}: {text}")).into();
+    }
+    let Some(kind) = io_kind(&error) else { return error };
+    let (kind, advice) = match kind {
+        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData | io::ErrorKind::NotConnected => (kind, String::new()),
+        _ if mapped.is_some() => (io::ErrorKind::NotConnected, String::new()),
+        // This text is the advice, so the error gets a kind without further advice.
+        _ => (
+            io::ErrorKind::NotConnected,
+            format!("; if it has another address from here, name it with --sentinel-map {announced}=HOST:PORT"),
+        ),
+    };
+    io::Error::new(kind, format!("{place}, cannot be reached: {text}{advice}")).into()
 }
 
 fn io_kind(error: &RedisError) -> Option<io::ErrorKind> {
@@ -145,6 +198,34 @@ mod tests {
         assert!(is_outage(&flushed.expect_err("an error")));
         let denied = redis::parse_redis_value(b"-NOPERM no\r\n").and_then(redis::Value::extract_error);
         assert!(!is_outage(&denied.expect_err("an error")));
+    }
+
+    /// Story: at maxclients the error was "Connection reset by peer" or "the password is wrong".
+    #[test]
+    fn the_last_words_of_a_server_are_the_reason() {
+        let broken = || RedisError::from(io::Error::from(io::ErrorKind::ConnectionReset));
+        let login = || RedisError::from((ErrorKind::AuthenticationFailed, "Password authentication failed"));
+        let full = b"-ERR max number of clients reached\r\n";
+        for error in [refused(broken(), full.to_vec()), refused(login(), full.to_vec())] {
+            assert!(is_outage(&error) && told(&error).contains("max number of clients"), "{error}");
+            assert!(advice(&error).contains("maxclients"), "{error}");
+        }
+        let denied = b"-DENIED Redis is running in protected mode because protected mode is enabled and no password is set";
+        let error = refused(broken(), denied.to_vec());
+        assert!(is_outage(&error) && told(&error).contains("DENIED") && advice(&error).contains("requirepass"), "{error}");
+        let wrong = refused(login(), b"-WRONGPASS invalid username-password pair or user is disabled.\r\n".to_vec());
+        assert!(!is_outage(&wrong) && advice(&wrong).contains("password is wrong"), "{wrong}");
+        let unread = [
+            &b""[..],
+            b"+OK\r\n",
+            b"-ERR unknown subcommand 'SETINFO'\r\n",
+            b"-NOPERM User u has no permissions to run the 'client|setinfo' command\r\n",
+            b"-ERR one\r\n-ERR two\r\n",
+        ];
+        for received in unread {
+            let error = refused(broken(), received.to_vec());
+            assert!(!told(&error).contains("refused the connection"), "{error}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! - `server`: the settings of the Redis to use
 //! - `route`: makes connections to this Redis, directly or to the master that its Sentinels name
 //! - `patient`: a connection whose calls time out only if no byte moves
+//! - `watched`: the stream of such a connection: its progress, and the last words of its peer
 //! - `url`: Redis URLs, and the settings of their sockets
 //! - `sentinel`: asks Sentinels which server is the master
 //! - `role`: checks the role of a server; names the right URL if it is a replica or a Sentinel
@@ -20,6 +21,7 @@ mod server;
 mod tls;
 pub mod url;
 mod wait;
+mod watched;
 
 pub use patient::PatientConnection;
 pub use role::{elsewhere, must_accept_writes};

@@ -8,17 +8,18 @@
 
 use std::future::Future;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, RedisFuture, RedisResult, Value};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
+
+use super::errors::refused;
+use super::watched::{Movement, WatchedStream};
 
 /// A connection that all its clones share. It does not reconnect. It ends when its last clone is
 /// dropped.
@@ -44,12 +45,14 @@ impl PatientConnection {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let progress = Arc::new(Movement { since: made_at, moved_us: AtomicU64::new(0) });
-        let stream = WatchedStream { stream, progress: Arc::clone(&progress), full: false };
+        let progress = Arc::new(Movement::since(made_at));
+        let stream = WatchedStream::new(stream, Arc::clone(&progress));
         // The redis crate has its own timeout for a whole reply, 500 ms by default. This setting
         // turns that timeout off.
         let config = config.set_response_timeout(None);
-        let (inner, driver) = MultiplexedConnection::new_with_config(settings, stream, config).await?;
+        let (inner, driver) = MultiplexedConnection::new_with_config(settings, stream, config)
+            .await
+            .map_err(|error| refused(error, progress.beginning()))?;
         let driver = Driver(tokio::spawn(driver).abort_handle());
         Ok(Self { inner, watch: Patience { progress, patience, block: Duration::ZERO }, driver: Arc::new(driver) })
     }
@@ -76,7 +79,7 @@ impl PatientConnection {
 
     /// Returns the time at which the connection attempt began.
     pub fn made_at(&self) -> Instant {
-        self.watch.progress.since
+        self.watch.progress.began_at()
     }
 }
 
@@ -146,64 +149,4 @@ fn after(at: Instant, delay: Duration) -> Instant {
 
 fn timed_out() -> RedisError {
     io::Error::from(io::ErrorKind::TimedOut).into()
-}
-
-/// The time at which bytes last moved.
-struct Movement {
-    since: Instant,
-    /// Time of the last movement, in microseconds after `since`.
-    moved_us: AtomicU64,
-}
-
-impl Movement {
-    fn moved(&self) {
-        let us = u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.moved_us.store(us, Ordering::Relaxed);
-    }
-
-    fn last(&self) -> Instant {
-        self.since + Duration::from_micros(self.moved_us.load(Ordering::Relaxed))
-    }
-}
-
-/// A stream that records progress. Received bytes are progress. Sent bytes are progress only if the
-/// socket takes them after it was full. Bytes that an empty socket takes do not count, because the
-/// kernel accepts them even if the peer is dead.
-struct WatchedStream<S> {
-    stream: S,
-    progress: Arc<Movement>,
-    /// Whether the socket was full at the last write and took no more bytes.
-    full: bool,
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        if buf.filled().len() > before {
-            self.progress.moved();
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(cx, bytes) else {
-            self.full = true;
-            return Poll::Pending;
-        };
-        if std::mem::take(&mut self.full) && written.is_ok() {
-            self.progress.moved();
-        }
-        Poll::Ready(written)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
 }

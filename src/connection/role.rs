@@ -16,6 +16,10 @@ use super::errors::told;
 pub(super) async fn must_be_master(conn: &mut impl ConnectionLike) -> RedisResult<()> {
     match role(conn).await? {
         Role::Master => Ok(()),
+        Role::Unknown(word) => {
+            let text = format!("the Sentinels name a server that does not tell whether it is a master (ROLE returned {word:?})");
+            Err(io::Error::new(io::ErrorKind::NotConnected, text).into())
+        }
         Role::Replica(of) => {
             let text = format!("the Sentinels name a server that is still a replica of {of}: a failover is under way");
             Err(io::Error::new(io::ErrorKind::NotConnected, text).into())
@@ -27,6 +31,8 @@ enum Role {
     Master,
     /// A replica; the value is the address of its master.
     Replica(String),
+    /// The reply has another word, or none.
+    Unknown(String),
 }
 
 async fn role(conn: &mut impl ConnectionLike) -> RedisResult<Role> {
@@ -34,18 +40,23 @@ async fn role(conn: &mut impl ConnectionLike) -> RedisResult<Role> {
     let text = |at: usize| reply.get(at).and_then(|value| redis::from_redis_value::<String>(value.clone()).ok());
     match (text(0).as_deref(), text(1), text(2)) {
         (Some("slave"), Some(host), Some(port)) => Ok(Role::Replica(format!("{host}:{port}"))),
-        _ => Ok(Role::Master),
+        (Some("master"), _, _) => Ok(Role::Master),
+        (word, _, _) => Ok(Role::Unknown(word.unwrap_or_default().to_owned())),
     }
 }
 
 /// Checks that a server is no replica and no Sentinel. `here` is the address of the server, and
-/// `scheme` the scheme of its URL. The user needs no right except for `HELLO`, with which every
-/// RESP3 connection begins.
+/// `scheme` the scheme of its URL. The user needs no right, because every user may send `HELLO`. A
+/// proxy in front of Redis may not know `HELLO`; then nothing is checked.
 ///
 /// # Errors The server is a replica or a Sentinel. The error names the right URL if the server
 /// tells it.
 pub async fn must_accept_writes(conn: &mut impl ConnectionLike, here: &str, scheme: &str) -> RedisResult<()> {
-    let about: HashMap<String, Value> = redis::cmd("HELLO").query_async(conn).await?;
+    let about: HashMap<String, Value> = match redis::cmd("HELLO").query_async(conn).await {
+        Ok(about) => about,
+        Err(error) if is_unknown(&error) => return Ok(()),
+        Err(error) => return Err(error),
+    };
     if is(&about, "mode", "sentinel") {
         return Err(sentinel(conn, here, scheme).await);
     }
@@ -71,6 +82,12 @@ pub(super) async fn must_be_no_sentinel(conn: &mut impl ConnectionLike, here: &s
         Err(error) if error.code().is_none() => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Returns whether the server does not know `HELLO`. Without a login, Redis also refuses `HELLO`,
+/// and that error counts.
+fn is_unknown(error: &RedisError) -> bool {
+    error.code().is_some_and(|code| code != "NOAUTH")
 }
 
 fn is(about: &HashMap<String, Value>, field: &str, text: &str) -> bool {

@@ -4,10 +4,11 @@
 //! name another master, all connections to the former master are closed. A master whose epoch is
 //! lower than the highest epoch seen is refused: it was replaced, and its writes will be lost.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::{Either, select, select_ok};
@@ -17,6 +18,7 @@ use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
+use super::errors::at_master;
 use super::patient::{Driver, PatientConnection};
 use super::role;
 use super::sentinel::{self, Master, Sentinels};
@@ -32,6 +34,8 @@ pub enum RouteError {
     Url(String),
     /// The settings of TLS cannot be used.
     Tls(String),
+    /// The map of the addresses that Sentinels announce is invalid.
+    Sentinels(String),
 }
 
 /// Makes connections. All clones share the highest epoch seen and the list of open connections.
@@ -44,6 +48,8 @@ struct Inner {
     password_file: Option<PathBuf>,
     sentinel_user: Option<String>,
     sentinel_password_file: Option<PathBuf>,
+    /// The address under which a server is reached, by the address that the Sentinels announce.
+    sentinel_map: HashMap<Master, Master>,
     tcp: TcpSettings,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
@@ -96,12 +102,19 @@ impl Route {
         if with_tls {
             return Err(RouteError::Tls("TLS is not built in; enable the feature `tls` of seriatim".to_owned()));
         }
+        let sentinel_map = sentinel::map(&server.sentinel_map).map_err(RouteError::Sentinels)?;
+        if !sentinel_map.is_empty() && matches!(place, Place::Address(_)) {
+            let text = "a map of addresses needs a URL that begins with redis-sentinel:// or rediss-sentinel://";
+            return Err(RouteError::Sentinels(text.to_owned()));
+        }
         Ok(Self(Arc::new(Inner {
             place,
-            settings,
+            // A URL may ask for RESP3, but all parts of the program use RESP2.
+            settings: settings.set_protocol(ProtocolVersion::RESP2),
             password_file: server.password_file.clone(),
             sentinel_user: server.sentinel_user.clone(),
             sentinel_password_file: server.sentinel_password_file.clone(),
+            sentinel_map,
             tcp: tcp_settings(response_timeout),
             #[cfg(feature = "tls")]
             tls: with_tls.then(|| Tls::new(server)).transpose().map_err(RouteError::Tls)?,
@@ -128,20 +141,21 @@ impl Route {
     }
 
     /// Connects and authenticates, within `connect_timeout`. Later calls time out after the time
-    /// `patience` without progress.
+    /// `patience` without progress. All parts of the program connect in this way, with RESP2: some
+    /// proxies do not know `HELLO`, which RESP3 needs.
     ///
     /// # Errors
-    /// The error of the attempt, or a timeout after `connect_timeout`.
+    /// The error of the attempt, or a timeout after `connect_timeout`. If the Sentinels announced
+    /// the address that failed, the error names this address.
     pub async fn open(
         &self,
-        protocol: ProtocolVersion,
         config: AsyncConnectionConfig,
         connect_timeout: Duration,
         patience: Duration,
     ) -> RedisResult<PatientConnection> {
-        let settings = self.0.settings.clone().set_protocol(protocol);
+        let announced = OnceLock::new();
         let attempt = async {
-            let settings = with_password(settings, self.0.password_file.as_deref()).await?;
+            let settings = with_password(self.0.settings.clone(), self.0.password_file.as_deref()).await?;
             let sentinels = match &self.0.place {
                 Place::Sentinels(sentinels) => sentinels,
                 Place::Address(address) => {
@@ -151,9 +165,12 @@ impl Route {
                 }
             };
             let (epoch, master) = self.ask(sentinels).await?;
-            let address = ConnectionAddr::Tcp(master.host.clone(), master.port);
+            let reached = self.0.sentinel_map.get(&master).unwrap_or(&master);
+            let address = ConnectionAddr::Tcp(reached.host.clone(), reached.port);
+            let _ = announced.set(master.clone());
             let attempt = async {
-                let mut conn = self.attempt(&address, settings, config, patience).await?;
+                let opened = self.attempt(&address, settings, config, patience).await;
+                let mut conn = opened.map_err(|error| self.about(&master, error))?;
                 role::must_be_master(&mut conn).await?;
                 RedisResult::Ok(conn)
             };
@@ -170,7 +187,20 @@ impl Route {
             met.keep(&conn);
             Ok(conn)
         };
-        timeout(connect_timeout, attempt).await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+        timeout(connect_timeout, attempt).await.unwrap_or_else(|_| {
+            let error = RedisError::from(io::Error::from(io::ErrorKind::TimedOut));
+            Err(match announced.get() {
+                Some(master) => self.about(master, error),
+                None => error,
+            })
+        })
+    }
+
+    /// Adds the address of the master to the error of an attempt to connect to it. The URL has only
+    /// the addresses of the Sentinels.
+    fn about(&self, master: &Master, error: RedisError) -> RedisError {
+        let mapped = self.0.sentinel_map.get(master).map(Master::to_string);
+        at_master(error, &master.to_string(), mapped.as_deref())
     }
 
     /// Connects like [`open`](Self::open), but the server may be a replica. A Sentinel is refused.
@@ -180,12 +210,11 @@ impl Route {
     /// URL.
     pub async fn open_to_read(
         &self,
-        protocol: ProtocolVersion,
         config: AsyncConnectionConfig,
         connect_timeout: Duration,
         patience: Duration,
     ) -> RedisResult<PatientConnection> {
-        let mut conn = self.open(protocol, config, connect_timeout, patience).await?;
+        let mut conn = self.open(config, connect_timeout, patience).await?;
         role::must_be_no_sentinel(&mut conn, &self.address(), self.scheme()).await?;
         Ok(conn)
     }
@@ -285,7 +314,7 @@ impl Route {
 
     /// Connects to one Sentinel.
     async fn to_sentinel(&self, host: String, port: u16) -> RedisResult<PatientConnection> {
-        let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let mut settings = RedisConnectionInfo::default();
         if let Some(user) = &self.0.sentinel_user {
             settings = settings.set_username(user);
         }

@@ -4,6 +4,7 @@
 //! majority of the Sentinels in the URL must name the same address.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio::time::timeout;
 
 use super::PatientConnection;
 use super::errors::told;
+use super::url::host_and_port;
 
 /// Longest wait for the reply of one Sentinel, including the time to connect.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
@@ -33,6 +35,27 @@ pub(super) struct Sentinels {
 pub(super) struct Master {
     pub(super) host: String,
     pub(super) port: u16,
+}
+
+impl fmt::Display for Master {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&address(&self.host, self.port))
+    }
+}
+
+/// Reads the map of announced addresses to reachable addresses.
+///
+/// # Errors
+/// The reason, for people.
+pub(super) fn map(pairs: &[(String, String)]) -> Result<HashMap<Master, Master>, String> {
+    let read = |text: &str| host_and_port(text).map(|(host, port)| Master { host, port });
+    let mut map = HashMap::new();
+    for (announced, reachable) in pairs {
+        if map.insert(read(announced)?, read(reachable)?).is_some() {
+            return Err(format!("{announced} has two reachable addresses; map it once"));
+        }
+    }
+    Ok(map)
 }
 
 /// The reply of one Sentinel.
@@ -102,7 +125,10 @@ impl Sentinels {
         about.arg("MASTER").arg(&self.service);
         let about: RedisResult<HashMap<String, String>> = about.query_async(&mut conn).await;
         let epoch = match about {
-            Ok(about) => about.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0),
+            Ok(about) => match about.get("config-epoch").and_then(|epoch| epoch.parse().ok()) {
+                Some(epoch) => epoch,
+                None => return Told::Failed("its reply has no config-epoch".to_owned()),
+            },
             Err(error) if error.to_string().contains("No such master") => return Told::Unknown(services(&mut conn).await),
             Err(error) if error.to_string().contains("unknown command") => {
                 return Told::Failed("this is no Sentinel; its default port is 26379".to_owned());

@@ -36,6 +36,7 @@ pub struct Server {
     pub(crate) password_file: Option<PathBuf>,
     pub(crate) sentinel_user: Option<String>,
     pub(crate) sentinel_password_file: Option<PathBuf>,
+    pub(crate) sentinel_map: Vec<(String, String)>,
     pub(crate) ca_file: Option<PathBuf>,
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
@@ -66,6 +67,19 @@ impl Server {
     #[must_use]
     pub fn sentinel_password_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.sentinel_password_file = Some(path.into());
+        self
+    }
+
+    /// Connects to `reachable` if the Sentinels announce `announced` as the master. Both are
+    /// `HOST:PORT`. Call it once for each server that has another address from here, for example
+    /// behind NAT or in a container. Default: every announced address is used as it is.
+    ///
+    /// With TLS, the certificate must be for the host of `reachable`. Connecting fails with
+    /// [`EmitError::Sentinels`](crate::EmitError::Sentinels) if an address is invalid, if an address
+    /// is announced twice, or if the URL names no Sentinels.
+    #[must_use]
+    pub fn sentinel_map(mut self, announced: impl Into<String>, reachable: impl Into<String>) -> Self {
+        self.sentinel_map.push((announced.into(), reachable.into()));
         self
     }
 

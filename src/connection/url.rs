@@ -128,6 +128,21 @@ pub fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
     url.into_connection_info().map_err(|error: RedisError| UrlError { reason: error.category().to_owned() })
 }
 
+/// Reads `HOST:PORT`; an IPv6 address stands in brackets.
+///
+/// # Errors
+/// The reason, for people.
+pub fn host_and_port(text: &str) -> Result<(String, u16), String> {
+    let after_host = text.rsplit_once(']').map_or(text, |(_, rest)| rest);
+    let has_port =
+        after_host.split_once(':').is_some_and(|(_, port)| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()));
+    let has_more = text.contains(['/', '@', '?', '#', '=', ',']) || text.contains(char::is_whitespace);
+    match connection_info(text).map(|info| info.addr().clone()) {
+        Ok(ConnectionAddr::Tcp(host, port)) if has_port && !has_more && !host.is_empty() && port > 0 => Ok((host, port)),
+        _ => Err(format!("{text:?} is no address; write HOST:PORT, e.g. 10.0.0.1:6379 or [::1]:6379")),
+    }
+}
+
 /// Returns settings for a socket. The socket sends written bytes at once and notices a dead peer.
 /// If bytes stay unacknowledged, it notices this after twice the response timeout.
 pub fn tcp_settings(response_timeout: Duration) -> TcpSettings {
@@ -206,6 +221,32 @@ mod tests {
         ] {
             let error = hosts(bad).expect_err(bad);
             assert!(error.contains("not a Redis URL") && !error.contains("hush"), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_address_has_a_host_and_a_port() {
+        for (text, host, port) in
+            [("10.0.0.1:6379", "10.0.0.1", 6379), ("[::1]:7", "::1", 7), ("redis.internal:1", "redis.internal", 1)]
+        {
+            assert_eq!(host_and_port(text), Ok((host.to_owned(), port)), "{text}");
+        }
+        for bad in [
+            "",
+            "host",
+            ":6379",
+            "host:",
+            "host:x",
+            "host:0",
+            "host:70000",
+            "::1",
+            "[::1]",
+            "u@host:1",
+            "host:1/2",
+            "redis://host:1",
+            "a b:1",
+        ] {
+            assert!(host_and_port(bad).is_err_and(|error| error.contains("HOST:PORT")), "{bad}");
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::ConnectionLike;
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, RedisError, RedisFuture, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisError, RedisFuture, RedisResult, Value};
 use tokio::time::timeout;
 
 use super::ControlError;
@@ -17,6 +17,10 @@ use crate::connection::{PatientConnection, Route, RouteError, Server};
 
 /// Maximum wait for a connection, and for one reply.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Maximum time of one attempt to connect. It is shorter than [`PATIENCE`], so that the error of the
+/// attempt, which names the address, comes before the end of the whole wait.
+const ATTEMPT: Duration = Duration::from_secs(4);
 
 /// A connection of any type, as a trait object that can be cloned.
 trait Given: ConnectionLike + Send {
@@ -89,6 +93,7 @@ impl Own {
         let route = Route::new(server, PATIENCE).map_err(|error| match error {
             RouteError::Url(reason) => ControlError::Url { reason: UrlError { reason }.to_string() },
             RouteError::Tls(reason) => ControlError::Tls { reason },
+            RouteError::Sentinels(reason) => ControlError::Sentinels { reason },
         })?;
         Ok(Self(Arc::new(Shared { route, live: Mutex::default(), connecting: tokio::sync::Mutex::default() })))
     }
@@ -106,7 +111,7 @@ impl Own {
                 return Ok(live);
             }
             let config = AsyncConnectionConfig::new();
-            let connection = self.0.route.open_to_read(ProtocolVersion::RESP2, config, PATIENCE, PATIENCE).await?;
+            let connection = self.0.route.open_to_read(config, ATTEMPT, PATIENCE).await?;
             Ok(self.slot().insert(Live { connection, mark: Arc::default() }).clone())
         };
         timeout(PATIENCE, attempt).await.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))

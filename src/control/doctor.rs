@@ -61,7 +61,7 @@ impl Control {
         let mut conn = self.connection();
         match server::read(&mut conn).await? {
             Some(info) => findings.extend(of_info(&info)),
-            None => findings.push(Finding::new("settings", Verdict::Unknown, "INFO is not allowed: grant +info")),
+            None => findings.push(Finding::new("settings", Verdict::Unknown, server::INFO_DENIED)),
         }
         findings.push(match wire::missing_right(&mut conn, &self.keys).await {
             Ok(None) => Finding::new("rights", Verdict::Good, "the user has all rights of a worker"),
@@ -73,6 +73,9 @@ impl Control {
             Err(ScriptError::Redis(error)) if error.code().is_none() => return Err(ControlError::redis("a script")(error)),
             Err(error) => Finding::new("rights", Verdict::Wrong, format!("no script can run: {error}")),
         });
+        findings.push(self.transactions().await?);
+        findings.push(self.blocking().await?);
+        findings.extend(self.namespace().await?);
         let mut trips = Vec::new();
         let mut clock = None;
         for _ in 0..ROUND_TRIPS {
@@ -114,6 +117,69 @@ impl Control {
             Err(error) => Err(ControlError::redis("events.cron.last")(error)),
         }
     }
+
+    /// Examines whether transactions work. Each emit is a transaction.
+    async fn transactions(&self) -> Result<Finding, ControlError> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("MULTI").cmd("EXEC").ignore_errors();
+        let answers: Vec<Result<redis::Value, RedisError>> =
+            pipe.query_async(&mut self.connection()).await.map_err(ControlError::redis("MULTI"))?;
+        let error = answers.into_iter().find_map(Result::err);
+        Ok(of_command("transactions", "emits are transactions, and MULTI and EXEC work", "MULTI", "emitters", error.as_ref()))
+    }
+
+    /// Examines whether commands that block work. Workers wait with them. The command waits 10 ms for
+    /// a key that never exists, so it changes nothing.
+    async fn blocking(&self) -> Result<Finding, ControlError> {
+        let absent = [self.keys.prefix(), "seriatim.doctor"].concat();
+        let mut wait = redis::cmd("BLMOVE");
+        wait.arg(&absent).arg(&absent).arg("RIGHT").arg("LEFT").arg("0.01");
+        let waited: Result<redis::Value, RedisError> = wait.query_async(&mut self.connection()).await;
+        let told = "workers wait with commands that block, and these work";
+        match waited {
+            Err(error) if error.code().is_none() => Err(ControlError::redis("BLMOVE")(error)),
+            waited => Ok(of_command("waits", told, "BLMOVE", "workers", waited.err().as_ref())),
+        }
+    }
+
+    /// Examines whether the database has keys of other programs, if there is no namespace.
+    async fn namespace(&self) -> Result<Option<Finding>, ControlError> {
+        if !self.keys.prefix().is_empty() {
+            return Ok(None);
+        }
+        match wire::foreign_key(&mut self.connection(), &self.keys).await {
+            Ok(None) => Ok(None),
+            Ok(Some(found)) => {
+                let key = crate::escape::name(&found.key).into_owned();
+                let told = format!(
+                    "other programs have keys here ({key}), and there is no namespace: a list NAME:events of theirs is delivered as \
+                     events once there is an emit for NAME; use --namespace, or a database of its own"
+                );
+                Ok(Some(Finding::new("namespace", Verdict::Warning, told)))
+            }
+            Err(error) if error.code().is_none() => Err(ControlError::redis("SCAN")(error)),
+            Err(_) => Ok(Some(Finding::new(
+                "namespace",
+                Verdict::Unknown,
+                "none, and SCAN is not allowed, so nothing tells of other keys",
+            ))),
+        }
+    }
+}
+
+/// Returns the finding about a command that one kind of program needs.
+fn of_command(what: &'static str, good: &str, command: &str, needed_by: &str, error: Option<&RedisError>) -> Finding {
+    match error {
+        None => Finding::new(what, Verdict::Good, good),
+        Some(error) if error.code() == Some("NOPERM") => {
+            let told = format!("this user may not use {command}; that is right if {needed_by} use another user");
+            Finding::new(what, Verdict::Unknown, told)
+        }
+        Some(error) => {
+            let told = format!("{needed_by} need {command}, which fails: {}; a proxy in between may not know it", told(error));
+            Finding::new(what, Verdict::Wrong, told)
+        }
+    }
 }
 
 /// Returns the difference between the clock of Redis and the clock of this process. The time of
@@ -147,28 +213,36 @@ fn of_info(info: &Info) -> Vec<Finding> {
     let mut findings = Vec::new();
     let product = info.field("server_name").unwrap_or("redis");
     let version = info.field("valkey_version").or(info.field("redis_version")).unwrap_or("of an unknown version");
-    let old = info.too_old();
-    let about = old.unwrap_or_else(|| format!("{product} {version}"));
-    findings.push(Finding::new("version", if info.too_old().is_some() { Verdict::Wrong } else { Verdict::Good }, about));
+    findings.push(match (info.too_old(), info.unknown_version()) {
+        (Some(old), _) => Finding::new("version", Verdict::Wrong, old),
+        (None, Some(unknown)) => Finding::new("version", Verdict::Unknown, unknown),
+        (None, None) => Finding::new("version", Verdict::Good, format!("{product} {version}")),
+    });
     findings.push(match info.field("role") {
         Some("slave") => {
             let address = info.field("master_host").zip(info.field("master_port"));
             let master = address.map_or_else(|| "its master".to_owned(), |(host, port)| format!("its master, {host}:{port}"));
             Finding::new("role", Verdict::Wrong, format!("this is a replica: use the URL of {master}"))
         }
-        _ => Finding::new("role", Verdict::Good, "master"),
+        Some("master") => Finding::new("role", Verdict::Good, "master"),
+        other => {
+            let told = format!("INFO says {}: check that this is the master", other.unwrap_or("nothing of the role"));
+            Finding::new("role", Verdict::Unknown, told)
+        }
     });
     if info.field("cluster_enabled") == Some("1") {
         let told = "this is a Redis Cluster: use --namespace, and the URL of the node that owns it; a failover needs a new URL";
         findings.push(Finding::new("cluster", Verdict::Warning, told));
     }
-    let policy = info.field("maxmemory_policy").unwrap_or("noeviction");
-    findings.push(match info.evicts() {
-        Some(told) => Finding::new("memory", Verdict::Wrong, told),
-        None => Finding::new("memory", Verdict::Good, format!("maxmemory-policy {policy}")),
+    findings.push(match (info.evicts(), info.policy()) {
+        (Some(told), _) => Finding::new("memory", Verdict::Wrong, told),
+        (None, Some(policy)) => Finding::new("memory", Verdict::Good, format!("maxmemory-policy {policy}")),
+        (None, None) => Finding::new("memory", Verdict::Unknown, info.unknown_policy().unwrap_or_default()),
     });
+    let unknown = info.unknown_persistence();
     findings.push(match info.forgets() {
         Some(told) => Finding::new("persistence", Verdict::Wrong, told),
+        None if unknown.is_some() => Finding::new("persistence", Verdict::Unknown, unknown.unwrap_or_default()),
         None if info.field("aof_enabled") == Some("1") => Finding::new("persistence", Verdict::Good, "append-only file"),
         None => {
             Finding::new("persistence", Verdict::Warning, "snapshots only: a crash loses minutes; run CONFIG SET appendonly yes")
@@ -177,13 +251,14 @@ fn of_info(info: &Info) -> Vec<Finding> {
     if let Some(error) = info.failed_to_write() {
         findings.push(Finding::new("disk", Verdict::Wrong, error));
     }
-    let replicas = info.number("connected_slaves").unwrap_or(0);
+    let replicas = info.number("connected_slaves").unwrap_or_default();
     findings.push(
         match info
             .lacks_replicas()
             .map(|told| (Verdict::Wrong, told))
             .or(info.late_replica().map(|told| (Verdict::Warning, told)))
             .or(info.accepts_alone().map(|told| (Verdict::Warning, told)))
+            .or(info.unknown_replicas().map(|told| (Verdict::Unknown, told)))
         {
             Some((verdict, told)) => Finding::new("replicas", verdict, told),
             None if replicas == 0 => Finding::new(

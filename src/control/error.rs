@@ -21,6 +21,12 @@ pub enum ControlError {
         /// The reason.
         reason: String,
     },
+    /// The map of the addresses that Sentinels announce is invalid. Nothing was sent.
+    #[error("the map of Sentinel addresses cannot be used: {reason}")]
+    Sentinels {
+        /// The reason.
+        reason: String,
+    },
     /// Redis could not be asked, or returned an error.
     #[error("Redis did not answer {what}: {source}")]
     Redis {

@@ -5,6 +5,7 @@ use redis::RedisError;
 use redis::aio::ConnectionLike;
 
 use super::{Control, ControlError};
+use crate::connection::errors::is_broken;
 
 /// The oldest supported version of Redis.
 const VERSION_MIN: (u32, u32) = (7, 0);
@@ -19,8 +20,9 @@ const UNSAVED_SECONDS: u64 = 2 * 60 * 60;
 
 impl Control {
     /// Returns warnings about the server, one sentence each: a `maxmemory-policy` that evicts keys,
-    /// no persistence, a version older than 7.0, replicas without `min-replicas-to-write`. Empty if
-    /// the user may not use `INFO`, or if the server has renamed this command.
+    /// no persistence, a version older than 7.0, replicas without `min-replicas-to-write`. If the
+    /// server does not tell one of these settings, as some managed servers do, or if the user may not
+    /// use `INFO`, a warning says that the setting is unknown.
     ///
     /// If the append-only file is off, reads the save points with `CONFIG GET save`. A user without
     /// the right to this command gets the warning about persistence only if the server has had no
@@ -29,13 +31,24 @@ impl Control {
     /// # Errors
     /// [`ControlError::Redis`] if the connection fails.
     pub async fn warnings(&self) -> Result<Vec<String>, ControlError> {
-        Ok(read(&mut self.connection()).await?.map_or_else(Vec::new, |info| info.warnings()))
+        Ok(read(&mut self.connection()).await?.map_or_else(|| vec![INFO_DENIED.to_owned()], |info| info.warnings()))
+    }
+
+    /// Returns the [`warnings`](Self::warnings). If they cannot be read, a warning says so.
+    pub async fn known_warnings(&self) -> Vec<String> {
+        self.warnings().await.unwrap_or_else(|error| vec![format!("the settings of Redis are unknown: {error}")])
     }
 }
 
-/// The settings of a server.
+/// The warning for a user who may not use `INFO`.
+pub(super) const INFO_DENIED: &str = "the settings of Redis are unknown: INFO is not allowed; grant +info";
+
+/// The settings of a server. Managed servers leave out some fields of `INFO`, and often have no
+/// `CONFIG`. A setting that is absent is unknown, and never counts as good.
 pub(super) struct Info {
     text: String,
+    /// The value of `maxmemory-policy`; none if the server does not tell it.
+    policy: Option<String>,
     /// The save points; none if they were not needed, or if the user may not read them.
     saves: Option<String>,
     /// The value of `min-replicas-to-write`; none if it is 0, or if the user may not read it.
@@ -50,37 +63,77 @@ pub(super) async fn read(conn: &mut impl ConnectionLike) -> Result<Option<Info>,
         Err(error) if error.code().is_some() => return Ok(None),
         Err(error) => return Err(ControlError::redis("INFO")(error)),
     };
-    let mut info = Info { text, saves: None, min_replicas: None };
+    let mut info = Info { text, policy: None, saves: None, min_replicas: None };
+    info.policy = match info.field("maxmemory_policy") {
+        Some(policy) => Some(policy.to_owned()),
+        None => setting(conn, "maxmemory-policy").await?.filter(|policy| !policy.is_empty()),
+    };
     if info.field("aof_enabled") == Some("0") {
-        let mut ask = redis::cmd("CONFIG");
-        let points: Result<Vec<String>, RedisError> = ask.arg(&["GET", "save"]).query_async(conn).await;
-        info.saves = points.ok().and_then(|pair| pair.into_iter().nth(1));
+        info.saves = setting(conn, "save").await?;
     }
     if info.field("min_slaves_good_slaves").is_some() {
-        let mut ask = redis::cmd("CONFIG");
-        let setting: Result<(String, u64), RedisError> = ask.arg(&["GET", "min-replicas-to-write"]).query_async(conn).await;
-        info.min_replicas = setting.ok().map(|(_, replicas)| replicas);
+        info.min_replicas = setting(conn, "min-replicas-to-write").await?.and_then(|replicas| replicas.parse().ok());
     }
     Ok(Some(info))
 }
 
+/// Reads one setting with `CONFIG GET`. Returns `None` if the server does not tell it: the user may
+/// not use the command, or the server does not have it.
+async fn setting(conn: &mut impl ConnectionLike, name: &str) -> Result<Option<String>, ControlError> {
+    let pair: Result<Vec<String>, RedisError> = redis::cmd("CONFIG").arg(&["GET", name]).query_async(conn).await;
+    match pair {
+        Ok(pair) => Ok(pair.into_iter().nth(1)),
+        Err(error) if is_broken(&error) || error.is_timeout() => Err(ControlError::redis("CONFIG GET")(error)),
+        Err(_) => Ok(None),
+    }
+}
+
 impl Info {
     fn warnings(&self) -> Vec<String> {
-        [self.too_old(), self.evicts(), self.forgets(), self.accepts_alone()].into_iter().flatten().collect()
+        let known = [self.too_old(), self.evicts(), self.forgets(), self.accepts_alone()];
+        let unknown = [self.unknown_version(), self.unknown_policy(), self.unknown_persistence()];
+        known.into_iter().chain(unknown).flatten().collect()
+    }
+
+    /// Returns a warning if the server does not tell its version.
+    pub(super) fn unknown_version(&self) -> Option<String> {
+        let version = self.field("redis_version").and_then(version);
+        version.is_none().then(|| unknown("the version", "redis_version of INFO", "it must be at least 7.0, or Valkey"))
+    }
+
+    /// Returns a warning if the server does not tell whether it deletes keys.
+    pub(super) fn unknown_policy(&self) -> Option<String> {
+        let advice = "it must be noeviction; any other one deletes events, ids or leases";
+        self.policy.is_none().then(|| unknown("maxmemory-policy", "neither INFO nor CONFIG GET has it", advice))
+    }
+
+    /// Returns a warning if the server does not tell whether it writes to its disk.
+    pub(super) fn unknown_persistence(&self) -> Option<String> {
+        let advice = "without an append-only file, a restart of Redis loses queued events";
+        let has_saves = self.saves.is_some() || self.number("rdb_saves").is_some();
+        match self.field("aof_enabled") {
+            Some("1") => None,
+            Some("0") if has_saves => None,
+            Some("0") => Some(unknown("persistence", "the append-only file is off, and nothing tells of save points", advice)),
+            _ => Some(unknown("persistence", "INFO has no aof_enabled", advice)),
+        }
+    }
+
+    /// Returns the policy for a full memory, if the server tells it.
+    pub(super) fn policy(&self) -> Option<&str> {
+        self.policy.as_deref()
     }
 
     /// Returns a warning if the version of the server is too old.
     pub(super) fn too_old(&self) -> Option<String> {
-        let version = self.field("redis_version").unwrap_or_default();
-        let mut parts = version.split('.').map_while(|part| part.parse::<u32>().ok());
-        let found = (parts.next()?, parts.next()?);
-        (found < VERSION_MIN)
-            .then(|| format!("Redis is version {version}, older than 7.0: the scripts need 7.0 or Valkey; upgrade it"))
+        let text = self.field("redis_version")?;
+        (version(text)? < VERSION_MIN)
+            .then(|| format!("Redis is version {text}, older than 7.0: the scripts need 7.0 or Valkey; upgrade it"))
     }
 
     /// Returns a warning if the server deletes keys when its memory is full.
     pub(super) fn evicts(&self) -> Option<String> {
-        let policy = self.field("maxmemory_policy").filter(|policy| *policy != "noeviction")?;
+        let policy = self.policy().filter(|policy| *policy != "noeviction")?;
         let harm = "at maxmemory, Redis deletes events, ids or leases";
         Some(format!("maxmemory-policy is {policy}: {harm}; run CONFIG SET maxmemory-policy noeviction"))
     }
@@ -119,16 +172,42 @@ impl Info {
     /// replicas are in reach.
     pub(super) fn lacks_replicas(&self) -> Option<String> {
         let good = self.number("min_slaves_good_slaves")?;
-        let wanted = self.min_replicas.filter(|wanted| *wanted > good)?;
+        // INFO has this field only if the setting is above 0. So without any replica in reach, every
+        // write is refused, whatever the setting is.
+        let wanted = match self.min_replicas {
+            Some(wanted) if wanted > good => wanted.to_string(),
+            None if good == 0 => "set".to_owned(),
+            _ => return None,
+        };
         Some(format!("min-replicas-to-write is {wanted}, but {good} are in reach: every write is refused (NOREPLICAS)"))
+    }
+
+    /// Returns a text if the server has replicas, but does not tell how far they are behind.
+    pub(super) fn unknown_replicas(&self) -> Option<String> {
+        let Some(count) = self.number("connected_slaves") else {
+            return Some(unknown(
+                "replicas",
+                "INFO has no connected_slaves",
+                "without one, the loss of the machine loses all events",
+            ));
+        };
+        let advice = "a failover to a late replica loses what it lacks";
+        let is_told = self.number("master_repl_offset").is_some() && self.replicas().count() as u64 >= count;
+        (count > 0 && !is_told).then(|| unknown("the state of the replicas", &format!("{count} are attached"), advice))
+    }
+
+    /// Returns the name and the fields of each replica in `INFO`.
+    fn replicas(&self) -> impl Iterator<Item = &str> {
+        self.text.lines().filter_map(|line| {
+            let (number, rest) = line.trim().strip_prefix("slave")?.split_once(':')?;
+            number.parse::<u32>().is_ok().then_some(rest)
+        })
     }
 
     /// Returns a warning if a replica is not attached, or is behind its master.
     pub(super) fn late_replica(&self) -> Option<String> {
         let offset = self.number("master_repl_offset")?;
-        self.text.lines().find_map(|line| {
-            let (name, rest) = line.trim().strip_prefix("slave")?.split_once(':')?;
-            name.parse::<u32>().ok()?;
+        self.replicas().find_map(|rest| {
             let value = |field: &str| rest.split(',').find_map(|part| part.strip_prefix(field)?.strip_prefix('='));
             let number = |field: &str| value(field)?.parse::<u64>().ok();
             let replica = format!("the replica {}:{}", value("ip")?, value("port")?);
@@ -152,9 +231,10 @@ impl Info {
         Some(format!("{failed} is err: look at the disk and the log of Redis"))
     }
 
-    /// Returns the value of a field of `INFO`.
+    /// Returns the value of a field of `INFO`; none if the field is absent or empty.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
-        self.text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+        let value = self.text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.map(str::trim).filter(|value| !value.is_empty())
     }
 
     pub(super) fn number(&self, name: &str) -> Option<u64> {
@@ -162,12 +242,60 @@ impl Info {
     }
 }
 
+/// Returns major and minor version.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.split('.').map_while(|part| part.parse::<u32>().ok());
+    Some((parts.next()?, parts.next()?))
+}
+
+/// Returns the text for a setting that the server does not tell.
+fn unknown(what: &str, why: &str, advice: &str) -> String {
+    format!("{what} is unknown, this server does not tell it ({why}): look at its settings, or ask its provider; {advice}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn found(text: &str, saves: Option<&str>) -> Vec<String> {
-        Info { text: text.to_owned(), saves: saves.map(str::to_owned), min_replicas: None }.warnings()
+        info(text, saves).warnings()
+    }
+
+    fn info(text: &str, saves: Option<&str>) -> Info {
+        let mut info = Info { text: text.to_owned(), policy: None, saves: saves.map(str::to_owned), min_replicas: None };
+        info.policy = info.field("maxmemory_policy").map(str::to_owned);
+        info
+    }
+
+    /// Story: a managed Redis tells no `maxmemory_policy`; this counted as good. With an empty one the
+    /// text was "maxmemory-policy is :".
+    #[test]
+    fn a_setting_that_the_server_does_not_tell_is_unknown() {
+        for (from, to, begin) in [
+            ("maxmemory_policy:noeviction\r\n", "", "maxmemory-policy is unknown"),
+            ("maxmemory_policy:noeviction", "maxmemory_policy:", "maxmemory-policy is unknown"),
+            ("redis_version:7.0.15", "redis_version:", "the version is unknown"),
+            ("redis_version:7.0.15\r\n", "", "the version is unknown"),
+            ("aof_enabled:1\r\n", "", "persistence is unknown"),
+            ("aof_enabled:1", "aof_enabled:", "persistence is unknown"),
+            ("aof_enabled:1\r\nrdb_saves:0\r\n", "aof_enabled:0\r\n", "persistence is unknown"),
+        ] {
+            let warnings = found(&SOUND.replace(from, to), None);
+            assert!(warnings.len() == 1 && warnings[0].starts_with(begin), "{from} {to}: {warnings:?}");
+        }
+        assert_eq!(found("", None).len(), 3);
+        let replicas = |text: &str| info(text, None).unknown_replicas();
+        assert_eq!(replicas("connected_slaves:0"), None);
+        assert_eq!(
+            replicas("connected_slaves:1\r\nmaster_repl_offset:1\r\nslave0:ip=a,port=1,state=online,offset=1,lag=0"),
+            None
+        );
+        for text in ["", "connected_slaves:1\r\nslave0:ip=a,port=1", "connected_slaves:1\r\nmaster_repl_offset:1"] {
+            assert!(replicas(text).is_some_and(|told| told.contains("unknown")), "{text}");
+        }
+        let refused = info("connected_slaves:1\r\nmin_slaves_good_slaves:0", None).lacks_replicas();
+        assert!(refused.is_some_and(|told| told.contains("NOREPLICAS")));
+        assert_eq!(info("min_slaves_good_slaves:1", None).lacks_replicas(), None);
     }
 
     const SOUND: &str = "redis_version:7.0.15\r\nuptime_in_seconds:90000\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\nrdb_saves:0\r\n\
@@ -176,7 +304,6 @@ mod tests {
     #[test]
     fn each_setting_has_its_warning() {
         assert_eq!(found(SOUND, None), Vec::<String>::new());
-        assert_eq!(found("", None), Vec::<String>::new());
         for (from, to, saves, begin) in [
             ("redis_version:7.0.15", "redis_version:6.2.14", None, "Redis is version 6.2.14"),
             ("noeviction", "allkeys-lru", None, "maxmemory-policy is allkeys-lru"),
@@ -203,7 +330,7 @@ mod tests {
     fn a_replica_that_is_late_is_told() {
         let late = |replicas: &str| {
             let text = format!("role:master\r\nmaster_repl_offset:20000000\r\n{replicas}\r\nslave_read_only:1");
-            Info { text, saves: None, min_replicas: None }.late_replica()
+            info(&text, None).late_replica()
         };
         let sound = "slave0:ip=10.0.0.2,port=6379,state=online,offset=19999000,lag=1";
         assert_eq!(late(sound), None);

@@ -52,6 +52,12 @@ pub enum EmitError {
         /// The reason.
         reason: String,
     },
+    /// The map of the addresses that Sentinels announce is invalid. Nothing was sent.
+    #[error("the map of Sentinel addresses cannot be used: {reason}")]
+    Sentinels {
+        /// The reason.
+        reason: String,
+    },
     /// No connection could be made, so nothing was sent. The next call tries to connect again.
     #[error("cannot connect to Redis at {redis}: {}; nothing was sent", told(.source))]
     Connect {

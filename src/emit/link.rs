@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::ConnectionLike;
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisError, RedisResult, Value};
 
 use super::draft::Draft;
 use super::error::{EmitError, Failed, read_answer};
@@ -120,7 +120,7 @@ pub(super) struct Own {
 struct Live {
     wire: Wire,
     gate: Gate,
-    /// Set when the connection is known to be closed, even if no call uses it at that moment.
+    /// Set when a call has shown that the connection is unusable.
     gone: Arc<AtomicBool>,
 }
 
@@ -135,6 +135,7 @@ impl Own {
         let route = Route::new(server, response_timeout).map_err(|error| match error {
             RouteError::Url(reason) => EmitError::Url { reason },
             RouteError::Tls(reason) => EmitError::Tls { reason },
+            RouteError::Sentinels(reason) => EmitError::Sentinels { reason },
         })?;
         Ok(Self {
             route,
@@ -197,21 +198,8 @@ impl Own {
 
     async fn attempt(&self) -> RedisResult<Live> {
         let gone = Arc::new(AtomicBool::new(false));
-        let sender = {
-            let gone = Arc::clone(&gone);
-            move |push: PushInfo| {
-                if push.kind == PushKind::Disconnection {
-                    gone.store(true, Ordering::Release);
-                }
-                Ok::<(), std::convert::Infallible>(())
-            }
-        };
-        let config = AsyncConnectionConfig::new().set_write_backpressure_boundary(WRITE_BYTES).set_push_sender(sender);
-        // The client reports that an unused connection has closed only with RESP3. Without this
-        // report, the first emit after a restart of Redis would go to a dead connection, and its
-        // outcome would be unknown.
-        let (protocol, patience) = (ProtocolVersion::RESP3, self.response_timeout);
-        let mut connection = self.route.open(protocol, config, self.connection_timeout, patience).await?;
+        let config = AsyncConnectionConfig::new().set_write_backpressure_boundary(WRITE_BYTES);
+        let mut connection = self.route.open(config, self.connection_timeout, self.response_timeout).await?;
         must_accept_writes(&mut connection, &self.route.address(), self.route.scheme()).await?;
         if let Some(wait) = &self.wait {
             wait.check(&mut connection).await?;

@@ -181,15 +181,22 @@ impl EmitterBuilder {
     ///
     /// # Errors
     ///
-    /// [`EmitError::Url`], [`EmitError::Tls`] and [`EmitError::Connect`]. None of these errors
-    /// contains the password.
+    /// [`EmitError::Url`], [`EmitError::Tls`], [`EmitError::Sentinels`] and [`EmitError::Connect`].
+    /// None of these errors contains the password.
     pub async fn connect(self) -> Result<Emitter, EmitError> {
+        let emitter = self.unconnected()?;
+        emitter.reach().await?;
+        Ok(emitter)
+    }
+
+    /// Returns the emitter without connecting. Its first emit connects.
+    ///
+    /// # Errors
+    /// [`EmitError::Url`], [`EmitError::Tls`] and [`EmitError::Sentinels`].
+    pub fn unconnected(self) -> Result<Emitter, EmitError> {
         let wait = Wait::new(self.wait.0, self.wait.1, self.wait_local);
         let own = Own::new(&self.server, self.connection_timeout, self.response_timeout, wait)?;
-        own.connect().await?;
-        let emitter = Emitter::over(Link::Own(Box::new(own))).with_keys(self.keys);
-        emitter.limits().await;
-        Ok(emitter)
+        Ok(Emitter::over(Link::Own(Box::new(own))).with_keys(self.keys))
     }
 }
 
@@ -206,7 +213,7 @@ impl Emitter {
     /// After a loss of the connection, the next call reconnects before it sends anything. If a call
     /// had already sent its transaction when the connection was lost, it returns
     /// [`EmitError::Unknown`]. The emitter never repeats an emit that may have taken effect, unless
-    /// the emit has an idempotency key. The connection uses RESP3 and needs Redis 7 or Valkey.
+    /// the emit has an idempotency key. It needs Redis 7 or Valkey.
     pub async fn connect(server: impl Into<Server>) -> Result<Self, EmitError> {
         Self::builder(server).connect().await
     }
@@ -285,6 +292,19 @@ impl Emitter {
     /// Returns the keys to which this emitter emits.
     pub fn keys(&self) -> &Keys {
         &self.keys
+    }
+
+    /// Connects, if there is no connection, and reads the [limits](crate::emit). A connection that
+    /// the caller provides counts as connected.
+    ///
+    /// # Errors
+    /// [`EmitError::Connect`].
+    pub async fn reach(&self) -> Result<(), EmitError> {
+        if let Link::Own(own) = &*self.link {
+            own.connect().await?;
+        }
+        self.look_at_limits().await;
+        Ok(())
     }
 
     /// Returns whether there is a connection, as far as the emitter knows. This is useful for a

@@ -11,6 +11,7 @@
 //! - `advance`, `attach`, `renew`, `detach`, `adopt`, `promote`, `cron`, `connect`, `doctor`,
 //!   `handled`, `forget`, `mark`, `position`: each of these modules has the call of one script,
 //!   with its arguments and its reply
+//! - `foreign`: finds keys of other programs
 //! - [`operator`]: the scripts of operators, one file each
 //! - [`values`]: the values that Redis stores as one text, one file each
 //! - `suspects`: the number of suspects that a process may take (a suspect is a batch that may kill
@@ -37,6 +38,8 @@ mod detach;
 mod doctor;
 mod emit;
 mod error;
+#[cfg(feature = "worker")]
+mod foreign;
 #[cfg(feature = "worker")]
 mod forget;
 #[cfg(feature = "worker")]
@@ -78,6 +81,8 @@ pub use detach::{Detached, detach};
 pub use doctor::missing_right;
 pub use emit::{EmitReply, ScriptedEmit};
 pub use error::ScriptError;
+#[cfg(feature = "worker")]
+pub use foreign::{ForeignKey, foreign_key};
 #[cfg(feature = "worker")]
 pub use forget::{Forgot, OBJECTS_MAX, forget};
 #[cfg(feature = "worker")]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use deadpool::managed::{self, Metrics, Object, PoolError, RecycleError, RecycleResult};
 use redis::aio::ConnectionLike;
-use redis::{AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, ProtocolVersion, RedisError, RedisFuture, Value};
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, Value};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 use tracing::warn;
@@ -21,10 +21,12 @@ use super::config::WorkerConfig;
 use super::error::WorkerError;
 use super::figures::{Call, Figures};
 use super::growing_wait::GrowingWait;
-use super::memory::{RedisMemory, Replication};
+use super::logged;
+use super::memory::{RedisMemory, Replication, Warning};
 use super::outage::Outage;
 use crate::connection::errors::{is_outage, told};
 use crate::connection::{PatientConnection, Route, RouteError, Server, Wait, elsewhere};
+use crate::escape;
 use crate::failpoints::around;
 use crate::keys::Keys;
 use crate::wire::{self, ScriptError, Seen};
@@ -59,6 +61,7 @@ impl Redis {
         let route = Route::new(server, config.response_timeout).map_err(|error| match error {
             RouteError::Url(reason) => WorkerError::Url(reason),
             RouteError::Tls(reason) => WorkerError::Tls(reason),
+            RouteError::Sentinels(reason) => WorkerError::Sentinels(reason),
         })?;
         let memory = Arc::new(RedisMemory::default());
         let pool = |connections| {
@@ -230,8 +233,8 @@ impl managed::Manager for Manager {
     type Error = Unopened;
 
     async fn create(&self) -> Result<PatientConnection, Unopened> {
-        let (protocol, config) = (ProtocolVersion::RESP2, AsyncConnectionConfig::new());
-        let mut conn = self.route.open(protocol, config, self.patience, self.patience).await?;
+        let config = AsyncConnectionConfig::new();
+        let mut conn = self.route.open(config, self.patience, self.patience).await?;
         match self.first_script(&mut conn).await {
             Err(Unopened::Redis(error)) => {
                 let error = elsewhere(&mut conn, error, &self.route.address(), self.route.scheme()).await;
@@ -331,7 +334,10 @@ impl Manager {
     async fn first_script(&self, conn: &mut PatientConnection) -> Result<(), Unopened> {
         let (keys, memory) = (&self.keys, &self.memory);
         let seen = Seen { highest: memory.highest(), first_id: self.first_id, event_log: self.event_log };
-        let replication = replication(conn).await?;
+        let replication = replication(conn, memory).await?;
+        if keys.prefix().is_empty() && memory.is_new(Warning::ForeignKeys) {
+            warn_of_foreign_keys(conn, keys).await?;
+        }
         let differs = memory.met(&replication)?;
         if differs {
             // Other connections may still lead to the old master. A call over such a connection
@@ -388,9 +394,31 @@ async fn wrong_type(conn: &mut impl ConnectionLike, keys: &Keys, error: ScriptEr
     error.into()
 }
 
+/// Logs a warning if the worker has no namespace, the database has no data of seriatim yet, and it
+/// has keys of other programs. A list `OBJ:events` of another program would be taken for the queue
+/// of an object.
+///
+/// # Errors
+/// The connection failed. Errors of Redis, for example for a missing right, are ignored.
+async fn warn_of_foreign_keys(conn: &mut impl ConnectionLike, keys: &Keys) -> Result<(), RedisError> {
+    match wire::foreign_key(conn, keys).await {
+        Ok(Some(found)) if found.is_first_start => {
+            warn!(
+                key = %logged::cut(&escape::name(&found.key)),
+                "this database has keys of other programs, and the worker has no namespace: a list NAME:events of another program is \
+                 delivered as events once there is an emit for NAME; use --namespace (Keys::with_namespace), or a database of its own"
+            );
+            Ok(())
+        }
+        Err(error) if error.code().is_none() => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Returns the replication ids of the server. The ids are empty if the Redis user has no right to
 /// read them.
-async fn replication(conn: &mut impl ConnectionLike) -> Result<Replication, RedisError> {
+async fn replication(conn: &mut impl ConnectionLike, memory: &RedisMemory) -> Result<Replication, RedisError> {
+    const HARM: &str = "a failover cannot be noticed, and ids lost in it could be given again";
     let mut info = redis::cmd("INFO");
     info.arg("replication");
     let info: Result<String, _> = around!("info", info.query_async(conn)).await;
@@ -400,13 +428,19 @@ async fn replication(conn: &mut impl ConnectionLike) -> Result<Replication, Redi
             // An id of only zeros means that there is no such id.
             let before = field("master_replid2:");
             let before = if before.trim_matches('0').is_empty() { String::new() } else { before };
-            Ok(Replication { id: field("master_replid:"), before })
+            let id = field("master_replid:");
+            if id.is_empty() && memory.is_new(Warning::Replication) {
+                warn!("INFO of this Redis has no master_replid: {HARM}; ask the provider of this Redis");
+            }
+            Ok(Replication { id, before })
         }
         Err(error)
             if matches!(error.kind(), ErrorKind::Server(_)) && error.code() == Some("NOPERM")
                 || error.to_string().contains("unknown command") =>
         {
-            warn!("INFO is not allowed on this Redis: a failover cannot be noticed, and ids lost in it could be given again");
+            if memory.is_new(Warning::Replication) {
+                warn!("INFO is not allowed on this Redis: {HARM}; grant +info");
+            }
             Ok(Replication::default())
         }
         Err(error) => Err(error),

@@ -28,6 +28,9 @@ pub enum WorkerError {
     /// missing or invalid.
     #[error("TLS to Redis is not possible: {0}")]
     Tls(String),
+    /// The map of the addresses that Sentinels announce is invalid.
+    #[error("the map of Sentinel addresses cannot be used: {0}")]
+    Sentinels(String),
     /// Redis could not be reached when the worker started.
     #[error("cannot connect to Redis at {address}: {}{}", told(.source), advice(.source))]
     Connect {

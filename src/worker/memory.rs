@@ -1,7 +1,7 @@
 //! The knowledge of a process about its Redis, which all its connections share: the highest id
 //! seen, and the servers met.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -22,6 +22,17 @@ pub(crate) struct RedisMemory {
     history: Mutex<History>,
     /// The start of the last sweep of the process, in any of its sessions.
     swept_at: Mutex<Option<Instant>>,
+    /// The warnings that are logged already. Every connection finds the same cause again.
+    warned: Mutex<HashSet<Warning>>,
+}
+
+/// A warning about Redis that a process logs once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Warning {
+    /// The replication id of the server is unknown.
+    Replication,
+    /// The database may have keys of other programs.
+    ForeignKeys,
 }
 
 /// The replication ids of the servers met. A server gets a new id at each restart and each
@@ -70,6 +81,11 @@ impl RedisMemory {
     /// Records that a changed history of Redis was found.
     pub(super) fn changed(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns whether this warning comes for the first time in this process.
+    pub(super) fn is_new(&self, warning: Warning) -> bool {
+        self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(warning)
     }
 
     /// Records that a sweep begins now. Returns the time since the previous sweep; `None` for the

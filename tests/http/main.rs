@@ -18,6 +18,7 @@ mod dashboard;
 mod documents;
 #[cfg(feature = "cli")]
 mod entrances;
+mod early;
 mod event_url;
 #[cfg(feature = "cli")]
 mod in_hand;

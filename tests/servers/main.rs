@@ -6,7 +6,11 @@ mod certificates;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod announced;
 mod doctor;
+mod first_start;
 mod other_servers;
+mod proxies;
+mod refusals;
 mod replicas;
 mod tls;

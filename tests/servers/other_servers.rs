@@ -13,7 +13,7 @@ use crate::support::running::{config, start_at};
 use crate::support::{Redis, Server as PrivateServer, free_port, until};
 
 /// Returns the error with which a worker ends at its start.
-async fn error_at_start(redis: &Redis, url: &str) -> String {
+pub(crate) async fn error_at_start(redis: &Redis, url: &str) -> String {
     let mut config = config(redis, "a");
     config.connect_timeout = Duration::from_millis(300);
     let worker = Worker::builder(url).config(config).sink(Recorder::new()).build().expect("settings");
@@ -46,7 +46,7 @@ pub(crate) struct Sentinel {
 }
 
 impl Sentinel {
-    async fn start(master: u16) -> Self {
+    pub(crate) async fn start(master: u16) -> Self {
         let port = free_port();
         Self::start_with(&crate::support::program(), master, port, &format!("port {port}\n")).await
     }

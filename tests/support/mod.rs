@@ -1,6 +1,7 @@
 //! Shared parts of the tests: a private Redis per test, or the one in `SERIATIM_TEST_REDIS`.
 #![allow(dead_code, unreachable_pub, clippy::zombie_processes)]
 
+pub mod answering;
 pub mod clock;
 pub mod console;
 #[cfg(feature = "cli")]

@@ -29,7 +29,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let control = global.control().await?;
     let report = control.check_up_to(args.limit).await.map_err(shown::failure)?;
-    let warnings = control.warnings().await.unwrap_or_default();
+    let warnings = control.known_warnings().await;
     let text = if args.json {
         let mut report = serde_json::to_value(&report)?;
         report["warnings"] = serde_json::to_value(&warnings)?;

@@ -3,10 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
+use seriatim::Emitter;
 use seriatim::control::{Finding, Verdict};
 use seriatim::sink::Spec;
 use seriatim::sink::http::Target;
 
+use crate::commands;
 use crate::commands::worker::sink;
 use crate::console::exit::Exit;
 use crate::console::global::Global;
@@ -15,7 +17,8 @@ use crate::console::shown;
 /// Examine whether this Redis is fit for seriatim, and whether the sink can be used
 ///
 /// Looks at the version, the memory policy, persistence, replicas, the clock, the connection and
-/// the rights of the user, and says what to change. Writes nothing to Redis. The exit code is 1 if
+/// the rights of the user, and says what to change. Connects in each way in which the program
+/// connects: as an emitter, a worker and an operator. Writes nothing to Redis. The exit code is 1 if
 /// something is wrong. Otherwise it is 0, even if there are warnings.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -53,6 +56,11 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     match examine(global).await {
         Ok(found) => {
             lines.extend(found.into_iter().map(Line::from));
+            // The emitter checks more at its connect than other parts of the program do.
+            lines.push(match emitter(global).await {
+                Ok(()) => line("emits", Verdict::Good, "an emitter can connect"),
+                Err(error) => line("emits", Verdict::Wrong, &format!("an emitter cannot connect: {error:#}")),
+            });
             lines.push(match route.scheme() {
                 "rediss" => line("connection", Verdict::Good, "TLS, with a verified certificate"),
                 _ if route.is_local() => line("connection", Verdict::Good, "this machine, without TLS"),
@@ -85,6 +93,11 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     };
     shown::print(&text)?;
     Ok(if is_wrong { Exit::Broken } else { Exit::Done })
+}
+
+async fn emitter(global: &Global) -> anyhow::Result<()> {
+    let emitter = Emitter::builder(global.server()).keys(global.keys()?).connect().await;
+    emitter.map(drop).map_err(commands::emit::failure)
 }
 
 async fn examine(global: &Global) -> anyhow::Result<Vec<Finding>> {

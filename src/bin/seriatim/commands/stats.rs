@@ -58,7 +58,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 /// Reads the figures from Redis once. Returns the text to print.
 async fn look(args: &Args, control: &Control) -> anyhow::Result<String> {
     let stats = control.stats().await.map_err(shown::failure)?;
-    let warnings = control.warnings().await.unwrap_or_default();
+    let warnings = control.known_warnings().await;
     let mut queues = None;
     if args.scan {
         queues = Some(control.depth(usize::from(args.top)).await.map_err(shown::failure)?);

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use redis::{AsyncConnectionConfig, ProtocolVersion, RedisError};
+use redis::{AsyncConnectionConfig, RedisError};
 use seriatim::Server;
-use seriatim::connection::url::UrlError;
+use seriatim::connection::url::{UrlError, host_and_port};
 use seriatim::connection::{PatientConnection, Route, RouteError};
 use seriatim::control::Control;
 use seriatim::keys::Keys;
@@ -59,6 +59,18 @@ pub(crate) struct Global {
     /// Read the password for the Sentinels from this file
     #[arg(long, global = true, env = "SERIATIM_SENTINEL_PASSWORD_FILE", value_name = "FILE")]
     pub(crate) sentinel_password_file: Option<PathBuf>,
+    /// Connect to REACHABLE if the Sentinels announce ANNOUNCED, both HOST:PORT; may be given more
+    /// than once, for servers with another address from here (NAT, containers). The environment
+    /// variable has a list with commas
+    #[arg(
+        long,
+        global = true,
+        env = "SERIATIM_SENTINEL_MAP",
+        value_name = "ANNOUNCED=REACHABLE",
+        value_delimiter = ',',
+        value_parser = sentinel_map
+    )]
+    pub(crate) sentinel_map: Vec<(String, String)>,
     /// Put all keys under {NAMESPACE:0}: so that several systems can share one Redis
     #[arg(long, global = true, env = "SERIATIM_NAMESPACE", value_name = "NAME")]
     pub(crate) namespace: Option<String>,
@@ -75,6 +87,16 @@ pub(crate) struct Global {
 pub(crate) enum LogFormat {
     Text,
     Json,
+}
+
+/// Parses ANNOUNCED=REACHABLE.
+fn sentinel_map(text: &str) -> Result<(String, String), String> {
+    let (announced, reachable) =
+        text.split_once('=').ok_or("write ANNOUNCED=REACHABLE, e.g. 10.0.0.1:6379=redis.example:16379")?;
+    for address in [announced, reachable] {
+        host_and_port(address)?;
+    }
+    Ok((announced.to_owned(), reachable.to_owned()))
 }
 
 /// Parses a filter of `tracing-subscriber`. A part that is a single word must be a level:
@@ -122,6 +144,9 @@ impl Global {
         if let (Some(certificate), Some(key)) = (&self.redis_cert, &self.redis_key) {
             server = server.identity_files(certificate, key);
         }
+        for (announced, reachable) in &self.sentinel_map {
+            server = server.sentinel_map(announced, reachable);
+        }
         if let Some(user) = &self.sentinel_user {
             server = server.sentinel_user(user);
         }
@@ -138,6 +163,7 @@ impl Global {
             let text = match error {
                 RouteError::Url(reason) => format!("--redis: {}", UrlError { reason }),
                 RouteError::Tls(reason) => format!("TLS to Redis is not possible: {reason}"),
+                RouteError::Sentinels(reason) => format!("--sentinel-map: {reason}"),
             };
             Failure::with(Exit::Input, text)
         })
@@ -159,7 +185,7 @@ impl Global {
 
 /// Opens a connection for commands that read.
 pub(crate) async fn open(route: &Route) -> Result<PatientConnection, RedisError> {
-    route.open_to_read(ProtocolVersion::RESP2, AsyncConnectionConfig::new(), PATIENCE, PATIENCE).await
+    route.open_to_read(AsyncConnectionConfig::new(), PATIENCE, PATIENCE).await
 }
 
 /// Returns the error of a failed connection attempt.

@@ -201,7 +201,7 @@ impl Looks {
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too-long", detail)
         };
         let report = told(found.map_err(late)?)?;
-        Ok(Checked { report, warnings: self.control.warnings().await.unwrap_or_default() })
+        Ok(Checked { report, warnings: self.control.known_warnings().await })
     }
 
     pub(crate) async fn schedules_of(
