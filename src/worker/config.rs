@@ -76,7 +76,8 @@ pub struct WorkerConfig {
     /// default 25 s.
     pub grace: Duration,
     /// The time that a start waits for a Redis that is loading or cannot be reached. A wrong user
-    /// or password, or a missing right, ends the start at once. Up to 1 hour, default 30 s.
+    /// or password, or a missing right, ends the start at once. Up to 1 hour, or [`Duration::MAX`]
+    /// for no limit. Default 30 s.
     pub connect_timeout: Duration,
     /// The longest time that a call waits without any byte being sent or received on its
     /// connection. After that the connection is replaced. So a large reply on a slow link may take
@@ -220,7 +221,9 @@ impl WorkerConfig {
         check_time("block", self.block, ms(10), s(1), "it must be 10 ms to 1 s")?;
         check_time("sweep", self.sweep, ms(50), s(60), "it must be 50 ms to 1 min")?;
         check_time("grace", self.grace, ms(0), hour, "it must be at most 1 h")?;
-        check_time("connect_timeout", self.connect_timeout, ms(0), hour, "it must be at most 1 h")?;
+        if self.connect_timeout != Duration::MAX {
+            check_time("connect_timeout", self.connect_timeout, ms(0), hour, "it must be at most 1 h")?;
+        }
         check_time("response_timeout", self.response_timeout, ms(100), s(600), "it must be 100 ms to 10 min")?;
         check_time("probe_max", self.probe_max, ms(100), hour, "it must be 100 ms to 1 h")?;
         check_time("unavailable_max", self.unavailable_max, ms(100), hour, "it must be 100 ms to 1 h")?;

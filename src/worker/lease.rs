@@ -120,7 +120,7 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
     let holder = Holder::current().with_length(config.lease);
     let mut displace = String::new();
     let mut awaited: Option<(String, Instant)> = None;
-    let deadline = before.is_none().then(|| Instant::now() + config.connect_timeout);
+    let deadline = before.is_none().then(|| Instant::now().checked_add(config.connect_timeout).unwrap_or_else(far_away));
     let mut backoff = GrowingWait::new(Duration::from_millis(50), Duration::from_secs(1));
     loop {
         let mut conn = redis.connect_until(deadline).await?;
@@ -176,6 +176,11 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
             }
         }
     }
+}
+
+/// Returns a time that does not come while the process runs.
+fn far_away() -> Instant {
+    Instant::now() + Duration::from_secs(30 * 365 * 24 * 60 * 60)
 }
 
 /// Logs a failed call that will be repeated: Redis is away, or a key has a wrong type.

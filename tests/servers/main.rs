@@ -14,3 +14,4 @@ mod proxies;
 mod refusals;
 mod replicas;
 mod tls;
+mod waits;

@@ -2,12 +2,12 @@
 
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use seriatim::connection::errors::{is_outage, told};
-use seriatim::control::{Control, ControlError};
+use seriatim::control::Control;
 use seriatim::escape;
 use seriatim::event::ObjectName;
 use seriatim::metrics::prometheus_client::registry::Registry;
@@ -21,6 +21,7 @@ use crate::console::exit::{Exit, Failure};
 use crate::console::global::Global;
 use crate::console::named;
 use crate::console::notify::Notices;
+use crate::console::reach::Reached;
 use crate::console::shown;
 use crate::console::stop::stop_signals;
 use crate::listen::address::Address;
@@ -75,6 +76,9 @@ struct Exporter {
     metrics: NamespaceMetrics,
     registry: Registry,
     looked_at: Mutex<Option<Instant>>,
+    /// Whether the last look at Redis failed. Only the first of several failures is logged.
+    has_failed: AtomicBool,
+    reached: Reached,
     stop: CancellationToken,
 }
 
@@ -88,24 +92,33 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     }
     let listening = Listening::for_probes(&args.listen, CONNECTIONS_MAX).await?;
     let control = Control::unconnected(global.server()).map_err(shown::failure)?.with_keys(keys);
-    match control.now_ms().await {
-        Err(ControlError::Redis { source, .. }) if is_outage(&source) => {
-            warn!(target: LOG, error = told(&source), "Redis cannot be reached; until then seriatim_up is 0");
-        }
-        answered => drop(answered.map_err(shown::failure)?),
-    }
+    let reached = Reached::default();
+    reached.first(control.now_ms()).await?;
+    let waiting = {
+        let (reached, control) = (reached.clone(), control.clone());
+        async move { reached.until(async || control.now_ms().await).await }
+    };
     let (metrics, stop) = (NamespaceMetrics::default(), CancellationToken::new());
     let registry =
         metrics::registry(global.namespace.as_deref(), |registry| registry.register_collector(Box::new(metrics.clone())));
     let marking = mark(control.clone());
     let counting = count(control.clone(), metrics.clone(), args.depth);
-    let exporter = Exporter { control, metrics, registry, looked_at: Mutex::default(), stop: stop.clone() };
+    let exporter = Exporter {
+        control,
+        metrics,
+        registry,
+        looked_at: Mutex::default(),
+        has_failed: AtomicBool::new(false),
+        reached,
+        stop: stop.clone(),
+    };
     let mut notices = Notices::begin();
     notices.tell(true, false);
     let serving = listening.serve(routes(&Arc::new(exporter)), stop.clone());
-    tokio::pin!(serving, marking, counting);
+    tokio::pin!(serving, marking, counting, waiting);
     tokio::select! {
         served = &mut serving => served?,
+        failed = &mut waiting => failed?,
         () = &mut marking => {}
         () = &mut counting => {}
         () = stopping.next() => {
@@ -160,13 +173,19 @@ impl Exporter {
     async fn scrape(&self) -> axum::response::Response {
         let mut looked_at = self.looked_at.lock().await;
         if looked_at.is_none_or(|at| at.elapsed() >= LOOK_AGE_MAX) {
-            match timeout(LOOK_TIME_MAX, self.metrics.look(&self.control)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => warn!(target: LOG, %error, "Redis cannot be asked"),
+            let failed = match timeout(LOOK_TIME_MAX, self.metrics.look(&self.control)).await {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(error.to_string()),
                 Err(_) => {
                     self.metrics.forget();
-                    warn!(target: LOG, "Redis did not reply within {LOOK_TIME_MAX:?}");
+                    Some(format!("no reply within {LOOK_TIME_MAX:?}"))
                 }
+            };
+            let had_failed = self.has_failed.swap(failed.is_some(), Ordering::Relaxed);
+            match failed {
+                Some(error) if !had_failed => warn!(target: LOG, error, "Redis cannot be asked; until it can, seriatim_up is 0"),
+                None if had_failed => info!(target: LOG, "Redis can be asked again"),
+                _ => {}
             }
             *looked_at = Some(Instant::now());
         }
@@ -175,6 +194,6 @@ impl Exporter {
     }
 
     fn ready(&self) -> Result<(), &'static str> {
-        if self.stop.is_cancelled() { Err("the exporter stops") } else { Ok(()) }
+        if self.stop.is_cancelled() { Err("the exporter stops") } else { self.reached.ready() }
     }
 }

@@ -10,6 +10,7 @@
 //! - [`logs`]: the log lines of a worker
 //! - [`told`]: errors of Redis, with advice
 //! - [`notify`]: the notices that a service sends to systemd
+//! - [`reach`]: the start of a long-running command while Redis is away
 //! - [`exit`]: exit codes
 //! - [`variables`]: environment variables that are probably misspelled
 //! - [`task`]: tasks, as lines and as bodies of requests
@@ -27,6 +28,7 @@ pub(crate) mod logs;
 pub(crate) mod named;
 pub(crate) mod nearest;
 pub(crate) mod notify;
+pub(crate) mod reach;
 pub(crate) mod replicas;
 pub(crate) mod secrets;
 pub(crate) mod shown;

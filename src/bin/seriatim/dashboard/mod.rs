@@ -45,6 +45,7 @@ use self::live::Live;
 use crate::console::exit::{Exit, Failure};
 use crate::console::global::Global;
 use crate::console::notify::Notices;
+use crate::console::reach::Reached;
 use crate::console::shown;
 use crate::console::stop::stop_signals;
 use crate::listen::hosts::Hosts;
@@ -123,6 +124,7 @@ struct Dashboard {
     namespace: Option<String>,
     /// The URL at which a browser of this machine reaches the server.
     url: String,
+    reached: Reached,
     stop: CancellationToken,
 }
 
@@ -151,9 +153,12 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     }
     let control = Control::unconnected(global.server()).map_err(shown::failure)?.with_keys(keys);
     let control = control.with_event_bytes_max(EVENT_BYTES_MAX);
-    if let Err(error) = control.now_ms().await {
-        warn!(target: LOG, %error, "Redis cannot be asked; the pages say so until it can");
-    }
+    let reached = Reached::default();
+    reached.first(control.now_ms()).await?;
+    let waiting = {
+        let (reached, control) = (reached.clone(), control.clone());
+        async move { reached.until(async || control.now_ms().await).await }
+    };
     let public_hosts = args.public_url.iter().map(|url| url.host.as_str());
     let settings = Settings {
         hosts: Hosts::new(args.listen.hosts().chain(public_hosts)),
@@ -190,6 +195,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         redis,
         namespace: global.namespace.clone(),
         url,
+        reached,
         stop: stop.clone(),
     });
     let told = match &token {
@@ -203,11 +209,12 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         ));
     }
     let serving = listening.serve(routes(&app), stop.clone());
-    tokio::pin!(serving);
+    tokio::pin!(serving, waiting);
     let mut notices = Notices::begin();
     notices.tell(true, false);
     tokio::select! {
         served = &mut serving => served?,
+        failed = &mut waiting => failed?,
         () = app.live.run() => {}
         () = app.followed.run() => {}
         () = stopping.next() => {
@@ -303,7 +310,8 @@ async fn without(base: String, mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Returns the answer to the probe `/readyz`: 200, or 503 after the first stop signal.
+/// Returns the answer to the probe `/readyz`: 200, or 503 before the first answer of Redis and after
+/// the first stop signal.
 async fn ready(State(app): State<Arc<Dashboard>>) -> Response {
-    probes::answer(if app.stop.is_cancelled() { Err("the server stops") } else { Ok(()) })
+    probes::answer(if app.stop.is_cancelled() { Err("the server stops") } else { app.reached.ready() })
 }

@@ -36,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 use crate::console::exit::Exit;
 use crate::console::global::Global;
 use crate::console::notify::Notices;
+use crate::console::reach::Reached;
 use crate::console::replicas::Replicas;
 use crate::console::stop::stop_signals;
 use crate::listen::asked::Asked;
@@ -50,7 +51,8 @@ const OPENAPI: &str = include_str!("openapi.json");
 /// Serve emits, schedules, looks and actions over HTTP
 ///
 /// This command is for programs without a Redis client. docs/http.md describes the routes;
-/// /v1/openapi.json is their OpenAPI description. After SIGTERM or Ctrl-C the server finishes the
+/// /v1/openapi.json is their OpenAPI description. If Redis is away at the start, the server waits for
+/// it, and /readyz is 503 until then. After SIGTERM or Ctrl-C the server finishes the
 /// requests under way, and then stops. A second signal stops it at once. At SIGHUP it reads the
 /// users file and the certificate again.
 #[derive(Debug, clap::Args)]
@@ -80,6 +82,7 @@ pub(crate) struct App {
     room: Room,
     /// The limit of the number of streams (requests with lines).
     streams: Arc<Semaphore>,
+    reached: Reached,
     /// The token is cancelled when the server stops. Then streams end.
     stop: CancellationToken,
 }
@@ -90,18 +93,26 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     // before anything is sent to Redis.
     let listening = args.listen.open().await?;
     let keys = global.keys()?;
-    let emitter = commands::emit::connect(global, keys.clone(), &args.replicas).await?;
-    let control = Control::connect(global.server()).await.map_err(console::shown::failure)?.with_keys(keys);
+    let emitter = commands::emit::unconnected(global, keys.clone(), &args.replicas)?;
+    let control = Control::unconnected(global.server()).map_err(console::shown::failure)?.with_keys(keys);
+    let reached = Reached::default();
+    reached.first(emitter.reach()).await?;
     let stop = CancellationToken::new();
     let streams = Arc::new(Semaphore::new(stream::STREAMS_MAX));
     let looks = Looks::new(control.clone(), Arc::default());
-    let app = App { emitter, control, looks, body_bytes: args.body_bytes, room: Room::new(), streams, stop: stop.clone() };
+    let waiting = {
+        let (reached, emitter) = (reached.clone(), emitter.clone());
+        async move { reached.until(async || emitter.reach().await).await }
+    };
+    let app =
+        App { emitter, control, looks, body_bytes: args.body_bytes, room: Room::new(), streams, reached, stop: stop.clone() };
     let serving = listening.serve(routes(app), stop.clone());
-    tokio::pin!(serving);
+    tokio::pin!(serving, waiting);
     let mut notices = Notices::begin();
     notices.tell(true, false);
     tokio::select! {
         served = &mut serving => served?,
+        failed = &mut waiting => failed?,
         () = stopping.next() => {
             notices.tell(true, true);
             stop.cancel();
@@ -165,10 +176,10 @@ fn routes(app: App) -> Router {
         .with_state(Arc::new(app))
 }
 
-/// Returns the answer to the probe `/readyz`: 200, or 503 after the first stop signal. A stopping server still
-/// answers probes until its requests have ended.
+/// Returns the answer to the probe `/readyz`: 200, or 503 before the first answer of Redis and after
+/// the first stop signal. A stopping server still answers probes until its requests have ended.
 async fn ready(State(app): State<Arc<App>>) -> Response {
-    probes::answer(if app.stop.is_cancelled() { Err("the server stops") } else { Ok(()) })
+    probes::answer(if app.stop.is_cancelled() { Err("the server stops") } else { app.reached.ready() })
 }
 
 async fn openapi(_: Asked) -> impl IntoResponse {

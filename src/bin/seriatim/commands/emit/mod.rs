@@ -139,8 +139,15 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 }
 
 pub(crate) async fn connect(global: &Global, keys: seriatim::keys::Keys, replicas: &Replicas) -> anyhow::Result<Emitter> {
+    let emitter = unconnected(global, keys, replicas)?;
+    emitter.reach().await.map_err(failure)?;
+    Ok(emitter)
+}
+
+/// Returns an emitter whose first call connects.
+pub(crate) fn unconnected(global: &Global, keys: seriatim::keys::Keys, replicas: &Replicas) -> anyhow::Result<Emitter> {
     let builder = Emitter::builder(global.server()).keys(keys).wait(replicas.wait, replicas.wait_timeout);
-    builder.wait_local(replicas.wait_local).connect().await.map_err(failure)
+    builder.wait_local(replicas.wait_local).unconnected().map_err(failure)
 }
 
 /// Turns the error of an emit into one line with advice, and an exit code.
@@ -168,7 +175,8 @@ fn exit(error: &EmitError) -> Exit {
         | EmitError::KeyReused { .. }
         | EmitError::TooLarge { .. }
         | EmitError::Url { .. }
-        | EmitError::Tls { .. } => Exit::Input,
+        | EmitError::Tls { .. }
+        | EmitError::Sentinels { .. } => Exit::Input,
         EmitError::Unknown { .. } | EmitError::Unreplicated { .. } => Exit::Unknown,
         _ => Exit::Redis,
     }

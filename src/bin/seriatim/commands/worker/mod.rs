@@ -57,10 +57,10 @@ pub(crate) struct Args {
     /// asks for fewer bytes, down to 64KiB
     #[arg(long, value_name = "BYTES", default_value = "2MiB", value_parser = bytes)]
     reply_bytes: usize,
-    /// The longest time that the worker waits at its start for a Redis that is loading or cannot be
-    /// reached: up to 1h
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
-    connect_timeout: Duration,
+    /// End with exit code 3 if Redis is loading or cannot be reached for this long at the start: up
+    /// to 1h [default: wait without a limit]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    connect_timeout: Option<Duration>,
     /// Replace the connection to Redis if a call waits for its reply and no byte moves for this
     /// time: 100ms to 10m
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
@@ -171,7 +171,7 @@ impl Args {
         config.concurrency = self.concurrency;
         config.batch = self.batch;
         config.reply_bytes = self.reply_bytes;
-        config.connect_timeout = self.connect_timeout;
+        config.connect_timeout = self.connect_timeout.unwrap_or(Duration::MAX);
         config.response_timeout = self.response_timeout;
         config.turn_max = self.turn_max;
         config.group_depth = self.group_depth;
@@ -232,7 +232,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let exporting = args.traces.begin(&mut config)?;
     let sink = sink::open(&spec, &args.http, args.concurrency, global, &shutdown)?;
     let worker = Worker::builder(global.server()).config(config).sink(sink).build().map_err(failure)?;
-    warn_of_settings(global.clone(), args.connect_timeout);
+    warn_of_settings(global.clone(), args.connect_timeout.unwrap_or(Duration::MAX));
     let _supervised = supervised.map(|supervised| supervised.watch(worker.vitals(), global.namespace.as_deref())).transpose()?;
     #[cfg(feature = "otlp")]
     let stop = shutdown.clone();
@@ -265,7 +265,9 @@ fn warn_of_settings(global: Global, patience: Duration) {
 
 pub(crate) fn failure(error: WorkerError) -> anyhow::Error {
     let exit = match &error {
-        WorkerError::Config(_) | WorkerError::Url(_) | WorkerError::Tls(_) | WorkerError::NoSink => Exit::Input,
+        WorkerError::Config(_) | WorkerError::Url(_) | WorkerError::Tls(_) | WorkerError::Sentinels(_) | WorkerError::NoSink => {
+            Exit::Input
+        }
         WorkerError::Connect { .. } => Exit::Redis,
         _ => Exit::Worker,
     };
