@@ -51,8 +51,9 @@ M.registry.watch(name, now_ms)
 
 -- Each unfinished batch counts one crash, because the process that had it has died. In two cases it
 -- counts no crash. Either this process itself had the batch before its lease lapsed. Or this call
--- repeats an earlier call, even if the lease of the earlier call has lapsed since.
-local died = not repeated and last_token ~= before and last_token ~= token
+-- repeats an earlier call, even if the lease of the earlier call has lapsed since. If the registration
+-- is lost, nothing is known of a process that came after the caller's session before.
+local died = not repeated and last_token ~= before and last_token ~= token and (last_token ~= nil or before == '')
 local cause = { now_ms = now_ms, why = 'slots', died = died, crashes_max = crashes_max }
 local kept, held = 0, 0
 local strays, lost = M.slots.each(name, slots_all, function(at, slot, object, tag)

@@ -1,13 +1,14 @@
 -- fence: refuses callers without the lease. Every write of a worker process begins here.
--- Uses: lease.is_of registry.find
+-- Uses: lease.is_of registry.UNKNOWN registry.find
 
 -- Returns the reply for a caller whose token is not in `lease`:
---   {'lapsed'}         the lease is gone, and no process has taken the name since
+--   {'lapsed'}         the lease is gone, and no process has taken the name since. The registration
+--                      may be gone, too: then no process is known to have taken the name
 --   {'fenced', lease}  another process has taken the name; `lease` is '' if its lease is gone, too
 local function refused(name, token, lease)
   if not lease then
     local _, last_token = M.registry.find(name)
-    if last_token == token then
+    if last_token == token or not last_token or last_token == M.registry.UNKNOWN then
       return { 'lapsed' }
     end
   end

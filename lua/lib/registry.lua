@@ -7,6 +7,9 @@
 --
 -- The scores of the two sets are the times of the next looks, in ms.
 
+-- The token of a registration that a sweep has written for a name that had lost its registration.
+local UNKNOWN = '-'
+
 -- Returns slots, token and last sign of life (ms) of a registration; 0, nil and 0 if the value is
 -- invalid.
 local function parse(value)
@@ -56,4 +59,4 @@ local function depart(name, at_ms, now_ms, forget_ms)
   call('ZADD', P .. K.event_workers_departed, next_ms, name)
 end
 
-return { parse = parse, find = find, register = register, check_types = check_types, watch = watch, depart = depart }
+return { UNKNOWN = UNKNOWN, parse = parse, find = find, register = register, check_types = check_types, watch = watch, depart = depart }

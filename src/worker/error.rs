@@ -53,7 +53,7 @@ pub enum WorkerError {
         /// The id of the other process.
         pid: u32,
     },
-    /// Another process took the name, or the registration of the name is gone.
+    /// Another process took the name.
     #[error("{}", fenced(name, lease))]
     Fenced {
         /// The worker name.
@@ -86,7 +86,7 @@ fn bad_url(reason: &str) -> String {
 fn fenced(name: &str, lease: &str) -> String {
     match Holder::of_lease(lease) {
         Some(by) => format!("fenced: the name {name:?} was taken over by process {} on {}", by.pid(), by.host_name()),
-        None => format!("fenced: the name {name:?} is no longer registered in Redis; was its data deleted?"),
+        None => format!("fenced: another process took the name {name:?}, and its lease has ended since"),
     }
 }
 

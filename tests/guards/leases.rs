@@ -5,7 +5,7 @@ use seriatim::wire::{self, Attached, Detached, Renewed, Sweep};
 use crate::state::State;
 use crate::support::Redis;
 use crate::support::sweep::sweep;
-use crate::{LEASE, attach, attached, pop};
+use crate::{LEASE, Suspects, attach, attached, pop};
 
 /// Another process took the name over, and then the lease of that process ended, too. The first
 /// process is still fenced: for it this is no lapse.
@@ -21,6 +21,49 @@ async fn a_process_that_was_taken_over_is_fenced_even_when_its_successor_is_gone
     assert_eq!(first, Renewed::Fenced { lease: String::new() });
     let second = wire::renew(&mut conn, keys, "w", "token-2", LEASE, 2).await.expect("an answer");
     assert_eq!(second, Renewed::Lapsed);
+}
+
+/// Without a registration, no other process is known to have taken the name. The process attaches
+/// again, and its batches count no crash.
+#[tokio::test]
+async fn a_process_without_lease_and_registration_has_lapsed() {
+    let redis = Redis::start();
+    for registration in [None, Some("1024 - 1")] {
+        let mut state = attached(&redis).await;
+        let keys = state.keys.clone();
+        redis.console().await.end_lease("w").await;
+        state.run("DEL", &[&keys.event_workers()]).await;
+        if let Some(value) = registration {
+            state.run("HSET", &[&keys.event_workers(), "w", value]).await;
+        }
+        let renewed = wire::renew(&mut state.conn, &keys, "w", "token-1", LEASE, 2).await.expect("an answer");
+        assert_eq!(renewed, Renewed::Lapsed, "{registration:?}");
+        let detached = wire::detach(&mut state.conn, &keys, "w", "token-1").await.expect("an answer");
+        assert_eq!(detached, Detached::Lapsed, "{registration:?}");
+        redis.console().await.end_lease("w").await;
+        state.run("DEL", &[&keys.event_workers()]).await;
+    }
+    for (before, crashes) in [("token-1", "12"), ("", "12 0 0 1")] {
+        let mut state = State::new(redis.connect().await, redis.keys().clone());
+        let keys = state.keys.clone();
+        state
+            .run("DEL", &[&keys.event_workers(), &keys.worker_lease("w"), &keys.worker_object("w.0"), &keys.worker_event("w.0")])
+            .await;
+        state.own("w.0", "work:1", 12, &["{}"]).await;
+        let args = wire::Attach {
+            name: "w",
+            token: "token-9",
+            holder: "host 1 1",
+            lease: LEASE,
+            slots: 2,
+            displace: "",
+            before,
+            crashes_max: 5,
+            suspects: Suspects::NONE,
+        };
+        wire::attach(&mut state.conn, &keys, &args).await.expect("an answer");
+        assert_eq!(redis.console().await.text(&keys.worker_event_id("w.0")).await.as_deref(), Some(crashes), "{before:?}");
+    }
 }
 
 /// Attach replaces only the lease that its caller has read, because another process may have

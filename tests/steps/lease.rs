@@ -224,19 +224,30 @@ async fn a_late_result_of_a_fenced_process_changes_nothing() {
     console.until_at_rest().await;
 }
 
+/// Story: the lease and the registration of a running worker were deleted together. The worker ended
+/// with exit code 4, although no other process had its name.
 #[tokio::test]
-async fn a_process_whose_registration_is_gone_stops_and_says_why() {
+async fn a_process_whose_lease_and_registration_are_gone_attaches_again() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let worker = start(&redis, "w", &Recorder::new(), |_| {});
-    console.until_lease("w").await;
+    let gate = Gate::closed();
+    let held_up = gate.clone();
+    let sink = Recorder::with(move |offer| if offer.id == 1 { Act::SendThenWait(held_up.clone()) } else { Act::Send });
+    let worker = start(&redis, "w", &sink, |_| {});
+    console.emit("work:1", "1").await;
+    sink.until_sent(1).await;
     // Both keys are deleted in one step. In two steps, the process could find only its lease
     // deleted, which is a lapse.
     let mut pipe = redis::pipe();
     pipe.atomic().cmd("DEL").arg(console.keys.worker_lease("w")).cmd("DEL").arg(console.keys.event_workers());
     let () = pipe.query_async(&mut redis.connect().await).await.expect("deleted");
-    let error = worker.ended().await.expect_err("it is fenced").to_string();
-    assert_eq!(error, "fenced: the name \"w\" is no longer registered in Redis; was its data deleted?");
+    gate.open();
+    console.emit("work:2", "2").await;
+    console.until_at_rest().await;
+    console.until_lease("w").await;
+    // The loss counts as no crash of the event in hand.
+    assert!(sink.sent().iter().all(|sent| sent.crashes == 0), "{:?}", sink.sent());
+    worker.finish().await;
 }
 
 /// The reply to an attach is lost, and the call is repeated. The lease already has the token of the

@@ -120,7 +120,7 @@ impl Reference {
             Some(lease) if lease.token == token => None,
             Some(lease) => Some(Reply::Fenced(lease.text())),
             None if self.is_broken(&[Broken::Workers]) => Some(Reply::WrongType),
-            None if self.registered(name).is_some_and(|last| last.token == token) => Some(Reply::Lapsed),
+            None if self.registered(name).is_none_or(|last| last.token == token) => Some(Reply::Lapsed),
             None => Some(Reply::Fenced(String::new())),
         }
     }
@@ -210,8 +210,8 @@ impl Reference {
         let slots_all = args.slots.max(last.as_ref().map_or(0, |last| last.slots));
         // A batch counts a death, unless the attaching process itself was the last one with this
         // name.
-        let last_token = last.map(|last| last.token).unwrap_or_default();
-        let died = !repeated && last_token != args.before && last_token != args.token;
+        let is_other = |token: &String| *token != args.before && *token != args.token;
+        let died = !repeated && last.map_or(args.before.is_empty(), |last| is_other(&last.token));
         self.leases.insert(args.name, Lease { token: args.token.clone(), holder: args.holder, ms: args.lease_ms });
         self.register(args.name, slots_all, &args.token);
         self.watch(args.name);
