@@ -193,15 +193,21 @@ impl<P: Projection, S: Store> Runner<P, S> {
     /// Dropping the future acts like a crash: the name stays taken until the lease ends.
     ///
     /// # Errors
-    /// As [`Runner::step`]. The call ends at the first error, even if only a connection has failed.
+    /// As [`Runner::step`]. The call ends at the first error, even if only a connection has failed. It
+    /// does not end if the lease has ended and no other process has the name: then the next step takes
+    /// the name again, and begins with the saved state.
     pub async fn run(mut self, idle: Duration, stop: impl Future<Output = ()>) -> Result<P, ProjectionError> {
         let idle = idle.min(self.lease / 3);
         tokio::pin!(stop);
         loop {
+            let was_open = !self.stale;
             let stepped = tokio::select! {
                 biased;
                 () = &mut stop => break,
-                stepped = self.step() => stepped?,
+                stepped = self.step() => match stepped {
+                    Err(ProjectionError::Lost) if was_open => continue,
+                    stepped => stepped?,
+                },
             };
             if stepped.lag == 0 {
                 tokio::select! {

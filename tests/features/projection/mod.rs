@@ -142,6 +142,28 @@ async fn one_process_runs_a_projection_and_who_has_lost_it_writes_nothing() {
     assert!(matches!(second.step().await, Err(ProjectionError::Lost)), "also with nothing to do");
 }
 
+/// Story: a running projection whose lease was deleted ended, although no other process had its name. It
+/// takes the name again, and applies no row twice.
+#[tokio::test]
+async fn a_running_projection_takes_its_name_again() {
+    let (redis, mut state) = empty().await;
+    log(&mut state, 1..=5).await;
+    let (runner, console) = (open(&redis, Gaps::Refuse).await.expect("opened"), redis.console().await);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(runner.run(Duration::from_millis(5), async { drop(stopped.await) }));
+    let keys = redis.keys();
+    let saved = async |rows: &str| {
+        let value: Option<String> = console.run(&["HGET", &keys.event_projections(), "ids"]).await;
+        value.filter(|value| value.starts_with(&format!("{rows} "))).map(drop)
+    };
+    crate::support::until("the first rows are saved", PATIENCE, async || saved("5").await).await;
+    console.run::<u64>(&["DEL", &keys.event_projection_lease("ids")]).await;
+    log(&mut state, 6..=9).await;
+    crate::support::until("the other rows are saved", PATIENCE, async || saved("9").await).await;
+    stop.send(()).expect("it runs");
+    assert_eq!(running.await.expect("no panic").expect("it goes on").0, ids(1..=9));
+}
+
 /// Story: after a refused save, `projection()` was once a page ahead of `position()`. Programs that
 /// used both showed rows twice or too early. Now there is no state until it is loaded again.
 #[tokio::test]
