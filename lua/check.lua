@@ -11,6 +11,7 @@
 --             hint  how to look for the cover of an object with events (I1):
 --               covered   a marker, or the list of a group or of a worker, had the object a moment
 --                         ago
+--               counts    for `shared`: also compares the lengths of indexes
 --               unknown   the caller knows of no marker or list with the object, but has not
 --                         searched them all; a finding I1 or `foreign` is only a suspicion
 --               searched  the caller has searched all markers and lists, in steps; the script looks
@@ -18,17 +19,15 @@
 --                         which the object can belong. A finding that is the same as before the
 --                         search is certain: no event came or went meanwhile
 -- Replies   {'looked', findings, names}
---             findings  flat triples: the subject's position (from 1); `I1` to `I6`, `I8`, `I9`,
---                       `layout` or `foreign`; a text
+--             findings  flat triples: the subject's position (from 1); `I1` to `I6`, `I8` to
+--                       `I10`, `layout` or `foreign`; a text
 --             names     objects in the lists of the workers, at most 1,000 of each worker
--- Keeps     writes nothing; checks I1 to I6, I8 and I9
+-- Keeps     writes nothing; checks I1 to I6, and I8 to I10
 -- Cost      about 15 commands per subject; all rules, shares and groups for `shared`; LPOS over 2,000
 --           names of up to 11 lists for `searched`
--- Uses: cron.parse group.DEPTH_MAX group.LISTS_MAX group.REST group.key group.of group.times_of
--- Uses: ids.after ids.parse lease.token_of marks.MET marks.is_mark names.is_foreign registry.parse
--- Uses: rules.fields_of rules.is_rule rules.next_of rules.next_text schedule.due_of schedule.parse
--- Uses: share.CLASSES share.epoch_of share.parse share.prefix_of tag.first_of tag.has_failed
--- Uses: tag.held_numbers worker.parse
+-- Uses: cron.parse group.DEPTH_MAX group.REST group.key group.of ids.after ids.parse indexes.with
+-- Uses: lease.token_of names.is_foreign registry.parse rules.fields_of schedule.due_of
+-- Uses: schedule.parse tag.first_of tag.has_failed tag.held_numbers worker.parse
 
 local workers_key = KEYS[1]
 local subjects = {}
@@ -161,7 +160,7 @@ end
 local function check_owner(object, owner, in_held, in_paused)
   if owner == 'held' then
     if not in_held and not in_paused then
-      find('I2', 'is held, but is neither in ', K.objects_held, ' nor in ', K.objects_paused, ': only `seriatim held release` lets it go on')
+      find('I2', 'is held, but is neither in ', K.objects_held, ' nor in ', K.objects_paused, ': `seriatim repair` puts it back')
     elseif in_held and in_paused then
       find('I2', 'is held, but is in both ', K.objects_held, ' and ', K.objects_paused)
     elseif in_paused and not has_rule(object) then
@@ -174,11 +173,17 @@ local function check_owner(object, owner, in_held, in_paused)
   if in_paused then find('I2', 'is in ', K.objects_paused, ', but its owner is ', shown) end
   if not owner then return false end
   if not registered(owner) then
-    find('I2', 'its owner ', owner, ' is no slot of a name in ', K.event_workers, ': nobody will adopt it')
+    find('I2', 'its owner ', owner, ' is no slot of a name in ', K.event_workers, ': no process adopts it; if it is dead, `seriatim repair --dead-owner` frees its object')
     return false
   end
   local list = K.WORKER .. owner .. K.worker_object
-  if list_has(P .. list, object) then return true end
+  if list_has(P .. list, object) then
+    local batch = P .. K.WORKER .. owner .. K.worker_event
+    if type_of(P .. object .. K.events) == 'none' and type_of(batch) == 'none' and type_of(P .. K.WORKER .. owner .. K.worker_event_id) == 'none' then
+      find('I10', 'its owner is ', owner, ', which has no event of it, and none is queued')
+    end
+    return true
+  end
   find('I2', 'its owner is ', owner, ', but ', list, ' lacks it')
   return false
 end
@@ -370,116 +375,34 @@ local function check_cron(subject)
   end
 end
 
--- Checks that every field of event.rules except `next` is a rule. Checks that `next` has the time
--- at which workers must next wake objects of a rule.
-local function check_rules()
-  local all = call('HGETALL', P .. K.event_rules)
-  local told
-  for at = 1, #all, 2 do
-    if all[at] == 'next' then
-      told = all[at + 1]
-    elseif not M.rules.is_rule(all[at], all[at + 1]) then
-      find('layout', K.event_rules, ' has a field ', all[at], ' that is no rule')
-    end
-  end
-  local due = M.rules.next_text(M.rules.next_of(all))
-  if told ~= due then
-    find('layout', K.event_rules, ' says that rules are to be looked at next at ', told or 'no time', ', it should be ', due or 'no time')
-  end
-end
+local indexes = M.indexes.with(find, expect, shared, whole)
 
--- Checks that every field of event.limits is a limit. Emitters ignore other fields.
-local function check_limits()
-  local all = call('HGETALL', P .. K.event_limits)
-  for at = 1, #all, 2 do
-    local who_bytes, texts = string.match(all[at + 1], '^%d+ %d+ %d+ (%d+) (.*)$')
-    if not who_bytes or tonumber(who_bytes) > #texts then
-      find('layout', K.event_limits, ' has a field ', all[at], ' that is no limit: set or remove that limit')
+-- Compares the lengths of indexes. They tell of a lost index without a look at each object.
+local function compare_lengths()
+  if shared(K.event_rules, 'none') and shared(K.objects_paused, 'zset') then
+    find('I2', K.objects_paused, ' has ', call('ZCARD', P .. K.objects_paused), ' objects, but there is no rule')
+  end
+  if indexed() and shared(K.event_workers, 'hash') then
+    local names = call('HLEN', workers_key)
+    local known = call('ZCARD', P .. K.event_workers_watched) + call('ZCARD', P .. K.event_workers_departed)
+    if names > known then
+      find('layout', K.event_workers, ' has ', names, ' names, but sweeps look at ', known)
     end
-  end
-end
-
--- Checks that every field of event.shares is a share, and that event.shares.summary tells what they do
--- and the most parts of their prefixes. Checks the first 1,000 objects that count as in hand.
-local function check_shares()
-  local all, mode, most = shared(K.event_shares, 'hash') and call('HGETALL', P .. K.event_shares) or {}, 0, 0
-  local priorities = { ['-'] = true }
-  for name in pairs(M.share.CLASSES) do priorities[name] = true end
-  for at = 1, #all, 2 do
-    local weight, priority, who_bytes, texts_at = string.match(all[at + 1], '^(%S+) (%S+) %S+ %S+ %S+ %d+ (%d+) ()')
-    local prefix, parts = M.share.prefix_of(all[at])
-    local share = weight and (prefix or all[at] == '*') and M.share.parse(all[at + 1])
-    local has_weight = weight == '-' or (whole(weight) or 0) >= 1 and whole(weight) <= 100
-    if not share or not has_weight or not priorities[priority] or tonumber(who_bytes) > #all[at + 1] - texts_at + 1 then
-      find('layout', K.event_shares, ' has a field ', all[at], ' that is no share: delete that field, and set the share again')
-    end
-    if share then mode, most = math.max(mode, (share.in_flight or share.rate) and 2 or 1), math.max(most, parts or 0) end
-  end
-  local told = shared(K.event_shares_summary, 'string') and call('GET', P .. K.event_shares_summary) or nil
-  local due = string.format('%d %d', mode, most)
-  if (told and M.share.epoch_of(told) and string.match(told, '^%d %d+') or '0 0') ~= due then
-    find('layout', K.event_shares_summary, ' is ', told or 'absent', ', it should begin with ', due, ': set any share')
-  end
-  for _, member in ipairs(shared(K.objects_in_hand, 'zset') and call('ZRANGE', P .. K.objects_in_hand, '0', '999') or {}) do
-    local owner = call('MGET', P .. string.sub(member, 1, -2) .. K.event_worker)[1]
-    if not owner or owner == 'held' then
-      find('layout', K.objects_in_hand, ' has a member ', member, ', but no slot owns this object: set any share again')
-    end
-  end
-end
-
--- Checks that the members of event.marks are marks. Looks at the first 1,000.
-local function check_marks()
-  for _, member in ipairs(call('ZRANGE', P .. K.event_marks, '0', '999')) do
-    if member ~= M.marks.MET and not M.marks.is_mark('\0t' .. member) then
-      find('layout', K.event_marks, ' has a member ', member, ' that is no mark: remove that member')
-    end
-  end
-end
-
--- Checks that workers take names from the list of a group.
-local function check_group(subject)
-  local key = M.group.key(subject.name)
-  if not expect(key, 'list') then return end
-  local is_sound = shared(K.event_groups, 'zset') or shared(K.event_groups, 'none')
-  if is_sound and not (shared(K.event_groups, 'zset') and call('ZSCORE', P .. K.event_groups, subject.name)) then
-    find('layout', 'has ', call('LLEN', key), ' names set aside, but is not in ', K.event_groups, ': no worker takes these names; add the group to ',
-      K.event_groups, ' with score 0')
-  end
-end
-
--- Checks that event.groups.waiting is the number of names in the lists of all groups. If there are
--- more groups than workers make, the names are not counted.
-local function check_groups()
-  local groups = shared(K.event_groups, 'zset') and call('ZRANGE', P .. K.event_groups, '0', M.group.LISTS_MAX + 1) or {}
-  if #groups > M.group.LISTS_MAX + 1 then
-    return find('layout', K.event_groups, ' has more than ', M.group.LISTS_MAX + 1, ' groups')
-  end
-  -- Marks in the lists do not count.
-  local has_times, count = shared(K.event_groups_times, 'hash'), 0
-  for _, group in ipairs(groups) do
-    local names_waiting = try('LLEN', M.group.key(group))
-    local times = has_times and M.group.times_of(call('HGET', P .. K.event_groups_times, group))
-    count = count + (type(names_waiting) == 'number' and names_waiting or 0) - (times and times.marks or 0)
-  end
-  local told = shared(K.event_groups_waiting, 'string') and call('GET', P .. K.event_groups_waiting) or '0'
-  if whole(told) ~= count then
-    find('layout', K.event_groups_waiting, ' is ', told, ', but the lists of all groups have ', count, ' names: set it to ', count)
   end
 end
 
 -- Checks the shared keys.
-local function check_shared()
+local function check_shared(subject)
   local has = {}
   for _, key in ipairs(SHARED_TYPES) do
     has[key[1]] = expect(P .. key[1], key[2])
   end
-  if has[K.event_rules] then check_rules() end
-  if has[K.event_limits] then check_limits() end
-  if has[K.event_marks] then check_marks() end
+  if has[K.event_rules] then indexes.rules() end
+  if has[K.event_limits] then indexes.limits() end
+  if has[K.event_marks] then indexes.marks() end
   local is_sound = function(key, kind) return shared(key, kind) or shared(key, 'none') end
-  if is_sound(K.event_shares, 'hash') and is_sound(K.event_shares_summary, 'string') then check_shares() end
-  if is_sound(K.event_groups, 'zset') and is_sound(K.event_groups_waiting, 'string') then check_groups() end
+  if is_sound(K.event_shares, 'hash') and is_sound(K.event_shares_summary, 'string') then indexes.shares() end
+  if is_sound(K.event_groups, 'zset') and is_sound(K.event_groups_waiting, 'string') then indexes.groups() end
   if is_sound(K.events_emitted, 'hash') and is_sound(K.events_emitted_ends, 'zset') then
     local keys, ends = call('HLEN', P .. K.events_emitted), call('ZCARD', P .. K.events_emitted_ends)
     if keys ~= ends then
@@ -489,9 +412,10 @@ local function check_shared()
   if has[K.next_event_id] and not whole(call('GET', P .. K.next_event_id)) then
     find('layout', P, K.next_event_id, ' is not a whole number below 2^53')
   end
+  if subject.hint == 'counts' then compare_lengths() end
 end
 
-local look = {object = check_object, worker = check_worker, name = check_name, group = check_group, schedule = check_schedule, cron = check_cron,
+local look = {object = check_object, worker = check_worker, name = check_name, group = indexes.group, schedule = check_schedule, cron = check_cron,
   shared = check_shared}
 for at, subject in ipairs(subjects) do
   position = at

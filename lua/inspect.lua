@@ -216,6 +216,9 @@ if owner and owner ~= 'held' then
   tell('batch_id', string_at(worker .. K.worker_event_id))
   local name = M.worker.parse(owner) or owner
   local lease = string_at(P .. K.WORKER .. name .. K.worker_lease)
+  local registration, _, slot = try('HGET', P .. K.event_workers, name), M.worker.parse(owner)
+  local slots = type(registration) == 'string' and tonumber(string.match(registration, '^(%d+) ')) or 0
+  tell('owner_unknown', (slot or 0) >= slots and 1 or nil)
   tell('lease', lease)
   if lease then tell('lease_ttl_ms', call('PTTL', P .. K.WORKER .. name .. K.worker_lease)) end
 end

@@ -2,14 +2,14 @@
 --
 -- A missing right in the middle of a script could strand an event, so it is found before the first
 -- write. RIGHTS stands for the names of the commands, with blanks between them: src/wire/lua.rs
--- collects them from the texts of all scripts for workers, or of all scripts for operators.
+-- collects them from the texts of all scripts for workers, of all scripts for operators, or of repair.
 local key, other = P .. K.next_event_id, P .. K.objects_with_events
 
 -- The arguments of each command, for the test of rights only.
 local ARGUMENTS = {
   BLMOVE = { other, key, 'RIGHT', 'LEFT', '1' }, BZPOPMIN = { key, '1' }, DEL = { key }, EXISTS = { key }, GET = { key }, HDEL = { key, 'f' },
   HEXISTS = { key, 'f' }, HGET = { key, 'f' }, HGETALL = { key }, HINCRBY = { key, 'f', '1' }, HKEYS = { key }, HLEN = { key }, HMGET = { key, 'f' }, HSCAN = { key, '0' }, HSET = { key, 'f', 'v' },
-  LINDEX = { key, '0' }, LLEN = { key }, LMOVE = { other, key, 'RIGHT', 'LEFT' }, LPUSH = { key, 'v' }, LRANGE = { key, '0', '0' },
+  LINDEX = { key, '0' }, LLEN = { key }, LPOS = { key, 'v' }, LMOVE = { other, key, 'RIGHT', 'LEFT' }, LPUSH = { key, 'v' }, LRANGE = { key, '0', '0' },
   LREM = { key, '1', 'v' }, LSET = { key, '0', 'v' }, LTRIM = { key, '0', '0' }, MGET = { key }, MSET = { key, 'v' },
   PEXPIRE = { key, '1' }, PTTL = { key }, RENAME = { key, other }, RPOP = { key, '1' }, RPUSH = { key, 'v' }, SET = { key, 'v' },
   STRLEN = { key }, TIME = {}, TYPE = { key }, XADD = { key, '*', 'f', 'v' }, XDEL = { key, '0-1' }, XRANGE = { key, '-', '+' },

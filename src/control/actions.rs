@@ -34,7 +34,7 @@ pub struct Action {
     pub at_ms: u64,
     /// `retry`, `drop`, `release`, `skip`, `pause`, `resume`, `block`, `unblock`, `limit-set`,
     /// `limit-remove`, `share-set`, `share-remove`, `cron-set`, `cron-remove`, `cron-pause`,
-    /// `cron-resume`, `cron-run`, `forget` or `cancel`.
+    /// `cron-resume`, `cron-run`, `forget`, `cancel` or `repair`.
     pub action: String,
     /// Operator who performed the action.
     pub who: String,
@@ -74,9 +74,10 @@ pub struct Action {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Many {
-    /// Number of released objects, or of dead letters that were retried or dropped, so far.
+    /// Number of released objects, of dead letters that were retried or dropped, or of steps of a
+    /// repair, so far.
     pub count: u64,
-    /// The first of them: name of an object, or id of a dead letter.
+    /// The first of them: name of an object or another subject, or id of a dead letter.
     pub first: String,
     /// [Escaped](crate::escape::name) form of `first`, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]

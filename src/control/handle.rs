@@ -35,6 +35,7 @@ use crate::keys::{Keys, NamespaceError};
 ///   [`remove_limit`](Self::remove_limit)
 /// - Shares: [`shares`](Self::shares), [`share_figures`](Self::share_figures),
 ///   [`set_share`](Self::set_share), [`remove_share`](Self::remove_share)
+/// - Repairs: [`repair`](Self::repair)
 /// - Others: [`actions`](Self::actions), [`actions_of`](Self::actions_of),
 ///   [`forget`](Self::forget), [`forget_as`](Self::forget_as)
 ///

@@ -6,6 +6,7 @@
 //! - `ids`: [`Cursor`] and [`RowId`], opaque positions and row ids
 //! - `error`: [`ControlError`]
 //! - [`check`](mod@check): checks the invariants of the design, by number
+//! - [`repair`](mod@repair): rebuilds keys that were lost, from the keys that are left
 //! - [`stats`](mod@stats): counts workers, markers, held objects and dead letters
 //! - [`streams`](mod@streams): reads the sizes of the log, the dead letters and the actions
 //! - [`depth`](mod@depth): counts the events of each queue, by a scan
@@ -33,8 +34,8 @@
 //!
 //! Only these operations write to Redis: retry, drop, release, skip, forget, setting or lifting
 //! rules, setting or removing limits and shares, cancelling schedules, changing or running cron
-//! jobs, and pushing marks. They need the rights in `docs/protocol.md`. Each operation of an operator except
-//! [`Control::forget`] is one atomic script, and is recorded with the operator's name and reason.
+//! jobs, repairs, and pushing marks. They need the rights in `docs/protocol.md`. Each operation of an operator except
+//! [`Control::forget`] and [`Control::repair`], which takes many steps, is one atomic script, and is recorded with the operator's name and reason.
 //!
 //! Every operation works in bounded steps and bounded memory, so it never delays the workers for
 //! long. The futures can be dropped at any time. For the reading operations, a Redis user needs
@@ -60,6 +61,7 @@ pub mod log;
 mod marks;
 pub(crate) mod names;
 mod of_object;
+pub mod repair;
 mod reply;
 pub mod rules;
 mod scan;
@@ -87,6 +89,7 @@ pub use self::ids::{Cursor, RowId};
 pub use self::inspect::Inspection;
 pub use self::limits::{LimitDone, QueueLimit};
 pub use self::log::{LogEntry, LogPage, LogStatus};
+pub use self::repair::{Repair, RepairReport, RepairStep};
 pub use self::rules::{Rule, Rules};
 pub use self::schedules::{CancelledSchedule, SchedulePage, ScheduledEvent};
 pub use self::shares::{Priority, SelectorShare, Share, ShareDone, ShareFigures, ShareWait};

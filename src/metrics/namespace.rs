@@ -21,12 +21,24 @@ pub const PREFIXES_MAX: usize = 20;
 /// The part of Redis' time that a count of the queued events takes: 1 %.
 const COUNT_SHARE: f64 = 0.01;
 
+/// The part of Redis' time that a check takes: 1 %.
+const CHECK_SHARE: f64 = 0.01;
+
 /// The metrics of a namespace: a collector for a registry. It writes the results of the last look
 /// at Redis.
 ///
 /// Call [`look`](Self::look) before each scrape, or at an interval.
 #[derive(Debug, Clone, Default)]
-pub struct NamespaceMetrics(Arc<Mutex<Look>>, Arc<Mutex<Option<Queues>>>);
+pub struct NamespaceMetrics(Arc<Mutex<Look>>, Arc<Mutex<Option<Queues>>>, Arc<Mutex<Checks>>);
+
+/// The results of the last checks.
+#[derive(Debug, Default)]
+struct Checks {
+    /// Violations at the last look at the shared keys.
+    shared: Option<u64>,
+    /// Violations that the last whole check found, and its end.
+    whole: Option<(u64, Instant)>,
+}
 
 /// The results of the last count of the queued events.
 #[derive(Debug)]
@@ -86,6 +98,30 @@ impl NamespaceMetrics {
         Ok(())
     }
 
+    /// Checks the shared keys, by [`Control::check_shared`]. Before the first check this metric is
+    /// absent.
+    ///
+    /// # Errors
+    /// The errors of [`Control::check_shared`]. The metric is absent until a check succeeds.
+    pub async fn check_shared(&self, control: &Control) -> Result<(), ControlError> {
+        let found = control.check_shared().await;
+        let shared = found.as_ref().ok().map(|found| found.len() as u64);
+        self.2.lock().unwrap_or_else(PoisonError::into_inner).shared = shared;
+        found.map(drop)
+    }
+
+    /// Checks all keys with 1 % of Redis' time, by [`Control::paced_check`]. Before the first check
+    /// these metrics are absent.
+    ///
+    /// # Errors
+    /// The errors of [`Control::paced_check`]. After an error, the metrics still show the last check.
+    pub async fn check(&self, control: &Control) -> Result<(), ControlError> {
+        let report = control.paced_check(0, CHECK_SHARE).await?;
+        let whole = Some((report.violations_total, Instant::now()));
+        self.2.lock().unwrap_or_else(PoisonError::into_inner).whole = whole;
+        Ok(())
+    }
+
     /// Forgets the results of the last look. Call this if a new look takes too long: then
     /// `seriatim_up` is 0.
     pub fn forget(&self) {
@@ -107,6 +143,7 @@ impl Collector for NamespaceMetrics {
         workers(&mut out, stats)?;
         times(&mut out, stats)?;
         streams(&mut out, stats)?;
+        checks(&mut out, &self.2.lock().unwrap_or_else(PoisonError::into_inner))?;
         match &*self.1.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(queues) => depths(&mut out, queues),
             None => Ok(()),
@@ -145,6 +182,15 @@ fn shares(out: &mut Writer<'_>, stats: &Stats, shares: &[ShareFigures]) -> fmt::
         (_, oldest_ms) => Some((&figures.share.selector, oldest_ms.map_or(f64::NAN, seconds))),
     });
     out.seconds_of("share_oldest", "Time for which the oldest name of a share has waited; NaN if unknown", "selector", oldest)
+}
+
+fn checks(out: &mut Writer<'_>, checks: &Checks) -> fmt::Result {
+    if let Some(broken) = checks.shared {
+        out.gauge("shared_keys_broken", "Findings of the last look at the shared keys; seriatim check names them", broken)?;
+    }
+    let Some((violations, at)) = checks.whole else { return Ok(()) };
+    out.gauge("check_violations", "Violations that the last check of all keys has found", violations)?;
+    out.seconds("check_age", "Time since the last check of all keys", at.elapsed().as_secs_f64())
 }
 
 fn depths(out: &mut Writer<'_>, queues: &Queues) -> fmt::Result {

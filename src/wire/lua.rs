@@ -41,7 +41,7 @@ macro_rules! lua {
 
 /// A script, as the manifest lists it.
 struct Source {
-    /// The users of the script: `emitter`, `worker`, `operator`, or `other`.
+    /// The users of the script: `emitter`, `worker`, `operator`, `repair`, or `other`.
     group: &'static str,
     /// The name of the script's file, without `.lua`.
     file: &'static str,
@@ -86,6 +86,8 @@ manifest! {
         "lib/": cancel clock cron emits fence group hold idle ids jump lease lost marks names page registry rights rules schedule share slots suspects tag text time worker;
         "advance/": again ages aside batch errors finish groups held keyed limits log markers missing pauses popped results room shares sorting state turns;
         "operator/": actions;
+        "check/": indexes;
+        "repair/": mend object orphan rebuild;
     }
     emitter {
         EMIT: DENY_OOM "emit" [schedule time];
@@ -121,9 +123,14 @@ manifest! {
         CANCEL_SCHEDULE: ALLOW_OOM "operator/cancel" [actions cancel emits ids rights schedule tag text time];
         FORGET_ONE: ALLOW_OOM "operator/forget" [actions emits idle ids rights schedule text time];
     }
+    repair {
+        REPAIR: ALLOW_OOM "operator/repair" [
+            actions cron emits group hold ids jump marks mend names object orphan rebuild registry rights rules schedule share tag text time worker
+        ];
+    }
     other {
         FORGET: ALLOW_OOM "forget" [emits idle ids schedule time];
-        CHECK: NO_WRITES "check" [cron group ids lease marks names registry rules schedule share tag time worker];
+        CHECK: NO_WRITES "check" [cron group ids indexes lease marks names registry rules schedule share tag time worker];
         INSPECT: NO_WRITES "inspect" [emits group ids marks rules schedule share time worker];
         TAKEN: NO_WRITES "taken" [worker];
         HELD: NO_WRITES "operator/held" [ids time];
@@ -403,7 +410,7 @@ mod tests {
             asking,
             [
                 "worker", "worker", "operator", "operator", "operator", "operator", "operator", "operator", "operator",
-                "operator", "operator", "operator"
+                "operator", "operator", "operator", "repair"
             ]
         );
     }

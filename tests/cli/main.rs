@@ -22,6 +22,7 @@ mod lists;
 mod metrics;
 mod options;
 mod probes;
+mod repair;
 mod round_trip;
 mod schedule;
 mod settings;

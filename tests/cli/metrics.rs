@@ -90,7 +90,7 @@ impl Exporter {
         let log = NamedTempFile::new().expect("a log");
         let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
         program.args(["--redis", url, "--namespace", redis.namespace(), "exporter", "--listen", "127.0.0.1:0"]);
-        program.arg("--depth=many,few,more:1");
+        program.args(["--depth=many,few,more:1", "--check"]);
         let child = program.stdout(Stdio::null()).stderr(log.reopen().expect("a log")).spawn().expect("it starts");
         let address = listening(|| std::fs::read_to_string(log.path()).expect("a log")).await;
         Self { child, address, log }
@@ -265,6 +265,23 @@ async fn queued_events_are_counted_by_prefix() {
         let said = String::from_utf8_lossy(&refused.stderr);
         assert!(refused.status.code() == Some(2) && said.contains(why), "{wrong}: {refused:?}");
     }
+}
+
+/// A lost index shows: one that other indexes tell of at once, any other with `--check`.
+#[tokio::test]
+async fn a_lost_key_shows_in_a_metric() {
+    let redis = Redis::start();
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    let run = async |words: &[&str]| console.run::<redis::Value>(words).await;
+    let exporter = Exporter::start(&redis).await;
+    exporter.until(&of(&redis, "seriatim_shared_keys_broken", ""), 0.0).await;
+    exporter.until(&of(&redis, "seriatim_check_violations", ""), 0.0).await;
+    run(&["SET", &keys.event_worker("x"), "held"]).await;
+    run(&["ZADD", &keys.objects_paused(), "0", "x"]).await;
+    run(&["SET", &keys.event_worker("y"), "held"]).await;
+    exporter.until(&of(&redis, "seriatim_shared_keys_broken", ""), 1.0).await;
+    let seen = exporter.until(&of(&redis, "seriatim_check_violations", ""), 2.0).await;
+    assert!(value(&seen, &of(&redis, "seriatim_check_age_seconds", "")) < 60.0, "{seen}");
 }
 
 #[tokio::test]

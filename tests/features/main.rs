@@ -25,6 +25,7 @@ mod limits;
 mod log;
 mod looks;
 mod marks;
+mod plain;
 mod projection;
 mod retry;
 mod rules;

@@ -52,18 +52,22 @@ async fn what_is_wrong_with_an_object_is_told() {
             "LPUSH @x:events {}; SET @x:last.event.id 5",
             "I1 object x: has 1 events queued behind id 5, but no marker, no worker that has it, and is not held",
         ),
+        (
+            "SET @x:event.worker a.1; LPUSH @event.worker:a.1:object x",
+            "I10 object x: its owner is a.1, which has no event of it, and none is queued",
+        ),
         ("SET @x:event.worker a.1", "I2 object x: its owner is a.1, but event.worker:a.1:object lacks it"),
         (
             "SET @x:event.worker b.0",
-            "I2 object x: its owner b.0 is no slot of a name in event.workers: nobody will adopt it",
+            "I2 object x: its owner b.0 is no slot of a name in event.workers: no process adopts it; if it is dead, `seriatim repair --dead-owner` frees its object",
         ),
         (
             "SET @x:event.worker a.3",
-            "I2 object x: its owner a.3 is no slot of a name in event.workers: nobody will adopt it",
+            "I2 object x: its owner a.3 is no slot of a name in event.workers: no process adopts it; if it is dead, `seriatim repair --dead-owner` frees its object",
         ),
         (
             "SET @x:event.worker held",
-            "I2 object x: is held, but is neither in objects.held nor in objects.paused: only `seriatim held release` lets it go on",
+            "I2 object x: is held, but is neither in objects.held nor in objects.paused: `seriatim repair` puts it back",
         ),
         (
             "SET @x:event.worker held; ZADD @objects.held 1 x; ZADD @objects.paused 0 x",
@@ -306,8 +310,11 @@ async fn what_nobody_has_is_told_with_what_is_queued() {
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     for (owner, found) in [
-        ("held", "is held, but is neither in objects.held nor in objects.paused: only `seriatim held release` lets it go on"),
-        ("b.0", "its owner b.0 is no slot of a name in event.workers: nobody will adopt it"),
+        ("held", "is held, but is neither in objects.held nor in objects.paused: `seriatim repair` puts it back"),
+        (
+            "b.0",
+            "its owner b.0 is no slot of a name in event.workers: no process adopts it; if it is dead, `seriatim repair --dead-owner` frees its object",
+        ),
         ("a.1", "its owner is a.1, but event.worker:a.1:object lacks it"),
     ] {
         broken_by(&mut state, &format!("LPUSH @x:events {{}}; SET @x:event.worker {owner}")).await;
@@ -350,7 +357,7 @@ async fn an_object_behind_many_names_in_a_list_is_found() {
     let list = state.keys.worker_object("a.1");
     let without = "I3 worker a.1: has a batch of 1 events, but owns no object in event.worker:a.1:object";
     for (before, batch, expected) in [(999, true, &[] as &[&str]), (1000, true, &[without]), (1500, false, &[])] {
-        broken_by(&mut state, "SET @x:event.worker a.1").await;
+        broken_by(&mut state, "SET @x:event.worker a.1; LPUSH @x:events {}").await;
         let names: Vec<String> = (0..before).map(|n| format!("stray:{n}")).collect();
         let names: Vec<&str> = [list.as_str()].into_iter().chain(names.iter().map(String::as_str)).chain(["x"]).collect();
         state.run("RPUSH", &names).await;

@@ -32,7 +32,7 @@ async fn damage_to_one_key_is_told_alone() {
             "I4 object work:7: :events.held.id names a held batch that begins with id 19, but there is none",
         ),
         ("SET @x:events 1", "layout object x: x:events is a string, it should be a list"),
-        ("SET @x:event.worker odd", "I2 object x: its owner odd is no slot of a name in event.workers: nobody will adopt it"),
+        ("SET @x:event.worker odd", "I2 object x: its owner odd is no slot of a name in event.workers: no process adopts it; if it is dead, `seriatim repair --dead-owner` frees its object"),
         ("LPUSH @work:7:event.errors x", &format!("layout object work:7: {ERRORS}")),
         ("LPUSH @x:event.errors x", &format!("layout object x: {ERRORS}")),
         ("ZADD @event.marks 1 odd", "layout shared key: event.marks has a member odd that is no mark: remove that member"),
@@ -128,9 +128,8 @@ async fn damage_to_one_key_is_told_alone() {
 async fn damage_to_a_shared_key_is_told_with_its_effects() {
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, redis.keys().clone());
-    const NEITHER: &str =
-        "is held, but is neither in objects.held nor in objects.paused: only `seriatim held release` lets it go on";
-    const NO_SLOT: &str = "is no slot of a name in event.workers: nobody will adopt it";
+    const NEITHER: &str = "is held, but is neither in objects.held nor in objects.paused: `seriatim repair` puts it back";
+    const NO_SLOT: &str = "is no slot of a name in event.workers: no process adopts it; if it is dead, `seriatim repair --dead-owner` frees its object";
     let held =
         |objects: &[&str]| -> Vec<String> { objects.iter().map(|object| format!("I2 object {object}: {NEITHER}")).collect() };
     let queued =

@@ -33,6 +33,7 @@ mod popped;
 mod promote;
 mod rates;
 mod references;
+mod repair;
 mod reports;
 mod rooms;
 mod settled;

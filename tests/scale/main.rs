@@ -15,6 +15,7 @@ mod fairness;
 mod groups;
 mod looks;
 mod pages;
+mod repair;
 mod rules_million;
 #[cfg(feature = "cli")]
 mod searches;

@@ -8,7 +8,6 @@ use redis::aio::ConnectionLike;
 use super::super::ControlError;
 use super::super::names::{self, Walk as Names, Which};
 use super::super::scan::Seen;
-use super::report::Invariant;
 use super::script::{self, Finding, Kind, uncovered};
 use super::state::{GROUPS_MAX, MARKERS_PER_CALL, SEEN_MAX, Walk};
 
@@ -31,6 +30,9 @@ impl<C: ConnectionLike> Walk<'_, C> {
             return Ok(());
         }
         let findings = self.look(&pending, None).await?;
+        if self.mender.is_some() {
+            return self.mend_found(&pending, findings).await;
+        }
         let mut before = None;
         for position in findings.into_iter().map(|finding| finding.position) {
             if before.replace(position) == Some(position) {
@@ -46,9 +48,15 @@ impl<C: ConnectionLike> Walk<'_, C> {
         Ok(())
     }
 
+    /// Keeps an object that seems uncovered until the next search.
+    pub(super) async fn keep_uncovered(&mut self, object: Vec<u8>, text: String) -> Result<(), ControlError> {
+        self.uncovered.insert(object, text);
+        if self.uncovered.len() >= UNCOVERED_MAX { self.settle().await } else { Ok(()) }
+    }
+
     /// Calls the script once. Afterwards, objects that the script saw in the lists of registered
     /// workers count as covered.
-    async fn look(&mut self, subjects: &[(Kind, Vec<u8>)], hint: Option<&str>) -> Result<Vec<Finding>, ControlError> {
+    pub(super) async fn look(&mut self, subjects: &[(Kind, Vec<u8>)], hint: Option<&str>) -> Result<Vec<Finding>, ControlError> {
         let covered = &self.covered;
         let hinted = subjects.iter().map(|(kind, name)| {
             let known = if *kind == Kind::Object && covered.contains(name) { "covered" } else { "unknown" };
@@ -69,8 +77,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
         self.report.looked_at.suspicions += 1;
         let findings = self.look(std::slice::from_ref(suspect), Some("unknown")).await?;
         let Some(text) = uncovered(&findings) else { return self.report(suspect, findings) };
-        self.uncovered.insert(suspect.1.clone(), text);
-        if self.uncovered.len() >= UNCOVERED_MAX { self.settle().await } else { Ok(()) }
+        self.keep_uncovered(suspect.1.clone(), text).await
     }
 
     /// Searches all markers and all lists of workers for the possibly uncovered objects. Then looks
@@ -81,6 +88,11 @@ impl<C: ConnectionLike> Walk<'_, C> {
         while !texts.is_empty() {
             searches_left -= 1;
             let found = self.search(&texts).await?;
+            if self.mender.is_some() {
+                let lost = texts.into_keys().filter(|object| !found.contains(object));
+                let lost: Vec<_> = lost.map(|object| (Kind::Object, object)).collect();
+                return self.mend(lost, "searched").await;
+            }
             let mut changed = HashMap::new();
             for (object, text) in texts {
                 let suspect = (Kind::Object, object);
@@ -102,22 +114,11 @@ impl<C: ConnectionLike> Walk<'_, C> {
 
     fn report(&mut self, suspect: &(Kind, Vec<u8>), findings: Vec<Finding>) -> Result<(), ControlError> {
         for finding in findings {
-            let invariant = match finding.word.as_str() {
-                "I1" => Invariant::I1,
-                "I2" => Invariant::I2,
-                "I3" => Invariant::I3,
-                "I4" => Invariant::I4,
-                "I5" => Invariant::I5,
-                "I6" => Invariant::I6,
-                "I8" => Invariant::I8,
-                "I9" => Invariant::I9,
-                "layout" => Invariant::Layout,
-                "foreign" => {
-                    self.report.looked_at.foreign += 1;
-                    continue;
-                }
-                other => return Err(ControlError::reply("lua/check.lua", format!("it finds {other:?}"))),
-            };
+            if finding.word == "foreign" {
+                self.report.looked_at.foreign += 1;
+                continue;
+            }
+            let invariant = finding.invariant()?;
             self.broken.insert(suspect);
             self.violation(invariant, suspect.0.subject(&suspect.1), finding.what);
         }

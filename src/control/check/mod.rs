@@ -18,6 +18,7 @@
 //! - `walk`: the walk over the keys, which collects the subjects
 //! - `state`: the subjects and names that the walk has seen
 //! - `confirm`: the second look at each suspicion, and the search for markers of uncovered objects
+//! - `mend`: a repair, which puts right each suspicion of the walk
 //! - `paced`: a connection with pauses
 //! - `script`: the call of `lua/check.lua`, and its findings
 //! - `report`: invariants, violations and counts
@@ -27,6 +28,7 @@
 //! or 4,096 objects the check is still correct, but slower.
 
 mod confirm;
+pub(super) mod mend;
 mod paced;
 mod report;
 mod script;
@@ -61,6 +63,23 @@ impl Control {
     /// As [`Control::check`].
     pub async fn check_up_to(&self, violations_max: usize) -> Result<CheckReport, ControlError> {
         Walk::new(&mut self.connection(), &self.keys, violations_max).run().await
+    }
+
+    /// Checks only the keys that all objects share, and compares the lengths of indexes. So it finds
+    /// some lost keys without a look at each object: a lost `objects.held` only
+    /// shows in a whole [`check`](Self::check).
+    ///
+    /// One call of a script, which takes up to 5 ms of Redis' time with 2,000 groups, and 0.1 ms
+    /// without groups.
+    ///
+    /// # Errors
+    /// As [`Control::check`].
+    pub async fn check_shared(&self) -> Result<Vec<Violation>, ControlError> {
+        let subject = (script::Kind::Shared, &b""[..], "counts");
+        let reply = script::look(&mut self.connection(), &self.keys, [subject]).await?;
+        let violation =
+            |found: script::Finding| Ok(Violation { invariant: found.invariant()?, subject: Subject::Shared, what: found.what });
+        reply.findings.into_iter().map(violation).collect()
     }
 
     /// Like [`check_up_to`](Self::check_up_to), but in the background: takes at most about the part

@@ -28,6 +28,9 @@ pub enum Invariant {
     /// Every cron job that is not paused has one next tick, and its ticks are not handled up to a
     /// time far ahead of Redis' clock.
     I9,
+    /// An owner has something queued or in hand: a slot that owns an object has a batch, or the queue
+    /// of the object has events.
+    I10,
     /// Not an invariant, but the layout of the keys: a key has a type or form that differs from
     /// `docs/protocol.md`.
     #[serde(rename = "layout")]
@@ -61,6 +64,9 @@ pub enum Subject {
     Schedule(String),
     /// A cron job; the value is its escaped name.
     Cron(String),
+    /// An idempotency key; the value is its escaped field of `events.emitted`. Only a repair has this
+    /// subject.
+    Emitted(String),
     /// A key shared by all workers.
     Shared,
 }
@@ -74,6 +80,7 @@ impl fmt::Display for Subject {
             Self::Group(name) => write!(f, "group {name}"),
             Self::Schedule(member) => write!(f, "schedule {member}"),
             Self::Cron(name) => write!(f, "cron job {name}"),
+            Self::Emitted(field) => write!(f, "idempotency key {field}"),
             Self::Shared => f.write_str("shared key"),
         }
     }

@@ -4,7 +4,7 @@ use redis::aio::ConnectionLike;
 use redis::{RedisResult, Value};
 
 use super::super::{ControlError, reply};
-use super::report::Subject;
+use super::report::{Invariant, Subject};
 use crate::escape;
 use crate::keys::Keys;
 use crate::wire;
@@ -17,11 +17,13 @@ pub(super) enum Kind {
     Group,
     Schedule,
     Cron,
+    /// An idempotency key. Only the script `repair` knows this kind.
+    Emitted,
     Shared,
 }
 
 impl Kind {
-    fn word(self) -> &'static str {
+    pub(super) fn word(self) -> &'static str {
         match self {
             Self::Object => "object",
             Self::Worker => "worker",
@@ -29,6 +31,7 @@ impl Kind {
             Self::Group => "group",
             Self::Schedule => "schedule",
             Self::Cron => "cron",
+            Self::Emitted => "emitted",
             Self::Shared => "shared",
         }
     }
@@ -42,6 +45,7 @@ impl Kind {
             Self::Group => Subject::Group(name),
             Self::Schedule => Subject::Schedule(name),
             Self::Cron => Subject::Cron(name),
+            Self::Emitted => Subject::Emitted(name),
             Self::Shared => Subject::Shared,
         }
     }
@@ -57,8 +61,27 @@ pub(super) struct Finding {
 impl Finding {
     /// Returns whether the finding says that the object is uncovered. Only a search can confirm
     /// such a finding.
-    fn is_of_cover(&self) -> bool {
+    pub(super) fn is_of_cover(&self) -> bool {
         matches!(self.word.as_str(), "I1" | "foreign")
+    }
+}
+
+impl Finding {
+    /// Returns the broken invariant.
+    pub(super) fn invariant(&self) -> Result<Invariant, ControlError> {
+        Ok(match self.word.as_str() {
+            "I1" => Invariant::I1,
+            "I2" => Invariant::I2,
+            "I3" => Invariant::I3,
+            "I4" => Invariant::I4,
+            "I5" => Invariant::I5,
+            "I6" => Invariant::I6,
+            "I8" => Invariant::I8,
+            "I9" => Invariant::I9,
+            "I10" => Invariant::I10,
+            "layout" => Invariant::Layout,
+            other => return Err(ControlError::reply("lua/check.lua", format!("it finds {other:?}"))),
+        })
     }
 }
 

@@ -7,6 +7,7 @@ use redis::aio::ConnectionLike;
 
 use super::super::ControlError;
 use super::super::scan::Seen;
+use super::mend::Mender;
 use super::report::{CheckReport, Invariant, LookedAt, NOT_READABLE, Subject, Violation};
 use super::script::Kind;
 use crate::event::{NameError, ObjectName};
@@ -52,6 +53,8 @@ pub(super) struct Walk<'a, C> {
     pub(super) uncovered: HashMap<Vec<u8>, String>,
     /// Subjects at which the next call of the script looks.
     pub(super) pending: Vec<(Kind, Vec<u8>)>,
+    /// Set for a repair: the walk then puts right each suspicion that it finds, and reports none.
+    pub(super) mender: Option<Mender<'a>>,
     pub(super) report: CheckReport,
 }
 
@@ -68,6 +71,7 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
             taken: None,
             uncovered: HashMap::new(),
             pending: Vec::new(),
+            mender: None,
             report: CheckReport {
                 looked_at: LookedAt::default(),
                 violations_total: 0,
@@ -156,6 +160,10 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
     }
 
     pub(super) fn violation(&mut self, invariant: Invariant, subject: Subject, what: String) {
+        if let Some(mender) = &mut self.mender {
+            // A repair cannot mend the name of an object.
+            return mender.leave(subject, what);
+        }
         self.report.violations_total += 1;
         if self.report.violations.len() < self.violations_max {
             self.report.violations.push(Violation { invariant, subject, what });

@@ -25,6 +25,12 @@ const SCHEDULES_PER_CALL: usize = 4;
 impl<C: ConnectionLike> Walk<'_, C> {
     /// Walks over all keys and returns the report.
     pub(super) async fn run(mut self) -> Result<CheckReport, ControlError> {
+        self.walk().await?;
+        Ok(self.report)
+    }
+
+    /// Walks over all keys.
+    pub(super) async fn walk(&mut self) -> Result<(), ControlError> {
         self.look_at(Kind::Shared, Vec::new()).await?;
         // Objects move from markers to the lists of groups, and from both to the lists of workers.
         // So the walk reads the markers first, then groups, and misses few objects in all places.
@@ -38,8 +44,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
         self.cron_jobs().await?;
         self.set(self.keys.events_cron_next(), Kind::Cron).await?;
         self.flush().await?;
-        self.settle().await?;
-        Ok(self.report)
+        self.settle().await
     }
 
     async fn markers(&mut self) -> Result<(), ControlError> {
@@ -129,7 +134,11 @@ impl<C: ConnectionLike> Walk<'_, C> {
                         }
                     }
                     Some(Found::Worker { id }) if !self.is_alive(id) && strangers.insert(id) => {
-                        self.report.looked_at.workers += u64::from(!self.is_registered(id));
+                        let is_stranger = !self.is_registered(id);
+                        self.report.looked_at.workers += u64::from(is_stranger);
+                        if let Some(mender) = self.mender.as_mut().filter(|_| is_stranger) {
+                            mender.keep_stranger(id);
+                        }
                         self.look_at(Kind::Worker, id.to_vec()).await?;
                     }
                     Some(Found::Worker { .. }) => self.report.looked_at.keys += 1,
@@ -238,10 +247,22 @@ impl<C: ConnectionLike> Walk<'_, C> {
                 Err(error) if error.code() == Some("WRONGTYPE") => return Ok(()),
                 Err(error) => return Err(ControlError::redis("a sorted set")(error)),
             };
+            if self.mender.is_some() && kind == Kind::Object {
+                // The check finds nothing wrong with an object that waits for an operator because of a
+                // lost key.
+                let ours = page.into_iter().step_by(2).filter(|name| !matches!(self.keys.found(name), Err(NameError::Brace(_))));
+                let members = ours.map(|name| (kind, name)).collect();
+                self.mend(members, "unknown").await?;
+                cursor = next;
+                if cursor == 0 {
+                    return Ok(());
+                }
+                continue;
+            }
             for member in page.chunks(2) {
                 match kind {
                     Kind::Schedule => self.report.looked_at.schedules += 1,
-                    Kind::Cron => {}
+                    Kind::Cron | Kind::Emitted => {}
                     _ => self.report.looked_at.objects_held += 1,
                 }
                 self.look_at(kind, member[0].clone()).await?;

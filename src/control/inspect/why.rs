@@ -82,6 +82,11 @@ impl Fields {
                 let ttl = seconds(self.number("lease_ttl_ms").unwrap_or(0) as f64);
                 format!("worker {owner} has it: process {pid} on {host}, whose lease lasts {ttl} more unless renewed")
             }
+            Standing::OwnerGone if self.text("owner_unknown").is_some() => format!(
+                "its owner {owner} is no slot of a worker process of seriatim, so no process takes the object over: if that \
+                 worker is dead, `seriatim repair --dead-owner {}` frees the object",
+                quoted(owner)
+            ),
             Standing::OwnerGone => {
                 format!(
                     "its owner {owner} has no lease, so its process is gone: any worker process takes the object over{nobody}"
@@ -126,9 +131,7 @@ impl Fields {
         }
         let now = self.number("now_ms").unwrap_or(0);
         match self.due() {
-            None => format!(
-                "I2 is broken: held ({why}), but in neither set of held objects; only `seriatim held release` lets it go on"
-            ),
+            None => format!("I2 is broken: held ({why}), but in neither set of held objects; `seriatim repair` puts it back"),
             Some(DueTime::Never) => {
                 format!("held until an operator releases it ({why}); `seriatim held release {}` does", quoted(object))
             }

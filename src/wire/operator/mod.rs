@@ -1,7 +1,7 @@
 //! The calls of operators. They retry or drop dead letters, list and release held objects, skip
 //! first events, set or lift rules, list or cancel schedules, set limits and shares, change cron jobs,
-//! and forget objects. The comment of each function that changes data says whether it is safe to
-//! repeat the call.
+//! forget objects, and repair keys. The comment of each function that changes data says whether it is
+//! safe to repeat the call.
 
 mod action;
 mod cancel;
@@ -13,6 +13,7 @@ mod limit;
 mod paused;
 mod release;
 mod release_many;
+mod repair;
 mod rule;
 mod scheduled;
 mod share;
@@ -28,6 +29,7 @@ pub use limit::{LimitDone, LimitStep, limit};
 pub use paused::{PausedReply, paused};
 pub use release::{Released, release};
 pub use release_many::{RELEASE_PER_CALL_MAX, ReleasedOne, release_many};
+pub use repair::{REPAIR_PER_CALL_MAX, RepairCall, RepairTold, repair};
 pub use rule::{RuleStep, Ruled, rule};
 pub use scheduled::{Range, ScheduledPage, ScheduledReply, scheduled};
 pub use share::{InHand, ShareDone, ShareParts, ShareStep, count_in_hand, in_hand, share};

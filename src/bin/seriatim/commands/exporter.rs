@@ -38,6 +38,8 @@ const MARK_EVERY: Duration = Duration::from_secs(1);
 const MARK_AGAIN: Duration = Duration::from_secs(10);
 /// The time between two counts of the queues.
 const COUNT_AGAIN: Duration = Duration::from_secs(10);
+/// The time between two checks: of the shared keys, and of all keys.
+const CHECK_AGAIN: Duration = Duration::from_secs(10);
 /// The longest time of a look at Redis.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -59,6 +61,12 @@ pub(crate) struct Args {
     /// commands print names: --depth=work,mail:batch. An object counts for the longest prefix
     #[arg(long, value_name = "PREFIX,…", num_args = 0.., require_equals = true, value_delimiter = ',', value_parser = depth_prefix)]
     depth: Option<Vec<String>>,
+    /// Check the invariants of all objects, over and over, with 1 % of Redis' time
+    ///
+    /// Without this option the exporter only checks the keys that all objects share. A lost key of an
+    /// object, or a lost `objects.held`, shows only in a check of all objects.
+    #[arg(long)]
+    check: bool,
 }
 
 /// Parses a prefix of `--depth`.
@@ -103,6 +111,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         metrics::registry(global.namespace.as_deref(), |registry| registry.register_collector(Box::new(metrics.clone())));
     let marking = mark(control.clone());
     let counting = count(control.clone(), metrics.clone(), args.depth);
+    let checking = check(control.clone(), metrics.clone(), args.check);
     let exporter = Exporter {
         control,
         metrics,
@@ -115,12 +124,13 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let mut notices = Notices::begin();
     notices.tell(true, false);
     let serving = listening.serve(routes(&Arc::new(exporter)), stop.clone());
-    tokio::pin!(serving, marking, counting, waiting);
+    tokio::pin!(serving, marking, counting, checking, waiting);
     tokio::select! {
         served = &mut serving => served?,
         failed = &mut waiting => failed?,
         () = &mut marking => {}
         () = &mut counting => {}
+        () = &mut checking => {}
         () = stopping.next() => {
             notices.tell(true, true);
             stop.cancel();
@@ -157,6 +167,30 @@ async fn count(control: Control, metrics: NamespaceMetrics, prefixes: Option<Vec
         // A failed count is not reported here, because the next look at Redis reports the failure.
         let _ = metrics.count(&control, &prefixes).await;
         sleep(COUNT_AGAIN).await;
+    }
+}
+
+/// Checks the shared keys again and again until the future is dropped, and all keys if `all` is set.
+/// A failed check is not reported here, because the next look at Redis reports the failure.
+async fn check(control: Control, metrics: NamespaceMetrics, all: bool) {
+    let shared = async {
+        loop {
+            let _ = timeout(LOOK_TIME_MAX, metrics.check_shared(&control)).await;
+            sleep(CHECK_AGAIN).await;
+        }
+    };
+    let whole = async {
+        if !all {
+            pending::<()>().await;
+        }
+        loop {
+            let _ = metrics.check(&control).await;
+            sleep(CHECK_AGAIN).await;
+        }
+    };
+    tokio::select! {
+        () = shared => {}
+        () = whole => {}
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) mod inspect;
 pub(crate) mod limit;
 pub(crate) mod log;
 pub(crate) mod man;
+pub(crate) mod repair;
 pub(crate) mod rules;
 pub(crate) mod schedule;
 pub(crate) mod share;
@@ -76,6 +77,7 @@ commands! {
     Token(token::Args) => token::run;
     Verify(verify::Args) => verify::run;
     Check(check::Args) => check::run;
+    Repair(repair::Args) => repair::run;
     Doctor(doctor::Args) => doctor::run;
     Stats(stats::Args) => stats::run;
     Inspect(inspect::Args) => inspect::run;

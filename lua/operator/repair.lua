@@ -1,0 +1,70 @@
+-- repair: an operator puts keys right that belong together, after one of them was lost.
+--
+-- Purpose   Looks at each subject at one moment, and rebuilds what can be rebuilt from the other keys.
+--           Names what only an operator can decide. A dry run only describes the steps. Repeating a
+--           call changes nothing more. The calls of one action share one record.
+-- Keys      KEYS[1] event.workers (hash, read)
+--           operator.actions (stream), objects.with.events (list): read and written
+--           all other keys of the subjects, spelled from the prefix: read and written
+-- Arguments prefix
+--           name of the operator (at most 1,000 bytes)
+--           reason for the action (at most 1,000 bytes, may be '')
+--           plan | do
+--           the record that the calls share: as in operator/release_many.lua
+--           due time of schedules that have lost theirs (ms since 1970; '': leave them)
+--           1: without a namespace, lists without any other key of an object are queues, too; else ''
+--           ids of dead workers, with a line feed behind each; `*` and a line feed: all that are no
+--           slot of a registered name
+--           then for each subject (at most 32) kind, name and hint, as for lua/check.lua. One more
+--           kind, `emitted`, is an idempotency key. An object gets a marker only with the hint
+--           `searched`
+-- Replies   {'repaired', id of the record or '', told}
+--             told  flat triples: the subject's position (from 1), a word, a text
+--               left   not repaired: the text says why, and what to do
+--               again  the subject needs a further call
+--               solves a step of the subject puts the worker right that the text names
+--               other words: the kind of the step that is done; in a dry run, that a call would do
+--           {'denied', command}
+--           {'wrong_type', key, its type}
+-- Keeps     I1 to I9: checks the present state again before each step
+-- Cost      about 30 commands per subject; 1,000 commands per object that has lost the ids of its
+--           batch; 4 per dead letter, up to 1,000 of them or 1 MiB; all rules, shares and groups for
+--           `shared`
+-- Uses: actions.note_many actions.refused mend.begin mend.doing mend.results object.mend
+-- Uses: orphan.mend rebuild.cron rebuild.emitted rebuild.group rebuild.name rebuild.schedule
+-- Uses: rebuild.shared
+local record, due_ms, all_lists, dead = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+
+if M.mend.doing then
+  local no = M.actions.refused(KEYS[1], 'hash')
+  if no then
+    return no
+  end
+end
+for _, key in ipairs(SHARED_TYPES) do
+  local found = call('TYPE', P .. key[1]).ok
+  if found ~= key[2] and found ~= 'none' then
+    return { 'wrong_type', P .. key[1], found }
+  end
+end
+
+local others = { dead = {}, all_dead = false, all_lists = all_lists == '1', due_ms = due_ms ~= '' and due_ms or nil }
+for worker in string.gmatch(dead, '([^\n]+)\n') do
+  others.dead[worker], others.all_dead = true, others.all_dead or worker == '*'
+end
+local subjects = {}
+for at = 9, #ARGV, 3 do
+  subjects[#subjects + 1] = { kind = ARGV[at], name = ARGV[at + 1], hint = ARGV[at + 2] }
+end
+
+local mend = {
+  object = M.object.mend, worker = M.orphan.mend, name = M.rebuild.name, group = M.rebuild.group, schedule = M.rebuild.schedule,
+  cron = M.rebuild.cron, emitted = M.rebuild.emitted, shared = M.rebuild.shared,
+}
+for at, subject in ipairs(subjects) do
+  M.mend.begin(subjects, at)
+  mend[subject.kind](subject, others)
+end
+local told, steps, first, last = M.mend.results()
+local row = M.mend.doing and M.actions.note_many(record, 'repair', steps, first, last) or ''
+return { 'repaired', row, told }

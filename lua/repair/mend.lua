@@ -1,0 +1,47 @@
+-- mend: the steps of a repair. Each is done, or only described in a dry run.
+local doing, told, position = ARGV[4] == 'do', {}, 0
+-- The number of steps, and the first and the last subject with a step.
+local steps, first, last = 0, nil, nil
+local subjects
+
+-- Tells which subject the next steps belong to.
+local function begin(all, at)
+  subjects, position = all, at
+end
+
+local function tell(word, what)
+  local n = #told
+  told[n + 1], told[n + 2], told[n + 3] = position, word, what
+end
+
+-- Adds a step. `word`: its kind; `what`: a text for people; `change`: makes the change.
+local function step(word, what, change)
+  tell(word, what)
+  steps, first, last = steps + 1, first or subjects[position].name, subjects[position].name
+  if doing then
+    change()
+  end
+end
+
+-- Tells that the subject cannot be repaired without an operator; `what`: the reason, and a remedy.
+local function leave(what)
+  tell('left', what)
+end
+
+-- Tells that a step puts this worker right, too. In a dry run the worker still looks broken.
+local function solves(worker)
+  tell('solves', worker)
+end
+
+-- Tells that the subject needs another call.
+local function again()
+  tell('again', '')
+end
+
+-- Returns flat triples (position, word, text), the number of steps, and the first and the last
+-- subject with a step.
+local function results()
+  return told, steps, first, last
+end
+
+return { begin = begin, step = step, leave = leave, solves = solves, again = again, results = results, doing = doing }
