@@ -1,5 +1,5 @@
 -- orphan: objects whose owner, or batches whose object, cannot be found by any worker process.
--- Uses: hold.batch hold.give_back hold.object ids.after ids.parse ids.text mend.leave
+-- Uses: hold.batch hold.give_back hold.object ids.after ids.parse ids.text mend.again mend.leave
 -- Uses: mend.solves mend.step names.is_foreign object.requeue rebuild.rise registry.parse
 -- Uses: tag.first_of tag.held_text tag.numbers time.now_ms worker.parse
 
@@ -39,7 +39,7 @@ end
 -- Returns the first key of the worker with a wrong type, and its type; nil if there is none.
 local function wrong_key(worker)
   local at = at_of(worker)
-  for _, key in ipairs({ { K.worker_object, 'list' }, { K.worker_event, 'list' }, { K.worker_event_id, 'string' } }) do
+  for _, key in ipairs({ { K.worker_object, 'list' }, { K.worker_event, 'list' }, { K.worker_event_id, 'string' }, { K.worker_lost, 'list' } }) do
     local found = type_of(at .. key[1])
     if found ~= key[2] and found ~= 'none' then
       return K.WORKER .. worker .. key[1] .. ' is a ' .. found .. ', it should be a ' .. key[2] .. ': move it away'
@@ -76,6 +76,54 @@ local function free(object, worker, state)
   end
 end
 
+-- Gives an object the batch back that its worker has put away, because the name of the object was
+-- lost from the worker's list. The events keep their ids if their tag is known.
+local function give_lost(object, worker, state)
+  local key, base = at_of(worker) .. K.worker_lost, P .. object
+  local tag = call('LINDEX', key, '0')
+  local first, handouts, attempts, crashes = M.tag.numbers(tag)
+  local number = M.ids.parse(first or '') or 0
+  M.mend.solves(worker)
+  local with_ids = number > state.last
+  M.mend.step('batch', 'has its batch of ' .. call('LLEN', key) - 1 .. ' events again, from ' .. K.WORKER .. worker .. K.worker_lost
+    .. (with_ids and ': it is held, due now' or ': the events get new ids'), function()
+    call('LREM', key, 1, tag)
+    call('RENAME', key, base .. K.events_held)
+    call('SET', base .. K.event_worker, 'held')
+    call('ZADD', P .. K.objects_held, M.time.now_ms(), object)
+    if with_ids then
+      call('SET', base .. K.events_held_id, M.tag.held_text(first, handouts, attempts, crashes, 'takeover'))
+    else
+      M.object.requeue(object, base .. K.events_held)
+    end
+  end)
+end
+
+-- Makes events of an object that is not known dead letters.
+local function bury_lost(worker)
+  local key = at_of(worker) .. K.worker_lost
+  local tag = call('LINDEX', key, '0')
+  local first, count = M.tag.first_of(tag) or 0, call('LLEN', key) - 1
+  M.mend.step('dead', count .. ' events of an object that is not known become dead letters without an object', function()
+    local bytes, id = 0, first
+    for _ = 1, math.min(count, 1000) do
+      if bytes >= 1048576 then
+        break
+      end
+      local event = call('RPOP', key)
+      call('XADD', P .. K.events_dead, '*', 'id', M.ids.text(id), 'prev', '0', 'object', '', 'event', event, 'error',
+        'repair: keys were lost, and the object of this event is not known', 'attempts', '0')
+      bytes, id = bytes + #event, first > 0 and M.ids.after(id, 1) or 0
+    end
+    if call('LLEN', key) > 1 then
+      call('LSET', key, '0', M.ids.text(id))
+      M.mend.again()
+    else
+      call('DEL', key)
+    end
+  end)
+end
+
 -- Puts the owner of an object right, which is not `held`. Returns whether the object is in hand, and
 -- then the tag of its worker.
 local function mend_owner(object, state, others)
@@ -102,6 +150,10 @@ local function mend_owner(object, state, others)
       return false
     end
     return true, tag
+  end
+  if state.count == 0 and call('LLEN', at .. K.worker_lost) > 1 then
+    give_lost(object, owner, state)
+    return false
   end
   local _, owned = names_of(owner)
   if owned[1] then
@@ -141,6 +193,14 @@ local function mend_worker(subject, others)
   local names, owned = names_of(worker)
   local tag, count = call('GET', at .. K.worker_event_id) or '', call('LLEN', at .. K.worker_event)
   local first = M.tag.first_of(tag)
+  if call('EXISTS', at .. K.worker_lost) == 1 then
+    -- At first, the repair of an object may take this batch.
+    if subject.hint == 'searched' then
+      bury_lost(worker)
+    else
+      M.mend.leave('has a batch of an object that is not known')
+    end
+  end
   if not is_registered and not has_lease and (others.dead[worker] or others.all_dead) and count == 0 then
     return give_back(worker)
   elseif #owned > 1 then

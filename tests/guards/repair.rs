@@ -134,6 +134,18 @@ async fn what_slots_have_is_theirs_again() {
                 "DEL @event.worker:gone.0:event @event.worker:gone.0:event.id",
                 &["held object work:4: its owner gone.0 has no event of it: it is held, due now"],
             ),
+            (
+                "DEL @event.worker:gone.0:object @event.worker:gone.0:event @event.worker:gone.0:event.id; RPUSH @event.worker:gone.0:lost 14 {}",
+                &["batch object work:4: has its batch of 1 events again, from event.worker:gone.0:lost: it is held, due now"],
+            ),
+            (
+                "DEL @event.worker:gone.0:object @event.worker:gone.0:event @event.worker:gone.0:event.id; RPUSH @event.worker:gone.0:lost 0 {}",
+                &["batch object work:4: has its batch of 1 events again, from event.worker:gone.0:lost: the events get new ids"],
+            ),
+            (
+                "RPUSH @event.worker:gone.0:lost 14 {} {}",
+                &["dead worker gone.0: 2 events of an object that is not known become dead letters without an object"],
+            ),
             ("SET @event.worker:gone.0:event.id 3; DEL @event.worker:gone.0:event @event.worker:gone.0:object @work:4:event.worker",
                 &["removed worker gone.0: event.worker:gone.0:event.id is of no batch"]),
         ],
