@@ -8,7 +8,8 @@
 --             departed  a name with neither. A pop of its process may still move a marker. So the
 --                       name is looked at 1 s, 10 s, 1 min, 10 min and 1 h after its last sign of
 --                       life, and once more when it is forgotten. If a look finds something in its
---                       slots, the call takes that over, and the looks start again
+--                       slots, the call takes that over, and the looks start again. A random
+--                       name whose process has detached is forgotten after ten minutes
 --           Watched names come first. Departed names are looked at in rounds: at most one round per
 --           second over all processes, each with a bound of keys. One half of a round takes the
 --           names that fell due last, the other half the names that fell due first. So old names,
@@ -58,9 +59,9 @@
 --           1,000 held objects, cron jobs or departed names
 --           once, if event.groups.waiting is lost: 1 per group, at most 1,026
 -- Uses: clock.AHEAD_MS clock.STEP_MS clock.follow group.LISTS_MAX group.key lease.cut
--- Uses: lease.length_ms marks.is_due
--- Uses: registry.check_types registry.depart registry.find registry.parse registry.register
--- Uses: registry.watch slots.check_types slots.each slots.hold_owned time.now_ms worker.ending
+-- Uses: lease.length_ms marks.is_due registry.check_types registry.depart registry.find
+-- Uses: registry.forget_after registry.parse registry.register registry.watch
+-- Uses: slots.check_types slots.each slots.hold_owned time.now_ms worker.ending
 local own, crashes_max, look_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local forget_ms, since_ms, notice_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
@@ -184,7 +185,8 @@ local function look(name, set)
     at_ms = now_ms
     M.registry.register(name, slots, token, at_ms)
   end
-  local is_over = now_ms - at_ms > forget_ms
+  local ends_ms = token and M.registry.forget_after(token, forget_ms) or forget_ms
+  local is_over = now_ms - at_ms > ends_ms
   if any_of(name, slots, object_of) or (is_over or set == watched) and any_of(name, slots, event_of) then
     if is_ahead then
       return M.registry.watch(name, now_ms + look_ms)
@@ -194,7 +196,7 @@ local function look(name, set)
     call('HDEL', KEYS[1], name)
     return drop(name)
   elseif token then
-    return M.registry.depart(name, at_ms, now_ms, forget_ms)
+    return M.registry.depart(name, at_ms, now_ms, ends_ms)
   elseif call('HGET', KEYS[1], name) then
     -- The registration is invalid: `seriatim check` reports it. This call only sets the time of the
     -- next look.

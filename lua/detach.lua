@@ -3,7 +3,8 @@
 -- Purpose   Holds the objects that the name's slots own, due now, without counting a crash. Moves
 --           all other names in the slots' lists back to the markers, and deletes the lease. If an
 --           object is held, wakes a worker. The name stays registered: a pop under way may still
---           move a marker to one of its slots, and another process must find that marker.
+--           move a marker to one of its slots, and another process must find that marker. A random
+--           name, which no process takes again, is forgotten after ten minutes.
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read and write)
 --           event.workers (hash), event.workers.watched, event.workers.departed (zsets): written
 --           objects.with.events (list), objects.held (zset): read and write
@@ -17,8 +18,8 @@
 --           {'fenced', lease}
 -- Keeps     I1 to I4
 -- Cost      O(slots)
--- Uses: fence.check registry.depart registry.find registry.register slots.check_types slots.each
--- Uses: slots.hold_owned time.now_ms
+-- Uses: fence.check registry.depart registry.find registry.left registry.register slots.check_types
+-- Uses: slots.each slots.hold_owned time.now_ms
 local name, token = ARGV[2], ARGV[3]
 
 local refused = M.fence.check(name, token)
@@ -35,7 +36,7 @@ local _, lost = M.slots.each(name, slots, function(at, slot, object, tag)
   return M.slots.hold_owned(at, object, tag, cause)
 end)
 call('DEL', KEYS[1])
-M.registry.register(name, slots, token, now_ms)
+M.registry.register(name, slots, M.registry.left(token), now_ms)
 -- The first look at the name comes in a second. The last argument, `forget_ms`, is infinite, so
 -- that the name is not forgotten before that look.
 M.registry.depart(name, now_ms, now_ms, math.huge)

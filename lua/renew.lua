@@ -21,9 +21,10 @@
 --           {'lapsed'}
 --           {'fenced', lease}
 -- Keeps     I1, I2
--- Cost      O(most slots that the name ever had)
--- Uses: fence.check registry.check_types registry.find registry.register registry.watch slots.each
--- Uses: time.now_ms
+-- Cost      11 commands, one of them with a key per slot that the name ever had; if a slot has an
+--           object, one more per slot, and two per object
+-- Uses: fence.check registry.check_types registry.find registry.register registry.watch
+-- Uses: slots.any_taken slots.each time.now_ms
 local name, token, lease_ms, slots = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 
 local refused = M.fence.check(name, token)
@@ -43,5 +44,8 @@ if M.registry.watch(name, now_ms) == 1 then
   -- event.workers.watched is lost. A new pass over all names starts soon.
   try('HDEL', P .. K.meta, 'names.indexed')
 end
-local strays, lost = M.slots.each(name, slots_all, function() end, nil, true)
+local strays, lost = 0, {}
+if M.slots.any_taken(name, slots_all) then
+  strays, lost = M.slots.each(name, slots_all, function() end, nil, true)
+end
 return { 'renewed', strays, lost }

@@ -45,6 +45,24 @@ end
 -- when the name is forgotten.
 local LOOKS_MS = { 1000, 10000, 60000, 600000, 3600000 }
 
+-- The end of the token of a process whose name is random, so that no process takes the name again;
+-- and the end that `detach` adds to it.
+local ONCE, LEFT = '-once', '-left'
+-- The time after which the name of such a process is forgotten, if the process has detached (ms). A
+-- pop that it has sent before is over by then, because its connections are closed.
+local LEFT_MS = 600000
+
+-- Returns the token that a name has after its process has detached.
+local function left(token)
+  return string.sub(token, -#ONCE) == ONCE and token .. LEFT or token
+end
+
+-- Returns the time after which a departed name with this token is forgotten; `forget_ms`: that of
+-- other names.
+local function forget_after(token, forget_ms)
+  return string.sub(token, -#LEFT) == LEFT and math.min(LEFT_MS, forget_ms) or forget_ms
+end
+
 -- Makes the name a departed one, with the last sign of life `at_ms`. The name is forgotten
 -- `forget_ms` later.
 local function depart(name, at_ms, now_ms, forget_ms)
@@ -59,4 +77,14 @@ local function depart(name, at_ms, now_ms, forget_ms)
   call('ZADD', P .. K.event_workers_departed, next_ms, name)
 end
 
-return { UNKNOWN = UNKNOWN, parse = parse, find = find, register = register, check_types = check_types, watch = watch, depart = depart }
+return {
+  UNKNOWN = UNKNOWN,
+  parse = parse,
+  find = find,
+  register = register,
+  check_types = check_types,
+  watch = watch,
+  left = left,
+  forget_after = forget_after,
+  depart = depart,
+}

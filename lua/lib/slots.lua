@@ -88,6 +88,24 @@ local function each_slot(name, slots, owned, most, in_hand)
   return strays, lost
 end
 
+-- The most keys of one command.
+local KEYS_MAX = 1024
+
+-- Returns whether any slot of `name` has a list of taken objects. The slots of an idle worker have
+-- none, so one command spares a look at each of them.
+local function any_taken(name, slots)
+  for first = 0, slots - 1, KEYS_MAX do
+    local keys = {}
+    for slot = first, math.min(slots, first + KEYS_MAX) - 1 do
+      keys[#keys + 1] = P .. K.WORKER .. M.worker.id(name, slot) .. K.worker_object
+    end
+    if call('EXISTS', unpack(keys)) > 0 then
+      return true
+    end
+  end
+  return false
+end
+
 -- Raises WRONGTYPE, before the first write, if a key of a slot or a shared key has a wrong type.
 local function check_types(name, slots)
   call('LLEN', P .. K.objects_with_events)
@@ -138,4 +156,4 @@ local function hold_owned(at, object, tag, cause)
   M.hold.batch(at, object, due, M.tag.held_text(first, handouts, attempts, crashes, why))
 end
 
-return { each = each_slot, check_types = check_types, is_used_up = is_used_up, hold_owned = hold_owned }
+return { each = each_slot, any_taken = any_taken, check_types = check_types, is_used_up = is_used_up, hold_owned = hold_owned }

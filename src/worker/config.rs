@@ -142,12 +142,16 @@ pub struct WorkerConfig {
     /// server's time in microseconds, above all ids ever given. With another number, ids may be
     /// given again if Redis loses its data and no process is left that remembers the earlier ids.
     pub first_id: u64,
+    /// The random name of these settings, whatever `name` is.
+    pub(crate) drawn_name: String,
 }
 
 impl Default for WorkerConfig {
     fn default() -> Self {
+        let name = default_name();
         Self {
-            name: default_name(),
+            drawn_name: name.clone(),
+            name,
             keys: Keys::new(),
             concurrency: 256,
             batch: 256,
@@ -239,6 +243,11 @@ impl WorkerConfig {
         };
         retry("retry", &self.retry)?;
         self.retry_types.values().try_for_each(|policy| retry("retry_types", policy))
+    }
+
+    /// Returns whether the name is random, so that no other process ever has it.
+    pub(crate) fn has_random_name(&self) -> bool {
+        self.name == self.drawn_name
     }
 
     /// Returns the worker id of a slot, `NAME.SLOT`.

@@ -110,11 +110,16 @@ pub(crate) enum Notice {
     Failed(WorkerError),
 }
 
+/// The end of the token of a process with a random name (`lua/lib/registry.lua`).
+const ONCE: &str = "-once";
+
 /// Takes the worker name. `before` is this process' session that lapsed. At a start, `before` is
 /// `None`; then this function waits at most `connect_timeout` for a Redis that cannot be reached.
 /// With `before`, it waits without a limit.
 pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<&Session>) -> Result<Session, WorkerError> {
-    let token: Arc<str> = uuid::Uuid::new_v4().to_string().into();
+    let token = uuid::Uuid::new_v4().to_string();
+    // The scripts forget a name with such a token soon after its process has detached.
+    let token: Arc<str> = if config.has_random_name() { token + ONCE } else { token }.into();
     // The holder includes the length of the lease, because Redis itself keeps only the time at
     // which a lease ends, and Redis' clock may step.
     let holder = Holder::current().with_length(config.lease);

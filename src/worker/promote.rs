@@ -40,15 +40,15 @@ const BYTES: usize = 1024 * 1024;
 const CALLS_APART: Duration = Duration::from_millis(5);
 /// The longest time for which the server blocks a wait for a wake.
 const BLOCK: Duration = Duration::from_secs(10);
-/// The time between two looks of a process: 50 ms for each live process, but at least 1 s and at
-/// most 30 s.
-const LOOK_PER_NAME: Duration = Duration::from_millis(50);
-const LOOK_MIN: Duration = Duration::from_secs(1);
+/// The time between two looks of a process: 100 ms for each live process, but at least 2 s and at
+/// most 30 s. So all processes together look at most ten to twenty times a second.
+const LOOK_PER_NAME: Duration = Duration::from_millis(100);
+const LOOK_MIN: Duration = Duration::from_secs(2);
 const LOOK_MAX: Duration = Duration::from_secs(30);
 /// A look sets a timer for a schedule that is due within this time, because the next look of any
 /// process may come only after the schedule is due.
 const LOOK_AHEAD: Duration = LOOK_MIN;
-/// The number of processes up to which one of them looks at least once a second.
+/// The number of processes up to which each of them keeps a timer that may be in vain.
 const FEW_NAMES: u64 = 20;
 /// With this many markers or more, calls are rare and take few schedules, because events that are
 /// emitted now wait behind all these markers.

@@ -13,6 +13,8 @@ mod departed;
 mod exporter;
 mod fairness;
 mod groups;
+#[cfg(feature = "cli")]
+mod idle;
 mod looks;
 mod pages;
 mod repair;

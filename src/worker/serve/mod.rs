@@ -260,7 +260,7 @@ impl<'a> Serve<'a> {
         // While the sink is unavailable, due objects are not claimed, so the time until they are
         // due does not count.
         let next_due = next_due.filter(|_| self.health.is_up());
-        self.pacing.wake_by(Instant::now() + self.caller.next_look(next_due));
+        self.pacing.look_in(self.caller.next_look(next_due));
         self.hand_out(asked, batches);
         None
     }
@@ -411,7 +411,9 @@ impl<'a> Serve<'a> {
         }
         let pop = self.waiting.take();
         let (asked, had_room) = pop.map_or((Vec::new(), false), |pop| (vec![pop.slot], pop.had_room));
-        self.answered(Answer { asked, had_room, reply: Ok(reply) })
+        let ended = self.answered(Answer { asked, had_room, reply: Ok(reply) })?;
+        self.pacing.waited(out_of_memory);
+        Ok(ended)
     }
 
     /// Ends the pop under way, if there is one. The next call finds the effects of the pop and of

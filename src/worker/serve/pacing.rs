@@ -11,6 +11,10 @@ use crate::worker::caller::{CALLS_MAX, NAMED_MIN, SuspectRoom, named_after};
 use crate::worker::config::WorkerConfig;
 use crate::worker::slots::{Slot, Slots, Step};
 
+/// The time between two calls that name all free slots, in times of `block`. A lost reply makes such
+/// a call due at once; the others are for safety only.
+const NAME_ALL_BLOCKS: u32 = 5;
+
 pub(super) struct Pacing {
     /// Whether a call is due although no slot has a result, because there may be something to
     /// claim.
@@ -19,14 +23,16 @@ pub(super) struct Pacing {
     sorts: bool,
     /// The time at which a call is due in any case.
     due_at: Instant,
-    /// The longest time between two calls.
+    /// Whether the last reply named no time within `block`.
+    is_far: bool,
+    /// The longest time between two calls. After a pop, the next pop counts as a call.
     block: Duration,
     /// The most free slots that a call may name. Doubles after each call in which all named free
     /// slots got a batch.
     named_max: usize,
     /// The next call from this time on names all free slots, so that it finds a batch of a slot
     /// that the process does not know of. This happens after an attach, after a lost reply, and
-    /// once a second.
+    /// once in five times `block`.
     name_all_at: Instant,
     /// The slot at which the next call begins, because the call before had no room for the result
     /// of this slot. So no result waits for ever.
@@ -42,6 +48,7 @@ impl Pacing {
             is_due: true,
             sorts: false,
             due_at: Instant::now(),
+            is_far: false,
             block: config.block,
             named_max: NAMED_MIN,
             name_all_at: Instant::now(),
@@ -86,6 +93,21 @@ impl Pacing {
     pub(super) fn time_has_come(&mut self) {
         self.due_at = Instant::now() + self.block;
         self.is_due = true;
+    }
+
+    /// Makes the next call due after this time at the latest, which a reply names.
+    pub(super) fn look_in(&mut self, time: Duration) {
+        self.is_far = time >= self.block;
+        self.wake_by(Instant::now() + time);
+    }
+
+    /// Records that a pop and the call behind it have ended. If nothing falls due soon, the next pop
+    /// and its call come before anything is to be claimed. So an idle process makes a further call
+    /// only to name all free slots. While Redis is out of memory, a pop moves nothing.
+    pub(super) fn waited(&mut self, out_of_memory: bool) {
+        if self.is_far && !self.is_due && !out_of_memory {
+            self.due_at = self.name_all_at.max(Instant::now() + self.block);
+        }
     }
 
     /// Returns the most bytes per reply.
@@ -143,7 +165,7 @@ impl Pacing {
         let now = Instant::now();
         let all = now >= self.name_all_at;
         if all {
-            self.name_all_at = now + self.block;
+            self.name_all_at = now + NAME_ALL_BLOCKS * self.block;
         }
         all
     }

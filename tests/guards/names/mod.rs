@@ -1,6 +1,7 @@
 //! `attach`, `renew`, `detach` and `adopt`: every key that a call leaves, and the bounds of a call.
 
 mod pass;
+mod random;
 mod rounds;
 mod slots;
 mod takeover;

@@ -1,0 +1,50 @@
+//! The commands that idle workers send. Story: a renewal looked at each slot with a command of its own,
+//! and each process made two calls a second and looked for schedules once a second.
+
+use crate::support::console::{Console, PATIENCE};
+use crate::support::process::Process;
+use crate::support::{Redis, until};
+
+/// The most commands of one worker per pop, which lasts a second. Commands of scripts count.
+const COMMANDS_MAX: f64 = 60.0;
+
+/// Returns the number of all commands so far, and of pops.
+async fn commands(console: &Console) -> (u64, u64) {
+    let stats: String = console.run(&["INFO", "commandstats"]).await;
+    let calls = |line: &str| -> Option<(String, u64)> {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        Some((name.to_owned(), rest.split(',').next()?.parse().ok()?))
+    };
+    let all: Vec<_> = stats.lines().filter_map(calls).collect();
+    let pops = all.iter().find(|(name, _)| name == "blmove").map_or(0, |(_, calls)| *calls);
+    (all.iter().filter(|(name, _)| name != "info").map(|(_, calls)| calls).sum(), pops)
+}
+
+/// Returns the commands per pop of so many idle workers with the default settings.
+async fn per_pop(workers: u64) -> f64 {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let processes: Vec<_> = (0..workers).map(|n| Process::start(&redis, &format!("w{n}"), "null", &[])).collect();
+    for process in &processes {
+        process.until_logged("recover: attached").await;
+    }
+    // The first seconds have the calls of the start.
+    let waits = async |count: u64| {
+        let from = commands(&console).await.1;
+        until("the workers wait", PATIENCE, async || (commands(&console).await.1 >= from + count * workers).then_some(())).await;
+    };
+    waits(4).await;
+    let before = commands(&console).await;
+    waits(12).await;
+    let after = commands(&console).await;
+    (after.0 - before.0) as f64 / (after.1 - before.1) as f64
+}
+
+/// Counts commands, not time: a slow machine also pops more rarely.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_worker_sends_few_commands_whatever_the_number_of_workers() {
+    let (one, many) = (per_pop(1).await, per_pop(8).await);
+    println!("commands per worker and pop: {one:.1} with one worker, {many:.1} with 8");
+    assert!(one <= COMMANDS_MAX && many <= COMMANDS_MAX, "{one:.1} and {many:.1}");
+    assert!(many <= 1.3 * one, "{one:.1} and {many:.1}: the number of commands grows with the square of the workers");
+}
