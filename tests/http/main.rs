@@ -21,6 +21,8 @@ mod entrances;
 mod early;
 mod event_url;
 #[cfg(feature = "cli")]
+#[cfg(feature = "cli")]
+mod doors;
 mod in_hand;
 #[cfg(feature = "cli")]
 mod parameters;

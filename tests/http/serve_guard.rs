@@ -333,14 +333,14 @@ async fn ten_thousand_idle_and_dribbling_connections_do_not_stop_it() {
     assert_eq!(serving.post("/v1/objects/a/events", "3").await.status, 202);
 }
 
-/// Tests that connections above the limit are closed, and that those within it go on.
+/// Tests that a connection above the limit takes the place of the one that was unused for longest.
 #[tokio::test]
-async fn connections_above_the_limit_are_closed() {
+async fn a_connection_above_the_limit_takes_the_place_of_an_unused_one() {
     let redis = Redis::start();
-    let serving = Serving::start(&redis, &["--connections", "3"]).await;
+    let serving = Serving::start(&redis, &["--connections", "4"]).await;
     let address = serving.url.strip_prefix("http://").expect("http").to_owned();
     let mut kept = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..4 {
         let mut stream = TcpStream::connect(&address).await.expect("connected");
         stream.write_all(b"GET /v1/rules HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("sent");
         let mut answer = [0; 12];
@@ -348,11 +348,12 @@ async fn connections_above_the_limit_are_closed() {
         assert_eq!(&answer, b"HTTP/1.1 200");
         kept.push(stream);
     }
-    let mut more = TcpStream::connect(&address).await.expect("connected");
-    let mut nothing = Vec::new();
-    let read = timeout(Duration::from_secs(5), more.read_to_end(&mut nothing)).await.expect("it is closed");
-    assert!(read.is_err() || nothing.is_empty(), "{nothing:?}");
-    drop(kept);
+    // One of the four places is for new connections.
+    for (at, stream) in kept.iter_mut().enumerate() {
+        let mut rest = Vec::new();
+        let read = timeout(if at == 0 { PATIENCE } else { Duration::from_millis(50) }, stream.read_to_end(&mut rest)).await;
+        assert_eq!(read.is_ok(), at == 0, "{at}");
+    }
 }
 
 /// Tests that bodies that never end take a bounded part of the memory, and that requests work
@@ -379,6 +380,16 @@ async fn bodies_have_a_bounded_part_of_the_memory() {
             Err(_) => waiting.push(stream),
         }
     }
+    // On a busy machine an answer may come later.
+    let mut late = Vec::new();
+    for mut stream in waiting {
+        let mut answer = [0; 12];
+        match timeout(Duration::from_millis(20), stream.read_exact(&mut answer)).await {
+            Ok(_) => refused += 1,
+            Err(_) => late.push(stream),
+        }
+    }
+    let waiting = late;
     assert!(refused >= 40 && waiting.len() >= 100, "{refused} refused, {} waiting", waiting.len());
     let bytes = resident(serving.pid());
     assert!(bytes < 700 << 20, "{bytes}");

@@ -152,17 +152,20 @@ async fn wrong_tokens_are_slow_and_right_ones_are_never_refused() {
     assert!(!dash.log().contains("wrong-token"));
 }
 
-/// Tests that further logins end the sessions that were unused for the longest time.
+/// Tests that further logins of a user end the sessions of this user that were unused for the longest
+/// time, and none of others.
 #[tokio::test]
-async fn there_are_at_most_1000_sessions() {
+async fn a_user_has_at_most_100_sessions() {
     let (redis, file) = (Redis::start(), users(&USERS));
     let dash = Dash::start(&redis, &["--users", path(&file)]).await;
+    let other = dash.log_in(&token("operator")).await;
     let (first, second) = (dash.log_in(&token("viewer")).await, dash.log_in(&token("viewer")).await);
     let status = async |cookie: &str| reply(dash.page("/login/none").header("cookie", cookie)).await.status;
-    for _ in 2..1000 {
+    for _ in 2..100 {
         dash.log_in(&token("viewer")).await;
     }
     assert_eq!(status(&first).await, 404, "the session is known");
     let last = dash.log_in(&token("viewer")).await;
     assert_eq!((status(&first).await, status(&second).await, status(&last).await), (404, 401, 404));
+    assert_eq!(status(&other).await, 404);
 }

@@ -34,7 +34,6 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use seriatim::control::Control;
 use seriatim::event::Pointer;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -48,6 +47,7 @@ use crate::console::notify::Notices;
 use crate::console::reach::Reached;
 use crate::console::shown;
 use crate::console::stop::stop_signals;
+use crate::listen::fair::Fair;
 use crate::listen::hosts::Hosts;
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, parse_right};
@@ -61,7 +61,7 @@ const LOG: &str = "seriatim::dashboard";
 const GUARDS: &str = "name a users file with --users, or a proxy that logs users in with --trust-header and --trust-from";
 /// The most bytes of an event on a page.
 const EVENT_BYTES_MAX: usize = 4096;
-/// The most streams of events to browsers.
+/// The most streams of events to browsers, of all users together.
 const STREAMS_MAX: usize = 100;
 
 /// Serve a dashboard: pages that show the system, and let operators act
@@ -116,7 +116,7 @@ struct Dashboard {
     followed: Followed,
     jobs: Jobs,
     checks: pages::check::Checks,
-    streams: Arc<Semaphore>,
+    streams: Fair,
     /// The path before all paths of this server; empty without `--public-url`.
     base: String,
     /// The address of Redis, without secrets.
@@ -190,7 +190,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         access,
         jobs: Jobs::default(),
         checks: pages::check::Checks::default(),
-        streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+        streams: Fair::among(STREAMS_MAX, listening.has_users()),
         base,
         redis,
         namespace: global.namespace.clone(),

@@ -16,7 +16,6 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::Dashboard;
@@ -25,6 +24,7 @@ use super::pages;
 use super::pages::log::LeftOut;
 use crate::listen::asked::Asked;
 use crate::listen::connections::Peer;
+use crate::listen::fair::{Fair, Taken};
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
 use crate::operator::shows;
@@ -44,7 +44,7 @@ pub(super) async fn live(
     asked: Asked,
 ) -> Result<Response, Problem> {
     asked.user.may_all(Right::View)?;
-    let permit = permit(&app.streams)?;
+    let permit = permit(&app.streams, &asked.user)?;
     let until = Instant::now() + TIME_MAX;
     let shown = app.live.watch();
     let messages = stream::unfold((app, shown, permit, asked), move |(app, mut shown, permit, asked)| async move {
@@ -72,7 +72,7 @@ struct Following {
     rows_max: usize,
     /// The looks at which the log ended before the position.
     looks_ahead: usize,
-    _permit: OwnedSemaphorePermit,
+    _permit: Taken,
 }
 
 /// `GET /log/stream?object=…&status=…&after=…`: new rows of the event log. The first message comes at once. It
@@ -88,7 +88,7 @@ pub(super) async fn log(
     let last = asked.headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
     let after = last.or(after).map(|after| after.parse::<Position>()).transpose()?;
     asked.user.may_some(Right::View)?;
-    let permit = permit(&app.streams)?;
+    let permit = permit(&app.streams, &asked.user)?;
     let (follower, end) = app.followed.follow().await?;
     let (until, position, rows_max) = (Instant::now() + TIME_MAX, after.unwrap_or(end), KEPT_ROWS);
     let headers = asked.headers;
@@ -133,8 +133,8 @@ impl Following {
     }
 }
 
-fn permit(streams: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Problem> {
-    streams.clone().try_acquire_owned().map_err(|_| {
+fn permit(streams: &Fair, user: &User) -> Result<Taken, Problem> {
+    streams.take(user, 1).ok_or_else(|| {
         let detail = "too many pages are updated already; this page can be loaded again by hand";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(10)
     })

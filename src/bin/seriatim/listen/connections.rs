@@ -1,30 +1,30 @@
 //! Accepts connections, within limits of number and time.
 //!
+//! The number of connections is limited by `places`: an older connection gives way to a new one.
+//!
 //! Every wait for a client has a time limit. There are limits for the TLS handshake, for the head
 //! of the next request, and for the reading of an answer. The limit for the head also ends idle
 //! connections. The routes limit the time of a body. The server speaks only HTTP/1.1; a proxy in
 //! front of it may speak HTTP/2.
 
-use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +34,7 @@ use tracing::{debug, warn};
 use super::LOG;
 use super::address::Address;
 use super::lingering::Lingering;
+use super::places::{Answering, Place, Places};
 use super::tls::Certificate;
 use crate::console::exit::{Exit, Failure};
 use crate::console::files::raise_limit;
@@ -53,29 +54,19 @@ const HEAD_BYTES_MAX: usize = 32 * 1024;
 const OTHER_FILES: u64 = 128;
 /// The wait after a failed accept, e.g. because the process has too many files open.
 const ACCEPT_FAILED: Duration = Duration::from_millis(50);
-/// The interval of log lines about refused connections.
+/// The interval of log lines about connections that have given way.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// The listeners, and the limit of their connections.
 pub(super) struct Connections {
     listeners: Vec<(String, Listener)>,
-    room: Room,
     connections_max: u32,
+    is_for_probes: bool,
     certificate: Option<Arc<Certificate>>,
     /// The option that names the addresses, for errors.
     option: &'static str,
     /// The options that guard the requests from other machines, for errors.
     guards: &'static str,
-}
-
-/// The way in which the number of connections is limited.
-#[derive(Clone)]
-enum Room {
-    /// All listeners share a limit. As long as it is reached, new connections are refused.
-    Limited(Arc<Semaphore>),
-    /// Each listener serves its newest connections, at most this number, and closes older ones. So
-    /// connections that send nothing cannot keep a probe out.
-    Newest(usize),
 }
 
 /// The other end of a connection. Every request has it as an extension.
@@ -85,16 +76,6 @@ pub(crate) enum Peer {
     Ip(IpAddr),
     /// A process of this machine, by a socket in the file system.
     Unix,
-}
-
-/// The permission to serve one connection. It is given back when the connection ends.
-struct Place {
-    _permit: Option<OwnedSemaphorePermit>,
-    /// The token is cancelled if the connection must make room for a newer connection.
-    evicted: CancellationToken,
-    head_time_max: Duration,
-    /// Whether the connection may have more than one request.
-    is_kept: bool,
 }
 
 enum Listener {
@@ -133,11 +114,10 @@ fn hint(kind: io::ErrorKind, option: &str) -> String {
 
 impl Connections {
     pub(super) fn new(connections_max: u32, certificate: Option<Arc<Certificate>>) -> Self {
-        let room = Room::Limited(Arc::new(Semaphore::new(connections_max as usize)));
         Self {
             listeners: Vec::new(),
-            room,
             connections_max,
+            is_for_probes: false,
             certificate,
             option: "--listen",
             guards: "name a users file with --users",
@@ -152,7 +132,7 @@ impl Connections {
 
     /// Returns the limits for probes, without any listener yet.
     pub(super) fn for_probes(connections_max: u32) -> Self {
-        Self { option: "the same option", room: Room::Newest(connections_max as usize), ..Self::new(connections_max, None) }
+        Self { option: "the same option", is_for_probes: true, ..Self::new(connections_max, None) }
     }
 
     /// Opens a listener. If `is_guarded` is false, only addresses of this machine are allowed,
@@ -204,21 +184,21 @@ impl Connections {
 
     /// Serves all listeners until `stop` is cancelled. After that, requests under way have at most
     /// `grace` to end. During this time new connections are still accepted, with one request each,
-    /// because probes must learn that the process lives and is not ready.
-    pub(super) async fn serve(self, routes: Router, stop: CancellationToken, grace: Duration) {
-        self.raise_file_limit();
-        let (tasks, refused) = (TaskTracker::new(), Arc::new(AtomicU64::new(0)));
+    /// because probes must learn that the process lives and is not ready. `has_users`: whether there
+    /// can be several users.
+    pub(super) async fn serve(self, routes: Router, stop: CancellationToken, grace: Duration, has_users: bool) {
+        let connections_max = self.raise_file_limit();
+        let (tasks, places) = (TaskTracker::new(), Places::new(connections_max, has_users));
         let cut = CancellationToken::new();
-        let _telling = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(tell(refused.clone(), self.connections_max)));
+        let _telling = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(tell(places.clone(), connections_max)));
         let mut accepting = tokio::task::JoinSet::new();
         for (_, listener) in self.listeners {
             let accept = Accept {
                 routes: TowerToHyperService::new(routes.clone()),
-                room: self.room.clone(),
+                places: places.clone(),
+                is_for_probes: self.is_for_probes,
                 certificate: self.certificate.clone(),
                 tasks: tasks.clone(),
-                newest: Mutex::default(),
-                refused: refused.clone(),
                 stop: stop.clone(),
                 cut: cut.clone(),
             };
@@ -234,24 +214,32 @@ impl Connections {
         accepting.shutdown().await;
     }
 
-    /// Raises the limit of open files to the number that the connections need. Logs a warning if a
-    /// lower limit remains.
-    fn raise_file_limit(&self) {
-        let wanted = u64::from(self.connections_max) + OTHER_FILES;
-        if let Some(files) = raise_limit(wanted).filter(|files| *files < wanted) {
-            let connections = self.connections_max;
-            warn!(target: LOG, connections, files, "the limit of open files allows fewer connections (ulimit -n)");
-        }
+    /// Raises the limit of open files to the number that the connections need. If a lower limit
+    /// remains, logs a warning. Returns the number of connections that the limit allows, so that
+    /// connections give way before the process has too many open files.
+    fn raise_file_limit(&self) -> usize {
+        let connections = u64::from(self.connections_max);
+        let wanted = connections + OTHER_FILES;
+        let allowed = match raise_limit(wanted).filter(|files| *files < wanted) {
+            Some(files) => {
+                warn!(target: LOG, connections, files, "the limit of open files allows fewer connections (ulimit -n)");
+                files.saturating_sub(OTHER_FILES).max(files / 2)
+            }
+            None => connections,
+        };
+        usize::try_from(allowed).unwrap_or(usize::MAX)
     }
 }
 
-/// Logs once a minute how many connections were refused, if any.
-async fn tell(refused: Arc<AtomicU64>, connections_max: u32) {
+/// Logs once a minute how many connections have given way, if any.
+async fn tell(places: Places, connections_max: usize) {
     loop {
         sleep(TELL_EVERY).await;
-        match refused.swap(0, Ordering::Relaxed) {
+        match places.gone() {
             0 => {}
-            refused => warn!(target: LOG, refused, connections_max, "refused connections: there are too many"),
+            closed => {
+                warn!(target: LOG, closed, connections_max, "closed connections to make room for new ones: there are too many")
+            }
         }
     }
 }
@@ -260,14 +248,12 @@ async fn tell(refused: Arc<AtomicU64>, connections_max: u32) {
 /// listeners.
 struct Accept {
     routes: TowerToHyperService<Router>,
-    room: Room,
-    /// The eviction tokens of the newest connections of this listener, oldest first. Some of these
-    /// connections may have ended.
-    newest: Mutex<VecDeque<CancellationToken>>,
+    /// The places of the connections of all listeners together.
+    places: Places,
+    is_for_probes: bool,
     certificate: Option<Arc<Certificate>>,
     /// The connections that a stop waits for.
     tasks: TaskTracker,
-    refused: Arc<AtomicU64>,
     /// When this token is cancelled, idle connections end.
     stop: CancellationToken,
     /// When this token is cancelled, all connections end at once.
@@ -291,33 +277,10 @@ impl Accept {
         }
     }
 
-    /// Returns the place for a new connection; `None` if there are too many connections.
-    fn place(&self) -> Option<Place> {
-        let evicted = CancellationToken::new();
-        match &self.room {
-            Room::Limited(room) => {
-                let permit = room.clone().try_acquire_owned().ok()?;
-                Some(Place { _permit: Some(permit), evicted, head_time_max: HEAD_TIME_MAX, is_kept: true })
-            }
-            Room::Newest(max) => {
-                let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-                newest.push_back(evicted.clone());
-                if newest.len() > *max
-                    && let Some(oldest) = newest.pop_front()
-                {
-                    oldest.cancel();
-                }
-                Some(Place { _permit: None, evicted, head_time_max: PROBE_HEAD_TIME_MAX, is_kept: false })
-            }
-        }
-    }
-
-    /// Begins to serve a connection. If there are too many connections, closes it instead.
+    /// Begins to serve a connection.
     fn begin(&self, stream: Stream) {
-        let Some(place) = self.place() else {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
+        let place = self.places.arrive(stream.peer());
+        let is_for_probes = self.is_for_probes;
         let (routes, stop, cut) = (self.routes.clone(), self.stop.clone(), self.cut.clone());
         let certificate = self.certificate.clone();
         let evicted = place.evicted.clone();
@@ -327,16 +290,19 @@ impl Accept {
                     (Stream::Tcp(stream, from), Some(certificate)) => {
                         let secured = timeout(HANDSHAKE_TIME_MAX, certificate.acceptor().accept(stream)).await;
                         if let Ok(Ok(stream)) = secured {
-                            serve(stream, Peer::Ip(from), routes, stop, place).await;
+                            serve(stream, Peer::Ip(from), routes, stop, (place, is_for_probes)).await;
                         }
                     }
-                    (Stream::Tcp(stream, from), None) => serve(stream, Peer::Ip(from), routes, stop, place).await,
-                    (Stream::Unix(stream), _) => serve(stream, Peer::Unix, routes, stop, place).await,
+                    (Stream::Tcp(stream, from), None) => {
+                        serve(stream, Peer::Ip(from), routes, stop, (place, is_for_probes)).await
+                    }
+                    (Stream::Unix(stream), _) => serve(stream, Peer::Unix, routes, stop, (place, is_for_probes)).await,
                 }
             };
             tokio::select! {
-                () = serving => {}
+                biased;
                 () = evicted.cancelled() => {}
+                () = serving => {}
                 () = cut.cancelled() => {}
             }
         };
@@ -353,6 +319,15 @@ enum Stream {
     Unix(tokio::net::UnixStream),
 }
 
+impl Stream {
+    fn peer(&self) -> Peer {
+        match self {
+            Self::Tcp(_, from) => Peer::Ip(*from),
+            Self::Unix(_) => Peer::Unix,
+        }
+    }
+}
+
 async fn accept(listener: &Listener) -> io::Result<Stream> {
     match listener {
         Listener::Tcp(listener) => {
@@ -364,21 +339,38 @@ async fn accept(listener: &Listener) -> io::Result<Stream> {
     }
 }
 
-/// Serves the requests of one connection, until the connection ends.
-async fn serve<S>(stream: S, peer: Peer, routes: TowerToHyperService<Router>, stop: CancellationToken, place: Place)
-where
+/// Serves the requests of one connection, until the connection ends. A connection for probes has one
+/// request.
+async fn serve<S>(
+    stream: S,
+    peer: Peer,
+    routes: TowerToHyperService<Router>,
+    stop: CancellationToken,
+    (place, is_for_probes): (Place, bool),
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let is_stopping = stop.is_cancelled();
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(WRITE_TIME_MAX));
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(place.head_time_max).max_buf_size(HEAD_BYTES_MAX);
-    http.keep_alive(place.is_kept && !is_stopping);
+    let head_time_max = if is_for_probes { PROBE_HEAD_TIME_MAX } else { HEAD_TIME_MAX };
+    http.timer(TokioTimer::new()).header_read_timeout(head_time_max).max_buf_size(HEAD_BYTES_MAX);
+    http.keep_alive(!is_for_probes && !is_stopping);
     let stream = Lingering::new(Box::pin(stream));
+    let door = place.door.clone();
     let with_peer = service_fn(move |mut request: Request<Incoming>| {
+        // A request is done wholly, or not at all. If the connection has given way at this moment, it
+        // ends without an answer, and nothing was done.
+        let under_way = door.begin().ok_or_else(|| io::Error::other("the connection has given way"));
         request.extensions_mut().insert(peer);
-        routes.call(request)
+        request.extensions_mut().insert(door.clone());
+        let answer = routes.call(request);
+        async move {
+            let under_way = under_way?;
+            let Ok::<Response<axum::body::Body>, Infallible>(answer) = answer.await;
+            Ok::<_, io::Error>(answer.map(|body| Answering::new(body, under_way)))
+        }
     });
     let connection = http.serve_connection(TokioIo::new(stream), with_peer);
     let mut connection = std::pin::pin!(connection);

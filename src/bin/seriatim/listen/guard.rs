@@ -15,7 +15,9 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 
+use super::fair::Gate;
 use super::hosts::Hosts;
+use super::places::Door;
 use super::probes;
 use super::problem::Problem;
 use super::users::{User, Users, bearer};
@@ -23,11 +25,12 @@ use super::users::{User, Users, bearer};
 pub(super) struct Guard {
     hosts: Hosts,
     users: Option<Arc<Users>>,
+    looks: Gate,
 }
 
 impl Guard {
     pub(super) fn new(hosts: Hosts, users: Option<Arc<Users>>) -> Self {
-        Self { hosts, users }
+        Self { hosts, users, looks: Gate::default() }
     }
 
     /// Returns these routes with the checks before them.
@@ -49,9 +52,19 @@ async fn check(State(guard): State<Arc<Guard>>, mut request: Request, next: Next
     if probes::is_one(request.method(), request.uri().path()) {
         return next.run(request).await;
     }
-    let checked = guard.checked(&request);
+    let checked = guard.checked(&request).and_then(|user| {
+        // From now on the connection does not give way to those of strangers.
+        request.extensions().get::<Door>().map_or(Ok(()), |door| door.admit(&user)).map(|()| user)
+    });
     match checked {
         Ok(user) => {
+            let looking = match *request.method() {
+                Method::GET | Method::HEAD => Some(guard.looks.enter(&user).await),
+                _ => None,
+            };
+            if let Some(Err(problem)) = looking {
+                return problem.into_response();
+            }
             request.extensions_mut().insert(user);
             next.run(request).await
         }

@@ -3,6 +3,8 @@
 //!
 //! - `address`: the addresses to listen on
 //! - `connections`: accepts connections, within limits of number and time
+//! - `fair`: limits that users share
+//! - `places`: which connection gives way to a new one
 //! - `tls`: the certificate, read again at SIGHUP
 //! - `hosts`: the hosts for which the server answers
 //! - `guard`: the checks that every request must pass before it reaches its route
@@ -20,11 +22,13 @@
 pub(crate) mod address;
 pub(crate) mod asked;
 pub(crate) mod connections;
+pub(crate) mod fair;
 mod guard;
 pub(crate) mod hosts;
 mod lingering;
 pub(crate) mod metrics;
 pub(crate) mod parameters;
+pub(crate) mod places;
 pub(crate) mod probes;
 pub(crate) mod problem;
 mod process;
@@ -79,7 +83,8 @@ pub(crate) struct ListenArgs {
     /// The PEM file with the private key for --tls-cert
     #[arg(long, env = "SERIATIM_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// The most connections at a time: 1 to 100000
+    /// The most connections at a time: 1 to 100000. If there are more, a connection without a known
+    /// user gives way to a new one
     #[arg(long, value_name = "N", default_value_t = 12_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     connections: u32,
     /// The longest wait of a graceful stop for requests under way: up to 1h
@@ -101,6 +106,8 @@ pub(crate) struct Listening {
     /// The checks of requests; `None` if the routes check requests themselves, or if everybody may
     /// use all routes.
     guard: Option<Guard>,
+    /// Whether there can be several users.
+    has_users: bool,
     grace: Duration,
 }
 
@@ -130,7 +137,7 @@ impl ListenArgs {
         for address in &self.listen {
             connections.open(address, is_guarded).await?;
         }
-        Ok(Listening { connections, users, certificate, guard: None, grace: self.grace })
+        Ok(Listening { connections, users, certificate, guard: None, has_users: is_guarded, grace: self.grace })
     }
 
     /// Returns the names of `--host`.
@@ -150,6 +157,11 @@ impl Listening {
         self.users.as_ref().map(|(_, users)| users)
     }
 
+    /// Returns whether there can be several users.
+    pub(crate) fn has_users(&self) -> bool {
+        self.has_users
+    }
+
     /// Returns whether requests come over TLS.
     pub(crate) fn is_secured(&self) -> bool {
         self.certificate.is_some()
@@ -165,7 +177,7 @@ impl Listening {
     pub(crate) async fn for_probes(address: &Address, connections_max: u32) -> anyhow::Result<Self> {
         let mut connections = Connections::for_probes(connections_max);
         connections.open(address, true).await?;
-        Ok(Self { connections, users: None, certificate: None, guard: None, grace: Duration::ZERO })
+        Ok(Self { connections, users: None, certificate: None, guard: None, has_users: false, grace: Duration::ZERO })
     }
 
     /// Serves these routes until `stop` is cancelled. After that, requests under way have at most
@@ -191,7 +203,7 @@ impl Listening {
             Some(guard) => guard.around(routes),
             None => routes,
         };
-        self.connections.serve(routes, stop, self.grace).await;
+        self.connections.serve(routes, stop, self.grace, self.has_users).await;
         rereading.abort();
         Ok(())
     }

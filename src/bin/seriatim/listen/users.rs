@@ -66,6 +66,11 @@ impl User {
         self
     }
 
+    /// Returns whether the user has no right but `view`.
+    pub(crate) fn is_viewer(&self) -> bool {
+        self.rights.iter().all(|right| *right == Right::View)
+    }
+
     /// Checks that the user has this right for all objects.
     pub(crate) fn may_all(&self, right: Right) -> Result<(), Problem> {
         self.may_some(right)?;

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 
 use super::App;
 use super::operate::by;
-use super::request::{parse, read};
+use super::request::{parse, read_act};
 use super::view::json;
 use crate::console::named;
 use crate::listen::asked::Asked;
@@ -68,7 +68,7 @@ pub(super) async fn drop_letters(state: State<Arc<App>>, asked: Asked, body: Bod
 
 async fn settle(State(app): State<Arc<App>>, asked: Asked, body: Body, step: Settle) -> Result<Response, Problem> {
     asked.user.may_some(Right::Operate)?;
-    let letters: Letters = parse(&read(&app, &asked.headers, body).await?)?;
+    let letters: Letters = parse(&read_act(&app, &asked, body).await?)?;
     let (object, who) = (letters.object.as_deref(), by(&asked.user, &letters.reason));
     match (&letters.ids, object, letters.all) {
         (Some(ids), None, false) if (1..=IDS_MAX).contains(&ids.len()) => {
@@ -124,7 +124,7 @@ async fn settle_ids(app: &App, asked: &Asked, who: By<'_>, step: Settle, ids: &[
 /// `POST /v1/held/release`.
 pub(super) async fn release(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
     asked.user.may_some(Right::Operate)?;
-    let objects: Objects = parse(&read(&app, &asked.headers, body).await?)?;
+    let objects: Objects = parse(&read_act(&app, &asked, body).await?)?;
     let (prefix, why) = (objects.prefix.as_deref(), objects.why.as_deref());
     if objects.all == (prefix.is_some() || why.is_some()) || prefix == Some("") || why == Some("") {
         return Err(Problem::bad_request("name all, or prefix and why, which must not be empty"));

@@ -43,7 +43,7 @@ pub(super) async fn emit(State(app): State<Arc<App>>, asked: Asked, body: Body) 
     let with_parts = asked.parsed::<bool>("parts")?.unwrap_or(false);
     let key = idempotency_key(&asked.headers)?;
     let has_key = key.is_some();
-    let body = read(&app, &asked.headers, body).await?;
+    let body = read(&app, &asked, body).await?;
     let emitted = send(&app, &object, &body, with_parts, key).await?.map_err(|error| errors::emit(&error))?;
     // An emit with an idempotency key may be repeated, and must then get the same answer. So its
     // answer has no number of queued events, which changes.

@@ -30,7 +30,6 @@ use axum::routing::{delete, get, post};
 use request::Room;
 use seriatim::Emitter;
 use seriatim::control::Control;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::console::exit::Exit;
@@ -40,6 +39,7 @@ use crate::console::reach::Reached;
 use crate::console::replicas::Replicas;
 use crate::console::stop::stop_signals;
 use crate::listen::asked::Asked;
+use crate::listen::fair::Fair;
 use crate::listen::problem::Problem;
 use crate::listen::{ListenArgs, probes};
 use crate::operator::Looks;
@@ -81,7 +81,7 @@ pub(crate) struct App {
     /// The limit of the memory for the bodies of all requests together.
     room: Room,
     /// The limit of the number of streams (requests with lines).
-    streams: Arc<Semaphore>,
+    streams: Fair,
     reached: Reached,
     /// The token is cancelled when the server stops. Then streams end.
     stop: CancellationToken,
@@ -98,14 +98,15 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let reached = Reached::default();
     reached.first(emitter.reach()).await?;
     let stop = CancellationToken::new();
-    let streams = Arc::new(Semaphore::new(stream::STREAMS_MAX));
+    let has_users = listening.has_users();
+    let streams = Fair::among(stream::STREAMS_MAX, has_users);
     let looks = Looks::new(control.clone(), Arc::default());
     let waiting = {
         let (reached, emitter) = (reached.clone(), emitter.clone());
         async move { reached.until(async || emitter.reach().await).await }
     };
     let app =
-        App { emitter, control, looks, body_bytes: args.body_bytes, room: Room::new(), streams, reached, stop: stop.clone() };
+        App { emitter, control, looks, body_bytes: args.body_bytes, room: Room::new(has_users), streams, reached, stop: stop.clone() };
     let serving = listening.serve(routes(app), stop.clone());
     tokio::pin!(serving, waiting);
     let mut notices = Notices::begin();

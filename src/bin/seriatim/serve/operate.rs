@@ -14,7 +14,7 @@ use seriatim::control::rules::{Kind, Ruled, Selector};
 use seriatim::control::{By, RowId, Settle, Settled};
 
 use super::App;
-use super::request::{parse, read};
+use super::request::{parse, read_act};
 use super::view::json;
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
@@ -56,7 +56,7 @@ fn conflict(detail: impl std::fmt::Display) -> Problem {
 
 /// Reads a body that may be empty.
 async fn body_of<T: Default + serde::de::DeserializeOwned>(app: &App, asked: &Asked, body: Body) -> Result<T, Problem> {
-    let body = read(app, &asked.headers, body).await?;
+    let body = read_act(app, asked, body).await?;
     if body.is_empty() { Ok(T::default()) } else { parse(&body) }
 }
 
@@ -137,7 +137,7 @@ async fn settle(State(app): State<Arc<App>>, asked: Asked, body: Body, step: Set
 /// `POST /v1/rules`.
 pub(super) async fn set_rule(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
     asked.user.may_some(Right::Pause)?;
-    let wanted: NewRule = parse(&read(&app, &asked.headers, body).await?)?;
+    let wanted: NewRule = parse(&read_act(&app, &asked, body).await?)?;
     let kind = kind_of(&wanted.kind)?;
     let selector = permitted(&asked, kind, &wanted.selector)?;
     let after = wanted.for_ms.map(Duration::from_millis);

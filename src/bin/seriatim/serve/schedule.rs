@@ -49,7 +49,7 @@ enum Mode {
 /// `POST /v1/objects/{object}/schedule`.
 pub(super) async fn schedule(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
     let object = permitted(&app, &asked)?;
-    let body = read(&app, &asked.headers, body).await?;
+    let body = read(&app, &asked, body).await?;
     let wanted: Wanted<'_> = parse_borrowed(&body)?;
     let event = Json::new(Bytes::copy_from_slice(wanted.event.get().as_bytes()));
     let mut schedule = app.emitter.schedule(&object, event);
@@ -78,7 +78,7 @@ pub(super) async fn schedule(State(app): State<Arc<App>>, asked: Asked, body: Bo
 /// the body are the key and the due time of the schedule; it needs a `url`.
 pub(super) async fn post_task(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
     let object = permitted(&app, &asked)?;
-    let body = read(&app, &asked.headers, body).await?;
+    let body = read(&app, &asked, body).await?;
     let task = task::parse(&body).map_err(Problem::bad_request)?;
     send(app.emitter.schedule(&object, Json::new(body.bytes())).at(task.at).key(task.id)).await
 }

@@ -12,7 +12,7 @@ use seriatim::control::shares::{Priority, Share, ShareDone};
 
 use super::App;
 use super::operate::by;
-use super::request::{parse, read};
+use super::request::{parse, read_act};
 use super::view::json;
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
@@ -38,7 +38,7 @@ struct NewShare {
 /// `POST /v1/shares`.
 pub(super) async fn set(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
     asked.user.may_all(Right::Operate)?;
-    let wanted: NewShare = parse(&read(&app, &asked.headers, body).await?)?;
+    let wanted: NewShare = parse(&read_act(&app, &asked, body).await?)?;
     let selector = selector(&wanted.selector)?;
     let mut share = Share::new();
     if let Some(weight) = wanted.weight {

@@ -29,9 +29,9 @@ use seriatim::event::Json;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use super::request::Taken;
 use super::{App, emit, errors};
 use crate::listen::asked::Asked;
+use crate::listen::fair::Taken;
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
 
@@ -92,8 +92,11 @@ pub(super) async fn emit_lines(State(app): State<Arc<App>>, asked: Asked, body: 
     if emit::idempotency_key(&asked.headers)?.is_some() {
         return Err(Problem::bad_request("Idempotency-Key is for a single event, not for lines"));
     }
-    let streams = app.streams.clone().try_acquire_owned().map_err(|_| {
-        let detail = format!("there are {STREAMS_MAX} streams already: nothing was done");
+    let streams = app.streams.take(&asked.user, 1).ok_or_else(|| {
+        let detail = format!(
+            "{} has too many streams already, or all users together have {STREAMS_MAX}: nothing was done",
+            asked.user.name
+        );
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1)
     })?;
     let (answers, answered) = mpsc::channel::<Bytes>(ANSWERS_MAX);
@@ -291,7 +294,7 @@ impl Lines {
                 },
             };
             match next {
-                Ok(Some(Ok(part))) => match app.room.take(part.len()) {
+                Ok(Some(Ok(part))) => match app.room.take(user, part.len()) {
                     Ok(taken) => {
                         self.rest.extend_from_slice(part.chunk());
                         match &mut self.taken {
@@ -317,7 +320,7 @@ impl Lines {
         // The bytes of the batch's lines go with the batch. The bytes that are not yet in a batch
         // stay counted in `taken`.
         let kept = self.rest.len();
-        let taken = self.taken.as_mut().and_then(|all| all.split(all.num_permits().saturating_sub(kept)));
+        let taken = self.taken.as_mut().map(|all| all.split(all.amount().saturating_sub(kept)));
         (!lines.is_empty()).then_some(Batch { lines, _taken: taken })
     }
 

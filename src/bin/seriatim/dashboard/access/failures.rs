@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::listen::connections::Peer;
+use crate::listen::places::origin;
 
 /// The time between two wrong tokens.
 const EVERY: Duration = Duration::from_secs(1);
@@ -20,10 +21,7 @@ pub(super) struct Failures(Mutex<HashMap<Option<std::net::IpAddr>, Instant>>);
 impl Failures {
     /// Records a wrong token. Returns whether it came too soon after the one before.
     pub(super) fn is_too_soon(&self, peer: Peer) -> bool {
-        let address = match peer {
-            Peer::Ip(address) => Some(address),
-            Peer::Unix => None,
-        };
+        let address = origin(peer);
         let now = Instant::now();
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if last.len() >= PEERS_MAX {

@@ -21,6 +21,7 @@ use crate::dashboard::form::{Form, own_path};
 use crate::dashboard::html::bare_page;
 use crate::listen::connections::Peer;
 use crate::listen::parameters;
+use crate::listen::places::Door;
 use crate::listen::problem::Problem;
 use crate::listen::users;
 
@@ -96,6 +97,7 @@ pub(in crate::dashboard) async fn link(State(app): State<Arc<Dashboard>>, reques
 pub(in crate::dashboard) async fn log_in(
     State(app): State<Arc<Dashboard>>,
     Extension(peer): Extension<Peer>,
+    Extension(door): Extension<Door>,
     body: Body,
 ) -> Result<Response, Problem> {
     let form = Form::read(body).await?;
@@ -119,6 +121,9 @@ pub(in crate::dashboard) async fn log_in(
         let failed = if app.access.has_link() { "This link was used already, or is wrong." } else { "The token is not known." };
         return Ok(login_page(&app, &next, StatusCode::UNAUTHORIZED, Some(failed)));
     };
+    if let Some(user) = app.access.of_login(login) {
+        door.admit(&user)?;
+    }
     let value = app.access.sessions.begin(login).map_err(broken)?;
     Ok(to(&app, &own_path(Some(next)), app.access.cookie(&value)))
 }

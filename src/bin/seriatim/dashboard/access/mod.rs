@@ -42,7 +42,9 @@ pub(super) use self::trust::{Trust, TrustedPeer};
 use super::{Dashboard, assets, html};
 use crate::console::actor::user_at_host;
 use crate::listen::connections::Peer;
+use crate::listen::fair::Gate;
 use crate::listen::hosts::Hosts;
+use crate::listen::places::Door;
 use crate::listen::probes;
 use crate::listen::problem::Problem;
 use crate::listen::users::{self, Right, User, Users};
@@ -102,6 +104,7 @@ pub(super) struct Access {
     own: OwnOrigin,
     sessions: Sessions,
     failures: Failures,
+    looks: Gate,
     cookie: String,
     cookie_attributes: String,
     is_read_only: bool,
@@ -124,6 +127,7 @@ impl Access {
             own: OwnOrigin { public: settings.public_url.as_ref().map(|url| url.origin.clone()) },
             sessions: Sessions::default(),
             failures: Failures::default(),
+            looks: Gate::default(),
             cookie: format!("seriatim_{}", settings.cookie_word),
             cookie_attributes: format!("; Path={path}; HttpOnly; SameSite=Strict{secure}"),
             is_read_only: settings.is_read_only,
@@ -166,7 +170,11 @@ impl Access {
     }
 
     fn of_session(&self, headers: &HeaderMap) -> Option<User> {
-        match self.sessions.of(&self.session_hash(headers)?)? {
+        self.of_login(self.sessions.of(&self.session_hash(headers)?)?)
+    }
+
+    fn of_login(&self, login: Login) -> Option<User> {
+        match login {
             Login::Token(hash) => self.users.as_ref()?.of_hash(&hash),
             Login::Link => Some(User::with_rights(&user_at_host(), Right::ALL.map(|(_, right)| right).to_vec())),
         }
@@ -201,11 +209,25 @@ pub(super) async fn check(State(app): State<Arc<Dashboard>>, mut request: Reques
     let mut response = if probes::is_one(&method, &path) {
         next.run(request).await
     } else {
-        match app.access.checked(&request) {
+        let checked = app.access.checked(&request).and_then(|user| {
+            // From now on the connection does not give way to those of strangers.
+            if let (Some(user), Some(door)) = (&user, request.extensions().get::<Door>()) {
+                door.admit(user)?;
+            }
+            Ok(user)
+        });
+        match checked {
             Ok(Some(user)) => {
                 known = Some(user.clone());
+                let looking = match method {
+                    Method::GET | Method::HEAD => Some(app.access.looks.enter(&user).await),
+                    _ => None,
+                };
                 request.extensions_mut().insert(user);
-                next.run(request).await
+                match looking {
+                    Some(Err(problem)) => problem.into_response(),
+                    _looking => next.run(request).await,
+                }
             }
             Ok(None) if is_open(&method, &path) => next.run(request).await,
             Ok(None) if is_from_elsewhere(request.headers()) && method == Method::GET => html::again(&app.base),

@@ -11,15 +11,18 @@ use tokio::time::Instant;
 
 use super::secret::{self, Hash};
 
-/// The most sessions. A further login ends the session that was unused for the longest time.
+/// The most sessions. A further login ends a session of the user with the most: the one that was
+/// unused for the longest time.
 const SESSIONS_MAX: usize = 1000;
+/// The most sessions of one user.
+const OF_USER_MAX: usize = 100;
 /// The time without a request after which a session ends.
 const IDLE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 /// The age at which a session ends.
 const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// The login of a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Login {
     /// A token of the users file; the value is its hash.
     Token(Hash),
@@ -46,9 +49,15 @@ impl Sessions {
         if sessions.len() >= SESSIONS_MAX {
             sessions.retain(|_, session| session.is_alive(now));
         }
-        if sessions.len() >= SESSIONS_MAX
-            && let Some(oldest) = sessions.iter().min_by_key(|(_, session)| session.used).map(|(hash, _)| *hash)
-        {
+        let mut counts: HashMap<Login, usize> = HashMap::new();
+        for session in sessions.values() {
+            *counts.entry(session.login).or_default() += 1;
+        }
+        let own = counts.get(&login).copied().unwrap_or(0);
+        let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(most, _)| most);
+        let from = if own >= OF_USER_MAX { Some(login) } else { most.filter(|_| sessions.len() >= SESSIONS_MAX) };
+        let of_user = sessions.iter().filter(|(_, session)| Some(session.login) == from);
+        if let Some(oldest) = of_user.min_by_key(|(_, session)| session.used).map(|(hash, _)| *hash) {
             sessions.remove(&oldest);
         }
         sessions.insert(hash, Session { login, begun: now, used: now });
@@ -108,7 +117,7 @@ mod tests {
     async fn a_login_too_many_ends_the_session_that_was_unused_for_longest() {
         let sessions = Sessions::default();
         let mut first = Vec::new();
-        for _ in 0..SESSIONS_MAX {
+        for _ in 0..OF_USER_MAX {
             first.push(hash(&sessions.begin(Login::Link).expect("a session")));
             tokio::time::advance(Duration::from_millis(1)).await;
         }
@@ -117,5 +126,18 @@ mod tests {
         assert!(sessions.of(&first[1]).is_none() && sessions.of(&first[0]).is_some() && sessions.of(&first[2]).is_some());
         sessions.end(&first[0]);
         assert!(sessions.of(&first[0]).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_user_with_the_most_sessions_loses_one() {
+        let sessions = Sessions::default();
+        let ada = hash(&sessions.begin(Login::Token([0; 32])).expect("a session"));
+        for user in 1..=20 {
+            for _ in 0..OF_USER_MAX {
+                sessions.begin(Login::Token([user; 32])).expect("a session");
+            }
+        }
+        assert_eq!(sessions.lock().len(), SESSIONS_MAX);
+        assert!(sessions.of(&ada).is_some(), "the logins of others do not end it");
     }
 }

@@ -1,7 +1,7 @@
 //! The jobs under way, the results of the last jobs, and the forms that have started them. They are in
 //! memory.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::http::StatusCode;
@@ -9,12 +9,21 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::sent::{Key, Sent, Use};
+use crate::listen::fair::{Fair, Taken};
 use crate::listen::problem::Problem;
+use crate::listen::users::User;
 
-/// The most jobs that are remembered.
-const JOBS_MAX: usize = 200;
-/// The most jobs under way.
-const UNDER_WAY_MAX: usize = 16;
+/// The most results that are remembered, and those of one user.
+const JOBS_MAX: usize = 2000;
+const ACTS_OF_USER_MAX: usize = 100;
+const SEARCHES_OF_USER_MAX: usize = 20;
+/// The most acts under way: of all users, and of one.
+const ACTS_UNDER_WAY_MAX: usize = 64;
+const ACTS_UNDER_WAY_OF_USER: usize = 16;
+/// The most searches under way: of all users, of one, and of all together who may only view.
+const SEARCHES_UNDER_WAY_MAX: usize = 16;
+const SEARCHES_UNDER_WAY_OF_USER: usize = 4;
+const SEARCHES_UNDER_WAY_OF_VIEWERS: usize = 12;
 /// The most lines of a job.
 const LINES_MAX: usize = 100;
 
@@ -43,9 +52,26 @@ pub(super) struct State {
     pub(super) was_stopped: bool,
 }
 
+/// The kind of a job. Each kind has limits of its own, so that searches never stop acts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Act,
+    Search,
+}
+
+impl Kind {
+    fn of_user_max(self) -> usize {
+        match self {
+            Self::Act => ACTS_OF_USER_MAX,
+            Self::Search => SEARCHES_OF_USER_MAX,
+        }
+    }
+}
+
 /// An action.
 pub(super) struct Job {
     id: String,
+    kind: Kind,
     /// The name of the user who has begun it.
     owner: Arc<str>,
     title: String,
@@ -53,6 +79,8 @@ pub(super) struct Job {
     state: Mutex<State>,
     stop: CancellationToken,
     end: CancellationToken,
+    /// The place among the jobs under way, until the job has ended.
+    place: Mutex<Option<Taken>>,
 }
 
 impl Job {
@@ -124,6 +152,7 @@ impl Job {
 
     pub(super) fn end(&self) {
         self.lock().has_ended = true;
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.end.cancel();
     }
 
@@ -137,8 +166,21 @@ impl Job {
 }
 
 /// All jobs, oldest first, and the forms that have started them.
-#[derive(Default)]
-pub(in crate::dashboard) struct Jobs(Mutex<Kept>);
+pub(in crate::dashboard) struct Jobs {
+    kept: Mutex<Kept>,
+    acts: Fair,
+    searches: Fair,
+}
+
+impl Default for Jobs {
+    fn default() -> Self {
+        Self {
+            kept: Mutex::default(),
+            acts: Fair::new(ACTS_UNDER_WAY_MAX, ACTS_UNDER_WAY_OF_USER, ACTS_UNDER_WAY_MAX),
+            searches: Fair::new(SEARCHES_UNDER_WAY_MAX, SEARCHES_UNDER_WAY_OF_USER, SEARCHES_UNDER_WAY_OF_VIEWERS),
+        }
+    }
+}
 
 #[derive(Default)]
 struct Kept {
@@ -166,33 +208,66 @@ impl Kept {
         let job = self.jobs.iter().find(|job| job.id == used.job);
         Some(job.map_or_else(|| Before::Gone(used.clone()), |job| Before::Job(job.clone())))
     }
+
+    /// Makes room for a further job. The oldest job of the same user and kind that has ended gives
+    /// way if there are too many of them. Otherwise a search gives way, that of the user with the most
+    /// jobs first.
+    fn make_room(&mut self, owner: &str, kind: Kind) {
+        let own = |job: &Arc<Job>| job.kind == kind && *job.owner == *owner;
+        if self.jobs.iter().filter(|job| own(job)).count() >= kind.of_user_max() {
+            if let Some(at) = self.jobs.iter().position(|job| own(job) && job.lock().has_ended) {
+                self.jobs.remove(at);
+            }
+        } else if self.jobs.len() >= JOBS_MAX {
+            let mut counts: HashMap<&str, usize> = HashMap::new();
+            for job in &self.jobs {
+                *counts.entry(job.owner()).or_default() += 1;
+            }
+            let ended = self.jobs.iter().enumerate().filter(|(_, job)| job.lock().has_ended);
+            // Of several the first is the oldest.
+            let gone = ended.min_by_key(|(_, job)| (job.kind == Kind::Act, std::cmp::Reverse(counts.get(job.owner()).copied())));
+            if let Some(at) = gone.map(|(at, _)| at) {
+                self.jobs.remove(at);
+            }
+        }
+    }
 }
 
 impl Jobs {
-    /// Adds a job, unless its form was sent before. The oldest job that has ended makes room for it.
-    pub(super) fn begin(&self, owner: &Arc<str>, title: String, back: String, form: Option<Key>) -> Result<Begun, Problem> {
+    /// Adds a job, unless its form was sent before. An older job that has ended makes room for it.
+    pub(super) fn begin(
+        &self,
+        kind: Kind,
+        user: &User,
+        title: String,
+        back: String,
+        form: Option<Key>,
+    ) -> Result<Begun, Problem> {
+        let owner = &user.name;
         let mut kept = self.lock();
         if let Some(before) = form.as_ref().and_then(|form| kept.before(form)) {
             return Ok(Begun::Before(before));
         }
-        let Kept { jobs, sent } = &mut *kept;
-        if jobs.iter().filter(|job| !job.lock().has_ended).count() >= UNDER_WAY_MAX {
-            let detail = "too many actions are under way: nothing was done; try again when one of them has ended";
+        let (places, what) = match kind {
+            Kind::Act => (&self.acts, "actions"),
+            Kind::Search => (&self.searches, "searches"),
+        };
+        let Some(place) = places.take(user, 1) else {
+            let detail = format!("too many {what} are under way: nothing was done; try again when one of them has ended");
             return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1));
-        }
-        if jobs.len() >= JOBS_MAX
-            && let Some(at) = jobs.iter().position(|job| job.lock().has_ended)
-        {
-            jobs.remove(at);
-        }
+        };
+        kept.make_room(owner, kind);
+        let Kept { jobs, sent } = &mut *kept;
         let job = Arc::new(Job {
             id: Uuid::new_v4().simple().to_string(),
+            kind,
             owner: owner.clone(),
             title,
             back,
             state: Mutex::default(),
             stop: CancellationToken::new(),
             end: CancellationToken::new(),
+            place: Mutex::new(Some(place)),
         });
         jobs.push_back(job.clone());
         if let Some(form) = form {
@@ -216,7 +291,7 @@ impl Jobs {
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -224,9 +299,14 @@ impl Jobs {
 mod tests {
     use super::*;
     use crate::dashboard::form::Form;
+    use crate::listen::users::Right;
+
+    fn user(name: &str, right: Right) -> User {
+        User::with_rights(name, vec![Right::View, right])
+    }
 
     fn begin(jobs: &Jobs, form: Option<Key>) -> Option<Begun> {
-        jobs.begin(&Arc::from("ada"), "Release".to_owned(), "/".to_owned(), form).ok()
+        jobs.begin(Kind::Act, &user("ada", Right::Operate), "Release".to_owned(), "/".to_owned(), form).ok()
     }
 
     fn begun(jobs: &Jobs) -> Arc<Job> {
@@ -234,11 +314,18 @@ mod tests {
         job
     }
 
+    fn searched(jobs: &Jobs, name: &str) -> Option<Arc<Job>> {
+        match jobs.begin(Kind::Search, &user(name, Right::View), "Search".to_owned(), "/".to_owned(), None) {
+            Ok(Begun::New(job)) => Some(job),
+            _ => None,
+        }
+    }
+
     #[test]
     fn jobs_have_a_bounded_number() {
         let jobs = Jobs::default();
         let first = begun(&jobs);
-        for _ in 1..UNDER_WAY_MAX {
+        for _ in 1..ACTS_UNDER_WAY_OF_USER {
             begun(&jobs);
         }
         assert!(begin(&jobs, None).is_none());
@@ -246,10 +333,27 @@ mod tests {
         first.add("work:2", Err("not held".to_owned()));
         first.end();
         assert!(jobs.of(first.id()).is_some_and(|job| job.state().done == 1 && job.state().not_done == 1));
-        for _ in 0..2 * JOBS_MAX {
+        for _ in 0..2 * ACTS_OF_USER_MAX {
             begun(&jobs).end();
         }
-        assert!(jobs.of(first.id()).is_none() && jobs.lock().jobs.len() <= JOBS_MAX);
+        assert!(jobs.of(first.id()).is_none() && jobs.lock().jobs.len() <= ACTS_OF_USER_MAX);
+    }
+
+    #[test]
+    fn searches_stop_no_act_and_push_out_no_result_of_others() {
+        let jobs = Jobs::default();
+        let first = begun(&jobs);
+        first.end();
+        let searches: Vec<_> = (0..40).filter_map(|n| searched(&jobs, &format!("viewer{}", n % 5))).collect();
+        assert_eq!(searches.len(), SEARCHES_UNDER_WAY_OF_VIEWERS);
+        for _ in 0..ACTS_UNDER_WAY_OF_USER {
+            begun(&jobs);
+        }
+        searches.iter().for_each(|search| search.end());
+        for n in 0..JOBS_MAX + 200 {
+            searched(&jobs, &format!("viewer{}", n % 300)).expect("a place").end();
+        }
+        assert!(jobs.lock().jobs.len() <= JOBS_MAX && jobs.of(first.id()).is_some());
     }
 
     #[test]
@@ -260,13 +364,14 @@ mod tests {
         assert!(jobs.before(Some(&key)).is_none() && jobs.before(None).is_none());
         let Some(Begun::New(first)) = begin(&jobs, Some(key)) else { panic!("no new job") };
         // The form leads to its job, also if no further job may begin.
-        for _ in 1..UNDER_WAY_MAX {
+        for _ in 1..ACTS_UNDER_WAY_OF_USER {
             begun(&jobs);
         }
         let Some(Begun::Before(Before::Job(same))) = begin(&jobs, Some(key)) else { panic!("another job") };
         assert_eq!(same.id(), first.id());
         first.end();
-        for _ in 0..2 * JOBS_MAX {
+        // The others are still under way, so only one more fits at a time.
+        for _ in 0..2 * ACTS_OF_USER_MAX {
             begun(&jobs).end();
         }
         let Some(Begun::Before(Before::Gone(used))) = begin(&jobs, Some(key)) else { panic!("another job") };

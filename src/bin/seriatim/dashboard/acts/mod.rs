@@ -33,7 +33,7 @@ use maud::{Markup, html};
 use tokio::time::timeout;
 
 pub(super) use self::jobs::Jobs;
-use self::jobs::{Before, Begun, Job, Line};
+use self::jobs::{Before, Begun, Job, Kind, Line};
 pub(super) use self::search::search;
 use self::sent::Key;
 use self::wanted::Wanted;
@@ -84,7 +84,7 @@ async fn begin(app: &Arc<Dashboard>, user: &User, form: &Form) -> Result<Arc<Job
         Err(problem) => return app.jobs.before(key.as_ref()).map_or(Err(problem), before),
     };
     let back = own_path(form.one("back")?);
-    let job = match app.jobs.begin(&user.name, wanted.title(), back, key)? {
+    let job = match app.jobs.begin(Kind::Act, user, wanted.title(), back, key)? {
         Begun::New(job) => job,
         Begun::Before(found) => return before(found),
     };

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::response::Response;
 use seriatim::control::inspect::Standing;
 
-use super::jobs::{Before, Begun, Job};
+use super::jobs::{Before, Begun, Job, Kind};
 use super::sent::Key;
 use super::wanted::{Name, short};
 use super::{PATIENCE, to_job};
@@ -34,7 +34,8 @@ pub(in crate::dashboard) async fn search(
     let name = Name::read(&form.needed("object")?)?;
     user.may(Right::View, &name.bytes)?;
     let title = format!("Search all slots for {}", short(&name));
-    let job = match app.jobs.begin(&user.name, title, own_path(form.one("back")?), Key::of(&user.name, &form)?)? {
+    let (back, key) = (own_path(form.one("back")?), Key::of(&user.name, &form)?);
+    let job = match app.jobs.begin(Kind::Search, &user, title, back, key)? {
         Begun::New(job) => job,
         Begun::Before(Before::Job(job)) => return to_job(&app, &job),
         Begun::Before(Before::Gone(used)) => return Err(used.problem()),

@@ -3,7 +3,7 @@
 //! Each form has the value `once`, which the server makes when it makes the page. Only used values are
 //! remembered, in memory. So after a restart a form of an older page is accepted, and acts once.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,7 +78,8 @@ impl Sent {
         self.0.iter().rev().find(|used| used.key == *key && used.at.elapsed() < AGE_MAX)
     }
 
-    /// Remembers a form. The oldest forms make room for it, those of the same user first.
+    /// Remembers a form. The oldest form of the same user makes room for it if the user has too many,
+    /// or else that of the user with the most.
     pub(super) fn add(&mut self, key: Key, user: &Arc<str>, job: &str) {
         while self.0.front().is_some_and(|used| used.at.elapsed() >= AGE_MAX) {
             self.0.pop_front();
@@ -90,7 +91,15 @@ impl Sent {
             self.0.remove(at);
         }
         if self.0.len() >= SENT_MAX {
-            self.0.pop_front();
+            // A user with few forms keeps them.
+            let mut counts: HashMap<&Arc<str>, usize> = HashMap::new();
+            for used in &self.0 {
+                *counts.entry(&used.user).or_default() += 1;
+            }
+            let most = counts.values().copied().max();
+            if let Some(at) = self.0.iter().position(|used| counts.get(&used.user).copied() == most) {
+                self.0.remove(at);
+            }
         }
         self.0.push_back(Use { key, user: user.clone(), at: Instant::now(), at_ms: now_ms(), job: job.to_owned() });
     }
@@ -114,14 +123,14 @@ mod tests {
         assert_eq!(sent.0.len(), OF_USER_MAX + 1);
         assert!(sent.find(&key(0)).is_some() && sent.find(&key(10_000)).is_some(), "the forms of others and the last ones stay");
         assert!(sent.find(&key(10_001 - OF_USER_MAX as u32)).is_some() && sent.find(&key(10_000 - OF_USER_MAX as u32)).is_none());
-        for n in 10_001..30_000 {
+        for n in 10_001..20_500 {
             sent.add(key(n), &Arc::from(n.to_string()), "job");
         }
         assert_eq!(sent.0.len(), SENT_MAX);
         tokio::time::advance(AGE_MAX - Duration::from_millis(1)).await;
-        assert!(sent.find(&key(29_999)).is_some());
+        assert!(sent.find(&key(20_499)).is_some());
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert!(sent.find(&key(29_999)).is_none());
+        assert!(sent.find(&key(20_499)).is_none());
         sent.add(key(1), &ada, "job");
         assert_eq!(sent.0.len(), 1);
     }

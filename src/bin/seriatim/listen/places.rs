@@ -1,0 +1,449 @@
+//! The places of the connections of a listener: a new connection always gets one, and an older
+//! connection gives way to it.
+//!
+//! A connection belongs to a *stranger* until a request of a known user has come on it. Strangers
+//! give way to new connections, so that nobody can hold all places without a token. Of two strangers
+//! the one whose last request, or whose beginning, is longer ago gives way. If an address has more
+//! than its part of the places, the strangers of this address give way first.
+//!
+//! A connection of a user never gives way to a stranger. Users together cannot take the places that
+//! are kept for strangers, because each connection begins as one. One user has at most a part of the
+//! places of all users, and so have all users together who may only view. A connection without a
+//! request under way gives way to a further one of its user; if all places are taken, to one of a
+//! user with fewer connections.
+//!
+//! Cost per connection: about 300 bytes, and a time that grows with the logarithm of their number.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
+use std::net::{IpAddr, Ipv6Addr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use axum::http::StatusCode;
+use hyper::body::{Body, Frame, SizeHint};
+use tokio_util::sync::CancellationToken;
+
+use super::connections::Peer;
+use super::problem::Problem;
+use super::users::User;
+
+/// The numbers of connections that are allowed at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Limits {
+    all: usize,
+    /// Of all users together. The rest is for strangers.
+    known: usize,
+    of_user: usize,
+    /// Of all users together who may only view.
+    of_viewers: usize,
+    /// Of the strangers of one address, before they give way first.
+    of_address: usize,
+}
+
+impl Limits {
+    fn new(all: usize, has_users: bool) -> Self {
+        let known = all.saturating_sub((all / 8).max(1)).max(1);
+        let part = if has_users { (known * 3 / 4).max(1) } else { known };
+        Self { all: all.max(known + 1), known, of_user: part, of_viewers: part, of_address: (all / 16).max(1) }
+    }
+}
+
+/// The place from which a connection comes: an address, or an IPv6 network with 64 bits, which
+/// usually belongs to one machine. `None`: a socket in the file system.
+type Origin = Option<IpAddr>;
+
+/// Returns the origin of a peer.
+pub(crate) fn origin(peer: Peer) -> Origin {
+    match peer {
+        Peer::Ip(IpAddr::V6(address)) => Some(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()),
+        Peer::Ip(address) => Some(address),
+        Peer::Unix => None,
+    }
+}
+
+/// A connection in the order of the last requests.
+type Turn = (u64, u64);
+
+/// Connections by group, each group with its oldest first.
+struct Groups<K> {
+    members: HashMap<K, BTreeSet<Turn>>,
+    sizes: BTreeSet<(usize, K)>,
+    all: BTreeSet<Turn>,
+}
+
+impl<K> Default for Groups<K> {
+    fn default() -> Self {
+        Self { members: HashMap::new(), sizes: BTreeSet::new(), all: BTreeSet::new() }
+    }
+}
+
+impl<K: Clone + Eq + Hash + Ord> Groups<K> {
+    fn add(&mut self, group: &K, turn: Turn) {
+        let before = self.size(group);
+        if self.members.entry(group.clone()).or_default().insert(turn) {
+            self.all.insert(turn);
+            self.resize(group, before);
+        }
+    }
+
+    fn remove(&mut self, group: &K, turn: Turn) {
+        let before = self.size(group);
+        if self.members.get_mut(group).is_some_and(|members| members.remove(&turn)) {
+            self.all.remove(&turn);
+            self.resize(group, before);
+        }
+    }
+
+    fn resize(&mut self, group: &K, before: usize) {
+        self.sizes.remove(&(before, group.clone()));
+        match self.size(group) {
+            0 => drop(self.members.remove(group)),
+            size => drop(self.sizes.insert((size, group.clone()))),
+        }
+    }
+
+    fn size(&self, group: &K) -> usize {
+        self.members.get(group).map_or(0, BTreeSet::len)
+    }
+
+    fn largest(&self) -> Option<&(usize, K)> {
+        self.sizes.last()
+    }
+
+    fn oldest_of(&self, group: &K) -> Option<u64> {
+        self.members.get(group)?.first().map(|(_, id)| *id)
+    }
+}
+
+/// The user of a connection, and whether this user may only view.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Known {
+    name: Arc<str>,
+    is_viewer: bool,
+}
+
+struct Connection {
+    turn: Turn,
+    origin: Origin,
+    /// `None`: a stranger.
+    user: Option<Known>,
+    /// The number of requests under way.
+    requests: usize,
+    evicted: CancellationToken,
+}
+
+struct Table {
+    limits: Limits,
+    turns: u64,
+    connections: HashMap<u64, Connection>,
+    strangers: Groups<Origin>,
+    users: Groups<Arc<str>>,
+    /// The connections of users without a request under way.
+    idle: Groups<Arc<str>>,
+    viewers: usize,
+    /// The number of connections that have given way since the last call of [`Places::gone`].
+    gone: u64,
+}
+
+impl Table {
+    fn turn(&mut self, id: u64) -> Turn {
+        self.turns += 1;
+        (self.turns, id)
+    }
+
+    fn add(&mut self, connection: Connection) {
+        let turn = connection.turn;
+        match &connection.user {
+            None => self.strangers.add(&connection.origin, turn),
+            Some(user) => {
+                self.users.add(&user.name, turn);
+                self.viewers += usize::from(user.is_viewer);
+                if connection.requests == 0 {
+                    self.idle.add(&user.name, turn);
+                }
+            }
+        }
+        self.connections.insert(turn.1, connection);
+    }
+
+    fn take(&mut self, id: u64) -> Option<Connection> {
+        let connection = self.connections.remove(&id)?;
+        match &connection.user {
+            None => self.strangers.remove(&connection.origin, connection.turn),
+            Some(user) => {
+                self.users.remove(&user.name, connection.turn);
+                self.idle.remove(&user.name, connection.turn);
+                self.viewers -= usize::from(user.is_viewer);
+            }
+        }
+        Some(connection)
+    }
+
+    /// Takes a connection out, changes it, and adds it again as the newest.
+    fn change(&mut self, id: u64, change: impl FnOnce(&mut Connection)) {
+        if let Some(mut connection) = self.take(id) {
+            change(&mut connection);
+            connection.turn = self.turn(id);
+            self.add(connection);
+        }
+    }
+
+    fn evict(&mut self, id: u64) {
+        if let Some(connection) = self.take(id) {
+            connection.evicted.cancel();
+            self.gone += 1;
+        }
+    }
+
+    /// Returns the stranger that gives way.
+    fn stranger(&self) -> Option<u64> {
+        match self.strangers.largest() {
+            Some((size, origin)) if *size > self.limits.of_address => self.strangers.oldest_of(origin),
+            _ => self.strangers.all.first().map(|(_, id)| *id),
+        }
+    }
+
+    /// Makes room for one more connection of this user. Returns whether there is room.
+    fn has_room(&mut self, user: &Known) -> bool {
+        let Limits { known, of_user, of_viewers, .. } = self.limits;
+        let own = self.users.size(&user.name);
+        let is_full = own >= of_user || user.is_viewer && self.viewers >= of_viewers;
+        let from = match self.users.largest() {
+            _ if is_full => user.name.clone(),
+            Some((size, name)) if self.users.all.len() >= known => {
+                if *size > own {
+                    name.clone()
+                } else {
+                    user.name.clone()
+                }
+            }
+            _ => return true,
+        };
+        match self.idle.oldest_of(&from) {
+            Some(idle) => self.evict(idle),
+            None => return false,
+        }
+        true
+    }
+}
+
+/// The places of all connections. Clones share them.
+#[derive(Clone)]
+pub(super) struct Places(Arc<Mutex<Table>>);
+
+impl Places {
+    /// Returns places for this number of connections. `has_users`: whether there can be several
+    /// users.
+    pub(super) fn new(all: usize, has_users: bool) -> Self {
+        Self(Arc::new(Mutex::new(Table {
+            limits: Limits::new(all, has_users),
+            turns: 0,
+            connections: HashMap::new(),
+            strangers: Groups::default(),
+            users: Groups::default(),
+            idle: Groups::default(),
+            viewers: 0,
+            gone: 0,
+        })))
+    }
+
+    /// Returns the place of a new connection. If all places are taken, a stranger gives way.
+    pub(super) fn arrive(&self, peer: Peer) -> Place {
+        let mut table = self.lock();
+        if table.connections.len() >= table.limits.all
+            && let Some(stranger) = table.stranger()
+        {
+            table.evict(stranger);
+        }
+        let evicted = CancellationToken::new();
+        let id = table.turns;
+        let turn = table.turn(id);
+        table.add(Connection { turn, origin: origin(peer), user: None, requests: 0, evicted: evicted.clone() });
+        drop(table);
+        Place { door: Door { places: self.clone(), id }, evicted }
+    }
+
+    /// Returns the number of connections that have given way since the last call.
+    pub(super) fn gone(&self) -> u64 {
+        std::mem::take(&mut self.lock().gone)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of one connection. It is given back when this value is dropped.
+pub(super) struct Place {
+    pub(super) door: Door,
+    /// The token is cancelled if the connection must give way.
+    pub(super) evicted: CancellationToken,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.door.places.lock().take(self.door.id);
+    }
+}
+
+/// A connection, for the code that finds out whose it is. Every request has it as an extension.
+#[derive(Clone)]
+pub(crate) struct Door {
+    places: Places,
+    id: u64,
+}
+
+impl Door {
+    /// Marks a request as under way, until the returned value is dropped. `None` if the connection
+    /// has given way already.
+    pub(super) fn begin(&self) -> Option<UnderWay> {
+        let mut table = self.places.lock();
+        table.change(self.id, |connection| connection.requests += 1);
+        table.connections.contains_key(&self.id).then(|| UnderWay(self.clone()))
+    }
+
+    /// Makes the connection one of this user, so that it does not give way to strangers.
+    pub(crate) fn admit(&self, user: &User) -> Result<(), Problem> {
+        let user = Known { name: user.name.clone(), is_viewer: user.is_viewer() };
+        let mut table = self.places.lock();
+        if table.connections.get(&self.id).is_none_or(|connection| connection.user.as_ref() == Some(&user)) {
+            return Ok(());
+        }
+        if !table.has_room(&user) {
+            let detail = format!("{} has too many connections with requests under way: nothing was done", user.name);
+            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1));
+        }
+        table.change(self.id, |connection| connection.user = Some(user));
+        Ok(())
+    }
+}
+
+/// A request under way.
+pub(super) struct UnderWay(Door);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.places.lock().change(self.0.id, |connection| connection.requests = connection.requests.saturating_sub(1));
+    }
+}
+
+/// The body of an answer. The request is under way until the body is sent.
+pub(super) struct Answering<B> {
+    body: B,
+    _under_way: UnderWay,
+}
+
+impl<B> Answering<B> {
+    pub(super) fn new(body: B, under_way: UnderWay) -> Self {
+        Self { body, _under_way: under_way }
+    }
+}
+
+impl<B: Body + Unpin> Body for Answering<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listen::users::Right;
+
+    fn peer(n: u32) -> Peer {
+        Peer::Ip(std::net::Ipv4Addr::from(n).into())
+    }
+
+    fn user(name: &str) -> User {
+        User::with_rights(name, vec![Right::View, Right::Operate])
+    }
+
+    #[test]
+    fn strangers_give_way_and_users_do_not() {
+        let places = Places::new(16, true);
+        let known: Vec<_> = (0..10).map(|_| places.arrive(peer(1))).collect();
+        for place in &known {
+            place.door.admit(&user("ada")).expect("room");
+        }
+        let first = places.arrive(peer(2));
+        let others: Vec<_> = (0..5).map(|_| places.arrive(peer(2))).collect();
+        assert!(!first.evicted.is_cancelled() && places.gone() == 0, "all places are taken");
+        drop(others[0].door.begin());
+        let more: Vec<_> = (0..5).map(|_| places.arrive(peer(2))).collect();
+        assert!(first.evicted.is_cancelled() && others[1].evicted.is_cancelled());
+        assert!(!others[0].evicted.is_cancelled(), "its request came after the others had begun");
+        assert!(known.iter().all(|place| !place.evicted.is_cancelled()) && places.gone() == 5);
+        drop((known, first, others, more));
+        assert!(places.lock().connections.is_empty() && places.lock().strangers.sizes.is_empty());
+        assert!(places.lock().users.members.is_empty() && places.lock().idle.all.is_empty());
+    }
+
+    #[test]
+    fn an_address_with_many_strangers_loses_its_own_first() {
+        let places = Places::new(64, true);
+        let alone = places.arrive(peer(1));
+        let many: Vec<_> = (0..200).map(|_| places.arrive(peer(2))).collect();
+        assert!(!alone.evicted.is_cancelled() && many[0].evicted.is_cancelled() && !many[199].evicted.is_cancelled());
+        // Of many addresses with few connections each, the oldest of all gives way.
+        let each: Vec<_> = (10..200).map(|n| places.arrive(peer(n))).collect();
+        assert!(alone.evicted.is_cancelled() && !each[189].evicted.is_cancelled());
+        let net = |last: u16| Peer::Ip(Ipv6Addr::new(0x2001, 0xdb8, 0, 1, last, 0, 0, last).into());
+        assert_eq!(origin(net(1)), origin(net(2)));
+    }
+
+    #[test]
+    fn a_user_has_a_part_of_the_places() {
+        let places = Places::new(64, true);
+        let Limits { known, of_user, of_viewers, .. } = places.lock().limits;
+        assert_eq!((known, of_user, of_viewers), (56, 42, 42));
+        let held = |user: &User, count: usize| {
+            let places: Vec<_> = (0..count).map(|_| places.arrive(peer(1))).collect();
+            places.into_iter().map(|place| (place.door.begin(), place.door.admit(user).is_ok(), place)).collect::<Vec<_>>()
+        };
+        let eve = held(&user("eve"), 50);
+        assert_eq!(eve.iter().filter(|(_, is_admitted, _)| *is_admitted).count(), of_user);
+        let ada = held(&user("ada"), 3);
+        assert!(ada.iter().all(|(_, is_admitted, _)| *is_admitted), "the places of others are left");
+        // A connection without a request gives way to a further one of its user.
+        let mut eve = eve.into_iter();
+        let (under_way, _, idle) = eve.next().expect("one");
+        drop(under_way);
+        let next = places.arrive(peer(1));
+        assert!(next.door.admit(&user("eve")).is_ok() && idle.evicted.is_cancelled());
+        drop(eve);
+    }
+
+    #[test]
+    fn viewers_leave_places_to_others() {
+        let places = Places::new(64, true);
+        let mut held = Vec::new();
+        for n in 0..80 {
+            let place = places.arrive(peer(n));
+            let viewer = User::with_rights(&format!("viewer{n}"), vec![Right::View]);
+            held.push((place.door.begin(), place.door.admit(&viewer).is_ok(), place));
+        }
+        assert_eq!(held.iter().filter(|(_, is_admitted, _)| *is_admitted).count(), 42);
+        assert!(places.arrive(peer(1)).door.admit(&user("ada")).is_ok());
+    }
+
+    #[test]
+    fn one_user_alone_has_all_places_but_those_of_strangers() {
+        for (all, known) in [(1, 1), (2, 1), (3, 2), (8, 7), (256, 224), (12_000, 10_500), (100_000, 87_500)] {
+            let limits = Limits::new(all, false);
+            assert!(limits.known == known && limits.of_user == known && limits.all > known, "{limits:?}");
+        }
+    }
+}
