@@ -37,7 +37,8 @@ use crate::keys::{Keys, NamespaceError};
 ///   [`set_share`](Self::set_share), [`remove_share`](Self::remove_share)
 /// - Repairs: [`repair`](Self::repair)
 /// - Others: [`actions`](Self::actions), [`actions_of`](Self::actions_of),
-///   [`forget`](Self::forget), [`forget_as`](Self::forget_as)
+///   [`forget`](Self::forget), [`forget_as`](Self::forget_as),
+///   [`cursor_secret`](Self::cursor_secret)
 ///
 /// # Pages
 ///

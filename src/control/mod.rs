@@ -46,6 +46,7 @@ pub mod chain;
 pub mod check;
 mod connection;
 pub mod cron;
+mod cursors;
 pub mod dead;
 pub mod depth;
 pub mod doctor;

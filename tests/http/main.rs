@@ -13,16 +13,18 @@ mod bulk;
 mod causes;
 mod connections;
 #[cfg(feature = "cli")]
+mod cursors;
+#[cfg(feature = "cli")]
 mod dashboard;
 #[cfg(feature = "cli")]
 mod documents;
+#[cfg(feature = "cli")]
+mod doors;
 #[cfg(feature = "cli")]
 mod entrances;
 mod early;
 mod event_url;
 #[cfg(feature = "cli")]
-#[cfg(feature = "cli")]
-mod doors;
 mod in_hand;
 #[cfg(feature = "cli")]
 mod parameters;

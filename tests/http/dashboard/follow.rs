@@ -103,6 +103,7 @@ async fn no_row_is_lost_before_the_stream_and_while_it_is_cut() {
     write(&scene.redis, "work:a", 1006..=1006).await;
     let second = stream.next_rows().await;
     assert_eq!(second.ids(), [1006]);
+    let own = stream_of(&reply(dash.page("/log?follow=true&status=completed").bearer_auth(token("bound"))).await);
     // The connection is cut. Without followers nobody reads the log.
     drop(stream);
     tokio::time::sleep(Duration::from_millis(2500)).await;
@@ -112,9 +113,10 @@ async fn no_row_is_lost_before_the_stream_and_while_it_is_cut() {
     let missed = stream.next().await;
     assert_eq!(missed.ids(), (1007..=1201).rev().collect::<Vec<_>>());
     assert!(!missed.html.contains("passed over"));
-    // Another user with the same position sees other rows. The parameter has the same effect.
+    // Another user sees other rows, and cannot use this position. The parameter has the same effect.
     let target = target.replace(target.rsplit('=').next().expect("a position"), &second.id);
-    let mut bound = Stream::open(&dash, "bound", &target, None).await;
+    assert_eq!(reply(dash.page(&target).bearer_auth(token("bound"))).await.status, 400);
+    let mut bound = Stream::open(&dash, "bound", &own, None).await;
     assert_eq!(bound.next().await.ids(), (1007..=1200).rev().collect::<Vec<_>>());
     let mut other = Stream::open(&dash, "viewer", &format!("{target}&object=other:b"), None).await;
     assert_eq!(other.next().await.ids(), [1201]);

@@ -52,7 +52,7 @@ use crate::listen::hosts::Hosts;
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, parse_right};
 use crate::listen::{ListenArgs, probes};
-use crate::operator::{Hidden, Looks};
+use crate::operator::{Cursors, Hidden, Looks};
 use crate::serve::view;
 
 /// Module name for log filters.
@@ -180,7 +180,9 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         None => first,
     };
     let stop = CancellationToken::new();
-    let looks = Looks::new(control.clone(), Arc::new(Hidden::new(args.hide, args.hide_events)));
+    // With --read-only the Redis user may lack the right to write.
+    let cursors = Cursors::new(control.clone(), !args.read_only);
+    let looks = Looks::new(control.clone(), Arc::new(Hidden::new(args.hide, args.hide_events)), cursors);
     let base = args.public_url.map(|url| url.path).unwrap_or_default();
     let app = Arc::new(Dashboard {
         live: Live::new(control.clone(), looks.clone()),

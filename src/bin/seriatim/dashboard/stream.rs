@@ -16,6 +16,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
+use seriatim::control::Cursor;
 use tokio::time::{Instant, timeout_at};
 
 use super::Dashboard;
@@ -86,8 +87,10 @@ pub(super) async fn log(
     let after = asked.query("after")?.filter(|after| !after.is_empty());
     // A browser that connects again sends the id of the last message.
     let last = asked.headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
-    let after = last.or(after).map(|after| after.parse::<Position>()).transpose()?;
     asked.user.may_some(Right::View)?;
+    let view = pages::log::follow_view(&asked.user);
+    let after = app.looks.cursors().open(&view, last.or(after).map(Cursor::from).as_ref()).await?;
+    let after = after.map(|after| after.as_str().parse::<Position>()).transpose()?;
     let permit = permit(&app.streams, &asked.user)?;
     let (follower, end) = app.followed.follow().await?;
     let (until, position, rows_max) = (Instant::now() + TIME_MAX, after.unwrap_or(end), KEPT_ROWS);
@@ -106,7 +109,9 @@ pub(super) async fn log(
         }
         let user = following.app.access.user(following.peer, &following.headers)?;
         let html = following.next(&user).ok()?;
-        let message = message(&html, Some(&following.position.to_string()));
+        let position = Some(following.position.to_string().into());
+        let position = following.app.looks.cursors().seal(&pages::log::follow_view(&user), position).await.ok()?;
+        let message = message(&html, position.as_ref().map(Cursor::as_str));
         Some((message, (following, false)))
     });
     Ok(response(messages))
@@ -128,7 +133,7 @@ impl Following {
         });
         let too_many = rows.len().saturating_sub(std::mem::replace(&mut self.rows_max, LOG_ROWS_MAX));
         rows.drain(..too_many);
-        let left_out = LeftOut { too_many: too_many as u64, passed_over, is_lost };
+        let left_out = LeftOut { too_many: too_many as u64, passed_over, is_lost, has_numbers: !user.is_limited() };
         Ok(pages::log::new_rows(rows.iter().map(|row| row.html.as_str()), &left_out).into_string())
     }
 }

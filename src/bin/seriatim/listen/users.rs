@@ -71,6 +71,27 @@ impl User {
         self.rights.iter().all(|right| *right == Right::View)
     }
 
+    /// Returns whether the user sees only some objects.
+    pub(crate) fn is_limited(&self) -> bool {
+        !self.prefixes.is_empty()
+    }
+
+    /// Returns the prefix with which a list is read if the user filters its names by this one; `None`
+    /// if no object of the user has it.
+    ///
+    /// A prefix that is shorter than those of the user is made longer, up to the beginning that they
+    /// share. Otherwise the user could find out by many filters how names of other objects begin,
+    /// because a list with more rows has a next page.
+    pub(crate) fn narrowed<'a>(&'a self, prefix: &'a [u8]) -> Option<&'a [u8]> {
+        if self.has(prefix) {
+            return Some(prefix);
+        }
+        let mut longer = self.prefixes.iter().map(String::as_bytes).filter(|own| own.starts_with(prefix));
+        let first = longer.next()?;
+        let shared = |beginning: usize, own: &[u8]| first.iter().zip(own).take(beginning).take_while(|(a, b)| a == b).count();
+        Some(&first[..longer.fold(first.len(), shared)])
+    }
+
     /// Checks that the user has this right for all objects.
     pub(crate) fn may_all(&self, right: Right) -> Result<(), Problem> {
         self.may_some(right)?;
@@ -262,6 +283,22 @@ mod tests {
         assert_eq!(ada.may(Right::Emit, b"other:1").map_err(|problem| problem.status()), Err(StatusCode::FORBIDDEN));
         assert!(ada.may(Right::Operate, b"work:1").is_err() && ada.may_all(Right::View).is_err());
         assert!(users.of("hunter3").is_none() && users.of("").is_none());
+    }
+
+    #[test]
+    fn a_filter_is_not_shorter_than_the_prefixes() {
+        let ada = users(&format!("ada {HUNTER2} view work: user: us:\n")).of("hunter2").expect("known");
+        for (filter, narrowed) in [
+            ("work:1", Some("work:1")),
+            ("w", Some("work:")),
+            ("", Some("")),
+            ("u", Some("us")),
+            ("use", Some("user:")),
+            ("x", None),
+        ] {
+            assert_eq!(ada.narrowed(filter.as_bytes()), narrowed.map(str::as_bytes), "{filter}");
+        }
+        assert_eq!(User::everybody().narrowed(b"x"), Some(b"x".as_slice()));
     }
 
     #[test]

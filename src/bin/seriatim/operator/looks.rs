@@ -5,24 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use serde::Serialize;
 use seriatim::control::chain::ChainPage;
 use seriatim::control::check::VIOLATIONS_MAX;
 use seriatim::control::depth::DepthStep;
-use seriatim::control::ended::{Ended, EndedEvent};
+use seriatim::control::ended::EndedEvent;
 use seriatim::control::held::HeldFilter;
 use seriatim::control::stats::NameStats;
 use seriatim::control::workers::{WorkerSlots, WorkersPage};
 use seriatim::control::{
-    Action, CheckReport, Control, ControlError, CronJob, Cursor, DeadLetter, HeldObject, Inspection, LogEntry, LogPage, RowId,
-    Rules, ScheduledEvent, ShareFigures, Stats, UnderWork,
+    Action, Control, ControlError, CronJob, Cursor, DeadLetter, HeldObject, Inspection, LogEntry, LogPage, RowId, Rules,
+    ScheduledEvent, ShareFigures, Stats, UnderWork,
 };
 use seriatim::control::{dead, log};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use super::cursors::{Cursors, View, bound, order};
 use super::errors::control_problem;
 use super::hide::Hidden;
+use super::pages::{Checked, Page, Seen};
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
 
@@ -31,61 +32,12 @@ const CHECK_SHARE: f64 = 0.2;
 /// The longest time of a check. It is enough for some ten million keys.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// A page of a list.
-#[derive(Debug, Serialize)]
-pub(crate) struct Page<T> {
-    /// The time of Redis, ms since the epoch; absent if the list does not tell it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) now_ms: Option<u64>,
-    pub(crate) rows: Vec<T>,
-    /// The number of rows that were looked at, if a filter has left some of them out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) looked_at: Option<u64>,
-    /// The value for the parameter `after` to get the next page; absent on the last page.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) next: Option<Cursor>,
-    /// The end of the log at the moment of the read, and the number of rows ever written until then;
-    /// only rows of the log have it.
-    #[serde(skip)]
-    pub(crate) log_end: Option<(Cursor, u64)>,
-    /// Whether large rows have ended the page; only rows of the log and dead letters have it.
-    #[serde(skip)]
-    pub(crate) is_cut: bool,
-}
-
-impl<T> Page<T> {
-    fn new(rows: impl IntoIterator<Item = T>, next: Option<Cursor>) -> Self {
-        Self { now_ms: None, rows: rows.into_iter().collect(), looked_at: None, next, log_end: None, is_cut: false }
-    }
-
-    fn at(mut self, now_ms: u64) -> Self {
-        self.now_ms = Some(now_ms);
-        self
-    }
-}
-
-/// An object, and how its last events ended.
-#[derive(Debug, Serialize)]
-pub(crate) struct Seen {
-    #[serde(flatten)]
-    pub(crate) inspection: Inspection,
-    pub(crate) ended: Ended,
-}
-
-/// The result of a check.
-#[derive(Debug, Serialize)]
-pub(crate) struct Checked {
-    #[serde(flatten)]
-    report: CheckReport,
-    /// Settings of Redis that break the guarantees.
-    warnings: Vec<String>,
-}
-
 /// Reads the system for users.
 #[derive(Debug, Clone)]
 pub(crate) struct Looks {
     control: Control,
     hidden: Arc<Hidden>,
+    cursors: Cursors,
     /// The limit of checks: one at a time.
     checks: Arc<Semaphore>,
 }
@@ -104,8 +56,13 @@ pub(crate) fn shows(user: &User, object: &str, escaped: Option<&str>) -> bool {
 }
 
 impl Looks {
-    pub(crate) fn new(control: Control, hidden: Arc<Hidden>) -> Self {
-        Self { control, hidden, checks: Arc::new(Semaphore::new(1)) }
+    pub(crate) fn new(control: Control, hidden: Arc<Hidden>, cursors: Cursors) -> Self {
+        Self { control, hidden, cursors, checks: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// Seals the positions in lists that clients get.
+    pub(crate) fn cursors(&self) -> &Cursors {
+        &self.cursors
     }
 
     /// Returns whether parts of events are hidden.
@@ -159,8 +116,11 @@ impl Looks {
         limit: usize,
     ) -> Result<ChainPage, Problem> {
         user.may(Right::View, object)?;
-        let mut page = told(self.control.chain(object, after, limit).await)?;
+        let view = View::new(user, "chain", &[object]);
+        let after = self.cursors.open(&view, after).await?;
+        let mut page = told(self.control.chain(object, after.as_ref(), limit).await)?;
         page.rows = page.rows.into_iter().map(|event| self.ended_event(event)).collect();
+        page.next = self.cursors.seal(&view, page.next.take()).await?;
         Ok(page)
     }
 
@@ -180,7 +140,11 @@ impl Looks {
     /// Counts the queued events of some objects, in one step of a walk over all objects.
     pub(crate) async fn depth(&self, user: &User, after: Option<&Cursor>, limit: usize) -> Result<DepthStep, Problem> {
         user.may_all(Right::View)?;
-        told(self.control.depth_step(after, limit).await)
+        let view = View::new(user, "depth", &[]);
+        let after = self.cursors.open(&view, after).await?;
+        let mut step = told(self.control.depth_step(after.as_ref(), limit).await)?;
+        step.next = self.cursors.seal(&view, step.next.take()).await?;
+        Ok(step)
     }
 
     /// Returns the permit for a check, if none is under way.
@@ -212,8 +176,11 @@ impl Looks {
         limit: usize,
     ) -> Result<Page<ScheduledEvent>, Problem> {
         user.may(Right::View, object)?;
-        let page = told(self.control.schedules_of(object, after, limit).await)?;
-        Ok(Page::new(page.schedules.into_iter().map(|row| self.schedule(row)), page.next).at(page.now_ms))
+        let view = View::new(user, "schedules of", &[object]);
+        let after = self.cursors.open(&view, after).await?;
+        let page = told(self.control.schedules_of(object, after.as_ref(), limit).await)?;
+        let next = self.cursors.seal(&view, page.next).await?;
+        Ok(Page::new(page.schedules.into_iter().map(|row| self.schedule(row)), next).at(page.now_ms))
     }
 
     pub(crate) async fn schedules(
@@ -224,9 +191,12 @@ impl Looks {
         limit: usize,
     ) -> Result<Page<ScheduledEvent>, Problem> {
         user.may_some(Right::View)?;
-        let page = told(self.control.schedules(from_ms, to_ms, after, limit).await)?;
+        let view = View::new(user, "schedules", &[&bound(from_ms), &bound(to_ms)]);
+        let after = self.cursors.open(&view, after).await?;
+        let page = told(self.control.schedules(from_ms, to_ms, after.as_ref(), limit).await)?;
+        let next = self.cursors.seal(&view, page.next).await?;
         let rows = page.schedules.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
-        Ok(Page::new(rows.map(|row| self.schedule(row)), page.next).at(page.now_ms))
+        Ok(Page::new(rows.map(|row| self.schedule(row)), next).at(page.now_ms))
     }
 
     pub(crate) async fn held(
@@ -237,10 +207,15 @@ impl Looks {
         limit: usize,
     ) -> Result<Page<HeldObject>, Problem> {
         user.may_some(Right::View)?;
-        let page = told(self.control.held_where(filter, after, limit).await)?;
+        let waits_for = format!("{:?}", filter.waits_for);
+        let view = View::new(user, "held", &[filter.prefix, waits_for.as_bytes(), if filter.due { b"due" } else { b"" }]);
+        let after = self.cursors.open(&view, after).await?;
+        let Some(prefix) = user.narrowed(filter.prefix) else { return Ok(Page::new([], None)) };
+        let page = told(self.control.held_where(&HeldFilter { prefix, ..*filter }, after.as_ref(), limit).await)?;
+        let next = self.cursors.seal(&view, page.next).await?;
         let rows = page.objects.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
-        let looked_at = Some(page.looked);
-        Ok(Page { looked_at, ..Page::new(rows.map(|row| self.held_object(row)), page.next).at(page.now_ms) })
+        let looked_at = Some(page.looked).filter(|_| !user.is_limited());
+        Ok(Page { looked_at, ..Page::new(rows.map(|row| self.held_object(row)), next).at(page.now_ms) })
     }
 
     pub(crate) async fn paused(
@@ -251,9 +226,13 @@ impl Looks {
         limit: usize,
     ) -> Result<Page<HeldObject>, Problem> {
         user.may_some(Right::View)?;
-        let page = told(self.control.paused_where(prefix, after, limit).await)?;
+        let view = View::new(user, "paused", &[prefix]);
+        let after = self.cursors.open(&view, after).await?;
+        let Some(prefix) = user.narrowed(prefix) else { return Ok(Page::new([], None)) };
+        let page = told(self.control.paused_where(prefix, after.as_ref(), limit).await)?;
+        let next = self.cursors.seal(&view, page.next).await?;
         let rows = page.objects.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
-        Ok(Page::new(rows.map(|row| self.held_object(row)), page.next).at(page.now_ms))
+        Ok(Page::new(rows.map(|row| self.held_object(row)), next).at(page.now_ms))
     }
 
     /// Reads dead letters, of one object if `object` names one.
@@ -265,19 +244,22 @@ impl Looks {
         after: Option<&Cursor>,
         limit: usize,
     ) -> Result<Page<DeadLetter>, Problem> {
-        user.may_some(Right::View)?;
-        let page = match object {
-            Some(object) => {
-                user.may(Right::View, object)?;
-                self.control.dead_letters_of(object, newest, after, limit).await
-            }
-            None if newest => self.control.newest_dead_letters(after, limit).await,
-            None => self.control.dead_letters(after, limit).await,
+        match object {
+            Some(object) => user.may(Right::View, object)?,
+            None => user.may_some(Right::View)?,
+        }
+        let view = View::new(user, "dead", &[order(newest), object.unwrap_or_default()]);
+        let after = self.cursors.open(&view, after).await?;
+        let page = match (object, after.as_ref()) {
+            (Some(object), after) => self.control.dead_letters_of(object, newest, after, limit).await,
+            (None, after) if newest => self.control.newest_dead_letters(after, limit).await,
+            (None, after) => self.control.dead_letters(after, limit).await,
         };
         let page = told(page)?;
         let is_cut = object.is_none() && page.next.is_some() && page.letters.len() < limit.min(dead::PER_CALL_MAX);
         let rows = page.letters.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
-        Ok(Page { is_cut, ..Page::new(rows.map(|row| self.letter(row)), page.next) })
+        let next = self.cursors.seal(&view, page.next).await?;
+        Ok(Page { is_cut, ..Page::new(rows.map(|row| self.letter(row)), next) })
     }
 
     /// Reads one dead letter. If the user may not see its object, the result is the same as for a
@@ -313,16 +295,22 @@ impl Looks {
         Ok(shares)
     }
 
-    /// Returns for each of these rules the number of objects that wait and that it selects.
-    pub(crate) async fn held_by(&self, rules: &Rules) -> Result<Vec<Option<u64>>, Problem> {
+    /// Returns for each of these rules the number of objects that wait and that it selects; `None` if
+    /// it is not known, or if the rule also selects objects that the user must not see.
+    pub(crate) async fn held_by(&self, user: &User, rules: &Rules) -> Result<Vec<Option<u64>>, Problem> {
         let selectors: Vec<_> = rules.rules.iter().map(|rule| &rule.selector).collect();
-        told(self.control.count_paused(&selectors).await)
+        let counts = told(self.control.count_paused(&selectors).await)?;
+        let has = |text: &str| user.has(text.strip_suffix('*').unwrap_or(text).as_bytes());
+        Ok(counts.into_iter().zip(selectors).map(|(count, selector)| count.filter(|_| has(selector.as_str()))).collect())
     }
 
     pub(crate) async fn actions(&self, user: &User, after: Option<&Cursor>, limit: usize) -> Result<Page<Action>, Problem> {
         user.may_all(Right::View)?;
-        let page = told(self.control.actions(after, limit).await)?;
-        Ok(Page::new(page.actions.into_iter().map(|row| self.action(row)), page.next))
+        let view = View::new(user, "actions", &[]);
+        let after = self.cursors.open(&view, after).await?;
+        let page = told(self.control.actions(after.as_ref(), limit).await)?;
+        let next = self.cursors.seal(&view, page.next).await?;
+        Ok(Page::new(page.actions.into_iter().map(|row| self.action(row)), next))
     }
 
     /// Reads the actions on one object. Looks at the next 32 actions on all objects, up to `steps`
@@ -336,7 +324,9 @@ impl Looks {
         steps: usize,
     ) -> Result<Page<Action>, Problem> {
         user.may(Right::View, object)?;
-        let mut page = told(self.control.actions_of(object, after, limit).await)?;
+        let view = View::new(user, "actions of", &[object]);
+        let after = self.cursors.open(&view, after).await?;
+        let mut page = told(self.control.actions_of(object, after.as_ref(), limit).await)?;
         for _ in 1..steps {
             match page.next.take() {
                 Some(next) if page.actions.is_empty() => page = told(self.control.actions_of(object, Some(&next), limit).await)?,
@@ -346,7 +336,8 @@ impl Looks {
                 }
             }
         }
-        Ok(Page::new(page.actions.into_iter().map(|row| self.action(row)), page.next))
+        let next = self.cursors.seal(&view, page.next).await?;
+        Ok(Page::new(page.actions.into_iter().map(|row| self.action(row)), next))
     }
 
     /// Reads rows of the event log.
@@ -358,12 +349,18 @@ impl Looks {
         limit: usize,
     ) -> Result<Page<LogEntry>, Problem> {
         user.may_some(Right::View)?;
-        let page = self.log_of_all(newest, after, limit).await?;
-        let looked_at = Some(page.entries.len() as u64);
+        let view = View::new(user, "log", &[order(newest)]);
+        let after = self.cursors.open(&view, after).await?;
+        let page = self.log_of_all(newest, after.as_ref(), limit).await?;
+        let looked_at = Some(page.entries.len() as u64).filter(|_| !user.is_limited());
+        // Behind the last page, a program reads the rows that come later.
+        let later = Some(&page.end).filter(|_| !newest && page.next.is_none()).cloned();
+        let later = self.cursors.seal(&view, later).await?;
         let log_end = Some((page.end, page.written));
         let is_cut = page.next.is_some() && page.entries.len() < limit.min(log::PER_CALL_MAX);
         let rows = page.entries.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
-        Ok(Page { looked_at, log_end, is_cut, ..Page::new(rows, page.next) })
+        let next = self.cursors.seal(&view, page.next).await?;
+        Ok(Page { looked_at, later, log_end, is_cut, ..Page::new(rows, next) })
     }
 
     /// Reads rows of the event log for several users. The caller shows a user only the rows that
@@ -380,17 +377,23 @@ impl Looks {
 
     pub(crate) async fn crons(&self, user: &User, after: Option<&Cursor>, limit: usize) -> Result<Page<CronJob>, Problem> {
         user.may_some(Right::View)?;
-        let page = told(self.control.crons(after, limit).await)?;
+        let view = View::new(user, "cron", &[]);
+        let after = self.cursors.open(&view, after).await?;
+        let page = told(self.control.crons(after.as_ref(), limit).await)?;
+        let next = self.cursors.seal(&view, page.next).await?;
         let rows = page.jobs.into_iter().filter(|job| match &job.detail {
             Some(detail) => shows(user, &detail.object, detail.object_escaped.as_deref()),
             None => user.may_all(Right::View).is_ok(),
         });
-        Ok(Page::new(rows.map(|row| self.cron_job(row)), page.next).at(page.now_ms))
+        Ok(Page::new(rows.map(|row| self.cron_job(row)), next).at(page.now_ms))
     }
 
     pub(crate) async fn workers(&self, user: &User, after: Option<&Cursor>, limit: usize) -> Result<WorkersPage, Problem> {
         user.may_all(Right::View)?;
-        let mut page = told(self.control.workers(after, limit).await)?;
+        let view = View::new(user, "workers", &[]);
+        let after = self.cursors.open(&view, after).await?;
+        let mut page = told(self.control.workers(after.as_ref(), limit).await)?;
+        page.next = self.cursors.seal(&view, page.next.take()).await?;
         self.hide_sinks(&mut page.workers);
         Ok(page)
     }
@@ -403,8 +406,11 @@ impl Looks {
         limit: usize,
     ) -> Result<WorkerSlots, Problem> {
         user.may_all(Right::View)?;
-        let mut found = told(self.control.worker(name, after, limit).await)?;
+        let view = View::new(user, "worker", &[name.as_bytes()]);
+        let after = self.cursors.open(&view, after).await?;
+        let mut found = told(self.control.worker(name, after.as_ref(), limit).await)?;
         if let Some(found) = &mut found {
+            found.next = self.cursors.seal(&view, found.next.take()).await?;
             self.hide_sinks(std::slice::from_mut(&mut found.worker));
         }
         found.ok_or_else(|| Problem::not_found("no worker process has registered this name"))

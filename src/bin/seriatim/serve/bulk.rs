@@ -21,7 +21,7 @@ use crate::console::named;
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::users::Right;
-use crate::operator::{action_problem, control_problem, part_problem, shows};
+use crate::operator::{View, action_problem, control_problem, part_problem, shows};
 
 /// The most dead letters that a request may name by their ids.
 const IDS_MAX: usize = 100;
@@ -79,20 +79,28 @@ async fn settle(State(app): State<Arc<App>>, asked: Asked, body: Body, step: Set
         (None, None, true) => asked.user.may_all(Right::Operate)?,
         _ => return Err(Problem::bad_request("name one of ids, object and all")),
     }
+    // The position of a walk may have the name of an object.
+    let word = if step == Settle::Drop { "drop" } else { "retry" };
+    let (cursors, view) = (app.looks.cursors(), View::new(&asked.user, word, &[object.unwrap_or_default().as_bytes()]));
     let (mut all, began) = (SettledAll::default(), Instant::now());
-    let mut after = letters.after.map(Cursor::from);
+    let mut after = cursors.open(&view, letters.after.map(Cursor::from).as_ref()).await?;
     loop {
         let made = app.control.settle_step(who, step, object.map(str::as_bytes), after.as_ref()).await;
-        let made = made.map_err(|error| match all.done + all.left {
-            0 => action_problem(error),
-            _ => part_problem(
-                error,
-                serde_json::json!({ "done": all.done, "left": all.left, "newer_delivered": all.newer_delivered, "next": after }),
-            ),
-        })?;
+        let made = match made {
+            Ok(made) => made,
+            Err(error) if all.done + all.left == 0 => return Err(action_problem(error)),
+            Err(error) => {
+                let next = cursors.seal(&view, after).await?;
+                let counts = serde_json::json!({
+                    "done": all.done, "left": all.left, "newer_delivered": all.newer_delivered, "next": next
+                });
+                return Err(part_problem(error, counts));
+            }
+        };
         (all.done, all.left, all.next) = (all.done + made.done, all.left + made.left, made.next);
         all.newer_delivered += made.newer_delivered;
         if all.next.is_none() || began.elapsed() >= STEPS_TIME_MAX {
+            all.next = cursors.seal(&view, all.next.take()).await?;
             return json(&all);
         }
         after.clone_from(&all.next);

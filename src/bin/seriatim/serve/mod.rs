@@ -42,7 +42,7 @@ use crate::listen::asked::Asked;
 use crate::listen::fair::Fair;
 use crate::listen::problem::Problem;
 use crate::listen::{ListenArgs, probes};
-use crate::operator::Looks;
+use crate::operator::{Cursors, Looks};
 use crate::{commands, console};
 
 /// The description of the API, version 3.1 of OpenAPI.
@@ -100,7 +100,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let stop = CancellationToken::new();
     let has_users = listening.has_users();
     let streams = Fair::among(stream::STREAMS_MAX, has_users);
-    let looks = Looks::new(control.clone(), Arc::default());
+    let looks = Looks::new(control.clone(), Arc::default(), Cursors::new(control.clone(), true));
     let waiting = {
         let (reached, emitter) = (reached.clone(), emitter.clone());
         async move { reached.until(async || emitter.reach().await).await }

@@ -16,7 +16,8 @@ use crate::dashboard::html::format::{link, moment, number, object, text};
 use crate::dashboard::html::{Frame, Update, cut_note, growing_table, next_page, table};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
-use crate::listen::users::Right;
+use crate::listen::users::{Right, User};
+use crate::operator::View;
 
 /// The most new rows that a page keeps while it follows the log.
 const FOLLOWED_ROWS_MAX: usize = 500;
@@ -92,10 +93,17 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
         }
     };
     // The stream begins at the end of the log at the moment at which these rows were read.
-    let end = page.log_end.and_then(|(end, written)| Position::new(&end, written)).map(|end| end.to_string()).unwrap_or_default();
+    let end = page.log_end.and_then(|(end, written)| Position::new(&end, written));
+    let end = end.map(|end| end.to_string().into());
+    let end = app.looks.cursors().seal(&follow_view(&asked.user), end).await?.map(|end| end.to_string()).unwrap_or_default();
     let stream = link("", "/log/stream", &[query[0], query[1], ("after", end.as_str())]);
     let update = if is_following { Update::Stream(&stream) } else { Update::No };
     Ok(Frame { app: &app, user: &asked.user, current: "/log", title: "Event log", update, forms: None }.around(&content))
+}
+
+/// Returns the view to which a position of a followed log belongs.
+pub(in crate::dashboard) fn follow_view(user: &User) -> View {
+    View::new(user, "follow", &[])
 }
 
 const HEADS: [&str; 6] = ["Over", "Object", "Id, prev", "Status", "Attempts", "Event"];
@@ -122,6 +130,8 @@ pub(in crate::dashboard) struct LeftOut {
     pub(in crate::dashboard) passed_over: u64,
     /// Whether Redis has lost rows.
     pub(in crate::dashboard) is_lost: bool,
+    /// Whether the user may see the numbers of rows of all objects.
+    pub(in crate::dashboard) has_numbers: bool,
 }
 
 /// Returns the part with new rows, newest first. `rows`: HTML of the rows, oldest first.
@@ -131,7 +141,8 @@ pub(in crate::dashboard) fn new_rows<'a>(rows: impl DoubleEndedIterator<Item = &
             tbody data-part="new" {
                 @for row in rows.rev() { (PreEscaped(row)) }
                 @if left_out.too_many > 0 { (mark(&html! { (number(left_out.too_many)) " rows were passed over here: they came too fast." })) }
-                @if left_out.passed_over > 0 { (mark(&html! { (number(left_out.passed_over)) " rows of the whole log were passed over here." })) }
+                @if left_out.passed_over > 0 && !left_out.has_numbers { (mark(&html! { "Rows were passed over here." })) }
+                @else if left_out.passed_over > 0 { (mark(&html! { (number(left_out.passed_over)) " rows of the whole log were passed over here." })) }
                 @if left_out.is_lost { (mark(&html! { "Redis has lost rows here. New ones follow." })) }
             }
         }

@@ -34,7 +34,7 @@ pub(in crate::dashboard) async fn show(
     forms: Forms,
 ) -> Result<Response, Problem> {
     let rules = app.looks.rules(&asked.user).await?;
-    let counts = app.looks.held_by(&rules).await?;
+    let counts = app.looks.held_by(&asked.user, &rules).await?;
     let shares = app.looks.shares(&asked.user).await?;
     let may_block = asked.user.may_some(Right::Operate).is_ok();
     let content = html! {
