@@ -127,6 +127,22 @@ async fn silent_connections_keep_nobody_out_of_serve() {
     }
 }
 
+/// Tests the listener for probes alone: it has places of its own, and answers nothing else.
+#[tokio::test]
+async fn probes_have_a_listener_of_their_own() {
+    let (redis, file) = (Redis::start(), users(&USERS));
+    let serving = Serving::start(&redis, &["--users", path(&file), "--probe-listen", "127.0.0.1:0", "--connections", "1"]).await;
+    serving.until_logged("listening for probes address=http://").await;
+    let log = serving.log();
+    let (_, rest) = log.split_once("listening for probes address=http://").expect("an address");
+    let address = rest.split_whitespace().next().expect("an address").to_owned();
+    let held = strangers(&address, 200).await;
+    probe(&address, "its own listener").await;
+    let mut other = Kept::open(&address).await;
+    assert_eq!(other.get("/v1/rules", &token("operator")).await, "404");
+    drop(held);
+}
+
 /// Tests that connections whose TLS handshake does not end keep nobody out.
 #[tokio::test]
 async fn unfinished_handshakes_keep_nobody_out() {

@@ -20,9 +20,9 @@ mod dashboard;
 mod documents;
 #[cfg(feature = "cli")]
 mod doors;
+mod early;
 #[cfg(feature = "cli")]
 mod entrances;
-mod early;
 mod event_url;
 #[cfg(feature = "cli")]
 mod in_hand;

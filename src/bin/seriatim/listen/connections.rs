@@ -51,7 +51,7 @@ const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
 /// The most bytes of the head of a request.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// The number of open files that the process needs in addition to its connections.
-const OTHER_FILES: u64 = 128;
+const OTHER_FILES: u64 = 256;
 /// The wait after a failed accept, e.g. because the process has too many files open.
 const ACCEPT_FAILED: Duration = Duration::from_millis(50);
 /// The interval of log lines about connections that have given way.
@@ -130,9 +130,10 @@ impl Connections {
         self
     }
 
-    /// Returns the limits for probes, without any listener yet.
-    pub(super) fn for_probes(connections_max: u32) -> Self {
-        Self { option: "the same option", is_for_probes: true, ..Self::new(connections_max, None) }
+    /// Returns the limits for probes, without any listener yet. `option`: the one that names the
+    /// address.
+    pub(super) fn for_probes(connections_max: u32, option: &'static str) -> Self {
+        Self { option, is_for_probes: true, ..Self::new(connections_max, None) }
     }
 
     /// Opens a listener. If `is_guarded` is false, only addresses of this machine are allowed,

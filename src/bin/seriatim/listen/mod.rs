@@ -42,7 +42,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -60,6 +60,9 @@ use crate::console::units::time;
 
 /// Module name for log filters.
 const LOG: &str = "seriatim::listen";
+
+/// The most connections of the listener for probes alone.
+const PROBES_MAX: u32 = 64;
 
 /// The options of every command that listens.
 #[derive(Debug, clap::Args)]
@@ -83,6 +86,10 @@ pub(crate) struct ListenArgs {
     /// The PEM file with the private key for --tls-cert
     #[arg(long, env = "SERIATIM_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// A further address, for probes alone: HOST:PORT or unix:PATH. It answers /healthz and /readyz to
+    /// anybody, and has places of its own, so other connections never keep probes out
+    #[arg(long, value_name = "ADDRESS")]
+    probe_listen: Option<Address>,
     /// The most connections at a time: 1 to 100000. If there are more, a connection without a known
     /// user gives way to a new one
     #[arg(long, value_name = "N", default_value_t = 12_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -101,6 +108,8 @@ fn grace(text: &str) -> Result<Duration, String> {
 /// `serve`.
 pub(crate) struct Listening {
     connections: Connections,
+    /// The listener for probes alone.
+    probes: Option<Connections>,
     users: Option<(PathBuf, Arc<Users>)>,
     certificate: Option<Arc<Certificate>>,
     /// The checks of requests; `None` if the routes check requests themselves, or if everybody may
@@ -137,7 +146,15 @@ impl ListenArgs {
         for address in &self.listen {
             connections.open(address, is_guarded).await?;
         }
-        Ok(Listening { connections, users, certificate, guard: None, has_users: is_guarded, grace: self.grace })
+        let probes = match &self.probe_listen {
+            Some(address) => {
+                let mut probes = Connections::for_probes(PROBES_MAX, "--probe-listen");
+                probes.open(address, true).await?;
+                Some(probes)
+            }
+            None => None,
+        };
+        Ok(Listening { connections, probes, users, certificate, guard: None, has_users: is_guarded, grace: self.grace })
     }
 
     /// Returns the names of `--host`.
@@ -175,9 +192,17 @@ impl Listening {
     /// Opens a listener for probes and scrapers. Its requests are not checked: anybody may send
     /// them.
     pub(crate) async fn for_probes(address: &Address, connections_max: u32) -> anyhow::Result<Self> {
-        let mut connections = Connections::for_probes(connections_max);
+        let mut connections = Connections::for_probes(connections_max, "the same option");
         connections.open(address, true).await?;
-        Ok(Self { connections, users: None, certificate: None, guard: None, has_users: false, grace: Duration::ZERO })
+        Ok(Self {
+            connections,
+            probes: None,
+            users: None,
+            certificate: None,
+            guard: None,
+            has_users: false,
+            grace: Duration::ZERO,
+        })
     }
 
     /// Serves these routes until `stop` is cancelled. After that, requests under way have at most
@@ -185,6 +210,9 @@ impl Listening {
     pub(crate) async fn serve(self, routes: Router, stop: CancellationToken) -> anyhow::Result<()> {
         for address in self.connections.addresses() {
             info!(target: LOG, %address, "listening");
+        }
+        for address in self.probes.iter().flat_map(Connections::addresses) {
+            info!(target: LOG, %address, "listening for probes");
         }
         let mut hang_up = signal(SignalKind::hangup())?;
         let (users, certificate) = (self.users, self.certificate);
@@ -203,7 +231,19 @@ impl Listening {
             Some(guard) => guard.around(routes),
             None => routes,
         };
-        self.connections.serve(routes, stop, self.grace, self.has_users).await;
+        // A stopping process answers probes until its last request has ended.
+        let ended = CancellationToken::new();
+        let (connections, probes, grace, has_users) = (self.connections, self.probes, self.grace, self.has_users);
+        let probing = async {
+            if let Some(probes) = probes {
+                probes.serve(routes.clone().layer(from_fn(only_probes)), ended.clone(), Duration::ZERO, false).await;
+            }
+        };
+        let serving = async {
+            connections.serve(routes.clone(), stop, grace, has_users).await;
+            ended.cancel();
+        };
+        tokio::join!(serving, probing);
         rereading.abort();
         Ok(())
     }
@@ -219,6 +259,14 @@ async fn refuse_if_stopping(State(stop): State<CancellationToken>, request: Requ
         .into_response();
     }
     next.run(request).await
+}
+
+/// Refuses all requests but those of probes.
+async fn only_probes(request: Request, next: Next) -> Response {
+    match probes::is_one(request.method(), request.uri().path()) {
+        true => next.run(request).await,
+        false => Problem::not_found("this address is for probes alone: /healthz and /readyz").into_response(),
+    }
 }
 
 fn told(what: &str, read: Result<(), String>) {

@@ -105,8 +105,16 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         let (reached, emitter) = (reached.clone(), emitter.clone());
         async move { reached.until(async || emitter.reach().await).await }
     };
-    let app =
-        App { emitter, control, looks, body_bytes: args.body_bytes, room: Room::new(has_users), streams, reached, stop: stop.clone() };
+    let app = App {
+        emitter,
+        control,
+        looks,
+        body_bytes: args.body_bytes,
+        room: Room::new(has_users),
+        streams,
+        reached,
+        stop: stop.clone(),
+    };
     let serving = listening.serve(routes(app), stop.clone());
     tokio::pin!(serving, waiting);
     let mut notices = Notices::begin();
