@@ -60,7 +60,8 @@ pub(super) async fn read(conn: &mut impl ConnectionLike) -> Result<Option<Info>,
     let text: Result<String, RedisError> = redis::cmd("INFO").query_async(conn).await;
     let text = match text {
         Ok(text) => text,
-        Err(error) if error.code().is_some() => return Ok(None),
+        // Without a password the user may use no command at all, and the connection says so.
+        Err(error) if error.code().is_some_and(|code| code != "NOAUTH") => return Ok(None),
         Err(error) => return Err(ControlError::redis("INFO")(error)),
     };
     let mut info = Info { text, policy: None, saves: None, min_replicas: None };

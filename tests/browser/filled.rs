@@ -51,6 +51,8 @@ pub(crate) struct Filled {
 #[derive(Clone)]
 struct ByType {
     name: &'static str,
+    /// Whether no event can be delivered.
+    is_down: bool,
 }
 
 #[async_trait]
@@ -60,9 +62,9 @@ impl Sink for ByType {
             let event: Value = serde_json::from_slice(&event.payload).unwrap_or_default();
             let error = event["text"].as_str().unwrap_or_default();
             let stop = match event["type"].as_str().unwrap_or_default() {
+                _ if self.is_down => Stop::unavailable(HOSTILE[0]),
                 "retry" | "operator" | "errors" => Stop::transient(error),
                 "dead" => Stop::rejected(error),
-                "down" => Stop::unavailable(error),
                 "hang" => std::future::pending().await,
                 _ => continue,
             };
@@ -87,8 +89,8 @@ impl Filled {
         let emitter = Emitter::new(conn.clone()).with_keys(redis.keys().clone());
         rules(&operator).await;
 
-        // A worker whose sink is down takes no other object.
-        let down = start(&redis, "down", &ByType { name: HOSTILE[1] }, |_| ());
+        // A worker whose sink is down delivers nothing.
+        let down = start(&redis, "down", &ByType { name: HOSTILE[1], is_down: true }, |_| ());
         emit(&emitter, "down:1", "down", HOSTILE[0]).await;
         until("the sink is down", PATIENCE, async || {
             let status: Option<String> =
@@ -96,7 +98,7 @@ impl Filled {
             status.filter(|status| status.contains("<script>")).map(drop)
         })
         .await;
-        let busy = start(&redis, "busy", &ByType { name: HOSTILE[0] }, |config| {
+        let busy = start(&redis, "busy", &ByType { name: HOSTILE[0], is_down: false }, |config| {
             config.concurrency = 64;
             config.batch = 3;
             config.event_log = Some(EventLog::default());

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::support::console::PATIENCE;
 use crate::support::process::Process;
-use crate::support::recorder::{Act, Recorder};
+use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, control, until};
 
@@ -135,7 +135,7 @@ async fn a_worker_shows_the_documented_metrics() {
     })
     .await;
     assert_eq!(names(&seen), documented("Metrics of a worker:"));
-    assert!(series(&seen) < 300, "{}", series(&seen));
+    assert!(series(&seen) < 320, "{}", series(&seen));
     assert_eq!(value(&seen, &of(&redis, "seriatim_event_attempts_sum", "")), 50.0);
     assert_eq!(value(&seen, &of(&redis, "seriatim_event_attempts_bucket", "le=\"+Inf\"")), 50.0);
     assert_eq!(value(&seen, &of(&redis, "seriatim_sink_up", "")), 1.0);
@@ -151,7 +151,10 @@ async fn an_exporter_shows_the_documented_metrics() {
     let redis = Redis::start();
     let console = redis.console().await;
     let exporter = Exporter::start(&redis).await;
-    let sink = Recorder::with(|offer| match offer.text().as_str() {
+    let gate = Gate::closed();
+    let waits = gate.clone();
+    let sink = Recorder::with(move |offer| match offer.text().as_str() {
+        "\"hangs\"" => Act::Wait(waits.clone()),
         "\"bad\"" => Act::Stop(Stop::rejected("bad")),
         "\"down\"" => Act::Stop(Stop::unavailable("down")),
         "\"later\"" => Act::Stop(Stop::transient("later")),
@@ -179,6 +182,9 @@ async fn an_exporter_shows_the_documented_metrics() {
     ] {
         exporter.until(&of(&redis, series, label), wanted).await;
     }
+    // The object in hand when the worker dies.
+    console.emit("hangs:1", "\"hangs\"").await;
+    gate.until_reached(1).await;
     console.emit("down:1", "\"down\"").await;
     let seen = exporter.until(&of(&redis, "seriatim_workers_sink_down", ""), 1.0).await;
     let mut documented_names = documented("Metrics of a namespace:");

@@ -48,7 +48,7 @@ fn a_share_that_cannot_be_set_is_refused_with_the_reason() {
     let redis = Redis::start();
     for (arguments, why) in [
         (&["*", "--weight", "5"][..], "for all objects it has no effect"),
-        (&["acme:*", "--in-flight", "0"], "0 is not in 1..=1000000"),
+        (&["acme:*", "--in-flight", "0"], "must be a whole number from 1 to 1000000"),
         (&["acme:*", "--rate", "50"], "write the events per second, as in 50/s"),
         (&["acme:*", "--rate", "0/s"], "the rate of a share must be from 0.001"),
         (&["acme:*", "--rate", "5/s,burst=x"], "write the events per second, as in 50/s"),
@@ -58,8 +58,8 @@ fn a_share_that_cannot_be_set_is_refused_with_the_reason() {
         (&[":*", "--weight", "5"], "the prefix is empty"),
         (&["ac*", "--weight", "5"], "has a star elsewhere than at the end"),
         (&["a:b:c:d:e:f:g:h:i:*", "--weight", "5"], "has too many colons"),
-        (&["acme:*", "--weight", "0"], "0 is not in 1..=100"),
-        (&["acme:*", "--weight", "101"], "101 is not in 1..=100"),
+        (&["acme:*", "--weight", "0"], "must be a whole number from 1 to 100"),
+        (&["acme:*", "--weight", "101"], "must be a whole number from 1 to 100"),
         (&["acme:*", "--weight", "2.5"], "--weight"),
         (&["acme:*", "--priority", "urgent"], "--priority"),
         (&["acme:*"], "--weight"),

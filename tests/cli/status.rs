@@ -122,7 +122,7 @@ async fn stats_show_a_sink_that_is_down_and_the_longest_delivery() {
     let json: Value = serde_json::from_str(&stats(&redis, &["--json"])).expect("JSON");
     let status = &json["workers"][0]["status"];
     assert_eq!(status["longest"]["object"], "hangs:1");
-    assert!(status["sink_down_ms"].is_u64() && status["sink_up_ms"].is_null() && status["slots"]["parked"] == 1, "{status}");
+    assert!(status["sink_down_ms"].is_u64() && status["sink_up_ms"].is_null(), "{status}");
     is_down.store(false, Ordering::SeqCst);
     gate.open();
     sink.until_sent(3).await;

@@ -190,6 +190,7 @@ async fn a_key_of_a_wrong_type_loses_no_name() {
     let wrong = console.keys.group_waiting("a");
     let () = console.run(&["SET", &wrong, "x"]).await;
     let () = console.run(&["ZADD", &console.keys.event_groups(), "1000", "b"]).await;
+    let () = console.run(&["SET", &console.keys.event_groups_waiting(), "0"]).await;
     emit(&console, [numbered("a", 40), numbered("b", 40)].concat()).await;
     let gate = Gate::closed();
     let sink = stopped_at(&gate);

@@ -89,7 +89,7 @@ async fn a_detach_marks_a_random_name() {
         let attached = wire::attach(&mut scene.state.conn, &scene.keys, &attach).await.expect("a reply");
         assert!(matches!(attached, Attached::Attached { .. }), "{attached:?}");
         let detached = wire::detach(&mut scene.state.conn, &scene.keys, name, token).await.expect("a reply");
-        assert_eq!(detached, Detached::Detached { held: 0 });
+        assert_eq!(detached, Detached::Detached { held: 0, lost: Vec::new() });
         assert!(scene.registered(name).await.is_some_and(|value| value.starts_with(&format!("2 {left} "))), "{name}");
         // A copy of the call changes nothing.
         let again = wire::detach(&mut scene.state.conn, &scene.keys, name, token).await.expect("a reply");
