@@ -171,17 +171,8 @@ pub(crate) fn cases() -> Vec<Case> {
                 let objects = crate::world::names(wire::operator::RELEASE_PER_CALL_MAX, "work");
                 let record = wire::operator::Record { selected: b"*", row: "" };
                 world.begin().await;
-                let released = wire::operator::release_many(
-                    &mut world.conn,
-                    &world.keys,
-                    BY,
-                    false,
-                    "",
-                    record,
-                    std::time::Duration::ZERO,
-                    &objects,
-                )
-                .await;
+                let which = wire::operator::ReleaseMany { until_released: false, text: "", over: std::time::Duration::ZERO };
+                let released = wire::operator::release_many(&mut world.conn, &world.keys, BY, which, record, &objects).await;
                 assert!(!released.expect("released").0.is_empty());
             })
         }),

@@ -142,13 +142,24 @@ impl ControlError {
     /// Returns whether the caller has given something invalid, so that the same call always fails.
     #[must_use]
     pub fn is_invalid_input(&self) -> bool {
-        match self {
-            Self::Url { .. } | Self::Name(_) | Self::RuleTime | Self::Reason | Self::LimitSelector(_) => true,
-            Self::ShareSelector { .. } | Self::ShareEmpty | Self::SharePart { .. } => true,
-            Self::Cron(_) | Self::CronName(_) | Self::ScheduleKey(_) | Self::Event(_) => true,
-            Self::DeadId(_) | Self::LogId(_) | Self::Cursor(_) => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Self::Url { .. }
+                | Self::Name(_)
+                | Self::RuleTime
+                | Self::Reason
+                | Self::LimitSelector(_)
+                | Self::ShareSelector { .. }
+                | Self::ShareEmpty
+                | Self::SharePart { .. }
+                | Self::Cron(_)
+                | Self::CronName(_)
+                | Self::ScheduleKey(_)
+                | Self::Event(_)
+                | Self::DeadId(_)
+                | Self::LogId(_)
+                | Self::Cursor(_)
+        )
     }
 
     pub(crate) fn redis(what: &'static str) -> impl FnOnce(redis::RedisError) -> Self {

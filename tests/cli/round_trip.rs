@@ -95,7 +95,7 @@ async fn a_printed_name_given_to_any_command_means_the_same_object() {
         let (selector, shown_selector) = (format!("{name}:*"), format!("{shown}:*"));
         for (command, option, key) in [("limit", "--queued", "event.limits"), ("share", "--weight", "event.shares")] {
             assert_eq!(done(&redis, &[command, "set", &shown_selector, option, "7"]), format!("{shown_selector}: set\n"));
-            assert_eq!(fields(&mut conn, key).await, [selector.clone()]);
+            assert_eq!(fields(&mut conn, key).await, std::slice::from_ref(&selector));
             assert_eq!(done(&redis, &[command, "list"]).lines().next(), Some(&*shown_selector));
             done(&redis, &[command, "remove", &shown_selector]);
         }

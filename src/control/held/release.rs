@@ -72,6 +72,7 @@ impl Control {
         };
         let mut all = ReleasedAll { over, ..ReleasedAll::default() };
         let (mut cursor, mut row) = (0_u64, String::new());
+        let conditions = operator::ReleaseMany { until_released: which.until_released, text: which.why, over };
         let selected = [which.prefix.as_bytes(), b"*"].concat();
         loop {
             // Reads with ZSCAN and not in the order of due times, because a release changes the due
@@ -86,7 +87,7 @@ impl Control {
             let objects: Vec<Vec<u8>> = page.into_iter().filter(meant).map(|(object, _)| object).collect();
             for some in objects.chunks(RELEASE_PER_CALL_MAX) {
                 let record = Record { selected: &selected, row: &row };
-                let step = operator::release_many(&mut conn, keys, by, which.until_released, which.why, record, over, some).await;
+                let step = operator::release_many(&mut conn, keys, by, conditions, record, some).await;
                 let words;
                 (words, row) = step?;
                 for released in words {

@@ -28,7 +28,7 @@ pub use held::{HELD_LOOKED_MAX, HeldPart, HeldQuery, HeldReply, HeldReplyPage, h
 pub use limit::{LimitDone, LimitStep, limit};
 pub use paused::{PausedReply, paused};
 pub use release::{Released, release};
-pub use release_many::{RELEASE_PER_CALL_MAX, ReleasedOne, release_many};
+pub use release_many::{RELEASE_PER_CALL_MAX, ReleaseMany, ReleasedOne, release_many};
 pub use repair::{REPAIR_PER_CALL_MAX, RepairCall, RepairTold, repair};
 pub use rule::{RuleStep, Ruled, rule};
 pub use scheduled::{Range, ScheduledPage, ScheduledReply, scheduled};

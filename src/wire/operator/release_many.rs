@@ -29,24 +29,31 @@ pub enum ReleasedOne {
     NotHeld,
 }
 
-/// Makes each of these objects due within the time `over`, evenly spread, if it meets the
-/// conditions: the reason for its hold contains `text`, and, with `until_released`, the object
-/// waits for an operator. Takes at most [`RELEASE_PER_CALL_MAX`] objects. Returns a result for each
+/// The conditions of [`release_many`], and its time.
+#[derive(Debug, Clone, Copy)]
+pub struct ReleaseMany<'a> {
+    /// Whether to release only objects that wait for an operator.
+    pub until_released: bool,
+    /// A part of the reason for the hold; empty for any reason.
+    pub text: &'a str,
+    /// The time over which the due times are evenly spread.
+    pub over: Duration,
+}
+
+/// Makes each of these objects due within the time `over`, if it meets the conditions. Takes at most [`RELEASE_PER_CALL_MAX`] objects. Returns a result for each
 /// object, in order, and the id of the row that the calls of the action share; it is empty if
 /// nothing was done yet. It is safe to repeat the call.
 pub async fn release_many(
     conn: &mut impl ConnectionLike,
     keys: &Keys,
     by: By<'_>,
-    until_released: bool,
-    text: &str,
+    which: ReleaseMany<'_>,
     record: Record<'_>,
-    over: Duration,
     objects: &[impl AsRef<[u8]>],
 ) -> Result<(Vec<ReleasedOne>, String), ScriptError> {
     let mut cmd = begin(&RELEASE_MANY, &keys.objects_held(), keys, by);
-    cmd.arg(if until_released { "inf" } else { "all" }).arg(text).arg(record.argument());
-    cmd.arg(u64::try_from(over.as_millis()).unwrap_or(u64::MAX));
+    cmd.arg(if which.until_released { "inf" } else { "all" }).arg(which.text).arg(record.argument());
+    cmd.arg(u64::try_from(which.over.as_millis()).unwrap_or(u64::MAX));
     for object in objects.iter().take(RELEASE_PER_CALL_MAX) {
         cmd.arg(object.as_ref());
     }

@@ -163,14 +163,14 @@ async fn each_object_is_judged_in_the_step_that_releases_it() {
     state.hold("due", "1", &["{}"], "3 1 1 0 retry: x").await;
     let objects = ["gone", "retry", "due", "operator"];
     let record = |row| Record { selected: b"*", row };
-    let step = operator::release_many(&mut state.conn, &keys, ADA, true, "", record(""), Duration::ZERO, &objects).await;
+    let step = operator::release_many(&mut state.conn, &keys, ADA, now(true), record(""), &objects).await;
     let (words, row) = step.expect("an answer");
     assert_eq!(words, [ReleasedOne::NotHeld, ReleasedOne::Other, ReleasedOne::Other, ReleasedOne::Released]);
-    let step = operator::release_many(&mut state.conn, &keys, ADA, false, "", record(&row), Duration::ZERO, &objects).await;
+    let step = operator::release_many(&mut state.conn, &keys, ADA, now(false), record(&row), &objects).await;
     let (words, next) = step.expect("an answer");
     assert_eq!(words, [ReleasedOne::NotHeld, ReleasedOne::Released, ReleasedOne::Due, ReleasedOne::Due]);
     // A step that does nothing leaves the record as it is.
-    let step = operator::release_many(&mut state.conn, &keys, ADA, false, "", record(&next), Duration::ZERO, &["gone"]).await;
+    let step = operator::release_many(&mut state.conn, &keys, ADA, now(false), record(&next), &["gone"]).await;
     assert_eq!(step.expect("an answer"), (vec![ReleasedOne::NotHeld], next.clone()));
     let kept = control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions;
     let [release] = &kept[..] else { panic!("{kept:?}") };
@@ -243,7 +243,7 @@ async fn a_step_adds_only_to_the_record_of_its_action() {
         let object = format!("work:{n}");
         state.hold(&object, "inf", &["{}"], &format!("{} 1 1 0 attempts: x", n + 1)).await;
         let record = Record { selected: b"*", row };
-        let step = operator::release_many(&mut state.conn, &keys, ADA, false, "", record, Duration::ZERO, &[&object]).await;
+        let step = operator::release_many(&mut state.conn, &keys, ADA, now(false), record, &[&object]).await;
         assert_eq!(step.expect("an answer").0, [ReleasedOne::Released]);
     }
     let kept = control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions;
@@ -279,4 +279,9 @@ async fn released_objects_become_due_one_after_the_other() {
     control(&state.conn, &keys).release_all(ADA, &at_once, |_| {}).await.expect("released");
     let due: u64 = console.run(&["ZCOUNT", &keys.objects_held(), "-inf", &format!("{}", now_ms().await + 1000.0)]).await;
     assert_eq!(due, 1000);
+}
+
+/// Returns the conditions of a release of objects with any reason, due at once.
+fn now(until_released: bool) -> operator::ReleaseMany<'static> {
+    operator::ReleaseMany { until_released, text: "", over: Duration::ZERO }
 }

@@ -222,10 +222,8 @@ async fn many_objects_are_released_under_conditions() {
             &mut scene.state.conn,
             &keys,
             BY,
-            until_released,
-            text,
+            operator::ReleaseMany { until_released, text, over: std::time::Duration::ZERO },
             record,
-            std::time::Duration::ZERO,
             &objects,
         )
         .await;

@@ -42,7 +42,8 @@ async fn call(scene: &Scene, conn: &mut MultiplexedConnection, script: &str) -> 
         "limit" => operator::limit(conn, keys, BY, "a:*", LimitStep::Remove).await.map(drop),
         "release" => operator::release(conn, keys, BY, b"a").await.map(drop),
         "release_many" => {
-            operator::release_many(conn, keys, BY, false, "", record, std::time::Duration::ZERO, &["a"]).await.map(drop)
+            let which = operator::ReleaseMany { until_released: false, text: "", over: std::time::Duration::ZERO };
+            operator::release_many(conn, keys, BY, which, record, &["a"]).await.map(drop)
         }
         "rule" => operator::rule(conn, keys, BY, RuleStep::Lift, "pause", b"a:*", 9).await.map(drop),
         "share" => operator::share(conn, keys, BY, "a:*", ShareStep::Remove).await.map(drop),
