@@ -74,7 +74,7 @@ pub(crate) enum Lost {
 ///
 /// # Errors
 /// [`WorkerError::Fenced`] if another process has the name.
-pub(crate) fn attach_again_after(
+pub(crate) async fn attach_again_after(
     lost: Lost,
     redis: &Redis,
     config: &WorkerConfig,
@@ -82,21 +82,28 @@ pub(crate) fn attach_again_after(
     activity: &Activity,
 ) -> Result<Duration, WorkerError> {
     let name = &config.name;
+    let is_changed = redis.changes() != session.changes;
     match lost {
-        Lost::Lapsed => {
+        Lost::Lapsed if !is_changed || is_registered(redis, config).await => {
             session.let_go = activity.has_let_go();
             let counts = if session.let_go { "; this counts as a crash" } else { "" };
             warn!(%name, "recover: the lease lapsed; dropping the batches in hand and attaching again{counts}");
             Ok(Duration::ZERO)
         }
-        Lost::Fenced(lease) if redis.changes() == session.changes => Err(WorkerError::Fenced { name: name.clone(), lease }),
-        // Redis went back to an earlier state, in which an old lease may exist again. The process
-        // of that lease may be gone. So this process attaches again after the time of one lease.
-        Lost::Fenced(_) => {
+        Lost::Fenced(lease) if !is_changed => Err(WorkerError::Fenced { name: name.clone(), lease }),
+        // Redis went back to an earlier state, in which an old lease may exist again, or came back
+        // empty. Another process may not have noticed yet. So this one waits for one lease.
+        Lost::Lapsed | Lost::Fenced(_) => {
             warn!(%name, "recover: Redis has lost writes; attaching again after one lease");
             Ok(config.lease)
         }
     }
+}
+
+/// Returns whether the worker name is registered; false if Redis does not tell.
+async fn is_registered(redis: &Redis, config: &WorkerConfig) -> bool {
+    let Ok(mut conn) = redis.connect().await else { return false };
+    redis::cmd("HEXISTS").arg(config.keys.event_workers()).arg(&config.name).query_async(&mut conn).await.unwrap_or(false)
 }
 
 /// A message from the thread that keeps the lease.

@@ -193,7 +193,7 @@ impl Worker {
                 SessionEnd::AtOnce => return Ok(self.leave(&session, delivered, began, DETACH_PATIENCE_AT_ONCE, true).await),
                 SessionEnd::Lost(lost) => lost,
             };
-            let again = attach_again_after(lost, &self.redis, &self.config, &mut session, activity)?;
+            let again = attach_again_after(lost, &self.redis, &self.config, &mut session, activity).await?;
             // A stop ends this wait.
             let _ = activity.turning(Box::pin(tokio::time::timeout(again, shutdown.stopped()))).await;
             before = Some(session);

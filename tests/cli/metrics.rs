@@ -189,6 +189,7 @@ async fn an_exporter_shows_the_documented_metrics() {
     let seen = exporter.until(&of(&redis, "seriatim_workers_sink_down", ""), 1.0).await;
     let mut documented_names = documented("Metrics of a namespace:");
     documented_names.extend(documented("With `--depth` also:"));
+    documented_names.extend(documented("With `--check` also:"));
     documented_names.insert("seriatim_build_info".to_owned());
     assert_eq!(names(&seen), documented_names);
     assert!(series(&seen) < 60, "{}", series(&seen));

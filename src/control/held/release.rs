@@ -16,7 +16,7 @@ const OVER_PER_OBJECT: Duration = Duration::from_millis(10);
 pub struct Which<'a> {
     /// Only objects whose names begin with this text.
     pub prefix: &'a str,
-    /// Only objects whose reason ([`HeldObject::why`]) contains this text.
+    /// Only objects whose reason ([`HeldObject::why`](super::HeldObject::why)) contains this text.
     pub why: &'a str,
     /// Only objects that wait for an operator.
     pub until_released: bool,

@@ -182,7 +182,10 @@ async fn supervise(redis: Redis, config: Arc<WorkerConfig>, first: Session, say:
             }
             Some(lost) => lost,
         };
-        let again = lost.and_then(|lost| attach_again_after(lost, &redis, &config, &mut session, &activity));
+        let again = match lost {
+            Ok(lost) => attach_again_after(lost, &redis, &config, &mut session, &activity).await,
+            Err(error) => Err(error),
+        };
         let again = match again {
             Ok(again) => again,
             Err(error) => break ClaimError::Ended(Arc::new(error)),
