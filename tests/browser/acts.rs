@@ -129,7 +129,7 @@ async fn each_action_on_the_page_of_an_object(#[case] hand: Hand, #[case] script
     desk.open_object(&later).await;
     person.act(&format!("Cancel {key}"), &[], &because("cancel")).await;
     desk.assert_did("cancel", &[&escape::name(&later)], &because("cancel")).await;
-    assert_eq!(desk.recorded(&because("cancel")).await[0].key.as_deref(), Some(&*key));
+    assert_eq!(desk.recorded(&because("cancel")).await[0].key.as_deref(), Some(HOSTILE[2]));
 
     let done = name("done", 4);
     desk.open_object(&done).await;
@@ -336,7 +336,7 @@ async fn a_refused_form_comes_back_as_it_was(#[case] hand: Hand, #[case] scripts
     desk.assert_did("release", &[&held], &because("again")).await;
 
     desk.open("/rules").await;
-    person.write(&field_path("Objects: a name, a prefix as work:*, or * for all"), "typed:*").await;
+    person.write(&field_path("Objects: a name as the pages show it, a prefix as work:*, or * for all"), "typed:*").await;
     let end = field_path("Ends after, e.g. 1h (empty: until it is lifted)");
     let main = "//form[.//input[@name='selector'][not(@type='hidden')]]";
     person.write(&format!("{main}{end}"), "1 parsec").await;

@@ -102,7 +102,7 @@ impl Filled {
             config.concurrency = 64;
             config.batch = 3;
             config.event_log = Some(EventLog::default());
-            config.retry = "fixed:1h,attempts=10,then=dead-letter".parse().expect("a policy");
+            config.retry = "fixed:1h,jitter=0,attempts=10,then=dead-letter".parse().expect("a policy");
             for (kind, policy) in
                 [("operator", "fixed:1ms,attempts=3,then=hold"), ("errors", "fixed:1ms,attempts=1,then=complete-with-errors")]
             {

@@ -193,12 +193,13 @@ async fn spent(console: &Console) -> (u64, u64) {
     lines.fold((0, 0), |(calls, us), line| (calls + figure(line, "calls="), us + figure(line, "usec=")))
 }
 
-/// Tests that nothing is read without viewers, and that 100 viewers cost Redis at most 1 ms per
+/// Tests that nothing is read without viewers, and that many viewers cost Redis at most 1 ms per
 /// second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "measures for 16 s; scripts/test-browser runs it"]
-async fn a_hundred_viewers_cost_as_much_as_one() {
-    const VIEWERS: usize = 100;
+async fn many_viewers_cost_as_much_as_one() {
+    // One user may have at most 75 streams.
+    const VIEWERS: usize = 50;
     const TIME: Duration = Duration::from_secs(8);
     let redis = Redis::own(&[]);
     let console = redis.console().await;
