@@ -232,7 +232,17 @@ async fn a_real_prometheus_sees_a_running_system() {
     let addresses: Vec<String> = (0..3).map(|_| format!("127.0.0.1:{}", free_port())).collect();
     let [exporter_at, first_at, second_at] = &addresses[..] else { panic!("three addresses") };
     let mut exporter = Command::new(env!("CARGO_BIN_EXE_seriatim"));
-    exporter.args(["--redis", redis.url(), "--namespace", redis.namespace(), "exporter", "--listen", exporter_at, "--depth"]);
+    exporter.args([
+        "--redis",
+        redis.url(),
+        "--namespace",
+        redis.namespace(),
+        "exporter",
+        "--listen",
+        exporter_at,
+        "--depth",
+        "--check",
+    ]);
     let _exporter = Running(exporter.stderr(Stdio::null()).spawn().expect("it starts"));
     let prometheus =
         Prometheus::start(&[("seriatim-exporter", exporter_at), ("seriatim-worker", first_at), ("seriatim-worker2", second_at)]);
@@ -309,7 +319,17 @@ async fn objects_add_no_series_in_prometheus() {
     let addresses: Vec<String> = (0..2).map(|_| format!("127.0.0.1:{}", free_port())).collect();
     let [exporter_at, worker_at] = &addresses[..] else { panic!("two addresses") };
     let mut exporter = Command::new(env!("CARGO_BIN_EXE_seriatim"));
-    exporter.args(["--redis", redis.url(), "--namespace", redis.namespace(), "exporter", "--listen", exporter_at, "--depth"]);
+    exporter.args([
+        "--redis",
+        redis.url(),
+        "--namespace",
+        redis.namespace(),
+        "exporter",
+        "--listen",
+        exporter_at,
+        "--depth",
+        "--check",
+    ]);
     let _exporter = Running(exporter.stderr(Stdio::null()).spawn().expect("it starts"));
     let _worker = Process::start(&redis, "w", "null", &["--http", worker_at]);
     let prometheus = Prometheus::start(&[("seriatim-exporter", exporter_at), ("seriatim-worker", worker_at)]);

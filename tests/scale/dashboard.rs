@@ -24,7 +24,7 @@ const ROUNDS: usize = 20;
 const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 /// The most tries of a measurement.
 const TRIES_MAX: usize = 5;
-const VIEWERS: usize = 100;
+const VIEWERS: usize = 75;
 /// The time for which the viewers look.
 const WATCHED: Duration = Duration::from_secs(5);
 
