@@ -6,7 +6,7 @@ use crate::support::recorder::Recorder;
 use crate::support::running::start;
 use crate::support::{Redis, control};
 
-const OBJECTS: usize = 100_000;
+const OBJECTS: usize = 10_000;
 
 /// Lua that makes objects which only a lost index knew: those of an odd number are held with a batch
 /// of two events, the others have two events queued, and no marker. Returns the highest id.
@@ -29,7 +29,7 @@ return 2 * objects";
 /// Every event is delivered once, in order, with its id if that is known. Each call of the repair is
 /// short: the time of the slowest is read from the server's slow log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_thousand_objects_are_repaired_in_short_calls() {
+async fn many_objects_are_repaired_in_short_calls() {
     let redis = Redis::own(&[]);
     let (console, mut conn) = (redis.console().await, redis.connect().await);
     let keys = redis.keys().clone();
@@ -51,7 +51,7 @@ async fn a_hundred_thousand_objects_are_repaired_in_short_calls() {
     sink.until_sent(3 * OBJECTS + 1).await;
     console.until_at_rest().await;
     let sent = sink.sent();
-    for n in [1, 2, 3, 49_999, 50_000, OBJECTS - 1, OBJECTS] {
+    for n in [1, 2, 3, OBJECTS / 2 - 1, OBJECTS / 2, OBJECTS - 1, OBJECTS] {
         let object = format!("work:{n:06}");
         assert_eq!(sink.sent_of(&object), ["1", "2", "3"], "{object}");
         let first = sent.iter().find(|sent| sent.object == object).expect("sent").id;
