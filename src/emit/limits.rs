@@ -127,6 +127,15 @@ impl Emitter {
         self.limits.learn(self.link.ask(&ask).await);
     }
 
+    /// Reads the limits, also if they were read before. Emits do not wait for another first read.
+    pub(super) async fn look_now(&self) {
+        if self.limits.looked.initialized() {
+            self.look_at_limits().await;
+        } else {
+            self.limits.looked.get_or_init(|| self.look_at_limits()).await;
+        }
+    }
+
     /// Returns the limits, and whether the caller must read the limits again while it emits.
     pub(super) async fn limits(&self) -> (Known, bool) {
         if !self.limits.looked.initialized() {

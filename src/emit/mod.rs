@@ -303,7 +303,7 @@ impl Emitter {
         if let Link::Own(own) = &*self.link {
             own.connect().await?;
         }
-        self.look_at_limits().await;
+        self.look_now().await;
         Ok(())
     }
 

@@ -162,6 +162,20 @@ async fn without_memory_no_emit_is_applied() {
     assert_eq!(queue(keys, &mut con, "a").await, ["0", "1"]);
 }
 
+/// Tests that an emit after a connect is sent at once: it waits for no read of the limits.
+#[tokio::test]
+async fn the_first_emit_after_a_connect_waits_for_nothing() {
+    let redis = Redis::own(&[]);
+    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    // During the pause Redis returns nothing that the emit could wait for.
+    redis::cmd("CLIENT").arg("PAUSE").arg(200).arg("ALL").exec_async(&mut con).await.expect("CLIENT PAUSE");
+    let first = spawn(&em, "a", 0);
+    settle().await;
+    first.abort();
+    em.emit("a", &1).await.expect("emitted");
+    assert_eq!(queue(keys, &mut con, "a").await, ["0", "1"], "the aborted emit was sent before");
+}
+
 /// The connection is lost. Emits that were sent have an unknown outcome. Emits that are still
 /// queued go over the next connection.
 #[tokio::test]
