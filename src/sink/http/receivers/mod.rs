@@ -2,8 +2,8 @@
 //! receiver now, and whether a failure concerns the event or the receiver.
 //!
 //! - A receiver is *down* if it has an open circuit. While the circuit is open, one delivery per
-//!   second may pass, a *probe*. If possible, the next probe is for another object, because the
-//!   fault may be in one event.
+//!   second may pass, a *probe*. The fault may be in one event. So the objects take turns: a due
+//!   probe waits up to 5 s for an object that was refused and had no probe yet.
 //! - A refusal such as 404 or 503 may concern one object only. So it opens the circuit only if the
 //!   receiver refuses many objects in a row, or an object again without taking another event
 //!   meanwhile (`refusals`).
@@ -136,7 +136,7 @@ impl Permit<'_> {
         }
         if let Some(circuit) = receiver.circuit.as_mut().filter(|_| self.is_probe) {
             circuit.probe_at = now + PROBE_EVERY;
-            circuit.probes(&self.object);
+            circuit.probes(&self.object, now);
         }
         receiver.postponed = receiver.postponed.saturating_sub(1);
         receiver.meter.count(now);

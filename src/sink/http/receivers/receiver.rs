@@ -11,9 +11,11 @@ use super::refusals::Refusals;
 use super::{Away, Cause, POSTPONED, PROBE_EVERY};
 use crate::event::ObjectName;
 
-/// Longest time for which a due probe is kept for an object that has not been probed yet.
+/// Longest time for which a due probe is kept for an object that was refused and had no probe. It is
+/// longer than the waits of few events ([`POSTPONED`]). Of many events, some come all the time.
 const YIELD_MAX: Duration = Duration::from_secs(5);
-/// Maximum number of remembered objects that had probes, for each receiver.
+/// Maximum number of remembered objects that had probes, for each receiver. Also the maximum number
+/// of those that wait for one.
 const PROBED_MAX: usize = 256;
 /// Age of a request under way from which on its receiver counts as slow.
 const SLOW: Duration = Duration::from_secs(1);
@@ -70,10 +72,11 @@ pub(super) struct Circuit {
     pub(super) probe_at: Instant,
     /// The last failure.
     error: String,
-    /// The objects of the last probes, oldest first.
+    /// The objects that had probes since all known objects had one, oldest first.
     probed: VecDeque<ObjectName>,
-    /// Whether, since the last probe, an object that is not in `probed` was refused.
-    has_others: bool,
+    /// The objects that were refused and are not in `probed`, each with the time of its last
+    /// refusal, oldest first.
+    others: VecDeque<(ObjectName, Instant)>,
     /// The permit of the next probe, which waits or is under way.
     pub(super) probe: Option<u64>,
 }
@@ -108,21 +111,39 @@ impl Circuit {
     /// Returns whether the next probe may be for this object, at this time. If not, remembers the
     /// object.
     pub(super) fn lets_probe(&mut self, object: &ObjectName, at: Instant) -> bool {
+        self.forget_others(at);
         let has_probed = self.probed.contains(object);
-        let yields = has_probed && self.has_others && at < self.probe_at + YIELD_MAX;
+        let yields = has_probed && !self.others.is_empty();
         let lets = at >= self.probe_at && self.probe.is_none() && !yields;
-        self.has_others |= !lets && !has_probed;
+        if !lets && !has_probed {
+            self.others.retain(|(other, _)| other != object);
+            if self.others.len() >= PROBED_MAX {
+                self.others.pop_front();
+            }
+            self.others.push_back((object.clone(), at));
+        }
         lets
     }
 
-    /// Records that a probe for this object is sent.
-    pub(super) fn probes(&mut self, object: &ObjectName) {
-        self.has_others = false;
-        if self.probed.len() >= PROBED_MAX {
+    /// Records that a probe for this object is sent. If no other object waits for its probe, all
+    /// objects get their turns anew.
+    pub(super) fn probes(&mut self, object: &ObjectName, now: Instant) {
+        self.forget_others(now);
+        self.others.retain(|(other, _)| other != object);
+        if self.others.is_empty() {
+            self.probed.clear();
+        } else if self.probed.len() >= PROBED_MAX {
             self.probed.pop_front();
         }
         self.probed.retain(|probed| probed != object);
         self.probed.push_back(object.clone());
+    }
+
+    /// Forgets the objects that have not come for a long time.
+    fn forget_others(&mut self, now: Instant) {
+        while self.others.front().is_some_and(|(_, at)| now >= *at + YIELD_MAX) {
+            self.others.pop_front();
+        }
     }
 }
 
@@ -209,8 +230,8 @@ impl Receiver {
                 circuit.error = error;
             }
             None => {
-                let (waits, probed) = (Waits::begin(now), VecDeque::new());
-                self.circuit = Some(Circuit { waits, probe_at, error, probed, has_others: false, probe: None });
+                let (waits, probed, others) = (Waits::begin(now), VecDeque::new(), VecDeque::new());
+                self.circuit = Some(Circuit { waits, probe_at, error, probed, others, probe: None });
             }
         }
     }

@@ -179,6 +179,30 @@ fn probes_rotate_over_objects() {
     assert!(probes.iter().sum::<u32>() >= 30, "{probes:?}");
 }
 
+/// Tests that an object that has had a probe yields to one that was refused before the last probe,
+/// although no other object has come since then.
+#[test]
+fn a_probe_waits_for_an_object_that_had_none() {
+    let (receivers, began, [a, b, c]) = (Receivers::new(SLOTS), Instant::now(), ["a", "b", "c"].map(name));
+    let at = |ms: u64| began + Duration::from_millis(ms);
+    fail(&receivers, "x", &a, at(0));
+    assert!(!fail(&receivers, "x", &b, at(500)) && !fail(&receivers, "x", &c, at(900)));
+    let turns = [(&a, 1000, true), (&b, 2000, true), (&a, 3000, false), (&b, 3100, false), (&c, 3200, true)];
+    for (object, ms, passes) in turns {
+        assert_eq!(fail(&receivers, "x", object, at(ms)), passes, "{object} at {ms}");
+    }
+    // All had a probe. From then on they take turns anew, and the last one comes last.
+    let turns = [(&a, 3300, false), (&b, 3400, false), (&c, 4200, false), (&b, 4300, true), (&c, 5300, false), (&a, 5400, true)];
+    for (object, ms, passes) in turns {
+        assert_eq!(fail(&receivers, "x", object, at(ms)), passes, "{object} at {ms}");
+    }
+    // Now only two of them come, in turn.
+    let turns = [(&b, 6000, false), (&a, 6400, false), (&b, 6500, true), (&a, 7000, false), (&b, 7500, false), (&a, 7600, true)];
+    for (object, ms, passes) in turns {
+        assert_eq!(fail(&receivers, "x", object, at(ms)), passes, "{object} at {ms}");
+    }
+}
+
 /// Tests that an object that has had a probe gets another one if no other object comes, even
 /// though others were refused earlier.
 #[test]
