@@ -201,7 +201,14 @@ impl Call<'_> {
         if let Some((key, kind)) = wrong {
             let why = [b"quarantine: ", &name[..], key.as_bytes(), b" is ", kind.as_bytes()].concat();
             self.state.due.insert(name.clone(), OPERATOR as i64);
-            self.state.object(name).held_id = Key::Right(Some(numbers.held_id(&why)));
+            let object = self.state.object(name);
+            let is_lost = kind == "absent";
+            if is_lost {
+                // Without the batch, its errors and its key are of no event.
+                (object.errors, object.key) = (Key::default(), None);
+            }
+            let numbers = if is_lost { Numbers::of(0) } else { numbers };
+            object.held_id = Key::Right(Some(numbers.held_id(&why)));
             self.tell_quarantined(name, &why);
             return Got::Dropped;
         }
