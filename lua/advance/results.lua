@@ -125,9 +125,10 @@ end
 local function settle_part(i, result)
   local word, object, last, tag = C.result[i], result.object, result.last, result.tag
   local count, batch = tonumber(result.count), C.base[i] .. K.worker_event
-  -- `before`: the `prev` of the next event. `over`: the id of the last finished event.
+  -- `before`: the `prev` of the next event. `over`: the id of the last finished event. Handler progress
+  -- below the batch is of an event that was lost with a key, so it is over, too.
   local before = last ~= '' and last or M.again.last_of(object)
-  local over = M.ids.parse(last) or 0
+  local over = M.ids.parse(last) or tonumber((M.tag.numbers(tag))) - 1
   local delay_ms, held_id, why = result.delay_ms, result.held_id, nil
   if result.id then
     local failed = bury(i, result, before)

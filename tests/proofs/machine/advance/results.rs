@@ -190,6 +190,8 @@ impl Call<'_> {
             }
             self.log_delivered(w, told);
         }
+        // Handler progress below the batch is of an event that was lost, so it is over.
+        let before_batch = told.tag.first.checked_sub(1);
         if let Then::Reject { next, id, attempts, complete } = told.then {
             let event = self.state.worker(w).batch[count].clone();
             let (stream, broken) = if complete && !self.log { ("event.log", Broken::Log) } else { ("events.dead", Broken::Dead) };
@@ -198,7 +200,7 @@ impl Call<'_> {
                 // not lost.
                 let rest = Numbers { first: id, attempts, ..told.tag };
                 let why = format!("quarantine: {stream}: {WRONG_TYPE}");
-                self.drop_front(slot, told, count, told.last.or(Some(0)));
+                self.drop_front(slot, told, count, told.last.or(before_batch));
                 self.state.hold_batch(&slot.w, name, OPERATOR, rest.held_id(why.as_bytes()));
                 self.keep_error(told, attempts, ERROR);
                 return false;
@@ -222,7 +224,7 @@ impl Call<'_> {
         let over = match (&told.then, &then) {
             (Then::Reject { id, .. }, _) => Some(*id),
             (_, Then::Done | Then::Yield) => None,
-            _ => told.last.or(Some(0)),
+            _ => told.last.or(before_batch),
         };
         self.drop_front(slot, told, count, over);
         slot.prev = prev_known;
