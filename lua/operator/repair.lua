@@ -27,12 +27,13 @@
 --           {'denied', command}
 --           {'wrong_type', key, its type}
 -- Keeps     I1 to I9: checks the present state again before each step
--- Cost      about 30 commands per subject; 1,000 commands per object that has lost the ids of its
---           batch; 4 per dead letter, up to 1,000 of them or 1 MiB; all rules, shares and groups for
---           `shared`
--- Uses: actions.note_many actions.refused mend.begin mend.doing mend.results object.mend
--- Uses: orphan.mend rebuild.cron rebuild.emitted rebuild.group rebuild.name rebuild.schedule
--- Uses: rebuild.shared
+-- Cost      about 30 commands per subject; 1 per event that gets a new id, 4 per dead letter, 1 per entry
+--           of a queue that is searched for a schedule, and 1 per name in the list of a worker. After
+--           1,000 of these entries or 1 MiB the other subjects need a further call. So a call moves or
+--           reads up to 2,000 entries. All rules, shares and groups for `shared`
+-- Uses: actions.note_many actions.refused mend.again mend.begin mend.doing mend.is_full mend.results
+-- Uses: object.mend orphan.mend rebuild.cron rebuild.emitted rebuild.group rebuild.name
+-- Uses: rebuild.schedule rebuild.shared
 local record, due_ms, all_lists, dead = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
 if M.mend.doing then
@@ -63,7 +64,11 @@ local mend = {
 }
 for at, subject in ipairs(subjects) do
   M.mend.begin(subjects, at)
-  mend[subject.kind](subject, others)
+  if M.mend.is_full() then
+    M.mend.again()
+  else
+    mend[subject.kind](subject, others)
+  end
 end
 local told, steps, first, last = M.mend.results()
 local row = M.mend.doing and M.actions.note_many(record, 'repair', steps, first, last) or ''

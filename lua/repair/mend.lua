@@ -3,6 +3,10 @@ local doing, told, position = ARGV[4] == 'do', {}, 0
 -- The number of steps, and the first and the last subject with a step.
 local steps, first, last = 0, nil, nil
 local subjects
+-- The most entries and bytes that one call moves or reads in batches and queues. A call ends its present
+-- subject above them.
+local ENTRIES_MAX, BYTES_MAX = 1000, 1048576
+local entries, bytes = 0, 0
 
 -- Tells which subject the next steps belong to.
 local function begin(all, at)
@@ -38,10 +42,23 @@ local function again()
   tell('again', '')
 end
 
+-- Counts entries of a batch or queue that the call has moved or read.
+local function spend(more_entries, more_bytes)
+  entries, bytes = entries + more_entries, bytes + more_bytes
+end
+
+-- Returns whether the call has moved and read as much as one call may.
+local function is_full()
+  return entries >= ENTRIES_MAX or bytes >= BYTES_MAX
+end
+
 -- Returns flat triples (position, word, text), the number of steps, and the first and the last
 -- subject with a step.
 local function results()
   return told, steps, first, last
 end
 
-return { begin = begin, step = step, leave = leave, solves = solves, again = again, results = results, doing = doing }
+return {
+  begin = begin, step = step, leave = leave, solves = solves, again = again, spend = spend, is_full = is_full, results = results,
+  doing = doing,
+}

@@ -1,7 +1,7 @@
 -- orphan: objects whose owner, or batches whose object, cannot be found by any worker process.
 -- Uses: hold.batch hold.give_back hold.object ids.after ids.parse ids.text mend.again mend.leave
--- Uses: mend.solves mend.step names.is_foreign object.requeue rebuild.rise registry.parse
--- Uses: tag.first_of tag.held_text tag.numbers time.now_ms worker.parse
+-- Uses: mend.solves mend.spend mend.step names.is_foreign object.end_progress object.requeue
+-- Uses: rebuild.rise registry.parse tag.first_of tag.held_text tag.numbers time.now_ms worker.parse
 
 local NAMES_MAX, SLOTS_MAX = 1000, 65536
 
@@ -33,6 +33,7 @@ local function names_of(worker)
     end
     seen[name] = true
   end
+  M.mend.spend(#names, 0)
   return names, owned, seen
 end
 
@@ -85,6 +86,9 @@ local function give_lost(object, worker, state)
   local number = M.ids.parse(first or '') or 0
   M.mend.solves(worker)
   local with_ids = number > state.last
+  if with_ids then
+    M.rebuild.rise(M.ids.after(number, call('LLEN', key) - 2), 'the batch of ' .. worker)
+  end
   M.mend.step('batch', 'has its batch of ' .. call('LLEN', key) - 1 .. ' events again, from ' .. K.WORKER .. worker .. K.worker_lost
     .. (with_ids and ': it is held, due now' or ': the events get new ids'), function()
     call('LREM', key, 1, tag)
@@ -104,6 +108,9 @@ local function bury_lost(worker)
   local key = at_of(worker) .. K.worker_lost
   local tag = call('LINDEX', key, '0')
   local first, count = M.tag.first_of(tag) or 0, call('LLEN', key) - 1
+  if first > 0 then
+    M.rebuild.rise(M.ids.after(first, count - 1), 'the batch of ' .. worker)
+  end
   M.mend.step('dead', count .. ' events of an object that is not known become dead letters without an object', function()
     local bytes, id = 0, first
     for _ = 1, math.min(count, 1000) do
@@ -113,6 +120,7 @@ local function bury_lost(worker)
       local event = call('RPOP', key)
       call('XADD', P .. K.events_dead, '*', 'id', M.ids.text(id), 'prev', '0', 'object', '', 'event', event, 'error',
         'repair: keys were lost, and the object of this event is not known', 'attempts', '0')
+      M.mend.spend(2, #event)
       bytes, id = bytes + #event, first > 0 and M.ids.after(id, 1) or 0
     end
     if call('LLEN', key) > 1 then
@@ -193,6 +201,9 @@ local function mend_worker(subject, others)
   local names, owned = names_of(worker)
   local tag, count = call('GET', at .. K.worker_event_id) or '', call('LLEN', at .. K.worker_event)
   local first = M.tag.first_of(tag)
+  if first and count > 0 then
+    M.rebuild.rise(M.ids.after(first, count - 1), 'the batch of ' .. worker)
+  end
   if call('EXISTS', at .. K.worker_lost) == 1 then
     -- At first, the repair of an object may take this batch.
     if subject.hint == 'searched' then
@@ -213,7 +224,9 @@ local function mend_worker(subject, others)
     return M.mend.leave('this worker is no slot of a worker process of seriatim: if it is dead, --dead-owner ' .. worker .. ' frees its object')
   end
   local object = owned[1] or names[#names]
-  if count == 0 and tag ~= '' and owned[1] then
+  if count == 0 and tag ~= '' and owned[1] and not M.object.end_progress(object) then
+    return
+  elseif count == 0 and tag ~= '' and owned[1] then
     M.mend.step('batch', 'its batch is lost: its object ' .. object .. ' goes on with its queue', function()
       M.hold.object(at, object, M.time.now_ms(), nil)
     end)

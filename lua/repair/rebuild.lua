@@ -1,9 +1,9 @@
 -- rebuild: puts right what only an index knows: names, groups, schedules, cron jobs and shared keys.
 -- Uses: cron.parse group.LISTS_MAX group.key group.times_of ids.parse ids.text jump.beyond
--- Uses: marks.MET marks.is_mark mend.leave mend.step names.is_foreign registry.parse registry.watch
--- Uses: rules.next_of rules.next_text rules.write_next schedule.due_of schedule.parse
--- Uses: schedule.queued schedule.referred share.CLASS share.PARKED share.epoch_of share.first_pass
--- Uses: share.parse share.prefix_of time.now_ms
+-- Uses: marks.MET marks.is_mark mend.leave mend.spend mend.step names.is_foreign registry.parse
+-- Uses: registry.watch rules.next_of rules.next_text rules.write_next schedule.due_of
+-- Uses: schedule.parse schedule.queued schedule.referred share.CLASS share.PARKED share.epoch_of
+-- Uses: share.first_pass share.parse share.prefix_of time.now_ms
 
 -- The most entries of a queue, and about the most bytes, that are read to find a reference.
 local ENTRIES_MAX, BYTES_MAX = 1000, 1048576
@@ -33,6 +33,7 @@ local function reference(object, key)
       score = M.schedule.queued(tonumber(time_us), key)
     end
     bytes = bytes + #text
+    M.mend.spend(1, #text)
     if bytes >= BYTES_MAX then
       return score, i == count
     end

@@ -1,6 +1,9 @@
 //! `repair`: each key that belongs to others is lost, a repair describes its steps, then does them,
 //! and `check` finds nothing more.
 
+mod lost;
+mod progress;
+
 use std::collections::BTreeMap;
 
 use seriatim::control::{By, Repair, RepairReport};
@@ -209,4 +212,32 @@ async fn what_an_index_knew_is_known_again() {
         &doing(),
     )
     .await;
+}
+
+/// The counter of ids is lost, or went back. A repair raises it above each batch, wherever the batch is.
+#[tokio::test]
+async fn the_counter_rises_above_every_batch() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let keys = redis.keys().clone();
+    for place in ["in hand", "held", "lost", "given back"] {
+        state.run("FLUSHDB", &[]).await;
+        state.register("gone", 1).await;
+        match place {
+            "in hand" => state.own("gone.0", "work:1", 7, &["1", "2"]).await,
+            "held" => state.hold("work:1", "1", &["1", "2"], "7 0 0 0 stop").await,
+            _ => state.run("RPUSH", &[&keys.worker_lost("gone.0"), "7", "2", "1"]).await,
+        }
+        if place == "given back" {
+            state.run("SET", &[&keys.event_worker("work:1"), "gone.0"]).await;
+        }
+        state.run("SET", &[&keys.next_event_id(), "7"]).await;
+        let planned = repair(&state, &Repair { dry_run: true, ..doing() }).await;
+        let done = repair(&state, &doing()).await;
+        assert_eq!((planned.kinds["ids"], &planned.kinds), (1, &done.kinds), "{place}");
+        let given: u64 = redis::cmd("GET").arg(keys.next_event_id()).query_async(&mut state.conn).await.expect("GET");
+        assert!(given > 8, "{place}: {given}");
+        assert_eq!(told(&mut state).await, [""; 0], "{place}");
+        assert_eq!(lines(&repair(&state, &doing()).await), [""; 0], "{place}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use seriatim::control::{By, Repair};
 
+use crate::support::console::Console;
 use crate::support::recorder::Recorder;
 use crate::support::running::start;
 use crate::support::{Redis, control};
@@ -35,7 +36,7 @@ async fn many_objects_are_repaired_in_short_calls() {
     let keys = redis.keys().clone();
     let given: u64 =
         redis::cmd("EVAL").arg(PREPARE).arg(0).arg(keys.prefix()).arg(OBJECTS).query_async(&mut conn).await.expect("prepared");
-    console.run::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "1000"]).await;
+    console.run::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "1000", "slowlog-max-len", "100000"]).await;
     console.run::<()>(&["SLOWLOG", "RESET"]).await;
     let by = By { who: "ada@host", why: "an index is lost" };
     let control = control(&conn, &keys);
@@ -61,12 +62,74 @@ async fn many_objects_are_repaired_in_short_calls() {
     }
     assert_eq!(sent.len(), 3 * OBJECTS + 1, "each event once");
     console.check().await;
-    let slow: Vec<Vec<redis::Value>> = console.run(&["SLOWLOG", "GET", "-1"]).await;
-    let slowest_us = slow.iter().filter_map(|entry| redis::from_redis_value::<u64>(entry[2].clone()).ok()).max().unwrap_or(0);
+    let slowest_us = slowest_us(&console).await;
     println!(
         "{OBJECTS} objects: the slowest command took {slowest_us} us; the slowest call with its way {:?}",
         done.slowest_call
     );
     assert!(slowest_us < 50_000, "{slowest_us} us");
     worker.finish().await;
+}
+
+/// Lua that breaks objects and workers so that each needs as many commands as one step may take: batches
+/// without ids, batches that were overtaken, batches of unknown objects, schedules without due times
+/// behind long queues, and workers with long lists.
+const LONG: &str = r"
+local P, count, size = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local event = string.rep('e', size)
+local many = {}
+for n = 1, 1000 do many[n] = event end
+local call = redis.call
+call('SET', P .. 'next.event.id', 5000)
+call('HSET', P .. 'event.workers', 'w', count .. ' t 0')
+for n = 1, count do
+  local function base(kind) return P .. kind .. ':' .. n end
+  call('SET', base('ids') .. ':event.worker', 'held')
+  call('LPUSH', base('ids') .. ':events.held', unpack(many))
+  call('SET', base('late') .. ':event.worker', 'held')
+  call('LPUSH', base('late') .. ':events.held', unpack(many))
+  call('SET', base('late') .. ':events.held.id', '1 0 0 0 retry: down')
+  call('SET', base('late') .. ':last.event.id', '3000')
+  call('LPUSH', P .. 'event.worker:w.' .. (n - 1) .. ':lost', unpack(many))
+  call('LPUSH', P .. 'event.worker:w.' .. (n - 1) .. ':lost', '4000')
+  call('LPUSH', base('later') .. ':events', unpack(many))
+  call('HSET', base('later') .. ':events.scheduled', 'k', event)
+  call('LPUSH', P .. 'objects.with.events', 'later:' .. n)
+  for name = 1, 1000 do
+    call('LPUSH', P .. 'event.worker:w.' .. (n - 1) .. ':object', 'none:' .. name)
+  end
+end";
+
+/// Each call is short, too, if each of its objects has a thousand events to move.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_batches_are_repaired_in_short_calls() {
+    for size in [10, 2000] {
+        let redis = Redis::own(&[]);
+        let (console, mut conn) = (redis.console().await, redis.connect().await);
+        let keys = redis.keys().clone();
+        let () =
+            redis::cmd("EVAL").arg(LONG).arg(0).arg(keys.prefix()).arg(64).arg(size).query_async(&mut conn).await.expect("made");
+        console.run::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "1000", "slowlog-max-len", "100000"]).await;
+        console.run::<()>(&["SLOWLOG", "RESET"]).await;
+        let by = By { who: "ada@host", why: "keys are lost" };
+        let control = control(&conn, &keys);
+        let with = Repair { share: 1.0, schedules_due_ms: Some(99_999_999_999_999), ..Repair::default() };
+        let planned = control.repair(by, &with).await.expect("a report");
+        let plan_us = slowest_us(&console).await;
+        console.run::<()>(&["SLOWLOG", "RESET"]).await;
+        let done = control.repair(by, &Repair { dry_run: false, ..with }).await.expect("a report");
+        let slowest_us = slowest_us(&console).await;
+        println!(
+            "events of {size} bytes: {:?}, {:?}; the slowest command took {plan_us} us, {slowest_us} us",
+            planned.kinds, done.kinds
+        );
+        assert_eq!(done.left_total, 0, "{:?}", done.left);
+        assert!(plan_us < 50_000 && slowest_us < 50_000, "{size} bytes: {plan_us} us, {slowest_us} us");
+    }
+}
+
+/// Returns the time of the slowest command in the server's slow log.
+async fn slowest_us(console: &Console) -> u64 {
+    let slow: Vec<Vec<redis::Value>> = console.run(&["SLOWLOG", "GET", "-1"]).await;
+    slow.iter().filter_map(|entry| redis::from_redis_value::<u64>(entry[2].clone()).ok()).max().unwrap_or(0)
 }

@@ -20,8 +20,8 @@ use crate::wire::operator::{self, REPAIR_PER_CALL_MAX, RepairCall};
 /// The most subjects that are looked at again at the end, because they could not be repaired at
 /// first. The repair of another subject may have made it possible.
 const LEFT_MAX: usize = 10_000;
-/// The most calls for one subject. A call moves up to 1,000 events.
-const CALLS_MAX: usize = 1000;
+/// The most calls for the subjects of one call. A call moves up to 1,000 events.
+const CALLS_MAX: usize = 1000 * REPAIR_PER_CALL_MAX;
 
 /// The kind of the step that raises the counter of ids.
 const IDS: &str = "ids";
