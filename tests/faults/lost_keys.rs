@@ -2,11 +2,11 @@
 //! deleted in turn, so a new key is covered by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
-use seriatim::control::By;
 use seriatim::control::rules::Kind;
+use seriatim::control::{By, Repair};
 use seriatim::sink::Stop;
 
 use crate::support::console::{Console, PATIENCE};
@@ -17,6 +17,8 @@ use crate::support::{Redis, control, until};
 const ADA: By<'static> = By { who: "ada@host", why: "test" };
 /// The time for which events are waited for that may never come, because the lost key led to them.
 const LOST_PATIENCE: Duration = Duration::from_secs(3);
+/// The time for which a repair, and the workers after it, may take.
+const REPAIR_PATIENCE: Duration = Duration::from_secs(20);
 /// The objects: in hand, queued, held, paused, and with a schedule.
 const OBJECTS: [(&str, u32); 7] =
     [("hand:1", 3), ("hand:2", 3), ("queued:1", 2), ("queued:2", 2), ("held:1", 2), ("paused:1", 2), ("later:1", 1)];
@@ -110,6 +112,70 @@ impl Scene {
         found
     }
 
+    /// Returns the events that the sink has got.
+    fn sent(&self) -> BTreeSet<String> {
+        self.sink.sent().iter().map(|offer| offer.text()).collect()
+    }
+
+    /// Repairs as an operator does: a dry run, then the repair, until nothing is left to do. `is_alone`: no
+    /// worker runs, so a dry run and its repair make the same steps, and a reason to leave something
+    /// may stay. Adds the steps to `told`.
+    async fn repair(&self, is_alone: bool, told: &mut Vec<String>, what: &str) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_millis();
+        let plan = Repair { schedules_due_ms: Some(u64::try_from(now).expect("a time")), share: 1.0, ..Repair::default() };
+        let control = control(&self.redis.connect().await, &self.console.keys);
+        let since = Instant::now();
+        loop {
+            let planned = control.repair(ADA, &plan).await.expect("a report");
+            let done = control.repair(ADA, &Repair { dry_run: false, ..plan.clone() }).await.expect("a report");
+            assert!(!is_alone || planned.kinds == done.kinds, "{what}: {:?}, then {:?}", planned.steps, done.steps);
+            let lines = done.steps.iter().chain(&done.left);
+            told.extend(lines.map(|step| format!("{} {}: {}", step.kind, step.subject, step.what)));
+            if planned.steps_total + done.steps_total == 0 && (is_alone || done.left_total == 0) {
+                return;
+            }
+            assert!(since.elapsed() < REPAIR_PATIENCE, "{what}: the repair goes on and on: {told:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Releases what waits. Then every event of `wanted` is delivered, and `check` finds nothing.
+    async fn until_delivered(&self, wanted: &BTreeSet<String>, told: &[String], what: &str) {
+        let since = Instant::now();
+        loop {
+            self.release_all().await;
+            let missing: BTreeSet<String> = wanted.difference(&self.sent()).cloned().collect();
+            let report = control(&self.redis.connect().await, &self.console.keys).check().await.expect("checked");
+            if missing.is_empty() && report.is_clean() {
+                return;
+            }
+            let found = &report.violations;
+            let is_late = since.elapsed() > REPAIR_PATIENCE;
+            assert!(!is_late, "{what}: after {told:#?} {missing:?} stay, check finds {found:#?}, {:?}", self.keys().await);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Checks names, ids and order. `has_new_ids`: a repair gave new ids to events that had lost theirs,
+    /// so these events may come a second time.
+    fn judge(&self, has_new_ids: bool, what: &str) {
+        let mut ids: BTreeMap<u64, String> = BTreeMap::new();
+        let mut id_of: BTreeMap<String, u64> = BTreeMap::new();
+        for offer in self.sink.offered() {
+            let text = offer.text();
+            assert!(text.contains(&format!("\"{}\"", offer.object)), "{what}: {offer:?} has the name of another object");
+            let other = ids.entry(offer.id).or_insert_with(|| text.clone());
+            assert_eq!(*other, text, "{what}: one id");
+            let id = *id_of.entry(text).or_insert(offer.id);
+            assert!(id == offer.id || has_new_ids, "{what}: one event, two ids: {offer:?}, {id}");
+        }
+        for (object, applied) in self.sink.applied() {
+            let mut seen = BTreeSet::new();
+            let first: Vec<_> = applied.into_iter().map(|(_, text)| text).filter(|text| seen.insert(text.clone())).collect();
+            assert!(first.is_sorted(), "{what}: {object} {first:?}");
+        }
+    }
+
     /// Lifts the rule, and makes everything due that waits.
     async fn release_all(&self) {
         let (keys, conn) = (self.console.keys.clone(), self.redis.connect().await);
@@ -124,17 +190,34 @@ impl Scene {
     }
 }
 
-/// Deletes the key, and checks the promises. Returns whether events stayed in Redis.
-async fn lose(key: &str, is_restart: bool) -> bool {
+/// The time of the loss, and of the first repair.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum When {
+    /// Workers run. The operator repairs when they are at rest.
+    Running,
+    /// Workers start again after the loss. The operator repairs when they are at rest.
+    Restart,
+    /// The operator repairs before workers start again.
+    Repaired,
+}
+
+/// Deletes the key, and checks the promises. Then repairs. Returns whether events stayed in Redis until
+/// the repair.
+async fn lose(key: &str, when: When) -> bool {
     let mut scene = Scene::new().await;
+    let what = format!("{when:?}, after the loss of {key}");
     let lost: BTreeSet<String> = scene.values(key).await.into_iter().collect();
     let full = format!("{}{key}", scene.console.keys.prefix());
-    if is_restart {
+    let mut told = Vec::new();
+    if when != When::Running {
         scene.worker.take().expect("a worker").crash().await;
     }
     scene.console.run::<u64>(&["DEL", &full]).await;
-    if is_restart {
+    if when != When::Running {
         scene.console.end_lease("w").await;
+        if when == When::Repaired {
+            scene.repair(true, &mut told, &what).await;
+        }
         scene.start().await;
     }
     scene.gate.open();
@@ -143,56 +226,52 @@ async fn lose(key: &str, is_restart: bool) -> bool {
     let since = Instant::now();
     let missing = loop {
         scene.release_all().await;
-        let sent: BTreeSet<String> = scene.sink.sent().iter().map(|offer| offer.text()).collect();
-        let missing: BTreeSet<String> = wanted.difference(&sent).cloned().collect();
+        let missing: BTreeSet<String> = wanted.difference(&scene.sent()).cloned().collect();
         if missing.is_empty() || since.elapsed() > LOST_PATIENCE {
             break missing;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
-    let what = format!("after the loss of {key}, restart {is_restart}");
-    let mut ids: BTreeMap<u64, String> = BTreeMap::new();
-    let mut id_of: BTreeMap<String, u64> = BTreeMap::new();
-    for offer in scene.sink.offered() {
-        let text = offer.text();
-        assert!(text.contains(&format!("\"{}\"", offer.object)), "{what}: {offer:?} has the name of another object");
-        let other = ids.entry(offer.id).or_insert_with(|| text.clone());
-        assert_eq!(*other, text, "{what}: one id");
-        let id = *id_of.entry(text).or_insert(offer.id);
-        assert_eq!(id, offer.id, "{what}: one event, two ids");
-    }
-    for (object, applied) in scene.sink.applied() {
-        assert!(applied.iter().map(|(_, text)| text).is_sorted(), "{what}: {object} {applied:?}");
-    }
+    let has_new_ids = |told: &[String]| told.iter().any(|line| line.contains("new ids") || line.contains("new ones"));
+    scene.judge(has_new_ids(&told), &what);
     if !missing.is_empty() {
         let there = scene.in_redis().await;
         assert!(missing.is_subset(&there), "{what}: lost {:?}", missing.difference(&there));
         let report = control(&scene.redis.connect().await, &scene.console.keys).check().await.expect("checked");
         assert!(!report.is_clean(), "{what}: {missing:?} stay, and check is clean: {:?}", scene.keys().await);
     }
+    scene.repair(false, &mut told, &what).await;
+    scene.until_delivered(&wanted, &told, &what).await;
+    scene.judge(has_new_ids(&told), &what);
     scene.worker.take().expect("a worker").crash().await;
+    println!("{what}: {} events stayed until the repair; {told:#?}", missing.len());
     !missing.is_empty()
 }
 
 /// Story: a slot lost its tag, and 12 of 48 events came under the name of another object, 10 ids came
 /// twice, and `check` was clean.
-async fn each_key(is_restart: bool) {
+async fn each_key(when: When) {
     let scene = Scene::new().await;
     let keys = scene.keys().await;
     scene.worker.expect("a worker").crash().await;
     assert!(keys.len() > 20, "{keys:?}");
     for key in keys {
-        let stays = lose(&key, is_restart).await;
-        println!("{key}{}", if stays { ": events stay in Redis" } else { "" });
+        let stays = lose(&key, when).await;
+        assert!(when != When::Repaired || !stays, "after the repair, events stay without {key}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_is_lost_under_a_running_worker_harms_no_other_event() {
-    each_key(false).await;
+    each_key(When::Running).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_is_lost_before_a_restart_harms_no_other_event() {
-    each_key(true).await;
+    each_key(When::Restart).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_lost_is_repaired_before_a_restart() {
+    each_key(When::Repaired).await;
 }
