@@ -24,18 +24,19 @@ use seriatim::wire::{
 
 use super::operator::{WHO, WHY};
 use super::reference::{Event, NAMES, Name, Reference};
+use super::repaired;
 use super::server::{Dump, Server};
 use super::shares::selector;
 use super::world::{Call, Step, World};
 use crate::support::control;
 use crate::support::sweep::sweep;
 
-const BY: By<'static> = By { who: WHO, why: WHY };
+pub const BY: By<'static> = By { who: WHO, why: WHY };
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const LEASE: Duration = Duration::from_secs(3600);
 const SLOTS: usize = 4;
 /// Rounds with results of every kind, and then rounds in which everything is delivered.
-const ROUNDS: u32 = 12;
+pub const ROUNDS: u32 = 12;
 const ROUNDS_AT_END: u32 = 30;
 
 /// Returns the kind of a key, as `src/keys.rs` names it.
@@ -70,19 +71,21 @@ struct Process {
     in_hand: BTreeMap<usize, (Name, Tag, usize)>,
 }
 
-struct Run<'a> {
-    conn: MultiplexedConnection,
-    keys: &'a Keys,
+pub struct Run<'a> {
+    pub conn: MultiplexedConnection,
+    pub keys: &'a Keys,
     processes: BTreeMap<&'static str, Process>,
     /// The object of each event ever emitted.
-    objects: BTreeMap<Event, Name>,
+    pub objects: BTreeMap<Event, Name>,
     ids: BTreeMap<u64, Event>,
     id_of: BTreeMap<Event, u64>,
     /// Events in the order of their first hand-out after the loss.
     given: Vec<Event>,
     delivered: BTreeSet<Event>,
     /// What the calls have told about lost keys.
-    told: Vec<(String, String)>,
+    pub told: Vec<(String, String)>,
+    /// Whether a repair has given events new ids, because their ids were lost.
+    pub has_new_ids: bool,
     random: u64,
     tokens: u32,
 }
@@ -104,7 +107,7 @@ impl Run<'_> {
             _ => {}
         }
         match self.id_of.insert(event.clone(), id) {
-            Some(other) if other != id => Err(format!("event {event:?} has the ids {other} and {id}")),
+            Some(other) if other != id && !self.has_new_ids => Err(format!("event {event:?} has the ids {other} and {id}")),
             _ => Ok(()),
         }
     }
@@ -236,7 +239,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    async fn round(&mut self, round: u32, state: &Reference) -> Result<(), String> {
+    pub async fn round(&mut self, round: u32, state: &Reference) -> Result<(), String> {
         let at_end = round >= ROUNDS;
         let told = |error: ScriptError| error.to_string();
         if at_end {
@@ -267,7 +270,7 @@ impl Run<'_> {
 }
 
 /// Returns all events of the dump among those that were emitted, by key.
-fn events_in(dump: &Dump, objects: &BTreeMap<Event, Name>) -> BTreeMap<Event, Vec<u8>> {
+pub fn events_in(dump: &Dump, objects: &BTreeMap<Event, Name>) -> BTreeMap<Event, Vec<u8>> {
     let mut found = BTreeMap::new();
     for (key, (kind, values)) in dump {
         // The events of the schedule are short numbers, as are the values of some other hashes.
@@ -284,15 +287,43 @@ fn events_in(dump: &Dump, objects: &BTreeMap<Event, Name>) -> BTreeMap<Event, Ve
     found
 }
 
-/// Makes the steps, deletes a key, and checks the promises. `restart`: all processes die with the
-/// loss. Returns the kind of the deleted key.
-pub async fn vanish(
-    conn: MultiplexedConnection,
-    keys: &Keys,
-    steps: &[Step],
-    which: u64,
-    restart: bool,
-) -> Result<&'static str, String> {
+/// The names of all kinds of keys.
+pub fn kinds() -> impl Iterator<Item = &'static str> + Clone {
+    let all = [OBJECT_KINDS, WORKER_KINDS, GROUP_KINDS, PROJECTION_KINDS, SHARED_KINDS];
+    all.into_iter().flatten().map(|(kind, _)| *kind)
+}
+
+/// Returns the keys of a dump by kind, without the statuses of processes.
+fn by_kind<'a>(dump: &'a Dump, prefix: &str) -> BTreeMap<&'static str, Vec<&'a Vec<u8>>> {
+    let mut by_kind: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for key in dump.keys().filter(|key| !key.ends_with(b":status")) {
+        by_kind.entry(kind_of(key, prefix)).or_default().push(key);
+    }
+    by_kind
+}
+
+/// One loss of a key.
+#[derive(Debug, Clone, Copy)]
+pub struct Loss {
+    /// The kind of the key: its number in `kinds`, or the next kind that Redis has.
+    pub kind: usize,
+    /// Chooses the key among those of this kind, and the results of processes.
+    pub which: u64,
+    /// Whether all processes die with the loss.
+    pub restart: bool,
+    /// Whether an operator also repairs right after the loss, before the processes go on.
+    pub is_repaired_first: bool,
+}
+
+/// The kind of the deleted key, and all kinds that Redis had then.
+pub struct Lost {
+    pub kind: &'static str,
+    pub there: BTreeSet<&'static str>,
+}
+
+/// Makes the steps, deletes a key, and checks the promises, before and after a repair.
+pub async fn vanish(conn: MultiplexedConnection, keys: &Keys, steps: &[Step], loss: Loss) -> Result<Lost, String> {
+    let Loss { which, restart, is_repaired_first, .. } = loss;
     let mut server = Server::empty(conn.clone(), keys.clone()).await;
     let mut world = World::begin();
     let mut run = Run {
@@ -305,6 +336,7 @@ pub async fn vanish(
         given: Vec::new(),
         delivered: BTreeSet::new(),
         told: Vec::new(),
+        has_new_ids: false,
         random: which,
         tokens: 0,
     };
@@ -330,10 +362,14 @@ pub async fn vanish(
         server.step(broken, &call, &reply, &world.state).await?;
     }
     let state = world.state;
+    repaired::settings(&mut run.conn, keys).await;
     let (before, _) = server.look().await;
-    let candidates: Vec<_> = before.keys().filter(|key| !key.ends_with(b":status")).collect();
-    let Some(key) = candidates.get(which as usize % candidates.len().max(1)).copied().cloned() else { return Ok("none") };
-    let kind = kind_of(&key, keys.prefix());
+    let by_kind = by_kind(&before, keys.prefix());
+    let there: BTreeSet<_> = by_kind.keys().copied().collect();
+    let Some(kind) = kinds().cycle().skip(loss.kind).take(kinds().count()).find(|kind| there.contains(kind)) else {
+        return Err(format!("no kind of keys, but {there:?}"));
+    };
+    let key = by_kind[kind][which as usize % by_kind[kind].len()].clone();
     // The ids that slots have now.
     for (name, lease) in &state.leases {
         let mut process = Process { token: lease.token.clone(), attached: !restart, in_hand: BTreeMap::new() };
@@ -363,17 +399,24 @@ pub async fn vanish(
         }
     }
     let _: () = redis::cmd("DEL").arg(&key).query_async(&mut run.conn).await.map_err(|error| error.to_string())?;
-    let what = format!("after the loss of {} ({kind}), restart {restart}", String::from_utf8_lossy(&key));
+    let what = format!(
+        "after the loss of {} ({kind}), restart {restart}, repaired first {is_repaired_first}",
+        String::from_utf8_lossy(&key)
+    );
     let end = async {
+        if is_repaired_first {
+            repaired::repair(&mut run, &mut server).await?;
+        }
         for round in 0..ROUNDS + ROUNDS_AT_END {
             run.round(round, &state).await?;
         }
-        judge(&mut run, &mut server, &state, &before, &key, kind).await
+        judge(&mut run, &mut server, &state, &before, &key, kind).await?;
+        repaired::until_done(&mut run, &mut server, &state).await
     };
-    end.await.map(|()| kind).map_err(|error| format!("{error}\n{what}\ntold {:?}\n{}", run.told, shown(&before)))
+    end.await.map(|()| Lost { kind, there }).map_err(|error| format!("{error}\n{what}\ntold {:?}\n{}", run.told, shown(&before)))
 }
 
-fn shown(dump: &Dump) -> String {
+pub fn shown(dump: &Dump) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
     let line = |(key, (_, values)): (&Vec<u8>, &(String, Vec<Vec<u8>>))| {
         format!("  {} {:?}\n", text(key), values.iter().map(|value| text(value)).collect::<Vec<_>>())
