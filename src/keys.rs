@@ -53,6 +53,8 @@ enum Role {
     Work,
     /// The key may be left when an object is idle. `forget` deletes the key.
     Remains,
+    /// The key ends by its time to live, so `forget` leaves it.
+    Expires,
     /// Only producers use the key; workers do not.
     Producer,
 }
@@ -83,7 +85,7 @@ pub fn is_of_process(kind: &str) -> bool {
 /// Returns whether `kind` is a kind of object key that scripts read.
 #[cfg(feature = "worker")]
 pub(crate) fn is_read_of_object(kind: &str) -> bool {
-    OBJECTS.iter().any(|known| known.name == kind && matches!(known.role, Role::Work | Role::Remains))
+    OBJECTS.iter().any(|known| known.name == kind && known.role != Role::Producer)
 }
 
 /// Returns lists of keys for the scripts. Each is a name, and a Lua table as text:
@@ -92,7 +94,7 @@ pub(crate) fn is_read_of_object(kind: &str) -> bool {
 /// - `OBJECT_REMAINS`: suffixes of the keys that may be left when an object is idle
 pub(crate) fn lists_for_lua() -> [(&'static str, String); 3] {
     let types = |kinds: &[Kind]| {
-        let used = kinds.iter().filter(|kind| matches!(kind.role, Role::Work | Role::Remains));
+        let used = kinds.iter().filter(|kind| kind.role != Role::Producer);
         used.map(|kind| format!("{{ '{}', '{}' }}", kind.spelling, kind.redis_type)).collect::<Vec<_>>().join(", ")
     };
     let remains = OBJECTS.iter().filter(|kind| kind.role == Role::Remains).map(|kind| format!("'{}'", kind.spelling));
@@ -178,6 +180,9 @@ keys! {
         /// It is needed while the event is in hand or held. When the object's last id is as high as
         /// this id, the value has no meaning any more.
         string Remains event_key = ":event.key",
+        /// String with a time to live: `NUMBER MS REQUEST`, the request with events of the object
+        /// that may be open at a receiver. `MS` is the time to live at first.
+        string Expires event_sent = ":event.sent",
         /// Hash: the schedules of the object. A field is the key of a schedule, its value the
         /// event. The due times of schedules are in `events.scheduled`.
         hash Work events_scheduled_of = ":events.scheduled",

@@ -1,5 +1,5 @@
-//! Cases of the scripts `connect`, `attach`, `renew`, `detach`, `adopt`, `mark`, `handled` and
-//! `forget`. The cases of leases are for all slots of a worker name at once.
+//! Cases of the scripts `connect`, `attach`, `renew`, `detach`, `adopt`, `mark`, `handled`,
+//! `sent` and `forget`. The cases of leases are for all slots of a worker name at once.
 
 use std::time::Duration;
 
@@ -153,6 +153,18 @@ pub(crate) fn cases() -> Vec<Case> {
                 let finished =
                     Finished { id: batch.tag.first + 1, field: "handler:a", value: FINISHED, emits: None, result: None };
                 wire::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
+            })
+        }),
+        case("sent", "a request is recorded, found open, and over", |world, settings| {
+            Box::pin(async move {
+                let batch = world.fill(settings, 2, 200).await.remove(0);
+                let hand = SlotBatch { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
+                let limit = Duration::from_secs(30);
+                world.begin().await;
+                for request in ["one", "two"] {
+                    wire::sent(&mut world.conn, &world.keys, &hand, request, limit, 0).await.expect("an answer");
+                }
+                wire::request_over(&mut world.conn, &world.keys, &batch.object, "one").await.expect("over");
             })
         }),
         case("forget", "a call's objects, all idle", |world, _| {

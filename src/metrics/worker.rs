@@ -83,6 +83,7 @@ fn redis(out: &mut Writer<'_>, figures: &WorkerFigures) -> fmt::Result {
             ("adopt", &calls.adopt),
             ("handled", &calls.handled),
             ("promote", &calls.promote),
+            ("sent", &calls.sent),
         ],
     )?;
     out.counters(

@@ -19,6 +19,7 @@ pub mod http;
 mod ledger;
 mod null;
 mod post;
+mod requests;
 mod spec;
 mod stdout;
 mod writer;
@@ -42,6 +43,8 @@ pub use null::Null;
 #[cfg(test)]
 pub(crate) use post::Polled;
 pub(crate) use post::Post;
+pub(crate) use requests::Requests;
+pub use requests::{Opened, RequestError};
 pub use spec::{Spec, SpecError};
 pub use stdout::{Stdout, stdout};
 
@@ -180,6 +183,8 @@ pub struct Context {
     pub cancelled: CancellationToken,
     /// The ledger of handler progress; `None` outside of a worker.
     pub(crate) ledger: Option<Arc<dyn Ledger>>,
+    /// Record of requests that may be open; `None` outside of a worker.
+    pub(crate) requests: Option<Arc<dyn Requests>>,
     /// Post that records the event under delivery; `None` outside of a worker.
     pub(crate) post: Option<Arc<Post>>,
 }
@@ -202,6 +207,7 @@ impl Context {
             token: "".into(),
             cancelled: CancellationToken::new(),
             ledger: None,
+            requests: None,
             post: None,
         }
     }

@@ -108,6 +108,7 @@ manifest! {
         CONNECT: ALLOW_OOM "connect" [ids jump rights time];
         DOCTOR: NO_WRITES "doctor" [rights];
         HANDLED: ALLOW_OOM "handled" [emits fence ids lease registry tag worker schedule time];
+        SENT: ALLOW_OOM "sent" [fence ids jump lease registry time worker];
         HANDLED_EMITS: DENY_OOM "handled" [emits fence ids lease registry tag worker schedule time];
     }
     operator {

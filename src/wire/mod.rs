@@ -59,6 +59,8 @@ mod promote;
 mod renew;
 mod reply;
 #[cfg(feature = "worker")]
+mod sent;
+#[cfg(feature = "worker")]
 mod suspects;
 pub mod values;
 
@@ -97,6 +99,8 @@ pub use mark::{Marked, mark};
 pub use promote::{EVENTS_MAX as PROMOTED_MAX, Promoted, promote};
 #[cfg(feature = "worker")]
 pub use renew::{Renewed, renew};
+#[cfg(feature = "worker")]
+pub use sent::{SENT_MARGIN, Sent, request_over, sent};
 #[cfg(feature = "worker")]
 pub use suspects::Suspects;
 #[cfg(feature = "worker")]

@@ -131,10 +131,18 @@ pub(crate) async fn send(redis: &Redis, conn: &mut PatientConnection, call: &Adv
 /// # Errors
 /// The connection failed. The next call gives the same batches again.
 pub(crate) async fn until_replicated(redis: &Redis, conn: &mut PatientConnection, reply: &Advanced) -> Result<(), ScriptError> {
-    let Some(wait) = redis.wait() else { return Ok(()) };
     if !matches!(reply, Advanced::Ok { batches, .. } if !batches.is_empty()) {
         return Ok(());
     }
+    replicated(redis, conn).await
+}
+
+/// Waits until enough replicas have all writes of this connection, if the worker waits for replicas.
+///
+/// # Errors
+/// The connection failed.
+pub(crate) async fn replicated(redis: &Redis, conn: &mut PatientConnection) -> Result<(), ScriptError> {
+    let Some(wait) = redis.wait() else { return Ok(()) };
     conn.set_block(wait.timeout().max(conn.block()));
     let mut failed = false;
     while let Err(too_few) = around!("wait", wait.run(conn)).await? {

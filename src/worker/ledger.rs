@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex as SyncMutex, PoisonError};
+use std::sync::{Arc, Mutex as SyncMutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,9 +14,11 @@ use bytes::Bytes;
 
 use super::config::WorkerConfig;
 use super::connect::{Redis, SharedConnection, is_lasting};
+use super::error::WorkerError;
 use super::figures::Call;
 use super::growing_wait::GrowingWait;
 use super::slots::InFlight;
+use crate::connection::PatientConnection;
 use crate::event::{NameError, ObjectName};
 use crate::failpoints::around;
 use crate::sink::{Ledger, LedgerError, Progress, With};
@@ -24,8 +26,8 @@ use crate::wire::{self, Finished, Handled, ScriptError, Tag};
 
 /// The state that the ledgers of all batches of a session share.
 pub(crate) struct SessionLedger {
-    redis: Redis,
-    config: Arc<WorkerConfig>,
+    pub(super) redis: Redis,
+    pub(super) config: Arc<WorkerConfig>,
     token: Arc<str>,
     conn: SharedConnection,
 }
@@ -35,11 +37,56 @@ impl SessionLedger {
         let conn = SharedConnection::new(redis.clone());
         Self { redis: redis.clone(), config: Arc::clone(config), token: Arc::clone(token), conn }
     }
+
+    /// Makes a call. Repeats it until Redis replies.
+    pub(super) async fn repeated<T, F: Future<Output = Result<T, ScriptError>>>(
+        &self,
+        kind: Call,
+        call: impl Fn(PatientConnection) -> F,
+    ) -> Result<T, CallError> {
+        let mut backoff = GrowingWait::new(Duration::from_millis(20), Duration::from_secs(1));
+        loop {
+            let conn = self.conn.get().await.map_err(CallError::Unconnected)?;
+            let made_at = conn.made_at();
+            match self.redis.timed(kind, call(conn)).await {
+                Ok(reply) => {
+                    self.redis.outage().answered(made_at);
+                    return Ok(reply);
+                }
+                // The delivery fails instead of waiting for memory. Other workers may free memory by
+                // draining queues, but the events behind this event can be drained only after it.
+                Err(error) if is_out_of_memory(&error) || is_lasting(&error) || error.is_wrong_type() => {
+                    return Err(CallError::Refused(error));
+                }
+                Err(error) => {
+                    self.redis.outage().failed(made_at, &error.told());
+                    self.conn.give_up().await;
+                    backoff.wait().await;
+                }
+            }
+        }
+    }
+}
+
+/// The reason why a call is not repeated.
+pub(super) enum CallError {
+    Unconnected(WorkerError),
+    Refused(ScriptError),
+}
+
+impl CallError {
+    /// Returns the error text. `refused` returns that of a refused call.
+    pub(super) fn told(self, refused: impl FnOnce(ScriptError) -> String) -> String {
+        match self {
+            Self::Unconnected(error) => error.to_string(),
+            Self::Refused(error) => refused(error),
+        }
+    }
 }
 
 /// The ledger of a batch in flight.
 pub(crate) struct BatchLedger {
-    session: Arc<SessionLedger>,
+    pub(super) session: Arc<SessionLedger>,
     slot: usize,
     object: Bytes,
     tag: Tag,
@@ -54,6 +101,8 @@ pub(crate) struct BatchLedger {
     /// and of the handlers' results.
     emitted: (AtomicUsize, AtomicUsize),
     finished: Fields,
+    /// The name of the requests of this delivery (`requests`), once there is one.
+    pub(super) request: OnceLock<String>,
 }
 
 /// The size of the handler progress that Redis stores: the id of the event that the progress
@@ -85,7 +134,18 @@ impl BatchLedger {
         // Until the stored progress is read, the batch's first event is assumed to have progress.
         let handled = AtomicU64::new(in_flight.handled.unwrap_or(if again { tag.first } else { 0 }));
         let end = tag.first + in_flight.batch.len() as u64;
-        Self { session, slot, object, tag, end, again, handled, emitted: Default::default(), finished: Fields::default() }
+        Self {
+            session,
+            slot,
+            object,
+            tag,
+            end,
+            again,
+            handled,
+            emitted: Default::default(),
+            finished: Fields::default(),
+            request: OnceLock::new(),
+        }
     }
 
     /// Returns the id of the event whose progress is stored, as far as the process knows; `None` if
@@ -111,47 +171,31 @@ impl BatchLedger {
         self.emitted.1.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Calls the script `handled`. Repeats the call until Redis replies.
+    pub(super) fn slot_batch(&self) -> wire::SlotBatch<'_> {
+        let SessionLedger { config, token, .. } = &*self.session;
+        wire::SlotBatch { name: &config.name, token, slot: self.slot, object: &self.object, tag: self.tag }
+    }
+
+    /// Calls the script `handled`.
     async fn call(&self, finished: Option<Finished<'_>>) -> Result<Progress, LedgerError> {
-        let (session, keys) = (&self.session, &self.session.config.keys);
-        let batch = wire::SlotBatch {
-            name: &session.config.name,
-            token: &session.token,
-            slot: self.slot,
-            object: &self.object,
-            tag: self.tag,
-        };
-        let mut backoff = GrowingWait::new(Duration::from_millis(20), Duration::from_secs(1));
-        loop {
-            let mut conn = session.conn.get().await.map_err(|error| LedgerError::Failed(error.to_string()))?;
-            let called = around!("handled", wire::handled(&mut conn, keys, &batch, finished));
-            match session.redis.timed(Call::Handled, called).await {
-                Ok(Handled::Kept { id, finished, emitted, results }) => {
-                    session.redis.outage().answered(conn.made_at());
-                    return Ok(Progress { id, finished, emitted, results });
-                }
-                Ok(Handled::Unpushed { id }) => {
-                    return Err(LedgerError::Failed(format!("the emits of the handlers of event {id} are not pushed yet")));
-                }
-                Ok(Handled::Other | Handled::Lapsed | Handled::Fenced { .. }) => return Err(LedgerError::Lost),
-                // The delivery fails instead of waiting for memory. Other workers may free memory
-                // by draining queues, but the events behind this event can be drained only after
-                // it.
-                Err(error) if is_out_of_memory(&error) => {
-                    let error = "Redis is out of memory, so that what is emitted cannot be kept: raise maxmemory, or wait until \
-                                 the workers have drained the queues";
-                    return Err(LedgerError::Failed(error.to_owned()));
-                }
-                Err(error) if is_lasting(&error) || error.is_wrong_type() => {
-                    let object = String::from_utf8_lossy(&self.object);
-                    return Err(LedgerError::Failed(format!("{}: {error}", keys.event_handled(&object))));
-                }
-                Err(error) => {
-                    session.redis.outage().failed(conn.made_at(), &error.told());
-                    session.conn.give_up().await;
-                    backoff.wait().await;
-                }
+        let (keys, batch) = (&self.session.config.keys, &self.slot_batch());
+        let called = self.session.repeated(Call::Handled, |mut conn| async move {
+            around!("handled", wire::handled(&mut conn, keys, batch, finished)).await
+        });
+        let failed = |error: ScriptError| {
+            if is_out_of_memory(&error) {
+                return "Redis is out of memory, so that what is emitted cannot be kept: raise maxmemory, or wait until the workers \
+                        have drained the queues"
+                    .to_owned();
             }
+            format!("{}: {error}", keys.event_handled(&String::from_utf8_lossy(&self.object)))
+        };
+        match called.await.map_err(|error| LedgerError::Failed(error.told(failed)))? {
+            Handled::Kept { id, finished, emitted, results } => Ok(Progress { id, finished, emitted, results }),
+            Handled::Unpushed { id } => {
+                Err(LedgerError::Failed(format!("the emits of the handlers of event {id} are not pushed yet")))
+            }
+            Handled::Other | Handled::Lapsed | Handled::Fenced { .. } => Err(LedgerError::Lost),
         }
     }
 }

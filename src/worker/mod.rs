@@ -49,6 +49,7 @@ mod outage;
 mod pending;
 mod promote;
 mod recover;
+mod requests;
 mod retry;
 mod serve;
 mod shutdown;

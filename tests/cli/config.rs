@@ -144,6 +144,12 @@ fn a_wrong_value_is_named_with_its_line(#[case] text: &str, #[case] told: &str) 
 #[case("[worker]\nsink = 'http://x/'\nsink-header = ['a']", ":3: --sink-header: a header is invalid")]
 #[case("[worker]\nsink = 'http://x/'\nsink-header-file = '/nonexistent'", ":3: --sink-header-file: /nonexistent: ")]
 #[case("[worker]\nsink = 'null'\nsink-header = ['a: b']", ":3: --sink-header is only for an HTTP sink")]
+#[case("[worker]\nsink = 'null'\nsink-exclusive = true", ":3: --sink-exclusive is only for an HTTP sink")]
+#[case(
+    "[worker]\nsink = 'http://x/'\nsink-exclusive = ['http://x/']",
+    ":3: --sink-exclusive with a prefix is only for --sink event-url"
+)]
+#[case("[worker]\nsink = 'event-url'\nallow = ['http://x/']\nsink-exclusive = ['x']", ":4: --sink-exclusive, number 1: ")]
 #[case("[serve]\ngrace = '5h'", ":2: invalid value '5h' for '--grace")]
 #[case("[stats]\nwatch = true", ":2: invalid value 'true' for '--watch")]
 fn check_finds_wrong_values_of_each_command(#[case] text: &str, #[case] told: &str) {

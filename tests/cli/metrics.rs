@@ -135,7 +135,7 @@ async fn a_worker_shows_the_documented_metrics() {
     })
     .await;
     assert_eq!(names(&seen), documented("Metrics of a worker:"));
-    assert!(series(&seen) < 320, "{}", series(&seen));
+    assert!(series(&seen) < 340, "{}", series(&seen));
     assert_eq!(value(&seen, &of(&redis, "seriatim_event_attempts_sum", "")), 50.0);
     assert_eq!(value(&seen, &of(&redis, "seriatim_event_attempts_bucket", "le=\"+Inf\"")), 50.0);
     assert_eq!(value(&seen, &of(&redis, "seriatim_sink_up", "")), 1.0);

@@ -202,3 +202,14 @@ async fn a_second_signal_stops_at_once() {
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert_eq!(console.held_id("work:1").await.as_deref(), Some("1 0 0 0 stop"));
 }
+
+/// Tests that a worker warns of a pipe: its reader loses what it has not read when it dies.
+#[tokio::test]
+async fn a_worker_warns_of_a_pipe() {
+    let redis = Redis::start();
+    let piped = Process::start(&redis, "piped", "stdout", &[]);
+    piped.until_logged("it loses the lines that it has not read").await;
+    let plain = Process::start(&redis, "plain", "null", &[]);
+    plain.until_logged("recover: attached").await;
+    assert!(!plain.log().contains("it loses the lines"), "{}", plain.log());
+}

@@ -25,6 +25,8 @@ mod early;
 mod entrances;
 mod event_url;
 #[cfg(feature = "cli")]
+mod exclusive;
+#[cfg(feature = "cli")]
 mod in_hand;
 #[cfg(feature = "cli")]
 mod parameters;

@@ -15,7 +15,7 @@ const OBJECTS: usize = 12;
 const EVENTS: usize = 40;
 
 /// Returns numbers from a seed (xorshift).
-fn random(seed: u64) -> impl Fn() -> u64 {
+pub(crate) fn random(seed: u64) -> impl Fn() -> u64 {
     let state = AtomicU64::new(seed | 1);
     move || {
         let mut x = state.load(Ordering::Relaxed);

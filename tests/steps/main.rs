@@ -23,4 +23,5 @@ mod lease;
 mod promote;
 mod recover;
 mod redis_cli;
+mod sent;
 mod worker;

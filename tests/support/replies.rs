@@ -82,6 +82,8 @@ pub async fn every_call(reply: Value) {
     let finished =
         Finished { id: 1, field: "handler:a", value: FINISHED, emits: Some(("emit:a", b"0 1 3 1 2 o{}")), result: None };
     let _ = wire::handled(&mut conn, &keys, &batch, Some(finished)).await;
+    let _ = wire::sent(&mut conn, &keys, &batch, "request", lease, 0).await;
+    let _ = wire::request_over(&mut conn, &keys, b"o", "request").await;
     let by = By { who: "ada", why: "" };
     for settle in [Settle::Retry, Settle::Drop] {
         let _ = operator::dead(&mut conn, &keys, by, settle, &["1-1"]).await;

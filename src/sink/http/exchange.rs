@@ -1,7 +1,7 @@
 //! One request and its answer.
 
 use std::error::Error as _;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,13 +16,15 @@ use super::answer::{Meaning, retry_after};
 use super::body::{Message, message};
 use super::clients::{Clients, Routes};
 use super::error::HttpError;
+use super::exclusive::{Exclusive, NotOpen, Record};
 use super::options::Options;
 use super::receivers::Failure;
-use super::sending::Sending;
+use super::sending::{Sending, Sent};
 use super::settings::{Current, Settings};
 use super::streams::{Place, Streams};
 use crate::escape;
 use crate::event::Event;
+use crate::sink::Context;
 
 /// The time after which a request that is not sent may be moved to another connection.
 const QUEUED: Duration = Duration::from_millis(250);
@@ -73,6 +75,16 @@ impl Answer {
     }
 }
 
+/// How a request is sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attempt<'a> {
+    /// The number of the first event's attempt, counted from 1.
+    pub(super) number: u32,
+    pub(super) repeat: Repeat,
+    /// The record of the delivery, if its requests are exclusive.
+    pub(super) record: Option<&'a Record>,
+}
+
 /// The receiver of a request.
 #[derive(Debug, Clone)]
 pub(super) struct To {
@@ -104,6 +116,19 @@ enum Unanswered {
     Late,
     /// The request was not sent, because it waited too long inside this process.
     Unsent,
+    /// The request was not sent, because an earlier one may be open.
+    NotOpen(NotOpen),
+}
+
+/// The end of a request.
+enum Ended<'a> {
+    Answered(Response, Place<'a>),
+    /// The receiver has not got the request.
+    Unsent(Unanswered),
+    /// The receiver has not got the request, which needs a place on another connection.
+    Moved,
+    /// The receiver may have got the request, and may still work on it.
+    Failed(Unanswered),
 }
 
 impl Exchange {
@@ -115,6 +140,11 @@ impl Exchange {
         let settings = Settings::open(&options, needs_tls)?;
         clients.of_lane(0, &settings.now().tls)?;
         Ok(Self { clients, streams: Streams::default(), settings, options })
+    }
+
+    /// Returns the record of a delivery; `None` if no request is exclusive.
+    pub(super) fn record(&self, cx: &Context) -> Option<Record> {
+        (self.options.exclusive != Exclusive::None).then(|| Record::new(cx))
     }
 
     /// Reads the files of the settings again. Returns whether there are any.
@@ -130,19 +160,23 @@ impl Exchange {
     /// request is sent once more, too.
     ///
     /// Cancellation: if the future is dropped, the receiver may or may not have got the events.
-    pub(super) async fn post(&self, to: &To, events: &[Event], as_list: bool, attempt: u32, repeat: Repeat) -> Answer {
-        let message = message(self.options.format, events, as_list, attempt, &self.options.source);
+    pub(super) async fn post(&self, to: &To, events: &[Event], as_list: bool, attempt: Attempt<'_>) -> Answer {
+        let Attempt { number, repeat, record } = attempt;
+        let record = record.filter(|_| self.options.exclusive.has(&to.url));
+        let message = message(self.options.format, events, as_list, number, &self.options.source);
         self.settings.look();
         let mut settings = self.settings.now();
-        let mut sent = self.send(to, &message, &settings).await;
-        if repeat == Repeat::Once && matches!(&sent, Err(Unanswered::Failed(error)) if is_broken(error)) {
-            sent = self.send(to, &message, &settings).await;
+        let mut sent = self.send(to, &message, &settings, record).await;
+        // A receiver may still work on an exclusive request whose connection has ended.
+        let may_repeat = repeat == Repeat::Once && record.is_none_or(Record::is_over);
+        if may_repeat && matches!(&sent, Err(Unanswered::Failed(error)) if is_broken(error)) {
+            sent = self.send(to, &message, &settings, record).await;
         }
         if matches!(&sent, Ok((response, _)) if response.status() == StatusCode::UNAUTHORIZED)
             && self.settings.differ_from(&settings).await
         {
             settings = self.settings.now();
-            sent = self.send(to, &message, &settings).await;
+            sent = self.send(to, &message, &settings, record).await;
         }
         match sent {
             Ok((response, place)) => self.answer(&to.url, response, &place, &settings).await,
@@ -151,36 +185,92 @@ impl Exchange {
     }
 
     /// Sends a request, as soon as there is a place for it on a connection. Its time begins when it
-    /// is sent. Returns the answer, and the place, which the request needs until the answer is read.
-    async fn send(&self, to: &To, message: &Message, settings: &Current) -> Result<(Response, Place<'_>), Unanswered> {
+    /// is sent; that of an exclusive request begins when it is recorded. Returns the answer, and the
+    /// place, which the request needs until the answer is read.
+    async fn send(
+        &self,
+        to: &To,
+        message: &Message,
+        settings: &Current,
+        record: Option<&Record>,
+    ) -> Result<(Response, Place<'_>), Unanswered> {
         // Waits inside this process also end.
         let waits_until = Instant::now() + self.options.timeout;
         loop {
             let client = |lane| self.clients.of_lane(lane, &settings.tls).map_or(0, |(_, number)| number);
             let place = self.streams.place(&to.origin, to.url.scheme() == "https", client);
-            let mut place = timeout_at(waits_until, place).await.map_err(|_| Unanswered::Unsent)?;
+            let place = timeout_at(waits_until, place).await.map_err(|_| Unanswered::Unsent)?;
             let (client, _) = self.clients.of_lane(place.lane, &settings.tls).map_err(Unanswered::NoClient)?;
-            let (body, mut sent) = Sending::new(message.body.clone());
-            let request = client.post(to.url.clone()).headers(headers(message, settings)).body(Body::wrap(body)).send();
-            let mut request = pin!(request);
-            let is_sent = loop {
-                tokio::select! {
-                    biased;
-                    // If the client has dropped the body, the request fails at once.
-                    _ = sent.wait() => break true,
-                    answered = &mut request => return answered.map(|response| (response, place)).map_err(Unanswered::Failed),
-                    () = sleep_until(waits_until) => match sent.take_back() {
-                        true => return Err(Unanswered::Unsent),
-                        false => break true,
-                    },
-                    () = sleep(QUEUED) => if place.is_full() { break !sent.take_back() },
-                }
-            };
-            if is_sent {
-                place.sent();
-                let answered = timeout(self.options.timeout, request).await.map_err(|_| Unanswered::Late)?;
-                return answered.map(|response| (response, place)).map_err(Unanswered::Failed);
+            let mut headers = headers(message, settings);
+            let mut ends = None;
+            if let Some(record) = record
+                && let Some(open) = record.open(self.options.timeout).await.map_err(Unanswered::NotOpen)?
+            {
+                open.add_to(&mut headers);
+                ends = Some(open.ends);
             }
+            let (body, sent) = Sending::new(message.body.clone(), ends);
+            let request = client.post(to.url.clone()).headers(headers).body(Body::wrap(body)).send();
+            let ended = self.answer_to(pin!(request), sent, place, ends.unwrap_or(waits_until), ends).await;
+            if let Some(record) = record {
+                match &ended {
+                    Ended::Answered(response, _) => record.answered(response.status()),
+                    Ended::Unsent(_) | Ended::Moved => record.unsent(),
+                    Ended::Failed(_) => {}
+                }
+            }
+            match ended {
+                Ended::Answered(response, place) => return Ok((response, place)),
+                Ended::Unsent(unanswered) | Ended::Failed(unanswered) => return Err(unanswered),
+                Ended::Moved => {}
+            }
+        }
+    }
+
+    /// Waits for the answer to a request that the client has begun. `waits_until`: the time until
+    /// which the request may wait inside this process. `ends`: the end of its time limit; `None` if
+    /// the limit begins when the request is sent.
+    async fn answer_to<'a>(
+        &self,
+        mut request: Pin<&mut impl Future<Output = reqwest::Result<Response>>>,
+        mut sent: Sent,
+        mut place: Place<'a>,
+        waits_until: Instant,
+        ends: Option<Instant>,
+    ) -> Ended<'a> {
+        let mut is_sent = true;
+        loop {
+            tokio::select! {
+                biased;
+                was_sent = sent.wait() => {
+                    is_sent = was_sent;
+                    break;
+                }
+                answered = &mut request => return match answered {
+                    Ok(response) => Ended::Answered(response, place),
+                    Err(error) => Ended::Unsent(Unanswered::Failed(error)),
+                },
+                () = sleep_until(waits_until) => match sent.take_back() {
+                    true => return Ended::Unsent(Unanswered::Unsent),
+                    false => break,
+                },
+                () = sleep(QUEUED) => if place.is_full() {
+                    match sent.take_back() {
+                        true => return Ended::Moved,
+                        false => break,
+                    }
+                },
+            }
+        }
+        place.sent();
+        let ends = ends.unwrap_or_else(|| Instant::now() + self.options.timeout);
+        match timeout_at(ends, request).await {
+            Ok(Ok(response)) => Ended::Answered(response, place),
+            // The client has dropped the body.
+            Ok(Err(_)) if !is_sent && Instant::now() >= ends => Ended::Unsent(Unanswered::Unsent),
+            Ok(Err(error)) if !is_sent || is_refused(&error) => Ended::Unsent(Unanswered::Failed(error)),
+            Ok(Err(error)) => Ended::Failed(Unanswered::Failed(error)),
+            Err(_) => Ended::Failed(Unanswered::Late),
         }
     }
 }
@@ -303,6 +393,7 @@ impl Unanswered {
     fn answer(&self, url: &Url, limit: Duration) -> Answer {
         let (meaning, is_timeout) = match self {
             Self::Failed(error) => return failure(url, error),
+            Self::NotOpen(why) => return not_open(url, why),
             Self::NoClient(_) => (Meaning::Unable, false),
             Self::Late => (Meaning::Silent, true),
             Self::Unsent => (Meaning::Unsent, false),
@@ -316,15 +407,23 @@ impl Unanswered {
     }
 }
 
+fn not_open(url: &Url, why: &NotOpen) -> Answer {
+    let (error, retry_after) = match why {
+        NotOpen::Earlier(left) => {
+            (format!("{} may still work on an earlier request of this object; nothing was sent", shown(url)), Some(*left))
+        }
+        NotOpen::Failed(error) => (format!("nothing was sent to {}: {error}", shown(url)), None),
+    };
+    Answer { meaning: Meaning::Unsent, error, retry_after, is_timeout: false }
+}
+
 fn failure(url: &Url, error: &reqwest::Error) -> Answer {
     let resolved = causes_of(error).find_map(|cause| cause.downcast_ref());
     if let Some(ResolveError::Refused(why)) = resolved {
         return Answer::rejected(format!("{} is refused: {why}", shown(url)));
     }
     let is_timeout = error.is_timeout();
-    // An HTTP/2 server refuses a stream only before it processes the request.
-    let is_refused = causes(error).contains("refused stream before processing");
-    let (meaning, what) = if is_refused {
+    let (meaning, what) = if is_refused(error) {
         (Meaning::Unsent, "takes no more requests at a time")
     } else if error.is_builder() {
         (Meaning::Unsendable, "cannot be sent to")
@@ -351,6 +450,12 @@ fn is_own_fault(error: &reqwest::Error) -> bool {
     causes_of(error)
         .filter_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error())
         .any(|code| own.iter().any(|errno| errno.raw_os_error() == code))
+}
+
+/// Returns whether an HTTP/2 server has refused the stream. It does so only before it processes the
+/// request.
+fn is_refused(error: &reqwest::Error) -> bool {
+    causes(error).contains("refused stream before processing")
 }
 
 /// Returns whether the connection ended before the answer.

@@ -13,7 +13,8 @@ use url::form_urlencoded;
 use super::answer::Meaning;
 use super::clients::Routes;
 use super::error::HttpError;
-use super::exchange::{Answer, Exchange, Repeat, To, shown};
+use super::exchange::{Answer, Attempt, Exchange, Repeat, To, shown};
+use super::exclusive::Record;
 use super::options::Options;
 use super::receivers::{Away, Cause, Failure, PROBE_EVERY, Receivers};
 use crate::event::Event;
@@ -156,7 +157,7 @@ impl Http {
     }
 
     /// Sends one request, if the receiver may get one now.
-    async fn send(&self, events: &[Event], attempt: u32) -> Result<(), Stop> {
+    async fn send(&self, events: &[Event], number: u32, record: Option<&Record>) -> Result<(), Stop> {
         let away = |away: Away| match away.is_busy {
             true => Stop::Postponed { reason: away.why, after: away.after },
             false => Stop::Unavailable { error: away.why },
@@ -168,7 +169,8 @@ impl Http {
         }
         permit.begin(Instant::now()).map_err(away)?;
         let repeat = if permit.is_probe() { Repeat::Never } else { Repeat::Once };
-        let answer = self.exchange.post(&self.to, events, self.batch.is_some(), attempt, repeat).await;
+        let attempt = Attempt { number, repeat, record };
+        let answer = self.exchange.post(&self.to, events, self.batch.is_some(), attempt).await;
         let Answer { meaning, error, retry_after, .. } = answer;
         let now = Instant::now();
         let failed = |failure| self.receivers.failed(&permit, failure, &error, retry_after, now);
@@ -186,7 +188,9 @@ impl Http {
                 self.receivers.throttled(&permit, retry_after.unwrap_or_default(), &error, now);
                 Cause::Receiver
             }
-            Meaning::Unsent => return Err(Stop::Postponed { reason: error, after: PROBE_EVERY }),
+            Meaning::Unsent => {
+                return Err(Stop::Postponed { reason: error, after: retry_after.unwrap_or(PROBE_EVERY) });
+            }
         };
         match (meaning, cause) {
             (Meaning::Delivered, _) => Ok(()),
@@ -229,6 +233,17 @@ impl Sink for Http {
     }
 
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
+        let record = self.exchange.record(cx);
+        let delivered = self.deliver_each(batch, cx, record.as_ref()).await;
+        if let Some(record) = record {
+            record.close().await;
+        }
+        delivered
+    }
+}
+
+impl Http {
+    async fn deliver_each(&self, batch: &Batch, cx: &Context, record: Option<&Record>) -> Delivered {
         let events: Vec<_> = batch.events().collect();
         let began = Instant::now();
         let mut delivered = 0;
@@ -243,7 +258,7 @@ impl Sink for Http {
             let part = &events[delivered..events.len().min(delivered + size)];
             cx.begins(part[0].id);
             let attempt = if delivered == 0 { cx.attempts.saturating_add(1) } else { 1 };
-            match self.send(part, attempt).await {
+            match self.send(part, attempt, record).await {
                 Ok(()) => delivered += part.len(),
                 Err(Stop::Rejected { .. }) if part.len() > 1 => single_until = delivered + part.len(),
                 Err(stop) => return Delivered::stopped(delivered, stop),

@@ -3,6 +3,7 @@
 //! - [`Http`]: sends to one URL
 //! - [`EventUrl`]: sends each event to the URL that the event names
 //! - [`Options`]: the settings that both sinks have
+//! - [`Exclusive`]: sends no request as long as the receiver may work on an earlier one
 //! - [`Statuses`]: changes what the statuses of answers mean
 //! - [`Secret`]: signs requests, and verifies signatures
 //!
@@ -16,6 +17,7 @@ mod clients;
 mod error;
 mod event_url;
 mod exchange;
+mod exclusive;
 mod fixed;
 mod options;
 mod receivers;
@@ -28,6 +30,7 @@ pub use answer::Statuses;
 pub use body::Format;
 pub use error::HttpError;
 pub use event_url::{Allowed, EventUrl, EventUrlBuilder, Prefix};
+pub use exclusive::Exclusive;
 pub use fixed::{Http, HttpBuilder, Target};
 pub use options::Options;
 pub use signature::{Secret, SignatureError};

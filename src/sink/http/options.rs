@@ -9,6 +9,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use super::answer::Statuses;
 use super::body::Format;
 use super::error::HttpError;
+use super::exclusive::Exclusive;
 use super::signature::Secret;
 
 /// Maximum number of secrets that sign one request.
@@ -52,6 +53,10 @@ pub struct Options {
     /// PEM file with the authorities whose certificates are accepted. Default: the authorities of
     /// the system.
     pub ca_file: Option<PathBuf>,
+    /// The requests for which a receiver works on one request of an object at a time. Each costs
+    /// about two calls of Redis more. Then `timeout` also covers waits inside this process. Default:
+    /// none.
+    pub exclusive: Exclusive,
     /// The meanings of statuses that differ from the usual ones. Default: none differ.
     pub statuses: Statuses,
     /// The attribute `source` of CloudEvents: a URI or a relative URI. Default: `/seriatim`.
@@ -70,6 +75,7 @@ impl Default for Options {
             secret_file: None,
             header_file: None,
             ca_file: None,
+            exclusive: Exclusive::default(),
             statuses: Statuses::default(),
             source: "/seriatim".to_owned(),
             headers: HeaderMap::new(),
@@ -148,6 +154,7 @@ impl fmt::Debug for Options {
             .field("secret_file", &self.secret_file)
             .field("header_file", &self.header_file)
             .field("ca_file", &self.ca_file)
+            .field("exclusive", &self.exclusive)
             .field("statuses", &self.statuses)
             .field("source", &self.source)
             .field("headers", &self.headers.keys())

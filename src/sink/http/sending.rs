@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// The body of one request.
 #[derive(Debug)]
@@ -20,15 +21,17 @@ pub(super) struct Sending {
     /// Tells that the request is sent; `None` after this. If nobody waits for it any more, the
     /// request is taken back.
     sent: Option<oneshot::Sender<()>>,
+    /// The time after which the request is not sent any more.
+    ends: Option<Instant>,
 }
 
 /// Tells when the request is sent. If this value is dropped before that, the request is not sent.
 pub(super) struct Sent(oneshot::Receiver<()>);
 
 impl Sending {
-    pub(super) fn new(bytes: Bytes) -> (Self, Sent) {
+    pub(super) fn new(bytes: Bytes, ends: Option<Instant>) -> (Self, Sent) {
         let (told, sent) = oneshot::channel();
-        (Self { bytes, sent: Some(told) }, Sent(sent))
+        (Self { bytes, sent: Some(told), ends }, Sent(sent))
     }
 }
 
@@ -51,7 +54,8 @@ impl Body for Sending {
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        if self.sent.take().is_some_and(|sent| sent.send(()).is_err()) {
+        let is_late = self.ends.is_some_and(|ends| Instant::now() >= ends);
+        if self.sent.take().is_some_and(|sent| is_late || sent.send(()).is_err()) {
             self.bytes = Bytes::new();
             return Poll::Ready(Some(Err(io::Error::other("the request was taken back"))));
         }
@@ -82,16 +86,19 @@ mod tests {
 
     #[test]
     fn a_request_is_sent_or_taken_back() {
-        let (mut body, mut sent) = Sending::new(Bytes::from_static(b"1"));
+        let (mut body, mut sent) = Sending::new(Bytes::from_static(b"1"), None);
         assert!(sent.wait().now_or_never().is_none() && !body.is_end_stream());
         assert_eq!(poll(&mut body).and_then(Result::ok), Some(Bytes::from_static(b"1")));
         assert!(body.is_end_stream() && poll(&mut body).is_none());
         assert!(!sent.take_back());
-        let (mut body, mut sent) = Sending::new(Bytes::from_static(b"1"));
+        let (mut body, mut sent) = Sending::new(Bytes::from_static(b"1"), None);
         assert!(sent.take_back());
         assert!(poll(&mut body).is_some_and(|frame| frame.is_err()));
-        let (mut body, sent) = Sending::new(Bytes::from_static(b"1"));
+        let (mut body, sent) = Sending::new(Bytes::from_static(b"1"), None);
         drop(sent);
         assert!(poll(&mut body).is_some_and(|frame| frame.is_err()));
+        let (mut body, mut sent) = Sending::new(Bytes::from_static(b"1"), Some(Instant::now()));
+        assert!(poll(&mut body).is_some_and(|frame| frame.is_err()));
+        assert_eq!(sent.wait().now_or_never(), Some(false));
     }
 }

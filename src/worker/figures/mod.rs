@@ -30,6 +30,7 @@ pub(crate) enum Call {
     Adopt,
     Handled,
     Promote,
+    Sent,
 }
 
 /// The number of slots in each state.
@@ -90,13 +91,15 @@ pub struct CallFigures {
     pub handled: Distribution,
     /// Promotions of schedules.
     pub promote: Distribution,
+    /// Calls that record a request to a receiver, before it is sent and when it is over.
+    pub sent: Distribution,
 }
 
 impl CallFigures {
     /// Returns the times of all calls.
     #[must_use]
     pub fn all(&self) -> Distribution {
-        Distribution::sum([&self.advance, &self.renew, &self.adopt, &self.handled, &self.promote])
+        Distribution::sum([&self.advance, &self.renew, &self.adopt, &self.handled, &self.promote, &self.sent])
     }
 }
 
@@ -243,7 +246,7 @@ pub(crate) struct Figures {
     event_age: Histogram,
     without_time: AtomicU64,
     /// Times of calls, in the order of [`Call`].
-    calls: [Histogram; 5],
+    calls: [Histogram; 6],
     /// Failed calls, in the order of [`ErrorFigures`].
     errors: [AtomicU64; 5],
     /// Holds, in the order of [`HoldFigures`].
@@ -444,7 +447,7 @@ impl Figures {
         let [delivered, transient, rejected, unavailable, postponed, unknown] =
             self.delivery.each_ref().map(|times| times.look(PER_SECOND));
         let delivery = DeliveryFigures { delivered, transient, rejected, unavailable, postponed, unknown };
-        let [advance, renew, adopt, handled, promote] = self.calls.each_ref().map(|times| times.look(PER_SECOND));
+        let [advance, renew, adopt, handled, promote, sent] = self.calls.each_ref().map(|times| times.look(PER_SECOND));
         let [connection, timeout, out_of_memory, denied, other] = self.errors.each_ref().map(count);
         let [retry, attempts, crashes, unavailable, quarantine, yielded, stop, unknown, rejected] =
             self.holds.each_ref().map(count);
@@ -462,7 +465,7 @@ impl Figures {
             commit: self.commit.look(PER_SECOND),
             event_age: self.event_age.look(PER_SECOND),
             without_time: count(&self.without_time),
-            calls: CallFigures { advance, renew, adopt, handled, promote },
+            calls: CallFigures { advance, renew, adopt, handled, promote, sent },
             errors: ErrorFigures { connection, timeout, out_of_memory, denied, other },
             holds: HoldFigures { retry, attempts, crashes, unavailable, quarantine, yielded, stop, unknown, rejected },
             attaches: AttachFigures { fresh, resumed, lapsed },

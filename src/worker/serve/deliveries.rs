@@ -96,6 +96,7 @@ impl Deliveries {
             token: Arc::clone(&self.token),
             cancelled: self.cancelled.clone(),
             ledger: Some(ledger.clone()),
+            requests: Some(ledger.clone()),
             post: Some(Arc::clone(&post)),
         };
         let (sink, batch, offered) = (Arc::clone(&self.sink), in_flight.batch.clone(), in_flight.offered());

@@ -8,7 +8,7 @@ use super::reference::{Broken, NAMES};
 use super::rules::{KINDS, SELECTORS};
 use super::schedules::{Mode, SCHEDULE_KEYS};
 use super::shares::{CLASSES, LIMITS, PREFIXES, WEIGHTS};
-use super::world::{AttachStep, Bounds, EmitPlan, OBJECTS, Part, ROOMS, Step, Token, World};
+use super::world::{AttachStep, Bounds, EmitPlan, OBJECTS, Part, REQUESTS, ROOMS, Step, Token, World};
 
 /// The state machine for proptest. Any step can be made in any state.
 pub struct Machine;
@@ -136,6 +136,8 @@ fn script() -> impl Strategy<Value = Step> {
         1 => (name(), token()).prop_map(|(name, token)| Step::Detach(name, token)),
         6 => (name(), token(), 0..3usize, prop::option::weighted(0.8, (prop_oneof![2 => Just(0), 1 => any::<u8>()], 0..3u8, emits())), prop::bool::weighted(0.1))
             .prop_map(|(name, token, slot, finished, wrong)| Step::Finish(name, token, slot, finished, wrong)),
+        5 => (name(), token(), 0..3usize, 0..REQUESTS.len(), prop::bool::weighted(0.4), prop::bool::weighted(0.1))
+            .prop_map(|(name, token, slot, request, is_over, wrong)| Step::Sent(name, token, slot, request, is_over, wrong)),
         2 => prop::collection::vec(object(), 1..4).prop_map(Step::Forget),
         1 => (0..3u8, 0..3u8, 0..3u8, any::<bool>())
             .prop_map(|(id, highest, first, log)| Step::Connect(id, highest, first, log)),

@@ -39,7 +39,7 @@ use world::{Call, Step, World};
 
 const STEPS: u64 = 5_000;
 /// The kinds of replies and states that a run must reach. Otherwise the run proves too little.
-const SEEN: [&str; 50] = [
+const SEEN: [&str; 54] = [
     "Adopt -> Swept",
     "Advance -> Advanced",
     "Advance -> Counter",
@@ -58,6 +58,10 @@ const SEEN: [&str; 50] = [
     "ForgetAs -> Forgot",
     "Promote -> Promoted",
     "Promote -> WrongType",
+    "Sent -> Sent",
+    "Sent -> Earlier",
+    "Sent -> OtherBatch",
+    "Sent -> Over",
     "Renew -> Renewed",
     "Renew -> Fenced",
     "Renew -> Lapsed",

@@ -102,7 +102,7 @@ impl Prefix {
         self.place.is_none()
     }
 
-    fn has(&self, url: &Url) -> bool {
+    pub(in crate::sink::http) fn has(&self, url: &Url) -> bool {
         if url.scheme() != self.scheme {
             return false;
         }

@@ -24,7 +24,8 @@ pub use allowed::{Allowed, Prefix};
 use super::answer::Meaning;
 use super::clients::Routes;
 use super::error::HttpError;
-use super::exchange::{Answer, Exchange, Repeat, To, shown};
+use super::exchange::{Answer, Attempt, Exchange, Repeat, To, shown};
+use super::exclusive::Record;
 use super::options::Options;
 use super::receivers::{Away, Cause, PROBE_EVERY, Receivers};
 use crate::event::{Event, Pointer};
@@ -108,7 +109,7 @@ impl EventUrl {
     }
 
     /// Sends one event.
-    async fn send(&self, event: &Event, attempt: u32) -> Result<(), Stop> {
+    async fn send(&self, event: &Event, number: u32, record: Option<&Arc<Record>>) -> Result<(), Stop> {
         let url = self.url_of(event).map_err(|why| Stop::Rejected { error: why })?;
         let to = To::new(url);
         let origin = to.origin.clone();
@@ -118,7 +119,7 @@ impl EventUrl {
         let mut permit = self.receivers.pass(&origin, &event.object, Instant::now(), patience).map_err(postponed)?;
         permit.begin(Instant::now()).map_err(postponed)?;
         let repeat = if permit.is_probe() { Repeat::Never } else { Repeat::Once };
-        let answer = self.post(to, event.clone(), attempt, repeat).await.map_err(Stop::transient)?;
+        let answer = self.post(to, event.clone(), number, repeat, record.cloned()).await.map_err(Stop::transient)?;
         let (failure, now) = (answer.failure(), Instant::now());
         let Answer { meaning, error, retry_after, .. } = answer;
         if let Some(failure) = failure {
@@ -131,7 +132,9 @@ impl EventUrl {
                 let after = self.receivers.throttled(&permit, retry_after.unwrap_or_default(), &error, now);
                 return Err(Stop::Postponed { reason: error, after });
             }
-            Meaning::Unsent => return Err(Stop::Postponed { reason: error, after: PROBE_EVERY }),
+            Meaning::Unsent => {
+                return Err(Stop::Postponed { reason: error, after: retry_after.unwrap_or(PROBE_EVERY) });
+            }
             Meaning::Unable => return Err(Stop::Unavailable { error }),
             Meaning::Unsendable => return Err(Stop::Rejected { error }),
             _ => self.receivers.answered(&permit, now),
@@ -144,10 +147,13 @@ impl EventUrl {
     }
 
     /// Sends one event. The request runs on the sink's own threads.
-    async fn post(&self, to: To, event: Event, attempt: u32, repeat: Repeat) -> io::Result<Answer> {
+    async fn post(&self, to: To, event: Event, number: u32, repeat: Repeat, record: Option<Arc<Record>>) -> io::Result<Answer> {
         let exchange = self.exchange.clone();
         let Some(threads) = &self.threads else { return Err(io::Error::other("the sink is closed")) };
-        let request = async move { exchange.post(&to, std::slice::from_ref(&event), false, attempt, repeat).await };
+        let request = async move {
+            let attempt = Attempt { number, repeat, record: record.as_deref() };
+            exchange.post(&to, std::slice::from_ref(&event), false, attempt).await
+        };
         #[cfg(feature = "traces")]
         let request = opentelemetry::context::FutureExt::with_current_context(request);
         let mut request = Request(threads.spawn(request));
@@ -216,6 +222,17 @@ impl Sink for EventUrl {
     }
 
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
+        let record = self.exchange.record(cx).map(Arc::new);
+        let delivered = self.deliver_each(batch, cx, record.as_ref()).await;
+        if let Some(record) = record {
+            record.close().await;
+        }
+        delivered
+    }
+}
+
+impl EventUrl {
+    async fn deliver_each(&self, batch: &Batch, cx: &Context, record: Option<&Arc<Record>>) -> Delivered {
         let began = Instant::now();
         for (delivered, event) in batch.events().enumerate() {
             if delivered > 0 && began.elapsed() >= COMMIT_AFTER {
@@ -223,7 +240,7 @@ impl Sink for EventUrl {
             }
             cx.begins(event.id);
             let attempt = if delivered == 0 { cx.attempts.saturating_add(1) } else { 1 };
-            if let Err(stop) = self.send(&event, attempt).await {
+            if let Err(stop) = self.send(&event, attempt, record).await {
                 return Delivered::stopped(delivered, stop);
             }
         }

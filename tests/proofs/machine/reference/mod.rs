@@ -374,6 +374,41 @@ impl Reference {
         Reply::Kept(0, BTreeSet::new(), (0, 0), 0)
     }
 
+    /// SENT: records a request for the batch in flight, unless another one may be open, or records
+    /// that a request is over.
+    pub fn sent(&mut self, args: &Sent) -> Reply {
+        let found = self.objects.get(&args.object).and_then(|object| object.sent);
+        let is_own = found.is_some_and(|(_, request)| request == args.request);
+        if args.is_over {
+            if is_own {
+                self.object(&args.object).sent = None;
+            }
+            return Reply::Over;
+        }
+        if let Some(refused) = self.fence(args.name, &args.token) {
+            return refused;
+        }
+        let w = format!("{}.{}", args.name, args.slot);
+        let tag = self.worker(&w).tag.clone();
+        if self.owner(&args.object) != Some(w) || tag != Some(args.tag.tag()) {
+            return Reply::OtherBatch;
+        } else if found.is_some() && !is_own {
+            return Reply::Earlier;
+        }
+        match self.broken {
+            Some(Broken::Counter) => return Reply::WrongType,
+            Some(Broken::CounterText) => return Reply::Counter("nan".to_owned()),
+            _ => {}
+        }
+        let before = self.counter.unwrap_or(0);
+        let is_lost = self.counter.is_none() || before < args.highest;
+        let counter = if is_lost { before.max(args.highest).max(self.highest) + JUMP } else { before };
+        self.counter = Some(counter + 1);
+        self.highest = self.highest.max(counter + 1);
+        self.object(&args.object).sent = Some((counter + 1, args.request));
+        Reply::Sent(counter + 1)
+    }
+
     /// Returns the first object whose queue has a wrong type, among the objects that get emits of
     /// the record.
     pub fn cannot_push(&self, handled: &Handled) -> Option<Name> {
@@ -439,8 +474,8 @@ impl Reference {
             None => {}
         }
         let last = last.clone();
-        // The object has only keys that an idle object may have.
-        *object = Object::default();
+        // The object has only keys that an idle object may have. The record of a request ends by itself.
+        *object = Object { sent: object.sent, ..Object::default() };
         Some(last.map_or(Forgot::Unknown, |last_event_id| Forgot::Forgotten { last_event_id }))
     }
 }

@@ -56,6 +56,8 @@ pub struct Object {
     pub held_id: Key<Option<Bytes>>,
     /// Record of finished handlers of an event.
     pub handled: Option<Handled>,
+    /// Number and name of the request that may be open.
+    pub sent: Option<(u64, &'static str)>,
     /// Id and key of a scheduled event that is in flight or held.
     pub key: Option<(u64, &'static str)>,
     /// Errors of the first event of the batch, the newest error first.
@@ -132,6 +134,9 @@ pub struct Failure {
     pub error: &'static str,
 }
 
+/// The time to live of the record of a request, ms. No schedule of steps runs so long.
+pub const SENT_MS: u64 = 3_600_000;
+
 /// Maximum number of errors that are stored for an event.
 pub const ERRORS_MAX: usize = 20;
 
@@ -140,7 +145,7 @@ pub type Held = (&'static str, &'static str, Vec<Vec<u8>>);
 
 impl Object {
     /// Returns every key of the object. A key without values is absent.
-    pub fn keys(&self) -> [Held; 8] {
+    pub fn keys(&self) -> [Held; 9] {
         let text = |text: &String| text.clone().into_bytes();
         let string = |value: &Option<String>| value.iter().map(text).collect();
         let handled = self.handled.iter().flat_map(|kept| {
@@ -162,6 +167,7 @@ impl Object {
             self.held.held(":events.held", "list", |events| newest_first(events)),
             self.held_id.held(":events.held.id", "string", |value| value.iter().map(|text| text.to_vec()).collect()),
             (":event.handled", "hash", handled.concat()),
+            (":event.sent", "string", self.sent.iter().map(|sent| text(&format!("{} {SENT_MS} {}", sent.0, sent.1))).collect()),
             (":event.key", "string", self.key.iter().map(|(id, key)| text(&format!("{id} {key}"))).collect()),
             self.errors.held(":event.errors", "list", errors),
         ]

@@ -217,6 +217,11 @@ pub enum Reply {
     /// Result of the script `operator/cancel`: its word, the id of the event or 0, and whether the
     /// key of an event in flight was scheduled again.
     CancelledAs(&'static str, u64, bool),
+    /// A request may be sent, with this number.
+    Sent(u64),
+    /// Another request may be open.
+    Earlier,
+    Over,
     /// The slot has another batch, or the record belongs to a later event of the batch.
     OtherBatch,
     /// Scheduled events were queued. `is_due` tells whether more schedules are due; none without
@@ -317,6 +322,19 @@ pub struct Finish {
     pub tag: Numbers,
     /// The success: id of the event, field, and emits.
     pub finished: Option<(u64, &'static str, Option<EmitField>)>,
+}
+
+/// The arguments of a call that records a request for a slot's batch, or its end.
+#[derive(Debug, Clone)]
+pub struct Sent {
+    pub name: &'static str,
+    pub token: String,
+    pub slot: usize,
+    pub object: Name,
+    pub tag: Numbers,
+    pub request: &'static str,
+    pub is_over: bool,
+    pub highest: u64,
 }
 
 #[derive(Debug, Clone, Default)]

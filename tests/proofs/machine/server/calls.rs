@@ -11,12 +11,12 @@ use seriatim::wire::operator::{
 };
 use seriatim::wire::values::Priority;
 use seriatim::wire::{
-    self, Advanced, Attached, CancelReply, ClaimFirst, Detached, EventLog, Finished, Handled, Renewed, ScriptError, Seen,
+    self, Advanced, Attached, CancelReply, ClaimFirst, Detached, EventLog, Finished, Handled, Renewed, ScriptError, Seen, Sent,
     SlotBatch,
 };
 
 use super::super::advance::Advance;
-use super::super::reference::{self, FAR, Given, Reply, result_of};
+use super::super::reference::{self, FAR, Given, Reply, SENT_MS, result_of};
 use super::super::schedules::{Mode, member};
 use super::super::world::{Call, Part};
 use super::{AGE_MS, BY, DAY, LONG_AGO, Server};
@@ -87,6 +87,24 @@ impl Server {
                     Handled::Lapsed => Reply::Lapsed,
                     Handled::Fenced { lease } => Reply::Fenced(lease),
                 })
+            }
+            Call::Sent(args) => {
+                let (name, token, slot, tag) = (args.name, args.token.as_str(), args.slot, args.tag.into());
+                let batch = SlotBatch { name, token, slot, object: &args.object, tag };
+                let limit = Duration::from_millis(SENT_MS) - wire::SENT_MARGIN;
+                if args.is_over {
+                    let over = wire::request_over(&mut self.conn, &self.keys, &args.object, args.request);
+                    over.await.map(|()| Reply::Over)
+                } else {
+                    let sent = wire::sent(&mut self.conn, &self.keys, &batch, args.request, limit, args.highest);
+                    sent.await.map(|sent| match sent {
+                        Sent::Sent { number, .. } => Reply::Sent(number),
+                        Sent::Earlier(_) => Reply::Earlier,
+                        Sent::Other => Reply::OtherBatch,
+                        Sent::Lapsed => Reply::Lapsed,
+                        Sent::Fenced { lease } => Reply::Fenced(lease),
+                    })
+                }
             }
             Call::Settle { retry, serials } => {
                 let settle = if *retry { Settle::Retry } else { Settle::Drop };

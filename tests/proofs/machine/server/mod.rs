@@ -19,7 +19,7 @@ use seriatim::keys::Keys;
 use seriatim::wire::operator::By;
 
 use super::operator::{WHO, WHY};
-use super::reference::{Broken, FAR, Failure, Name, Reference, Reply};
+use super::reference::{Broken, FAR, Failure, Name, Reference, Reply, SENT_MS};
 use super::schedules::{QUEUED, REFERENCE, Scheduled, member, postponed};
 use super::world::Call;
 use expected::{differences, wanted};
@@ -137,6 +137,7 @@ impl Server {
                 let counter = if counter >= TIME_US { counter - jumped } else { counter };
                 Reply::Connected { changed, counter }
             }
+            (Ok((Reply::Sent(number), _)), _) => Reply::Sent(if number >= TIME_US { number - jumped } else { number }),
             (Ok((reply, _)), _) => reply,
             (Err(error), _) => return Err(format!("the call failed: {error}; expected {expected:?}")),
         };
@@ -153,7 +154,9 @@ impl Server {
         differences(&dump, &wanted)?;
         let leases = state.leases.iter().map(|(name, lease)| (self.keys.worker_lease(name).into_bytes(), lease.ms));
         let fading = state.objects.iter().filter_map(|(name, object)| Some((self.key(name, ":last.event.id"), object.fades?)));
-        let lives: BTreeMap<_, _> = leases.chain(fading).collect();
+        let sent = state.objects.iter().filter(|(_, object)| object.sent.is_some());
+        let sent = sent.map(|(name, _)| (self.key(name, ":event.sent"), SENT_MS));
+        let lives: BTreeMap<_, _> = leases.chain(fading).chain(sent).collect();
         for key in lives.keys().chain(ttls.keys()) {
             let (wanted, left) = (lives.get(key).copied(), ttls.get(key).copied());
             let agree = wanted.zip(left).is_some_and(|(ms, left)| (ms as i64 - SLACK_MS as i64..=ms as i64).contains(&left));
@@ -176,12 +179,14 @@ impl Server {
         let window = before * 1000..(self.looked_ms + 1) * 1000 + 1_000_000;
         let (Some(found), Some(counter)) = (found.filter(|found| window.contains(found)), state.counter) else { return 0 };
         let difference = found - counter;
-        let is_id = |other: &[u8]| other == key || other.ends_with(b":event.id") || other.ends_with(b":event.key");
+        let is_id = |other: &[u8]| {
+            other == key || other.ends_with(b":event.id") || other.ends_with(b":event.key") || other.ends_with(b":event.sent")
+        };
         for (key, (_, value)) in dump.iter_mut().filter(|(other, _)| is_id(other)) {
             let [text] = &mut value[..] else { continue };
             let there = at_jump(&String::from_utf8_lossy(text), difference).into_bytes();
             if *text != there && !key.ends_with(b":last.event.id") {
-                self.run("SET", &[key, &there]).await;
+                self.run("SET", &[key, &there, b"KEEPTTL"]).await;
                 *text = there;
             }
         }

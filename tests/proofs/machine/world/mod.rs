@@ -7,7 +7,7 @@ mod step;
 use std::collections::BTreeMap;
 
 use super::advance::{Advance, Choice, Told};
-use super::reference::{Attach, Broken, Emits, Event, FAR, Finish, Key, NAMES, Name, Numbers, Reference, Reply};
+use super::reference::{Attach, Broken, Emits, Event, FAR, Finish, Key, NAMES, Name, Numbers, Reference, Reply, Sent};
 use super::rules::{KINDS, SELECTORS};
 use super::schedules::SCHEDULE_KEYS;
 use super::shares::{ALL, CLASSES, LIMITS, PREFIXES, Share, WEIGHTS};
@@ -108,14 +108,8 @@ impl World {
             Step::Adopt(own, crashes_max) => Call::Adopt { own: NAMES[*own], crashes_max: *crashes_max },
             Step::Detach(name, token) => Call::Detach { name: NAMES[*name], token: self.token(NAMES[*name], *token) },
             Step::Finish(name, token, slot, finished, wrong) => {
-                let name = self.alive(*name).unwrap_or(NAMES[*name]);
-                // Chooses a slot with a batch, if there is one.
-                let slots: Vec<usize> = (0..3).filter(|n| self.state.worker(&format!("{name}.{n}")).tag.is_some()).collect();
-                let slot = slots.get(slot % slots.len().max(1)).copied().unwrap_or(*slot);
-                let w = format!("{name}.{slot}");
-                let worker = self.state.worker(&w).clone();
-                let owned = worker.objects.iter().find(|object| self.state.owner(object).as_ref() == Some(&w)).cloned();
-                let mut tag = worker.tag.as_deref().map_or(Numbers::of(1), Numbers::of_tag);
+                let (name, slot, object, mut tag) = self.in_hand(*name, *slot);
+                let worker = self.state.worker(&format!("{name}.{slot}")).clone();
                 let finished = finished.as_ref().map(|(at, which, emits)| {
                     let id = tag.first + u64::from(*at) % worker.batch.len().max(1) as u64;
                     let (field, emit_field) =
@@ -129,8 +123,14 @@ impl World {
                     (id, field, emits)
                 });
                 tag.handouts += u32::from(*wrong);
-                let object = owned.unwrap_or(Name::from_static(OBJECTS[0]));
                 Call::Finish(Finish { name, token: self.token(name, *token), slot, object, tag, finished })
+            }
+            Step::Sent(name, token, slot, request, is_over, wrong) => {
+                let (name, slot, object, mut tag) = self.in_hand(*name, *slot);
+                tag.handouts += u32::from(*wrong);
+                let (token, request) = (self.token(name, *token), REQUESTS[*request]);
+                let highest = self.state.highest;
+                Call::Sent(Sent { name, token, slot, object, tag, request, is_over: *is_over, highest })
             }
             Step::Connect(id, highest, first, log) => {
                 let counter = self.state.counter.unwrap_or(0);
@@ -237,6 +237,7 @@ impl World {
             Call::Adopt { own, crashes_max } => state.adopt(own, *crashes_max),
             Call::Detach { name, token } => state.detach(name, token),
             Call::Finish(args) => state.finish(args),
+            Call::Sent(args) => state.sent(args),
             Call::Connect { replication_id, highest, first_id, log } => state.connect(replication_id, *highest, *first_id, *log),
             Call::Expire(name) => {
                 state.leases.remove(name);
@@ -339,6 +340,7 @@ impl World {
             || matches!(
                 call,
                 Call::Finish(_)
+                    | Call::Sent(_)
                     | Call::Promote { .. }
                     | Call::Settle { .. }
                     | Call::SetFree(_)
@@ -350,6 +352,19 @@ impl World {
             self.calls.push(call.clone());
             self.calls.drain(..self.calls.len().saturating_sub(CALLS_KEPT));
         }
+    }
+
+    /// Returns a process, a slot of it, and the object and the tag of the slot's batch. Chooses a slot
+    /// with a batch, if there is one.
+    fn in_hand(&mut self, name: usize, slot: usize) -> (&'static str, usize, Name, Numbers) {
+        let name = self.alive(name).unwrap_or(NAMES[name]);
+        let slots: Vec<usize> = (0..3).filter(|n| self.state.worker(&format!("{name}.{n}")).tag.is_some()).collect();
+        let slot = slots.get(slot % slots.len().max(1)).copied().unwrap_or(slot);
+        let w = format!("{name}.{slot}");
+        let worker = self.state.worker(&w).clone();
+        let owned = worker.objects.iter().find(|object| self.state.owner(object).as_ref() == Some(&w)).cloned();
+        let tag = worker.tag.as_deref().map_or(Numbers::of(1), Numbers::of_tag);
+        (name, slot, owned.unwrap_or(Name::from_static(OBJECTS[0])), tag)
     }
 
     /// Returns new events of these lengths. No two events are equal.

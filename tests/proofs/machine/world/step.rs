@@ -1,7 +1,7 @@
 //! The steps of a schedule, and the calls that they become.
 
 use super::super::advance::{Advance, Choice};
-use super::super::reference::{Attach, Broken, Event, Finish, Name, Room};
+use super::super::reference::{Attach, Broken, Event, Finish, Name, Room, Sent};
 use super::super::schedules::Mode;
 use super::super::shares::Share;
 
@@ -56,6 +56,9 @@ pub struct Bounds {
     pub room: usize,
 }
 
+/// The names of requests.
+pub const REQUESTS: [&str; 2] = ["r1", "r2"];
+
 #[derive(Debug, Clone, Copy)]
 pub struct AttachStep {
     pub name: usize,
@@ -98,6 +101,9 @@ pub enum Step {
     /// A handler or a subtask succeeds for an event of the slot's batch, and may emit. The last
     /// flag says whether the batch never existed.
     Finish(usize, Token, usize, Option<(u8, u8, EmitPlan)>, bool),
+    /// A request of this name is recorded for the slot's batch, or is over. The last flag says
+    /// whether the batch never existed.
+    Sent(usize, Token, usize, usize, bool, bool),
     Connect(u8, u8, u8, bool),
     Expire(usize),
     Day(usize),
@@ -185,6 +191,7 @@ pub enum Call {
         log: bool,
     },
     Finish(Finish),
+    Sent(Sent),
     Expire(&'static str),
     Day(&'static str),
     /// The counter is set to this value, or evicted.

@@ -1,10 +1,13 @@
 //! The sink of `seriatim worker`, and the options of HTTP sinks.
 
+use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use seriatim::sink::http::{Allowed, EventUrl, Format, Http, HttpError, Options, Prefix, Statuses};
+use rustix::fs::{FileType, fstat};
+use seriatim::sink::http::{Allowed, EventUrl, Exclusive, Format, Http, HttpError, Options, Prefix, Statuses};
 use seriatim::sink::{self, Sink, SinkError, Spec};
 use seriatim::worker::Shutdown;
 use tracing::{info, warn};
@@ -17,6 +20,9 @@ use crate::console::units::time;
 
 /// The limit of open files that an HTTP sink asks for, because it may send to thousands of hosts.
 const FILES: u64 = 65_536;
+
+/// The value of --sink-exclusive that stands for all URLs, also in the configuration file.
+const ALL: &str = "true";
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Options of HTTP sinks")]
@@ -40,6 +46,11 @@ pub(super) struct HttpArgs {
     /// The longest time from the sending of a request to its answer: 10ms to 1h [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = time)]
     sink_timeout: Option<Duration>,
+    /// Send no request as long as the receiver may work on an earlier one of the same object: until it
+    /// answers, or until --sink-timeout and 2s have passed since it was sent. For event-url, =PREFIX
+    /// limits this to URLs that begin with PREFIX; may be given more than once
+    #[arg(long, value_name = "PREFIX", num_args = 0..=1, require_equals = true, default_missing_value = ALL)]
+    sink_exclusive: Vec<String>,
     /// The largest age of connections: 1s to 24h. Then requests get new connections, and the
     /// receiver's name is looked up again [default: 2m]
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -78,6 +89,7 @@ impl HttpArgs {
             ("--sink-header-file", self.sink_header_file.is_some()),
             ("--sink-timeout", self.sink_timeout.is_some()),
             ("--sink-connection-age", self.sink_connection_age.is_some()),
+            ("--sink-exclusive", !self.sink_exclusive.is_empty()),
             ("--sink-status", !self.sink_status.is_empty()),
             ("--sink-ca", self.sink_ca.is_some()),
         ];
@@ -88,12 +100,23 @@ impl HttpArgs {
         !self.sink_header.is_empty() || self.sink_header_file.is_some()
     }
 
+    /// Returns the name of the first option that is only for event-url; `None` if there is none.
     fn given_for_event_url(&self) -> Option<&'static str> {
-        match (self.allow.is_empty(), self.allow_address.is_empty()) {
-            (false, _) => Some("--allow"),
-            (_, false) => Some("--allow-address"),
-            _ => None,
+        let options = [
+            ("--allow", !self.allow.is_empty()),
+            ("--allow-address", !self.allow_address.is_empty()),
+            ("--sink-exclusive with a prefix", self.sink_exclusive.iter().any(|prefix| prefix != ALL)),
+        ];
+        options.into_iter().find_map(|(name, is_given)| is_given.then_some(name))
+    }
+
+    fn exclusive(&self) -> anyhow::Result<Exclusive> {
+        if self.sink_exclusive.is_empty() {
+            return Ok(Exclusive::None);
+        } else if self.sink_exclusive.iter().any(|prefix| prefix == ALL) {
+            return Ok(Exclusive::All);
         }
+        Ok(Exclusive::Prefixes(prefixes("--sink-exclusive", &self.sink_exclusive)?))
     }
 
     fn options(&self, global: &Global) -> anyhow::Result<Options> {
@@ -101,6 +124,7 @@ impl HttpArgs {
         options.format = self.format.unwrap_or_default();
         options.timeout = self.sink_timeout.unwrap_or(options.timeout);
         options.connection_age = self.sink_connection_age.unwrap_or(options.connection_age);
+        options.exclusive = self.exclusive()?;
         options.ca_file = self.sink_ca.clone();
         for statuses in &self.sink_status {
             options.statuses.add(statuses.clone()).map_err(|error| wrong("--sink-status", error))?;
@@ -114,6 +138,16 @@ impl HttpArgs {
         (options.header_file, options.secret_file) = (self.sink_header_file.clone(), self.sink_secret_file.clone());
         Ok(options)
     }
+}
+
+/// Parses the prefixes of a flag.
+fn prefixes(flag: &str, texts: &[String]) -> anyhow::Result<Vec<Prefix>> {
+    let parse = |(at, text): (usize, &String)| {
+        // The message has the number of the prefix, not its text, because the text may have a password.
+        let wrong = |error: HttpError| Failure::with(Exit::Input, format!("{flag}, number {}: {error}", at + 1));
+        text.parse().map_err(wrong)
+    };
+    texts.iter().enumerate().map(parse).collect()
 }
 
 /// Returns the error of a flag with a wrong value.
@@ -172,6 +206,12 @@ pub(super) fn check(spec: &Spec, args: &HttpArgs, slots: usize, global: &Global)
     }
 }
 
+/// Returns whether the output is a pipe or a socket.
+fn is_pipe(output: impl AsFd) -> bool {
+    let kind = fstat(output).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    matches!(kind, Ok(FileType::Fifo | FileType::Socket))
+}
+
 /// Opens the sink. If the sink is standard output and nobody reads it any more, the worker stops.
 /// `slots`: the concurrency of the worker.
 pub(super) fn open(
@@ -190,13 +230,7 @@ pub(super) fn open(
     match spec {
         Spec::Http(target) => Ok(Box::new(Http::to(target.clone()).options(options()?).open().map_err(unopened)?)),
         Spec::EventUrl(pointer) => {
-            let mut prefixes: Vec<Prefix> = Vec::new();
-            for (at, text) in args.allow.iter().enumerate() {
-                // The message has the number of the prefix, not its text, because the text may have
-                // a password.
-                let wrong = |error: HttpError| Failure::with(Exit::Input, format!("--allow, number {}: {error}", at + 1));
-                prefixes.push(text.parse().map_err(wrong)?);
-            }
+            let prefixes = prefixes("--allow", &args.allow)?;
             if prefixes.iter().any(Prefix::is_any_host) && (args.sink_secret_file.is_some() || args.has_headers()) {
                 warn!(target: LOG, "every host gets the same signatures and headers: a receiver can use them against another one");
             }
@@ -205,6 +239,9 @@ pub(super) fn open(
         }
         Spec::Stdout => {
             let stdout = sink::stdout().map_err(unopened)?;
+            if is_pipe(io::stdout()) {
+                warn!(target: LOG, "if the reader of this pipe dies, it loses the lines that it has not read; the sink file:PATH loses none");
+            }
             let (closed, shutdown) = (stdout.closed(), shutdown.clone());
             tokio::spawn(async move {
                 closed.cancelled().await;

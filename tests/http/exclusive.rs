@@ -1,0 +1,230 @@
+//! Exclusive requests: no two requests of one object are open at a receiver that keeps its deadline.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use seriatim::sink::http::{Allowed, EventUrl, Exclusive, Options};
+use tokio::time::{Instant, sleep};
+
+use crate::receiver::{Got, Receiver, Reply};
+use crate::requests::sink;
+use crate::support::Redis;
+use crate::support::process::Process;
+use crate::support::running::start;
+
+/// The margin behind the time limit of a request.
+const MARGIN: Duration = Duration::from_secs(2);
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    u64::try_from(now.as_millis()).expect("a time of today")
+}
+
+fn number(got: &Got, header: &str) -> u64 {
+    got.header(header).parse().unwrap_or_else(|_| panic!("{header} is {:?}", got.header(header)))
+}
+
+fn exclusive(options: &mut Options, timeout: Duration) {
+    (options.exclusive, options.timeout) = (Exclusive::All, timeout);
+}
+
+/// Tests that an event whose request has timed out comes again only after the time limit and the
+/// margin, with a higher number, and that the wait is no attempt.
+#[tokio::test]
+async fn an_event_comes_again_only_after_its_time() {
+    let limit = Duration::from_millis(500);
+    let (redis, receiver) = (Redis::start(), Receiver::with(|_| Reply::Stall).await);
+    let console = redis.console().await;
+    console.emit_all("a", ["1", "2"]).await;
+    let worker = start(&redis, "w", &sink(&receiver.url("/"), |options| exclusive(options, limit)), |config| {
+        config.retry = "fixed:1ms,attempts=2,then=dead-letter".parse().expect("a policy");
+    });
+    receiver.until_got(1).await;
+    receiver.behave(|_| Reply::Status(200));
+    receiver.until_accepted(2).await;
+    worker.finish().await;
+    console.until_at_rest().await;
+    let got = receiver.got();
+    assert_eq!(got.len(), 3, "the first one again, and the second one");
+    assert!(got[1].at - got[0].at >= limit + MARGIN - Duration::from_millis(100), "{:?}", got[1].at - got[0].at);
+    let numbers: Vec<_> = got.iter().map(|got| number(got, "seriatim-attempt")).collect();
+    assert!(numbers.is_sorted_by(|before, after| before < after), "{numbers:?}");
+    assert!(number(&got[0], "seriatim-deadline") <= number(&got[1], "seriatim-deadline") - 2000);
+    assert!(console.dead().await.is_empty(), "one attempt has failed, and waits are none");
+}
+
+/// Tests that the next worker process does not send the event while the receiver may work on the
+/// request of a process that has died, and that an answer ends the request at once.
+#[tokio::test]
+async fn a_takeover_waits_for_the_open_request() {
+    let limit = Duration::from_secs(1);
+    let (redis, receiver) = (Redis::start(), Receiver::with(|_| Reply::Stall).await);
+    let console = redis.console().await;
+    console.emit("a", "1").await;
+    let sink = sink(&receiver.url("/"), |options| exclusive(options, limit));
+    let first = start(&redis, "one", &sink, |_| {});
+    receiver.until_got(1).await;
+    receiver.behave(|_| Reply::Status(200));
+    first.crash().await;
+    console.end_lease("one").await;
+    let second = start(&redis, "two", &sink, |_| {});
+    receiver.until_accepted(1).await;
+    let began = Instant::now();
+    console.emit_all("a", (2..100).map(|n| n.to_string())).await;
+    receiver.until_accepted(99).await;
+    assert!(began.elapsed() < limit, "an answer ends a request: {:?}", began.elapsed());
+    second.finish().await;
+    console.until_at_rest().await;
+    let got = receiver.got();
+    assert!(got[1].at - got[0].at >= limit + MARGIN - Duration::from_millis(100), "{:?}", got[1].at - got[0].at);
+    assert_eq!(got.len(), 100);
+}
+
+/// Tests which ends of a request are known to be its end: an answer is, one of a gateway is not, and
+/// neither is a lost connection.
+#[tokio::test]
+async fn the_answer_of_a_gateway_is_no_end() {
+    let limit = Duration::from_millis(200);
+    for (reply, is_end) in [
+        (Reply::Status(500), true),
+        (Reply::Status(502), false),
+        (Reply::Status(504), false),
+        (Reply::Reset, false),
+        (Reply::ThenClose(500), true),
+    ] {
+        let of_first = reply.clone();
+        let first = move |got: &Got| if got.number == 0 { of_first.clone() } else { Reply::Status(200) };
+        let (redis, receiver) = (Redis::start(), Receiver::with(first).await);
+        let console = redis.console().await;
+        console.emit("a", "1").await;
+        let worker = start(&redis, "w", &sink(&receiver.url("/"), |options| exclusive(options, limit)), |_| {});
+        receiver.until_accepted(1).await;
+        worker.finish().await;
+        console.until_at_rest().await;
+        let got = receiver.got();
+        let between = got[1].at - got[0].at;
+        assert_eq!((got.len(), between < MARGIN), (2, is_end), "{reply:?}: {between:?}");
+    }
+}
+
+/// Tests that only requests to URLs with the prefix are exclusive.
+#[tokio::test]
+async fn a_prefix_names_the_exclusive_urls() {
+    let (redis, receiver) = (Redis::start(), Receiver::start().await);
+    let console = redis.console().await;
+    let event = |path: &str| format!(r#"{{"url":"{}"}}"#, receiver.url(path));
+    console.emit_all("a", [event("/one/x"), event("/many"), event("/one/y")]).await;
+    let mut options = Options::default();
+    options.exclusive = Exclusive::Prefixes(vec![receiver.url("/one/").parse().expect("a prefix")]);
+    let allowed = Allowed::new([receiver.url("/").parse().expect("a prefix")]);
+    let pointer = "/url".parse().expect("a pointer");
+    let sink = Arc::new(EventUrl::at(pointer, allowed).options(options).open().expect("valid settings"));
+    let worker = start(&redis, "w", &sink, |_| {});
+    receiver.until_accepted(3).await;
+    worker.finish().await;
+    console.until_at_rest().await;
+    let has = |got: &Got| !got.header("seriatim-deadline").is_empty();
+    assert_eq!(
+        receiver.got().iter().map(|got| (got.target.as_str(), has(got))).collect::<Vec<_>>(),
+        [("/one/x", true), ("/many", false), ("/one/y", true)]
+    );
+}
+
+/// The work of a receiver on one request.
+#[derive(Debug, Clone, Copy)]
+struct Work {
+    number: u64,
+    begins_ms: u64,
+    ends_ms: u64,
+}
+
+/// The works of a receiver that keeps its deadlines, by object.
+type Works = Arc<Mutex<HashMap<String, Vec<Work>>>>;
+
+/// Returns the behaviour of a receiver that takes 100 ms to 3 s for a request, and stops its work at
+/// the deadline.
+fn slow(works: Works, random: impl Fn() -> u64 + Send + Sync + 'static) -> impl Fn(&Got) -> Reply + Send + Sync {
+    move |got| {
+        let (now, deadline) = (now_ms(), number(got, "seriatim-deadline"));
+        if now >= deadline {
+            return Reply::Status(503);
+        }
+        let takes = if random() % 8 == 0 { 3000 } else { 100 + random() % 900 };
+        let is_done = now + takes < deadline;
+        let work = Work {
+            number: number(got, "seriatim-attempt"),
+            begins_ms: now,
+            ends_ms: if is_done { now + takes } else { deadline },
+        };
+        works.lock().expect("no panic").entry(got.header("seriatim-object").to_owned()).or_default().push(work);
+        match is_done {
+            true => Reply::Late(Duration::from_millis(takes)),
+            false => Reply::Stall,
+        }
+    }
+}
+
+/// Tests kills, takeovers, restarts under the same name, timeouts and SIGSTOP, for 20 s or
+/// `SERIATIM_EXCLUSIVE_SECONDS`.
+#[tokio::test]
+async fn no_two_requests_of_an_object_are_open() {
+    let seconds = std::env::var("SERIATIM_EXCLUSIVE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
+    let seed = std::env::var("SERIATIM_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(now_ms);
+    println!("SERIATIM_SEED={seed}");
+    let (works, random) = (Works::default(), crate::weather::random(seed));
+    let (redis, receiver) = (Redis::start(), Receiver::with(slow(works.clone(), crate::weather::random(seed + 1))).await);
+    let console = redis.console().await;
+    let url = receiver.url("/");
+    let options = ["--sink-exclusive", "--sink-timeout", "2s", "--lease", "1s", "--concurrency", "8", "--retry", "fixed:50ms"];
+    let begin = |name: &str| Process::start(&redis, name, &url, &options);
+    let names = ["one", "two", "three"];
+    let mut processes: Vec<_> = names.iter().map(|name| begin(name)).collect();
+    let (began, mut emitted) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(seconds) {
+        if 12 * emitted < receiver.accepted() + 60 {
+            for object in 0..12 {
+                console.emit(&format!("o:{object}"), emitted.to_string()).await;
+            }
+            emitted += 1;
+        }
+        let (at, pause) = (usize::try_from(random() % 3).expect("below 3"), Duration::from_millis(random() % 2500));
+        match random() % 5 {
+            0 => processes[at].kill(),
+            1 => processes[at].terminate(),
+            2 => {
+                processes[at].pause();
+                sleep(pause).await;
+                processes[at].go_on();
+                continue;
+            }
+            _ => {
+                sleep(pause).await;
+                continue;
+            }
+        }
+        // Sometimes the same name begins at once, and sometimes another process takes over first.
+        if random() % 2 == 0 {
+            sleep(pause).await;
+        }
+        processes[at] = begin(names[at]);
+    }
+    processes.clear();
+    processes.extend(names.iter().map(|name| begin(name)));
+    receiver.until_accepted(12 * emitted).await;
+    console.until_at_rest().await;
+    drop(processes);
+    let applied = receiver.applied();
+    let expected: Vec<_> = (0..emitted).map(|n| n.to_string()).collect();
+    assert!(applied.len() == 12 && applied.values().all(|events| *events == expected), "{applied:?}");
+    assert!(console.dead().await.is_empty());
+    console.check().await;
+    let works = works.lock().expect("no panic");
+    for (object, works) in &*works {
+        for pair in works.windows(2) {
+            assert!(pair[0].ends_ms <= pair[1].begins_ms && pair[0].number < pair[1].number, "{object}: {pair:?}");
+        }
+    }
+    let late = works.values().flatten().filter(|work| work.ends_ms - work.begins_ms > 1000).count();
+    println!("{} requests, {late} without an answer, {} events", works.values().map(Vec::len).sum::<usize>(), 12 * emitted);
+}
