@@ -13,7 +13,7 @@ use crate::support::control;
 use crate::world::{Case, NAME, TOKEN, World, case, event};
 
 const MIB: usize = 1 << 20;
-const BY: By<'static> = By { who: "ada@host", why: "" };
+const BY: By<'static> = By { who: "ada@host", why: "measured" };
 
 /// Adds `rows` rows to a stream, each with an event of `bytes` bytes. Returns their ids.
 async fn rows(world: &mut World, stream: String, rows: usize, bytes: usize) -> Vec<String> {
