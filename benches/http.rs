@@ -1,6 +1,6 @@
 //! Measures HTTP: delivery by the sink, and emits through `seriatim serve`.
 //!
-//!     cargo bench --bench http [-- --events N]
+//!     cargo bench --bench http [-- --events N | --exclusive]
 //!
 //! Each part has its own private Redis on loopback.
 //!
@@ -8,6 +8,9 @@
 //!   run in this process, which has two threads. In the first measurement each request has one
 //!   event (by default 50,000 events of 10,000 objects). In the second one each request has a list
 //!   of up to 100 events (of 1,000 objects).
+//! - Exclusive delivery (`--sink-exclusive`), compared with plain delivery, in turn, three times each:
+//!   with one event per object and request, with five events per object, and with lists. The figures
+//!   are the medians. `--exclusive` measures only this part.
 //! - Emits: this process keeps 64 connections to `seriatim serve`. Each connection sends an emit,
 //!   and waits for its answer before the next emit.
 //! - Lines: a file of 200 MB at most is emitted with `seriatim emit --from FILE` and with `POST
@@ -28,7 +31,7 @@ use std::time::Duration;
 
 use seriatim::Emitter;
 use seriatim::event::Json;
-use seriatim::sink::http::Http;
+use seriatim::sink::http::{Exclusive, Http, Options};
 use seriatim::worker::{Shutdown, Worker, WorkerConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -44,12 +47,24 @@ fn main() -> anyhow::Result<()> {
     let events = match args.as_slice() {
         [] => 50_000,
         [option, number] if option == "--events" => number.parse()?,
-        _ => anyhow::bail!("usage: http [--events N]"),
+        [option] if option == "--exclusive" => 50_000,
+        _ => anyhow::bail!("usage: http [--events N | --exclusive]"),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let single = runtime.block_on(deliver(events, 10_000, ""))?;
+    for (what, objects, query) in [
+        ("one event per object", events, ""),
+        ("five events per object", events / 5, ""),
+        ("lists of up to 100", 1_000, "?batch=100"),
+    ] {
+        let ratio = runtime.block_on(exclusive(events, objects, query))?;
+        println!("exclusive to plain:    {ratio:.2} with {what}");
+    }
+    if args.iter().any(|arg| arg == "--exclusive") {
+        return Ok(());
+    }
+    let single = runtime.block_on(deliver(events, 10_000, "", Exclusive::None))?;
     println!("one event per request: {:.0} events/s, {:.0} requests/s", single.0, single.1);
-    let lists = runtime.block_on(deliver(events * 4, 1_000, "?batch=100"))?;
+    let lists = runtime.block_on(deliver(events * 4, 1_000, "?batch=100", Exclusive::None))?;
     println!("lists of up to 100:    {:.0} events/s, {:.0} requests/s", lists.0, lists.1);
     let emits = runtime.block_on(emit(events))?;
     println!("single emits:          {emits:.0} events/s over {SLOTS} connections");
@@ -213,9 +228,24 @@ async fn idle() -> anyhow::Result<(u64, u64)> {
     Ok((before, serving.resident()?))
 }
 
+/// Returns the events per second of an exclusive sink, divided by those of a plain one.
+async fn exclusive(events: usize, objects: usize, query: &str) -> anyhow::Result<f64> {
+    let mut rates = [Vec::new(), Vec::new()];
+    for _ in 0..3 {
+        for (rates, exclusive) in rates.iter_mut().zip([Exclusive::None, Exclusive::All]) {
+            rates.push(deliver(events, objects, query, exclusive).await?.0);
+        }
+    }
+    let [plain, exclusive] = rates.map(|mut rates| {
+        rates.sort_by(f64::total_cmp);
+        rates[1]
+    });
+    Ok(exclusive / plain)
+}
+
 /// Emits all events first, then measures their delivery. Returns the events and the requests per
 /// second.
-async fn deliver(events: usize, objects: usize, query: &str) -> anyhow::Result<(f64, f64)> {
+async fn deliver(events: usize, objects: usize, query: &str, exclusive: Exclusive) -> anyhow::Result<(f64, f64)> {
     let server = support::Server::start(&[]);
     let emitter = Emitter::connect(server.url()).await?;
     let event = format!("{{\"type\":\"moved\",\"text\":\"{}\"}}", "x".repeat(160));
@@ -227,7 +257,9 @@ async fn deliver(events: usize, objects: usize, query: &str) -> anyhow::Result<(
     let mut config = WorkerConfig::default();
     config.name = "http".to_owned();
     config.concurrency = SLOTS;
-    let sink = Http::to(url.parse()?).open()?;
+    let mut options = Options::default();
+    options.exclusive = exclusive;
+    let sink = Http::to(url.parse()?).options(options).open()?;
     let worker = Worker::builder(server.url()).config(config).sink(sink).build()?;
     let (shutdown, began) = (Shutdown::new(), Instant::now());
     let working = tokio::spawn(worker.run(shutdown.clone()));
