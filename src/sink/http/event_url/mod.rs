@@ -53,8 +53,8 @@ const SLOTS: usize = 256;
 /// - 401, 403, 404, 405, 407 are [`Stop::Transient`].
 /// - 502, 503, 504, no connection and no answer are [`Stop::Transient`]. If the receiver takes no
 ///   other events meanwhile, they also open the circuit of the receiver, which is identified by
-///   scheme, host and port. While the circuit is open, each process sends one request per second to
-///   that receiver, each time for another object if there is one. Other events for this receiver are
+///   scheme, host and port. While the circuit is open, each process sends at most one request per
+///   second to that receiver, and the objects take turns. Other events for this receiver are
 ///   postponed ([`Stop::Postponed`]), without an attempt. Any other answer closes the circuit.
 /// - 429 with `Retry-After` is [`Stop::Postponed`], for all events of this receiver. After this time
 ///   the rate grows slowly.
