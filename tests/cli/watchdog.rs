@@ -104,12 +104,13 @@ async fn systemd_hears_nothing_of_a_loop_that_stands_still() {
     let worker = Process::start_with(&redis, "w", "null", &[], &variables);
     systemd.until_heard("READY=1").await;
     let (mut longest, mut last, since) = (Duration::ZERO, Instant::now(), Instant::now());
-    while since.elapsed() < Duration::from_secs(14) {
+    // The sign of life that ends the silence shows that the loop turns again.
+    while longest <= Duration::from_secs(4) {
         if signs_of_life(&systemd.heard_for(Duration::from_millis(100)).await) > 0 {
             (longest, last) = (longest.max(last.elapsed()), Instant::now());
         }
+        assert!(since.elapsed() < PATIENCE, "{longest:?}");
     }
-    assert!(longest > Duration::from_secs(4) && last.elapsed() < Duration::from_secs(3), "{longest:?} {:?}", last.elapsed());
     drop(worker);
 }
 
