@@ -334,21 +334,7 @@ impl World {
             }
             _ => {}
         }
-        let is_process =
-            matches!(call, Call::Advance(_) | Call::Attach(_) | Call::Renew { .. } | Call::Adopt { .. } | Call::Detach { .. });
-        if is_process
-            || matches!(
-                call,
-                Call::Finish(_)
-                    | Call::Sent(_)
-                    | Call::Promote { .. }
-                    | Call::Settle { .. }
-                    | Call::SetFree(_)
-                    | Call::Skip(..)
-                    | Call::Rule(..)
-                    | Call::Share(..)
-            )
-        {
+        if call.is_of_script() {
             self.calls.push(call.clone());
             self.calls.drain(..self.calls.len().saturating_sub(CALLS_KEPT));
         }

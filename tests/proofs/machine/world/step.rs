@@ -218,3 +218,15 @@ pub enum Call {
     Wrong(Name, Part),
     Heal(Name),
 }
+
+impl Call {
+    /// Returns whether the call is one of a script, which may arrive again.
+    pub fn is_of_script(&self) -> bool {
+        let is_process =
+            matches!(self, Call::Advance(_) | Call::Attach(_) | Call::Renew { .. } | Call::Adopt { .. } | Call::Detach { .. });
+        let is_delivery = matches!(self, Call::Finish(_) | Call::Sent(_) | Call::Promote { .. });
+        let is_action =
+            matches!(self, Call::Settle { .. } | Call::SetFree(_) | Call::Skip(..) | Call::Rule(..) | Call::Share(..));
+        is_process || is_delivery || is_action
+    }
+}
