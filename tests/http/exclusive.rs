@@ -150,7 +150,7 @@ fn slow(works: Works, random: impl Fn() -> u64 + Send + Sync + 'static) -> impl 
         if now >= deadline {
             return Reply::Status(503);
         }
-        let takes = if random() % 8 == 0 { 3000 } else { 100 + random() % 900 };
+        let takes = if random().is_multiple_of(8) { 3000 } else { 100 + random() % 900 };
         let is_done = now + takes < deadline;
         let work = Work {
             number: number(got, "seriatim-attempt"),
@@ -204,7 +204,7 @@ async fn no_two_requests_of_an_object_are_open() {
             }
         }
         // Sometimes the same name begins at once, and sometimes another process takes over first.
-        if random() % 2 == 0 {
+        if random().is_multiple_of(2) {
             sleep(pause).await;
         }
         processes[at] = begin(names[at]);
