@@ -153,7 +153,8 @@ async fn a_worker_goes_on_after_flushall() {
     let redis = Redis::own(&[]);
     let console = redis.console().await;
     let sink = Recorder::new();
-    let worker = start(&redis, "w", &sink, |_| {});
+    // If a new connection finds the lost writes first, the worker waits for one lease.
+    let worker = start(&redis, "w", &sink, |config| config.lease = Duration::from_secs(5));
     console.emit("work:1", "1").await;
     sink.until_sent(1).await;
     console.until_at_rest().await;

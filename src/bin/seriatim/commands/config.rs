@@ -93,7 +93,7 @@ fn try_out(file: &File, commands: &[String]) -> anyhow::Result<()> {
     match crate::cli(&mut crate::command(), &words) {
         Ok(cli) => checked(&cli).map_err(|error| {
             let what = error.to_string();
-            let flag = what.strip_prefix("--").and_then(|what| what.split([' ', ':']).next());
+            let flag = what.strip_prefix("--").and_then(|what| what.split([' ', ':', ',']).next());
             let setting = added.iter().find(|setting| Some(setting.flag.as_str()) == flag);
             let place = setting.map_or_else(|| in_table(file, commands), |setting| file.place(setting));
             Failure::with(Exit::Input, format!("{place}: {what}"))
