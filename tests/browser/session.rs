@@ -1,6 +1,7 @@
 //! A chromedriver process with one session, and the plain WebDriver protocol.
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -32,23 +33,11 @@ impl Session {
     /// Starts chromedriver on a free port, and a browser.
     pub(crate) async fn start() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let log = dir.path().join("log");
-        let chromedriver = Command::new("chromedriver")
-            .arg("--port=0")
-            .stdin(Stdio::null())
-            .stdout(File::create(&log).expect("a log"))
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("chromedriver is on the PATH: scripts/test-browser installs it");
+        let chromedriver = chromedriver(&dir);
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder().no_proxy().timeout(COMMAND_MAX).build().expect("a client");
         let mut this = Self { chromedriver, browser: None, url: String::new(), client, dir };
-        let port: u16 = until("chromedriver listens", PATIENCE, async || {
-            let log = std::fs::read_to_string(&log).expect("a log");
-            let (_, port) = log.split_once("started successfully on port ")?;
-            port.split_once('.')?.0.parse().ok()
-        })
-        .await;
+        let port = until("chromedriver listens", PATIENCE, || std::future::ready(this.port())).await;
         this.url = format!("http://127.0.0.1:{port}/session");
         let capabilities = json!({ "capabilities": { "alwaysMatch": this.capabilities() } });
         let made = this.post("", capabilities).await.expect("a browser starts");
@@ -56,6 +45,23 @@ impl Session {
         this.browser = browser.and_then(Pid::from_raw);
         this.url = format!("{}/{}", this.url, made["sessionId"].as_str().expect("a session"));
         this
+    }
+
+    /// Returns the port of chromedriver as soon as it listens.
+    ///
+    /// chromedriver takes a free port of `::1`, and then the same port of `127.0.0.1`. If another
+    /// process has the latter, chromedriver exits, and another one is started.
+    fn port(&mut self) -> Option<u16> {
+        // The exit is looked for first: after it, the log is whole.
+        let exit = self.chromedriver.try_wait().expect("a status");
+        let log = std::fs::read_to_string(log(&self.dir)).expect("a log");
+        if let Some(exit) = exit {
+            assert!(log.contains("IPv4 port not available"), "chromedriver: {exit}: {log}");
+            self.chromedriver = chromedriver(&self.dir);
+            return None;
+        }
+        let (_, port) = log.split_once("started successfully on port ")?;
+        port.split_once('.')?.0.parse().ok()
     }
 
     fn capabilities(&self) -> Value {
@@ -117,6 +123,22 @@ impl Session {
         let body = json!({ "cmd": command, "params": parameters });
         self.post("/goog/cdp/execute", body).await.unwrap_or_else(|error| panic!("{command}: {error}"))
     }
+}
+
+/// Starts chromedriver.
+fn chromedriver(dir: &TempDir) -> Child {
+    Command::new("chromedriver")
+        .arg("--port=0")
+        .stdin(Stdio::null())
+        .stdout(File::create(log(dir)).expect("a log"))
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("chromedriver is on the PATH: scripts/test-browser installs it")
+}
+
+/// Returns the path of the log of chromedriver.
+fn log(dir: &TempDir) -> PathBuf {
+    dir.path().join("log")
 }
 
 impl Drop for Session {
