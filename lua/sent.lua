@@ -8,19 +8,20 @@
 --           but the number and the time.
 -- Keys      KEYS[1] next.event.id (string, read and write): the number of a request is an id, which
 --           no event gets
---           OBJ:event.sent (string, read and write): `NUMBER MS REQUEST`; MS is its time to live at
---           first
+--           OBJ:event.sent (string, read and write): `NUMBER MS REQUEST`; MS is its first time to
+--           live
 --           event.worker:NAME:lease, OBJ:event.worker, event.worker:W:event.id (string),
 --           event.workers (hash): read
 -- Arguments prefix
 --           object
---           request (UUID): the caller's name for all requests of one delivery
+--           request (up to 64 bytes): the caller's name for requests of one delivery of which each is
+--           sent only after the one before is over
 --           to record that the request is over: nothing more. To record that it is sent:
 --           name
 --           token (UUID)
 --           slot
 --           tag of its batch
---           the time limit of the request, ms (10 to 3,600,000)
+--           the time limit of the request, ms (1 to 3,600,000)
 --           the margin, ms
 --           the highest id that the caller has seen
 -- Replies   {'sent', number, time at which the time limit ends, ms since 1970}
@@ -31,6 +32,8 @@
 --           {'lapsed'}
 --           {'fenced', lease}
 -- Keeps     I1 to I6: writes only OBJ:event.sent, and raises next.event.id
+--           A call that arrives after its repetition may record a request that was never sent. Then
+--           the object waits until the time of this request is over
 -- Cost      2 commands for a request that is over, else 7; 1 more if the clock has been set back
 -- Uses: fence.check ids.MAX ids.parse ids.text jump.beyond time.now_ms worker.id
 local object, request, name, token, slot, tag = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]

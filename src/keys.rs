@@ -181,7 +181,7 @@ keys! {
         /// this id, the value has no meaning any more.
         string Remains event_key = ":event.key",
         /// String with a time to live: `NUMBER MS REQUEST`, the request with events of the object
-        /// that may be open at a receiver. `MS` is the time to live at first.
+        /// that may be open at a receiver. `MS` is the first time to live.
         string Expires event_sent = ":event.sent",
         /// Hash: the schedules of the object. A field is the key of a schedule, its value the
         /// event. The due times of schedules are in `events.scheduled`.

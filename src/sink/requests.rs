@@ -8,6 +8,9 @@ use async_trait::async_trait;
 
 use super::Context;
 
+/// The shortest and the longest time limit of a request.
+const LIMITS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(3600));
+
 /// The answer to [`Context::open_request`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -52,8 +55,9 @@ pub(crate) trait Requests: fmt::Debug + Send + Sync {
 impl Context {
     /// Records in Redis that a request with events of this batch is sent to a receiver now, unless an
     /// earlier request of the object may be open there. Until [`Self::request_over`], or until `limit`
-    /// and a margin of 2 s have passed by Redis' clock, no worker process gets a further request of
-    /// this object. `limit`: 1 ms or more, rounded down to whole milliseconds.
+    /// and a margin of 2 s have passed by Redis' clock, no worker process may open a further request
+    /// of this object. `limit`: 1 ms to 1 h, in whole milliseconds; others are brought into this
+    /// range.
     ///
     /// A delivery has one open request at a time: the next call says that the request before is over.
     /// The margin is for a request that is still on its way when its time limit is over.
@@ -67,7 +71,7 @@ impl Context {
     /// a wrong type, or a right is missing.
     pub async fn open_request(&self, limit: Duration) -> Result<Option<Opened>, RequestError> {
         match &self.requests {
-            Some(requests) => requests.open(limit).await.map(Some),
+            Some(requests) => requests.open(limit.clamp(LIMITS.0, LIMITS.1)).await.map(Some),
             None => Ok(None),
         }
     }

@@ -93,6 +93,16 @@ impl Health {
         }
     }
 
+    /// Records that the slot's delivery has not tried the sink. Another batch becomes the try.
+    pub(crate) fn untried(&mut self, slot: usize) {
+        if let Self::Down { probe_at, probe, .. } = self
+            && *probe == Probe::Slot(slot)
+        {
+            *probe = Probe::Later;
+            *probe_at = Instant::now() + PROBE_MIN;
+        }
+    }
+
     /// Returns the time of the next try; `None` while the sink is available.
     pub(crate) fn probe_at(&self) -> Option<Instant> {
         match self {
@@ -147,6 +157,10 @@ mod tests {
         assert_eq!(health.answered(3, true, MAX), Change::None);
         assert_eq!(health.answered(1, false, MAX), Change::None);
         assert!(!health.wants_batch() && !health.admits(1));
+        health.begin_probe(MAX);
+        assert!(health.admits(3));
+        health.untried(3);
+        assert!(!health.is_up() && !health.wants_batch(), "nothing was tried");
         health.begin_probe(MAX);
         assert!(health.admits(4));
         assert_eq!(health.answered(4, true, MAX), Change::CameUp);

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use uuid::Uuid;
 
 use super::config::WorkerConfig;
 use super::connect::{Redis, SharedConnection, is_lasting};
@@ -101,8 +102,9 @@ pub(crate) struct BatchLedger {
     /// and of the handlers' results.
     emitted: (AtomicUsize, AtomicUsize),
     finished: Fields,
-    /// The name of the requests of this delivery (`requests`), once there is one.
-    pub(super) request: OnceLock<String>,
+    /// The name of the requests of this delivery (`requests`), once there is one, and the number of
+    /// requests that are over.
+    pub(super) requests: (OnceLock<Uuid>, AtomicU64),
 }
 
 /// The size of the handler progress that Redis stores: the id of the event that the progress
@@ -144,7 +146,7 @@ impl BatchLedger {
             handled,
             emitted: Default::default(),
             finished: Fields::default(),
-            request: OnceLock::new(),
+            requests: Default::default(),
         }
     }
 

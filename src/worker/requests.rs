@@ -4,9 +4,11 @@
 //! process dies, the record stays. So the next worker that gets the object does not send a request
 //! before the time of the last one is over.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
 use super::caller::replicated;
 use super::figures::Call;
@@ -16,8 +18,9 @@ use crate::sink::{Opened, RequestError, Requests};
 use crate::wire::{self, Sent};
 
 impl BatchLedger {
-    fn request(&self) -> &str {
-        self.request.get_or_init(|| uuid::Uuid::new_v4().simple().to_string())
+    /// Returns the name of a request, which follows this number of requests that are over.
+    fn request(&self, over: u64) -> String {
+        format!("{}.{over}", self.requests.0.get_or_init(Uuid::new_v4).simple())
     }
 
     fn refused(&self, error: CallError) -> RequestError {
@@ -30,7 +33,7 @@ impl BatchLedger {
 impl Requests for BatchLedger {
     async fn open(&self, limit: Duration) -> Result<Opened, RequestError> {
         let (keys, batch, redis) = (&self.session.config.keys, &self.slot_batch(), &self.session.redis);
-        let request = self.request();
+        let request = &*self.request(self.requests.1.load(Ordering::Relaxed));
         let called = self.session.repeated(Call::Sent, |mut conn| async move {
             let sent = around!("sent", wire::sent(&mut conn, keys, batch, request, limit, redis.highest())).await?;
             // A failover must not lose the record of a request that is sent.
@@ -50,7 +53,9 @@ impl Requests for BatchLedger {
     }
 
     async fn over(&self) -> Result<(), RequestError> {
-        let (keys, object, request) = (&self.session.config.keys, self.slot_batch().object, self.request());
+        // If this call arrives late, it does not end the next request, which has another name.
+        let request = &*self.request(self.requests.1.fetch_add(1, Ordering::Relaxed));
+        let (keys, object) = (&self.session.config.keys, self.slot_batch().object);
         let called = self.session.repeated(Call::Sent, |mut conn| async move {
             around!("sent", wire::request_over(&mut conn, keys, object, request)).await
         });

@@ -149,6 +149,10 @@ fn a_wrong_value_is_named_with_its_line(#[case] text: &str, #[case] told: &str) 
     "[worker]\nsink = 'http://x/'\nsink-exclusive = ['http://x/']",
     ":3: --sink-exclusive with a prefix is only for --sink event-url"
 )]
+#[case(
+    "[worker]\nsink = 'event-url'\nallow = ['http://x/']\nsink-exclusive = ['true', 'false']",
+    ":4: --sink-exclusive: give it alone, or with prefixes only"
+)]
 #[case("[worker]\nsink = 'event-url'\nallow = ['http://x/']\nsink-exclusive = ['x']", ":4: --sink-exclusive, number 1: ")]
 #[case("[serve]\ngrace = '5h'", ":2: invalid value '5h' for '--grace")]
 #[case("[stats]\nwatch = true", ":2: invalid value 'true' for '--watch")]

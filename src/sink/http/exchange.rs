@@ -214,7 +214,7 @@ impl Exchange {
             let ended = self.answer_to(pin!(request), sent, place, ends.unwrap_or(waits_until), ends).await;
             if let Some(record) = record {
                 match &ended {
-                    Ended::Answered(response, _) => record.answered(response.status()),
+                    Ended::Answered(response, _) => record.answered(response.status(), response.headers()),
                     Ended::Unsent(_) | Ended::Moved => record.unsent(),
                     Ended::Failed(_) => {}
                 }
@@ -248,7 +248,9 @@ impl Exchange {
                 }
                 answered = &mut request => return match answered {
                     Ok(response) => Ended::Answered(response, place),
-                    Err(error) => Ended::Unsent(Unanswered::Failed(error)),
+                    // The body may be taken since the last look.
+                    Err(error) if sent.take_back() || is_refused(&error) => Ended::Unsent(Unanswered::Failed(error)),
+                    Err(error) => Ended::Failed(Unanswered::Failed(error)),
                 },
                 () = sleep_until(waits_until) => match sent.take_back() {
                     true => return Ended::Unsent(Unanswered::Unsent),
@@ -411,6 +413,9 @@ fn not_open(url: &Url, why: &NotOpen) -> Answer {
     let (error, retry_after) = match why {
         NotOpen::Earlier(left) => {
             (format!("{} may still work on an earlier request of this object; nothing was sent", shown(url)), Some(*left))
+        }
+        NotOpen::Late => {
+            (format!("Redis took longer than the time limit to record a request to {}; nothing was sent", shown(url)), None)
         }
         NotOpen::Failed(error) => (format!("nothing was sent to {}: {error}", shown(url)), None),
     };

@@ -17,6 +17,9 @@ use super::event_url::Prefix;
 use crate::escape;
 use crate::sink::{Context, Opened, RequestError};
 
+/// The header with the number of a request.
+const NUMBER: &str = "seriatim-attempt";
+
 /// The requests for which a receiver works on one request of an object at a time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -61,6 +64,8 @@ pub(super) struct Open {
 /// The reason why a request may not be sent.
 pub(super) enum NotOpen {
     Earlier(Duration),
+    /// Redis took longer than the time limit.
+    Late,
     Failed(RequestError),
 }
 
@@ -74,11 +79,16 @@ impl Record {
     pub(super) async fn open(&self, limit: Duration) -> Result<Option<Open>, NotOpen> {
         // The limit begins here, before it begins in Redis. So this process ends the request first.
         let ends = Instant::now() + limit;
+        // A call that fails may have written the record.
+        self.is_kept.store(true, Ordering::Relaxed);
         match self.cx.open_request(limit).await.map_err(NotOpen::Failed)? {
             None => Ok(None),
-            Some(Opened::Earlier(left)) => Err(NotOpen::Earlier(left)),
+            Some(Opened::Earlier(left)) => {
+                self.is_kept.store(false, Ordering::Relaxed);
+                Err(NotOpen::Earlier(left))
+            }
+            Some(Opened::Now { .. }) if Instant::now() >= ends => Err(NotOpen::Late),
             Some(Opened::Now { number, deadline }) => {
-                self.is_kept.store(true, Ordering::Relaxed);
                 self.is_over.store(false, Ordering::Relaxed);
                 let deadline = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
                 Ok(Some(Open { number, deadline_ms: u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX), ends }))
@@ -91,10 +101,11 @@ impl Record {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Records an answer. That of a gateway does not say that the receiver behind it has ended its work.
-    pub(super) fn answered(&self, status: StatusCode) {
-        let is_of_gateway = matches!(status, StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT);
-        self.is_over.store(!is_of_gateway, Ordering::Relaxed);
+    /// Records an answer. A status that a gateway may have sent does not say that the receiver behind
+    /// it has ended its work, unless the answer repeats the number of the request.
+    pub(super) fn answered(&self, status: StatusCode, headers: &HeaderMap) {
+        let may_be_of_gateway = matches!(status.as_u16(), 408 | 502..=504 | 520..=599);
+        self.is_over.store(!may_be_of_gateway || headers.contains_key(NUMBER), Ordering::Relaxed);
     }
 
     /// Returns whether the last request is known to be over.
@@ -117,7 +128,7 @@ impl Record {
 impl Open {
     /// Adds the number and the deadline of the request.
     pub(super) fn add_to(&self, headers: &mut HeaderMap) {
-        headers.insert("seriatim-attempt", HeaderValue::from(self.number));
+        headers.insert(NUMBER, HeaderValue::from(self.number));
         headers.insert("seriatim-deadline", HeaderValue::from(self.deadline_ms));
     }
 }

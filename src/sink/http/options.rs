@@ -54,8 +54,8 @@ pub struct Options {
     /// the system.
     pub ca_file: Option<PathBuf>,
     /// The requests for which a receiver works on one request of an object at a time. Each costs
-    /// about two calls of Redis more. Then `timeout` also covers waits inside this process. Default:
-    /// none.
+    /// one call of Redis more, and each delivery one. Then `timeout` begins before the request is
+    /// recorded in Redis. Default: none.
     pub exclusive: Exclusive,
     /// The meanings of statuses that differ from the usual ones. Default: none differ.
     pub statuses: Statuses,

@@ -431,6 +431,7 @@ impl<'a> Serve<'a> {
     fn judge_sink(&mut self, slot: usize, outcome: &Outcome) {
         let unavailable = match &outcome.stop {
             Some(Stop::Unavailable { error }) => Some(error),
+            Some(Stop::Postponed { .. }) if outcome.count == 0 => return self.health.untried(slot),
             _ => None,
         };
         if let Some(error) = unavailable {

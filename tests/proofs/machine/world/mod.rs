@@ -130,7 +130,9 @@ impl World {
                 tag.handouts += u32::from(*wrong);
                 let (token, request) = (self.token(name, *token), REQUESTS[*request]);
                 let highest = self.state.highest;
-                Call::Sent(Sent { name, token, slot, object, tag, request, is_over: *is_over, highest })
+                // Workers hold an object with an invalid name, so they send no request of it.
+                let is_over = *is_over || std::str::from_utf8(&object).is_err();
+                Call::Sent(Sent { name, token, slot, object, tag, request, is_over, highest })
             }
             Step::Connect(id, highest, first, log) => {
                 let counter = self.state.counter.unwrap_or(0);

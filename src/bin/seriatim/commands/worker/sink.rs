@@ -21,8 +21,10 @@ use crate::console::units::time;
 /// The limit of open files that an HTTP sink asks for, because it may send to thousands of hosts.
 const FILES: u64 = 65_536;
 
-/// The value of --sink-exclusive that stands for all URLs, also in the configuration file.
+/// The values of --sink-exclusive that stand for all URLs and for none, e.g. in the configuration
+/// file.
 const ALL: &str = "true";
+const NONE: &str = "false";
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Options of HTTP sinks")]
@@ -47,8 +49,8 @@ pub(super) struct HttpArgs {
     #[arg(long, value_name = "TIME", value_parser = time)]
     sink_timeout: Option<Duration>,
     /// Send no request as long as the receiver may work on an earlier one of the same object: until it
-    /// answers, or until --sink-timeout and 2s have passed since it was sent. For event-url, =PREFIX
-    /// limits this to URLs that begin with PREFIX; may be given more than once
+    /// answers, or until --sink-timeout and 2s have passed. For event-url, =PREFIX limits this to URLs
+    /// that begin with PREFIX; may be given more than once
     #[arg(long, value_name = "PREFIX", num_args = 0..=1, require_equals = true, default_missing_value = ALL)]
     sink_exclusive: Vec<String>,
     /// The largest age of connections: 1s to 24h. Then requests get new connections, and the
@@ -105,18 +107,21 @@ impl HttpArgs {
         let options = [
             ("--allow", !self.allow.is_empty()),
             ("--allow-address", !self.allow_address.is_empty()),
-            ("--sink-exclusive with a prefix", self.sink_exclusive.iter().any(|prefix| prefix != ALL)),
+            ("--sink-exclusive with a prefix", self.sink_exclusive.iter().any(|prefix| ![ALL, NONE].contains(&prefix.as_str()))),
         ];
         options.into_iter().find_map(|(name, is_given)| is_given.then_some(name))
     }
 
     fn exclusive(&self) -> anyhow::Result<Exclusive> {
-        if self.sink_exclusive.is_empty() {
-            return Ok(Exclusive::None);
-        } else if self.sink_exclusive.iter().any(|prefix| prefix == ALL) {
-            return Ok(Exclusive::All);
+        match &self.sink_exclusive[..] {
+            [] => Ok(Exclusive::None),
+            [only] if only == NONE => Ok(Exclusive::None),
+            [only] if only == ALL => Ok(Exclusive::All),
+            several if several.iter().any(|prefix| [ALL, NONE].contains(&prefix.as_str())) => {
+                Err(wrong("--sink-exclusive", "give it alone, or with prefixes only"))
+            }
+            several => Ok(Exclusive::Prefixes(prefixes("--sink-exclusive", several)?)),
         }
-        Ok(Exclusive::Prefixes(prefixes("--sink-exclusive", &self.sink_exclusive)?))
     }
 
     fn options(&self, global: &Global) -> anyhow::Result<Options> {
