@@ -82,8 +82,7 @@ async fn a_look_at_millions_of_objects_is_cheap() {
     control.stats().await.expect("stats");
     let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", "1000"]).await;
     let (mut fastest, mut longest) = (Duration::MAX, u64::MAX);
-    // The fastest of several looks counts, and the one whose longest command is the shortest, because
-    // other processes may slow down a single look.
+    // The best of several looks counts, because other processes may slow down a single look.
     for _ in 0..20 {
         let _: () = console.run(&["SLOWLOG", "RESET"]).await;
         let (before, _) = worked(&console).await;

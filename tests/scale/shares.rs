@@ -10,7 +10,7 @@ use seriatim::control::By;
 use seriatim::control::shares::{Priority, SHARES_MAX, Share};
 use seriatim::sink::{Batch, Context, Delivered, Sink};
 
-use super::groups::{Counter, assert_short_calls, fill, record};
+use super::groups::{Counter, fill, record};
 use crate::support::console::{Console, PATIENCE};
 use crate::support::running::start;
 use crate::support::{Redis, control, until};
@@ -48,7 +48,7 @@ async fn groups_that_wait_get_claims_by_their_weights() {
             set(&redis, &format!("g{n}:*"), Share::new().weight(WEIGHTS[n])).await;
         }
     }
-    record(&console).await;
+    let recording = record(&console).await;
     let sink = Counter { takes: Duration::from_millis(20), ..Counter::default() };
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = 64;
@@ -59,7 +59,7 @@ async fn groups_that_wait_get_claims_by_their_weights() {
     tokio::time::sleep(WINDOW).await;
     let after = sink.counts().clone();
     worker.stop().await;
-    assert_short_calls(&console, "weights").await;
+    recording.assert_short_calls(&console, "weights").await;
     let count = |counts: &HashMap<String, usize>, n: usize| counts.get(&format!("g{n}")).copied().unwrap_or(0);
     let claims = |n: usize| (count(&after, n) - count(&before, n)) as f64;
     let waited: Vec<usize> = (0..10).filter(|n| count(&after, *n) < BACKLOGS[*n]).collect();
@@ -193,7 +193,7 @@ async fn calls_stay_short_with_nested_limits() {
     for n in 1..SHARES_MAX {
         console.emit(&format!("p:g{n}:1"), "1").await;
     }
-    record(&console).await;
+    let recording = record(&console).await;
     let sink = Counter { takes: Duration::from_millis(5), ..Counter::default() };
     let worker = start(&redis, "w", &sink, |config| config.concurrency = 16);
     until("all is delivered", PATIENCE, async || {
@@ -201,7 +201,7 @@ async fn calls_stay_short_with_nested_limits() {
     })
     .await;
     worker.stop().await;
-    assert_short_calls(&console, "nested limits").await;
+    recording.assert_short_calls(&console, "nested limits").await;
     console.check().await;
 }
 
@@ -218,7 +218,7 @@ async fn calls_stay_short_with_a_thousand_limits() {
             console.emit(&format!("g{n}:{round}"), "1").await;
         }
     }
-    record(&console).await;
+    let recording = record(&console).await;
     let sink = Counter { takes: Duration::from_millis(20), ..Counter::default() };
     let worker = start(&redis, "w", &sink, |config| config.concurrency = 1024);
     until("all is delivered", PATIENCE, async || {
@@ -226,6 +226,6 @@ async fn calls_stay_short_with_a_thousand_limits() {
     })
     .await;
     worker.stop().await;
-    assert_short_calls(&console, "1,024 limits").await;
+    recording.assert_short_calls(&console, "1,024 limits").await;
     console.check().await;
 }
