@@ -219,7 +219,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("advance", "commit: all slots, batches of 1 MiB", |world, settings| {
             Box::pin(async move {
                 let batches = world
-                    .fill(settings, if settings.is_largest { 8 } else { 256 }, if settings.is_largest { 1 << 18 } else { 4096 })
+                    .fill(settings, if settings.largest() { 8 } else { 256 }, if settings.largest() { 1 << 18 } else { 4096 })
                     .await;
                 let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
                 report_all(&mut call, &batches, |load, _, _| load);

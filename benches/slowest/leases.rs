@@ -13,7 +13,7 @@ use crate::world::{Case, NAME, TOKEN, World, case, event, names};
 /// Records the emits of a handler of one event: as many as are allowed. `measured`: whether the
 /// call that records them is measured.
 async fn keep(world: &mut World, measured: bool) -> (bytes::Bytes, wire::Tag) {
-    let batch = world.fill(&crate::DEFAULT, 1, 200).await.remove(0);
+    let batch = world.fill(&crate::Settings::default(), 1, 200).await.remove(0);
     let mut emits = Emits::default();
     let emitted = event(2000);
     (0..1000).for_each(|n| emits.push(format!("emitted:{n}").as_bytes(), emitted.as_bytes()));

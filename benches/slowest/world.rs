@@ -1,5 +1,6 @@
 //! A private Redis in its worst state, and the time of one call.
 
+use std::cell::Cell;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -18,28 +19,34 @@ pub(crate) const TOKEN: &str = "token-1";
 const SAMPLES: usize = 3;
 
 /// The settings of the worker process that calls the script: the default or the largest ones.
+#[derive(Default)]
 pub(crate) struct Settings {
     pub(crate) is_largest: bool,
+    /// Whether a case has read a setting.
+    pub(crate) is_read: Cell<bool>,
 }
 
-pub(crate) const DEFAULT: Settings = Settings { is_largest: false };
-pub(crate) const LARGEST: Settings = Settings { is_largest: true };
-
 impl Settings {
+    /// Returns whether these are the largest settings, for a case.
+    pub(crate) fn largest(&self) -> bool {
+        self.is_read.set(true);
+        self.is_largest
+    }
+
     pub(crate) fn slots(&self) -> usize {
-        if self.is_largest { seriatim::worker::CONCURRENCY_MAX } else { WorkerConfig::default().concurrency }
+        if self.largest() { seriatim::worker::CONCURRENCY_MAX } else { WorkerConfig::default().concurrency }
     }
 
     pub(crate) fn batch(&self) -> usize {
-        if self.is_largest { seriatim::worker::BATCH_MAX } else { WorkerConfig::default().batch }
+        if self.largest() { seriatim::worker::BATCH_MAX } else { WorkerConfig::default().batch }
     }
 
     pub(crate) fn bounds(&self) -> Bounds {
         let config = WorkerConfig::default();
         Bounds {
             batch: self.batch(),
-            batch_bytes: if self.is_largest { seriatim::worker::BATCH_BYTES_MAX } else { config.batch_bytes },
-            reply_bytes: if self.is_largest { seriatim::worker::REPLY_BYTES_MAX } else { config.reply_bytes },
+            batch_bytes: if self.largest() { seriatim::worker::BATCH_BYTES_MAX } else { config.batch_bytes },
+            reply_bytes: if self.largest() { seriatim::worker::REPLY_BYTES_MAX } else { config.reply_bytes },
             claims: self.slots(),
             markers: 1024,
             forget_after: None,
