@@ -96,10 +96,20 @@ fn copy_lua(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Returns the command `program`, without the variables that cargo sets for this program. The build
+/// script of `ring` depends on them, so with other values cargo would build `ring` and its dependents
+/// again.
+pub(crate) fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    let is_ours = |name: &String| name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_");
+    std::env::vars().map(|(name, _)| name).filter(is_ours).for_each(|name| _ = command.env_remove(name));
+    command
+}
+
 /// Builds the test programs in `tree`, with its own target directory if `target` is given. Builds
 /// the programs in `named`, or all except [`NOT_ASKED`].
 pub(crate) fn build(tree: &Path, target: Option<&Path>, work: &Path, named: &[&str]) -> anyhow::Result<Vec<Proof>> {
-    let mut cargo = Command::new("cargo");
+    let mut cargo = command("cargo");
     cargo.envs(target.map(|target| ("CARGO_TARGET_DIR", target)));
     cargo.current_dir(tree).args([
         "test",

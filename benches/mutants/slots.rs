@@ -4,7 +4,7 @@
 //! The list is written by hand, because no Rust mutants are generated.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -99,14 +99,14 @@ impl Tree {
 
     /// Returns the library's own test that catches the removal; none if no test does.
     fn own_tests(&self) -> anyhow::Result<Option<String>> {
-        let mut cargo = Command::new("cargo");
+        let mut cargo = proofs::command("cargo");
         cargo.current_dir(&self.dir).env("CARGO_TARGET_DIR", &self.target).stdin(Stdio::null());
         cargo.args(["test", "--locked", "--all-features", "--lib"]);
         let built = cargo.arg("--no-run").output()?;
         if !built.status.success() {
             bail!("what is left does not compile: {}", String::from_utf8_lossy(&built.stderr).trim_end());
         }
-        let mut cargo = Command::new("timeout");
+        let mut cargo = proofs::command("timeout");
         cargo.current_dir(&self.dir).env("CARGO_TARGET_DIR", &self.target).stdin(Stdio::null());
         cargo.arg(PATIENCE.as_secs().to_string());
         let output = cargo.args(["cargo", "test", "--locked", "--all-features", "--lib", "--", "worker::", "wire::"]).output()?;

@@ -10,8 +10,13 @@ use seriatim::wire::{self, Seen};
 use crate::support::Redis;
 
 /// Returns the command `cargo run --example NAME -- ARGUMENTS`.
+///
+/// It does not have the variables that cargo sets for a test. The build script of `ring` depends on
+/// them, so with other values cargo would build `ring` and its dependents again.
 fn example(redis: &Redis, name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let of_tests = |name: &String| name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_");
+    std::env::vars().map(|(name, _)| name).filter(of_tests).for_each(|name| _ = command.env_remove(name));
     command.args(["run", "--quiet", "--locked", "--all-features", "--example", name, "--"]).args(arguments);
     command.current_dir(env!("CARGO_MANIFEST_DIR")).env("SERIATIM_REDIS", redis.url());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
