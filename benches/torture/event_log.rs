@@ -19,6 +19,7 @@ use seriatim::control::{Control, Cursor, LogEntry, LogStatus, RowId};
 
 use tokio::time::Instant;
 
+use crate::excused::Excused;
 use crate::receiver::name_in;
 
 /// Maximum number of faults that are printed one by one.
@@ -43,6 +44,9 @@ struct Row {
     id: u64,
     prev: u64,
     event: String,
+    /// Whether a repair has made the event a dead letter, because a later event of the object was
+    /// delivered before. Such a row is outside the chain.
+    is_late: bool,
 }
 
 impl Row {
@@ -53,7 +57,8 @@ impl Row {
             Some(name) => name.to_owned(),
             None => name_in(&event)?,
         };
-        Ok(Self { status: entry.status, object: entry.object, id, prev, event })
+        let is_late = entry.status == LogStatus::Dead && entry.error.as_deref().is_some_and(|error| error.starts_with("repair:"));
+        Ok(Self { status: entry.status, object: entry.object, id, prev, event, is_late })
     }
 }
 
@@ -111,11 +116,12 @@ impl EventLog {
         Ok(end.map(|(_, id)| stream_id(&id)))
     }
 
-    /// Compares the rows with the history, and prints the faults found. Returns whether there is no
-    /// fault.
-    pub(crate) fn judge(&self, history: &Path, lossy: bool) -> anyhow::Result<bool> {
+    /// Compares the rows with the history, and prints the faults found. Events that were lost with a
+    /// deleted key need no row. Returns whether there is no fault.
+    pub(crate) fn judge(&self, history: &Path, lossy: bool, excused: &Excused) -> anyhow::Result<bool> {
         let (known, mut faults) = (Known::read(history)?, Vec::new());
         let (mut ids, mut events, mut last) = (HashSet::new(), HashSet::new(), HashMap::<&str, (u64, u64)>::new());
+        let ids_gone = known.ids_of(&excused.gone);
         for (at, row) in self.rows.iter().enumerate() {
             if self.emptied.contains(&at) {
                 last.values_mut().for_each(|(_, prev)| *prev = 0);
@@ -125,10 +131,11 @@ impl EventLog {
             }
             // `before`: the last id of the object in the log. `prev`: its last delivered id.
             let (before, prev) = last.entry(&row.object).or_default();
-            if row.id <= *before || row.prev != *prev {
+            let follows = row.prev == *prev || row.prev > *prev && ids_gone.contains(&(row.object.as_str(), row.prev));
+            if !row.is_late && (row.id <= *before || !follows) {
                 faults.push(format!("behind {before} and the delivered {prev} there is {row:?}"));
             }
-            *before = row.id;
+            *before = row.id.max(*before);
             let came = (row.object.clone(), row.id, row.prev);
             let is_known = match row.status {
                 LogStatus::Completed => {
@@ -142,7 +149,7 @@ impl EventLog {
                 faults.push(format!("nothing of the kind became of the event: {row:?}"));
             }
         }
-        let mut lost = 0;
+        let (mut lost, mut with_keys) = (0, 0);
         for (event, emit) in &known.emits {
             let received = known.received.get(event).map(|(first, _)| *first);
             if events.contains(event.as_str()) || !(emit.acknowledged || received.is_some() || known.dead.contains_key(event)) {
@@ -152,7 +159,9 @@ impl EventLog {
             // but before its event was received.
             let end = emit.end.max(received.filter(|_| !emit.acknowledged).unwrap_or_default());
             let in_window = known.windows.iter().any(|(from, to)| emit.begin <= *to && *from <= end);
-            if lossy && in_window && !known.dead.contains_key(event) {
+            if excused.gone.contains(event) {
+                with_keys += 1;
+            } else if lossy && in_window && !known.dead.contains_key(event) {
                 lost += 1;
             } else {
                 faults.push(format!("{event} of {} has no row", emit.object));
@@ -161,7 +170,7 @@ impl EventLog {
         let mut by_status = BTreeMap::<&str, u64>::new();
         self.rows.iter().for_each(|row| *by_status.entry(row.status.as_str()).or_default() += 1);
         println!(
-            "event log: {} rows, {by_status:?}; {lost} lost by Redis with their emits; {} faults",
+            "event log: {} rows, {by_status:?}; {lost} lost by Redis with their emits, {with_keys} with their keys; {} faults",
             self.rows.len(),
             faults.len()
         );
@@ -238,6 +247,13 @@ impl Known {
             }
         }
         Ok(known)
+    }
+
+    /// Returns the ids under which these events were received, each with its object. A worker counts
+    /// such an event as delivered. Its row is absent, because its text was lost with the key.
+    fn ids_of(&self, gone: &HashSet<String>) -> HashSet<(&str, u64)> {
+        let received = gone.iter().filter_map(|event| self.received.get(event));
+        received.flat_map(|(_, all)| all.iter().map(|(object, id, _)| (object.as_str(), *id))).collect()
     }
 
     fn answered(&mut self, events: Option<Vec<String>>, t: u64, how: impl Fn(&mut Emit)) {

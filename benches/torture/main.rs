@@ -8,7 +8,8 @@
 //! producers to Redis go through a proxy that cuts some of them (`proxy`). At the end all faults
 //! and rules are lifted, and all shares removed. Then the queues must drain within a time limit, and `seriatim check` must
 //! find no violation. `seriatim verify --history` judges the history of emits, replies and arrivals
-//! (`history`), and the event log is compared with this history (`event_log`). If anything is
+//! (`history`), and the event log is compared with this history (`event_log`). Events that stood in a
+//! key that a fault has deleted need not come (`excused`). If anything is
 //! wrong, the exit code is 1 and the files of the run are kept. With `--sentinel` the faults are
 //! failovers (`sentinel`).
 
@@ -17,7 +18,9 @@ mod blocking;
 #[path = "../../tests/support/clock.rs"]
 mod clock;
 mod event_log;
+mod excused;
 mod history;
+mod lost_keys;
 mod marks;
 mod plan;
 mod producers;

@@ -57,10 +57,17 @@ pub(crate) enum Fault {
     /// Redis' clock steps forward or back by an hour, and steps to the right time again after
     /// `time`.
     ClockStepped { back: bool, time: Duration },
+    /// A key of the protocol is deleted. `pick` selects it among the keys that exist then. After
+    /// `wait`, an operator repairs.
+    KeyLost { pick: u64, wait: Duration },
+    /// All clients are disconnected, and Redis accepts no clients for `time`.
+    ClientsFull { time: Duration },
+    /// The registration and the lease of a running worker are deleted.
+    WorkerUnregistered { worker: usize },
 }
 
 /// The names of the kinds of faults. Their order is that of the numbers of [`Fault::kind`].
-pub(crate) const KINDS: [&str; 21] = [
+pub(crate) const KINDS: [&str; 24] = [
     "worker SIGKILL",
     "worker SIGSTOP beyond its lease",
     "worker SIGTERM",
@@ -82,11 +89,14 @@ pub(crate) const KINDS: [&str; 21] = [
     "Redis restarted empty",
     "Redis' clock stepped by 1 h",
     "share set and removed",
+    "key lost and repaired",
+    "maxclients reached",
+    "lease and registration lost",
 ];
 
 /// Number of faults of each kind in ten minutes.
 const PER_TEN_MINUTES: [u64; KINDS.len()] =
-    [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40, 120, 60, 30, 3, 12, 120];
+    [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40, 120, 60, 30, 3, 12, 120, 30, 20, 20];
 
 /// The kind of fault by which Redis loses data even with `appendfsync always`. A run that must lose
 /// nothing has no fault of this kind.
@@ -116,6 +126,9 @@ impl Fault {
             Self::RedisEmptied { .. } => 18,
             Self::ClockStepped { .. } => 19,
             Self::Shared { .. } => 20,
+            Self::KeyLost { .. } => 21,
+            Self::ClientsFull { .. } => 22,
+            Self::WorkerUnregistered { .. } => 23,
         }
     }
 
@@ -160,6 +173,9 @@ impl Fault {
             18 => Self::RedisEmptied { down: random.ms(0, 400) },
             19 => Self::ClockStepped { back: random.chance(50), time: random.ms(2000, 6000) },
             20 => Self::Shared { share: ShareSet::of(random), time: random.ms(200, 6000) },
+            21 => Self::KeyLost { pick: random.next(), wait: random.ms(1000, 5000) },
+            22 => Self::ClientsFull { time: random.ms(300, 4000) },
+            23 => Self::WorkerUnregistered { worker },
             _ => Self::WorkerDisplaced { worker, paused: random.chance(50).then(|| random.ms(300, 2500)) },
         }
     }

@@ -57,6 +57,9 @@ const CALL_MAX: Duration = Duration::from_secs(2);
 /// each start of Redis would take longer than the one before.
 const LOG_BYTES_MAX: u64 = 2 * 1024 * 1024;
 
+/// The setting `maxclients` of Redis outside of faults.
+const CLIENTS_MAX: &str = "1000";
+
 struct Running {
     child: Child,
     always: bool,
@@ -197,11 +200,32 @@ impl Server {
         Ok(true)
     }
 
+    /// Prevents kills and steps of the clock while the guard exists.
+    pub(crate) async fn no_kill(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.clock_or_kill.lock().await
+    }
+
+    /// Disconnects all clients, and lets Redis refuse new ones for `time`. Returns whether Redis did
+    /// so.
+    pub(crate) async fn fill(&self, time: Duration) -> bool {
+        let Ok(mut conn) = self.connect(Duration::from_secs(30)).await else { return false };
+        let mut fill = redis::pipe();
+        fill.cmd("CONFIG").arg("SET").arg("maxclients").arg(1).ignore();
+        fill.cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes").ignore();
+        let filled = fill.exec_async(&mut conn).await.is_ok();
+        tokio::time::sleep(time).await;
+        // This connection is one of the clients that Redis still has. If it has failed, Redis was
+        // killed, and has its setting of the start again.
+        let mut lift = redis::cmd("CONFIG");
+        let _ = lift.arg("SET").arg("maxclients").arg(CLIENTS_MAX).exec_async(&mut conn).await;
+        filled
+    }
+
     /// Returns whether a worker process or an emitter has connected since the last kill, and the
     /// counter of ids is not ahead of the clock. Otherwise the counter could jump while the clock
     /// is wrong. The counter would then stay ahead of the clock, because each kill makes it jump
     /// further. Ids after a loss of all data would be lower than earlier ids.
-    async fn is_in_time(&self) -> anyhow::Result<bool> {
+    pub(crate) async fn is_in_time(&self) -> anyhow::Result<bool> {
         let mut conn = self.connect(Duration::from_secs(3)).await?;
         let (info, noted, counter, (seconds, _)): (InfoDict, Option<String>, Option<u64>, (u64, u64)) = redis::pipe()
             .cmd("INFO")
@@ -278,7 +302,7 @@ fn spawn(dir: &Path, port: u16, always: bool, clock: &Clock) -> anyhow::Result<C
         .envs(clock.environment())
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"])
         .args(["--appendonly", "yes", "--appendfsync", appendfsync, "--auto-aof-rewrite-percentage", "0"])
-        .args(["--enable-debug-command", "yes"])
+        .args(["--enable-debug-command", "yes", "--maxclients", CLIENTS_MAX])
         .arg("--dir")
         .arg(dir)
         .stdin(Stdio::null())

@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process};
+use seriatim::keys::Keys;
 use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep};
 
 use crate::blocking;
+use crate::server::Server;
 
 /// Lease of the workers; short, so that many faults fit into a minute.
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
@@ -27,6 +29,11 @@ const BLOCKING: usize = 0;
 /// Time after SIGTERM after which a worker that still runs counts as hung. It is longer than the
 /// grace of the worker.
 const STOP_PATIENCE: Duration = Duration::from_secs(12);
+
+/// Time after which Redis can no longer lose a registration.
+const REGISTERED: Duration = Duration::from_secs(3);
+/// Time for a worker to attach again. Other faults may act on Redis meanwhile.
+const ATTACH_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Numbers of slots. Each start of a worker takes the next number in turn. So a worker may start
 /// with fewer slots than before, and the objects of the absent slots must continue, too.
@@ -48,6 +55,8 @@ pub(crate) struct Workers {
     starts: AtomicUsize,
     /// Unexpected ends of worker processes: for each exit code or signal, how often it was the end.
     ended: StdMutex<BTreeMap<String, u64>>,
+    /// Workers that did not attach again after the loss of their registration.
+    failed: StdMutex<Vec<String>>,
 }
 
 impl Workers {
@@ -70,6 +79,7 @@ impl Workers {
             outputs: (0..count).map(|worker| StdMutex::new(vec![Self::output(dir, worker, 0)])).collect(),
             starts: AtomicUsize::new(0),
             ended: StdMutex::default(),
+            failed: StdMutex::default(),
         };
         for worker in 0..count {
             workers.children.push(Mutex::new(workers.spawn(worker, false)?));
@@ -260,6 +270,60 @@ impl Workers {
         };
         self.note(how);
         Ok(true)
+    }
+
+    /// Deletes the lease and the registration of a running worker. It must attach again, and its
+    /// process must not end. The blocking worker is left out, because a block may end its process.
+    /// No other fault acts on the process until Redis can no longer lose the new registration.
+    /// Returns whether there was a registration to delete.
+    pub(crate) async fn unregister(&self, server: &Server, worker: usize) -> anyhow::Result<bool> {
+        let Some((worker, mut child)) =
+            self.idle(worker.max(BLOCKING + 1) % self.children.len()).filter(|(worker, _)| *worker != BLOCKING)
+        else {
+            return Ok(false);
+        };
+        let (name, keys) = (format!("torture-{worker}"), Keys::new());
+        let Ok(mut conn) = server.connect(Duration::from_secs(6)).await else { return Ok(false) };
+        let mut delete = redis::pipe();
+        delete.atomic().cmd("HDEL").arg(keys.event_workers()).arg(&name).cmd("DEL").arg(keys.worker_lease(&name)).ignore();
+        // If the reply is lost, Redis may have deleted them. The worker must survive that, too.
+        if let Ok((0,)) = delete.query_async::<(u64,)>(&mut conn).await {
+            return Ok(false);
+        }
+        let (since, mut there) = (Instant::now(), None);
+        loop {
+            sleep(Duration::from_millis(100)).await;
+            if let Some(status) = child.try_wait()? {
+                self.fail(format!("worker {worker} ended ({status}) after it had lost its lease and registration"));
+                return Ok(true);
+            }
+            let registered = match server.connect(Duration::from_secs(2)).await {
+                Ok(mut conn) => {
+                    let mut look = redis::pipe();
+                    look.cmd("HEXISTS").arg(keys.event_workers()).arg(&name).cmd("EXISTS").arg(keys.worker_lease(&name));
+                    look.query_async::<(bool, bool)>(&mut conn).await.is_ok_and(|(named, leased)| named && leased)
+                }
+                Err(_) => false,
+            };
+            there = if registered { there.or_else(|| Some(Instant::now())) } else { None };
+            if there.is_some_and(|from: Instant| from.elapsed() > REGISTERED) {
+                return Ok(true);
+            }
+            if since.elapsed() > ATTACH_PATIENCE {
+                self.fail(format!("worker {worker} has not attached again after it had lost its lease and registration"));
+                return Ok(true);
+            }
+        }
+    }
+
+    fn fail(&self, what: String) {
+        println!("WORKER: {what}; see {}", self.dir.display());
+        lock(&self.failed).push(what);
+    }
+
+    /// Returns whether no worker has failed after it had lost its registration.
+    pub(crate) fn have_attached(&self) -> bool {
+        lock(&self.failed).is_empty()
     }
 
     pub(crate) async fn restart(&self, worker: usize) -> anyhow::Result<bool> {
