@@ -9,7 +9,8 @@
 //! and rules are lifted, and all shares removed. Then the queues must drain within a time limit, and `seriatim check` must
 //! find no violation. `seriatim verify --history` judges the history of emits, replies and arrivals
 //! (`history`), and the event log is compared with this history (`event_log`). Events that stood in a
-//! key that a fault has deleted need not come (`excused`). If anything is
+//! key that a fault has deleted need not come (`excused`). One worker sends to an HTTP receiver of the
+//! harness, which has faults of its own (`http`). If anything is
 //! wrong, the exit code is 1 and the files of the run are kept. With `--sentinel` the faults are
 //! failovers (`sentinel`).
 
@@ -20,6 +21,7 @@ mod clock;
 mod event_log;
 mod excused;
 mod history;
+mod http;
 mod lost_keys;
 mod marks;
 mod plan;

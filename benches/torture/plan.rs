@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::http::Bad;
 use crate::random::Random;
 use crate::rules::RuleSet;
 use crate::shares::ShareSet;
@@ -64,10 +65,13 @@ pub(crate) enum Fault {
     ClientsFull { time: Duration },
     /// The registration and the lease of a running worker are deleted.
     WorkerUnregistered { worker: usize },
+    /// The HTTP receiver throttles, refuses some objects, or answers some requests too late, for
+    /// `time`.
+    ReceiverBad { bad: Bad, time: Duration },
 }
 
 /// The names of the kinds of faults. Their order is that of the numbers of [`Fault::kind`].
-pub(crate) const KINDS: [&str; 24] = [
+pub(crate) const KINDS: [&str; 27] = [
     "worker SIGKILL",
     "worker SIGSTOP beyond its lease",
     "worker SIGTERM",
@@ -92,11 +96,14 @@ pub(crate) const KINDS: [&str; 24] = [
     "key lost and repaired",
     "maxclients reached",
     "lease and registration lost",
+    "receiver throttles",
+    "receiver refuses some objects",
+    "receiver answers too late",
 ];
 
 /// Number of faults of each kind in ten minutes.
 const PER_TEN_MINUTES: [u64; KINDS.len()] =
-    [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40, 120, 60, 30, 3, 12, 120, 30, 20, 20];
+    [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40, 120, 60, 30, 3, 12, 120, 30, 20, 20, 15, 40, 30];
 
 /// The kind of fault by which Redis loses data even with `appendfsync always`. A run that must lose
 /// nothing has no fault of this kind.
@@ -129,6 +136,9 @@ impl Fault {
             Self::KeyLost { .. } => 21,
             Self::ClientsFull { .. } => 22,
             Self::WorkerUnregistered { .. } => 23,
+            Self::ReceiverBad { bad: Bad::Throttles, .. } => 24,
+            Self::ReceiverBad { bad: Bad::Refuses { .. }, .. } => 25,
+            Self::ReceiverBad { bad: Bad::Stalls { .. }, .. } => 26,
         }
     }
 
@@ -176,6 +186,9 @@ impl Fault {
             21 => Self::KeyLost { pick: random.next(), wait: random.ms(1000, 5000) },
             22 => Self::ClientsFull { time: random.ms(300, 4000) },
             23 => Self::WorkerUnregistered { worker },
+            24 => Self::ReceiverBad { bad: Bad::Throttles, time: random.ms(300, 2000) },
+            25 => Self::ReceiverBad { bad: Bad::refuses(random), time: random.ms(500, 4000) },
+            26 => Self::ReceiverBad { bad: Bad::stalls(random), time: random.ms(500, 3000) },
             _ => Self::WorkerDisplaced { worker, paused: random.chance(50).then(|| random.ms(300, 2500)) },
         }
     }

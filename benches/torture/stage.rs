@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::event_log::EventLog;
 use crate::history::History;
+use crate::http::HttpReceiver;
 use crate::lost_keys::LostKeys;
 use crate::marks::Marks;
 use crate::plan::{Appendfsync, Fault, KINDS};
@@ -23,7 +24,7 @@ use crate::receiver::Receiver;
 use crate::rules::Rules;
 use crate::server::Server;
 use crate::shares;
-use crate::workers::Workers;
+use crate::workers::{Own, Workers};
 
 /// Maximum time after the last fault until everything is delivered.
 const DRAIN: Duration = Duration::from_secs(90);
@@ -51,6 +52,7 @@ struct Scene {
     event_log: Arc<tokio::sync::Mutex<EventLog>>,
     marks: tokio::sync::Mutex<Marks>,
     lost_keys: LostKeys,
+    http: Arc<HttpReceiver>,
 }
 
 pub(crate) struct Stage {
@@ -81,7 +83,9 @@ impl Stage {
         std::fs::copy(std::env::current_exe()?, &harness).context("cannot copy the harness")?;
         depart(&server).await?;
         let marks = Marks::begin(&mut server.connect(Duration::from_secs(10)).await?).await?;
-        let workers = Workers::start(worker_count, dir, &url, &program, Some(&harness), &[])?;
+        let http = HttpReceiver::start(Arc::clone(&history)).await?;
+        let own = Own { harness, receiver_port: http.port };
+        let workers = Workers::start(worker_count, dir, &url, &program, Some(own), &[])?;
         let producers = Arc::new(Producers::new(url, Arc::clone(&history), seed));
         let event_log = Arc::new(tokio::sync::Mutex::new(EventLog::default()));
         let lost_keys = LostKeys::new(dir, &program, format!("redis://127.0.0.1:{}", server.port))?;
@@ -98,6 +102,7 @@ impl Stage {
             event_log: Arc::clone(&event_log),
             marks: tokio::sync::Mutex::new(marks),
             lost_keys,
+            http,
         });
         let emitting = tokio::spawn(Arc::clone(&producers).run());
         let watching = tokio::spawn(async move { workers.watch().await });
@@ -203,7 +208,9 @@ impl Stage {
         marks.look(&mut conn).await?;
         let marked = marks.judge();
         let attached = self.scene.workers.have_attached();
-        Ok(stopped && attached && check.success() && verify.success() && logged && marked && self.panics()? == 0)
+        let requested = self.scene.http.judge();
+        let judged = check.success() && verify.success();
+        Ok(stopped && attached && requested && judged && logged && marked && self.panics()? == 0)
     }
 
     fn panics(&self) -> anyhow::Result<usize> {
@@ -267,13 +274,7 @@ impl Scene {
                 self.command(&["CLIENT", "PAUSE", &time.as_millis().to_string(), mode]).await
             }
             Fault::ScriptsFlushed => self.command(&["SCRIPT", "FLUSH"]).await,
-            Fault::OutOfMemory { time } => {
-                let done = self.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
-                sleep(time).await;
-                // If this fails, Redis was killed, and its restart also lifts the limit.
-                self.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
-                done
-            }
+            Fault::OutOfMemory { time } => self.fill_memory(time).await,
             Fault::RequestCut { bytes } => {
                 self.proxied.cut(Way::Request, bytes);
                 true
@@ -304,6 +305,7 @@ impl Scene {
             Fault::KeyLost { pick, wait } => self.lost_keys.lose(&self.server, pick, wait).await?,
             Fault::ClientsFull { time } => self.server.fill(time).await,
             Fault::WorkerUnregistered { worker } => self.workers.unregister(&self.server, worker).await?,
+            Fault::ReceiverBad { bad, time } => self.http.hold(bad, time).await,
             Fault::ClockStepped { back, time } => self.server.step_clock(back, time, &self.history).await,
             Fault::HalfOpen => {
                 self.proxied.half_open();
@@ -313,6 +315,15 @@ impl Scene {
         let counts = if done { &self.done } else { &self.missed };
         counts[fault.kind()].fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Lets Redis reach its `maxmemory` for `time`. Returns whether Redis did so.
+    async fn fill_memory(&self, time: Duration) -> bool {
+        let done = self.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+        sleep(time).await;
+        // If this fails, Redis was killed, and its restart also lifts the limit.
+        self.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+        done
     }
 
     /// Runs a command. Returns whether Redis has run the command.

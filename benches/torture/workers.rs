@@ -15,6 +15,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep};
 
 use crate::blocking;
+use crate::http;
 use crate::server::Server;
 
 /// Lease of the workers; short, so that many faults fit into a minute.
@@ -26,6 +27,8 @@ pub(crate) const RETRY: &str = "exponential:20ms..1m";
 pub(crate) const LOG_KEEP: u64 = 1_000_000_000;
 /// Index of the blocking worker (`blocking`). The other workers run the program `seriatim`.
 const BLOCKING: usize = 0;
+/// Index of the worker that sends to the HTTP receiver (`http`).
+const HTTP: usize = 1;
 /// Time after SIGTERM after which a worker that still runs counts as hung. It is longer than the
 /// grace of the worker.
 const STOP_PATIENCE: Duration = Duration::from_secs(12);
@@ -39,13 +42,19 @@ const ATTACH_PATIENCE: Duration = Duration::from_secs(60);
 /// with fewer slots than before, and the objects of the absent slots must continue, too.
 const SLOTS: [&str; 5] = ["8", "3", "8", "1", "5"];
 
+/// The needs of the blocking worker and of the worker that sends to the HTTP receiver.
+pub(crate) struct Own {
+    /// The program of the harness, which the blocking worker runs.
+    pub(crate) harness: PathBuf,
+    pub(crate) receiver_port: u16,
+}
+
 pub(crate) struct Workers {
     dir: PathBuf,
     url: String,
     program: PathBuf,
-    /// The program of the harness, which the blocking worker runs; `None` if there is no blocking
-    /// worker.
-    harness: Option<PathBuf>,
+    /// `None` if all workers run the program `seriatim` with a file sink.
+    own: Option<Own>,
     /// Further options of `seriatim worker`.
     options: Vec<String>,
     children: Vec<Mutex<Child>>,
@@ -66,14 +75,14 @@ impl Workers {
         dir: &Path,
         url: &str,
         program: &Path,
-        harness: Option<&Path>,
+        own: Option<Own>,
         options: &[&str],
     ) -> anyhow::Result<Arc<Self>> {
         let mut workers = Self {
             dir: dir.to_owned(),
             url: url.to_owned(),
             program: program.to_owned(),
-            harness: harness.map(Path::to_owned),
+            own,
             options: options.iter().map(|option| (*option).to_owned()).collect(),
             children: Vec::new(),
             outputs: (0..count).map(|worker| StdMutex::new(vec![Self::output(dir, worker, 0)])).collect(),
@@ -107,9 +116,9 @@ impl Workers {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(Self::log(&self.dir, worker))?;
         let name = format!("torture-{worker}");
         let mut command = if worker == BLOCKING
-            && let Some(harness) = &self.harness
+            && let Some(own) = &self.own
         {
-            let mut command = Command::new(harness);
+            let mut command = Command::new(&own.harness);
             command.args([blocking::WORD, &name, &self.url]).arg(output).arg(slots).arg(self.request());
             // In every second start one thread runs everything. Otherwise there are several
             // threads.
@@ -117,10 +126,18 @@ impl Workers {
             command
         } else {
             let mut command = Command::new(&self.program);
+            command.args(["worker", "--name", &name, "--redis", &self.url]).arg("--sink");
+            match &self.own {
+                Some(own) if worker == HTTP => {
+                    // Requests with and without lists of events, and with and without the option
+                    // that keeps requests of one object apart.
+                    let list = ["?batch=8", ""][start / 2 % 2];
+                    command.arg(format!("http://127.0.0.1:{}/{list}", own.receiver_port));
+                    command.args(["--sink-timeout", http::TIMEOUT]).args(start.is_multiple_of(2).then_some("--sink-exclusive"));
+                }
+                _ => drop(command.arg(format!("file:{}", output.display()))),
+            }
             command
-                .args(["worker", "--name", &name, "--redis", &self.url])
-                .arg("--sink")
-                .arg(format!("file:{}", output.display()))
                 .args(["--lease", &format!("{}ms", LEASE.as_millis()), "--grace", "2s", "--retry", RETRY])
                 .args(["--concurrency", slots, "--batch", "16", "--turn-max", "64"])
                 // Workers with and without groups run together.
