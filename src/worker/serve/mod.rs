@@ -416,14 +416,14 @@ impl<'a> Serve<'a> {
         Ok(ended)
     }
 
-    /// Ends the pop under way, if there is one. The next call finds the effects of the pop and of
-    /// the call behind it.
+    /// Ends the pop under way, if there is one. The next call names all free slots, so it finds the
+    /// effects of the pop and of the call behind it.
     fn give_up_waiting(&mut self) {
         if let Some(pop) = self.waiting.take() {
             self.pacing.suspects.over(pop.had_room);
             self.unanswered(pop.slot);
             self.waiting.popped = Some(pop.slot);
-            self.pacing.wake();
+            self.pacing.unanswered();
         }
     }
 
