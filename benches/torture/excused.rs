@@ -8,7 +8,8 @@
 //!   outcome. It also counts as ended without delivery, so another event may follow the same `prev`.
 //! - The other events of the emit become emits of their own, with the same outcome.
 //!
-//! Such an event still needs the name of its object, an id that no other event has, and its due time.
+//! Such an event still needs the name of its object, and an id that no other event has. It need not
+//! wait for its due time, because a repair may have given it another one.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -106,7 +107,9 @@ impl Freed {
         }
         let mut lines = Vec::new();
         if self.emitted.insert(name.clone()) {
-            lines.push(with(&with(invoked, "emit", json!(name)), "events", json!([name])));
+            let mut emit = with(&with(invoked, "emit", json!(name)), "events", json!([name]));
+            emit["due"] = Value::Null;
+            lines.push(emit);
         }
         if step["op"] == "receive" && self.came.insert((name, step["prev"].as_u64()?)) {
             lines.push(with(&arrival, "op", json!("dead")));

@@ -33,6 +33,17 @@ const HTTP: usize = 1;
 /// grace of the worker.
 const STOP_PATIENCE: Duration = Duration::from_secs(12);
 
+/// Deletes the registration of the name and its lease, if this process has the lease. A process that
+/// has just started, and has not attached yet, may have fewer slots than the process before it. Without
+/// the registration it could not know of the other slots.
+const UNREGISTER: &str = "
+local lease = redis.call('GET', KEYS[2])
+if not lease or not string.find(lease, ' ' .. ARGV[2] .. ' ', 1, true) then
+  return 0
+end
+redis.call('DEL', KEYS[2])
+return redis.call('HDEL', KEYS[1], ARGV[1])
+";
 /// Time after which Redis can no longer lose a registration.
 const REGISTERED: Duration = Duration::from_secs(3);
 /// Time for a worker to attach again. Other faults may act on Redis meanwhile.
@@ -301,10 +312,11 @@ impl Workers {
         };
         let (name, keys) = (format!("torture-{worker}"), Keys::new());
         let Ok(mut conn) = server.connect(Duration::from_secs(6)).await else { return Ok(false) };
-        let mut delete = redis::pipe();
-        delete.atomic().cmd("HDEL").arg(keys.event_workers()).arg(&name).cmd("DEL").arg(keys.worker_lease(&name)).ignore();
+        let Some(pid) = child.id() else { return Ok(false) };
+        let mut delete = redis::cmd("EVAL");
+        delete.arg(UNREGISTER).arg(2).arg(keys.event_workers()).arg(keys.worker_lease(&name)).arg(&name).arg(pid);
         // If the reply is lost, Redis may have deleted them. The worker must survive that, too.
-        if let Ok((0,)) = delete.query_async::<(u64,)>(&mut conn).await {
+        if let Ok(false) = delete.query_async(&mut conn).await {
             return Ok(false);
         }
         let (since, mut there) = (Instant::now(), None);
