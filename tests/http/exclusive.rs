@@ -80,22 +80,30 @@ async fn a_takeover_waits_for_the_open_request() {
     assert_eq!(got.len(), 100);
 }
 
+/// Returns a 503 with the number of the request plus `more`.
+fn repeated(got: &Got, more: u64) -> Reply {
+    let header = format!("seriatim-attempt: {}", number(got, "seriatim-attempt") + more);
+    Reply::With(503, vec![header], String::new())
+}
+
 /// Tests which ends of a request are known to be its end: an answer is, one of a gateway is not, and
 /// neither is a lost connection.
 #[tokio::test]
 async fn the_answer_of_a_gateway_is_no_end() {
+    type First = fn(&Got) -> Reply;
+    let firsts: [(&str, First, bool); 8] = [
+        ("500", |_| Reply::Status(500), true),
+        ("520", |_| Reply::Status(520), false),
+        ("502", |_| Reply::Status(502), false),
+        ("504", |_| Reply::Status(504), false),
+        ("503 with its number", |got| repeated(got, 0), true),
+        ("503 with another number", |got| repeated(got, 1), false),
+        ("a reset", |_| Reply::Reset, false),
+        ("500, then the end", |_| Reply::ThenClose(500), true),
+    ];
     let limit = Duration::from_millis(200);
-    for (reply, is_end) in [
-        (Reply::Status(500), true),
-        (Reply::Status(520), false),
-        (Reply::With(503, vec!["seriatim-attempt: 1".to_owned()], String::new()), true),
-        (Reply::Status(502), false),
-        (Reply::Status(504), false),
-        (Reply::Reset, false),
-        (Reply::ThenClose(500), true),
-    ] {
-        let of_first = reply.clone();
-        let first = move |got: &Got| if got.number == 0 { of_first.clone() } else { Reply::Status(200) };
+    for (what, answer, is_end) in firsts {
+        let first = move |got: &Got| if got.number == 0 { answer(got) } else { Reply::Status(200) };
         let (redis, receiver) = (Redis::start(), Receiver::with(first).await);
         let console = redis.console().await;
         console.emit("a", "1").await;
@@ -105,7 +113,7 @@ async fn the_answer_of_a_gateway_is_no_end() {
         console.until_at_rest().await;
         let got = receiver.got();
         let between = got[1].at - got[0].at;
-        assert_eq!((got.len(), between < MARGIN), (2, is_end), "{reply:?}: {between:?}");
+        assert_eq!((got.len(), between < MARGIN), (2, is_end), "{what}: {between:?}");
     }
 }
 

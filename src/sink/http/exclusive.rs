@@ -5,7 +5,7 @@
 //! ends with this limit, and is not sent after it. So after the limit and a margin, any process may
 //! send the next one.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use reqwest::header::{HeaderMap, HeaderValue};
@@ -51,6 +51,8 @@ pub(super) struct Record {
     is_kept: AtomicBool,
     /// Whether the last request is known to be over.
     is_over: AtomicBool,
+    /// The number of the last request.
+    number: AtomicU64,
 }
 
 /// A request that may be sent.
@@ -72,7 +74,7 @@ pub(super) enum NotOpen {
 impl Record {
     /// Returns the record of a delivery.
     pub(super) fn new(cx: &Context) -> Self {
-        Self { cx: cx.clone(), is_kept: AtomicBool::new(false), is_over: AtomicBool::new(true) }
+        Self { cx: cx.clone(), is_kept: AtomicBool::new(false), is_over: AtomicBool::new(true), number: AtomicU64::new(0) }
     }
 
     /// Records a request that is about to be sent. Returns `None` outside of a worker.
@@ -90,6 +92,7 @@ impl Record {
             Some(Opened::Now { .. }) if Instant::now() >= ends => Err(NotOpen::Late),
             Some(Opened::Now { number, deadline }) => {
                 self.is_over.store(false, Ordering::Relaxed);
+                self.number.store(number, Ordering::Relaxed);
                 let deadline = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
                 Ok(Some(Open { number, deadline_ms: u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX), ends }))
             }
@@ -105,7 +108,9 @@ impl Record {
     /// it has ended its work, unless the answer repeats the number of the request.
     pub(super) fn answered(&self, status: StatusCode, headers: &HeaderMap) {
         let may_be_of_gateway = matches!(status.as_u16(), 408 | 502..=504 | 520..=599);
-        self.is_over.store(!may_be_of_gateway || headers.contains_key(NUMBER), Ordering::Relaxed);
+        let number = headers.get(NUMBER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let is_repeated = number == Some(self.number.load(Ordering::Relaxed));
+        self.is_over.store(!may_be_of_gateway || is_repeated, Ordering::Relaxed);
     }
 
     /// Returns whether the last request is known to be over.
