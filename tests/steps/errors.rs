@@ -11,8 +11,9 @@ use serde_json::Value;
 use seriatim::control::By;
 use seriatim::control::held::Skipped;
 use seriatim::sink::Stop;
-use seriatim::wire::{self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag};
+use seriatim::wire::{self, Advance, Advanced, BatchReply, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag};
 
+use crate::attached;
 use crate::state::State;
 use crate::support::console::Console;
 use crate::support::recorder::{Act, Gate, Recorder};
@@ -33,21 +34,7 @@ const ADA: By<'static> = By { who: "ada@host", why: "known" };
 
 /// Attaches a worker that owns no object.
 async fn attached(redis: &Redis) -> (State, Console) {
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let lease = Duration::from_secs(600);
-    let args = Attach {
-        name: "w",
-        token: "t",
-        holder: "h 1 1",
-        lease,
-        slots: 2,
-        displace: "",
-        before: "",
-        crashes_max: 5,
-        suspects: Suspects::NONE,
-    };
-    wire::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
-    (state, redis.console().await)
+    (attached::process(redis).await, redis.console().await)
 }
 
 /// Makes a worker `w.0` that owns `work:1`, with its events 5, 6 and 7 in flight.

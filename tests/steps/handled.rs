@@ -2,15 +2,13 @@
 //! call the scripts directly.
 #![cfg(feature = "worker")]
 
-use std::time::Duration;
-
 use seriatim::control::By;
 use seriatim::control::held::Skipped;
 use seriatim::wire::{
-    self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, FINISHED, Finished, Handled, Report, SlotBatch, Suspects,
-    Tag,
+    self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, FINISHED, Finished, Handled, Report, SlotBatch, Suspects, Tag,
 };
 
+use crate::attached;
 use crate::state::State;
 use crate::support::console::Console;
 use crate::support::{Redis, control};
@@ -28,20 +26,7 @@ const BOUNDS: Bounds = Bounds {
 
 /// Makes a worker `w.0` that owns `work:1`, with its events 5, 6 and 7 in flight.
 async fn in_hand(redis: &Redis) -> (State, Console) {
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let lease = Duration::from_secs(600);
-    let args = Attach {
-        name: "w",
-        token: "t",
-        holder: "h 1 1",
-        lease,
-        slots: 2,
-        displace: "",
-        before: "",
-        crashes_max: 5,
-        suspects: Suspects::NONE,
-    };
-    wire::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
+    let mut state = attached::process(redis).await;
     state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
     (state, redis.console().await)
 }

@@ -8,10 +8,11 @@ use seriatim::control::By;
 use seriatim::control::held::Skipped;
 use seriatim::wire::values::{Due, Later, LaterMode};
 use seriatim::wire::{
-    self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Emits, EventLog, FINISHED, Finished, Forgot,
-    Handled, Report, ScriptError, SlotBatch, Suspects, Tag,
+    self, Advance, Advanced, BatchReply, BatchResult, Bounds, ClaimFirst, Emits, EventLog, FINISHED, Finished, Forgot, Handled,
+    Report, ScriptError, SlotBatch, Suspects, Tag,
 };
 
+use crate::attached;
 use crate::state::State;
 use crate::support::console::Console;
 use crate::support::{Redis, control};
@@ -31,20 +32,7 @@ const ODD: (&[u8], &[u8]) = (b"3 4 a\0\r\n:\xff", b"1 1 \0\xff{}\n");
 
 /// Makes a worker `w.0` that owns `work:1`, with its events 5, 6 and 7 in flight.
 async fn in_hand(redis: &Redis) -> (State, Console) {
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let lease = Duration::from_secs(600);
-    let args = Attach {
-        name: "w",
-        token: "t",
-        holder: "h 1 1",
-        lease,
-        slots: 2,
-        displace: "",
-        before: "",
-        crashes_max: 5,
-        suspects: Suspects::NONE,
-    };
-    wire::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
+    let mut state = attached::process(redis).await;
     state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
     (state, redis.console().await)
 }

@@ -10,11 +10,12 @@ use seriatim::control::{By, LogEntry};
 use seriatim::event::Json;
 use seriatim::handlers::{Failure, HandlerContext, HandlerResultError, Handlers, RESULT_BYTES_MAX};
 use seriatim::wire::{
-    self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, EventLog, FINISHED, Finished, Handled, Report, Seen,
-    SlotBatch, Suspects, Tag,
+    self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, EventLog, FINISHED, Finished, Handled, Report, Seen, SlotBatch,
+    Suspects, Tag,
 };
 use seriatim::worker::WorkerConfig;
 
+use crate::attached;
 use crate::state::State;
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Recorder};
@@ -35,20 +36,7 @@ const ADA: By<'static> = By { who: "ada@host", why: "enough" };
 
 /// Makes a worker `w.0` that owns `work:1`, with its events 5, 6 and 7 in flight.
 async fn in_hand(redis: &Redis) -> (State, Console) {
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let lease = Duration::from_secs(600);
-    let args = Attach {
-        name: "w",
-        token: "t",
-        holder: "h 1 1",
-        lease,
-        slots: 2,
-        displace: "",
-        before: "",
-        crashes_max: 5,
-        suspects: Suspects::NONE,
-    };
-    wire::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
+    let mut state = attached::process(redis).await;
     state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
     (state, redis.console().await)
 }

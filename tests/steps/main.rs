@@ -6,6 +6,7 @@ mod state;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod attached;
 mod claim;
 mod commit;
 mod deliver;

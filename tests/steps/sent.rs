@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use seriatim::wire::{self, Attach, SENT_MARGIN, Sent, SlotBatch, Suspects, Tag};
+use seriatim::wire::{self, SENT_MARGIN, Sent, SlotBatch, Tag};
 
+use crate::attached;
 use crate::state::State;
 use crate::support::Redis;
 use crate::support::console::Console;
@@ -13,19 +14,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// Makes a worker `w.0` that owns `work:1`, with its events 5 and 6 in flight.
 async fn in_hand(redis: &Redis) -> (State, Console) {
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let args = Attach {
-        name: "w",
-        token: "t",
-        holder: "h 1 1",
-        lease: Duration::from_secs(600),
-        slots: 2,
-        displace: "",
-        before: "",
-        crashes_max: 5,
-        suspects: Suspects::NONE,
-    };
-    wire::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
+    let mut state = attached::process(redis).await;
     state.own("w.0", "work:1", 5, &["1", "2"]).await;
     (state, redis.console().await)
 }
