@@ -29,9 +29,8 @@ use crate::server::Server;
 ///   `WorkerUnregistered` deletes one registration, and lets nobody kill the worker meanwhile.
 /// - `events_dead`, `event_log`: the harness reads dead letters and rows from these streams. They are
 ///   the evidence for the verdict, and nothing else has their contents.
-///
-/// Without the owner of an object in hand, another slot may take later events before the next renewal
-/// (docs/design.md, lost keys). So an order that breaks then proves nothing.
+/// - `event_worker`: without the owner of an object in hand, another slot may take later events before
+///   the next renewal (docs/design.md, lost keys). So an order that breaks then proves nothing.
 const NEVER_LOST: [&str; 6] = ["last_event_id", "data", "event_workers", "events_dead", "event_log", "event_worker"];
 
 /// Deletes `KEYS[1]`. Returns whether it existed, and the events that `KEYS[2]` had. The members of a
