@@ -61,11 +61,11 @@
 -- Uses: clock.AHEAD_MS clock.STEP_MS clock.follow group.LISTS_MAX group.key lease.cut
 -- Uses: lease.length_ms marks.is_due registry.check_types registry.depart registry.find
 -- Uses: registry.forget_after registry.parse registry.register registry.watch
--- Uses: slots.check_types slots.each slots.hold_owned time.now_ms worker.ending
+-- Uses: slots.SLOTS_MAX slots.check_types slots.each slots.hold_owned time.now_ms worker.ending
 local own, crashes_max, look_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local forget_ms, since_ms, notice_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
-local NAMES_MAX, KEYS_MAX, THINGS_MAX, SLOTS_MAX = 256, 1024, 256, 1024
+local NAMES_MAX, KEYS_MAX, THINGS_MAX, SLOTS_MAX = 256, 1024, 256, M.slots.SLOTS_MAX
 local ROUND_MS, ROUND_KEYS, PASS_MS, PASS_NAMES = 1000, 6144, 3600000, 256
 -- The cost of a look at a name, in keys, without the keys of its slots.
 local NAME_KEYS = 24
@@ -174,9 +174,9 @@ local function look(name, set)
     return
   end
   local slots, token, at_ms = M.registry.find(name)
-  if set == watched and not token and not call('HGET', KEYS[1], name) then
-    -- The registration is lost: no name is watched without one. Any slot may have something.
-    slots, at_ms = SLOTS_MAX, now_ms
+  if not token and not call('HGET', KEYS[1], name) then
+    -- The registration is lost: no name is in a set without one. Any slot may have something.
+    slots, at_ms = SLOTS_MAX, set == watched and now_ms or 0
   end
   slots, keys_left = math.min(slots, SLOTS_MAX), keys_left - NAME_KEYS
   key_endings(slots)

@@ -27,9 +27,9 @@
 --             it, or a batch whose object is not known. At most 64
 --           {'in_use', lease, time left (ms)}
 -- Keeps     I1 to I4, I6
--- Cost      O(slots)
--- Uses: lease.cut lease.is_of lease.length_ms lease.text registry.find registry.register
--- Uses: registry.watch slots.check_types slots.each slots.hold_owned slots.is_used_up suspects.of
+-- Cost      O(slots); if the name has no registration, 2 commands more with 1,024 keys each
+-- Uses: lease.cut lease.is_of lease.length_ms lease.text registry.register registry.watch
+-- Uses: slots.check_types slots.each slots.hold_owned slots.is_used_up slots.known suspects.of
 -- Uses: tag.numbers tag.text time.now_ms
 local name, token, holder, lease_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local slots, displace, before, crashes_max = tonumber(ARGV[6]), ARGV[7], ARGV[8], tonumber(ARGV[9])
@@ -40,8 +40,7 @@ local repeated = lease and M.lease.is_of(lease, token)
 if lease and not repeated and lease ~= displace then
   return { 'in_use', lease, M.lease.cut(KEYS[1], M.lease.length_ms(lease)) }
 end
-local slots_before, last_token = M.registry.find(name)
-local slots_all = math.max(slots, slots_before)
+local slots_all, last_token = M.slots.known(name, slots)
 M.slots.check_types(name, slots_all)
 
 local now_ms = M.time.now_ms()

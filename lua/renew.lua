@@ -22,9 +22,10 @@
 --           {'fenced', lease}
 -- Keeps     I1, I2
 -- Cost      11 commands, one of them with a key per slot that the name ever had; if a slot has an
---           object, one more per slot, and two per object
--- Uses: fence.check registry.check_types registry.find registry.register registry.watch
--- Uses: slots.any_taken slots.each time.now_ms
+--           object, one more per slot, and two per object; if the registration is lost, 2 more with
+--           1,024 keys each
+-- Uses: fence.check registry.check_types registry.register registry.watch slots.any_taken slots.each
+-- Uses: slots.known time.now_ms
 local name, token, lease_ms, slots = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 
 local refused = M.fence.check(name, token)
@@ -35,7 +36,7 @@ call('LLEN', P .. K.objects_with_events)
 M.registry.check_types()
 -- The call looks at all slots that the name ever had. A pop of an earlier process may still move a
 -- name into the list of any of these slots.
-local slots_all = math.max(slots, (M.registry.find(name)))
+local slots_all = M.slots.known(name, slots)
 call('PEXPIRE', KEYS[1], lease_ms)
 -- A departed name is forgotten some time after its last sign of life. This call is such a sign.
 local now_ms = M.time.now_ms()

@@ -1,6 +1,6 @@
 -- slots: the objects and names in the slots of one worker name.
 -- Uses: hold.batch hold.give_back hold.object lost.hold lost.put names.is_foreign
--- Uses: registry.check_types tag.held_text tag.numbers worker.id
+-- Uses: registry.check_types registry.find tag.held_text tag.numbers worker.id
 
 -- The most texts about lost keys in a reply.
 local TOLD_MAX = 128
@@ -88,22 +88,44 @@ local function each_slot(name, slots, owned, most, in_hand)
   return strays, lost
 end
 
+-- The most slots of a name.
+local SLOTS_MAX = 1024
 -- The most keys of one command.
 local KEYS_MAX = 1024
 
--- Returns whether any slot of `name` has a list of taken objects. The slots of an idle worker have
--- none, so one command spares a look at each of them.
-local function any_taken(name, slots)
-  for first = 0, slots - 1, KEYS_MAX do
+-- Returns whether a slot of `name`, from `first` to `slots - 1`, has the key that ends with `key`. One
+-- command spares a look at each slot.
+local function any(name, key, first, slots)
+  for from = first, slots - 1, KEYS_MAX do
     local keys = {}
-    for slot = first, math.min(slots, first + KEYS_MAX) - 1 do
-      keys[#keys + 1] = P .. K.WORKER .. M.worker.id(name, slot) .. K.worker_object
+    for slot = from, math.min(slots, from + KEYS_MAX) - 1 do
+      keys[#keys + 1] = P .. K.WORKER .. M.worker.id(name, slot) .. key
     end
     if call('EXISTS', unpack(keys)) > 0 then
       return true
     end
   end
   return false
+end
+
+-- Returns whether any slot of `name` has a list of taken objects. The slots of an idle worker have
+-- none.
+local function any_taken(name, slots)
+  return any(name, K.worker_object, 0, slots)
+end
+
+-- Returns the number of slots to look at, at least `own`, and the last token of the name. `own`: the
+-- slots of the calling process. If the registration is lost, an earlier process of the name may have
+-- left something in any slot. Then the number ends with the last slot that has something.
+local function known(name, own)
+  local slots, token = M.registry.find(name)
+  if not token and (any(name, K.worker_object, own, SLOTS_MAX) or any(name, K.worker_event, own, SLOTS_MAX)) then
+    slots = SLOTS_MAX
+    while not any(name, K.worker_object, slots - 1, slots) and not any(name, K.worker_event, slots - 1, slots) do
+      slots = slots - 1
+    end
+  end
+  return math.max(slots, own), token
 end
 
 -- Raises WRONGTYPE, before the first write, if a key of a slot or a shared key has a wrong type.
@@ -156,4 +178,12 @@ local function hold_owned(at, object, tag, cause)
   M.hold.batch(at, object, due, M.tag.held_text(first, handouts, attempts, crashes, why))
 end
 
-return { each = each_slot, any_taken = any_taken, check_types = check_types, is_used_up = is_used_up, hold_owned = hold_owned }
+return {
+  SLOTS_MAX = SLOTS_MAX,
+  each = each_slot,
+  any_taken = any_taken,
+  known = known,
+  check_types = check_types,
+  is_used_up = is_used_up,
+  hold_owned = hold_owned,
+}

@@ -40,6 +40,31 @@ impl Scene {
         }
     }
 
+    /// Fills the name's slots, with that of `w.3` in this slot instead, and loses the registration.
+    /// The lease is there.
+    async fn fill_and_lose_registration(&mut self, slot: u32) {
+        self.fill(4).await;
+        if slot != 3 {
+            let [from, to] = ["w.3".to_owned(), format!("w.{slot}")].map(|worker| self.keys.worker_object(&worker));
+            self.state.run("RENAME", &[&from, &to]).await;
+            let owner = self.keys.event_worker("a:4");
+            self.state.run("SET", &[&owner, &format!("w.{slot}")]).await;
+        }
+        let (workers, lease) = (self.keys.event_workers(), self.keys.worker_lease("w"));
+        self.state.run("DEL", &[&workers]).await;
+        self.state.run("SET", &[&lease, "t host 1 1", "PX", "1000000"]).await;
+    }
+
+    /// Checks that so many objects are held, that the slot has nothing, and that the registration
+    /// names all slots up to it.
+    async fn assert_none_left(&mut self, slot: u32, held: usize) {
+        let worker = format!("w.{slot}");
+        let all = self.all().await;
+        assert!(!all.iter().any(|line| line.starts_with(&format!("event.worker:{worker}:"))), "{all:#?}");
+        assert_eq!(all.iter().filter(|line| line.ends_with(":event.worker = held")).count(), held, "{all:#?}");
+        assert!(all.iter().any(|line| line.starts_with(&format!("event.workers = w {} ", slot + 1))), "{all:#?}");
+    }
+
     /// Returns the time of the last sign of life of the name, which a call has just written.
     async fn at_ms(&self) -> u64 {
         let registered: String = self.console.run(&["HGET", &self.keys.event_workers(), "w"]).await;
@@ -257,6 +282,47 @@ async fn a_detach_holds_the_objects_of_all_slots() {
     expected.push("objects.with.events = a:5 a:6 ".to_owned());
     expected.sort_unstable();
     assert_eq!(scene.all().await, expected);
+}
+
+/// The registration of the name is lost, so any slot may have something of an earlier process. A
+/// start with fewer slots, a renewal and a detach all find it.
+#[tokio::test]
+async fn a_lost_registration_hides_no_slot() {
+    let attached = Attached::Attached { kept: 1, held: 3, lost: Vec::new() };
+    for slot in [3, 4, 1023] {
+        let mut scene = Scene::new().await;
+        scene.fill_and_lose_registration(slot).await;
+        let args = Attach { displace: "t host 1 1", ..ATTACH };
+        assert_eq!(scene.attach(&args).await, attached, "{slot}");
+        scene.assert_none_left(slot, 3).await;
+
+        let mut scene = Scene::new().await;
+        scene.fill_and_lose_registration(slot).await;
+        scene.push(&format!("w.{slot}"), "a:7").await;
+        let renewed = wire::renew(&mut scene.state.conn, &scene.keys, "w", "t", LEASE, 2).await.expect("a reply");
+        assert_eq!(renewed, Renewed::Renewed { strays: 3, lost: Vec::new() }, "{slot}");
+        let detached = wire::detach(&mut scene.state.conn, &scene.keys, "w", "t").await.expect("a reply");
+        assert_eq!(detached, Detached::Detached { held: 4, lost: Vec::new() }, "{slot}");
+        scene.assert_none_left(slot, 4).await;
+
+        let mut scene = Scene::new().await;
+        scene.fill_and_lose_registration(slot).await;
+        let detached = wire::detach(&mut scene.state.conn, &scene.keys, "w", "t").await.expect("a reply");
+        assert_eq!(detached, Detached::Detached { held: 4, lost: Vec::new() }, "{slot}");
+        scene.assert_none_left(slot, 4).await;
+    }
+}
+
+/// A batch without the name of its object is in a slot that only the lost registration named.
+#[tokio::test]
+async fn a_lost_registration_hides_no_batch() {
+    let mut scene = Scene::new().await;
+    scene.state.own("w.900", "a:1", 1, &["e"]).await;
+    let list = scene.keys.worker_object("w.900");
+    scene.state.run("DEL", &[&list]).await;
+    let Attached::Attached { kept: 0, held: 0, lost } = scene.attach(&ATTACH).await else { panic!() };
+    assert_eq!(lost.len(), 1);
+    assert!(scene.all().await.contains(&"event.worker:w.900:lost = 1 e".to_owned()), "{:?}", scene.all().await);
 }
 
 /// A key of a wrong type ends a call before its first write.

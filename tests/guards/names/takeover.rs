@@ -229,21 +229,25 @@ async fn a_batch_without_an_object_leaves_its_slot() {
 }
 
 /// Story: `event.workers` was deleted after a worker had died, and nobody adopted what it had in its
-/// slots. A watched name always has a registration. If it has none, all slots are looked at that a
-/// name can have. A name with empty slots goes.
+/// slots. A watched or departed name always has a registration. If it has none, all slots are looked
+/// at that a name can have. A name with empty slots goes.
 #[tokio::test]
-async fn a_watched_name_without_a_registration_is_adopted() {
+async fn a_name_without_a_registration_is_adopted() {
     let mut scene = Scene::new().await;
     scene.state.own("dead.2", "work:1", 1, &["e"]).await;
+    scene.state.own("left.1023", "work:2", 2, &["f"]).await;
     scene.watch("dead", 1).await;
     scene.watch("empty", 2).await;
+    scene.depart("left", 1).await;
+    scene.depart("empty-too", 1).await;
     let mut held = 0;
     for _ in 0..3 {
         let (adopted, _) = scene.sweep(LOOK, AGES).await;
         held += adopted.held;
     }
-    assert_eq!(held, 1);
+    assert_eq!(held, 2);
     let all = scene.all().await;
     assert!(all.contains(&"work:1:events.held = e".to_owned()), "{all:?}");
+    assert!(all.contains(&"work:2:events.held = f".to_owned()), "{all:?}");
     assert!(!all.iter().any(|key| key.contains("empty")), "{all:?}");
 }
