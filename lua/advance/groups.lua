@@ -138,7 +138,7 @@ local function leave()
   local groups = {}
   for turn in pairs(gone) do
     groups[#groups + 1] = turn.group
-    in_set[turn.class] = in_set[turn.class] - 1
+    in_set[turn.class], turn.has_left = in_set[turn.class] - 1, true
   end
   if groups[1] then
     call('ZREM', P .. K.event_groups, unpack(groups))
@@ -190,7 +190,8 @@ local function wait_for(turn, by)
     parks_left = parks_left - 1
     -- The next call goes on with the other groups.
     C.progress = C.progress or parks_left <= 0
-    turn.is_parked, in_set[turn.class] = true, in_set[turn.class] - 1
+    -- A group whose last names are in the chunk may have left already.
+    turn.is_parked, in_set[turn.class] = true, in_set[turn.class] - (turn.has_left and 0 or 1)
     M.limits.park(turn.group, turn.start + turn.claimed / turn.weight, by)
   end
 end

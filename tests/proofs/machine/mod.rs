@@ -169,6 +169,7 @@ fn the_scripts_do_what_the_reference_does() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_nanos() as u64;
     let (mut seed, mut steps_made) = (seed_given.unwrap_or(now), 0);
     let steps_wanted = if seed_given.is_some() { 1 } else { number("SERIATIM_MACHINE_STEPS").unwrap_or(STEPS) };
+    println!("seeds from {seed}");
     let missing = || SEEN.into_iter().filter(|kind| !figures.borrow().contains_key(*kind)).collect::<Vec<_>>();
     // Makes more schedules if a kind of reply was not reached yet.
     while steps_made < steps_wanted || steps_wanted >= STEPS && steps_made < 4 * steps_wanted && !missing().is_empty() {
@@ -196,7 +197,7 @@ fn the_scripts_do_what_the_reference_does() {
         steps_made = figures.borrow().iter().filter(|(kind, _)| kind.contains("->")).map(|(_, n)| n).sum();
         seed += 1;
     }
-    println!("{steps_made} steps compared, seeds from {}", seed_given.unwrap_or(now));
+    println!("{steps_made} steps compared");
     figures.borrow().iter().for_each(|(kind, n)| println!("  {n:>8} {kind}"));
     assert!(steps_wanted < STEPS || missing().is_empty(), "never met: {:?}", missing());
 }
@@ -226,6 +227,7 @@ fn a_key_that_disappears_gives_no_event_another_name_or_id() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_nanos() as u64;
     let schedules = if seed_given.is_some() { 1 } else { number("SERIATIM_MACHINE_STEPS").unwrap_or(STEPS) / 50 };
     let first = seed_given.unwrap_or(now);
+    println!("seeds from {first}");
     let (lost, there) = (RefCell::new(Figures::new()), RefCell::new(Figures::new()));
     for seed in first..first + schedules {
         let mut bytes = [0; 32];
@@ -251,7 +253,7 @@ fn a_key_that_disappears_gives_no_event_another_name_or_id() {
             panic!("{why}\nrun it again: SERIATIM_SEED={seed} cargo test --test proofs machine::a_key");
         }
     }
-    println!("{schedules} keys lost, seeds from {first}");
+    println!("{schedules} keys lost");
     lost.borrow().iter().for_each(|(kind, n)| println!("  {n:>8} {kind}"));
     there.borrow().iter().for_each(|(kind, n)| println!("  {n:>8} schedules with {kind}"));
     let missing: Vec<_> =

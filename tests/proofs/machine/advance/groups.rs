@@ -32,6 +32,8 @@ struct Turn {
     claimed: u64,
     /// Whether the group waits for a limit.
     is_parked: bool,
+    /// Whether the group is removed, although names of it may still come back from the chunk.
+    has_left: bool,
     /// The names read in this chunk, and whether one of them has led to a claim.
     pending: i64,
     has_led: bool,
@@ -162,6 +164,7 @@ impl Call<'_> {
                 pass: start,
                 claimed: 0,
                 is_parked: false,
+                has_left: false,
                 pending: 0,
                 has_led: false,
                 patience: 1,
@@ -187,6 +190,7 @@ impl Call<'_> {
         for at in std::mem::take(&mut turns.gone) {
             self.state.groups.remove(&turns.all[at].group);
             turns.in_set[turns.all[at].class] -= 1;
+            turns.all[at].has_left = true;
         }
     }
 
@@ -199,7 +203,7 @@ impl Call<'_> {
         }
         let turn = &mut turns.all[at];
         turn.is_parked = true;
-        turns.in_set[turn.class] -= 1;
+        turns.in_set[turn.class] -= usize::from(!turn.has_left);
         let member = if *by == turn.group { by.clone() } else { [by, &b"\n"[..]].concat().into() };
         self.state.blocked.entry(member).or_insert(false);
         self.state.parked += 1;

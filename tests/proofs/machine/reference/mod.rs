@@ -47,6 +47,18 @@ impl Reference {
         self.registry.iter().find(|(other, _)| *other == name).map(|(_, registered)| registered)
     }
 
+    /// Returns the number of slots to look at, at least `own`. Without a registration, any slot may
+    /// have something.
+    fn slots_of(&self, name: &str, own: usize) -> usize {
+        let used = |(w, worker): (&String, &Worker)| {
+            let (of, slot) = w.rsplit_once('.')?;
+            let is_used = of == name && !(worker.objects.is_empty() && worker.batch.is_empty());
+            is_used.then(|| slot.parse::<usize>().expect("a slot") + 1)
+        };
+        let known = self.registered(name).map(|last| last.slots);
+        known.or_else(|| self.workers.iter().filter_map(used).max()).map_or(own, |slots| own.max(slots))
+    }
+
     fn register(&mut self, name: &'static str, slots: usize, token: &str) {
         let value = Registered { slots, token: token.to_owned(), at: Some(self.now) };
         match self.registry.iter_mut().find(|(other, _)| *other == name) {
@@ -207,7 +219,7 @@ impl Reference {
             return Reply::WrongType;
         }
         let last = self.registered(args.name).cloned();
-        let slots_all = args.slots.max(last.as_ref().map_or(0, |last| last.slots));
+        let slots_all = self.slots_of(args.name, args.slots);
         // A batch counts a death, unless the attaching process itself was the last one with this
         // name.
         let is_other = |token: &String| *token != args.before && *token != args.token;
@@ -241,7 +253,7 @@ impl Reference {
         if self.is_broken(&[Broken::Markers, Broken::Workers]) {
             return Reply::WrongType;
         }
-        let slots = slots.max(self.registered(name).map_or(0, |last| last.slots));
+        let slots = self.slots_of(name, slots);
         self.leases.get_mut(name).expect("the fence saw it").ms = lease_ms;
         self.register(name, slots, token);
         self.watch(name);
@@ -304,7 +316,7 @@ impl Reference {
         if self.is_broken(&[Broken::Markers, Broken::Held, Broken::Workers]) {
             return Reply::WrongType;
         }
-        let slots = self.registered(name).map_or(0, |last| last.slots);
+        let slots = self.slots_of(name, 0);
         let mut held = 0;
         self.each_slot(name, slots, |this, w, _, object| {
             this.hold_owned(w, object, "stop", false, 0);
