@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use seriatim::sink::Sink as _;
+use seriatim::sink::http::Exclusive;
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 use crate::certificates::Authority;
 use crate::receiver::{Receiver, Reply};
@@ -57,6 +59,41 @@ async fn a_wait_for_the_connection_is_no_attempt() {
         got.iter().for_each(|(connection, ..)| *by_connection.entry(*connection).or_default() += 1);
         println!("{streams} streams: requests by connection {by_connection:?}");
         assert!((2..=8).contains(&by_connection.len()), "{by_connection:?}");
+    }
+}
+
+/// Story: a receiver over HTTP/2 took 3 requests at a time, and answered in half of the time limit. The
+/// HTTP client took the bodies of many requests at once, and sent 3 of them. The others seemed to be
+/// sent, and timed out inside the client.
+#[tokio::test]
+async fn a_wait_for_one_of_a_few_streams_is_no_attempt() {
+    let authority = Authority::new();
+    for (streams, objects, exclusive) in
+        [(3, 64, Exclusive::None), (3, 64, Exclusive::All), (1, 24, Exclusive::None), (1, 24, Exclusive::All)]
+    {
+        let redis = Redis::start();
+        let console = redis.console().await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("https://localhost:{}/", listener.local_addr().expect("an address").port());
+        let limit = Duration::from_secs(2);
+        let (_task, got) = serve(listener, &authority.certify("localhost"), &["h2"], streams, limit / 2);
+        for object in 0..objects {
+            console.emit(&object.to_string(), "1").await;
+        }
+        let sink = sink(&url, |options| {
+            options.ca_file = Some(authority.file());
+            (options.timeout, options.exclusive) = (limit, exclusive.clone());
+        });
+        let worker = start(&redis, "w", &sink, |config| {
+            config.concurrency = 64;
+            config.retry = "fixed:1ms,attempts=1,then=dead-letter".parse().expect("a policy");
+        });
+        let began = Instant::now();
+        until_got(&got, objects).await;
+        console.until_at_rest().await;
+        println!("{streams} streams, {exclusive:?}: {objects} requests in {:?}", began.elapsed());
+        worker.finish().await;
+        assert_eq!((count(&got), console.dead().await.len()), (objects, 0), "{streams} streams, {exclusive:?}");
     }
 }
 

@@ -15,8 +15,8 @@ use rustls::ClientConfig;
 use tokio::time::Instant;
 
 use super::error::HttpError;
-use super::exchange::causes;
 use super::streams::LANES;
+use super::unanswered::causes;
 
 /// The time after which an idle connection is closed. It is shorter than the time after which most
 /// servers close it (Node: 5 s). Otherwise a request could be lost, because the server closes the

@@ -1,33 +1,37 @@
 //! One request and its answer.
 
-use std::error::Error as _;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use percent_encoding::percent_decode_str;
 use reqwest::header::{HeaderMap, HeaderValue};
-use reqwest::{Body, Response, StatusCode, Url};
+use reqwest::{Body, RequestBuilder, Response, StatusCode, Url};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::answer::{Meaning, retry_after};
 use super::body::{Message, message};
 use super::clients::{Clients, Routes};
 use super::error::HttpError;
-use super::exclusive::{Exclusive, NotOpen, Record};
+use super::exclusive::{Exclusive, Record};
 use super::options::Options;
 use super::receivers::Failure;
 use super::sending::{Sending, Sent};
 use super::settings::{Current, Settings};
 use super::streams::{Place, Streams};
+use super::unanswered::{Unanswered, is_broken, is_refused};
 use crate::escape;
 use crate::event::Event;
 use crate::sink::Context;
 
 /// The time after which a request that is not sent may be moved to another connection.
 const QUEUED: Duration = Duration::from_millis(250);
+/// The part of its time limit for which an exclusive request may wait behind others. Then it is
+/// recorded anew, so that the receiver has the rest of a limit.
+const QUEUED_PART: f64 = 0.25;
 /// Number of bytes of an answer that are read, so that its connection can be used again.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Longest time for which the rest of an answer is read.
@@ -107,17 +111,16 @@ pub(super) struct Exchange {
     options: Options,
 }
 
-/// The reason why a request has no answer.
-enum Unanswered {
-    Failed(reqwest::Error),
-    /// The client cannot be made.
-    NoClient(HttpError),
-    /// The request was sent, and there was no answer in time.
-    Late,
-    /// The request was not sent, because it waited too long inside this process.
-    Unsent,
-    /// The request was not sent, because an earlier one may be open.
-    NotOpen(NotOpen),
+/// The times of a request.
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    /// The time until which the request may wait inside this process.
+    waits_until: Instant,
+    /// The time after which the request is not sent any more if it waits behind others, but begins
+    /// anew; `None` if its time limit begins when it is sent.
+    fresh_until: Option<Instant>,
+    /// The end of its time limit; `None` if the limit begins when it is sent.
+    ends: Option<Instant>,
 }
 
 /// The end of a request.
@@ -125,7 +128,7 @@ enum Ended<'a> {
     Answered(Response, Place<'a>),
     /// The receiver has not got the request.
     Unsent(Unanswered),
-    /// The receiver has not got the request, which needs a place on another connection.
+    /// The receiver has not got the request, which needs a new place.
     Moved,
     /// The receiver may have got the request, and may still work on it.
     Failed(Unanswered),
@@ -196,7 +199,7 @@ impl Exchange {
     ) -> Result<(Response, Place<'_>), Unanswered> {
         // Waits inside this process also end.
         let waits_until = Instant::now() + self.options.timeout;
-        loop {
+        while Instant::now() < waits_until {
             let client = |lane| self.clients.of_lane(lane, &settings.tls).map_or(0, |(_, number)| number);
             let place = self.streams.place(&to.origin, to.url.scheme() == "https", client);
             let place = timeout_at(waits_until, place).await.map_err(|_| Unanswered::Unsent)?;
@@ -209,9 +212,10 @@ impl Exchange {
                 open.add_to(&mut headers);
                 ends = Some(open.ends);
             }
-            let (body, sent) = Sending::new(message.body.clone(), ends);
-            let request = client.post(to.url.clone()).headers(headers).body(Body::wrap(body)).send();
-            let ended = self.answer_to(pin!(request), sent, place, ends.unwrap_or(waits_until), ends).await;
+            let request = client.post(to.url.clone()).headers(headers);
+            let times =
+                Times { waits_until: ends.unwrap_or(waits_until), fresh_until: ends.map(|ends| self.fresh_until(ends)), ends };
+            let ended = self.send_in(place, request, message.body.clone(), times).await;
             if let Some(record) = record {
                 match &ended {
                     Ended::Answered(response, _) => record.answered(response.status(), response.headers()),
@@ -225,18 +229,35 @@ impl Exchange {
                 Ended::Moved => {}
             }
         }
+        Err(Unanswered::Unsent)
     }
 
-    /// Waits for the answer to a request that the client has begun. `waits_until`: the time until
-    /// which the request may wait inside this process. `ends`: the end of its time limit; `None` if
-    /// the limit begins when the request is sent.
+    /// Returns the time until which a request that ends then may wait behind others. The receiver
+    /// needs most of the time for its work.
+    fn fresh_until(&self, ends: Instant) -> Instant {
+        ends.checked_sub(self.options.timeout.mul_f64(1.0 - QUEUED_PART)).unwrap_or(ends)
+    }
+
+    /// Sends a request that has a place, and waits for the answer.
+    async fn send_in<'a>(&self, place: Place<'a>, request: RequestBuilder, body: Bytes, times: Times) -> Ended<'a> {
+        let turn = match timeout_at(times.fresh_until.unwrap_or(times.waits_until), place.turn()).await {
+            Ok(Some(turn)) => turn,
+            Ok(None) => return Ended::Moved,
+            Err(_) if times.fresh_until.is_some() => return Ended::Moved,
+            Err(_) => return Ended::Unsent(Unanswered::Unsent),
+        };
+        let (body, sent) = Sending::new(body, times.ends, turn);
+        let request = request.body(Body::wrap(body)).send();
+        self.answer_to(pin!(request), sent, place, times).await
+    }
+
+    /// Waits for the answer to a request that the client has begun.
     async fn answer_to<'a>(
         &self,
         mut request: Pin<&mut impl Future<Output = reqwest::Result<Response>>>,
         mut sent: Sent,
         mut place: Place<'a>,
-        waits_until: Instant,
-        ends: Option<Instant>,
+        times: Times,
     ) -> Ended<'a> {
         let mut is_sent = true;
         loop {
@@ -252,11 +273,11 @@ impl Exchange {
                     Err(error) if sent.take_back() || is_refused(&error) => Ended::Unsent(Unanswered::Failed(error)),
                     Err(error) => Ended::Failed(Unanswered::Failed(error)),
                 },
-                () = sleep_until(waits_until) => match sent.take_back() {
+                () = sleep_until(times.waits_until) => match sent.take_back() {
                     true => return Ended::Unsent(Unanswered::Unsent),
                     false => break,
                 },
-                () = sleep(QUEUED) => if place.is_full() {
+                () = sleep(QUEUED) => if place.is_full(times.fresh_until.is_some_and(|until| Instant::now() >= until)) {
                     match sent.take_back() {
                         true => return Ended::Moved,
                         false => break,
@@ -265,7 +286,7 @@ impl Exchange {
             }
         }
         place.sent();
-        let ends = ends.unwrap_or_else(|| Instant::now() + self.options.timeout);
+        let ends = times.ends.unwrap_or_else(|| Instant::now() + self.options.timeout);
         match timeout_at(ends, request).await {
             Ok(Ok(response)) => Ended::Answered(response, place),
             // The client has dropped the body.
@@ -378,103 +399,4 @@ pub(super) fn shown(url: &Url) -> String {
     let path = url.path();
     let end = path.char_indices().nth(SHOWN_MAX).map_or(path.len(), |(end, _)| end);
     format!("{}{}{}", url.origin().ascii_serialization(), &path[..end], if end < path.len() { "…" } else { "" })
-}
-
-/// An error of the resolver that does not come from DNS.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ResolveError {
-    /// The address is not allowed.
-    #[error("{0}")]
-    Refused(String),
-    /// Too many lookups are under way.
-    #[error("too many lookups of hosts are under way; DNS is slow")]
-    Busy,
-}
-
-impl Unanswered {
-    fn answer(&self, url: &Url, limit: Duration) -> Answer {
-        let (meaning, is_timeout) = match self {
-            Self::Failed(error) => return failure(url, error),
-            Self::NotOpen(why) => return not_open(url, why),
-            Self::NoClient(_) => (Meaning::Unable, false),
-            Self::Late => (Meaning::Silent, true),
-            Self::Unsent => (Meaning::Unsent, false),
-        };
-        let what = match self {
-            Self::NoClient(error) => format!("cannot be reached from this process: {error}"),
-            Self::Late => format!("has not answered in time: no answer within {limit:?}"),
-            _ => "takes no more requests at a time; nothing was sent".to_owned(),
-        };
-        Answer { meaning, error: format!("{} {what}", shown(url)), retry_after: None, is_timeout }
-    }
-}
-
-fn not_open(url: &Url, why: &NotOpen) -> Answer {
-    let (error, retry_after) = match why {
-        NotOpen::Earlier(left) => {
-            (format!("{} may still work on an earlier request of this object; nothing was sent", shown(url)), Some(*left))
-        }
-        NotOpen::Late => {
-            (format!("Redis took longer than the time limit to record a request to {}; nothing was sent", shown(url)), None)
-        }
-        NotOpen::Failed(error) => (format!("nothing was sent to {}: {error}", shown(url)), None),
-    };
-    Answer { meaning: Meaning::Unsent, error, retry_after, is_timeout: false }
-}
-
-fn failure(url: &Url, error: &reqwest::Error) -> Answer {
-    let resolved = causes_of(error).find_map(|cause| cause.downcast_ref());
-    if let Some(ResolveError::Refused(why)) = resolved {
-        return Answer::rejected(format!("{} is refused: {why}", shown(url)));
-    }
-    let is_timeout = error.is_timeout();
-    let (meaning, what) = if is_refused(error) {
-        (Meaning::Unsent, "takes no more requests at a time")
-    } else if error.is_builder() {
-        (Meaning::Unsendable, "cannot be sent to")
-    } else if resolved.is_some() {
-        (Meaning::Unsent, "cannot be looked up")
-    } else if is_own_fault(error) {
-        (Meaning::Unable, "cannot be reached from this process")
-    } else if error.is_connect() || causes(error).contains("received fatal alert") {
-        // With TLS 1.3, a server may refuse the client's certificate only after the handshake.
-        (Meaning::Unreachable, "cannot be reached")
-    } else if is_timeout {
-        (Meaning::Silent, "has not answered in time")
-    } else {
-        (Meaning::Silent, "has not answered")
-    };
-    Answer { meaning, error: format!("{} {what}: {}", shown(url), causes(error)), retry_after: None, is_timeout }
-}
-
-/// Returns whether the error came because this process has too many open files, or too little
-/// memory.
-fn is_own_fault(error: &reqwest::Error) -> bool {
-    use rustix::io::Errno;
-    let own = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-    causes_of(error)
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error())
-        .any(|code| own.iter().any(|errno| errno.raw_os_error() == code))
-}
-
-/// Returns whether an HTTP/2 server has refused the stream. It does so only before it processes the
-/// request.
-fn is_refused(error: &reqwest::Error) -> bool {
-    causes(error).contains("refused stream before processing")
-}
-
-/// Returns whether the connection ended before the answer.
-fn is_broken(error: &reqwest::Error) -> bool {
-    !error.is_connect() && !error.is_timeout() && !error.is_builder()
-}
-
-fn causes_of(error: &reqwest::Error) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
-    std::iter::successors(error.source(), |&cause| cause.source())
-}
-
-/// Returns the innermost cause, because it names the problem. The outer causes only say that a
-/// request failed.
-pub(super) fn causes(error: &reqwest::Error) -> String {
-    let innermost = causes_of(error).last().map_or_else(|| error.to_string(), ToString::to_string);
-    escape::text(&innermost).to_string()
 }

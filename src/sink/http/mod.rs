@@ -25,6 +25,7 @@ mod sending;
 mod settings;
 mod signature;
 mod streams;
+mod unanswered;
 
 pub use answer::Statuses;
 pub use body::Format;

@@ -4,6 +4,9 @@
 //! soon as the receiver takes one more request on it. Before that, the request waits inside this
 //! process, and the time of this wait is not part of the time limit of the request. As long as the
 //! body is here, the request can be taken back: the receiver then gets no complete request.
+//!
+//! The client drops the body when it has written the body to the connection, or over HTTP/2 to an
+//! open stream. Then the next request of the lane has its turn.
 
 use std::io;
 use std::pin::Pin;
@@ -14,6 +17,8 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::streams::Turn;
+
 /// The body of one request.
 #[derive(Debug)]
 pub(super) struct Sending {
@@ -23,15 +28,17 @@ pub(super) struct Sending {
     sent: Option<oneshot::Sender<()>>,
     /// The time after which the request is not sent any more.
     ends: Option<Instant>,
+    /// The turn of the request in its lane.
+    _turn: Turn,
 }
 
 /// Tells when the request is sent. If this value is dropped before that, the request is not sent.
 pub(super) struct Sent(oneshot::Receiver<()>);
 
 impl Sending {
-    pub(super) fn new(bytes: Bytes, ends: Option<Instant>) -> (Self, Sent) {
+    pub(super) fn new(bytes: Bytes, ends: Option<Instant>, turn: Turn) -> (Self, Sent) {
         let (told, sent) = oneshot::channel();
-        (Self { bytes, sent: Some(told), ends }, Sent(sent))
+        (Self { bytes, sent: Some(told), ends, _turn: turn }, Sent(sent))
     }
 }
 
@@ -86,18 +93,18 @@ mod tests {
 
     #[test]
     fn a_request_is_sent_or_taken_back() {
-        let (mut body, mut sent) = Sending::new(Bytes::from_static(b"1"), None);
+        let (mut body, mut sent) = Sending::new(Bytes::from_static(b"1"), None, Turn::default());
         assert!(sent.wait().now_or_never().is_none() && !body.is_end_stream());
         assert_eq!(poll(&mut body).and_then(Result::ok), Some(Bytes::from_static(b"1")));
         assert!(body.is_end_stream() && poll(&mut body).is_none());
         assert!(!sent.take_back());
-        let (mut body, mut sent) = Sending::new(Bytes::from_static(b"1"), None);
+        let (mut body, mut sent) = Sending::new(Bytes::from_static(b"1"), None, Turn::default());
         assert!(sent.take_back());
         assert!(poll(&mut body).is_some_and(|frame| frame.is_err()));
-        let (mut body, sent) = Sending::new(Bytes::from_static(b"1"), None);
+        let (mut body, sent) = Sending::new(Bytes::from_static(b"1"), None, Turn::default());
         drop(sent);
         assert!(poll(&mut body).is_some_and(|frame| frame.is_err()));
-        let (mut body, mut sent) = Sending::new(Bytes::from_static(b"1"), Some(Instant::now()));
+        let (mut body, mut sent) = Sending::new(Bytes::from_static(b"1"), Some(Instant::now()), Turn::default());
         assert!(poll(&mut body).is_some_and(|frame| frame.is_err()));
         assert_eq!(sent.wait().now_or_never(), Some(false));
     }

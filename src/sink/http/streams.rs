@@ -9,16 +9,23 @@
 //! request in a lane is not sent although other requests in this lane are, the lane has as many
 //! places as requests are sent.
 //!
+//! The client compares a request with the limit by the number of open streams. It takes the bodies of
+//! several requests before it opens the stream of the first one, so it could take more bodies than
+//! the receiver allows streams. Such a request would seem to be sent, and would wait. So the client
+//! gets one request of a lane at a time: each request waits for its [`Turn`]. Its body has the turn,
+//! and the client drops the body when the stream is open.
+//!
 //! The first request of a lane opens a connection. Other requests wait until the receiver has had
 //! the time to tell its limit. Otherwise each of them would open a connection of its own, and most
-//! of these would be closed again.
+//! of these would be closed again. Until the first answer, it is not known whether the receiver
+//! speaks HTTP/2. So until then, a lane has at most one request that is not sent.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use reqwest::Version;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex as TurnMutex, Notify, OwnedMutexGuard};
 use tokio::time::{Instant, timeout};
 
 /// Number of lanes.
@@ -32,7 +39,8 @@ const OPENS: Duration = Duration::from_millis(100);
 /// The time for which a lower limit counts.
 const LIMIT_FOR: Duration = Duration::from_secs(60);
 
-/// The requests under way, by receiver. A receiver without a request has no entry.
+/// The requests under way, by receiver. A receiver without a request has an entry only as long as a
+/// lower limit counts.
 #[derive(Debug, Default)]
 pub(super) struct Streams(Mutex<HashMap<Arc<str>, Load>>);
 
@@ -62,6 +70,14 @@ struct Lane {
     opened: Option<Instant>,
     /// Whether the receiver has answered over this client.
     has_answered: bool,
+    /// Locked as long as the client has a request that is not sent.
+    turn: Arc<TurnMutex<()>>,
+}
+
+/// The turn of a request in its lane. The next request has its turn when this value is dropped.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    _lock: Option<OwnedMutexGuard<()>>,
 }
 
 /// A place for one request. It is free again when this value is dropped.
@@ -70,6 +86,7 @@ pub(super) struct Place<'a> {
     streams: &'a Streams,
     origin: Arc<str>,
     pub(super) lane: usize,
+    is_secure: bool,
     is_sent: bool,
     /// Whether this request opens the first connection of its lane.
     is_opening: bool,
@@ -79,6 +96,12 @@ pub(super) struct Place<'a> {
 struct Waiter<'a>(&'a Streams, Arc<str>);
 
 impl Load {
+    /// Returns whether nothing about the receiver needs to be remembered.
+    fn is_over(&self, now: Instant) -> bool {
+        let is_idle = self.waiting == 0 && self.lanes.iter().all(|lane| lane.taken == 0);
+        is_idle && self.limit.is_none_or(|(_, until)| now >= until)
+    }
+
     fn limit(&self, is_secure: bool, now: Instant) -> usize {
         match self.version {
             // Without TLS, HTTP/2 is not used. Over HTTP/1 each request has its own connection.
@@ -102,7 +125,9 @@ impl Load {
             }
             let is_open = lane.has_answered || lane.opened.is_some_and(|at| now.duration_since(at) >= OPENS);
             let opens = !is_open && limit != usize::MAX;
-            if opens && lane.is_opening {
+            // A request that is not sent may wait for a stream, or for a connection over HTTP/1.
+            let is_unclear = limit != usize::MAX && self.version.is_none() && lane.taken > lane.sent;
+            if is_unclear || opens && lane.is_opening {
                 return None;
             }
             lane.is_opening = opens;
@@ -119,12 +144,15 @@ impl Streams {
         let mut waiter = None;
         loop {
             let freed = {
-                let mut all = self.all();
+                let (mut all, now) = (self.all(), Instant::now());
+                if !all.contains_key(origin) {
+                    all.retain(|_, load| !load.is_over(now));
+                }
                 let load = all.entry(origin.clone()).or_default();
-                if let Some((lane, is_opening)) = load.take(is_secure, Instant::now(), &client) {
+                if let Some((lane, is_opening)) = load.take(is_secure, now, &client) {
                     drop(all);
                     drop(waiter);
-                    return Place { streams: self, origin: origin.clone(), lane, is_sent: false, is_opening };
+                    return Place { streams: self, origin: origin.clone(), lane, is_secure, is_sent: false, is_opening };
                 }
                 waiter.get_or_insert_with(|| {
                     load.waiting += 1;
@@ -140,18 +168,34 @@ impl Streams {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the load of a receiver, and forgets it if it is empty.
+    /// Changes the load of a receiver, and forgets it if it is over.
     fn change(&self, origin: &Arc<str>, change: impl FnOnce(&mut Load)) {
         let mut all = self.all();
         let Some(load) = all.get_mut(origin) else { return };
         change(load);
-        if load.waiting == 0 && load.lanes.iter().all(|lane| lane.taken == 0) {
+        if load.is_over(Instant::now()) {
             all.remove(origin);
         }
     }
 }
 
 impl Place<'_> {
+    /// Waits until the client has sent the lane's request before this one. Returns none if the lane
+    /// is full: then the request needs another place. Cancellation safe.
+    pub(super) async fn turn(&self) -> Option<Turn> {
+        let turn = self.look(|load, lane, limit| (limit != usize::MAX).then(|| load.lanes[lane].turn.clone()))?;
+        let Some(turn) = turn else { return Some(Turn::default()) };
+        let turn = turn.lock_owned().await;
+        self.look(|load, lane, limit| load.lanes[lane].sent < limit)?.then_some(Turn { _lock: Some(turn) })
+    }
+
+    /// Looks at the load of the receiver, the number of the lane, and the lane's limit.
+    fn look<R>(&self, look: impl FnOnce(&Load, usize, usize) -> R) -> Option<R> {
+        let all = self.streams.all();
+        let load = all.get(&self.origin)?;
+        Some(look(load, self.lane, load.limit(self.is_secure, Instant::now())))
+    }
+
     /// Records that the request is sent.
     pub(super) fn sent(&mut self) {
         self.is_sent = true;
@@ -160,6 +204,9 @@ impl Place<'_> {
             lane.sent += 1;
             if self.is_opening {
                 lane.opened = lane.opened.or_else(|| Some(Instant::now()));
+            }
+            if load.version.is_none() {
+                load.freed.notify_one();
             }
         });
     }
@@ -175,16 +222,19 @@ impl Place<'_> {
         });
     }
 
-    /// Records that this request is not sent, although it has waited for a while. Returns whether
-    /// the cause is that the lane is full: then the request needs another place.
-    pub(super) fn is_full(&self) -> bool {
+    /// Records that this request is not sent, although it has waited for a while. Returns whether it
+    /// needs another place, because the lane is full. `loses_time`: whether the request needs
+    /// another place even if the lane is perhaps full, because its time limit has begun.
+    pub(super) fn is_full(&self, loses_time: bool) -> bool {
         let mut is_full = false;
         self.streams.change(&self.origin, |load| {
             let sent = load.lanes[self.lane].sent;
-            is_full = load.version == Some(Version::HTTP_2) && sent > 0;
-            if is_full {
+            let may_be_full = self.is_secure && !self.is_opening && sent > 0;
+            if may_be_full && load.version == Some(Version::HTTP_2) {
                 load.limit = Some((sent, Instant::now() + LIMIT_FOR));
+                is_full = true;
             }
+            is_full |= may_be_full && load.version.is_none() && loses_time;
         });
         is_full
     }
@@ -290,13 +340,61 @@ mod tests {
             sent.push(place);
         }
         let queued = place(&streams).await;
-        assert!(!queued.is_full(), "nothing is known yet");
+        assert!(!queued.is_full(false), "nothing is known yet");
         sent[0].answered(Version::HTTP_2);
-        assert!(queued.is_full());
+        assert!(queued.is_full(false));
         drop(queued);
         assert_eq!(place(&streams).await.lane, 1);
         tokio::time::advance(LIMIT_FOR).await;
         assert_eq!(place(&streams).await.lane, 0);
+    }
+
+    /// Tests that the requests of a lane go to the client one by one, that none has its turn in a full
+    /// lane, and that a request whose time limit has begun does not wait for the first answer.
+    #[tokio::test(start_paused = true)]
+    async fn one_request_of_a_lane_is_not_sent() {
+        let streams = Streams::default();
+        let mut first = place(&streams).await;
+        let turn = first.turn().await.expect("its turn");
+        first.sent();
+        tokio::time::advance(OPENS).await;
+        let second = place(&streams).await;
+        let waiting = place(&streams);
+        tokio::pin!(waiting);
+        assert!(futures_util::poll!(&mut waiting).is_pending(), "the version of HTTP is not known yet");
+        assert!(!second.is_full(false) && second.is_full(true));
+        first.answered(Version::HTTP_2);
+        let third = waiting.await;
+        let (next, last) = (second.turn(), third.turn());
+        tokio::pin!(next, last);
+        assert!(futures_util::poll!(&mut next).is_pending() && futures_util::poll!(&mut last).is_pending());
+        drop(turn);
+        let turn = next.await.expect("its turn");
+        assert!(futures_util::poll!(&mut last).is_pending());
+        assert!(second.is_full(false));
+        drop(turn);
+        assert!(last.await.is_none(), "the lane takes one request");
+    }
+
+    /// Tests that a lower limit is known to the next requests, although none was under way meanwhile.
+    #[tokio::test(start_paused = true)]
+    async fn a_lower_limit_is_remembered() {
+        let streams = Streams::default();
+        let mut first = place(&streams).await;
+        first.sent();
+        first.answered(Version::HTTP_2);
+        let second = place(&streams).await;
+        assert!(second.is_full(false));
+        drop((first, second));
+        let places = [place(&streams).await, place(&streams).await];
+        assert_eq!(places.each_ref().map(|place| place.lane), [0, 1]);
+        drop(places);
+        let other: Arc<str> = "https://other".into();
+        drop(streams.place(&other, true, |_| 1).await);
+        assert!(streams.all().contains_key(&origin()), "the limit counts");
+        tokio::time::advance(LIMIT_FOR).await;
+        drop(streams.place(&other, true, |_| 1).await);
+        assert!(streams.all().is_empty());
     }
 
     #[tokio::test(start_paused = true)]

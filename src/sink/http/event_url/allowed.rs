@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use url::Host;
 
 use super::super::error::HttpError;
-use super::super::exchange::ResolveError;
+use super::super::unanswered::ResolveError;
 use super::addresses::not_public;
 
 /// Maximum number of lookups under way.
