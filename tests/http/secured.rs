@@ -151,6 +151,27 @@ mod serve {
         Client::builder().tls_certs_only([trusted]).pool_max_idle_per_host(0).build().expect("a client")
     }
 
+    /// Story: a certificate was renewed on the disk, and the server presented the old one until it was
+    /// no longer valid. Tests that a new pair of files is read without a signal, and that the server
+    /// keeps the old pair as long as the new key is absent.
+    #[tokio::test]
+    async fn the_certificate_is_read_again_when_it_changes() {
+        let redis = Redis::start();
+        let (first, second) = (Authority::new(), Authority::new());
+        let (old, new) = (first.certify("127.0.0.1"), second.certify("127.0.0.1"));
+        let options = ["--tls-cert", old.certificate.to_str().expect("a path"), "--tls-key", old.key.to_str().expect("a path")];
+        let serving = Serving::start_at(&redis, "127.0.0.1:0", &options, client(&first)).await;
+        assert_eq!(serving.get("/v1/rules").await.status, 200);
+        std::fs::copy(&new.certificate, &old.certificate).expect("copied");
+        serving.until_logged("not read again").await;
+        assert_eq!(serving.get("/v1/rules").await.status, 200, "the key does not fit yet");
+        std::fs::copy(&new.key, &old.key).expect("copied");
+        serving.until_logged(" read again what=\"certificate\"").await;
+        let rules = format!("{}/v1/rules", serving.url);
+        assert!(client(&first).get(&rules).send().await.is_err());
+        assert_eq!(client(&second).get(&rules).send().await.expect("an answer").status(), 200);
+    }
+
     /// Tests that SIGHUP makes the server read a new certificate. If the new certificate is broken,
     /// the server keeps the old one.
     #[tokio::test]

@@ -184,6 +184,38 @@ async fn users_are_read_again_at_sighup() {
     assert_eq!(stats("password").await.status, 200, "the users before stay");
 }
 
+/// Story: a revoked token was removed from the users file, and was accepted until somebody thought of
+/// SIGHUP. Tests that a change is noticed, and that a file with a mistake has one line in the log.
+#[tokio::test]
+async fn users_are_read_again_when_they_change() {
+    let redis = Redis::start();
+    let file = users(&format!("ada {HUNTER2} view\n"));
+    let serving = Serving::start(&redis, &["--users", file.path().to_str().expect("a path")]).await;
+    let status = async |token: &'static str| answer(serving.request(Method::GET, "/v1/stats").bearer_auth(token)).await.status;
+    assert_eq!((status("hunter2").await, status("password").await), (200, 401));
+    std::fs::write(file.path(), format!("bob {PASSWORD} view\n")).expect("written");
+    serving.until_logged(" read again what=\"users\"").await;
+    assert_eq!((status("hunter2").await, status("password").await), (401, 200));
+    let replace = |text: &str| {
+        let new = file.path().with_extension("new");
+        std::fs::write(&new, text).expect("written");
+        std::fs::rename(&new, file.path()).expect("renamed");
+    };
+    replace("bob\n");
+    serving.until_logged("not read again").await;
+    // The file is read again in this time.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(serving.log().matches("not read again").count(), 1, "{}", serving.log());
+    assert_eq!(status("password").await, 200, "the users before stay");
+    // A secret of Kubernetes is a link to another file.
+    let other = users(&format!("ada {HUNTER2} view\n"));
+    let link = file.path().with_extension("link");
+    std::os::unix::fs::symlink(other.path(), &link).expect("linked");
+    std::fs::rename(&link, file.path()).expect("renamed");
+    until("ada is known", PATIENCE, async || (status("hunter2").await == 200).then_some(())).await;
+    assert_eq!(status("password").await, 401);
+}
+
 #[tokio::test]
 async fn what_cannot_be_served_is_told_at_the_start() {
     let redis = Redis::start();

@@ -69,14 +69,15 @@ const STREAMS_MAX: usize = 100;
 /// On an address of this machine, the command prints a link for the login; the link works once. For
 /// other addresses it needs a users file (--users), or a proxy that tells the name of the user
 /// (--trust-header). The pages show each object with the reason why it waits. Every action asks for
-/// a reason; `seriatim actions` shows it with the name of the user. At SIGHUP the command reads the
-/// users file and the certificate again. docs/dashboard.md describes the pages.
+/// a reason; `seriatim actions` shows it with the name of the user. The command reads the
+/// users file and the certificate again when they change, and at SIGHUP. docs/dashboard.md describes
+/// the pages.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("listen", |arg| arg.default_value("127.0.0.1:8480")))]
 #[command(mut_arg("connections", |arg| arg.default_value("256")))]
 #[command(mut_arg("grace", |arg| arg.default_value("5s")))]
 #[command(mut_arg("users", |arg| arg.help(
-    "The file with the users and their rights, as for `serve`. Users log in with their tokens. It is read again at SIGHUP"
+    "The file with the users and their rights, as for `serve`. Users log in with their tokens. It is read again when it changes"
 )))]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -5,7 +5,8 @@
 //! - `connections`: accepts connections, within limits of number and time
 //! - `fair`: limits that users share
 //! - `places`: which connection gives way to a new one
-//! - `tls`: the certificate, read again at SIGHUP
+//! - `tls`: the certificate
+//! - `files`: reads the users file and the certificate again
 //! - `hosts`: the hosts for which the server answers
 //! - `guard`: the checks that every request must pass before it reaches its route
 //! - `asked`: the user, the headers and the parameters of a request that has passed
@@ -23,6 +24,7 @@ pub(crate) mod address;
 pub(crate) mod asked;
 pub(crate) mod connections;
 pub(crate) mod fair;
+mod files;
 mod guard;
 pub(crate) mod hosts;
 mod lingering;
@@ -46,10 +48,11 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 use self::address::Address;
 use self::connections::Connections;
+use self::files::{Files, Followed, follow};
 use self::guard::Guard;
 use self::hosts::Hosts;
 use self::problem::Problem;
@@ -71,7 +74,7 @@ pub(crate) struct ListenArgs {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     listen: Vec<Address>,
     /// The file with the users and their rights. It has a line NAME SHA256 RIGHT[,RIGHT…] [PREFIX…]
-    /// for each user, and is read again at SIGHUP. Without a users file, --listen may name only
+    /// for each user, and is read again when it changes. Without a users file, --listen may name only
     /// addresses of this machine, and everybody has all rights
     #[arg(long, env = "SERIATIM_USERS", value_name = "FILE")]
     users: Option<PathBuf>,
@@ -80,7 +83,7 @@ pub(crate) struct ListenArgs {
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
     /// The PEM file with the server's certificate for TLS, and the certificates of its authorities.
-    /// It is read again at SIGHUP
+    /// It is read again when it or --tls-key changes
     #[arg(long, env = "SERIATIM_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// The PEM file with the private key for --tls-cert
@@ -110,8 +113,10 @@ pub(crate) struct Listening {
     connections: Connections,
     /// The listener for probes alone.
     probes: Option<Connections>,
-    users: Option<(PathBuf, Arc<Users>)>,
+    users: Option<Arc<Users>>,
     certificate: Option<Arc<Certificate>>,
+    /// The files that are read again.
+    followed: Vec<Followed>,
     /// The checks of requests; `None` if the routes check requests themselves, or if everybody may
     /// use all routes.
     guard: Option<Guard>,
@@ -134,14 +139,19 @@ impl ListenArgs {
     /// guard the requests, for the error of another address.
     pub(crate) async fn open_unguarded(&self, is_guarded: bool, guards: &'static str) -> anyhow::Result<Listening> {
         let input = |error: String| Failure::with(Exit::Input, error);
-        let users = match &self.users {
-            Some(path) => Some((path.clone(), Arc::new(Users::read(path).map_err(input)?))),
-            None => None,
-        };
-        let certificate = match (&self.tls_cert, &self.tls_key) {
-            (Some(certificate), Some(key)) => Some(Arc::new(Certificate::read(certificate, key).map_err(input)?)),
-            _ => None,
-        };
+        let mut followed = Vec::new();
+        let mut users = None;
+        if let Some(path) = self.users.clone() {
+            let files = Files::new("users", [path.clone()]);
+            let read = users.insert(Arc::new(Users::read(&path).map_err(input)?)).clone();
+            followed.push(files.read_by(move || read.read_again(&path)));
+        }
+        let mut certificate = None;
+        if let (Some(chain), Some(key)) = (&self.tls_cert, &self.tls_key) {
+            let files = Files::new("certificate", [chain.clone(), key.clone()]);
+            let read = certificate.insert(Arc::new(Certificate::read(chain, key).map_err(input)?)).clone();
+            followed.push(files.read_by(move || read.read_again()));
+        }
         let mut connections = Connections::new(self.connections, certificate.clone()).with_guards(guards);
         for address in &self.listen {
             connections.open(address, is_guarded).await?;
@@ -154,7 +164,8 @@ impl ListenArgs {
             }
             None => None,
         };
-        Ok(Listening { connections, probes, users, certificate, guard: None, has_users: is_guarded, grace: self.grace })
+        let grace = self.grace;
+        Ok(Listening { connections, probes, users, certificate, followed, guard: None, has_users: is_guarded, grace })
     }
 
     /// Returns the names of `--host`.
@@ -171,7 +182,7 @@ impl ListenArgs {
 impl Listening {
     /// Returns the users, if a users file is given.
     pub(crate) fn users(&self) -> Option<&Arc<Users>> {
-        self.users.as_ref().map(|(_, users)| users)
+        self.users.as_ref()
     }
 
     /// Returns whether there can be several users.
@@ -199,6 +210,7 @@ impl Listening {
             probes: None,
             users: None,
             certificate: None,
+            followed: Vec::new(),
             guard: None,
             has_users: false,
             grace: Duration::ZERO,
@@ -214,18 +226,7 @@ impl Listening {
         for address in self.probes.iter().flat_map(Connections::addresses) {
             info!(target: LOG, %address, "listening for probes");
         }
-        let mut hang_up = signal(SignalKind::hangup())?;
-        let (users, certificate) = (self.users, self.certificate);
-        let rereading = tokio::spawn(async move {
-            while hang_up.recv().await.is_some() {
-                if let Some((path, users)) = &users {
-                    told("users", users.read_again(path));
-                }
-                if let Some(certificate) = &certificate {
-                    told("certificate", certificate.read_again());
-                }
-            }
-        });
+        let rereading = tokio::spawn(follow(self.followed, signal(SignalKind::hangup())?));
         let routes = routes.layer(from_fn_with_state(stop.clone(), refuse_if_stopping));
         let routes = match self.guard {
             Some(guard) => guard.around(routes),
@@ -266,12 +267,5 @@ async fn only_probes(request: Request, next: Next) -> Response {
     match probes::is_one(request.method(), request.uri().path()) {
         true => next.run(request).await,
         false => Problem::not_found("this address is for probes alone: /healthz and /readyz").into_response(),
-    }
-}
-
-fn told(what: &str, read: Result<(), String>) {
-    match read {
-        Ok(()) => info!(target: LOG, what, "read again"),
-        Err(error) => warn!(target: LOG, what, error, "not read again; the ones before stay"),
     }
 }

@@ -1,5 +1,4 @@
-//! The server's certificate for TLS. It is read again at SIGHUP. Open connections keep the
-//! certificate with which they began.
+//! The server's certificate for TLS. Open connections keep the certificate with which they began.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};

@@ -53,8 +53,8 @@ const OPENAPI: &str = include_str!("openapi.json");
 /// This command is for programs without a Redis client. docs/http.md describes the routes;
 /// /v1/openapi.json is their OpenAPI description. If Redis is away at the start, the server waits for
 /// it, and /readyz is 503 until then. After SIGTERM or Ctrl-C the server finishes the
-/// requests under way, and then stops. A second signal stops it at once. At SIGHUP it reads the
-/// users file and the certificate again.
+/// requests under way, and then stops. A second signal stops it at once. It reads the users
+/// file and the certificate again when they change, and at SIGHUP.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
