@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -32,34 +33,42 @@ async fn until_got(got: &Got, requests: usize) {
 /// failed, and 19 events became dead letters although the receiver had taken them.
 #[tokio::test]
 async fn a_wait_for_the_connection_is_no_attempt() {
-    let authority = Authority::new();
-    for streams in [100, 250] {
-        let redis = Redis::start();
-        let console = redis.console().await;
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("https://localhost:{}/", listener.local_addr().expect("an address").port());
-        let (_task, got) = serve(listener, &authority.certify("localhost"), &["h2"], streams, Duration::from_millis(300));
-        for object in 0..250 {
-            console.emit(&object.to_string(), "1").await;
-        }
-        let sink = sink(&url, |options| {
-            options.ca_file = Some(authority.file());
-            options.timeout = Duration::from_secs(3);
-        });
-        let worker = start(&redis, "w", &sink, |config| {
-            config.concurrency = 250;
-            config.retry = "fixed:1ms,attempts=1,then=dead-letter".parse().expect("a policy");
-        });
-        until_got(&got, 250).await;
-        console.until_at_rest().await;
-        worker.finish().await;
-        assert_eq!((count(&got), console.dead().await.len()), (250, 0), "{streams} streams");
-        let got = got.lock().expect("no panic");
-        let mut by_connection: HashMap<usize, usize> = HashMap::new();
-        got.iter().for_each(|(connection, ..)| *by_connection.entry(*connection).or_default() += 1);
-        println!("{streams} streams: requests by connection {by_connection:?}");
-        assert!((2..=8).contains(&by_connection.len()), "{by_connection:?}");
+    // In the last case, more requests come than 8 connections take. The others wait for a second, and
+    // with this wait each of them would take longer than its limit.
+    for (streams, objects, delay_ms, limit) in [(100, 250, 300, 3), (250, 250, 300, 3), (100, 900, 1000, 2)] {
+        each_is_taken_once(streams, objects, Duration::from_millis(delay_ms), Duration::from_secs(limit)).await;
     }
+}
+
+/// Sends an event of each object to a receiver that takes so many requests on a connection at a time,
+/// and answers after this time. No request may take longer than the limit.
+async fn each_is_taken_once(streams: u32, objects: usize, delay: Duration, limit: Duration) {
+    let authority = Authority::new();
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("https://localhost:{}/", listener.local_addr().expect("an address").port());
+    let (_task, got) = serve(listener, &authority.certify("localhost"), &["h2"], streams, delay);
+    for object in 0..objects {
+        console.emit(&object.to_string(), "1").await;
+    }
+    let sink = sink(&url, |options| {
+        options.ca_file = Some(authority.file());
+        options.timeout = limit;
+    });
+    let worker = start(&redis, "w", &sink, |config| {
+        config.concurrency = objects;
+        config.retry = "fixed:1ms,attempts=1,then=dead-letter".parse().expect("a policy");
+    });
+    until_got(&got, objects).await;
+    console.until_at_rest().await;
+    worker.finish().await;
+    assert_eq!((count(&got), console.dead().await.len()), (objects, 0), "{streams} streams");
+    let got = got.lock().expect("no panic");
+    let mut by_connection: HashMap<usize, usize> = HashMap::new();
+    got.iter().for_each(|(connection, ..)| *by_connection.entry(*connection).or_default() += 1);
+    println!("{streams} streams: requests by connection {by_connection:?}");
+    assert!((2..=8).contains(&by_connection.len()), "{by_connection:?}");
 }
 
 /// Story: a receiver over HTTP/2 took 3 requests at a time, and answered in half of the time limit. The
@@ -165,6 +174,69 @@ async fn a_new_token_is_read() {
     worker.finish().await;
     assert!(console.dead().await.is_empty());
     assert!(receiver.got().iter().all(|got| got.header("seriatim-attempt") == "1"));
+}
+
+/// Writes a text of the same length. The time, the length and the inode of the file stay.
+fn replace_unseen(file: &Path, text: &str) {
+    let before = fs::metadata(file).expect("a file");
+    assert_eq!(before.len(), text.len() as u64);
+    fs::write(file, text).expect("written");
+    let open = fs::File::options().write(true).open(file).expect("opened");
+    open.set_modified(before.modified().expect("a time")).expect("set");
+}
+
+/// Tests that a 401 makes the sink read its files, even if they look as before.
+#[tokio::test]
+async fn a_token_is_read_after_a_401() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("headers");
+    fs::write(&file, "Authorization: Bearer old\n").expect("written");
+    let receiver = Receiver::with(|got| Reply::Status(if got.header("authorization") == "Bearer new" { 200 } else { 401 })).await;
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = sink(&receiver.url("/"), |options| options.header_file = Some(file.clone()));
+    let worker = start(&redis, "w", &sink, |_| {});
+    console.emit("a", "1").await;
+    receiver.until_got(1).await;
+    replace_unseen(&file, "Authorization: Bearer new\n");
+    receiver.until_accepted(1).await;
+    console.until_at_rest().await;
+    worker.finish().await;
+    assert!(console.dead().await.is_empty());
+}
+
+/// Tests that the program passes the files to its sink, and that SIGHUP makes it read them, even if
+/// they look as before.
+#[cfg(feature = "cli")]
+#[tokio::test]
+async fn files_are_read_again_at_sighup() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (headers, secrets) = (directory.path().join("headers"), directory.path().join("secrets"));
+    let secret = |letter: &str| format!("whsec_{}\n", letter.repeat(32));
+    fs::write(&headers, "X-Token: old\n").expect("written");
+    fs::write(&secrets, secret("A")).expect("written");
+    let (redis, receiver) = (Redis::start(), Receiver::start().await);
+    let console = redis.console().await;
+    let path = |file: &Path| file.to_str().expect("a path").to_owned();
+    let (of_headers, of_secrets) = (path(&headers), path(&secrets));
+    let files = ["--sink-header-file", &of_headers, "--sink-secret-file", &of_secrets];
+    let worker = crate::support::process::Process::start(&redis, "w", &receiver.url("/"), &files);
+    console.emit("a", "1").await;
+    receiver.until_accepted(1).await;
+    replace_unseen(&headers, "X-Token: new\n");
+    replace_unseen(&secrets, &secret("B"));
+    worker.hang_up();
+    worker.until_logged("the files of the HTTP sink are read again").await;
+    console.emit("b", "2").await;
+    receiver.until_accepted(2).await;
+    let [first, second] = &receiver.got()[..] else { panic!("{:?}", receiver.got()) };
+    assert_eq!((first.header("x-token"), second.header("x-token")), ("old", "new"));
+    let signed_with = |got: &crate::receiver::Got, letter: &str| {
+        let secret: seriatim::sink::http::Secret = secret(letter).trim().parse().expect("a secret");
+        let at = got.header("webhook-timestamp").parse().expect("a time");
+        got.header("webhook-signature") == secret.sign(got.header("webhook-id"), at, got.body.as_bytes())
+    };
+    assert!(signed_with(first, "A") && signed_with(second, "B"), "{first:?} {second:?}");
 }
 
 /// Tests that a second secret in the file signs requests, without a restart and without an answer

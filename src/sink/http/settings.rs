@@ -47,6 +47,8 @@ struct Shared {
 struct Seen {
     /// The time of the last look.
     at: Option<Instant>,
+    /// The time of the last reading after a 401. A look just before it may have found no change.
+    refused_at: Option<Instant>,
     files: Vec<Option<Stamp>>,
     texts: Vec<Vec<u8>>,
 }
@@ -57,7 +59,7 @@ type Stamp = (Option<SystemTime>, u64, u64, u64);
 impl Settings {
     /// Reads the settings for the first time. `needs_tls`: whether a URL begins with `https`.
     pub(super) fn open(options: &Options, needs_tls: bool) -> Result<Self, HttpError> {
-        let seen = Seen { at: Some(Instant::now()), files: stamps(options), texts: texts(options) };
+        let seen = Seen { at: Some(Instant::now()), refused_at: None, files: stamps(options), texts: texts(options) };
         let current = RwLock::new(Arc::new(read(options, needs_tls)?));
         Ok(Self(Arc::new(Shared { options: options.clone(), needs_tls, current, seen: Mutex::new(seen) })))
     }
@@ -73,7 +75,7 @@ impl Settings {
 
     /// Looks at the files in the background, at most once per second.
     pub(super) fn look(&self) {
-        if self.has_files() && self.0.is_due() {
+        if self.has_files() && self.0.is_due(|seen| &mut seen.at) {
             let shared = Arc::clone(&self.0);
             spawn_blocking(move || shared.look(false));
         }
@@ -82,7 +84,7 @@ impl Settings {
     /// Reads the files again, at most once per second. Returns whether the settings differ from
     /// these.
     pub(super) async fn differ_from(&self, used: &Arc<Current>) -> bool {
-        if self.has_files() && self.0.is_due() {
+        if self.has_files() && self.0.is_due(|seen| &mut seen.refused_at) {
             let shared = Arc::clone(&self.0);
             let _ = spawn_blocking(move || shared.look(true)).await;
         }
@@ -105,12 +107,13 @@ impl Shared {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the next look is due, and counts this one.
-    fn is_due(&self) -> bool {
+    /// Returns whether the next look is due, and counts this one. `last`: the time of the last one.
+    fn is_due(&self, last: impl FnOnce(&mut Seen) -> &mut Option<Instant>) -> bool {
         let (mut seen, now) = (self.seen(), Instant::now());
-        let is_due = seen.at.is_none_or(|at| now.duration_since(at) >= LOOK_EVERY);
+        let last = last(&mut seen);
+        let is_due = last.is_none_or(|at| now.duration_since(at) >= LOOK_EVERY);
         if is_due {
-            seen.at = Some(now);
+            *last = Some(now);
         }
         is_due
     }
