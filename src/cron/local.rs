@@ -321,6 +321,20 @@ mod tests {
         }
     }
 
+    /// Only the end of the search means that there is no tick. Any other failure is an error, so that
+    /// the job is tried again.
+    #[test]
+    fn a_search_that_fails_is_an_error() {
+        let zone = TimeZone::get("Pacific/Apia").expect("a zone");
+        let cron = croner::parser::CronParser::builder().build().parse("0 12 30 12 *").expect("a pattern");
+        let fields = Fields::new("0 12 30 12 *", cron, zone);
+        assert_eq!(fields.found(Err(CronError::TimeSearchLimitExceeded)), Ok(None));
+        for error in [CronError::InvalidDate, CronError::InvalidTime] {
+            let told = error.to_string();
+            assert_eq!(fields.found(Err(error)), Err(told));
+        }
+    }
+
     /// In Apia there was no 30 December 2011. The search for its ticks failed, and the job was
     /// never due again.
     #[test]

@@ -364,6 +364,18 @@ mod tests {
         }
     }
 
+    /// A sink asks for the same wait for many objects, e.g. by `Retry-After`. No wait is shorter.
+    #[test]
+    fn waits_that_a_sink_asks_for_are_spread_too() {
+        let (asked, policy) = (secs(30), RetryPolicy::default());
+        let waits: Vec<_> = (0..3000).map(|_| policy.at_least(asked)).collect();
+        assert!(waits.iter().all(|wait| (asked..=asked.mul_f64(1.25)).contains(wait)), "{:?}", waits.iter().max());
+        let mut seconds = std::collections::BTreeMap::new();
+        waits.iter().for_each(|wait| *seconds.entry(wait.as_secs()).or_insert(0) += 1);
+        assert!(seconds.values().all(|waits| *waits <= 600), "{seconds:?}");
+        assert_eq!(RetryPolicy { jitter: 0, ..policy }.at_least(asked), asked);
+    }
+
     #[test]
     fn a_preset_is_found_by_its_name() {
         for (name, policy) in RetryPolicy::PRESETS {

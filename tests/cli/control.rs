@@ -328,6 +328,33 @@ async fn dead_letters_are_lossless_json_lines() {
     assert_fits(&people);
 }
 
+/// A retried event comes out of order if newer events of its object were delivered since. The command
+/// says so.
+#[tokio::test]
+async fn a_retry_says_that_newer_events_were_delivered() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    for (dead_id, object) in [("1700-0", "late:1"), ("1700-1", "soon:1"), ("1701-0", "late:2"), ("1701-1", "soon:2")] {
+        state.dead_letter(dead_id, object, b"1").await;
+    }
+    // The id of each dead letter is 12.
+    state.delivered("late:1", 13).await;
+    state.delivered("late:2", 13).await;
+    state.delivered("soon:1", 7).await;
+    let some = text(&seriatim(&redis, &["dead", "retry", "1700-0", "1700-1"]));
+    assert_eq!(some, "1700-0  retried; newer events of its object were delivered since\n1700-1  retried\n");
+    let all = text(&seriatim(&redis, &["dead", "retry", "--all"]));
+    assert_eq!(all, "2 retried; for 1 of them, newer events of the object were delivered since\n");
+    for (dead_id, object) in [("1702-0", "late:1"), ("1702-1", "soon:3")] {
+        state.dead_letter(dead_id, object, b"1").await;
+    }
+    let line = text(&seriatim(&redis, &["dead", "retry", "1702-0", "--json"]));
+    assert_eq!(serde_json::from_str::<Value>(&line).expect("JSON")["newer_delivered"], true);
+    let all = text(&seriatim(&redis, &["dead", "retry", "--all", "--json"]));
+    let all: Value = serde_json::from_str(&all).expect("JSON");
+    assert_eq!((&all["done"], &all["newer_delivered"]), (&1.into(), &0.into()));
+}
+
 #[tokio::test]
 async fn dead_letters_come_in_pages() {
     let redis = Redis::start();

@@ -10,6 +10,7 @@ use tempfile::NamedTempFile;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use crate::state::State;
 use crate::support::console::PATIENCE;
 use crate::support::process::Process;
 use crate::support::recorder::{Act, Gate, Recorder};
@@ -271,6 +272,95 @@ async fn queued_events_are_counted_by_prefix() {
             .expect("it runs");
         let said = String::from_utf8_lossy(&refused.stderr);
         assert!(refused.status.code() == Some(2) && said.contains(why), "{wrong}: {refused:?}");
+    }
+}
+
+/// A worker that meets a lost key logs it once, and counts it.
+#[tokio::test]
+async fn a_worker_logs_and_counts_the_lost_keys_that_it_meets() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let keys = redis.keys().clone();
+    let worker = Process::start(&redis, "w", "null", &["--http", "127.0.0.1:0"]);
+    let address = listening(|| worker.log()).await;
+    worker.until_logged("recover: attached").await;
+    let lost = of(&redis, "seriatim_lost_keys_total", "");
+    let counted = async || value(&scrape(&address).await.expect("a scrape"), &lost);
+    assert_eq!(counted().await, 0.0);
+    for (object, numbers, keys_lost) in [("work:1", "7 0 1 0 retry: down", 1.0), ("work:2", "8 0 1 0 retry: down", 2.0)] {
+        state.hold(object, "99999999999999", &["1"], numbers).await;
+        state.run("DEL", &[&keys.event_worker(object)]).await;
+        state.emit(object, "2").await;
+        until(&format!("{keys_lost} keys are counted"), PATIENCE, async || (counted().await >= keys_lost).then_some(())).await;
+        assert_eq!(counted().await, keys_lost);
+        let log = worker.log();
+        let told = log.lines().filter(|line| line.contains(&format!("{object}:event.worker"))).count();
+        assert!(told == 1 && log.contains("the owner of a held object was absent"), "{log}");
+    }
+}
+
+/// Events that no worker knows show in a metric, on which an alert fires, and in `stats`.
+#[tokio::test]
+async fn events_that_no_worker_knows_show_in_a_metric() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let exporter = Exporter::start(&redis).await;
+    let sink = Recorder::with(|_| Act::Stop(Stop::Unknown { error: "no handler for \"titled\"".to_owned() }));
+    let worker = start(&redis, "w", &sink, |_| {});
+    exporter.until(&of(&redis, "seriatim_workers_met_unknown", ""), 0.0).await;
+    console.emit("work:1", "1").await;
+    exporter.until(&of(&redis, "seriatim_workers_met_unknown", ""), 1.0).await;
+    let mut stats = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    stats.args(["--redis", redis.url(), "--namespace", redis.namespace(), "stats"]);
+    let told = String::from_utf8(stats.output().expect("it runs").stdout).expect("UTF-8");
+    let words = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("times in the last minute, the objects wait for another worker: no handler for"), "{told}");
+    worker.stop().await;
+}
+
+/// Story: the score 0 of a released object was read as a time in 1970, so the alert on objects that
+/// are overdue fired. The score 0 of a schedule was read so, too.
+#[tokio::test]
+async fn a_score_that_is_no_time_is_in_no_metric() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let keys = redis.keys().clone();
+    state.hold("work:1", "0", &["1"], "7 0 1 0 retry: down").await;
+    state.run("HSET", &[&keys.events_scheduled_of("work:2"), "k", "1"]).await;
+    state.run("ZADD", &[&keys.events_scheduled(), "0", "work:2\nk"]).await;
+    let exporter = Exporter::start(&redis).await;
+    let seen = exporter.until(&of(&redis, "seriatim_objects_held", "waits_for=\"worker\""), 1.0).await;
+    for name in ["seriatim_held_overdue_seconds", "seriatim_schedule_overdue_seconds"] {
+        assert_eq!(value(&seen, &of(&redis, name, "")), 0.0, "{name}");
+    }
+    let large = seen.lines().filter(|line| !line.starts_with('#') && !line.contains("_start_time_") && line.contains("_seconds"));
+    let large: Vec<_> = large.filter(|line| line.rsplit(' ').next().and_then(|n| n.parse::<f64>().ok()) > Some(1e8)).collect();
+    assert!(large.is_empty(), "{large:?}");
+}
+
+/// Story: each scrape during an outage of Redis logged a warning.
+#[tokio::test]
+async fn an_exporter_warns_once_of_an_outage() {
+    let mut redis = Redis::own(&["--appendonly", "yes"]);
+    let exporter = Exporter::start(&redis).await;
+    let up = of(&redis, "seriatim_up", "");
+    let log = || std::fs::read_to_string(exporter.log.path()).expect("a log");
+    exporter.until(&up, 1.0).await;
+    for outage in 1..=2 {
+        redis.server().kill();
+        exporter.until(&up, 0.0).await;
+        // A look at Redis is shared by all scrapes of a second.
+        let looks = async |looks: usize| {
+            for _ in 0..looks {
+                tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+                assert_eq!(value(&scrape(&exporter.address).await.expect("a scrape"), &up), 0.0);
+            }
+        };
+        looks(3).await;
+        let warnings = log().lines().filter(|line| line.contains("WARN")).count();
+        assert_eq!(warnings, outage, "{}", log());
+        redis.server().restart();
+        exporter.until(&up, 1.0).await;
     }
 }
 

@@ -1,7 +1,7 @@
 //! A sink becomes unavailable while one of its deliveries hangs.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use seriatim::sink::Stop;
 
@@ -72,9 +72,15 @@ async fn a_probe_that_stands_still_is_followed_by_another() {
 async fn each_probe_is_for_another_object() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let sink = Recorder::with(|offer| match offer.object.as_str() {
-        "stuck" if offer.before < 3 => Act::Stop(Stop::unavailable("down")),
-        _ => Act::Send,
+    let others = AtomicUsize::new(0);
+    let sink = Recorder::with(move |offer| match offer.object.as_str() {
+        // It is unavailable until the three other objects had their turn.
+        "stuck" if others.load(Ordering::SeqCst) < 3 => Act::Stop(Stop::unavailable("down")),
+        "stuck" => Act::Send,
+        _ => {
+            others.fetch_add(1, Ordering::SeqCst);
+            Act::Send
+        }
     });
     for object in ["stuck", "work:1", "work:2", "work:3"] {
         console.emit(object, "1").await;

@@ -333,6 +333,35 @@ async fn a_job_that_cannot_fire_keeps_its_ticks_and_stops_no_other() {
     assert_eq!(listed.iter().filter(|job| job.detail.is_none()).count(), 3, "{listed:?}");
 }
 
+/// Story: a search that failed counted as "never", so the job was dead without a word. Now it keeps its
+/// ticks, is tried again each minute, and the list says why it does not fire. Here the time zone is not
+/// known to this process.
+#[tokio::test]
+async fn a_job_whose_ticks_cannot_be_computed_is_tried_again_and_shown() {
+    let redis = Redis::start();
+    let (console, control, sink) = (redis.console().await, control_of(&redis).await, Recorder::new());
+    let (keys, plan) = (redis.keys(), r#"{"schedule":"0 3 * * *","zone":"Mars/Base","missed":"once"}"#);
+    let job = format!("id 0 1 3 {} o:1{plan}1", plan.len());
+    let _: u64 = console.run(&["HSET", &keys.events_cron(), "lost", &job]).await;
+    let _: u64 = console.run(&["HSET", &keys.events_cron_last(), "lost", "1000 1000"]).await;
+    let _: u64 = console.run(&["ZADD", &keys.events_cron_next(), "2000", "lost"]).await;
+    let began: (u64, u64) = console.run(&["TIME"]).await;
+    let worker = start(&redis, "w", &sink, |_| {});
+    let next = until("the job is put off", PATIENCE, async || {
+        let next: f64 = console.run(&["ZSCORE", &keys.events_cron_next(), "lost"]).await;
+        (next > 2000.0).then_some(next)
+    })
+    .await;
+    let late_ms = next - (began.0 * 1000) as f64;
+    assert!((59_000.0..120_000.0).contains(&late_ms), "{late_ms} ms");
+    assert_eq!(handled(&console, "lost").await, 1000, "its ticks are not handled");
+    let detail = control.crons(None, 10).await.expect("a page").jobs[0].detail.clone().expect("a job");
+    let problem = detail.problem.expect("a problem");
+    assert!(problem.contains("Mars/Base") && problem.ends_with("; workers try again each minute"), "{problem}");
+    worker.finish().await;
+    assert!(sink.sent().is_empty());
+}
+
 /// Story: with many processes, ticks were lost. Each process waited between reading the jobs and
 /// firing their ticks. So another process had already fired most of these jobs, and the calls had
 /// no effect. In the end ticks were more than 60 s late. Schedules waited meanwhile.

@@ -72,6 +72,31 @@ async fn a_worker_counts_what_it_does() {
     assert!(!vitals.figures().is_attached);
 }
 
+/// A rejection is a try, but no failed attempt. So an event that fails twice, and then is rejected, had
+/// three tries, and its dead letter has two attempts.
+#[tokio::test]
+async fn a_rejection_after_failures_is_a_try() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = Recorder::with(|offer| match offer.before {
+        0..2 => Act::Stop(Stop::transient("busy")),
+        _ => Act::Stop(Stop::rejected("bad")),
+    });
+    let worker = start(&redis, "w", &sink, |config| config.retry = "fixed:1ms".parse().expect("a policy"));
+    console.emit("work:1", "1").await;
+    let seen = until("it is rejected", PATIENCE, async || {
+        let seen = worker.vitals.figures();
+        (seen.rejected == 1).then_some(seen)
+    })
+    .await;
+    assert_eq!((seen.attempts.count(), seen.attempts.sum), (1, 3.0));
+    console.until_at_rest().await;
+    worker.finish().await;
+    let dead = console.dead().await;
+    let attempts = dead[0].iter().find(|(field, _)| field == "attempts").map(|(_, value)| value.as_slice());
+    assert_eq!(attempts, Some(&b"2"[..]));
+}
+
 /// Tests that the figures show since when the sink is unavailable, and the error.
 #[tokio::test]
 async fn an_unavailable_sink_is_shown_with_its_error() {

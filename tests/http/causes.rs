@@ -103,7 +103,10 @@ async fn a_503_of_one_object_does_not_open_the_circuit() {
     }
     receiver.until_accepted(300).await;
     let bad = receiver.got().iter().filter(|got| object(got) == "bad").count();
+    // With an open circuit, there would be one request per second.
+    let began = Instant::now();
     receiver.until_got(300 + bad + 5).await;
+    assert!(began.elapsed() < Duration::from_secs(3), "5 requests took {:?}", began.elapsed());
     receiver.behave(|_| Reply::Status(200));
     console.until_at_rest().await;
     worker.finish().await;

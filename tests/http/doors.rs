@@ -29,11 +29,16 @@ fn raise_file_limit() {
 
 /// Opens this number of connections that never send a whole request.
 async fn strangers(address: &str, count: usize) -> Vec<TcpStream> {
+    strangers_with(address, count, &PARTS).await
+}
+
+/// Opens this number of connections, each with one of these beginnings.
+async fn strangers_with(address: &str, count: usize, parts: &[&[u8]]) -> Vec<TcpStream> {
     let mut streams = Vec::with_capacity(count);
     for number in 0..count {
         let mut stream = TcpStream::connect(address).await.expect("connected");
         // The server may have closed it already, to make room for others.
-        let _ = stream.write_all(PARTS[number % PARTS.len()]).await;
+        let _ = stream.write_all(parts[number % parts.len()]).await;
         streams.push(stream);
     }
     streams
@@ -50,7 +55,19 @@ impl Kept {
     /// Sends a request. Returns the status of its answer.
     async fn get(&mut self, target: &str, token: &str) -> String {
         let head = format!("GET {target} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\r\n");
-        self.0.write_all(head.as_bytes()).await.expect("sent");
+        self.send(&head).await
+    }
+
+    /// Logs in with a form, as a browser does. Returns the status of the answer.
+    async fn log_in(&mut self, token: &str) -> String {
+        let body = format!("token={token}");
+        let kind = "content-type: application/x-www-form-urlencoded\r\nsec-fetch-site: same-origin";
+        let length = body.len();
+        self.send(&format!("POST /login HTTP/1.1\r\nhost: localhost\r\n{kind}\r\ncontent-length: {length}\r\n\r\n{body}")).await
+    }
+
+    async fn send(&mut self, request: &str) -> String {
+        self.0.write_all(request.as_bytes()).await.expect("sent");
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             head.push(timeout(PATIENCE, self.0.read_u8()).await.expect("an answer in time").expect("an answer"));
@@ -93,6 +110,21 @@ async fn silent_connections_keep_nobody_out_of_the_dashboard() {
     assert!(timeout(Duration::from_millis(50), held[newest].read(&mut nothing)).await.is_err(), "it is open");
 }
 
+/// Tests that the connection of a login is one of its user at once, so that it does not give way.
+#[tokio::test]
+async fn a_login_does_not_give_way() {
+    let (redis, file) = (Redis::start(), users(&USERS));
+    let dash = Dash::start(&redis, &["--users", path(&file)]).await;
+    let (mut stranger, mut user) = (Kept::open(dash.address()).await, Kept::open(dash.address()).await);
+    assert_eq!(stranger.get("/healthz", "none").await, "200");
+    assert_eq!(user.log_in(&token("operator")).await, "303");
+    let _held = strangers(dash.address(), 600).await;
+    let mut nothing = [0];
+    assert_eq!(timeout(PATIENCE, stranger.0.read(&mut nothing)).await.expect("it is closed").unwrap_or(0), 0);
+    // The browser has its cookie now, but has not used it yet.
+    assert_eq!(user.get("/healthz", "none").await, "200");
+}
+
 /// Story: 12,000 silent connections shut everybody out of `serve`; 0 of 145 probes were answered in
 /// 45 s.
 #[tokio::test]
@@ -106,7 +138,8 @@ async fn silent_connections_keep_nobody_out_of_serve() {
     let before = resident(serving.pid());
     let mut held = Vec::new();
     for _ in 0..12 {
-        held.extend(strangers(&address, 1000).await);
+        // `serve` has no login: it answers such a request at once, and its place is free again.
+        held.extend(strangers_with(&address, 1000, &PARTS[..3]).await);
         // An idle connection of a user ends after 30 s.
         assert_eq!(kept.get("/v1/rules", &token("viewer")).await, "200");
     }

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::receiver::{Got, Receiver, Reply};
 use crate::requests::sink;
 use crate::support::Redis;
+use crate::support::clock::Clock;
 use crate::support::process::Process;
 use crate::support::running::start;
 
@@ -80,6 +81,25 @@ async fn a_takeover_waits_for_the_open_request() {
     assert_eq!(got.len(), 100);
 }
 
+/// Tests that a deadline is a time of Redis' clock, so that it means the same for all workers. Here
+/// this clock is an hour ahead of the worker's.
+#[tokio::test]
+async fn a_deadline_is_a_time_of_redis() {
+    let clock = Clock::new();
+    clock.step_ahead(Duration::from_secs(3600));
+    let (redis, receiver) = (Redis::with(&[], clock.environment()), Receiver::start().await);
+    let console = redis.console().await;
+    let limit = Duration::from_secs(20);
+    let worker = start(&redis, "w", &sink(&receiver.url("/"), |options| exclusive(options, limit)), |_| {});
+    console.emit("a", "1").await;
+    receiver.until_accepted(1).await;
+    worker.finish().await;
+    console.until_at_rest().await;
+    let deadline = number(&receiver.got()[0], "seriatim-deadline");
+    let ahead_ms = deadline - now_ms();
+    assert!((3_600_000..=3_620_000).contains(&ahead_ms), "{ahead_ms} ms from now");
+}
+
 /// Returns a 503 with the number of the request plus `more`.
 fn repeated(got: &Got, more: u64) -> Reply {
     let header = format!("seriatim-attempt: {}", number(got, "seriatim-attempt") + more);
@@ -138,6 +158,26 @@ async fn a_prefix_names_the_exclusive_urls() {
         receiver.got().iter().map(|got| (got.target.as_str(), has(got))).collect::<Vec<_>>(),
         [("/one/x", true), ("/many", false), ("/one/y", true)]
     );
+}
+
+/// Tests that the program passes `--sink-exclusive=PREFIX` and `--sink-status` to its sink.
+#[tokio::test]
+async fn the_options_of_the_program_reach_the_sink() {
+    let receiver = Receiver::with(|got| Reply::Status(if got.target == "/one/gone" { 404 } else { 200 })).await;
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let (allowed, prefixes) = (receiver.url("/"), ["/one/", "/two/"].map(|path| receiver.url(path)));
+    let exclusive = prefixes.map(|prefix| format!("--sink-exclusive={prefix}"));
+    let options =
+        [&exclusive[0], &exclusive[1], "--allow", &allowed, "--allow-address", "127.0.0.1", "--sink-status", "404=reject"];
+    let _worker = Process::start(&redis, "w", "event-url", &options);
+    let event = |path: &str| format!(r#"{{"url":"{}"}}"#, receiver.url(path));
+    console.emit_all("a", ["/one/x", "/many", "/one/gone", "/two/y"].map(event)).await;
+    receiver.until_accepted(3).await;
+    let has = |got: &Got| (got.target.clone(), !got.header("seriatim-deadline").is_empty());
+    let expected = [("/one/x", true), ("/many", false), ("/one/gone", true), ("/two/y", true)];
+    assert_eq!(receiver.got().iter().map(has).collect::<Vec<_>>(), expected.map(|(path, has)| (path.to_owned(), has)));
+    assert_eq!(console.dead().await.len(), 1);
 }
 
 /// The work of a receiver on one request.

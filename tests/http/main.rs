@@ -32,6 +32,8 @@ mod in_hand;
 mod parameters;
 mod receiver;
 mod requests;
+#[cfg(feature = "cli")]
+mod scores;
 mod secured;
 #[cfg(feature = "cli")]
 mod serve;

@@ -1,8 +1,14 @@
 //! The commands that idle workers send. Story: a renewal looked at each slot with a command of its own,
 //! and each process made two calls a second and looked for schedules once a second.
 
+use std::time::{Duration, Instant};
+
+use seriatim::worker::WorkerConfig;
+
 use crate::support::console::{Console, PATIENCE};
 use crate::support::process::Process;
+use crate::support::recorder::Recorder;
+use crate::support::running::start;
 use crate::support::{Redis, until};
 
 /// The most commands of one worker per pop, which lasts a second. Commands of scripts count.
@@ -47,4 +53,31 @@ async fn an_idle_worker_sends_few_commands_whatever_the_number_of_workers() {
     println!("commands per worker and pop: {one:.1} with one worker, {many:.1} with 8");
     assert!(one <= COMMANDS_MAX && many <= COMMANDS_MAX, "{one:.1} and {many:.1}");
     assert!(many <= 1.3 * one, "{one:.1} and {many:.1}: the number of commands grows with the square of the workers");
+}
+
+/// An idle worker calls rarely, but a first event waits for no such call: it ends the wait of the pop.
+/// The median counts, because a busy machine may delay some events.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_event_waits_for_no_call() {
+    const EVENTS: usize = 7;
+    let redis = Redis::own(&[]);
+    let (console, sink) = (redis.console().await, Recorder::new());
+    let settings = WorkerConfig::default();
+    let worker = start(&redis, "w", &sink, |config| {
+        (config.block, config.sweep, config.concurrency) = (settings.block, settings.sweep, settings.concurrency);
+    });
+    let mut times = Vec::new();
+    for sent in 1..=EVENTS {
+        let from = commands(&console).await.1;
+        until("the worker is idle", PATIENCE, async || (commands(&console).await.1 >= from + 3).then_some(())).await;
+        console.until_idle(1).await;
+        let began = Instant::now();
+        console.emit("work:1", "1").await;
+        sink.until_sent(sent).await;
+        times.push(began.elapsed());
+    }
+    worker.finish().await;
+    times.sort();
+    println!("{times:?}");
+    assert!(times[EVENTS / 2] < Duration::from_millis(200), "{times:?}");
 }

@@ -281,6 +281,28 @@ async fn released_objects_become_due_one_after_the_other() {
     assert_eq!(due, 1000);
 }
 
+/// The command spreads the due times, too, and --over sets the time.
+#[tokio::test]
+async fn the_command_spreads_the_due_times() {
+    for (over, spread_ms) in [(None, 2_000.0), (Some("2m"), 120_000.0), (Some("0s"), 0.0)] {
+        let (redis, mut state) = empty().await;
+        for n in 0..200 {
+            state.hold(&format!("work:{n}"), "inf", &["{}"], &format!("{} 1 1 0 attempts: x", n + 1)).await;
+        }
+        let mut arguments = vec!["--all"];
+        arguments.extend(over.iter().flat_map(|over| ["--over", over]));
+        assert!(done(&redis, &arguments).starts_with("200 released"), "{over:?}");
+        let console = redis.console().await;
+        let ends = async |at: &str| -> f64 {
+            let member: Vec<(String, f64)> = console.run(&["ZRANGE", &redis.keys().objects_held(), at, at, "WITHSCORES"]).await;
+            member[0].1
+        };
+        let width = ends("-1").await - ends("0").await;
+        // The objects of a step are due at different times between 0 and `over` from this step on.
+        assert!(width >= 0.8 * spread_ms && width <= spread_ms + 2_000.0, "{over:?}: {width} ms");
+    }
+}
+
 /// Returns the conditions of a release of objects with any reason, due at once.
 fn now(until_released: bool) -> operator::ReleaseMany<'static> {
     operator::ReleaseMany { until_released, text: "", over: Duration::ZERO }
