@@ -40,6 +40,13 @@ async fn a_wait_for_the_connection_is_no_attempt() {
     }
 }
 
+/// A receiver may take fewer requests on a connection than a lane has places at first. A burst of
+/// requests then waits inside the client, although their bodies are taken, and their time runs.
+#[tokio::test]
+async fn a_burst_beyond_the_limit_of_a_receiver_is_no_attempt() {
+    each_is_taken_once(20, 250, Duration::from_secs(1), Duration::from_secs(3)).await;
+}
+
 /// Sends an event of each object to a receiver that takes so many requests on a connection at a time,
 /// and answers after this time. No request may take longer than the limit.
 async fn each_is_taken_once(streams: u32, objects: usize, delay: Duration, limit: Duration) {
