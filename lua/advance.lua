@@ -54,7 +54,7 @@
 --           It takes at most 4,096 events, and one batch more than fits into the reply's bytes; the
 --           first event of a batch counts as four. It pauses at most 256 objects, wakes 64, and
 --           asks for 2,048 fields of rules; the last object may ask for 18 more. The caller bounds
---           the results, their rows in the log and the handler progress (src/wire/load.rs).
+--           the results, their rows in the log and the handler progress (src/wire/worker/load.rs).
 --           Commands: about 20 per call; 2 per claim; 2 or more per batch of more than one event; 1
 --           per object that is looked up in the rules; 2 per due suspect without room. With the log
 --           on: 1 per finalized event, 2 per batch, 3 per call. Per failed event 1 or 2, and 1 more

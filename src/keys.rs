@@ -47,7 +47,6 @@ pub struct Keys {
 
 /// The programs that use a key, and whether an idle object may have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(not(feature = "worker"), allow(dead_code))]
 enum Role {
     /// Workers use the key. An object that has such a key is not idle.
     Work,
@@ -60,7 +59,6 @@ enum Role {
 }
 
 /// A kind of key.
-#[cfg_attr(not(feature = "worker"), allow(dead_code))]
 struct Kind {
     name: &'static str,
     redis_type: &'static str,
@@ -77,13 +75,11 @@ pub fn type_of(kind: &str) -> Option<&'static str> {
 
 /// Returns whether `kind` is a kind of worker key that belongs to a process, not to one of its
 /// slots.
-#[cfg(feature = "worker")]
 pub fn is_of_process(kind: &str) -> bool {
     matches!(kind, "worker_lease" | "worker_status")
 }
 
 /// Returns whether `kind` is a kind of object key that scripts read.
-#[cfg(feature = "worker")]
 pub(crate) fn is_read_of_object(kind: &str) -> bool {
     OBJECTS.iter().any(|known| known.name == kind && known.role != Role::Producer)
 }
@@ -338,13 +334,11 @@ impl Keys {
     }
 
     /// Returns the namespace.
-    #[cfg(all(feature = "traces", feature = "worker"))]
     pub(crate) fn namespace(&self) -> Option<&str> {
         self.prefix.strip_prefix('{')?.strip_suffix(":0}:")
     }
 
     /// Returns the key of the list of a group. Its name may have any bytes.
-    #[cfg(feature = "worker")]
     pub(crate) fn waiting_of(&self, group: &[u8]) -> Vec<u8> {
         let key = self.group_waiting("");
         let (start, end) = key.as_bytes().split_at(self.prefix.len() + GROUP.len());
@@ -352,7 +346,6 @@ impl Keys {
     }
 
     /// Returns whether these keys may have this spelling. A key of another program may have it, too.
-    #[cfg(feature = "worker")]
     pub(crate) fn may_have(&self, key: &[u8]) -> bool {
         let Some(key) = key.strip_prefix(self.prefix.as_bytes()) else { return false };
         let begins = [WORKER, GROUP, PROJECTION].iter().any(|start| key.starts_with(start.as_bytes()));
@@ -420,7 +413,6 @@ mod tests {
         assert_eq!(keys.waiting_of(b"a:b"), keys.group_waiting("a:b").into_bytes());
     }
 
-    #[cfg(feature = "worker")]
     #[test]
     fn keys_of_other_programs_are_recognized() {
         let keys = Keys::new();

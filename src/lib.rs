@@ -60,46 +60,46 @@
 //! - `testing`: runs handlers in tests, without Redis or with one (feature `worker`)
 //! - `verify`: checks the outputs of workers (feature `worker`)
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
+// What only some features use is in every build. The build with all features finds what nobody uses.
+#![cfg_attr(not(all(feature = "http", feature = "traces", feature = "metrics")), allow(dead_code, unused_imports))]
+
+/// Items of the feature `worker`.
+macro_rules! with_worker {
+    ($($item:item)*) => { $(#[cfg(feature = "worker")] $item)* };
+}
 
 #[doc(hidden)]
 pub mod connection;
 pub mod consume;
-#[cfg(feature = "worker")]
-pub mod control;
-#[cfg(feature = "worker")]
-pub mod cron;
 pub mod emit;
 pub mod escape;
 pub mod event;
-#[cfg(feature = "worker")]
-mod failpoints;
-#[cfg(feature = "worker")]
-pub mod handlers;
 pub mod keys;
 #[cfg(feature = "metrics")]
 pub mod metrics;
-#[cfg(feature = "worker")]
-pub mod projection;
-#[cfg(feature = "worker")]
-pub mod sink;
-#[cfg(feature = "worker")]
-pub mod testing;
 #[cfg(feature = "traces")]
 pub mod trace;
-#[cfg(feature = "worker")]
-pub mod verify;
 #[doc(hidden)]
 pub mod wire;
-#[cfg(feature = "worker")]
-pub mod worker;
 
-#[cfg(feature = "worker")]
-pub use async_trait::async_trait;
+with_worker! {
+    pub mod control;
+    pub mod cron;
+    mod failpoints;
+    pub mod handlers;
+    pub mod projection;
+    pub mod sink;
+    pub mod testing;
+    pub mod verify;
+    pub mod worker;
+
+    pub use async_trait::async_trait;
+    pub use wire::ScriptError;
+}
+
 pub use connection::Server;
 pub use emit::{EmitError, Emitted, Emitter};
 pub use redis;
-#[cfg(feature = "worker")]
-pub use wire::ScriptError;
 
 /// Makes the examples of the README part of the doctests.
 #[cfg(all(doctest, feature = "worker"))]

@@ -98,7 +98,6 @@ impl TraceField {
 
     /// Returns the context that an event has, without its `tracestate`. None if the context is not
     /// sampled.
-    #[cfg(feature = "worker")]
     pub(crate) fn sampled(&self, event: &[u8]) -> Option<SpanContext> {
         let (trace, span, flags) = self.ids(serde_json::from_slice(event).ok()?)?;
         flags.is_sampled().then(|| SpanContext::new(trace, span, flags, true, TraceState::NONE))
@@ -210,7 +209,6 @@ mod tests {
             assert_eq!((context.is_sampled(), context.is_remote()), (is_sampled, true), "{parent}");
             let ids = format!("{}-{}", context.trace_id(), context.span_id());
             assert_eq!(ids, "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331", "{parent}");
-            #[cfg(feature = "worker")]
             assert_eq!(field("/t").sampled(json!({"t": parent}).to_string().as_bytes()).is_some(), is_sampled, "{parent}");
         }
         for parent in [

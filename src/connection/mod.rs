@@ -8,7 +8,7 @@
 //! - `sentinel`: asks Sentinels which server is the master
 //! - `role`: checks the role of a server; names the right URL if it is a replica or a Sentinel
 //! - `wait`: the wait until replicas have the writes
-//! - `tls`: TLS (feature `tls`)
+//! - `tls`: TLS (feature `tls`); without the feature, `no_tls` is in its place
 //! - `errors`: errors of Redis as text, with advice
 
 pub mod errors;
@@ -17,7 +17,7 @@ mod role;
 mod route;
 mod sentinel;
 mod server;
-#[cfg(feature = "tls")]
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 pub mod url;
 mod wait;

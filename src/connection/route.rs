@@ -23,7 +23,6 @@ use super::patient::{Driver, PatientConnection};
 use super::role;
 use super::sentinel::{self, Master, Sentinels};
 use super::server::Server;
-#[cfg(feature = "tls")]
 use super::tls::Tls;
 use super::url::{self, Place, tcp_settings};
 
@@ -51,7 +50,6 @@ struct Inner {
     /// The address under which a server is reached, by the address that the Sentinels announce.
     sentinel_map: HashMap<Master, Master>,
     tcp: TcpSettings,
-    #[cfg(feature = "tls")]
     tls: Option<Tls>,
     met: Mutex<Met>,
     /// Notified when the Sentinels name another master.
@@ -61,7 +59,6 @@ struct Inner {
 }
 
 /// Longest wait for the reply to a TLS handshake.
-#[cfg(feature = "tls")]
 const HANDSHAKE: Duration = Duration::from_secs(3);
 /// Largest size, in bytes, of a file with a password or with certificates.
 pub(super) const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -98,10 +95,6 @@ impl Route {
         if !with_tls && (server.ca_file.is_some() || server.identity.is_some()) {
             return Err(RouteError::Tls("files for TLS need a URL that begins with rediss:// or rediss-sentinel://".to_owned()));
         }
-        #[cfg(not(feature = "tls"))]
-        if with_tls {
-            return Err(RouteError::Tls("TLS is not built in; enable the feature `tls` of seriatim".to_owned()));
-        }
         let sentinel_map = sentinel::map(&server.sentinel_map).map_err(RouteError::Sentinels)?;
         if !sentinel_map.is_empty() && matches!(place, Place::Address(_)) {
             let text = "a map of addresses needs a URL that begins with redis-sentinel:// or rediss-sentinel://";
@@ -116,7 +109,6 @@ impl Route {
             sentinel_password_file: server.sentinel_password_file.clone(),
             sentinel_map,
             tcp: tcp_settings(response_timeout),
-            #[cfg(feature = "tls")]
             tls: with_tls.then(|| Tls::new(server)).transpose().map_err(RouteError::Tls)?,
             met: Mutex::default(),
             changed: Notify::new(),
@@ -272,7 +264,6 @@ impl Route {
 
     /// Returns the scheme for the URL of a single server.
     pub fn scheme(&self) -> &'static str {
-        #[cfg(feature = "tls")]
         if self.0.tls.is_some() {
             return "rediss";
         }
@@ -353,7 +344,6 @@ impl Route {
         match address {
             ConnectionAddr::Tcp(host, port) => {
                 let stream = tcp_stream(host, *port, &self.0.tcp).await?;
-                #[cfg(feature = "tls")]
                 if let Some(tls) = &self.0.tls {
                     let stream = timeout(HANDSHAKE, tls.connect(host, stream)).await.unwrap_or_else(|_| {
                         let text = format!("no reply to the TLS handshake within {HANDSHAKE:?}: is this a port with TLS?");

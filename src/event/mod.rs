@@ -3,7 +3,6 @@
 //! Payloads stay bytes all the way. They are checked once to be JSON, are never decoded into a
 //! tree, and are never encoded again.
 
-#[cfg(feature = "worker")]
 mod event_type;
 mod pointer;
 mod schedule;
@@ -16,10 +15,8 @@ use bytes::Bytes;
 use serde_core::Serialize;
 use serde_json::value::RawValue;
 
-#[cfg(feature = "worker")]
 pub(crate) use event_type::type_of;
 pub use pointer::{Pointer, PointerError};
-#[cfg(feature = "worker")]
 pub(crate) use schedule::object_and_key;
 pub use schedule::{DUE_MAX, DueError, SCHEDULE_KEY_BYTES_MAX, ScheduleKey, ScheduleKeyError};
 pub(crate) use schedule::{check_after, check_due};
@@ -91,7 +88,6 @@ impl ObjectName {
     /// Returns a name that was found in Redis, without a check. Another program may have written a
     /// name that breaks the rules. Workers still handle such an object, because otherwise its
     /// events would stay in Redis.
-    #[cfg(feature = "worker")]
     pub(crate) fn found(name: &str) -> Self {
         Self(name.into())
     }

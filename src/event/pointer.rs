@@ -44,7 +44,6 @@ impl Pointer {
 
     /// Returns a pointer to another member of the object that has the member at this pointer. None
     /// if this pointer is for the whole document.
-    #[cfg(feature = "traces")]
     pub(crate) fn sibling(&self, name: &str) -> Option<Self> {
         let (_, parents) = self.tokens.split_last()?;
         let mut sibling = Self::member(name);
@@ -199,7 +198,6 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "traces")]
     #[test]
     fn a_sibling_stands_beside_a_member() {
         let pointer = |text: &str| text.parse::<Pointer>().expect("a pointer");

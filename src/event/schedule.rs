@@ -96,7 +96,6 @@ impl ScheduleKey {
 }
 
 /// Splits a member of `events.scheduled` into object and key; `None` if it has no line feed.
-#[cfg(feature = "worker")]
 pub(crate) fn object_and_key(member: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = member.iter().rposition(|byte| *byte == b'\n')?;
     Some((&member[..at], &member[at + 1..]))
@@ -134,7 +133,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(feature = "worker")]
     fn a_member_leads_back_to_object_and_key() {
         let key = ScheduleKey::new("renew").expect("a key");
         assert_eq!(object_and_key(key.member("user:1").as_bytes()), Some((&b"user:1"[..], &b"renew"[..])));

@@ -6,7 +6,6 @@
 //! - [`stdout`], [`File`]: write envelopes as lines, each with its own writer thread
 //! - `http` (feature `http`): sends to one URL, or to the URL that each event names
 //! - [`Null`]: counts every event as delivered and drops it
-//! - [`Spec`]: the names of sinks on the command line
 //!
 //! A sink knows nothing of the protocol. The worker relies only on the sink's results. If the
 //! process dies during a delivery, the batch comes again, with the same ids.
@@ -20,7 +19,6 @@ mod ledger;
 mod null;
 mod post;
 mod requests;
-mod spec;
 mod stdout;
 mod writer;
 
@@ -45,7 +43,6 @@ pub(crate) use post::Polled;
 pub(crate) use post::Post;
 pub(crate) use requests::Requests;
 pub use requests::{Opened, RequestError};
-pub use spec::{Spec, SpecError};
 pub use stdout::{Stdout, stdout};
 
 /// The target to which a worker sends events ("the backend").

@@ -4,13 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use redis::Cmd;
-#[cfg(feature = "worker")]
-use redis::aio::ConnectionLike;
-#[cfg(feature = "worker")]
-use redis::{ErrorKind, RedisError, ScriptInvocation, ServerErrorKind, Value};
 
-#[cfg(feature = "worker")]
-use crate::failpoints::around;
 use crate::keys;
 
 /// The first line of a script that also runs at `maxmemory`, so that the backlog drains and
@@ -147,7 +141,7 @@ manifest! {
 
 /// A script's text, with the functions that call it.
 pub(crate) struct Script {
-    inner: redis::Script,
+    pub(super) inner: redis::Script,
     text: String,
 }
 
@@ -177,26 +171,6 @@ impl Script {
         let mut cmd = redis::cmd("EVALSHA");
         cmd.arg(self.inner.get_hash()).arg(1).arg(key);
         cmd
-    }
-
-    #[cfg(feature = "worker")]
-    /// Begins a call that first loads the script if the server does not know it.
-    pub(crate) fn invoke(&self) -> ScriptInvocation<'_> {
-        self.inner.prepare_invoke()
-    }
-
-    #[cfg(feature = "worker")]
-    /// Calls the script. If the server does not know the script, loads it first.
-    ///
-    /// Cancellation: a call that was sent may still run.
-    pub(crate) async fn call(&self, conn: &mut impl ConnectionLike, cmd: &Cmd) -> Result<Value, RedisError> {
-        match conn.req_packed_command(cmd).await.and_then(Value::extract_error) {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                around!("load", self.inner.load_async(conn)).await?;
-                conn.req_packed_command(cmd).await.and_then(Value::extract_error)
-            }
-            reply => reply,
-        }
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::retry::{RetryPolicy, UsedUp};
-#[cfg(feature = "traces")]
 use super::traces::Traces;
 use crate::connection::Wait;
 use crate::event::{Pointer, type_of};
@@ -95,8 +94,7 @@ pub struct WorkerConfig {
     /// The place of the time in an event, from which the worker measures the event's age. By
     /// default, no age is measured.
     pub event_time: Option<Pointer>,
-    /// The spans of deliveries. By default there are none.
-    #[cfg(feature = "traces")]
+    /// The spans of deliveries, in a build with the feature `traces`. By default there are none.
     pub traces: Option<Traces>,
     /// The time for which the process keeps its batches while its sink is unavailable. After that
     /// the batches are held for other workers, due at once, and count no attempt. The process then
@@ -170,7 +168,6 @@ impl Default for WorkerConfig {
             retry_types: BTreeMap::new(),
             probe_max: Duration::from_secs(1),
             event_time: None,
-            #[cfg(feature = "traces")]
             traces: None,
             unavailable_max: Duration::from_secs(60),
             unknown_max: Duration::from_secs(24 * 60 * 60),

@@ -55,7 +55,7 @@ mod serve;
 mod shutdown;
 mod slots;
 mod status;
-#[cfg(feature = "traces")]
+#[cfg_attr(not(feature = "traces"), path = "no_traces.rs")]
 mod traces;
 mod unknown;
 mod wait;
@@ -79,7 +79,6 @@ pub use figures::{
 pub use retry::{Backoff, Limit, RetryError, RetryPolicy, UsedUp, UsedUpError};
 pub use shutdown::Shutdown;
 pub use status::{LastMinute, LongDelivery, Quantiles, WorkerStatus};
-#[cfg(feature = "traces")]
 pub use traces::Traces;
 
 pub use crate::wire::EventLog;
@@ -358,8 +357,7 @@ impl WorkerBuilder {
     }
 
     /// Makes a span of OpenTelemetry for each delivery of events with a sampled trace context. By
-    /// default there are no spans.
-    #[cfg(feature = "traces")]
+    /// default there are no spans. Only a build with the feature `traces` can make [`Traces`].
     pub fn traces(mut self, traces: Traces) -> Self {
         self.config.traces = Some(traces);
         self

@@ -68,7 +68,8 @@ fn the_documentation_states_the_real_defaults() {
     assert!(compared >= 12, "{compared}");
     let compared = compare("mod.rs", &documented(include_str!("../../src/worker/mod.rs")), &config);
     assert!(compared >= 5, "{compared}");
-    let compared = compare("advance.rs", &documented(include_str!("../../src/wire/advance.rs")), &fields(&EventLog::default()));
+    let compared =
+        compare("advance.rs", &documented(include_str!("../../src/wire/worker/advance.rs")), &fields(&EventLog::default()));
     assert!(compared >= 1, "{compared}");
 }
 

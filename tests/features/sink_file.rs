@@ -14,7 +14,7 @@ use rstest::rstest;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use seriatim::consume::{Envelope, Gate, Start, Verdict};
 use seriatim::event::ObjectName;
-use seriatim::sink::{Batch, Context, Delivered, File, Sink, SinkError, Spec, Stop};
+use seriatim::sink::{Batch, Context, Delivered, File, Sink, SinkError, Stop};
 
 /// The environment variable that tells a child test process its file.
 const CHILD_FILE: &str = "SERIATIM_TEST_SINK_FILE";
@@ -118,7 +118,7 @@ fn what_is_no_regular_file_is_refused() {
         assert!(matches!(error, SinkError::NotAFile { .. }), "{error}");
     }
     let missing = dir.path().join("no/such/out.ndjson");
-    let error = Spec::File(missing.clone()).open().err().expect("refused").to_string();
+    let error = File::open(&missing).expect_err("refused").to_string();
     let expected = format!("cannot open {}: No such file or directory", missing.display());
     assert!(error.starts_with(&expected), "{error}");
 }

@@ -19,56 +19,10 @@
 //! | mark, a name among the markers, and a member of `event.marks` | [`Mark`] | `lib/marks.lua` |
 //! | position of a projection, a value of `event.projections` | [`Position`] | none |
 
-#[cfg(feature = "worker")]
-mod cron;
-#[cfg(feature = "worker")]
-mod due;
-#[cfg(feature = "worker")]
-mod emits;
-#[cfg(feature = "worker")]
-mod held_id;
-#[cfg(feature = "worker")]
-mod lease;
 mod limit;
 #[cfg(feature = "worker")]
-mod mark;
-#[cfg(feature = "worker")]
-mod position;
-#[cfg(feature = "worker")]
-mod reason;
-#[cfg(feature = "worker")]
-mod registration;
-#[cfg(feature = "worker")]
-mod rule;
-#[cfg(feature = "worker")]
-mod share;
-#[cfg(feature = "worker")]
-mod tag;
+mod worker;
 
-#[cfg(feature = "worker")]
-pub use cron::{CronLast, CronPlan, CronValue};
-#[cfg(feature = "worker")]
-pub use due::DueTime;
-#[cfg(feature = "worker")]
-pub use emits::{Due, EmitEntry, Emits, Later, LaterMode, SCHEDULE_EVENTS};
-#[cfg(feature = "worker")]
-pub use held_id::{HeldId, HeldIdError};
-#[cfg(feature = "worker")]
-pub(crate) use lease::host_name;
-#[cfg(feature = "worker")]
-pub use lease::{Holder, Lease, LeaseError};
 pub use limit::LimitValue;
 #[cfg(feature = "worker")]
-pub use mark::{MET, Mark};
-#[cfg(feature = "worker")]
-pub use position::Position;
-#[cfg(feature = "worker")]
-pub use reason::{Reason, ReasonCode};
-#[cfg(feature = "worker")]
-pub use registration::{Registration, RegistrationError};
-#[cfg(feature = "worker")]
-pub use rule::RuleValue;
-#[cfg(feature = "worker")]
-pub use share::{Priority, ShareUsed, ShareValue};
-#[cfg(feature = "worker")]
-pub use tag::{Tag, TagError};
+pub use worker::*;

@@ -15,7 +15,6 @@ use crate::worker::deliver::{Outcome, deliver};
 use crate::worker::lease::Session;
 use crate::worker::ledger::{BatchLedger, SessionLedger};
 use crate::worker::slots::InFlight;
-#[cfg(feature = "traces")]
 use crate::worker::traces;
 
 /// The longest delivery that counts as short.
@@ -100,14 +99,11 @@ impl Deliveries {
             post: Some(Arc::clone(&post)),
         };
         let (sink, batch, offered) = (Arc::clone(&self.sink), in_flight.batch.clone(), in_flight.offered());
-        #[cfg(feature = "traces")]
         let config = Arc::clone(&self.config);
         let delivery = async move {
             let (began, object, first) = (Instant::now(), batch.object().clone(), batch.first);
-            #[cfg(feature = "traces")]
             let span = config.traces.as_ref().and_then(|traces| traces.begin(&batch, offered, &cx, &config.keys));
             let delivery = deliver(sink, batch, offered, cx);
-            #[cfg(feature = "traces")]
             let delivery = traces::inside(span, delivery);
             let outcome = post.note(&object, first, delivery).await;
             EndedDelivery { slot, outcome, ledger, took: began.elapsed() }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use seriatim::Emitter;
 use seriatim::control::{Finding, Verdict};
-use seriatim::sink::Spec;
 use seriatim::sink::http::Target;
 
 use crate::commands;
 use crate::commands::worker::sink;
+use crate::commands::worker::spec::Spec;
 use crate::console::exit::Exit;
 use crate::console::global::Global;
 use crate::console::shown;

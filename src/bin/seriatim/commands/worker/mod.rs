@@ -1,6 +1,7 @@
 //! `seriatim worker`.
 
 pub(crate) mod sink;
+pub(crate) mod spec;
 mod supervised;
 #[cfg(feature = "otlp")]
 mod traces;

@@ -8,11 +8,12 @@ use std::time::Duration;
 use ipnet::IpNet;
 use rustix::fs::{FileType, fstat};
 use seriatim::sink::http::{Allowed, EventUrl, Exclusive, Format, Http, HttpError, Options, Prefix, Statuses};
-use seriatim::sink::{self, Sink, SinkError, Spec};
+use seriatim::sink::{self, File, Null, Sink, SinkError};
 use seriatim::worker::Shutdown;
 use tracing::{info, warn};
 
 use super::LOG;
+use super::spec::Spec;
 use crate::console::exit::{Exit, Failure};
 use crate::console::files::raise_limit;
 use crate::console::global::Global;
@@ -255,6 +256,7 @@ pub(super) fn open(
             });
             Ok(Box::new(stdout))
         }
-        _ => spec.open().map_err(unopened),
+        Spec::File(path) => Ok(Box::new(File::open(path).map_err(unopened)?)),
+        Spec::Null => Ok(Box::new(Null)),
     }
 }

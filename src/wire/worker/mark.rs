@@ -3,10 +3,10 @@
 
 use redis::aio::ConnectionLike;
 
-use super::error::ScriptError;
-use super::lua::MARK;
-use super::reply::Reply;
 use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::MARK;
+use crate::wire::reply::Reply;
 
 /// The result of the script `mark`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use redis::aio::ConnectionLike;
 
-use super::error::ScriptError;
-use super::lua::ADOPT;
-use super::reply::{Reply, millis};
 use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::ADOPT;
+use crate::wire::reply::{Reply, millis};
 
 /// The settings with which a process looks at the worker names of other processes.
 #[derive(Debug, Clone, Copy)]

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use redis::aio::ConnectionLike;
 
-use super::error::ScriptError;
-use super::lua::ATTACH;
-use super::reply::{Reply, millis};
 use super::suspects::Suspects;
 use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::ATTACH;
+use crate::wire::reply::{Reply, millis};
 
 /// The arguments of `attach`.
 #[derive(Debug, Clone)]

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use redis::aio::ConnectionLike;
 
-use super::error::ScriptError;
-use super::lua::PROMOTE;
-use super::reply::Reply;
 use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::PROMOTE;
+use crate::wire::reply::Reply;
 
 /// The most events that one call promotes.
 pub const EVENTS_MAX: usize = 256;

@@ -7,13 +7,13 @@ use bytes::Bytes;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, RedisError, Value};
 
-use super::error::ScriptError;
-use super::lua::ADVANCE;
-use super::reply::{Reply, millis};
 use super::suspects::Suspects;
-use super::values::{HeldId, Reason, Tag};
 use crate::escape;
 use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::ADVANCE;
+use crate::wire::reply::{Reply, millis};
+use crate::wire::values::{HeldId, Reason, Tag};
 
 /// The source that the script tries first for the next claim. The two sources, due held objects and
 /// markers, take turns.
@@ -410,14 +410,14 @@ mod tests {
 
     /// Returns the number of fields of a result word, as lua/advance/results.lua lists them.
     fn fields(word: &str) -> usize {
-        let lua = include_str!("../../lua/advance/results.lua");
+        let lua = include_str!("../../../lua/advance/results.lua");
         let line = lua.lines().find_map(|line| line.trim_start().strip_prefix(&format!("{word} = {{ ")));
         line.unwrap_or_else(|| panic!("results.lua has no {word}")).split(", ").count()
     }
 
     /// Returns the number of result words that lua/advance/results.lua lists.
     fn words() -> usize {
-        let lua = include_str!("../../lua/advance/results.lua");
+        let lua = include_str!("../../../lua/advance/results.lua");
         let list = lua.split_once("local FIELDS = {").and_then(|(_, rest)| rest.split_once("\n}\n")).expect("the list").0;
         list.lines().filter(|line| line.contains(" = { ")).count()
     }

@@ -2,10 +2,10 @@
 
 use redis::aio::ConnectionLike;
 
-use super::error::ScriptError;
-use super::lua::DETACH;
-use super::reply::Reply;
 use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::DETACH;
+use crate::wire::reply::Reply;
 
 /// The result of a detach.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use redis::ToRedisArgs;
 use redis::aio::ConnectionLike;
 use serde::Serialize;
 
-use super::error::ScriptError;
-use super::lua::FORGET;
-use super::reply::Reply;
 use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::FORGET;
+use crate::wire::reply::Reply;
 
 /// The most objects in one call.
 pub const OBJECTS_MAX: usize = 250;

@@ -3,10 +3,10 @@
 
 use redis::aio::ConnectionLike;
 
-use super::error::ScriptError;
-use super::lua::DOCTOR;
-use super::reply::Reply;
 use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::DOCTOR;
+use crate::wire::reply::Reply;
 
 /// Returns the first command that a worker needs and that the Redis user may not use; `None` if the
 /// user may use all of them.

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use redis::aio::ConnectionLike;
 
-use super::error::ScriptError;
 use super::handled::SlotBatch;
-use super::lua::SENT;
-use super::reply::Reply;
 use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::SENT;
+use crate::wire::reply::Reply;
 
 /// The time by which a request may outlive its time limit, on its way to the receiver and back.
 pub const SENT_MARGIN: Duration = Duration::from_secs(2);

@@ -1,39 +1,31 @@
-//! The SINK argument of the command line: the names of sinks, and how they are opened.
+//! The SINK argument of the command line: the names of sinks.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::error::SinkError;
-#[cfg(feature = "http")]
-use super::http::{Http, HttpError, Target};
-use super::{File, Null, Sink, stdout};
-#[cfg(feature = "http")]
-use crate::event::{Pointer, PointerError};
+use seriatim::event::{Pointer, PointerError};
+use seriatim::sink::http::{HttpError, Target};
 
-/// A sink, as the command line names it: `stdout`, `file:PATH` or `null`. With the feature `http`,
-/// also a URL, or `event-url[:/pointer]`.
+/// A sink, as the command line names it: `stdout`, `file:PATH`, `null`, a URL, or
+/// `event-url[:/pointer]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Spec {
-    /// Writes one envelope per line to standard output: [`Stdout`](super::Stdout).
+pub(crate) enum Spec {
+    /// Writes one envelope per line to standard output: [`sink::stdout`](seriatim::sink::stdout).
     Stdout,
-    /// Writes one envelope per line to this file: [`File`].
+    /// Writes one envelope per line to this file: [`File`](seriatim::sink::File).
     File(PathBuf),
-    /// Consumes the events without a target: [`Null`].
+    /// Consumes the events without a target: [`Null`](seriatim::sink::Null).
     Null,
-    /// Sends a request for each event, or for a list of events, to this URL: [`Http`].
-    #[cfg(feature = "http")]
+    /// Sends a request for each event, or for a list of events, to this URL: [`Http`](seriatim::sink::http::Http).
     Http(Target),
     /// Sends a request for each event to the URL at this pointer of the event. Default: `/url`.
-    #[cfg(feature = "http")]
     EventUrl(Pointer),
 }
 
 /// The reason why a text does not name a sink.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SpecError {
+pub(crate) enum SpecError {
     /// There is no sink of this name.
     #[error("the sink {0:?} does not exist; the sinks are {SINKS}")]
     Unknown(
@@ -45,39 +37,14 @@ pub enum SpecError {
     #[error("the sink file: needs a path, e.g. file:events.ndjson")]
     NoPath,
     /// The URL is invalid.
-    #[cfg(feature = "http")]
     #[error(transparent)]
     Http(#[from] HttpError),
     /// The pointer behind `event-url:` is invalid.
-    #[cfg(feature = "http")]
     #[error("the sink {0:?} has no JSON pointer: {1}; write e.g. event-url:/url")]
     Pointer(String, #[source] PointerError),
 }
 
-#[cfg(feature = "http")]
 const SINKS: &str = "stdout, file:PATH, null, http://…, https://… and event-url[:/pointer]";
-#[cfg(not(feature = "http"))]
-const SINKS: &str = "stdout, file:PATH and null";
-
-impl Spec {
-    /// Opens the sink with its default settings. The call may block the thread: for the disk, and
-    /// up to 1 s for the lock of a file.
-    ///
-    /// # Errors
-    /// [`SinkError`] if the sink cannot be opened. For [`Self::EventUrl`] the call always fails,
-    /// because this sink needs the URLs that are allowed: see [`EventUrl`](super::http::EventUrl).
-    pub fn open(&self) -> Result<Box<dyn Sink>, SinkError> {
-        Ok(match self {
-            Self::Stdout => Box::new(stdout()?),
-            Self::File(path) => Box::new(File::open(path)?),
-            Self::Null => Box::new(Null),
-            #[cfg(feature = "http")]
-            Self::Http(target) => Box::new(Http::to(target.clone()).open()?),
-            #[cfg(feature = "http")]
-            Self::EventUrl(_) => return Err(HttpError::NothingAllowed.into()),
-        })
-    }
-}
 
 impl FromStr for Spec {
     type Err = SpecError;
@@ -86,11 +53,8 @@ impl FromStr for Spec {
         match text {
             "stdout" => Ok(Self::Stdout),
             "null" => Ok(Self::Null),
-            #[cfg(feature = "http")]
             _ if text.starts_with("http://") || text.starts_with("https://") => Ok(Self::Http(text.parse()?)),
-            #[cfg(feature = "http")]
             "event-url" => Ok(Self::EventUrl(Pointer::member("url"))),
-            #[cfg(feature = "http")]
             _ if text.starts_with("event-url:") => {
                 let pointer = text["event-url:".len()..].parse();
                 pointer.map(Self::EventUrl).map_err(|why| SpecError::Pointer(text.to_owned(), why))
@@ -110,9 +74,7 @@ impl fmt::Display for Spec {
             Self::Stdout => f.write_str("stdout"),
             Self::File(path) => write!(f, "file:{}", path.display()),
             Self::Null => f.write_str("null"),
-            #[cfg(feature = "http")]
             Self::Http(target) => write!(f, "{target}"),
-            #[cfg(feature = "http")]
             Self::EventUrl(pointer) => write!(f, "event-url:{pointer}"),
         }
     }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use redis::aio::ConnectionLike;
 
-use super::error::ScriptError;
-use super::lua::RENEW;
-use super::reply::{Reply, millis};
 use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::RENEW;
+use crate::wire::reply::{Reply, millis};
 
 /// The result of a renewal.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,10 +4,10 @@
 use redis::aio::ConnectionLike;
 
 use super::advance::EventLog;
-use super::error::ScriptError;
-use super::lua::CONNECT;
-use super::reply::Reply;
 use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::CONNECT;
+use crate::wire::reply::Reply;
 
 /// The arguments of `connect`.
 #[derive(Debug, Clone, Copy, Default)]

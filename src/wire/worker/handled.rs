@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use redis::aio::ConnectionLike;
 
-use super::error::ScriptError;
-use super::lua::{HANDLED, HANDLED_EMITS};
-use super::reply::Reply;
-use super::values::Tag;
 use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::{HANDLED, HANDLED_EMITS};
+use crate::wire::reply::Reply;
+use crate::wire::values::Tag;
 
 /// A batch in flight in a slot.
 #[derive(Debug, Clone, Copy)]

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use redis::aio::ConnectionLike;
 
-use super::error::ScriptError;
-use super::lua::CRON;
-use super::reply::Reply;
 use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::CRON;
+use crate::wire::reply::Reply;
 
 /// The most jobs that one call fires or returns.
 pub const JOBS_MAX: usize = 16;

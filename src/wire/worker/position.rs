@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use redis::aio::ConnectionLike;
 
-use super::error::ScriptError;
-use super::lua::POSITION;
-use super::reply::{Reply, millis};
 use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::POSITION;
+use crate::wire::reply::{Reply, millis};
 
 /// The step to take.
 #[derive(Debug, Clone, Copy)]

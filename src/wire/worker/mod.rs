@@ -1,0 +1,50 @@
+//! The calls of workers and operators.
+//!
+//! - `advance`, `attach`, `renew`, `detach`, `adopt`, `promote`, `cron`, `connect`, `doctor`,
+//!   `handled`, `forget`, `mark`, `sent`, [`position`]: each of these modules has the call of one
+//!   script, with its arguments and its reply
+//! - `call`: calls a script on a server that may not know it yet
+//! - `foreign`: finds keys of other programs
+//! - [`operator`]: the scripts of operators, one file each
+//! - `suspects`: the number of suspects that a process may take (a suspect is a batch that may kill
+//!   its worker)
+//! - `load`: the limit on the work of one call of `advance`
+
+mod adopt;
+mod advance;
+mod attach;
+mod call;
+mod connect;
+mod cron;
+mod detach;
+mod doctor;
+mod foreign;
+mod forget;
+mod handled;
+mod load;
+mod mark;
+pub mod operator;
+pub mod position;
+mod promote;
+mod renew;
+mod sent;
+mod suspects;
+
+pub use super::values::{CronPlan, Emits, Tag, TagError};
+pub use adopt::{Adopted, Sweep, adopt};
+pub(crate) use advance::pop_and_advance;
+pub use advance::{Advance, Advanced, BatchReply, BatchResult, Bounds, ClaimFirst, EventLog, Report, advance};
+pub use attach::{Attach, Attached, attach};
+pub use connect::{Connected, Seen, connect};
+pub use cron::{DueJob, Fired, JOBS_MAX as CRON_JOBS_MAX, Ticks, cron};
+pub use detach::{Detached, detach};
+pub use doctor::missing_right;
+pub use foreign::{ForeignKey, foreign_key};
+pub use forget::{Forgot, OBJECTS_MAX, forget};
+pub use handled::{FINISHED, Finished, Handled, SlotBatch, finished_with, handled, returned};
+pub use load::{Load, Room};
+pub use mark::{Marked, mark};
+pub use promote::{EVENTS_MAX as PROMOTED_MAX, Promoted, promote};
+pub use renew::{Renewed, renew};
+pub use sent::{SENT_MARGIN, Sent, request_over, sent};
+pub use suspects::Suspects;
