@@ -16,7 +16,8 @@
 --           object that is set aside for its group is below 0. An object whose due time changes
 --           between two pages may be missing, or come twice. All others come once
 -- Keeps     writes nothing
--- Cost      about 2 commands per object in the page. To look at 1,000 names takes about 0.2 ms
+-- Cost      1 command per object in the page, and 4 per 500 names. To look at 1,000 names takes
+--           about 0.2 ms
 -- Uses: ids.text time.now_ms
 local which, due, object, count = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local beginning = ARGV[6]
@@ -65,11 +66,12 @@ local function add(names)
     keys[#keys + 1] = P .. name .. K.events_held_id
   end
   local found = #keys > 0 and call('MGET', unpack(keys)) or {}
+  local dues = #keys > 0 and call('ZMSCORE', KEYS[1], unpack(names)) or {}
   for n, name in ipairs(names) do
     -- A batch of a wrong type has no length. `check` reports it.
     local len = try('LLEN', P .. name .. K.events_held)
     local owner, held_id = found[2 * n - 1] or '', found[2 * n] or ''
-    reply[#reply + 1] = { name, call('ZSCORE', KEYS[1], name), owner, held_id, tonumber(len) or 0 }
+    reply[#reply + 1] = { name, dues[n], owner, held_id, tonumber(len) or 0 }
   end
 end
 
