@@ -246,7 +246,7 @@ fn the_permissions_in_the_document_name_every_command_of_the_scripts() {
     assert!(commands > 50, "only {commands} were found");
     let operator = rules.iter().find(|rules| rules[0] == "operator").expect("a line for the operator");
     // The category `+@read` contains these commands.
-    let reads = "exists get hexists hget hgetall hlen hmget hscan hstrlen lindex llen mget type xinfo xrange xrevrange zcard zcount zrange zrank zscore";
+    let reads = "exists get hexists hget hgetall hlen hmget hscan hstrlen lindex llen mget type xinfo xrange xrevrange zcard zcount zmscore zrange zrank zscore";
     let reads: Vec<&str> = reads.split(' ').collect();
     for file in std::fs::read_dir(lua.join("operator")).expect("scripts") {
         let path = file.expect("a script").path();
