@@ -19,7 +19,10 @@ const NOT_ASKED: [&str; 2] = ["model", "mutants"];
 const SKIPPED: [(&str, &[&str]); 3] = [
     ("cli", &["bench::", "examples::"]),
     ("proofs", &["failpoints::", "fuzz_inputs::", "fuzz_redis::"]),
-    ("scale", &["dashboard::", "exporter::", "groups::", "looks::", "pages::", "rules_million::", "searches::", "shares::"]),
+    (
+        "scale",
+        &["dashboard::", "exporter::", "groups::", "looks::", "pages::", "repair::", "rules_million::", "searches::", "shares::"],
+    ),
 ];
 
 /// A test program.

@@ -2,6 +2,7 @@
 
 use seriatim::control::{By, Repair};
 
+use crate::looks::slowness;
 use crate::support::console::Console;
 use crate::support::recorder::Recorder;
 use crate::support::running::start;
@@ -10,6 +11,8 @@ use crate::support::{Redis, control};
 /// The usual number of objects; `SERIATIM_REPAIR_OBJECTS` sets another one.
 const OBJECTS: usize = 10_000;
 const WHO: &str = "ada@host";
+/// The longest call, µs.
+const CALL_US: u64 = 50_000;
 
 /// Lua that makes objects which only a lost index knew: those of an odd number are held with a batch
 /// of two events, the others have two events queued, and no marker. Returns the highest id.
@@ -67,7 +70,7 @@ async fn many_objects_are_repaired_in_short_calls() {
     console.check().await;
     let slowest_us = slowest_us(&console).await;
     println!("{objects} objects: the slowest call took {slowest_us} us; the slowest call with its way {:?}", done.slowest_call);
-    assert!(slowest_us < 50_000, "{slowest_us} us");
+    assert!(slowest_us < CALL_US || (slowest_us as f64) < CALL_US as f64 * slowness(&console).await, "{slowest_us} us");
     worker.finish().await;
 }
 
@@ -124,7 +127,11 @@ async fn long_batches_are_repaired_in_short_calls() {
             planned.kinds, done.kinds
         );
         assert_eq!(done.left_total, 0, "{:?}", done.left);
-        assert!(plan_us < 50_000 && slowest_us < 50_000, "{size} bytes: {plan_us} us, {slowest_us} us");
+        let us = plan_us.max(slowest_us);
+        assert!(
+            us < CALL_US || (us as f64) < CALL_US as f64 * slowness(&console).await,
+            "{size} bytes: {plan_us} us, {slowest_us} us"
+        );
     }
 }
 
