@@ -242,8 +242,11 @@ local function check_object(subject)
   end
   local owner = has_owner and call('GET', base .. K.event_worker)
   local in_hand = check_owner(object, owner, in_held, in_paused)
-  if in_hand and shared(K.event_shares, 'hash') and not (shared(K.objects_in_hand, 'zset') and call('ZSCORE', P .. K.objects_in_hand, object .. ':')) then
+  local counts = shared(K.objects_in_hand, 'zset') and call('ZSCORE', P .. K.objects_in_hand, object .. ':')
+  if in_hand and shared(K.event_shares, 'hash') and not counts then
     find('layout', 'is in hand, but is not in ', K.objects_in_hand, ', by which limits count: set any share again')
+  elseif counts and (not owner or owner == 'held') then
+    find('layout', 'is in ', K.objects_in_hand, ', but no slot owns it, so limits count it for ever: `seriatim repair` removes it')
   end
   check_held(object, owner, has[K.events_held], has[K.events_held_id], last)
   if has[K.event_handled] and not has_owner then
@@ -401,7 +404,7 @@ local function check_shared(subject)
   if has[K.event_limits] then indexes.limits() end
   if has[K.event_marks] then indexes.marks() end
   local is_sound = function(key, kind) return shared(key, kind) or shared(key, 'none') end
-  if is_sound(K.event_shares, 'hash') and is_sound(K.event_shares_summary, 'string') then indexes.shares() end
+  if is_sound(K.event_shares, 'hash') and is_sound(K.event_shares_summary, 'string') then indexes.shares(subject.hint) end
   if is_sound(K.event_groups, 'zset') and is_sound(K.event_groups_waiting, 'string') then indexes.groups() end
   if is_sound(K.events_emitted, 'hash') and is_sound(K.events_emitted_ends, 'zset') then
     local keys, ends = call('HLEN', P .. K.events_emitted), call('ZCARD', P .. K.events_emitted_ends)

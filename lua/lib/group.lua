@@ -46,6 +46,13 @@ local function times_of(text)
   return oldest and { oldest = tonumber(oldest), last = tonumber(last), marks = tonumber(marks) } or nil
 end
 
+-- Returns the most marks in the lists of so many groups of which event.groups.times tells nothing.
+-- `has_times`: whether this key exists.
+local function unknown_marks(has_times, groups)
+  local marks = not has_times and groups > 0 and try('ZCARD', P .. K.event_marks)
+  return type(marks) == 'number' and marks * groups or 0
+end
+
 -- Returns the key of the list of a group.
 local function key_of(group)
   return P .. K.GROUP .. group .. K.group_waiting
@@ -53,5 +60,5 @@ end
 
 return {
   DEPTH_MAX = DEPTH_MAX, GROUPS_MAX = GROUPS_MAX, LISTS_MAX = LISTS_MAX, REST = REST, of = group_of, listed = listed, key = key_of,
-  times_of = times_of,
+  times_of = times_of, unknown_marks = unknown_marks,
 }

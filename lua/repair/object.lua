@@ -264,6 +264,11 @@ local function mend_object(subject, others)
   if state.owner and state.owner ~= 'held' then
     return own(object, state, has[K.event_errors], others)
   end
+  if call('ZSCORE', P .. K.objects_in_hand, object .. ':') then
+    M.mend.step('share', 'no longer counts as in hand, because no slot owns it', function()
+      call('ZREM', P .. K.objects_in_hand, object .. ':')
+    end)
+  end
   local is_waiting = state.owner or state.count > 0 or state.score or state.paused or state.first > 0
   if is_waiting and state.score and not state.owner and state.count + state.first == 0 and not has[K.events] then
     M.mend.step('held', 'is no longer in objects.held, because it has no events', function()

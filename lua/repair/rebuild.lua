@@ -1,13 +1,13 @@
 -- rebuild: puts right what only an index knows: names, groups, schedules, cron jobs and shared keys.
--- Uses: cron.parse group.LISTS_MAX group.key group.times_of ids.parse ids.text jump.beyond
--- Uses: marks.MET marks.is_mark mend.leave mend.spend mend.step names.is_foreign registry.parse
--- Uses: registry.watch rules.next_of rules.next_text rules.write_next schedule.due_of
--- Uses: schedule.parse schedule.queued schedule.referred share.CLASS share.PARKED share.epoch_of
--- Uses: share.first_pass share.parse share.prefix_of time.now_ms
+-- Uses: cron.parse group.LISTS_MAX group.key group.times_of group.unknown_marks ids.parse ids.text
+-- Uses: jump.beyond marks.MET marks.is_mark mend.leave mend.spend mend.step names.is_foreign
+-- Uses: registry.parse registry.watch rules.next_of rules.next_text rules.write_next
+-- Uses: schedule.due_of schedule.parse schedule.queued schedule.referred share.CLASS share.PARKED
+-- Uses: share.epoch_of share.first_pass share.parse share.prefix_of time.now_ms
 
 -- The most entries of a queue, and about the most bytes, that are read to find a reference.
 local ENTRIES_MAX, BYTES_MAX = 1000, 1048576
-local NEVER_MS, MARKS_MAX, MEMBERS_MAX = 9007199254740991, 1000, 1000
+local NEVER_MS, MARKS_MAX = 9007199254740991, 1000
 
 -- Raises the counter of ids above `known`, if it is not there yet. No id may be given twice.
 local function rise(known, whose)
@@ -158,7 +158,9 @@ local function mend_groups()
     end
   end
   local told = call('GET', P .. K.event_groups_waiting) or '0'
-  if M.ids.parse(told) ~= math.max(count, 0) then
+  local known = M.ids.parse(told)
+  local least = count - M.group.unknown_marks(call('EXISTS', P .. K.event_groups_times) == 1, #groups / 2)
+  if not known or known > math.max(count, 0) or known < least then
     M.mend.step('group', K.event_groups_waiting .. ' is ' .. math.max(count, 0) .. ' again, the number of names in the lists of groups; it was ' .. told, function()
       call('SET', P .. K.event_groups_waiting, math.max(count, 0))
     end)
@@ -170,7 +172,7 @@ local function mend_groups()
   end
 end
 
--- Writes what all shares do, and removes objects from those in hand that no slot owns.
+-- Writes what all shares do.
 local function mend_shares()
   local all, mode, most = call('HGETALL', P .. K.event_shares), 0, 0
   for at = 1, #all, 2 do
@@ -192,16 +194,6 @@ local function mend_shares()
       else
         call('DEL', key, P .. K.event_groups_turns, P .. K.event_shares_used, P .. K.objects_in_hand, P .. K.event_groups_blocked)
       end
-    end)
-  end
-  local stale = {}
-  for _, member in ipairs(call('ZRANGE', P .. K.objects_in_hand, '0', MEMBERS_MAX - 1)) do
-    local owner = call('MGET', P .. string.sub(member, 1, -2) .. K.event_worker)[1]
-    stale[#stale + 1] = (not owner or owner == 'held') and member or nil
-  end
-  if stale[1] then
-    M.mend.step('share', #stale .. ' objects no longer count as in hand, because no slot owns them', function()
-      call('ZREM', P .. K.objects_in_hand, unpack(stale))
     end)
   end
 end

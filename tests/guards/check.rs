@@ -280,7 +280,7 @@ async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
         ),
         (
             "ZADD @objects.in.hand 0 work:5:",
-            "layout shared key: objects.in.hand has a member work:5:, but no slot owns this object: set any share again",
+            "layout object work:5: is in objects.in.hand, but no slot owns it, so limits count it for ever: `seriatim repair` removes it",
         ),
         (
             "ZADD @objects.in.hand 0 work:4:; HSET @event.shares a:* 5~-~-~-~-~1700~3~ada; SET @event.shares.summary 1~1~1700",

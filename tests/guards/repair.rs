@@ -195,7 +195,7 @@ async fn what_an_index_knew_is_known_again() {
                 "HSET @event.shares a:* 5~-~-~-~-~1700~3~ada; ZADD @objects.in.hand 0 x: 0 work:2:",
                 &[
                     "share object work:4: counts as in hand again",
-                    "share shared key: 1 objects no longer count as in hand, because no slot owns them",
+                    "share object x: no longer counts as in hand, because no slot owns it",
                     "share shared key: event.shares.summary begins with 1 1 again",
                 ],
             ),
@@ -212,6 +212,36 @@ async fn what_an_index_knew_is_known_again() {
         &doing(),
     )
     .await;
+}
+
+/// Limits count each object in hand. Of many that no slot owns, none is left.
+#[tokio::test]
+async fn every_object_in_hand_is_looked_at() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    broken_by(&mut state, "PING").await;
+    let members = (0..3000).flat_map(|n| ["0".to_owned(), format!("left:{n}:")]);
+    let words: Vec<String> = [redis.keys().objects_in_hand()].into_iter().chain(members).collect();
+    state.run("ZADD", &words.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let report = control(&state.conn, &state.keys).check().await.expect("a report");
+    assert_eq!(report.violations_total, 3000);
+    assert_eq!(repair(&state, &doing()).await.steps_total, 3000);
+    assert_eq!(told(&mut state).await, [""; 0]);
+}
+
+/// `event.groups.times` has the number of marks in the lists of groups. If it is lost, marks are not
+/// taken for names.
+#[tokio::test]
+async fn marks_of_lost_times_are_no_names() {
+    const MARKED: &str =
+        "LPUSH @event.group:g:waiting work:1 \u{0}t1700 \u{0}t1800; ZADD @event.groups 1 g; ZADD @event.marks 1 1700 2 1800";
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    for (waiting, steps) in [(1, 0), (3, 0), (4, 1), (0, 1)] {
+        broken_by(&mut state, &format!("{MARKED}; SET @event.groups.waiting {waiting}")).await;
+        assert_eq!(repair(&state, &doing()).await.kinds.get("group").copied().unwrap_or_default(), steps, "{waiting}");
+        assert_eq!(told(&mut state).await, [""; 0], "{waiting}");
+    }
 }
 
 /// The counter of ids is lost, or went back. A repair raises it above each batch, wherever the batch is.

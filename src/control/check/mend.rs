@@ -121,6 +121,8 @@ pub(in crate::control) async fn run(
     walk.mend(vec![(Kind::Shared, Vec::new())], "unknown").await?;
     let strangers = walk.mender.as_mut().map_or_else(Vec::new, |mender| std::mem::take(&mut mender.strangers));
     walk.mend(strangers, "unknown").await?;
+    // The objects of freed owners may still count as in hand.
+    walk.in_hand().await?;
     let left = walk.mender.as_mut().map_or_else(Vec::new, Mender::take_left);
     walk.mend(left, "searched").await?;
     walk.mender.map(|mender| mender.report).ok_or_else(|| ControlError::reply("lua/operator/repair.lua", "no repair"))

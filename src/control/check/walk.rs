@@ -38,11 +38,12 @@ impl<C: ConnectionLike> Walk<'_, C> {
         self.set_aside().await?;
         self.workers().await?;
         self.objects().await?;
-        self.set(self.keys.objects_held(), Kind::Object).await?;
-        self.set(self.keys.objects_paused(), Kind::Object).await?;
-        self.set(self.keys.events_scheduled(), Kind::Schedule).await?;
+        self.set(self.keys.objects_held(), Kind::Object, b"").await?;
+        self.set(self.keys.objects_paused(), Kind::Object, b"").await?;
+        self.in_hand().await?;
+        self.set(self.keys.events_scheduled(), Kind::Schedule, b"").await?;
         self.cron_jobs().await?;
-        self.set(self.keys.events_cron_next(), Kind::Cron).await?;
+        self.set(self.keys.events_cron_next(), Kind::Cron, b"").await?;
         self.flush().await?;
         self.settle().await
     }
@@ -236,17 +237,25 @@ impl<C: ConnectionLike> Walk<'_, C> {
         Ok(())
     }
 
-    /// Looks at the members of a sorted set.
-    async fn set(&mut self, set: String, kind: Kind) -> Result<(), ControlError> {
+    /// Looks at the objects that count as in hand.
+    pub(super) async fn in_hand(&mut self) -> Result<(), ControlError> {
+        self.set(self.keys.objects_in_hand(), Kind::Object, b":").await
+    }
+
+    /// Looks at the members of a sorted set, without the `ending` of each.
+    async fn set(&mut self, set: String, kind: Kind, ending: &[u8]) -> Result<(), ControlError> {
         let mut cursor = 0_u64;
         loop {
             let mut ask = redis::cmd("ZSCAN");
             ask.arg(&set).arg(cursor).arg("COUNT").arg(SUBJECTS_PER_CALL);
-            let (next, page): (u64, Vec<Vec<u8>>) = match ask.query_async(self.conn).await {
+            let (next, mut page): (u64, Vec<Vec<u8>>) = match ask.query_async(self.conn).await {
                 Ok(page) => page,
                 Err(error) if error.code() == Some("WRONGTYPE") => return Ok(()),
                 Err(error) => return Err(ControlError::redis("a sorted set")(error)),
             };
+            for member in page.iter_mut().step_by(2).filter(|member| member.ends_with(ending)) {
+                member.truncate(member.len() - ending.len());
+            }
             if self.mender.is_some() && kind == Kind::Object {
                 // The check finds nothing wrong with an object that waits for an operator because of a
                 // lost key.
@@ -262,8 +271,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
             for member in page.chunks(2) {
                 match kind {
                     Kind::Schedule => self.report.looked_at.schedules += 1,
-                    Kind::Cron | Kind::Emitted => {}
-                    _ => self.report.looked_at.objects_held += 1,
+                    Kind::Object if ending.is_empty() => self.report.looked_at.objects_held += 1,
+                    _ => {}
                 }
                 self.look_at(kind, member[0].clone()).await?;
             }
