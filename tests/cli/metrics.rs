@@ -392,6 +392,7 @@ async fn objects_add_no_series() {
     let exporter = Exporter::start(&redis).await;
     let before = until("it listens", PATIENCE, async || scrape(&address).await).await;
     exporter.until(&of(&redis, "seriatim_events_queued", "prefix=\"other\""), 0.0).await;
+    exporter.until(&of(&redis, "seriatim_check_violations", ""), 0.0).await;
     let before = (series(&before), series(&scrape(&exporter.address).await.expect("a scrape")));
     for number in 0..3000 {
         console.emit(&format!("work-{number}:1"), format!("{{\"type\":\"t{number}\"}}")).await;
