@@ -99,3 +99,43 @@ async fn a_round_begins_at_its_time() {
         }
     }
 }
+
+/// A round counts the names that are set aside, if their number is lost: without it, no worker takes
+/// them. It tells if the summary of the shares is lost, and does neither if the other key is there or
+/// its partner is absent.
+#[tokio::test]
+async fn a_round_puts_lost_numbers_of_groups_right() {
+    const MENDED: [&str; 2] = ["event.groups.waiting", "mended: the number of names that are set aside was absent"];
+    const LOST: [&str; 2] = ["event.shares.summary", "lost: it is absent, so no share is kept; set any share again"];
+    for (groups, waiting, shares, summary) in [
+        (true, None, true, false),
+        (true, Some("7"), true, true),
+        (false, None, false, false),
+        (true, None, true, true),
+        (true, Some("7"), true, false),
+    ] {
+        let mut scene = Scene::new().await;
+        let keys = scene.keys.clone();
+        if groups {
+            scene.state.run("ZADD", &[&keys.event_groups(), "1", "a", "2", "b", "3", "none"]).await;
+            scene.state.run("LPUSH", &[&keys.group_waiting("a"), "a:1", "a:2"]).await;
+            scene.state.run("LPUSH", &[&keys.group_waiting("b"), "b:1"]).await;
+        }
+        if let Some(waiting) = waiting {
+            scene.state.run("SET", &[&keys.event_groups_waiting(), waiting]).await;
+        }
+        if shares {
+            scene.state.run("HSET", &[&keys.event_shares(), "a:*", "5 - - - - 1700 3 ada"]).await;
+        }
+        if summary {
+            scene.state.run("SET", &[&keys.event_shares_summary(), "1 1 1700"]).await;
+        }
+        let (adopted, _) = scene.sweep(LOOK, AGES).await;
+        let is_mended = groups && waiting.is_none();
+        let told = [(is_mended, MENDED), (shares && !summary, LOST)].into_iter().filter(|(is_told, _)| *is_told);
+        let expected: Vec<_> = told.map(|(_, [key, what])| (key.to_owned(), what.to_owned())).collect();
+        assert_eq!(adopted.lost, expected, "{groups} {waiting:?} {shares} {summary}");
+        let left: Option<String> = scene.console.run(&["GET", &keys.event_groups_waiting()]).await;
+        assert_eq!(left.as_deref(), if is_mended { Some("3") } else { waiting }, "{groups} {waiting:?} {shares} {summary}");
+    }
+}
