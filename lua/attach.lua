@@ -27,7 +27,8 @@
 --             it, or a batch whose object is not known. At most 64
 --           {'in_use', lease, time left (ms)}
 -- Keeps     I1 to I4, I6
--- Cost      O(slots); if the name has no registration, 2 commands more with 1,024 keys each
+-- Cost      O(slots). If the name has no registration, 2 commands more, with 1,024 keys each, and if
+--           these find something, up to 2,048 with one key
 -- Uses: lease.cut lease.is_of lease.length_ms lease.text registry.register registry.watch
 -- Uses: slots.check_types slots.each slots.hold_owned slots.is_used_up slots.known suspects.of
 -- Uses: tag.numbers tag.text time.now_ms

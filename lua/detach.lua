@@ -17,7 +17,8 @@
 --           {'lapsed'}: nothing is left to do
 --           {'fenced', lease}
 -- Keeps     I1 to I4
--- Cost      O(slots); if the registration is lost, 2 commands more with 1,024 keys each
+-- Cost      O(slots). If the registration is lost, 2 commands more, with 1,024 keys each, and if these
+--           find something, up to 2,048 with one key
 -- Uses: fence.check registry.depart registry.left registry.register slots.check_types slots.each
 -- Uses: slots.hold_owned slots.known time.now_ms
 local name, token = ARGV[2], ARGV[3]

@@ -22,8 +22,8 @@
 --           {'fenced', lease}
 -- Keeps     I1, I2
 -- Cost      11 commands, one of them with a key per slot that the name ever had; if a slot has an
---           object, one more per slot, and two per object; if the registration is lost, 2 more with
---           1,024 keys each
+--           object, one more per slot, and two per object. If the registration is lost, 2 more with
+--           1,024 keys each, and if these find something, up to 2,048 with one key
 -- Uses: fence.check registry.check_types registry.register registry.watch slots.any_taken slots.each
 -- Uses: slots.known time.now_ms
 local name, token, lease_ms, slots = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])

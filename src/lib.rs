@@ -60,7 +60,8 @@
 //! - `testing`: runs handlers in tests, without Redis or with one (feature `worker`)
 //! - `verify`: checks the outputs of workers (feature `worker`)
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
-// What only some features use is in every build. The build with all features finds what nobody uses.
+// A build without some features has code that it does not use. The build with all features warns of
+// unused code.
 #![cfg_attr(not(all(feature = "http", feature = "traces", feature = "metrics")), allow(dead_code, unused_imports))]
 
 /// Items of the feature `worker`.
