@@ -187,16 +187,22 @@ fn run(args: &Args) -> anyhow::Result<bool> {
         equivalents.len(),
         begin.elapsed().as_secs(),
     ));
-    Ok(done > 0 && survived.iter().all(|mutant| elsewhere.contains(*mutant)))
+    // A test that always fails may be the one that catches a survivor.
+    Ok(done > 0 && of_scripts.left_out == 0 && survived.iter().all(|mutant| elsewhere.contains(*mutant)))
 }
 
 fn try_scripts(tried: &[&Mutant], sources: &generate::Sources, work: &Path, limits: Limits) -> anyhow::Result<Outcome> {
     let proofs = proofs::build(Path::new("."), None, work, &[])?;
     let begin = Instant::now();
     let spots = Spots::of(sources)?;
-    let tests = coverage::measure(&proofs, sources, &spots, work, limits.jobs)?;
-    say(&format!("{} tests pass with the scripts as they are, in {} s", tests.len(), begin.elapsed().as_secs()));
-    trials::try_all(tried, Basis { sources, proofs: &proofs, spots: &spots, tests: &tests, work }, limits)
+    let (tests, left_out) = coverage::measure(&proofs, sources, &spots, work, limits.jobs)?;
+    say(&format!(
+        "{} tests pass with the scripts as they are, {left_out} fail and are left out, in {} s",
+        tests.len(),
+        begin.elapsed().as_secs()
+    ));
+    let outcome = trials::try_all(tried, Basis { sources, proofs: &proofs, spots: &spots, tests: &tests, work }, limits)?;
+    Ok(Outcome { left_out, ..outcome })
 }
 
 /// Returns whether the filter names the mutant's script, its folder, or its line.

@@ -37,6 +37,8 @@ pub(crate) struct Outcome {
     pub(crate) caught: usize,
     pub(crate) survived: Vec<String>,
     pub(crate) no_scripts: usize,
+    /// The number of tests that fail with the scripts as they are.
+    pub(crate) left_out: usize,
 }
 
 impl Outcome {
