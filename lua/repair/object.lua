@@ -82,9 +82,9 @@ end
 
 -- Lets the object of a held batch that cannot be delivered go on. `behind`: the event that came before.
 local function end_batch(object, state, behind)
-  local why = 'repair: a key was lost, and event ' .. behind .. ' of the object came before this one'
-  M.mend.step('dead', state.count .. ' events of its held batch, from id ' .. M.ids.text(state.first) .. ' on, become dead letters: event ' .. behind
-    .. ' was delivered before', function()
+  local why = 'repair: a key was lost, and ' .. behind .. ' of the object came before this one'
+  M.mend.step('dead', state.count .. ' events of its held batch, from id ' .. M.ids.text(state.first) .. ' on, become dead letters: ' .. behind
+    .. ' came before', function()
     if bury(object, state, why) then
       M.mend.again()
     end
@@ -147,7 +147,7 @@ local function wait(object, state)
     end)
     due = M.time.now_ms()
   elseif count > 0 and first <= state.last then
-    end_batch(object, state, M.ids.text(state.last))
+    end_batch(object, state, 'event ' .. M.ids.text(state.last))
     due = M.time.now_ms()
   elseif count == 0 and first > 0 then
     M.mend.step('batch', 'its batch, from id ' .. M.ids.text(first) .. ' on, is lost: the object goes on with its queue', function()
@@ -194,7 +194,7 @@ local function own(object, state, has_errors, others)
     end)
   end
   if state.count > 0 and state.first > 0 then
-    end_batch(object, state, 'a later one')
+    end_batch(object, state, 'a later event')
   elseif state.count > 0 then
     M.mend.step('requeued', state.count .. ' events of a held batch have lost their ids: they get new ids, before all queued events', function()
       -- Progress, errors and key belong to the event in hand.

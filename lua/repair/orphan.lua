@@ -1,7 +1,8 @@
 -- orphan: objects whose owner, or batches whose object, cannot be found by any worker process.
--- Uses: hold.batch hold.give_back hold.object ids.after ids.parse ids.text mend.again mend.leave
--- Uses: mend.solves mend.spend mend.step names.is_foreign object.end_progress object.requeue
--- Uses: rebuild.rise registry.parse tag.first_of tag.held_text tag.numbers time.now_ms worker.parse
+-- Uses: hold.batch hold.give_back hold.object ids.after ids.parse ids.text mend.again mend.doing
+-- Uses: mend.leave mend.solves mend.spend mend.step names.is_foreign object.end_progress
+-- Uses: object.requeue rebuild.rise registry.parse tag.first_of tag.held_text tag.numbers
+-- Uses: time.now_ms worker.parse
 
 local NAMES_MAX, SLOTS_MAX = 1000, 65536
 
@@ -14,14 +15,16 @@ local function type_of(key)
   return call('TYPE', key).ok
 end
 
--- Returns whether the worker is a slot of a registered name, and whether this name has a lease.
+-- Returns whether the worker is a slot of a registered name, and whether a process may still have it:
+-- its name has a lease, and either has this slot or has lost its registration.
 local function standing(worker)
   local name, slot = M.worker.parse(worker)
   if not name then
     return false, call('EXISTS', at_of(worker) .. K.worker_lease) == 1
   end
   local slots = M.registry.parse(call('HGET', P .. K.event_workers, name) or '')
-  return slot < slots and slots <= SLOTS_MAX, call('EXISTS', at_of(name) .. K.worker_lease) == 1
+  local is_registered = slot < slots and slots <= SLOTS_MAX
+  return is_registered, (is_registered or slots == 0) and call('EXISTS', at_of(name) .. K.worker_lease) == 1
 end
 
 -- Returns the names in the worker's list, and those of them that it owns.
@@ -56,6 +59,9 @@ local function free(object, worker, state)
   local first = M.tag.first_of(tag)
   local now_ms = M.time.now_ms()
   local with_batch = count > 0 and (seen[object] or #owned == 0)
+  if with_batch and state.count == 0 then
+    M.mend.solves(worker)
+  end
   if with_batch and state.count > 0 then
     return M.mend.leave('has a held batch, and its dead owner ' .. worker .. ' has another one: look at both with `seriatim inspect`')
   elseif with_batch and first and first > state.last then
@@ -132,6 +138,19 @@ local function bury_lost(worker)
   end)
 end
 
+-- Moves the batch of a slot, which has lost its ids, to the queue of its object.
+local function requeue_batch(object, worker)
+  local at, held = at_of(worker), P .. object .. K.events_held
+  M.mend.step('requeued', call('LLEN', at .. K.worker_event) .. ' events of the batch of ' .. worker
+    .. ' have lost their ids: they get new ids, before all queued events of ' .. object, function()
+    call('RENAME', at .. K.worker_event, held)
+    M.hold.object(at, object, M.time.now_ms(), nil)
+    -- The object's own repair moves the events of a batch without ids to the queue.
+    call('DEL', P .. object .. K.events_held_id)
+    M.object.requeue(object, held)
+  end)
+end
+
 -- Puts the owner of an object right, which is not `held`. Returns whether the object is in hand, and
 -- then the tag of its worker.
 local function mend_owner(object, state, others)
@@ -142,6 +161,9 @@ local function mend_owner(object, state, others)
     return M.mend.leave('its owner is ' .. owner .. ', and ' .. wrong)
   elseif not is_registered and has_lease then
     -- The process registers its name again with its next renewal.
+    if others.dead[owner] then
+      M.mend.leave('its owner ' .. owner .. ' has a lease, so it is not dead')
+    end
     return true, nil
   elseif not is_registered and (others.dead[owner] or others.all_dead) then
     return free(object, owner, state)
@@ -171,15 +193,29 @@ local function mend_owner(object, state, others)
     end)
     return false
   end
-  M.mend.solves(owner)
+  if tag == '' and call('EXISTS', at .. K.worker_event) == 1 and state.count == 0 then
+    M.mend.solves(owner)
+    requeue_batch(object, owner)
+    return false
+  end
+  if call('EXISTS', at .. K.worker_lost) == 0 then
+    M.mend.solves(owner)
+  end
   M.mend.step('list', 'is in the list of its owner ' .. owner .. ' again', function()
     call('LPUSH', at .. K.worker_object, object)
   end)
   return true, tag
 end
 
--- Gives the names in the list of a worker that is dead back to the markers.
-local function give_back(worker)
+-- Removes the tag of a worker that has no batch.
+local function remove_tag(worker)
+  M.mend.step('removed', K.WORKER .. worker .. K.worker_event_id .. ' is of no batch', function()
+    call('DEL', at_of(worker) .. K.worker_event_id)
+  end)
+end
+
+-- Gives the names in the list of a worker that is dead back to the markers, and removes its tag.
+local function clear(worker)
   local names, owned = names_of(worker)
   if names[1] and not owned[1] then
     M.mend.step('marker', #names .. ' names in the list of this dead worker are markers again', function()
@@ -187,6 +223,9 @@ local function give_back(worker)
         M.hold.give_back(at_of(worker), names[i])
       end
     end)
+  end
+  if not owned[1] and call('EXISTS', at_of(worker) .. K.worker_event_id) == 1 then
+    remove_tag(worker)
   end
 end
 
@@ -212,15 +251,19 @@ local function mend_worker(subject, others)
       M.mend.leave('has a batch of an object that is not known')
     end
   end
-  if not is_registered and not has_lease and (others.dead[worker] or others.all_dead) and count == 0 then
-    return give_back(worker)
+  local is_dead = not is_registered and not has_lease and (others.dead[worker] or others.all_dead)
+  if is_dead and count == 0 then
+    return clear(worker)
+  elseif is_dead and owned[1] then
+    -- The repair of the object frees it.
+    return
   elseif #owned > 1 then
     return M.mend.leave('owns ' .. #owned .. ' objects at once: look at them with `seriatim inspect`')
-  elseif (count > 0) == (owned[1] ~= nil and tag ~= '') and (tag ~= '') == (count > 0) then
+  elseif (count > 0) == (owned[1] ~= nil and first ~= nil) and (tag ~= '') == (count > 0) then
     return
   elseif has_lease then
     return M.mend.leave('its process is alive, and puts this right with its next calls: look again in a minute')
-  elseif not is_registered then
+  elseif not is_registered and not is_dead then
     return M.mend.leave('this worker is no slot of a worker process of seriatim: if it is dead, --dead-owner ' .. worker .. ' frees its object')
   end
   local object = owned[1] or names[#names]
@@ -231,18 +274,11 @@ local function mend_worker(subject, others)
       M.hold.object(at, object, M.time.now_ms(), nil)
     end)
   elseif count == 0 and tag ~= '' then
-    M.mend.step('removed', K.WORKER .. worker .. K.worker_event_id .. ' is of no batch', function()
-      call('DEL', at .. K.worker_event_id)
-    end)
-  elseif count > 0 and owned[1] and call('EXISTS', P .. object .. K.events_held) == 0 then
-    M.mend.step('requeued', count .. ' events of its batch have lost their ids: they get new ids, before all queued events of ' .. object, function()
-      call('RENAME', at .. K.worker_event, P .. object .. K.events_held)
-      M.hold.object(at, object, M.time.now_ms(), nil)
-      -- The object's own repair moves the events of a batch without ids to the queue.
-      call('DEL', P .. object .. K.events_held_id)
-      M.object.requeue(object, P .. object .. K.events_held)
-    end)
-  elseif count > 0 and not owned[1] and object and not M.names.is_foreign(object) and object ~= '' and first
+    remove_tag(worker)
+  elseif count > 0 and owned[1] and (not M.mend.doing or call('EXISTS', P .. object .. K.events_held) == 0) then
+    -- The repair of the object has moved its held batch before.
+    requeue_batch(object, worker)
+  elseif is_registered and count > 0 and not owned[1] and object and not M.names.is_foreign(object) and object ~= '' and first
     and call('EXISTS', P .. object .. K.event_worker) == 0
     and first > (M.ids.parse(call('MGET', P .. object .. K.last_event_id)[1] or '') or 0) then
     M.mend.step('owner', 'has a batch and the name of ' .. object .. ', which nobody owns: it owns that object again', function()

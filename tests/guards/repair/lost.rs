@@ -4,39 +4,12 @@
 use seriatim::control::Repair;
 use seriatim::control::dead::{Settle, Settled};
 
-use super::{BY, doing, each, lines, repair};
+use super::{BY, doing, lines, repair};
 use crate::check::{broken_by, told};
 use crate::state::State;
 use crate::support::recorder::Recorder;
 use crate::support::running::start;
 use crate::support::{Redis, control};
-
-/// The worker that a batch of an unknown object belongs to may be dead, or may still run.
-#[tokio::test]
-async fn a_batch_of_an_unknown_object_is_made_dead_letters() {
-    each(
-        &[
-            (
-                "RPUSH @event.worker:a.1:lost 15 {} {}",
-                &["dead worker a.1: 2 events of an object that is not known become dead letters without an object"],
-            ),
-            (
-                "RPUSH @event.worker:gone.0:lost 0 {}",
-                &["dead worker gone.0: 1 events of an object that is not known become dead letters without an object"],
-            ),
-            (
-                "SET @x:event.worker a.1; RPUSH @event.worker:a.1:lost 16 {}; RPUSH @x:events {}",
-                &["batch object x: has its batch of 1 events again, from event.worker:a.1:lost: it is held, due now"],
-            ),
-            (
-                "SET @event.worker:gone.0:lost x",
-                &["left worker gone.0: event.worker:gone.0:lost is a string, it should be a list: move it away"],
-            ),
-        ],
-        &doing(),
-    )
-    .await;
-}
 
 /// A step writes at most 1,000 dead letters, so a long batch needs several. Each keeps its id.
 #[tokio::test]
