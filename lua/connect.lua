@@ -12,9 +12,8 @@
 --           its ids.
 --           Records whether the event log is on: the scripts `skip` and `cancel`, which also
 --           finalize events, read this. Records how many rows the log keeps: a worker without the
---           log must not trim the rows of workers with the log. Raises the version of the protocol,
---           so that workers of the version before cannot connect any more. Refuses an unknown
---           version, and a user who lacks rights, before the first write.
+--           log must not trim the rows of workers with the log. Refuses an unknown version of the
+--           protocol, and a user who lacks rights, before the first write.
 -- Keys      KEYS[1] seriatim.meta (hash, read and write)
 --           next.event.id (string, read and write)
 -- Arguments prefix
@@ -29,7 +28,7 @@
 -- Keeps     I5 (ids)
 -- Cost      O(1)
 -- Uses: ids.parse ids.text jump.beyond rights.missing
-local SCHEMA, SCHEMA_BEFORE = '2', '1'
+local SCHEMA = '1'
 local replication_id, highest, first_id, log = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
 local denied = M.rights.missing()
@@ -39,8 +38,7 @@ end
 local seen = call('HMGET', KEYS[1], 'schema', 'replication.id', 'event.log')
 local value = call('GET', P .. K.next_event_id)
 local counter = M.ids.parse(value or '0')
-local is_known = not seen[1] or seen[1] == SCHEMA or seen[1] == SCHEMA_BEFORE
-if not is_known then
+if seen[1] and seen[1] ~= SCHEMA then
   return { 'schema', seen[1] }
 elseif not counter then
   return { 'counter', value }
@@ -61,7 +59,7 @@ local text = M.ids.text(counter)
 if text ~= value then
   call('SET', P .. K.next_event_id, text)
 end
-if seen[1] ~= SCHEMA then
+if not seen[1] then
   call('HSET', KEYS[1], 'schema', SCHEMA, 'partitions', '1')
 end
 if replication_id ~= '' and seen[2] ~= replication_id then

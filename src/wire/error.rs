@@ -35,7 +35,7 @@ pub enum ScriptError {
         found: String,
     },
     /// The data has a protocol version that this program does not know. The script changed nothing.
-    #[error("the data is of protocol version {0}, this program knows 1 and 2; run a version that knows it")]
+    #[error("the data is of protocol version {0}, this program knows version 1; run a version that knows it")]
     Schema(String),
 }
 

@@ -289,7 +289,7 @@ async fn data_of_another_version_is_refused() {
     let _: u64 = console.run(&["HSET", &console.keys.meta(), "schema", "3"]).await;
     let error = start(&redis, "w", &Recorder::new(), |_| {}).ended().await.expect_err("another version");
     assert!(matches!(error, WorkerError::Refused(_)), "{error:?}");
-    assert_eq!(error.to_string(), "the data is of protocol version 3, this program knows 1 and 2; run a version that knows it");
+    assert_eq!(error.to_string(), "the data is of protocol version 3, this program knows version 1; run a version that knows it");
     assert_eq!(console.left().await, ["seriatim.meta"]);
 }
 

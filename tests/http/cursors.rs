@@ -219,7 +219,7 @@ async fn a_cursor_is_for_all_servers_of_the_namespace() {
     fill(&redis).await;
     let options = ["--users", path(&file)];
     let mut conn = redis.connect().await;
-    let _: u64 = cmd("HSETNX").arg(redis.keys().meta()).arg("schema").arg(2).query_async(&mut conn).await.expect("set");
+    let _: u64 = cmd("HSETNX").arg(redis.keys().meta()).arg("schema").arg(1).query_async(&mut conn).await.expect("set");
     let (first, second) = (Serving::start(&redis, &options).await, Serving::start(&redis, &options).await);
     let cursor = walk(&first, "viewer", "/v1/held?limit=1").await.1.remove(0);
     let target = format!("/v1/held?limit=1&after={}", encoded(&cursor));

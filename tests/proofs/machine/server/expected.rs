@@ -63,7 +63,7 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
         fields.extend(state.log_was_on.then_some(["event.log.keep", "100000"]).into_iter().flatten());
         fields.extend(["partitions", "1"]);
         fields.extend(id.iter().flat_map(|id| ["replication.id", id]));
-        fields.extend(["schema", "2"]);
+        fields.extend(["schema", "1"]);
         fields.into_iter().map(|field| text(field.to_owned())).collect::<Vec<_>>()
     });
     let actions = state.actions.iter().flat_map(|done| {
