@@ -1,5 +1,6 @@
 //! Measures HTTP: delivery by the sink, and emits through `seriatim serve`.
 //!
+//!     cargo build --release
 //!     cargo bench --bench http [-- --events N | --exclusive]
 //!
 //! Each part has its own private Redis on loopback.
@@ -94,7 +95,7 @@ impl Drop for Serving {
 
 impl Serving {
     fn start(server: &support::Server) -> anyhow::Result<Self> {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_seriatim"))
+        let mut child = Command::new(crate::support::program())
             .args(["--redis", &server.url(), "serve", "--listen", "127.0.0.1:0"])
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
@@ -172,7 +173,7 @@ async fn emit_lines(events: usize) -> anyhow::Result<(f64, f64)> {
     for _ in 0..3 {
         let server = support::Server::start(&[]);
         let began = Instant::now();
-        let mut emit = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        let mut emit = Command::new(crate::support::program());
         emit.args(["--redis", &server.url(), "--log", "warn", "emit", "--from"]).arg(file.path());
         anyhow::ensure!(emit.stdout(Stdio::null()).stderr(Stdio::null()).status()?.success(), "emit --from failed");
         by_file.push(events as f64 / began.elapsed().as_secs_f64());

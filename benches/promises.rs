@@ -1,6 +1,7 @@
 //! Measures the figures that the README promises, against a private Redis on loopback. Prints each
 //! figure beside its bound.
 //!
+//!     cargo build --release
 //!     cargo bench --bench promises [-- takeover|restart|idle|latency|drain] [--input FILE]
 //!
 //! `--input` names an NDJSON file, plain or gzip. For the drain, the events of this file are
@@ -165,7 +166,7 @@ async fn latency() -> anyhow::Result<Vec<Figure>> {
 async fn idle() -> anyhow::Result<Vec<Figure>> {
     let redis = Loopback::start().await?;
     let process = Process(
-        Command::new(env!("CARGO_BIN_EXE_seriatim"))
+        Command::new(crate::support::program())
             .args(["worker", "--sink", "null", "--redis", &redis.url])
             .stderr(Stdio::null())
             .spawn()?,
@@ -194,7 +195,7 @@ async fn drain(input: Option<&str>) -> anyhow::Result<Vec<Figure>> {
 
 async fn drain_once(input: Option<&str>) -> anyhow::Result<f64> {
     let mut redis = Loopback::start().await?;
-    let program = env!("CARGO_BIN_EXE_seriatim");
+    let program = crate::support::program();
     let queued = match input {
         Some(file) => {
             for _ in 0..10 {

@@ -48,8 +48,8 @@
 //! - [`keys`]: every Redis key
 //! - `cron`: computes the times at which cron jobs are due (feature `worker`)
 //! - [`consume`]: envelopes and the receiver's rule, for consumers
-//! - `connection` (hidden): connections to Redis, URLs, errors of Redis as text
-//! - `wire` (hidden): the Lua scripts, their calls, and the values stored in Redis
+//! - `connection` (feature `internals`): connections to Redis, URLs, errors of Redis as text
+//! - `wire` (feature `internals`): the Lua scripts, their calls, and the values stored in Redis
 //! - [`emit`]: sends events to Redis, for any number of producers
 //! - `sink`: the target to which a worker sends events (feature `worker`)
 //! - `handlers`: a sink that runs async functions for types of events (feature `worker`)
@@ -59,17 +59,24 @@
 //! - `projection`: folds over the event log into read models (feature `worker`)
 //! - `testing`: runs handlers in tests, without Redis or with one (feature `worker`)
 //! - `verify`: checks the outputs of workers (feature `worker`)
+#![deny(missing_docs)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 // A build without some features has code that it does not use. The build with all features warns of
 // unused code.
-#![cfg_attr(not(all(feature = "http", feature = "traces", feature = "metrics")), allow(dead_code, unused_imports))]
+#![cfg_attr(
+    not(all(feature = "http", feature = "traces", feature = "metrics", feature = "internals")),
+    allow(dead_code, unused_imports, unreachable_pub, clippy::enum_variant_names)
+)]
 
 /// Items of the feature `worker`.
 macro_rules! with_worker {
     ($($item:item)*) => { $(#[cfg(feature = "worker")] $item)* };
 }
 
+#[cfg(not(feature = "internals"))]
+mod connection;
 #[doc(hidden)]
+#[cfg(feature = "internals")]
 pub mod connection;
 pub mod consume;
 pub mod emit;
@@ -80,7 +87,10 @@ pub mod keys;
 pub mod metrics;
 #[cfg(feature = "traces")]
 pub mod trace;
+#[cfg(not(feature = "internals"))]
+mod wire;
 #[doc(hidden)]
+#[cfg(feature = "internals")]
 pub mod wire;
 
 with_worker! {

@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
+/// The test program of the package `seriatim-cli`. Cargo builds the program `seriatim` for it.
+const PROGRAM: &str = "program";
 /// Test programs that are not run, because they run no script.
-const NOT_ASKED: [&str; 2] = ["model", "mutants"];
+const NOT_ASKED: [&str; 3] = ["model", "mutants", PROGRAM];
 /// Slow modules of the other programs that are not run, and modules whose tests fail on a busy
 /// machine. Other tests catch the same mutants.
 const SKIPPED: [(&str, &[&str]); 3] = [
@@ -30,6 +32,8 @@ const SKIPPED: [(&str, &[&str]); 3] = [
 pub(crate) struct Proof {
     pub(crate) name: String,
     program: PathBuf,
+    /// The program `seriatim`, which the tests start.
+    seriatim: PathBuf,
 }
 
 /// The result of a proof.
@@ -125,33 +129,40 @@ pub(crate) fn build(tree: &Path, target: Option<&Path>, work: &Path, named: &[&s
     for name in if named.is_empty() { &["*"] } else { named } {
         cargo.args(["--test", name]);
     }
+    cargo.args(["--test", PROGRAM]);
     let output = cargo.stderr(Stdio::inherit()).output().context("cargo")?;
     ensure!(output.status.success(), "the tests do not compile");
     let programs = work.join("programs");
     std::fs::create_dir_all(&programs)?;
-    let mut proofs = Vec::new();
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
-        let message: serde_json::Value = serde_json::from_str(line).context("what cargo says")?;
-        let is_test = message["target"]["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "test"));
-        let (Some(program), Some(name), true) = (message["executable"].as_str(), message["target"]["name"].as_str(), is_test)
-        else {
-            continue;
-        };
+    let keep = |program: &str, name: &str| -> anyhow::Result<PathBuf> {
         // Copied, because a later build of the tree replaces the file.
         let kept = programs.join(name);
         let _ = std::fs::remove_file(&kept);
         if std::fs::hard_link(program, &kept).is_err() {
             std::fs::copy(program, &kept)?;
         }
-        proofs.push(Proof { name: name.to_owned(), program: kept });
+        Ok(kept)
+    };
+    let (mut proofs, mut seriatim) = (Vec::new(), None);
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let message: serde_json::Value = serde_json::from_str(line).context("what cargo says")?;
+        let (Some(program), Some(name)) = (message["executable"].as_str(), message["target"]["name"].as_str()) else { continue };
+        match message["target"]["kind"][0].as_str() {
+            Some("test") => proofs.push((name.to_owned(), keep(program, name)?)),
+            Some("bin") if name == "seriatim" => seriatim = Some(keep(program, name)?),
+            _ => {}
+        }
     }
+    let seriatim = std::path::absolute(seriatim.context("cargo has not built the program seriatim")?)?;
+    let mut proofs: Vec<_> =
+        proofs.into_iter().map(|(name, program)| Proof { name, program, seriatim: seriatim.clone() }).collect();
     if named.is_empty() {
         let there: HashSet<_> = proofs.iter().map(|proof| proof.name.as_str()).collect();
         if let Some(gone) = NOT_ASKED.iter().find(|name| !there.contains(**name)) {
             bail!("benches/mutants/proofs.rs: there is no test program {gone}");
         }
-        proofs.retain(|proof| !NOT_ASKED.contains(&proof.name.as_str()));
     }
+    proofs.retain(|proof| !NOT_ASKED.contains(&proof.name.as_str()));
     Ok(proofs)
 }
 
@@ -213,6 +224,7 @@ impl Proof {
     fn command(&self, place: &Place, tests: &[String]) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("--test-threads=8").env("TMPDIR", place.dir.join("tmp")).env("SERIATIM_LUA_DIR", place.dir.join("lua"));
+        command.env("SERIATIM_PROGRAM", &self.seriatim);
         // Each test has its own server, whose log has the marks.
         command.envs(place.variables.iter().cloned()).env_remove("SERIATIM_TEST_REDIS");
         // No random schedules: they would catch a mutant only by chance.

@@ -101,7 +101,7 @@ impl Tree {
     fn own_tests(&self) -> anyhow::Result<Option<String>> {
         let mut cargo = proofs::command("cargo");
         cargo.current_dir(&self.dir).env("CARGO_TARGET_DIR", &self.target).stdin(Stdio::null());
-        cargo.args(["test", "--locked", "--all-features", "--lib"]);
+        cargo.args(["test", "--locked", "--package", "seriatim", "--all-features", "--lib"]);
         let built = cargo.arg("--no-run").output()?;
         if !built.status.success() {
             bail!("what is left does not compile: {}", String::from_utf8_lossy(&built.stderr).trim_end());
@@ -109,7 +109,9 @@ impl Tree {
         let mut cargo = proofs::command("timeout");
         cargo.current_dir(&self.dir).env("CARGO_TARGET_DIR", &self.target).stdin(Stdio::null());
         cargo.arg(PATIENCE.as_secs().to_string());
-        let output = cargo.args(["cargo", "test", "--locked", "--all-features", "--lib", "--", "worker::", "wire::"]).output()?;
+        let output = cargo
+            .args(["cargo", "test", "--locked", "--package", "seriatim", "--all-features", "--lib", "--", "worker::", "wire::"])
+            .output()?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         if output.status.success() {
             return Ok(None);

@@ -26,6 +26,9 @@ mod lost_keys;
 mod marks;
 mod plan;
 mod producers;
+#[allow(unreachable_pub)]
+#[path = "../../tests/support/program.rs"]
+mod program;
 mod proxy;
 mod random;
 mod receiver;

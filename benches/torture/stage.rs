@@ -34,7 +34,13 @@ const SETTLED: Duration = Duration::from_secs(10);
 const DEPARTED: u64 = 2_000;
 /// Speed of the slow link, bytes per second.
 const SLOW_LINK: u64 = 1_000_000;
-pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_seriatim");
+
+/// Copies the program `seriatim` to this path.
+pub(crate) fn copy_program(to: &Path) -> anyhow::Result<()> {
+    let program = crate::program::program();
+    std::fs::copy(program, to).with_context(|| format!("cannot copy {}", program.display()))?;
+    Ok(())
+}
 
 /// The parts on which faults act.
 struct Scene {
@@ -78,7 +84,7 @@ impl Stage {
         // The programs are copied, so that a build during the run does not change them, and the
         // directory of the run has them.
         let program = dir.join("seriatim");
-        std::fs::copy(PROGRAM, &program).with_context(|| format!("cannot copy {PROGRAM}"))?;
+        copy_program(&program)?;
         let harness = dir.join("torture");
         std::fs::copy(std::env::current_exe()?, &harness).context("cannot copy the harness")?;
         depart(&server).await?;

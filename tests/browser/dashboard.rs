@@ -28,7 +28,7 @@ impl Dashboard {
     pub(crate) async fn start_at(server: &str, namespace: Option<&str>, arguments: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let file = |name: &str| File::create(dir.path().join(name)).expect("a file");
-        let child = Command::new(env!("CARGO_BIN_EXE_seriatim"))
+        let child = Command::new(crate::support::program())
             .args(["--redis", server])
             .args(namespace.iter().flat_map(|namespace| ["--namespace", namespace]))
             .args(["dashboard", "--listen", "127.0.0.1:0"])
@@ -110,7 +110,7 @@ impl Users {
     pub(crate) fn new(users: &[(&str, &str)]) -> Self {
         let (mut lines, mut tokens) = (String::new(), Vec::new());
         for (name, rights) in users {
-            let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+            let mut program = Command::new(crate::support::program());
             let made = program.args(["token", "new", name, "--rights", rights]).output().expect("the program runs");
             let output = String::from_utf8(made.stdout).expect("UTF-8");
             let part = |label: &str| {

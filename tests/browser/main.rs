@@ -2,7 +2,7 @@
 //!
 //! Needs `chromium`, `chromedriver` and axe-core; `scripts/test-browser` installs them and runs
 //! this program.
-#![cfg(feature = "cli")]
+#![cfg(feature = "http")]
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -35,7 +35,7 @@ impl Demo {
     fn start() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let file = |name: &str| File::create(dir.path().join(name)).expect("a file");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        let mut command = Command::new(crate::support::program());
         command.args(["demo", "--dashboard=127.0.0.1:0"]).env("USER", "ada").stdin(Stdio::null());
         let child = command.stdout(file("output")).stderr(file("log")).spawn().expect("the program starts");
         Self { child, dir }

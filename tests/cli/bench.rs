@@ -23,7 +23,7 @@ fn empty() -> Redis {
 }
 
 fn command(url: &str, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut command = Command::new(crate::support::program());
     command.args(["bench", "--redis", url]).args(args);
     for name in ["SERIATIM_REDIS", "SERIATIM_NAMESPACE", "SERIATIM_LOG"] {
         command.env_remove(name);

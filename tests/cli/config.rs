@@ -19,7 +19,7 @@ fn file(text: &str) -> NamedTempFile {
 
 /// Returns the program. It does not inherit the `SERIATIM_` variables of the test process.
 fn program(config: Option<&Path>, args: &[&str]) -> Command {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SERIATIM_")) {
         program.env_remove(name);
     }

@@ -19,7 +19,7 @@ async fn clean() -> (Redis, State) {
 
 /// Runs the program against this Redis.
 fn seriatim(redis: &Redis, arguments: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(arguments);
     program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs")
 }
@@ -471,7 +471,7 @@ fn without_a_redis_each_command_ends_with_3_and_one_line() {
         &["held", "skip", "x"],
         &["actions"],
     ] {
-        let output = Command::new(env!("CARGO_BIN_EXE_seriatim")).args(["--redis", &url]).args(arguments).output();
+        let output = Command::new(crate::support::program()).args(["--redis", &url]).args(arguments).output();
         let output = output.expect("the program runs");
         let line = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{arguments:?}: {line}");
@@ -489,7 +489,7 @@ async fn a_reader_that_leaves_is_no_error() {
     }
     let line = format!(
         "set -o pipefail; '{}' --redis '{}' --namespace '{}' dead list --json | head -c 10",
-        env!("CARGO_BIN_EXE_seriatim"),
+        crate::support::program().display(),
         redis.url(),
         redis.namespace()
     );

@@ -75,7 +75,7 @@ fn the_documentation_states_the_real_defaults() {
 
 #[test]
 fn the_help_of_the_worker_states_the_real_defaults() {
-    let help = Command::new(env!("CARGO_BIN_EXE_seriatim")).args(["worker", "--help"]).output().expect("the program runs");
+    let help = Command::new(crate::support::program()).args(["worker", "--help"]).output().expect("the program runs");
     let help = String::from_utf8(help.stdout).expect("UTF-8");
     let (mut stated, mut name) = (Vec::new(), String::new());
     for line in help.lines().map(str::trim) {

@@ -18,7 +18,7 @@ fn value<'a>(unit: &'a str, key: &str) -> Option<&'a str> {
 
 /// Returns the default of a flag, in seconds, from the help of a command.
 fn default_seconds(command: &str, flag: &str) -> u64 {
-    let help = Command::new(env!("CARGO_BIN_EXE_seriatim")).args([command, "--help"]).output().expect("it runs");
+    let help = Command::new(crate::support::program()).args([command, "--help"]).output().expect("it runs");
     let help = String::from_utf8(help.stdout).expect("UTF-8");
     let (_, rest) = help.split_once(&format!("--{flag} <TIME>")).expect("the flag");
     let (_, rest) = rest.split_once("[default: ").expect("a default");
@@ -36,7 +36,7 @@ fn the_units_call_the_program_with_flags_that_it_has() {
         let path = config.path().display().to_string();
         let words: Vec<&str> =
             call.split(' ').map(|word| if word.starts_with("/etc/seriatim/") { &path } else { word }).collect();
-        let output = Command::new(env!("CARGO_BIN_EXE_seriatim")).args(&words).arg("--help").output().expect("it runs");
+        let output = Command::new(crate::support::program()).args(&words).arg("--help").output().expect("it runs");
         assert!(output.status.success(), "{name}: {output:?}");
         let command = words.last().expect("a command");
         let seconds = |key: &str| value(&unit, key).map(|text| text.parse::<u64>().expect("seconds"));
@@ -95,7 +95,7 @@ fn the_manifests_call_the_program_with_flags_that_it_has() {
     let containers = containers();
     assert_eq!(containers.len(), 3);
     for (text, arguments) in containers {
-        let output = Command::new(env!("CARGO_BIN_EXE_seriatim")).args(&arguments).arg("--help").output().expect("it runs");
+        let output = Command::new(crate::support::program()).args(&arguments).arg("--help").output().expect("it runs");
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         // The probes use the port on which the program listens.
         let address = arguments.iter().find_map(|word| word.strip_prefix("--listen=").or(word.strip_prefix("--http=")));

@@ -26,7 +26,7 @@ impl Bench {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        let mut command = Command::new(crate::support::program());
         command.args(["emit", "--redis", self.redis.url(), "--namespace", self.redis.namespace()]).args(args);
         command.env_remove("SERIATIM_REDIS").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -238,7 +238,7 @@ fn lines_without_an_answer_are_named() {
 fn without_redis_it_says_where_it_looked_and_shows_no_password() {
     let mut redis = Redis::own(&[]);
     redis.server().kill();
-    let program = env!("CARGO_BIN_EXE_seriatim");
+    let program = crate::support::program();
     let emit = |url: &str| Command::new(program).args(["emit", "--redis", url, "a", "1"]).output().expect("the program runs");
     assert_has(&stderr(&emit(redis.url()), 3), &[redis.url().trim_start_matches("unix://"), "is it running?"]);
     let message = stderr(&emit("redis://:hush@127.0.0.1:1"), 3);

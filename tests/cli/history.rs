@@ -137,7 +137,7 @@ impl Recorded {
 }
 
 fn run(files: &[PathBuf], options: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut command = Command::new(crate::support::program());
     command.args(["verify", "--history"]).args(files).args(options).output().expect("seriatim runs")
 }
 

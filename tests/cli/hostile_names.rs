@@ -35,7 +35,7 @@ async fn push(conn: &mut MultiplexedConnection, object: &[u8], event: &str) {
 }
 
 fn seriatim(redis: &Redis, args: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(["--redis", redis.url()]).args(args).env_remove("SERIATIM_NAMESPACE");
     let output = program.output().expect("the program runs");
     for text in [&output.stdout, &output.stderr] {

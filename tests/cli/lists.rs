@@ -9,7 +9,7 @@ use crate::support::Redis;
 use crate::support::console::PATIENCE;
 
 fn program(url: &str, arguments: &[&str]) -> Command {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(["--redis", url]).args(arguments).env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE");
     program
 }

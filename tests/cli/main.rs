@@ -1,5 +1,5 @@
 //! The command line program: arguments, output and exit codes.
-#![cfg(feature = "cli")]
+#![cfg(feature = "http")]
 
 #[path = "../support/state.rs"]
 mod state;

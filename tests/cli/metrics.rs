@@ -89,7 +89,7 @@ impl Exporter {
     /// Starts an exporter that reaches Redis with this URL, for example as another user.
     async fn start_at(url: &str, redis: &Redis) -> Self {
         let log = NamedTempFile::new().expect("a log");
-        let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        let mut program = Command::new(crate::support::program());
         program.args(["--redis", url, "--namespace", redis.namespace(), "exporter", "--listen", "127.0.0.1:0"]);
         program.args(["--depth=many,few,more:1", "--check"]);
         let child = program.stdout(Stdio::null()).stderr(log.reopen().expect("a log")).spawn().expect("it starts");
@@ -268,7 +268,7 @@ async fn queued_events_are_counted_by_prefix() {
     for (wrong, why) in
         [(&*many, "21 prefixes"), ("more:", "no colon"), ("more:*", "no star"), ("a\\q", "backslash"), ("a,", "empty")]
     {
-        let refused = Command::new(env!("CARGO_BIN_EXE_seriatim"))
+        let refused = Command::new(crate::support::program())
             .args(["--redis", redis.url(), "exporter", "--listen", "127.0.0.1:0", &format!("--depth={wrong}")])
             .output()
             .expect("it runs");
@@ -312,7 +312,7 @@ async fn events_that_no_worker_knows_show_in_a_metric() {
     exporter.until(&of(&redis, "seriatim_workers_met_unknown", ""), 0.0).await;
     console.emit("work:1", "1").await;
     exporter.until(&of(&redis, "seriatim_workers_met_unknown", ""), 1.0).await;
-    let mut stats = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut stats = Command::new(crate::support::program());
     stats.args(["--redis", redis.url(), "--namespace", redis.namespace(), "stats"]);
     let told = String::from_utf8(stats.output().expect("it runs").stdout).expect("UTF-8");
     let words = told.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -417,7 +417,7 @@ async fn an_exporter_starts_without_redis() {
     exporter.until(&up, 0.0).await;
     redis.server().restart();
     exporter.until(&up, 1.0).await;
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     let refused = format!("{}?pass=wrong", redis.url());
     let ended = program.args(["--redis", &refused, "exporter", "--listen", "127.0.0.1:0"]).output().expect("it runs");
     assert_eq!(ended.status.code(), Some(3), "{ended:?}");

@@ -26,7 +26,7 @@ const COMMANDS: [&[&str]; 14] = [
 ];
 
 fn program(args: &[&str]) -> Command {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(args).env("SERIATIM_FIRST_ID", "1");
     for name in ["SERIATIM_REDIS", "SERIATIM_NAMESPACE", "SERIATIM_LOG", "SERIATIM_NAME", "SERIATIM_EVENT_LOG"] {
         program.env_remove(name);

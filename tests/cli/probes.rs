@@ -39,7 +39,7 @@ pub(crate) async fn until_status(address: &str, path: &str, status: u16) {
 }
 
 fn healthcheck(args: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.arg("healthcheck").args(args).output().expect("it runs")
 }
 
@@ -152,7 +152,7 @@ async fn a_health_check_tells_by_its_exit_code() {
 fn an_address_in_use_is_told_at_the_start() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("an address");
     let address = taken.local_addr().expect("an address").to_string();
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(["--log", "off", "--redis", "localhost:1", "worker", "--sink", "null", "--http", &address]);
     let output = program.output().expect("it runs");
     let told = String::from_utf8(output.stderr).expect("UTF-8");
@@ -173,7 +173,7 @@ fn a_path_that_is_no_socket_is_left_alone() {
     std::os::unix::fs::symlink(&file, &link).expect("a link");
     for (command, option) in [(&["worker", "--sink", "null"][..], "--http"), (&["serve"], "--listen")] {
         for path in [&file, &link, &dir.path().to_owned()] {
-            let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+            let mut program = Command::new(crate::support::program());
             program.args(["--redis", "localhost:1"]).args(command).arg(option).arg(format!("unix:{}", path.display()));
             let output = program.output().expect("it runs");
             let told = String::from_utf8(output.stderr).expect("UTF-8");
@@ -187,7 +187,7 @@ fn a_path_that_is_no_socket_is_left_alone() {
 /// error was lost.
 #[test]
 fn an_error_of_the_sink_is_told_beside_probes() {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(["--redis", "localhost:1", "worker", "--sink", "file:/nonexistent/x", "--http", "127.0.0.1:0"]);
     let output = program.output().expect("it runs");
     let told = String::from_utf8(output.stderr).expect("UTF-8");
@@ -235,7 +235,7 @@ async fn a_health_check_is_modest() {
     };
     let check = |url: String| {
         tokio::task::spawn_blocking(move || {
-            let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+            let mut program = Command::new(crate::support::program());
             program.env("SSL_CERT_FILE", "/dev/null").env("SSL_CERT_DIR", "/nonexistent").args(["healthcheck", &url]);
             let output = program.output().expect("it runs");
             (output.status.code(), String::from_utf8(output.stderr).expect("UTF-8"))

@@ -8,7 +8,7 @@ use crate::state::State;
 use crate::support::Redis;
 
 fn seriatim(redis: &Redis, arguments: &[&str]) -> (i32, String) {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(arguments);
     let Output { status, stdout, stderr } =
         program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs");

@@ -22,7 +22,7 @@ const HOSTILE: [&str; 9] = [
 ];
 
 fn run(redis: &Redis, args: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(["--redis", redis.url()]).args(args).env_remove("SERIATIM_NAMESPACE");
     program.output().expect("the program runs")
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::Redis;
 
 pub(crate) fn run(redis: &Redis, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut command = Command::new(crate::support::program());
     command.args(args).args(["--redis", redis.url(), "--namespace", redis.namespace()]);
     command.env_remove("SERIATIM_REDIS").stdin(Stdio::null()).output().expect("the program runs")
 }

@@ -9,7 +9,7 @@ use crate::support::process::Process;
 use crate::support::{Redis, Server, until};
 
 fn run(url: &str, arguments: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").args(["--log", "error", "--redis", url]);
     program.args(arguments).output().expect("the program runs")
 }
@@ -74,7 +74,7 @@ async fn a_cluster_needs_a_namespace() {
             "{arguments:?}: {told}"
         );
     }
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(["--redis", &url, "--namespace", "shop", "--log", "off"]).args(WORKER);
     let mut worker = program.spawn().expect("the program runs");
     let emit = run(&url, &["--namespace", "shop", "emit", "x", "1"]);

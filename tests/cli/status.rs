@@ -22,7 +22,7 @@ async fn name(redis: &Redis) -> NameStats {
 
 /// Runs `seriatim stats` and returns its output.
 fn stats(redis: &Redis, arguments: &[&str]) -> String {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(["--redis", redis.url(), "--namespace", redis.namespace(), "stats"]).args(arguments);
     let output = program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs");
     String::from_utf8(output.stdout).expect("UTF-8")

@@ -42,7 +42,7 @@ impl Case {
     }
 
     fn run(&self, more: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_seriatim")).arg("verify").args(&self.args).args(more).output().expect("seriatim runs")
+        Command::new(crate::support::program()).arg("verify").args(&self.args).args(more).output().expect("seriatim runs")
     }
 
     /// Returns the verdict and the exit code.
@@ -250,7 +250,7 @@ fn standard_input_is_read_once() {
 fn an_output_that_is_closed_or_full_is_no_panic() {
     let case = Case::new().output("a", chain(CLEAN));
     let program = || {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        let mut program = Command::new(crate::support::program());
         program.arg("verify").args(&case.args);
         program
     };

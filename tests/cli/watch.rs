@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::Redis;
 
 fn watching(redis: &Redis, args: &[&str]) -> Child {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(args);
     program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE");
     program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs")
@@ -68,7 +68,7 @@ fn a_wrong_interval_and_a_wrong_url_end_it_at_once() {
     for (args, code) in
         [(&["stats", "--watch=1ms"][..], 2), (&["stats", "--watch=2h"], 2), (&["--redis", "localhost:1", "stats", "--watch"], 3)]
     {
-        let output = Command::new(env!("CARGO_BIN_EXE_seriatim")).args(args).output().expect("it runs");
+        let output = Command::new(crate::support::program()).args(args).output().expect("it runs");
         assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
     }
 }

@@ -1,6 +1,5 @@
 //! Redis comes back empty, or has lost its counter: no id is given to a second event, and receivers
 //! apply every new event.
-#![cfg(feature = "cli")]
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -183,7 +183,7 @@ async fn a_job_that_waits_for_the_clock_is_shown() {
     for (arguments, told) in
         [(&["cron", "list"][..], "  problem no tick fires for 35"), (&["stats"], "cron ahead    1 jobs do not fire")]
     {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        let mut program = Command::new(crate::support::program());
         program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(arguments);
         let output = program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs");
         let text = String::from_utf8_lossy(&output.stdout);

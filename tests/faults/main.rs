@@ -9,7 +9,7 @@ mod support;
 
 mod clock;
 mod emptied;
-#[cfg(feature = "cli")]
+#[cfg(feature = "http")]
 mod glitch;
 mod lost_keys;
 mod lost_writes;

@@ -1,6 +1,5 @@
 //! Redis is away, or is loading its data, when a worker starts or while it works. The worker waits,
 //! and logs few lines.
-#![cfg(feature = "cli")]
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -74,7 +73,7 @@ async fn a_start_waits_for_nothing_else_and_not_for_ever() {
     let _: () = redis.console().await.run(&["CONFIG", "SET", "requirepass", "right"]).await;
     let began = Instant::now();
     let run = |url: &str, wait: &str| {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        let mut program = Command::new(crate::support::program());
         let output = program.args(["--redis", url, "worker", "--sink", "null", "--connect-timeout", wait]).output();
         let output = output.expect("the program runs");
         assert_eq!(output.status.code(), Some(3), "{output:?}");

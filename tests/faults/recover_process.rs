@@ -1,5 +1,4 @@
 //! Recovery with real processes that are killed with SIGKILL or paused with SIGSTOP.
-#![cfg(feature = "cli")]
 
 use std::io::Read as _;
 use std::path::PathBuf;

@@ -1,5 +1,4 @@
 //! Signals: SIGTERM and SIGINT stop a worker, SIGHUP makes it reopen its file.
-#![cfg(feature = "cli")]
 
 use std::fs;
 

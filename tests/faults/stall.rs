@@ -1,6 +1,5 @@
 //! Handlers that block their thread. The process keeps its lease, other objects continue, and a
 //! handler that blocks for ever counts as a crash.
-#![cfg(feature = "cli")]
 
 use std::collections::HashMap;
 use std::process::{Command, Output};

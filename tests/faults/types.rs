@@ -1,7 +1,6 @@
 //! Keys of a wrong type. Lua does not roll back, so a script finds such a key before its first
 //! write. A wrong key of an object quarantines only that object. A wrong shared key stops all work
 //! until an operator has moved it away, and the workers log its name.
-#![cfg(feature = "cli")]
 
 use seriatim::sink::Stop;
 

@@ -1,5 +1,5 @@
 //! Cron jobs: each tick fires once, even if processes pause or die, or clocks change.
-#![cfg(feature = "cli")]
+#![cfg(feature = "worker")]
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

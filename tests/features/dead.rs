@@ -1,6 +1,6 @@
 //! Dead letters and operators: dead letters are listed, retried as new events, or dropped. Each of
 //! these actions is recorded.
-#![cfg(feature = "cli")]
+#![cfg(feature = "worker")]
 
 use std::process::{Command, Output};
 
@@ -24,7 +24,7 @@ async fn empty() -> (Redis, State) {
 }
 
 fn seriatim(redis: &Redis, arguments: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(arguments);
     program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs")
 }

@@ -1,6 +1,6 @@
 //! Forgetting idle objects: an operator forgets them by name, or a worker some time after their
 //! last event.
-#![cfg(feature = "cli")]
+#![cfg(feature = "worker")]
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
@@ -17,7 +17,7 @@ use crate::support::{Redis, control, until};
 
 /// Runs `seriatim forget` against this Redis, with this text on standard input.
 fn seriatim(redis: &Redis, arguments: &[&str], input: &[u8]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(["--redis", redis.url(), "--namespace", redis.namespace(), "forget"]).args(arguments);
     program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE");
     let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");

@@ -1,6 +1,6 @@
 //! The event log: each finalized event has one row, written in the step that finalizes the event.
 //! Also tests how the log is read.
-#![cfg(feature = "cli")]
+#![cfg(feature = "worker")]
 
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -426,7 +426,7 @@ async fn the_log_is_read_in_pages() {
 }
 
 fn seriatim(redis: &Redis, arguments: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(arguments);
     program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs")
 }
@@ -473,7 +473,7 @@ async fn the_command_follows_the_log() {
     tell(&mut state, on(), &report("work:1", 1, 1, BatchResult::Done)).await;
     // Loads the script into Redis, so that the command's first call succeeds.
     assert_eq!(rows(&mut state).await.len(), 1);
-    let mut follow = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut follow = Command::new(crate::support::program());
     follow.args(["--redis", redis.url(), "--namespace", redis.namespace(), "log", "--follow", "--limit", "2", "--json"]);
     let follow = follow.stdout(std::process::Stdio::piped()).spawn().expect("the program runs");
     let console = redis.console().await;

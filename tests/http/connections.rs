@@ -214,7 +214,6 @@ async fn a_token_is_read_after_a_401() {
 
 /// Tests that the program passes the files to its sink, and that SIGHUP makes it read them, even if
 /// they look as before.
-#[cfg(feature = "cli")]
 #[tokio::test]
 async fn files_are_read_again_at_sighup() {
     let directory = tempfile::tempdir().expect("a directory");

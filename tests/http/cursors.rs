@@ -106,7 +106,7 @@ async fn no_answer_has_a_foreign_name() {
     let (redis, file) = (Redis::start(), users(&USERS));
     let dead = fill(&redis).await;
     let serving = Serving::start(&redis, &["--users", path(&file)]).await;
-    let document: Value = serde_json::from_str(include_str!("../../src/bin/seriatim/serve/openapi.json")).expect("JSON");
+    let document: Value = serde_json::from_str(include_str!("../../crates/web/src/serve/openapi.json")).expect("JSON");
     let (mut lists, mut seen) = (0, 0);
     for (route, methods) in document["paths"].as_object().expect("paths") {
         let Some(operation) = methods.get("get") else { continue };

@@ -16,7 +16,7 @@ async fn the_description_has_the_routes_of_the_server() {
     let document = document.json();
     assert_eq!(document["openapi"], "3.1.0");
     let described: BTreeSet<String> = document["paths"].as_object().expect("paths").keys().cloned().collect();
-    let sources = [include_str!("../../src/bin/seriatim/serve/mod.rs"), include_str!("../../src/bin/seriatim/serve/view.rs")];
+    let sources = [include_str!("../../crates/web/src/serve/mod.rs"), include_str!("../../crates/web/src/serve/view.rs")];
     let source = sources.concat();
     let mut routed = BTreeSet::new();
     for part in source.split(".route(\"").skip(1) {

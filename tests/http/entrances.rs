@@ -11,7 +11,7 @@ use crate::support::Redis;
 
 /// Runs a command. Returns its exit code and its messages.
 fn run(redis: &Redis, args: &[&str], input: &str) -> (Option<i32>, String) {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(args);
     program.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = program.spawn().expect("it starts");

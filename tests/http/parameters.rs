@@ -32,7 +32,7 @@ fn described(document: &Value, path: &Value, operation: &Value) -> BTreeSet<Stri
 async fn a_route_takes_exactly_the_parameters_of_its_description() {
     let redis = Redis::start();
     let serving = Serving::start(&redis, &[]).await;
-    let document: Value = serde_json::from_str(include_str!("../../src/bin/seriatim/serve/openapi.json")).expect("JSON");
+    let document: Value = serde_json::from_str(include_str!("../../crates/web/src/serve/openapi.json")).expect("JSON");
     let paths = document["paths"].as_object().expect("paths");
     let operations: Vec<(&str, &str, BTreeSet<String>)> = paths
         .iter()

@@ -89,7 +89,7 @@ async fn no_list_page_or_command_shows_a_score_that_is_no_time() {
         ["stats", "held list", "inspect work:once", "inspect work:aside", "inspect work:operator", "schedule list", "cron list"]
     {
         for more in [None, Some("--json")] {
-            let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+            let mut program = Command::new(crate::support::program());
             program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(words.split(' ')).args(more);
             let output = program.output().expect("it runs");
             assert!(output.status.success(), "{words}: {output:?}");

@@ -134,7 +134,6 @@ async fn a_wrong_certificate_makes_the_sink_unavailable() {
     assert!(got.lock().expect("no panic").is_empty());
 }
 
-#[cfg(feature = "cli")]
 mod serve {
     use reqwest::{Certificate as Trusted, Client};
     use rustix::process::Signal;

@@ -95,7 +95,7 @@ async fn every_route_needs_its_right() {
     let file = users(&format!("emitter {HUNTER2} emit\nviewer {PASSWORD} view\n"));
     let serving = Serving::start(&redis, &["--users", file.path().to_str().expect("a path")]).await;
     let document: serde_json::Value =
-        serde_json::from_str(include_str!("../../src/bin/seriatim/serve/openapi.json")).expect("JSON");
+        serde_json::from_str(include_str!("../../crates/web/src/serve/openapi.json")).expect("JSON");
     let mut tried = 0;
     for (path, methods) in document["paths"].as_object().expect("paths") {
         for (method, operation) in methods.as_object().expect("methods") {
@@ -238,7 +238,7 @@ async fn what_cannot_be_served_is_told_at_the_start() {
 
 #[tokio::test]
 async fn a_token_is_made_with_its_line() {
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_seriatim"))
+    let output = std::process::Command::new(crate::support::program())
         .args(["token", "new", "ada", "--rights", "emit,view", "--prefix", "work:"])
         .output()
         .expect("it runs");

@@ -150,7 +150,7 @@ pub(crate) fn command(redis: &Redis, options: &[&str]) -> Command {
 }
 
 fn command_to(url: &str, redis: &Redis, options: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut command = Command::new(crate::support::program());
     command.args(["--redis", url, "--namespace", redis.namespace(), "serve"]).args(options);
     command.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").stdin(Stdio::null()).stdout(Stdio::null());
     command

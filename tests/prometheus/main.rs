@@ -2,7 +2,7 @@
 //! and the dashboard.
 //!
 //! Needs `prometheus` and `promtool` on the PATH; `scripts/test-prometheus` installs and runs it.
-#![cfg(feature = "cli")]
+#![cfg(feature = "http")]
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -231,7 +231,7 @@ async fn a_real_prometheus_sees_a_running_system() {
     let console = redis.console().await;
     let addresses: Vec<String> = (0..3).map(|_| format!("127.0.0.1:{}", free_port())).collect();
     let [exporter_at, first_at, second_at] = &addresses[..] else { panic!("three addresses") };
-    let mut exporter = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut exporter = Command::new(crate::support::program());
     exporter.args([
         "--redis",
         redis.url(),
@@ -278,11 +278,11 @@ async fn a_real_prometheus_sees_a_running_system() {
     for (field, value) in [("p", "0 0 0-0")] {
         let _: u64 = console.run(&["HSET", &console.keys.event_projections(), field, value]).await;
     }
-    let mut schedule = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut schedule = Command::new(crate::support::program());
     schedule.args(["--redis", redis.url(), "--namespace", redis.namespace(), "emit", "--in", "1s", "later:1", "1"]);
     assert!(schedule.status().expect("it runs").success());
     // Only a share has the figures of shares.
-    let mut share = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut share = Command::new(crate::support::program());
     share.args(["--redis", redis.url(), "--namespace", redis.namespace(), "share", "set", "work:*", "--in-flight", "1000"]);
     assert!(share.args(["--reason", "a test"]).status().expect("it runs").success());
     let wanted = documented();
@@ -318,7 +318,7 @@ async fn objects_add_no_series_in_prometheus() {
     let console = redis.console().await;
     let addresses: Vec<String> = (0..2).map(|_| format!("127.0.0.1:{}", free_port())).collect();
     let [exporter_at, worker_at] = &addresses[..] else { panic!("two addresses") };
-    let mut exporter = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut exporter = Command::new(crate::support::program());
     exporter.args([
         "--redis",
         redis.url(),

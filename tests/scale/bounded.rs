@@ -1,5 +1,4 @@
 //! The bounds of each call of an operator: dead letters read, bytes of rows, markers searched.
-#![cfg(feature = "cli")]
 
 use std::process::Command;
 
@@ -82,7 +81,7 @@ async fn the_program_says_how_to_go_on() {
         add.exec_async(&mut conn).await.expect("added");
     }
     let run = |arguments: &[&str]| {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        let mut program = Command::new(crate::support::program());
         program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(arguments);
         let output = program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs");
         assert_eq!(output.status.code(), Some(0), "{output:?}");

@@ -81,7 +81,7 @@ impl Dashboard {
         let dir = tempfile::tempdir().expect("a directory");
         let (users, log) = (dir.path().join("users"), dir.path().join("log"));
         std::fs::write(&users, USER).expect("a users file");
-        let child = Command::new(env!("CARGO_BIN_EXE_seriatim"))
+        let child = Command::new(crate::support::program())
             .args(["--redis", redis.url(), "--namespace", redis.namespace(), "dashboard", "--listen", "127.0.0.1:0", "--users"])
             .arg(&users)
             .stdout(Stdio::null())

@@ -6,19 +6,19 @@
 mod support;
 
 mod bounded;
-#[cfg(feature = "cli")]
+#[cfg(feature = "http")]
 mod dashboard;
 mod departed;
 #[cfg(feature = "metrics")]
 mod exporter;
 mod fairness;
 mod groups;
-#[cfg(feature = "cli")]
+#[cfg(feature = "http")]
 mod idle;
 mod looks;
 mod pages;
 mod repair;
 mod rules_million;
-#[cfg(feature = "cli")]
+#[cfg(feature = "http")]
 mod searches;
 mod shares;

@@ -1,5 +1,4 @@
 //! A rule that has held a million objects is lifted, and all of them continue.
-#![cfg(feature = "cli")]
 
 use seriatim::control::By;
 use seriatim::control::rules::{Kind, Ruled, Selector};

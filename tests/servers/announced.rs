@@ -11,7 +11,7 @@ use crate::support::running::start_at;
 use crate::support::{Redis, free_port};
 
 fn run(redis: &Redis, options: &[&str], arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut command = Command::new(crate::support::program());
     command.args(options).args(["--namespace", redis.namespace()]).args(arguments).output().expect("run")
 }
 
@@ -41,7 +41,7 @@ async fn an_unreachable_address_is_named_and_can_be_mapped() {
     std::fs::write(file.path(), format!("redis = '{url}'\nsentinel-map = ['{other}', '{map}']\n")).expect("written");
     let output = run(&redis, &["--config", &file.path().display().to_string()], &["emit", "work:1", "2"]);
     assert!(output.status.success(), "{output:?}");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut command = Command::new(crate::support::program());
     command.args(["--redis", &url, "--namespace", redis.namespace(), "emit", "work:1", "3"]);
     let output = command.env("SERIATIM_SENTINEL_MAP", format!("{other},{map}")).output().expect("run");
     assert!(output.status.success(), "{output:?}");

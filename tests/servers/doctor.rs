@@ -8,7 +8,7 @@ use crate::certificates::Authority;
 use crate::support::{Redis, Server, free_port};
 
 fn doctor(redis: &Redis, url: &str, options: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut command = Command::new(crate::support::program());
     command.args(["--redis", url, "--namespace", redis.namespace(), "doctor"]).args(options).output().expect("run")
 }
 
@@ -73,7 +73,7 @@ async fn replicas_and_their_settings_are_told() {
     .await;
     let (code, verdict, told) = found(&redis, redis.url(), "replicas", &[]);
     assert!(code == Some(0) && verdict == "warning" && told.contains("min-replicas-to-write 1"), "{told}");
-    let mut stats = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut stats = Command::new(crate::support::program());
     let stats = stats.args(["--redis", redis.url(), "stats"]).output().expect("run");
     assert!(String::from_utf8_lossy(&stats.stdout).contains("min-replicas-to-write is 0"), "{stats:?}");
     let (code, verdict, told) = found(&redis, &replica.url(), "role", &[]);

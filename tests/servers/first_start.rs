@@ -25,7 +25,7 @@ async fn a_database_with_keys_of_others_is_told_at_the_first_start() {
     let second = Process::start_in(&redis, None, "c", "null", &[]);
     second.until_logged("recover: attached").await;
     assert!(!second.log().contains(FOREIGN), "{}", second.log());
-    let doctor = Command::new(env!("CARGO_BIN_EXE_seriatim")).args(["--redis", redis.url(), "doctor"]).output().expect("run");
+    let doctor = Command::new(crate::support::program()).args(["--redis", redis.url(), "doctor"]).output().expect("run");
     let told = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(told.contains("namespace") && told.contains("cart:1"), "{told}");
 }
@@ -35,7 +35,7 @@ async fn a_database_with_keys_of_others_is_told_at_the_first_start() {
 async fn keys_of_producers_give_no_warning() {
     let redis = Redis::own(&[]);
     let emit = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        let mut command = Command::new(crate::support::program());
         let output = command.args(["--redis", redis.url()]).args(arguments).output().expect("run");
         assert!(output.status.success(), "{output:?}");
     };

@@ -1,5 +1,5 @@
 //! Servers in production: TLS, replicas, Sentinels, and servers that are not the right one.
-#![cfg(feature = "cli")]
+#![cfg(feature = "http")]
 
 #[path = "../support/certificates.rs"]
 mod certificates;

@@ -21,7 +21,7 @@ pub(crate) async fn error_at_start(redis: &Redis, url: &str) -> String {
 }
 
 fn emit(redis: &Redis, url: &str) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut command = Command::new(crate::support::program());
     command.args(["--redis", url, "--namespace", redis.namespace(), "emit", "work:1", "1"]);
     String::from_utf8_lossy(&command.output().expect("run").stderr).into_owned()
 }
@@ -48,7 +48,7 @@ pub(crate) struct Sentinel {
 impl Sentinel {
     pub(crate) async fn start(master: u16) -> Self {
         let port = free_port();
-        Self::start_with(&crate::support::program(), master, port, &format!("port {port}\n")).await
+        Self::start_with(&crate::support::redis_server(), master, port, &format!("port {port}\n")).await
     }
 
     /// Starts a Sentinel on this port. `lines`: the part of its configuration that sets the port.
@@ -82,7 +82,7 @@ async fn a_sentinel_tells_its_services() {
     assert!(told.contains(&right), "{told}");
     let told = emit(&master, &here);
     assert!(told.contains(&right), "{told}");
-    let stats = Command::new(env!("CARGO_BIN_EXE_seriatim")).args(["--redis", &here, "stats"]).output().expect("run");
+    let stats = Command::new(crate::support::program()).args(["--redis", &here, "stats"]).output().expect("run");
     let told = String::from_utf8_lossy(&stats.stderr).into_owned();
     assert!(stats.status.code() == Some(3) && told.contains(&right), "{told}");
     let told = error_at_start(&master, &format!("redis-sentinel://{here}/market")).await;

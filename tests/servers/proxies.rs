@@ -12,7 +12,7 @@ use crate::support::recorder::Recorder;
 use crate::support::running::start_at;
 
 fn run(redis: &Redis, url: &str, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut command = Command::new(crate::support::program());
     command.args(["--redis", url, "--namespace", redis.namespace()]).args(arguments).output().expect("run")
 }
 

@@ -10,7 +10,7 @@ use crate::support::process::Process;
 use crate::support::{Redis, free_port, until};
 
 fn run(url: &str, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut command = Command::new(crate::support::program());
     command.args(["--redis", url, "--log", "error"]).args(arguments).output().expect("run")
 }
 

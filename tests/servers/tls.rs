@@ -170,7 +170,7 @@ fn commands_take_the_options() {
     let secured = Secured::start(|authority| authority.certify("127.0.0.1"), "yes");
     let client = secured.authority.certify("client.example");
     let run = |options: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        let mut command = Command::new(crate::support::program());
         command.args(["--redis", &secured.url(), "--redis-ca"]).arg(secured.authority.file());
         command.args(options).args(["stats"]).output().expect("run")
     };

@@ -21,7 +21,7 @@ impl Drop for Running {
 }
 
 fn start(url: &str, arguments: &[&str], log: &Path) -> Running {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut command = Command::new(crate::support::program());
     command.args(["--redis", url]).args(arguments).stdout(File::create(log.with_extension("out")).expect("a file"));
     Running(command.stderr(File::create(log).expect("a log")).spawn().expect("it starts"))
 }

@@ -1,6 +1,6 @@
 //! The errors of the failed attempts of an object's first event: when they are written, kept and
 //! deleted.
-#![cfg(feature = "cli")]
+#![cfg(feature = "worker")]
 
 use std::process::Command;
 use std::sync::Arc;
@@ -359,7 +359,7 @@ async fn the_command_shows_them() {
     let (first, second) = (format!("{} 1 {}", now - 3_600_000, "x".repeat(300)), format!("{} 2 no\n2", now - 60_000));
     state.run("LPUSH", &[&keys.event_errors("work:1"), &first, &second]).await;
     let run = |arguments: &[&str]| {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        let mut program = Command::new(crate::support::program());
         program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(arguments);
         let output = program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("it runs");
         assert_eq!(output.status.code(), Some(0), "{output:?}");

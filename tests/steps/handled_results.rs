@@ -1,6 +1,6 @@
 //! Results of handlers. A result is stored together with the success of the handler. The step that
 //! finalizes the event writes its results into the log row of the event.
-#![cfg(feature = "cli")]
+#![cfg(feature = "worker")]
 
 use std::process::Command;
 use std::time::Duration;
@@ -258,7 +258,7 @@ async fn each_event_of_a_batch_has_its_own_results() {
 }
 
 fn seriatim(redis: &Redis, arguments: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut command = Command::new(crate::support::program());
     let output = command.args(arguments).args(["--redis", redis.url(), "--namespace", redis.namespace()]).output();
     let output = output.expect("it runs");
     assert!(output.status.success(), "{output:?}");

@@ -4,8 +4,9 @@
 pub mod answering;
 pub mod clock;
 pub mod console;
-#[cfg(feature = "cli")]
+#[cfg(feature = "worker")]
 pub mod process;
+pub mod program;
 pub mod proxy;
 #[cfg(feature = "worker")]
 pub mod recorder;
@@ -13,6 +14,8 @@ pub mod recorder;
 pub mod running;
 #[cfg(feature = "worker")]
 pub mod sweep;
+
+pub use self::program::program;
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -44,7 +47,7 @@ pub struct Server {
 static TESTS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the server in `SERIATIM_REDIS_SERVER`, or else the first one on the PATH.
-pub fn program() -> String {
+pub fn redis_server() -> String {
     let is_there =
         |name: &String| Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
     if let Some(named) = std::env::var("SERIATIM_REDIS_SERVER").ok().filter(|named| !named.is_empty()) {
@@ -64,7 +67,7 @@ impl Server {
 
     /// Starts a server with these options and environment variables.
     pub fn start_with(options: &[&str], environment: Vec<(String, PathBuf)>) -> Self {
-        Self::start_program(program(), options, environment)
+        Self::start_program(redis_server(), options, environment)
     }
 
     fn start_program(program: String, options: &[&str], environment: Vec<(String, PathBuf)>) -> Self {

@@ -51,7 +51,7 @@ impl Process {
         variables: &[(&str, &str)],
     ) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let child = Command::new(env!("CARGO_BIN_EXE_seriatim"))
+        let child = Command::new(super::program())
             .args(["--redis", redis.url(), "--log", "debug"])
             .args(namespace.into_iter().flat_map(|namespace| ["--namespace", namespace]))
             .args(["worker", "--name", name, "--sink", sink])

@@ -26,7 +26,7 @@ use crate::history::History;
 use crate::producers::Producers;
 use crate::random::Random;
 use crate::receiver::Receiver;
-use crate::stage::PROGRAM;
+use crate::stage::copy_program;
 use crate::workers::Workers;
 
 /// Maximum time from the end of a failover to the next received event. If it takes longer, the run
@@ -54,7 +54,7 @@ pub(crate) async fn run(plan: &Plan, dir: &Path) -> anyhow::Result<bool> {
     let mut group = Group::start(dir, options.iter().map(|option| (*option).to_owned()).collect()).await?;
     let history = Arc::new(History::create(&dir.join("history.ndjson"))?);
     let program = dir.join("seriatim");
-    std::fs::copy(PROGRAM, &program).with_context(|| format!("cannot copy {PROGRAM}"))?;
+    copy_program(&program)?;
     let wait = plan.wait.to_string();
     let workers = Workers::start(plan.workers, dir, &group.url(), &program, None, &["--wait", &wait, "--wait-timeout", "500ms"])?;
     let producers = Producers::new(group.url(), Arc::clone(&history), plan.seed).waiting_for(plan.wait);

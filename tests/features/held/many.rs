@@ -1,6 +1,6 @@
 //! Releasing many held objects at once. Story: after an outage of a sink an operator had to release
 //! each object by name.
-#![cfg(feature = "cli")]
+#![cfg(feature = "worker")]
 
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -17,7 +17,7 @@ const DOWN: &str = "retry: connection refused";
 const LATER: &str = "99999999999999";
 
 fn seriatim(redis: &Redis, arguments: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(["--redis", redis.url(), "--namespace", redis.namespace(), "held", "release"]).args(arguments);
     program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs")
 }
@@ -142,7 +142,7 @@ async fn thousands_are_released_in_steps() {
     assert_eq!((release.object.as_str(), many.count, many.until_released, &many.held_why), ("*", 2500, true, &None));
     assert!(many.first.starts_with("work:") && many.last.starts_with("work:") && many.first != many.last, "{many:?}");
     assert!(many.began_ms < release.at_ms && release.at_ms - many.began_ms < 60_000, "{many:?}");
-    let output = Command::new(env!("CARGO_BIN_EXE_seriatim"))
+    let output = Command::new(crate::support::program())
         .args(["--redis", redis.url(), "--namespace", redis.namespace(), "actions"])
         .output()
         .expect("the program runs");

@@ -1,5 +1,5 @@
 //! Held objects and operators: listing, releasing, skipping the first event.
-#![cfg(feature = "cli")]
+#![cfg(feature = "worker")]
 
 mod list;
 mod many;
@@ -32,7 +32,7 @@ async fn clean() -> (Redis, State) {
 }
 
 fn seriatim(redis: &Redis, arguments: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(arguments);
     program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs")
 }

@@ -1,6 +1,6 @@
 //! Projections fold the rows of the event log into a state. Each row is applied once, even if the
 //! process is killed.
-#![cfg(feature = "cli")]
+#![cfg(feature = "worker")]
 
 mod store;
 
@@ -330,7 +330,7 @@ async fn the_lag_is_in_the_statistics() {
     assert_eq!((seen[0].name.as_str(), seen[0].lag, seen[0].missed, seen[0].running), ("ids", 50, 0, true));
     assert_eq!(seen[0].log_id, runner.position().log_id);
     runner.close().await.expect("closed");
-    let shown = Command::new(env!("CARGO_BIN_EXE_seriatim"))
+    let shown = Command::new(crate::support::program())
         .args(["--redis", redis.url(), "--namespace", redis.namespace(), "stats"])
         .output()
         .expect("the program runs");

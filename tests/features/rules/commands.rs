@@ -8,7 +8,7 @@ use crate::state::State;
 use crate::support::{Redis, control};
 
 fn seriatim(redis: &Redis, arguments: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut program = Command::new(crate::support::program());
     program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(arguments);
     program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs")
 }

@@ -151,7 +151,7 @@ fn client() -> Client {
 /// Returns the command of a dashboard. Its log has lines of the level `info`, unless an option says
 /// otherwise.
 pub(crate) fn command(url: &str, redis: &Redis, options: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let mut command = Command::new(crate::support::program());
     command.args(["--redis", url, "--namespace", redis.namespace(), "dashboard"]).args(options);
     for name in ["SERIATIM_REDIS", "SERIATIM_NAMESPACE", "SERIATIM_USERS", "SERIATIM_PUBLIC_URL", "SERIATIM_LOG"] {
         command.env_remove(name);

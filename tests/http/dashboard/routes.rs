@@ -130,7 +130,7 @@ const ACTS_ON_ALL: [Act; 10] = [
 /// Returns the methods of each route in the source.
 fn routes_of_the_source() -> BTreeMap<String, Vec<&'static str>> {
     let sources =
-        [include_str!("../../../src/bin/seriatim/dashboard/mod.rs"), include_str!("../../../src/bin/seriatim/serve/view.rs")];
+        [include_str!("../../../crates/web/src/dashboard/mod.rs"), include_str!("../../../crates/web/src/serve/view.rs")];
     let constants = [("probes::HEALTH", "/healthz"), ("probes::READY", "/readyz")];
     let mut found = BTreeMap::new();
     for source in sources {
@@ -148,7 +148,7 @@ fn routes_of_the_source() -> BTreeMap<String, Vec<&'static str>> {
             assert!(found.insert(path.clone(), methods.collect()).is_none(), "{path} is there twice");
         }
     }
-    let assets = include_str!("../../../src/bin/seriatim/dashboard/assets.rs");
+    let assets = include_str!("../../../crates/web/src/dashboard/assets.rs");
     let files = assets.lines().filter_map(|line| line.trim().strip_prefix("(\"/")?.split_once('"'));
     found.extend(files.map(|(file, _)| (format!("/{file}"), vec!["get"])));
     found
@@ -164,7 +164,7 @@ fn the_tables_have_every_route() {
         table.entry(path.to_owned()).or_default().push("post");
     }
     assert_eq!(routes_of_the_source(), table);
-    let source = include_str!("../../../src/bin/seriatim/dashboard/acts/wanted.rs");
+    let source = include_str!("../../../crates/web/src/dashboard/acts/wanted.rs");
     let (_, words) = source.split_once("match form.needed(\"act\")?").expect("the actions");
     let (words, _) = words.split_once("is not an action").expect("the end of the actions");
     let arms =

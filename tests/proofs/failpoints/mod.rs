@@ -5,7 +5,7 @@
 //! faults. `SERIATIM_FAILPOINTS='advance.after=abort'` repeats one plan. A fault has the form
 //! `POINT=ACTION[@N]`: N hits of the point pass before the action. A comma joins two faults to a
 //! pair. Spaces separate plans.
-#![cfg(all(feature = "cli", feature = "failpoints"))]
+#![cfg(feature = "failpoints")]
 #![allow(unreachable_pub)]
 
 mod child;

@@ -1,0 +1,79 @@
+//! Follows the event log across outages of Redis. During an outage it waits, and then it continues
+//! after the last row shown.
+
+use std::time::Duration;
+
+use seriatim::control::{Control, ControlError, Cursor, LogPage};
+use seriatim_console::global::{Global, cannot_connect, open};
+use seriatim_console::shown::{self, Level};
+use seriatim_console::told::{is_outage, told};
+
+/// Wait before the next connection attempt.
+const TRY_AGAIN: Duration = Duration::from_millis(500);
+
+/// The state of `seriatim log --follow`.
+pub(super) struct Follower<'a> {
+    global: &'a Global,
+    /// The position before which no row is shown.
+    since: Option<Cursor>,
+    /// Number of rows that had ever been written to the log, as of its last read.
+    written: u64,
+    /// Position of the end of the log, as of its last read.
+    end: Option<Cursor>,
+    /// Whether the last report said that Redis does not answer.
+    is_away: bool,
+}
+
+impl<'a> Follower<'a> {
+    pub(super) fn new(global: &'a Global, since: Option<Cursor>) -> Self {
+        Self { global, since, written: 0, end: None, is_away: false }
+    }
+
+    /// Records the number of rows ever written, and the end of the log.
+    pub(super) fn has_seen(&mut self, page: &LogPage) {
+        (self.written, self.end) = (page.written, Some(page.end.clone()));
+    }
+
+    /// If the error is an outage, waits until Redis can be reached again, and returns a new
+    /// connection. Returns every other error at once.
+    pub(super) async fn wait(&mut self, error: ControlError) -> anyhow::Result<Control> {
+        let ControlError::Redis { source, .. } = &error else { return Err(shown::failure(error)) };
+        if !is_outage(source) {
+            return Err(shown::failure(error));
+        }
+        if !self.is_away {
+            self.is_away = true;
+            shown::tell(Level::Warn, &format!("Redis does not answer ({}); waiting for it", told(source)));
+        }
+        let route = self.global.route()?;
+        loop {
+            tokio::time::sleep(TRY_AGAIN).await;
+            match open(&route).await {
+                Ok(conn) => return Ok(Control::new(conn).with_keys(self.global.keys()?)),
+                Err(error) if is_outage(&error) => {}
+                Err(error) => return Err(cannot_connect(&route, &error)),
+            }
+        }
+    }
+
+    /// Returns whether the log went back since the last read, because Redis lost rows or was
+    /// emptied. If so, reports this, and moves `after` back to a position that exists in the log.
+    pub(super) fn went_back(&mut self, page: &LogPage, after: &mut Option<Cursor>) -> bool {
+        if std::mem::take(&mut self.is_away) {
+            shown::tell(Level::Info, "Redis answers again");
+        }
+        let went_back = page.written < self.written || self.end.as_ref().is_some_and(|end| page.ends_before(end));
+        if went_back {
+            let (had, has) = (self.written, page.written);
+            let what = format!(
+                "the event log went back: {had} rows had been written to it, now {has}; continuing with the existing rows"
+            );
+            shown::tell(Level::Warn, &what);
+            if after.as_ref().is_some_and(|after| page.ends_before(after)) {
+                *after = self.since.clone().filter(|since| page.ends_before(since)).or_else(|| Some(page.end.clone()));
+            }
+        }
+        self.has_seen(page);
+        went_back
+    }
+}

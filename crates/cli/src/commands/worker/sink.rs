@@ -1,0 +1,262 @@
+//! The sink of `seriatim worker`, and the options of HTTP sinks.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use rustix::fs::{FileType, fstat};
+use seriatim::sink::http::{Allowed, EventUrl, Exclusive, Format, Http, HttpError, Options, Prefix, Statuses};
+use seriatim::sink::{self, File, Null, Sink, SinkError};
+use seriatim::worker::Shutdown;
+use seriatim_console::exit::{Exit, Failure};
+use seriatim_console::files::raise_limit;
+use seriatim_console::global::Global;
+use seriatim_console::units::time;
+use tracing::{info, warn};
+
+use super::LOG;
+use super::spec::Spec;
+
+/// The limit of open files that an HTTP sink asks for, because it may send to thousands of hosts.
+const FILES: u64 = 65_536;
+
+/// The values of --sink-exclusive that stand for all URLs and for none, e.g. in the configuration
+/// file.
+const ALL: &str = "true";
+const NONE: &str = "false";
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Options of HTTP sinks")]
+pub(super) struct HttpArgs {
+    /// The form of events: envelope, or cloudevents (CloudEvents 1.0, binary or batched) [default:
+    /// envelope]
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Format>,
+    /// Sign each request as Standard Webhooks says, with the secrets in this file. The file has one
+    /// or two lines of the form whsec_BASE64. The files of HTTP sinks are read again when they
+    /// change, after a 401, and at SIGHUP
+    #[arg(long, env = "SERIATIM_SINK_SECRET_FILE", value_name = "FILE")]
+    sink_secret_file: Option<PathBuf>,
+    /// Add a header to each request; may be given more than once
+    #[arg(long, value_name = "NAME: VALUE")]
+    sink_header: Vec<String>,
+    /// Add the headers in this file to each request. The file has one line NAME: VALUE for each
+    /// header
+    #[arg(long, env = "SERIATIM_SINK_HEADER_FILE", value_name = "FILE")]
+    sink_header_file: Option<PathBuf>,
+    /// The longest time from the sending of a request to its answer: 10ms to 1h [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    sink_timeout: Option<Duration>,
+    /// Send no request as long as the receiver may work on an earlier one of the same object: until it
+    /// answers, or until --sink-timeout and 2s have passed. For event-url, =PREFIX limits this to URLs
+    /// that begin with PREFIX; may be given more than once
+    #[arg(long, value_name = "PREFIX", num_args = 0..=1, require_equals = true, default_missing_value = ALL)]
+    sink_exclusive: Vec<String>,
+    /// The largest age of connections: 1s to 24h. Then requests get new connections, and the
+    /// receiver's name is looked up again [default: 2m]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    sink_connection_age: Option<Duration>,
+    /// Change what statuses of answers mean: CODE=MEANING[,CODE=MEANING…], e.g.
+    /// 404=reject,5xx=transient. The meanings are delivered, transient, reject, postpone (the
+    /// receiver wants to be left alone) and unavailable; may be given more than once
+    #[arg(long, value_name = "CODE=MEANING")]
+    sink_status: Vec<Statuses>,
+    /// Accept certificates from the authorities in this PEM file [default: those of the system]
+    #[arg(long, env = "SERIATIM_SINK_CA", value_name = "FILE")]
+    sink_ca: Option<PathBuf>,
+    /// For event-url: send only to URLs that begin with PREFIX, e.g. https://billing.internal/, or
+    /// https:// for all hosts; may be given more than once
+    #[arg(long, value_name = "PREFIX")]
+    allow: Vec<String>,
+    /// For event-url: also send to hosts with these addresses although they are not public, e.g.
+    /// 10.0.0.0/8; may be given more than once
+    #[arg(long, value_name = "ADDRESS", value_parser = network)]
+    allow_address: Vec<IpNet>,
+}
+
+/// Parses an address, or a network of addresses.
+fn network(text: &str) -> Result<IpNet, String> {
+    let network = text.parse::<IpNet>().or_else(|_| text.parse().map(|address: std::net::IpAddr| address.into()));
+    network.map_err(|_| "write an address or a network, e.g. 127.0.0.1, 10.0.0.0/8 or fd00::/8".to_owned())
+}
+
+impl HttpArgs {
+    /// Returns the name of the first HTTP option on the command line; `None` if it has none.
+    fn given(&self) -> Option<&'static str> {
+        let options = [
+            ("--format", self.format.is_some()),
+            ("--sink-secret-file", self.sink_secret_file.is_some()),
+            ("--sink-header", !self.sink_header.is_empty()),
+            ("--sink-header-file", self.sink_header_file.is_some()),
+            ("--sink-timeout", self.sink_timeout.is_some()),
+            ("--sink-connection-age", self.sink_connection_age.is_some()),
+            ("--sink-exclusive", !self.sink_exclusive.is_empty()),
+            ("--sink-status", !self.sink_status.is_empty()),
+            ("--sink-ca", self.sink_ca.is_some()),
+        ];
+        options.into_iter().find_map(|(name, is_given)| is_given.then_some(name)).or(self.given_for_event_url())
+    }
+
+    fn has_headers(&self) -> bool {
+        !self.sink_header.is_empty() || self.sink_header_file.is_some()
+    }
+
+    /// Returns the name of the first option that is only for event-url; `None` if there is none.
+    fn given_for_event_url(&self) -> Option<&'static str> {
+        let options = [
+            ("--allow", !self.allow.is_empty()),
+            ("--allow-address", !self.allow_address.is_empty()),
+            ("--sink-exclusive with a prefix", self.sink_exclusive.iter().any(|prefix| ![ALL, NONE].contains(&prefix.as_str()))),
+        ];
+        options.into_iter().find_map(|(name, is_given)| is_given.then_some(name))
+    }
+
+    fn exclusive(&self) -> anyhow::Result<Exclusive> {
+        match &self.sink_exclusive[..] {
+            [] => Ok(Exclusive::None),
+            [only] if only == NONE => Ok(Exclusive::None),
+            [only] if only == ALL => Ok(Exclusive::All),
+            several if several.iter().any(|prefix| [ALL, NONE].contains(&prefix.as_str())) => {
+                Err(wrong("--sink-exclusive", "give it alone, or with prefixes only"))
+            }
+            several => Ok(Exclusive::Prefixes(prefixes("--sink-exclusive", several)?)),
+        }
+    }
+
+    fn options(&self, global: &Global) -> anyhow::Result<Options> {
+        let mut options = Options::default();
+        options.format = self.format.unwrap_or_default();
+        options.timeout = self.sink_timeout.unwrap_or(options.timeout);
+        options.connection_age = self.sink_connection_age.unwrap_or(options.connection_age);
+        options.exclusive = self.exclusive()?;
+        options.ca_file = self.sink_ca.clone();
+        for statuses in &self.sink_status {
+            options.statuses.add(statuses.clone()).map_err(|error| wrong("--sink-status", error))?;
+        }
+        if let Some(namespace) = &global.namespace {
+            options.source = format!("/seriatim/{namespace}");
+        }
+        for line in &self.sink_header {
+            options.header_line(line).map_err(|error| wrong("--sink-header", error))?;
+        }
+        (options.header_file, options.secret_file) = (self.sink_header_file.clone(), self.sink_secret_file.clone());
+        Ok(options)
+    }
+}
+
+/// Parses the prefixes of a flag.
+fn prefixes(flag: &str, texts: &[String]) -> anyhow::Result<Vec<Prefix>> {
+    let parse = |(at, text): (usize, &String)| {
+        // The message has the number of the prefix, not its text, because the text may have a password.
+        let wrong = |error: HttpError| Failure::with(Exit::Input, format!("{flag}, number {}: {error}", at + 1));
+        text.parse().map_err(wrong)
+    };
+    texts.iter().enumerate().map(parse).collect()
+}
+
+/// Returns the error of a flag with a wrong value.
+fn wrong(flag: &str, error: impl std::fmt::Display) -> anyhow::Error {
+    Failure::with(Exit::Input, format!("{flag}: {error}"))
+}
+
+/// Returns the error of opening a sink, with the flag that has the wrong value.
+fn unopened(error: SinkError, args: &HttpArgs) -> anyhow::Error {
+    match &error {
+        SinkError::Http(HttpError::Range { setting, value, range }) => {
+            let flag = format!("--sink-{}", setting.replace('_', "-"));
+            Failure::with(Exit::Input, format!("{flag} is {value}; {range}"))
+        }
+        SinkError::Http(HttpError::File { path, .. }) if args.sink_header_file.as_ref() == Some(path) => {
+            wrong("--sink-header-file", &error)
+        }
+        SinkError::Http(HttpError::File { path, .. }) if args.sink_secret_file.as_ref() == Some(path) => {
+            wrong("--sink-secret-file", &error)
+        }
+        SinkError::Http(HttpError::Tls(_)) if args.sink_ca.is_some() => wrong("--sink-ca", &error),
+        // Such an error may pass by itself, e.g. if a disk is mounted or another process ends. So its
+        // exit code is not that of a wrong input.
+        SinkError::File { .. } | SinkError::Locked { .. } | SinkError::Thread(_) => Failure::with(Exit::Broken, error),
+        _ => Failure::with(Exit::Input, error),
+    }
+}
+
+/// Parses the value of --sink. This is not done by the parser of the command line: its error would
+/// repeat a wrong text, which may have a password.
+pub(crate) fn parse(text: &str) -> anyhow::Result<Spec> {
+    text.parse().map_err(|error| Failure::with(Exit::Input, format!("--sink: {error}")))
+}
+
+/// Checks that all given HTTP options are for this kind of sink.
+fn wanted(spec: &Spec, args: &HttpArgs) -> anyhow::Result<()> {
+    let unwanted = match spec {
+        Spec::EventUrl(_) => None,
+        Spec::Http(_) => args.given_for_event_url().map(|name| (name, "--sink event-url")),
+        _ => args.given().map(|name| (name, "an HTTP sink")),
+    };
+    if let Some((name, sink)) = unwanted {
+        return Err(Failure::with(Exit::Input, format!("{name} is only for {sink}; the sink is {spec}")));
+    }
+    Ok(())
+}
+
+/// Checks the sink and its options. Reads the files that the options name, and opens nothing else.
+pub(super) fn check(spec: &Spec, args: &HttpArgs, slots: usize, global: &Global) -> anyhow::Result<()> {
+    wanted(spec, args)?;
+    match spec {
+        // An HTTP sink can be opened for a check, because it sends nothing before the first
+        // delivery.
+        Spec::Http(_) | Spec::EventUrl(_) => open(spec, args, slots, global, &Shutdown::new()).map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// Returns whether the output is a pipe or a socket.
+fn is_pipe(output: impl AsFd) -> bool {
+    let kind = fstat(output).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    matches!(kind, Ok(FileType::Fifo | FileType::Socket))
+}
+
+/// Opens the sink. If the sink is standard output and nobody reads it any more, the worker stops.
+/// `slots`: the concurrency of the worker.
+pub(super) fn open(
+    spec: &Spec,
+    args: &HttpArgs,
+    slots: usize,
+    global: &Global,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Box<dyn Sink>> {
+    let unopened = |error: SinkError| unopened(error, args);
+    wanted(spec, args)?;
+    if matches!(spec, Spec::Http(_) | Spec::EventUrl(_)) {
+        raise_limit(FILES);
+    }
+    let options = || args.options(global);
+    match spec {
+        Spec::Http(target) => Ok(Box::new(Http::to(target.clone()).options(options()?).open().map_err(unopened)?)),
+        Spec::EventUrl(pointer) => {
+            let prefixes = prefixes("--allow", &args.allow)?;
+            if prefixes.iter().any(Prefix::is_any_host) && (args.sink_secret_file.is_some() || args.has_headers()) {
+                warn!(target: LOG, "every host gets the same signatures and headers: a receiver can use them against another one");
+            }
+            let allowed = Allowed::new(prefixes).networks(args.allow_address.iter().copied());
+            Ok(Box::new(EventUrl::at(pointer.clone(), allowed).options(options()?).slots(slots).open().map_err(unopened)?))
+        }
+        Spec::Stdout => {
+            let stdout = sink::stdout().map_err(unopened)?;
+            if is_pipe(io::stdout()) {
+                warn!(target: LOG, "if the reader of this pipe dies, it loses the lines that it has not read; the sink file:PATH loses none");
+            }
+            let (closed, shutdown) = (stdout.closed(), shutdown.clone());
+            tokio::spawn(async move {
+                closed.cancelled().await;
+                info!(target: LOG, "standard output is closed");
+                shutdown.stop();
+            });
+            Ok(Box::new(stdout))
+        }
+        Spec::File(path) => Ok(Box::new(File::open(path).map_err(unopened)?)),
+        Spec::Null => Ok(Box::new(Null)),
+    }
+}
