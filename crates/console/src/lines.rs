@@ -1,4 +1,4 @@
-//! Reads NDJSON, plain or gzip, line by line with line numbers. `commands/emit/lines.rs` reads in
+//! Reads NDJSON, plain or gzip, line by line with line numbers. The command `emit` reads in
 //! batches, and uses some functions of this file.
 
 use std::fs::File;

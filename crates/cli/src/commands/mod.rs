@@ -1,8 +1,8 @@
 //! The commands. Each command has one file or folder, with its arguments, its output and its exit
 //! codes.
 //!
-//! Each command reads its arguments, calls the library, and prints the result. The commands `demo`,
-//! `bench`, `serve` and `dashboard` are not in this folder; their folders are next to it.
+//! Each command reads its arguments, calls the library, and prints the result. The commands `serve`
+//! and `dashboard` are in `seriatim-web`, and `demo` and `bench` are in `seriatim-lab`.
 
 pub(crate) mod actions;
 pub(crate) mod check;
