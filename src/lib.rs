@@ -68,49 +68,50 @@
     allow(dead_code, unused_imports, unreachable_pub, clippy::enum_variant_names)
 )]
 
-/// Items of the feature `worker`.
-macro_rules! with_worker {
-    ($($item:item)*) => { $(#[cfg(feature = "worker")] $item)* };
-}
-
 #[cfg(not(feature = "internals"))]
 mod connection;
 #[doc(hidden)]
 #[cfg(feature = "internals")]
 pub mod connection;
 pub mod consume;
+#[cfg(feature = "worker")]
+pub mod control;
+#[cfg(feature = "worker")]
+pub mod cron;
 pub mod emit;
 pub mod escape;
 pub mod event;
+#[cfg_attr(not(feature = "failpoints"), path = "no_failpoints.rs")]
+mod failpoints;
+#[cfg(feature = "worker")]
+pub mod handlers;
 pub mod keys;
 #[cfg(feature = "metrics")]
 pub mod metrics;
+#[cfg(feature = "worker")]
+pub mod projection;
+#[cfg(feature = "worker")]
+pub mod sink;
+#[cfg(feature = "worker")]
+pub mod testing;
 #[cfg(feature = "traces")]
 pub mod trace;
+#[cfg(feature = "worker")]
+pub mod verify;
 #[cfg(not(feature = "internals"))]
 mod wire;
 #[doc(hidden)]
 #[cfg(feature = "internals")]
 pub mod wire;
+#[cfg(feature = "worker")]
+pub mod worker;
 
-with_worker! {
-    pub mod control;
-    pub mod cron;
-    mod failpoints;
-    pub mod handlers;
-    pub mod projection;
-    pub mod sink;
-    pub mod testing;
-    pub mod verify;
-    pub mod worker;
-
-    pub use async_trait::async_trait;
-    pub use wire::ScriptError;
-}
-
+#[cfg(feature = "worker")]
+pub use async_trait::async_trait;
 pub use connection::Server;
 pub use emit::{EmitError, Emitted, Emitter};
 pub use redis;
+pub use wire::ScriptError;
 
 /// Makes the examples of the README part of the doctests.
 #[cfg(all(doctest, feature = "worker"))]

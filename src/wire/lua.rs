@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use redis::Cmd;
 
+use crate::failpoints;
 use crate::keys;
 
 /// The first line of a script that also runs at `maxmemory`, so that the backlog drains and
@@ -18,18 +19,9 @@ const DENY_OOM: &str = "#!lua\n";
 const NO_WRITES: &str = "#!lua flags=no-writes\n";
 
 /// Returns the text of a file in `lua/`.
-#[cfg(not(feature = "failpoints"))]
 macro_rules! lua {
     ($file:expr) => {
-        include_str!(concat!("../../lua/", $file)).to_owned()
-    };
-}
-
-/// Returns the text of a file in `lua/`, or of its replacement in `SERIATIM_LUA_DIR`.
-#[cfg(feature = "failpoints")]
-macro_rules! lua {
-    ($file:expr) => {
-        crate::failpoints::lua($file, include_str!(concat!("../../lua/", $file))).into_owned()
+        failpoints::lua($file, include_str!(concat!("../../lua/", $file))).into_owned()
     };
 }
 

@@ -24,7 +24,6 @@ mod worker;
 pub use cancel::{CancelReply, cancel};
 pub use emit::{EmitReply, ScriptedEmit};
 pub use error::ScriptError;
-#[cfg(feature = "worker")]
 pub(crate) use lua::{CHECK, INSPECT, LOG, OF_OBJECT, STREAM, TAKEN};
 #[cfg(feature = "worker")]
 pub use worker::*;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::retry::{RetryPolicy, UsedUp};
-use super::traces::Traces;
+use super::times::retry::{RetryPolicy, UsedUp};
+use super::watch::traces::Traces;
 use crate::connection::Wait;
 use crate::event::{Pointer, type_of};
 use crate::keys::Keys;
@@ -317,7 +317,7 @@ fn default_name() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::retry::Backoff;
+    use crate::worker::times::retry::Backoff;
 
     #[test]
     fn the_defaults_are_valid() {

@@ -2,63 +2,21 @@
 //!
 //! Read [`Worker::run`] from top to bottom, then these modules:
 //!
-//! - `lease`: takes the worker name, keeps it, and gives it back
+//! - `session`: the worker name with its lease, the connections, and the periodic work of a process
 //! - `serve`: one session: claim, deliver, commit
-//! - `slots`: the states of the slots as the process sees them, and every change of these states
-//! - `deliver`: gives a batch to the sink
 //! - `by_hand`: for a program with its own loop, which asks for each event (claiming by hand)
-//! - `caller`: the calls of the script `advance`, for `serve` and `by_hand`
-//! - `ledger`: the handler progress of a batch
-//! - `activity`: finds out whether the worker's loop turns, and which deliveries block their thread
-//! - `figures`: counts and times since the worker's start, and its present state
-//! - `event_time`: the age of events, from the time that each event itself has
-//! - `traces`: a span for each delivery (feature `traces`)
-//! - `status`: the status that the process writes into Redis, for the command `stats`
-//! - `health`: whether the sink is available
-//! - `allowance`: the most bytes per reply
-//! - `wait`: waits for a marker while the process is idle
-//! - `retry`: the retry policies
-//! - `promote`: queues scheduled events when they are due
-//! - `cron`: fires cron jobs
-//! - `recover`: sweeps, which take over the objects of dead processes
-//! - `outage`: records whether Redis is away, and writes log lines about it
-//! - `connect`: connections, each checked before its first use
-//! - `memory`: the highest id, and the servers that the process has met
-//! - `growing_wait`, `pending`: helpers for waits
-//! - `logged`: log lines about objects and batches
+//! - `times`: the waits of retries, and the age of events
+//! - `watch`: what a process knows and tells of itself
 //! - `shutdown`, `config`, `error`: stop requests, settings, errors
 
-mod activity;
-mod allowance;
 mod by_hand;
-mod caller;
 mod config;
-mod connect;
-mod cron;
-mod deliver;
 mod error;
-mod event_time;
-mod figures;
-mod growing_wait;
-mod health;
-mod lease;
-mod ledger;
-mod logged;
-mod memory;
-mod outage;
-mod pending;
-mod promote;
-mod recover;
-mod requests;
-mod retry;
 mod serve;
+mod session;
 mod shutdown;
-mod slots;
-mod status;
-#[cfg_attr(not(feature = "traces"), path = "no_traces.rs")]
-mod traces;
-mod unknown;
-mod wait;
+mod times;
+mod watch;
 
 use std::convert::Infallible;
 use std::ops::ControlFlow;
@@ -68,26 +26,26 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-pub use activity::Vitals;
 pub use by_hand::{ClaimError, Claimed, Claims};
 pub use config::{BATCH_BYTES_MAX, BATCH_MAX, CONCURRENCY_MAX, ConfigError, REPLY_BYTES_MAX, WorkerConfig};
 pub use error::{StopReason, Stopped, WorkerError};
-pub use figures::{
+pub use shutdown::Shutdown;
+pub use times::retry::{Backoff, Limit, RetryError, RetryPolicy, UsedUp, UsedUpError};
+pub use watch::activity::Vitals;
+pub use watch::figures::{
     AttachFigures, CallFigures, DeliveryFigures, Distribution, ErrorFigures, HoldFigures, LongestDelivery, SinkFigures,
     SlotFigures, WorkerFigures,
 };
-pub use retry::{Backoff, Limit, RetryError, RetryPolicy, UsedUp, UsedUpError};
-pub use shutdown::Shutdown;
-pub use status::{LastMinute, LongDelivery, Quantiles, WorkerStatus};
-pub use traces::Traces;
+pub use watch::status::{LastMinute, LongDelivery, Quantiles, WorkerStatus};
+pub use watch::traces::Traces;
 
 pub use crate::wire::EventLog;
 pub use crate::wire::values::Holder;
 
-use self::activity::Activity;
-use self::connect::Redis;
-use self::lease::{DETACH_PATIENCE, Session, attach, attach_again_after, detach};
 use self::serve::{Serve, SessionEnd};
+use self::session::connect::Redis;
+use self::session::lease::{DETACH_PATIENCE, Session, attach, attach_again_after, detach};
+use self::watch::activity::Activity;
 use crate::connection::{PatientConnection, Server};
 use crate::sink::Sink;
 

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 /// The rooms, the lowest first. A room imports only from rooms before it.
-const ROOMS: [&str; 18] = [
+const ROOMS: [&str; 19] = [
     "escape",
     "event",
     "trace",
@@ -12,6 +12,7 @@ const ROOMS: [&str; 18] = [
     "cron",
     "consume",
     "connection",
+    "no_failpoints",
     "failpoints",
     "wire",
     "emit",

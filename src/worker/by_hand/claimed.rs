@@ -12,8 +12,8 @@ use crate::event::Event;
 use crate::sink::Batch;
 use crate::wire::values::ReasonCode;
 use crate::wire::{BatchResult, Report};
-use crate::worker::retry::RetryPolicy;
-use crate::worker::slots::{InFlight, failed, shortened};
+use crate::worker::serve::slots::{InFlight, failed, shortened};
+use crate::worker::times::retry::RetryPolicy;
 
 /// An event that was claimed by hand. The program gives it one result: `commit`, `retry` or
 /// `reject`. Only the first result counts; a further call changes nothing and returns the outcome

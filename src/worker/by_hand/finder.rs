@@ -18,12 +18,12 @@ use super::error::ClaimError;
 use super::slots::{HandSlots, UsedSlot, settle, unfit};
 use crate::connection::PatientConnection;
 use crate::wire::BatchReply;
-use crate::worker::caller::{CALLS_MAX, FAILED_MAX, FAILED_MIN, Found, NAMED_MIN, OOM_WAIT, SuspectRoom, named_after};
 use crate::worker::error::WorkerError;
-use crate::worker::growing_wait::GrowingWait;
-use crate::worker::pending::{ready, until};
-use crate::worker::slots::InFlight;
-use crate::worker::wait::{Waited, pop, wait};
+use crate::worker::serve::caller::{CALLS_MAX, FAILED_MAX, FAILED_MIN, Found, NAMED_MIN, OOM_WAIT, SuspectRoom, named_after};
+use crate::worker::serve::slots::InFlight;
+use crate::worker::serve::wait::{Waited, pop, wait};
+use crate::worker::times::growing_wait::GrowingWait;
+use crate::worker::times::pending::{ready, until};
 
 /// When the queue of callers has at least this length, the finder removes callers that have stopped
 /// waiting.

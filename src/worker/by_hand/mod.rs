@@ -25,11 +25,12 @@ pub use self::error::ClaimError;
 
 use self::session::ClaimSession;
 use super::WorkerBuilder;
-use super::activity::Activity;
 use super::config::WorkerConfig;
-use super::connect::Redis;
 use super::error::WorkerError;
-use super::lease::{DETACH_PATIENCE, Notice, Session, attach, attach_again_after, detach, keeper};
+use crate::worker::session::connect::Redis;
+use crate::worker::session::keeper::{Notice, keeper};
+use crate::worker::session::lease::{DETACH_PATIENCE, Session, attach, attach_again_after, detach};
+use crate::worker::watch::activity::Activity;
 
 /// The longest time between two turns of the loop.
 const TURN: Duration = Duration::from_millis(250);

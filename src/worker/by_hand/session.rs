@@ -10,8 +10,8 @@ use super::error::ClaimError;
 use super::finder::{Ask, Finder};
 use super::slots::HandSlots;
 use crate::worker::config::WorkerConfig;
-use crate::worker::connect::Redis;
-use crate::worker::lease::Session;
+use crate::worker::session::connect::Redis;
+use crate::worker::session::lease::Session;
 
 /// The capacity of the channel to the finder. The finder takes each request from the channel at
 /// once.

@@ -16,14 +16,14 @@ use crate::escape;
 use crate::event::check_json;
 use crate::wire::values::ReasonCode;
 use crate::wire::{Advance, Advanced, BatchResult, ClaimFirst, Report};
-use crate::worker::caller::{Caller, FAILED_MAX, FAILED_MIN, Found, send};
 use crate::worker::config::WorkerConfig;
-use crate::worker::connect::{Redis, SharedConnection, is_lasting};
-use crate::worker::growing_wait::GrowingWait;
-use crate::worker::lease::{self, Session};
-use crate::worker::logged;
-use crate::worker::retry::RetryPolicy;
-use crate::worker::slots::{InFlight, rejected, shortened};
+use crate::worker::serve::caller::{Caller, FAILED_MAX, FAILED_MIN, Found, send};
+use crate::worker::serve::slots::{InFlight, rejected, shortened};
+use crate::worker::session::connect::{Redis, SharedConnection, is_lasting};
+use crate::worker::session::lease::{self, Session};
+use crate::worker::times::growing_wait::GrowingWait;
+use crate::worker::times::retry::RetryPolicy;
+use crate::worker::watch::logged;
 
 /// The slots of a session, with the crashes of the batches in hand.
 pub(super) struct HandSlots {

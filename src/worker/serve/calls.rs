@@ -10,12 +10,12 @@ use tokio::time::sleep;
 
 use crate::connection::PatientConnection;
 use crate::wire::{Advance, Advanced, ScriptError};
-use crate::worker::caller::{CALLS_MAX, FAILED_MAX, FAILED_MIN, send};
 use crate::worker::config::WorkerConfig;
-use crate::worker::connect::{Connection, Redis, give_up};
 use crate::worker::error::WorkerError;
-use crate::worker::growing_wait::GrowingWait;
-use crate::worker::lease::failed;
+use crate::worker::serve::caller::{CALLS_MAX, FAILED_MAX, FAILED_MIN, send};
+use crate::worker::session::connect::{Connection, Redis, give_up};
+use crate::worker::session::lease::failed;
+use crate::worker::times::growing_wait::GrowingWait;
 
 /// The result of a call that has ended.
 pub(super) struct Answer {

@@ -8,14 +8,14 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::sink::{Context, Post, Sink};
-use crate::worker::activity::Activity;
 use crate::worker::config::WorkerConfig;
-use crate::worker::connect::Redis;
-use crate::worker::deliver::{Outcome, deliver};
-use crate::worker::lease::Session;
-use crate::worker::ledger::{BatchLedger, SessionLedger};
-use crate::worker::slots::InFlight;
-use crate::worker::traces;
+use crate::worker::serve::deliver::{Outcome, deliver};
+use crate::worker::serve::ledger::{BatchLedger, SessionLedger};
+use crate::worker::serve::slots::InFlight;
+use crate::worker::session::connect::Redis;
+use crate::worker::session::lease::Session;
+use crate::worker::watch::activity::Activity;
+use crate::worker::watch::traces;
 
 /// The longest delivery that counts as short.
 const SHORT_MAX: Duration = Duration::from_micros(200);

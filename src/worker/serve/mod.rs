@@ -9,10 +9,27 @@
 //! - `pacing`: when the next call is due, and which slots it names
 //! - `waiting`: the wait for a marker, and the call behind it
 //! - `deliveries`: the deliveries under way
+//!
+//! These modules also serve claims by hand:
+//!
+//! - `slots`: the states of the slots as the process sees them, and every change of these states
+//! - `caller`: the calls of the script `advance`; `allowance`: the most bytes per reply
+//! - `wait`: waits for a marker while the process is idle
+//! - `deliver`: gives a batch to the sink
+//! - `ledger`: the handler progress of a batch; `requests`: the record of exclusive requests
+//! - `unknown`: events that this process does not know
 
+pub(in crate::worker) mod allowance;
+pub(in crate::worker) mod caller;
 mod calls;
+pub(in crate::worker) mod deliver;
 mod deliveries;
+pub(in crate::worker) mod ledger;
 mod pacing;
+pub(in crate::worker) mod requests;
+pub(in crate::worker) mod slots;
+pub(in crate::worker) mod unknown;
+pub(in crate::worker) mod wait;
 mod waiting;
 
 use std::sync::Arc;
@@ -27,24 +44,25 @@ use self::calls::{Answer, Calls};
 use self::deliveries::{Deliveries, EndedDelivery};
 use self::pacing::Pacing;
 use self::waiting::Waiting;
-use super::activity::Activity;
-use super::caller::{Caller, Found, OOM_WAIT};
 use super::config::WorkerConfig;
-use super::connect::{Redis, is_lasting};
-use super::deliver::Outcome;
 use super::error::WorkerError;
-use super::event_time::EventTimes;
-use super::health::{Change, Health};
-use super::lease::{Keeper, Lost, Notice, Session, keeper};
-use super::logged;
-use super::pending::until;
 use super::shutdown::Shutdown;
-use super::slots::{Policy, Slot, Slots, Step};
-use super::status::StatusWriter;
-use super::wait::Waited;
 use crate::escape;
 use crate::sink::{Sink, Stop};
 use crate::wire::{Advance, Advanced, BatchReply, ScriptError};
+use crate::worker::serve::caller::{Caller, Found, OOM_WAIT};
+use crate::worker::serve::deliver::Outcome;
+use crate::worker::serve::slots::{Policy, Slot, Slots, Step};
+use crate::worker::serve::wait::Waited;
+use crate::worker::session::connect::{Redis, is_lasting};
+use crate::worker::session::keeper::{Keeper, Notice, keeper};
+use crate::worker::session::lease::{Lost, Session};
+use crate::worker::times::event_time::EventTimes;
+use crate::worker::times::pending::until;
+use crate::worker::watch::activity::Activity;
+use crate::worker::watch::health::{Change, Health};
+use crate::worker::watch::logged;
+use crate::worker::watch::status::StatusWriter;
 
 /// The reason why a session ended.
 #[derive(Debug)]

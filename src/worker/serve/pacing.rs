@@ -6,10 +6,10 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use crate::wire::{Advance, BatchReply, ClaimFirst, Room};
-use crate::worker::allowance::Allowance;
-use crate::worker::caller::{CALLS_MAX, NAMED_MIN, SuspectRoom, named_after};
 use crate::worker::config::WorkerConfig;
-use crate::worker::slots::{Slot, Slots, Step};
+use crate::worker::serve::allowance::Allowance;
+use crate::worker::serve::caller::{CALLS_MAX, NAMED_MIN, SuspectRoom, named_after};
+use crate::worker::serve::slots::{Slot, Slots, Step};
 
 /// The time between two calls that name all free slots, in times of `block`. A lost reply makes such
 /// a call due at once; the others are for safety only.

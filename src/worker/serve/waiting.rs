@@ -8,13 +8,13 @@ use tokio::time::Instant;
 
 use crate::connection::PatientConnection;
 use crate::wire::Advance;
-use crate::worker::caller::{FAILED_MAX, FAILED_MIN};
 use crate::worker::config::WorkerConfig;
-use crate::worker::connect::Redis;
 use crate::worker::error::WorkerError;
-use crate::worker::growing_wait::GrowingWait;
-use crate::worker::pending::ready;
-use crate::worker::wait::{Waited, pop, wait};
+use crate::worker::serve::caller::{FAILED_MAX, FAILED_MIN};
+use crate::worker::serve::wait::{Waited, pop, wait};
+use crate::worker::session::connect::Redis;
+use crate::worker::times::growing_wait::GrowingWait;
+use crate::worker::times::pending::ready;
 
 /// Redis ends a pop only when it has something to do, else up to 100 ms after the block time. So the
 /// process nudges Redis this time after the end of the block time. Redis counts whole ms.

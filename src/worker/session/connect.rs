@@ -17,19 +17,19 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::config::WorkerConfig;
-use super::error::WorkerError;
-use super::figures::{Call, Figures};
-use super::growing_wait::GrowingWait;
-use super::logged;
-use super::memory::{RedisMemory, Replication, Warning};
-use super::outage::Outage;
 use crate::connection::errors::{is_outage, told};
 use crate::connection::{PatientConnection, Route, RouteError, Server, Wait, elsewhere};
 use crate::escape;
 use crate::failpoints::around;
 use crate::keys::Keys;
 use crate::wire::{self, ScriptError, Seen};
+use crate::worker::config::WorkerConfig;
+use crate::worker::error::WorkerError;
+use crate::worker::session::memory::{RedisMemory, Replication, Warning};
+use crate::worker::times::growing_wait::GrowingWait;
+use crate::worker::watch::figures::{Call, Figures};
+use crate::worker::watch::logged;
+use crate::worker::watch::outage::Outage;
 
 /// The number of connections in the pool: one for advance (two with a wait for replicas), one for
 /// handler progress, and two spare ones. The wait for a marker takes its connection out of the pool

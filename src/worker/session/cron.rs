@@ -11,13 +11,13 @@ use redis::aio::ConnectionLike;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::growing_wait::jitter;
-use super::logged;
 use crate::cron::{CronError, CronSchedule, Missed};
 use crate::escape;
 use crate::failpoints::around;
 use crate::keys::Keys;
 use crate::wire::{self, CronPlan, DueJob, Fired, ScriptError, Ticks};
+use crate::worker::times::growing_wait::jitter;
+use crate::worker::watch::logged;
 
 /// The most ticks of a job that fire after an outage.
 const MISSED_MAX: usize = 1000;
@@ -39,7 +39,7 @@ const LEAVE: Duration = Duration::from_secs(1);
 /// the remaining jobs to them for a while. So with many processes few calls find nothing to fire.
 ///
 /// Cancellation: a call that was sent may still run. No tick fires twice.
-pub(super) async fn fire(conn: &mut impl ConnectionLike, keys: &Keys) -> Result<(u64, Option<Instant>), ScriptError> {
+pub(in crate::worker) async fn fire(conn: &mut impl ConnectionLike, keys: &Keys) -> Result<(u64, Option<Instant>), ScriptError> {
     let mut events = 0;
     for _ in 0..ROUNDS_MAX {
         let due = around!("cron", wire::cron(conn, keys, &[])).await?;

@@ -10,13 +10,13 @@ use std::time::Duration;
 use redis::aio::ConnectionLike;
 use tracing::{debug, info, warn};
 
-use super::config::WorkerConfig;
-use super::connect::Redis;
-use super::figures::Call;
-use super::logged;
 use crate::connection::errors::is_outage;
 use crate::failpoints::around;
 use crate::wire::{self, ScriptError, Sweep};
+use crate::worker::config::WorkerConfig;
+use crate::worker::session::connect::Redis;
+use crate::worker::watch::figures::Call;
+use crate::worker::watch::logged;
 
 /// The time from the last sign of life of a worker name until the name is removed, if it has no
 /// lease and its slots are empty.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::growing_wait::GrowingWait;
+use crate::worker::times::growing_wait::GrowingWait;
 
 /// The first wait before an unavailable sink is tried again.
 const PROBE_MIN: Duration = Duration::from_millis(100);

@@ -10,9 +10,9 @@ use crate::sink::Stop;
 use crate::wire::values::{Reason, ReasonCode};
 use crate::wire::{BatchResult, Load, Report};
 use crate::worker::config::WorkerConfig;
-use crate::worker::deliver::Outcome;
-use crate::worker::retry::{RetryPolicy, Time, UsedUp};
-use crate::worker::unknown;
+use crate::worker::serve::deliver::Outcome;
+use crate::worker::serve::unknown;
+use crate::worker::times::retry::{RetryPolicy, Time, UsedUp};
 
 /// A result for the next call, and the data that the object's next batch needs.
 #[derive(Debug, Clone)]

@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::activity::{Activity, Vitals};
-use super::config::WorkerConfig;
-use super::figures::{Distribution, SlotFigures, WorkerFigures};
 use crate::connection::errors::{is_outage, told};
+use crate::worker::config::WorkerConfig;
+use crate::worker::watch::activity::{Activity, Vitals};
+use crate::worker::watch::figures::{Distribution, SlotFigures, WorkerFigures};
 
 /// The time between two writes of the status.
-pub(super) const EVERY: Duration = Duration::from_secs(1);
+pub(in crate::worker) const EVERY: Duration = Duration::from_secs(1);
 /// Some earlier figures are kept to compute the last minute. The first constant is the time between
 /// two of them, the second is the most that are kept.
 const KEEP_EVERY: Duration = Duration::from_secs(5);
@@ -122,7 +122,7 @@ pub struct LongDelivery {
 }
 
 /// Writes the status of one process.
-pub(super) struct StatusWriter {
+pub(in crate::worker) struct StatusWriter {
     key: String,
     lease: Duration,
     sink: String,
@@ -135,7 +135,7 @@ pub(super) struct StatusWriter {
 }
 
 impl StatusWriter {
-    pub(super) fn new(config: &WorkerConfig, activity: &Arc<Activity>, sink: &str) -> Self {
+    pub(in crate::worker) fn new(config: &WorkerConfig, activity: &Arc<Activity>, sink: &str) -> Self {
         let (key, lease) = (config.keys.worker_status(&config.name), config.lease);
         let (sink, vitals) = (cut(sink, TEXT_BYTES), Vitals(Arc::clone(activity)));
         Self { key, lease, sink, vitals, past: VecDeque::new(), round_trip_us: None, has_told: false }
@@ -146,7 +146,7 @@ impl StatusWriter {
     ///
     /// # Errors
     /// Redis is away.
-    pub(super) async fn write(&mut self, conn: &mut impl ConnectionLike) -> Result<(), RedisError> {
+    pub(in crate::worker) async fn write(&mut self, conn: &mut impl ConnectionLike) -> Result<(), RedisError> {
         let status = self.status(Instant::now());
         // Serializing plain values cannot fail.
         let Ok(text) = serde_json::to_string(&status) else { return Ok(()) };

@@ -28,7 +28,7 @@ pub(crate) struct RedisMemory {
 
 /// A warning about Redis that a process logs once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Warning {
+pub(in crate::worker) enum Warning {
     /// The replication id of the server is unknown.
     Replication,
     /// The database may have keys of other programs.
@@ -63,34 +63,34 @@ impl History {
 
 impl RedisMemory {
     /// Raises the highest id seen to this id, if this id is higher.
-    pub(super) fn saw(&self, id: u64) {
+    pub(in crate::worker) fn saw(&self, id: u64) {
         self.highest.fetch_max(id, Ordering::Relaxed);
     }
 
     /// Returns the highest id seen.
-    pub(super) fn highest(&self) -> u64 {
+    pub(in crate::worker) fn highest(&self) -> u64 {
         self.highest.load(Ordering::Relaxed)
     }
 
     /// Returns the number of times that the process found a changed history of Redis (a failover, a
     /// restart).
-    pub(super) fn changes(&self) -> u64 {
+    pub(in crate::worker) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
     /// Records that a changed history of Redis was found.
-    pub(super) fn changed(&self) {
+    pub(in crate::worker) fn changed(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns whether this warning comes for the first time in this process.
-    pub(super) fn is_new(&self, warning: Warning) -> bool {
+    pub(in crate::worker) fn is_new(&self, warning: Warning) -> bool {
         self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(warning)
     }
 
     /// Records that a sweep begins now. Returns the time since the previous sweep; `None` for the
     /// first sweep.
-    pub(super) fn sweeps(&self) -> Option<Duration> {
+    pub(in crate::worker) fn sweeps(&self) -> Option<Duration> {
         let mut swept_at = self.swept_at.lock().unwrap_or_else(PoisonError::into_inner);
         swept_at.replace(Instant::now()).map(|before| before.elapsed())
     }
@@ -103,7 +103,7 @@ impl RedisMemory {
     /// The server was replaced: this process has met another master that continues the server's
     /// history. Writes that the replaced server still accepts will be lost. Nor may the counter of
     /// the replaced server jump: two counters that both jumped to the time could give the same ids.
-    pub(super) fn met(&self, Replication { id, before }: &Replication) -> Result<bool, RedisError> {
+    pub(in crate::worker) fn met(&self, Replication { id, before }: &Replication) -> Result<bool, RedisError> {
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         if history.replaced.contains(id) {
             let text = "another master has replaced this server, and writes to it will be lost; if you went back to it on purpose, \
@@ -133,11 +133,11 @@ impl RedisMemory {
 
 /// The replication ids that a server reports.
 #[derive(Debug, Default)]
-pub(super) struct Replication {
+pub(in crate::worker) struct Replication {
     /// The server's replication id; empty if unknown.
-    pub(super) id: String,
+    pub(in crate::worker) id: String,
     /// The id of the master whose history the server continues; empty if there is none.
-    pub(super) before: String,
+    pub(in crate::worker) before: String,
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, info, warn};
 
-use super::figures::{Figures, LongestDelivery, WorkerFigures};
 use crate::sink::Post;
+use crate::worker::watch::figures::{Figures, LongestDelivery, WorkerFigures};
 
 /// A poll of a delivery that takes at least this long is logged as blocking.
 const LONG: Duration = Duration::from_secs(1);
@@ -124,7 +124,7 @@ impl Activity {
 /// # }
 /// ```
 #[derive(Debug, Clone)]
-pub struct Vitals(pub(super) Arc<Activity>);
+pub struct Vitals(pub(in crate::worker) Arc<Activity>);
 
 impl Vitals {
     /// Returns the number of turns of the worker's loop. The number grows at least once per second,

@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 
 pub use self::histogram::Distribution;
 use self::histogram::{ATTEMPTS, EVENTS, Histogram, TIMES_US};
-use super::slots::Slot;
 use crate::connection::errors::is_broken;
 use crate::sink::Stop;
 use crate::wire::values::ReasonCode;
 use crate::wire::{BatchResult, Report, ScriptError};
+use crate::worker::serve::slots::Slot;
 
 /// A kind of call to Redis, for the figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,12 +10,12 @@ use std::time::{Duration, UNIX_EPOCH};
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use super::caller::replicated;
-use super::figures::Call;
-use super::ledger::{BatchLedger, CallError};
 use crate::failpoints::around;
 use crate::sink::{Opened, RequestError, Requests};
 use crate::wire::{self, Sent};
+use crate::worker::serve::caller::replicated;
+use crate::worker::serve::ledger::{BatchLedger, CallError};
+use crate::worker::watch::figures::Call;
 
 impl BatchLedger {
     /// Returns the name of a request, which follows this number of requests that are over.

@@ -9,11 +9,11 @@ use opentelemetry::global::{self, BoxedTracer};
 use opentelemetry::trace::{Link, SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _};
 use opentelemetry::{Context, InstrumentationScope, KeyValue};
 
-use super::deliver::Outcome;
 use crate::event::Pointer;
 use crate::keys::Keys;
 use crate::sink::{self, Batch, Stop};
 use crate::trace::TraceField;
+use crate::worker::serve::deliver::Outcome;
 
 /// The most characters of an error in a span.
 const ERROR_MAX: usize = 1000;
@@ -71,7 +71,13 @@ impl Traces {
 
     /// Begins the span of a delivery of the first `offered` events, if one of them has a sampled
     /// context.
-    pub(super) fn begin(&self, batch: &Batch, offered: usize, cx: &sink::Context, keys: &Keys) -> Option<DeliverySpan> {
+    pub(in crate::worker) fn begin(
+        &self,
+        batch: &Batch,
+        offered: usize,
+        cx: &sink::Context,
+        keys: &Keys,
+    ) -> Option<DeliverySpan> {
         let events = &batch.payloads[..offered];
         let sampled = |(at, event): (usize, &Bytes)| Some((batch.first + at as u64 * batch.stride, self.field.sampled(event)?));
         let links: Vec<Link> = events.iter().enumerate().filter_map(sampled).map(link).collect();
@@ -113,7 +119,7 @@ impl Traces {
 }
 
 /// Runs a delivery inside its span, if it has one.
-pub(super) async fn inside(span: Option<DeliverySpan>, delivery: impl Future<Output = Outcome>) -> Outcome {
+pub(in crate::worker) async fn inside(span: Option<DeliverySpan>, delivery: impl Future<Output = Outcome>) -> Outcome {
     let mut delivery = pin!(delivery);
     let outcome = poll_fn(|cx| {
         let _current = span.as_ref().map(|span| span.0.clone().attach());
@@ -136,7 +142,7 @@ fn number(number: u64) -> i64 {
 }
 
 /// The span of a delivery under way. A delivery that is dropped counts as cancelled.
-pub(super) struct DeliverySpan(Context);
+pub(in crate::worker) struct DeliverySpan(Context);
 
 impl DeliverySpan {
     fn end(self, outcome: &Outcome) {

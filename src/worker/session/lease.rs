@@ -6,43 +6,31 @@
 //! call. If the process dies, the lease ends. Then other processes adopt the name's objects
 //! (`recover`), or the next process of the name attaches.
 //!
-//! A separate thread renews the lease, sweeps and promotes schedules, with its own runtime and
-//! connections. So if a handler blocks the worker's threads, the process keeps its lease, and
-//! sweeps and promotions go on. The thread renews the lease only as long as the worker's loop turns
-//! (`activity`). If the loop stands still for `stall_max`, the thread lets the lease go.
+//! A separate thread renews the lease (`keeper`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::ErrorKind;
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
-use tokio_util::sync::CancellationToken;
-use tracing::subscriber::NoSubscriber;
+use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
-use super::activity::{Activity, Watch};
-use super::config::WorkerConfig;
-use super::connect::{Connection, Redis, give_up, is_lasting};
-use super::error::WorkerError;
-use super::figures::Call;
-use super::growing_wait::{GrowingWait, jitter};
-use super::logged;
-use super::promote::promote;
-use super::recover::{mark, sweep};
-use super::status::{self, StatusWriter};
-use crate::connection::errors::{is_outage, told};
+use super::keeper::Notice;
+use crate::connection::errors::is_outage;
 use crate::failpoints::around;
 use crate::keys::{Keys, SHARED_KINDS, WORKER_KINDS, is_of_process, type_of};
 use crate::wire::values::{Holder, Registration};
 use crate::wire::{self, Attach, Attached, Detached, Renewed, ScriptError};
+use crate::worker::config::WorkerConfig;
+use crate::worker::error::WorkerError;
+use crate::worker::session::connect::{Connection, Redis, give_up, is_lasting};
+use crate::worker::times::growing_wait::GrowingWait;
+use crate::worker::watch::activity::Activity;
+use crate::worker::watch::figures::Call;
+use crate::worker::watch::logged;
 
 /// The time, beyond its grace, for which a stopping process waits for Redis to detach it.
 pub(crate) const DETACH_PATIENCE: Duration = Duration::from_secs(2);
-
-/// The interval at which the log repeats that the Sentinels do not name the master.
-const TELL_AGAIN: Duration = Duration::from_secs(60);
 
 /// A session: the time from an attach until the lease ends.
 #[derive(Debug, Clone)]
@@ -104,17 +92,6 @@ pub(crate) async fn attach_again_after(
 async fn is_registered(redis: &Redis, config: &WorkerConfig) -> bool {
     let Ok(mut conn) = redis.connect().await else { return false };
     redis::cmd("HEXISTS").arg(config.keys.event_workers()).arg(&config.name).query_async(&mut conn).await.unwrap_or(false)
-}
-
-/// A message from the thread that keeps the lease.
-#[derive(Debug)]
-pub(crate) enum Notice {
-    /// There may be something to claim.
-    Wake,
-    /// The lease is lost.
-    Lost(Lost),
-    /// The thread cannot go on because of this error.
-    Failed(WorkerError),
 }
 
 /// The end of the token of a process with a random name (`lua/lib/registry.lua`).
@@ -237,183 +214,7 @@ fn in_use(config: &WorkerConfig, lease: &str) -> WorkerError {
     WorkerError::InUse { name: config.name.clone(), host, pid }
 }
 
-/// The handle of the thread that keeps the lease. The thread ends soon after the handle is dropped.
-#[derive(Debug)]
-pub(crate) struct Keeper {
-    closed: CancellationToken,
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        self.closed.cancel();
-    }
-}
-
-/// Starts the thread that keeps the session's lease and watches the deliveries. `timeout` is the
-/// longest time of a delivery, as the sink states. `status` writes the status of the process, if
-/// given.
-pub(crate) fn keeper(
-    redis: &Redis,
-    config: &Arc<WorkerConfig>,
-    session: &Session,
-    activity: &Arc<Activity>,
-    timeout: Duration,
-    status: Option<StatusWriter>,
-) -> Result<(Keeper, mpsc::Receiver<Notice>), WorkerError> {
-    let (notify, notices) = mpsc::channel(16);
-    let closed = CancellationToken::new();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(WorkerError::Thread)?;
-    let watch = Watch::new(Arc::clone(activity), config.stall_max, timeout).run();
-    let keep = keep(redis.apart(), Arc::clone(config), session.clone(), notify, Arc::clone(activity), status);
-    let promote = Box::pin(promote(redis.apart(), Arc::clone(config)));
-    let until = closed.clone();
-    let work = async move {
-        tokio::select! {
-            biased;
-            () = until.cancelled() => {}
-            // The watch goes on after the lease is lost, so that it still finds a blocked thread.
-            _ = futures_util::future::join(keep, watch) => {}
-            () = promote => {}
-        }
-    };
-    // If a log subscriber is set only for the caller's thread, the new thread gets the same
-    // subscriber.
-    let subscriber = tracing::dispatcher::get_default(|found| (!found.is::<NoSubscriber>()).then(|| found.clone()));
-    let thread = std::thread::Builder::new().name("seriatim-lease".to_owned());
-    let run = move || {
-        let _told = subscriber.as_ref().map(tracing::dispatcher::set_default);
-        runtime.block_on(work);
-        runtime.shutdown_background();
-    };
-    thread.spawn(run).map_err(WorkerError::Thread)?;
-    Ok((Keeper { closed }, notices))
-}
-
-/// Renews the lease as long as the worker's loop turns, and sweeps over other worker names. Ends
-/// when the lease is lost, or after a lasting error.
-async fn keep(
-    redis: Redis,
-    config: Arc<WorkerConfig>,
-    session: Session,
-    notices: mpsc::Sender<Notice>,
-    activity: Arc<Activity>,
-    mut status: Option<StatusWriter>,
-) {
-    let mut conn: Option<Connection> = None;
-    // Processes that start together, e.g. in a deploy, must not renew and sweep together ever
-    // after. So the first wait of each kind is a random part of its interval.
-    let mut renew_at = Instant::now() + jitter(config.lease / 3);
-    let (mut sweeps_first, mut tells_first) = (true, true);
-    let wait = |first: &mut bool, interval| if std::mem::take(first) { jitter(interval) } else { interval };
-    let mut sweep_at = Instant::now();
-    let mut tell_at = status.is_some().then(Instant::now);
-    let mut backoff = GrowingWait::new(Duration::from_millis(20), config.lease / 10);
-    let _asking = ask_for_master(redis.clone(), config.lease / 3);
-    loop {
-        sleep_until(renew_at.min(sweep_at).min(tell_at.unwrap_or(sweep_at))).await;
-        let mut open = match conn.take() {
-            Some(open) => open,
-            None => match redis.reconnect().await {
-                Ok(open) => open,
-                Err(error) => return drop(notices.send(Notice::Failed(error)).await),
-            },
-        };
-        let now = Instant::now();
-        let (renews, sweeps) = (renew_at <= now, sweep_at <= now);
-        let lets_go = renews && activity.is_stalled();
-        let done = if renews && !lets_go { renew(&redis, &mut open, &config, &session).await } else { Ok(None) };
-        let mut may_have_lapsed = false;
-        let done = match done {
-            // `redis.sweeps()` records the time of this sweep even if the sweep fails. So the first
-            // successful sweep after an outage states only a short time since the sweep before.
-            // From this the script sees that there was an outage, in which live processes may have
-            // lost their leases. Then the script takes nothing over for a while.
-            Ok(None) if sweeps => match sweep(&redis, &mut open, &config, redis.sweeps()).await {
-                Ok(swept) => {
-                    may_have_lapsed = swept.is_ahead;
-                    let marked = if swept.mark { mark(&mut open, &config).await } else { Ok(()) };
-                    marked.map(|()| swept.found.then_some(Notice::Wake))
-                }
-                Err(error) => Err(error),
-            },
-            done => done,
-        };
-        let tells = tell_at.is_some_and(|at| at <= now);
-        let done = match (done, &mut status) {
-            // If the loop stands still for `stall_max`, the lease is not renewed. A status written
-            // then could replace the status of the next process of this name.
-            (Ok(None), Some(status)) if tells && !activity.is_stalled() => {
-                status.write(&mut open).await.map(|()| None).map_err(ScriptError::Redis)
-            }
-            (done, _) => done,
-        };
-        match done {
-            Ok(notice) => {
-                redis.outage().answered(open.made_at());
-                if tells {
-                    tell_at = Some(now + wait(&mut tells_first, status::EVERY));
-                }
-                conn = Some(open);
-                backoff = GrowingWait::new(Duration::from_millis(20), config.lease / 10);
-                if renews {
-                    renew_at = now + config.lease / 3;
-                } else if may_have_lapsed {
-                    renew_at = now;
-                }
-                if renews && !matches!(notice, Some(Notice::Lost(Lost::Lapsed))) {
-                    activity.renewal(lets_go);
-                }
-                if sweeps {
-                    sweep_at = now + wait(&mut sweeps_first, config.sweep);
-                }
-                match notice {
-                    // If the channel is full, the worker's loop stands still, and enough notices
-                    // already wait for it. So this notice is dropped.
-                    Some(Notice::Wake) => drop(notices.try_send(Notice::Wake)),
-                    Some(last) => return drop(notices.send(last).await),
-                    None => {}
-                }
-            }
-            Err(error) if is_lasting(&error) => return drop(notices.send(Notice::Failed(error.into())).await),
-            Err(error) => {
-                let made_at = open.made_at();
-                give_up(open);
-                failed(&redis, &config, made_at, error).await;
-                backoff.wait().await;
-            }
-        }
-    }
-}
-
-/// If there are Sentinels, spawns a task that asks them every `interval` which server is the
-/// master. The task ends when the returned set is dropped. A renewal that hangs because the master
-/// is gone does not delay this task.
-fn ask_for_master(redis: Redis, interval: Duration) -> JoinSet<()> {
-    let mut asking = JoinSet::new();
-    if redis.has_sentinels() {
-        asking.spawn(async move {
-            let mut told_at: Option<Instant> = None;
-            loop {
-                sleep(interval).await;
-                match redis.ask_for_master().await {
-                    Ok(()) => {
-                        if told_at.take().is_some() {
-                            info!("recover: the Sentinels name the master again");
-                        }
-                    }
-                    Err(error) if told_at.is_none_or(|at| at.elapsed() >= TELL_AGAIN) => {
-                        told_at = Some(Instant::now());
-                        warn!(error = told(&error), "recover: the Sentinels do not name the master; the connections stay");
-                    }
-                    Err(_) => {}
-                }
-            }
-        });
-    }
-    asking
-}
-
-async fn renew(
+pub(super) async fn renew(
     redis: &Redis,
     conn: &mut Connection,
     config: &WorkerConfig,

@@ -9,8 +9,8 @@ use super::in_flight::InFlight;
 use super::result::{HandedOver, PendingReport, Policy, hand_over, over};
 use crate::wire::values::{Reason, ReasonCode};
 use crate::wire::{BatchReply, BatchResult, Load};
-use crate::worker::deliver::Outcome;
-use crate::worker::retry::UsedUp;
+use crate::worker::serve::deliver::Outcome;
+use crate::worker::times::retry::UsedUp;
 
 /// The state of a slot, as the process sees it.
 #[derive(Debug, Default)]

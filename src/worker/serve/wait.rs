@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use redis::Cmd;
 
-use super::caller::until_replicated;
-use super::config::WorkerConfig;
-use super::connect::{Connection, Redis};
-use super::error::WorkerError;
 use crate::connection::PatientConnection;
 use crate::connection::errors::told;
 use crate::failpoints::around;
 use crate::wire::{Advance, Advanced, ScriptError, pop_and_advance};
+use crate::worker::config::WorkerConfig;
+use crate::worker::error::WorkerError;
+use crate::worker::serve::caller::until_replicated;
+use crate::worker::session::connect::{Connection, Redis};
 
 /// The result of a wait.
 pub(crate) struct Waited {

@@ -20,18 +20,18 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, warn};
 
-use super::config::WorkerConfig;
-use super::connect::{Connection, Redis, give_up, is_lasting};
-use super::cron;
-use super::figures::Call;
-use super::growing_wait::{GrowingWait, jitter};
-use super::lease::failed;
-use super::logged;
 use crate::connection::PatientConnection;
 use crate::connection::errors::told;
 use crate::escape;
 use crate::failpoints::around;
 use crate::wire::{self, PROMOTED_MAX, Promoted};
+use crate::worker::config::WorkerConfig;
+use crate::worker::session::connect::{Connection, Redis, give_up, is_lasting};
+use crate::worker::session::cron;
+use crate::worker::session::lease::failed;
+use crate::worker::times::growing_wait::{GrowingWait, jitter};
+use crate::worker::watch::figures::Call;
+use crate::worker::watch::logged;
 
 /// The bytes of events after which one call promotes no further event.
 const BYTES: usize = 1024 * 1024;

@@ -6,9 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use jiff::Timestamp;
 use serde_json::value::RawValue;
 
-use super::figures::Figures;
-use super::slots::InFlight;
 use crate::event::Pointer;
+use crate::worker::serve::slots::InFlight;
+use crate::worker::watch::figures::Figures;
 
 /// A number that is not below this one counts as a time in ms. As seconds it would be after the
 /// year 5000.
@@ -21,25 +21,25 @@ const MS_LEAST: f64 = 946_684_800_000.0;
 const MS_AHEAD: f64 = 86_400_000.0;
 
 /// The times of events that are delivered and not committed yet, by slot.
-pub(super) struct EventTimes {
+pub(in crate::worker) struct EventTimes {
     pointer: Pointer,
     /// The times in ms since 1970; `None` for an event without a time.
     by_slot: Vec<Vec<Option<f64>>>,
 }
 
 impl EventTimes {
-    pub(super) fn new(pointer: &Pointer, slots: usize) -> Self {
+    pub(in crate::worker) fn new(pointer: &Pointer, slots: usize) -> Self {
         Self { pointer: pointer.clone(), by_slot: vec![Vec::new(); slots] }
     }
 
     /// Reads the times of the first `count` events of a batch. These events have been delivered.
-    pub(super) fn delivered(&mut self, slot: usize, in_flight: &InFlight, count: usize) {
+    pub(in crate::worker) fn delivered(&mut self, slot: usize, in_flight: &InFlight, count: usize) {
         let times = in_flight.batch.payloads.iter().take(count).map(|payload| time_ms(&self.pointer, payload));
         self.by_slot[slot] = times.collect();
     }
 
     /// Adds the ages of the slot's delivered events to the figures, because they are committed now.
-    pub(super) fn committed(&mut self, slot: usize, figures: &Figures) {
+    pub(in crate::worker) fn committed(&mut self, slot: usize, figures: &Figures) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1000.0;
         for time in self.by_slot[slot].drain(..) {
             match time {

@@ -13,22 +13,22 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use uuid::Uuid;
 
-use super::config::WorkerConfig;
-use super::connect::{Redis, SharedConnection, is_lasting};
-use super::error::WorkerError;
-use super::figures::Call;
-use super::growing_wait::GrowingWait;
-use super::slots::InFlight;
 use crate::connection::PatientConnection;
 use crate::event::{NameError, ObjectName};
 use crate::failpoints::around;
 use crate::sink::{Ledger, LedgerError, Progress, With};
 use crate::wire::{self, Finished, Handled, ScriptError, Tag};
+use crate::worker::config::WorkerConfig;
+use crate::worker::error::WorkerError;
+use crate::worker::serve::slots::InFlight;
+use crate::worker::session::connect::{Redis, SharedConnection, is_lasting};
+use crate::worker::times::growing_wait::GrowingWait;
+use crate::worker::watch::figures::Call;
 
 /// The state that the ledgers of all batches of a session share.
 pub(crate) struct SessionLedger {
-    pub(super) redis: Redis,
-    pub(super) config: Arc<WorkerConfig>,
+    pub(in crate::worker) redis: Redis,
+    pub(in crate::worker) config: Arc<WorkerConfig>,
     token: Arc<str>,
     conn: SharedConnection,
 }
@@ -40,7 +40,7 @@ impl SessionLedger {
     }
 
     /// Makes a call. Repeats it until Redis replies.
-    pub(super) async fn repeated<T, F: Future<Output = Result<T, ScriptError>>>(
+    pub(in crate::worker) async fn repeated<T, F: Future<Output = Result<T, ScriptError>>>(
         &self,
         kind: Call,
         call: impl Fn(PatientConnection) -> F,
@@ -70,14 +70,14 @@ impl SessionLedger {
 }
 
 /// The reason why a call is not repeated.
-pub(super) enum CallError {
+pub(in crate::worker) enum CallError {
     Unconnected(WorkerError),
     Refused(ScriptError),
 }
 
 impl CallError {
     /// Returns the error text. `refused` returns that of a refused call.
-    pub(super) fn told(self, refused: impl FnOnce(ScriptError) -> String) -> String {
+    pub(in crate::worker) fn told(self, refused: impl FnOnce(ScriptError) -> String) -> String {
         match self {
             Self::Unconnected(error) => error.to_string(),
             Self::Refused(error) => refused(error),
@@ -87,7 +87,7 @@ impl CallError {
 
 /// The ledger of a batch in flight.
 pub(crate) struct BatchLedger {
-    pub(super) session: Arc<SessionLedger>,
+    pub(in crate::worker) session: Arc<SessionLedger>,
     slot: usize,
     object: Bytes,
     tag: Tag,
@@ -104,7 +104,7 @@ pub(crate) struct BatchLedger {
     finished: Fields,
     /// The name of the requests of this delivery (`requests`), once there is one, and the number of
     /// requests that are over.
-    pub(super) requests: (OnceLock<Uuid>, AtomicU64),
+    pub(in crate::worker) requests: (OnceLock<Uuid>, AtomicU64),
 }
 
 /// The size of the handler progress that Redis stores: the id of the event that the progress
@@ -173,7 +173,7 @@ impl BatchLedger {
         self.emitted.1.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn slot_batch(&self) -> wire::SlotBatch<'_> {
+    pub(in crate::worker) fn slot_batch(&self) -> wire::SlotBatch<'_> {
         let SessionLedger { config, token, .. } = &*self.session;
         wire::SlotBatch { name: &config.name, token, slot: self.slot, object: &self.object, tag: self.tag }
     }

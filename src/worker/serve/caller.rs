@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::config::WorkerConfig;
-use super::connect::Redis;
-use super::figures::Call;
-use super::lease::{Lost, Session};
-use super::logged;
 use crate::connection::PatientConnection;
 use crate::failpoints::around;
 use crate::wire::{self, Advance, Advanced, BatchReply, Bounds, ClaimFirst, ScriptError};
+use crate::worker::config::WorkerConfig;
+use crate::worker::session::connect::Redis;
+use crate::worker::session::lease::{Lost, Session};
+use crate::worker::watch::figures::Call;
+use crate::worker::watch::logged;
 
 /// The most calls under way at the same time. No slot is named in two of them. Redis works on one
 /// call while the process works on the reply to the other call.

@@ -12,7 +12,7 @@ use futures_util::FutureExt as _;
 use crate::event::check_json;
 use crate::failpoints::delivery;
 use crate::sink::{Batch, Context, Delivered, Sink, Stop};
-use crate::worker::unknown;
+use crate::worker::serve::unknown;
 
 /// The outcome of a delivery.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use super::{InFlight, Policy, Slot, Step};
 use crate::sink::Stop;
 use crate::wire::values::Tag;
 use crate::wire::{BatchReply, BatchResult, Load, Report};
-use crate::worker::deliver::Outcome;
-use crate::worker::retry::{Backoff, Limit, RetryPolicy, UsedUp};
+use crate::worker::serve::deliver::Outcome;
+use crate::worker::times::retry::{Backoff, Limit, RetryPolicy, UsedUp};
 
 const RETRY: RetryPolicy = RetryPolicy { backoff: Backoff::Fixed(Duration::from_millis(1)), jitter: 0, ..RetryPolicy::MINUTE };
 const POLICY: Policy<'static> =

@@ -7,7 +7,7 @@ use crate::event::{NAME_BYTES_MAX, ObjectName};
 use crate::sink::Batch;
 use crate::wire::values::{Reason, ReasonCode, Tag};
 use crate::wire::{BatchReply, BatchResult, Report};
-use crate::worker::retry::UsedUp;
+use crate::worker::times::retry::UsedUp;
 
 /// The distance between the ids of neighbouring events of a batch. It is 1, because a namespace has
 /// one partition.

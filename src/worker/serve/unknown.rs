@@ -8,8 +8,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::growing_wait::jitter;
 use crate::sink::{Context, With};
+use crate::worker::times::growing_wait::jitter;
 
 /// The first part of the ledger's field. The time in ms since 1970 follows.
 const FIELD: &str = "unknown:";
@@ -20,7 +20,7 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Returns how long the event has waited since a process first met it without knowing it. Records
 /// the present time if no process has met it before. Returns 0 if the ledger has no time: then the
 /// event waits longer, but is not lost.
-pub(super) async fn waited(cx: &Context, id: u64) -> Duration {
+pub(in crate::worker) async fn waited(cx: &Context, id: u64) -> Duration {
     let Some(ledger) = &cx.ledger else { return Duration::ZERO };
     let now_ms = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
     let Ok(known) = ledger.read().await else { return Duration::ZERO };
@@ -37,7 +37,7 @@ pub(super) async fn waited(cx: &Context, id: u64) -> Duration {
 }
 
 /// Returns the wait until the next try of an event that has waited for this time.
-pub(super) fn wait(waited: Duration) -> Duration {
+pub(in crate::worker) fn wait(waited: Duration) -> Duration {
     jitter((waited / 4).clamp(WAIT_MIN, WAIT_MAX))
 }
 

@@ -1,0 +1,18 @@
+//! What a process knows and tells of itself.
+//!
+//! - `activity`: finds out whether the worker's loop turns, and which deliveries block their thread
+//! - `figures`: counts and times since the worker's start, and its present state
+//! - `health`: whether the sink is available
+//! - `outage`: records whether Redis is away, and writes log lines about it
+//! - `logged`: log lines about objects and batches
+//! - `status`: the status that the process writes into Redis, for the command `stats`
+//! - `traces`: a span for each delivery (feature `traces`)
+
+pub(in crate::worker) mod activity;
+pub(in crate::worker) mod figures;
+pub(in crate::worker) mod health;
+pub(in crate::worker) mod logged;
+pub(in crate::worker) mod outage;
+pub(in crate::worker) mod status;
+#[cfg_attr(not(feature = "traces"), path = "no_traces.rs")]
+pub(in crate::worker) mod traces;
