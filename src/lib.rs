@@ -65,7 +65,7 @@
 // unused code.
 #![cfg_attr(
     not(all(feature = "http", feature = "traces", feature = "metrics", feature = "internals")),
-    allow(dead_code, unused_imports, unreachable_pub, clippy::enum_variant_names)
+    allow(dead_code, unused_imports, unused_macros, unreachable_pub, clippy::enum_variant_names)
 )]
 
 #[cfg(not(feature = "internals"))]

@@ -16,15 +16,16 @@ local function type_of(key)
 end
 
 -- Returns whether the worker is a slot of a registered name, and whether a process may still have it:
--- its name has a lease, and either has this slot or has lost its registration.
+-- its name has a lease, and either has this slot, or its registration is lost or invalid.
 local function standing(worker)
   local name, slot = M.worker.parse(worker)
   if not name then
     return false, call('EXISTS', at_of(worker) .. K.worker_lease) == 1
   end
   local slots = M.registry.parse(call('HGET', P .. K.event_workers, name) or '')
-  local is_registered = slot < slots and slots <= SLOTS_MAX
-  return is_registered, (is_registered or slots == 0) and call('EXISTS', at_of(name) .. K.worker_lease) == 1
+  local is_valid = slots >= 1 and slots <= SLOTS_MAX
+  local is_registered = is_valid and slot < slots
+  return is_registered, (is_registered or not is_valid) and call('EXISTS', at_of(name) .. K.worker_lease) == 1
 end
 
 -- Returns the names in the worker's list, and those of them that it owns.
@@ -59,7 +60,7 @@ local function free(object, worker, state)
   local first = M.tag.first_of(tag)
   local now_ms = M.time.now_ms()
   local with_batch = count > 0 and (seen[object] or #owned == 0)
-  if with_batch and state.count == 0 then
+  if with_batch and state.count == 0 or count == 0 and #owned == 0 then
     M.mend.solves(worker)
   end
   if with_batch and state.count > 0 then
@@ -193,12 +194,24 @@ local function mend_owner(object, state, others)
     end)
     return false
   end
-  if tag == '' and call('EXISTS', at .. K.worker_event) == 1 and state.count == 0 then
+  -- A living process puts a lost tag right with its next calls.
+  local has_batch, has_ids = call('EXISTS', at .. K.worker_event) == 1, M.tag.first_of(tag) ~= nil
+  if not has_lease and not has_batch then
+    if M.object.end_progress(object) then
+      if call('EXISTS', at .. K.worker_lost) == 0 then
+        M.mend.solves(owner)
+      end
+      M.mend.step('held', 'its owner ' .. owner .. ' has no event of it: it is held, due now', function()
+        M.hold.object(at, object, M.time.now_ms(), nil)
+      end)
+    end
+    return false
+  elseif not has_lease and not has_ids and state.count == 0 then
     M.mend.solves(owner)
     requeue_batch(object, owner)
     return false
   end
-  if call('EXISTS', at .. K.worker_lost) == 0 then
+  if has_ids and call('EXISTS', at .. K.worker_lost) == 0 then
     M.mend.solves(owner)
   end
   M.mend.step('list', 'is in the list of its owner ' .. owner .. ' again', function()

@@ -10,8 +10,8 @@ use crate::support::{Redis, until};
 
 /// The log target of an outage at level WARN: a line at its beginning, and one each minute. Each
 /// single attempt is logged at level DEBUG.
-const TOLD: &str = "WARN seriatim::worker::outage";
-const TRIED: &str = "DEBUG seriatim::worker::outage";
+const TOLD: &str = "WARN seriatim::worker::watch::outage";
+const TRIED: &str = "DEBUG seriatim::worker::watch::outage";
 
 /// Returns the number of log lines with this text.
 fn lines(worker: &Process, text: &str) -> usize {

@@ -187,7 +187,8 @@ impl Keeping {
         match &mut self.status {
             // If the loop stands still for `stall_max`, the lease is not renewed. A status written
             // then could replace the status of the next process of this name.
-            Some(status) if turn.tells && !self.activity.is_stalled() => status.write(conn).await?,
+            // Work that the sweep has found is told first.
+            Some(status) if turn.tells && done.notice.is_none() && !self.activity.is_stalled() => status.write(conn).await?,
             _ => {}
         }
         Ok(done)

@@ -17,6 +17,10 @@ use crate::check::{broken_by, told};
 use crate::state::State;
 use crate::support::Redis;
 
+/// The option of a case in which the tag of a worker may be removed before the repair of its object does
+/// so. That depends on the order in which Redis returns keys.
+const ANY_ORDER: &str = "any-order";
+
 fn file() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guards/repair/cases.txt")
 }
@@ -54,6 +58,7 @@ fn with(words: &str) -> Repair {
     for word in words.split_whitespace() {
         match word.split_once('=') {
             Some(("dead", owner)) => repair.dead_owners.push(owner.to_owned()),
+            None if word == ANY_ORDER => {}
             Some(("due", ms)) => repair.schedules_due_ms = Some(ms.parse().expect("ms")),
             _ => panic!("cases.txt: unknown option {word}"),
         }
@@ -170,6 +175,9 @@ async fn a_repair_makes_these_changes(
         lines_found.extend(named("check", steady(findings)));
         let again = steady(lines(&repair(&state, &with).await));
         lines_found.extend(named("again", again.into_iter().filter(|line| !line.starts_with("left ")).collect()));
+        if options.contains(ANY_ORDER) {
+            lines_found.retain(|line| !line.starts_with("removed worker") && !line.starts_with("planned"));
+        }
         if lines_found != case.expected {
             wrong.push(format!("> {}\n{}", case.given, lines_found.join("\n")));
         }
