@@ -6,7 +6,7 @@
 //! - `serve`: one session: claim, deliver, commit
 //! - `by_hand`: for a program with its own loop, which asks for each event (claiming by hand)
 //! - `times`: the waits of retries, and the age of events
-//! - `watch`: what a process knows and tells of itself
+//! - `watch`: the observation of a process: counts, health, log lines, status and spans
 //! - `shutdown`, `config`, `error`: stop requests, settings, errors
 
 mod by_hand;

@@ -99,7 +99,7 @@ pub(crate) fn keeper(
     Ok((Keeper { closed }, notices))
 }
 
-/// When each part of the periodic work is due.
+/// The times at which the parts of the periodic work are due.
 struct Due {
     renew: Instant,
     sweep: Instant,
@@ -157,7 +157,7 @@ impl Turn {
     }
 }
 
-/// What a turn has found.
+/// The result of a turn.
 #[derive(Default)]
 struct Done {
     notice: Option<Notice>,
@@ -186,8 +186,8 @@ impl Keeping {
         let done = if turn.sweeps { self.sweep(conn).await? } else { Done::default() };
         match &mut self.status {
             // If the loop stands still for `stall_max`, the lease is not renewed. A status written
-            // then could replace the status of the next process of this name.
-            // Work that the sweep has found is told first.
+            // then could replace the status of the next process of this name. A failed status would
+            // lose the notice of a sweep, so a turn with a notice writes none.
             Some(status) if turn.tells && done.notice.is_none() && !self.activity.is_stalled() => status.write(conn).await?,
             _ => {}
         }

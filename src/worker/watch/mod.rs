@@ -1,4 +1,4 @@
-//! What a process knows and tells of itself.
+//! The observation of a process: counts, health, log lines, status and spans.
 //!
 //! - `activity`: finds out whether the worker's loop turns, and which deliveries block their thread
 //! - `figures`: counts and times since the worker's start, and its present state
