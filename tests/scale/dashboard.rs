@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tempfile::TempDir;
 
-use crate::looks::{fill_all, slowness, worked};
+use crate::cost::{slowness, within, worked};
+use crate::looks::fill_all;
 use crate::support::console::Console;
 use crate::support::{Redis, until};
 
@@ -176,6 +177,10 @@ async fn commands(console: &Console) -> u64 {
     calls.filter_map(|calls| calls.parse::<u64>().ok()).sum()
 }
 
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// The costs of all requests of a test.
 #[derive(Default)]
 struct Costs {
@@ -204,11 +209,10 @@ impl Costs {
             self.add_long(target, &entries);
         }
         println!("{target}: {least_us} µs of Redis, {least_time:?}, longest command {longest} µs");
-        let is_dear = |slowness: f64| {
-            let us_max = |bound: u64| (bound as f64 * slowness) as u64;
-            least_us > us_max(REQUEST_US) || longest > us_max(COMMAND_US) || least_time > time_max
-        };
-        if is_dear(1.0) && is_dear(slowness(console).await) {
+        let is_cheap = within(console, least_us, REQUEST_US).await
+            && within(console, longest, COMMAND_US).await
+            && within(console, micros(least_time), micros(time_max)).await;
+        if !is_cheap {
             self.too_dear.push(format!("{target}: {least_us} µs, {longest} µs, {least_time:?}"));
         }
     }
@@ -307,7 +311,7 @@ async fn a_release_of_50_rows(console: &Console, dashboard: &Dashboard, costs: &
     steps.sort_unstable();
     let median_us = steps[steps.len() / 2];
     println!("a release of 50 rows: {median_us} µs of Redis for a step (median), {steps:?}");
-    assert!(median_us <= REQUEST_US || median_us as f64 <= REQUEST_US as f64 * slowness(console).await, "{median_us} µs");
+    assert!(within(console, median_us, REQUEST_US).await, "{median_us} µs");
     assert!(dashboard.page(&path).await.contains("<b>50</b> done"));
     path
 }
@@ -350,7 +354,7 @@ async fn pages_with_rows_of_1_mib_are_cheap() {
             longest = longest.min(logged(&console).await.1);
         }
         println!("{target}: longest command {longest} µs");
-        if longest > COMMAND_US {
+        if !within(&console, longest, COMMAND_US).await {
             too_long.push((target, longest));
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use seriatim::async_trait;
 use seriatim::sink::{Batch, Context, Delivered, Sink};
 
-use crate::looks::slowness;
+use crate::cost::slowness;
 use crate::support::console::{Console, PATIENCE};
 use crate::support::running::start;
 use crate::support::{Redis, until};

@@ -6,6 +6,7 @@
 mod support;
 
 mod bounded;
+mod cost;
 #[cfg(feature = "http")]
 mod dashboard;
 mod departed;

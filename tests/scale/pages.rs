@@ -6,6 +6,7 @@ use std::future::Future;
 use seriatim::control::held::{HeldFilter, PER_CALL_MAX, WaitsFor};
 use seriatim::control::{Control, ControlError, Cursor};
 
+use super::cost::within;
 use super::looks::fill_all;
 use crate::support::console::Console;
 use crate::support::{Redis, control};
@@ -26,6 +27,9 @@ const FILL: &str = "
         redis.call('RPUSH', ARGV[1] .. 'held:' .. n .. ':events.held', 'x')
         redis.call('SET', ARGV[1] .. 'held:' .. n .. ':event.worker', 'held')
     end";
+
+/// The most time of Redis for a list, µs.
+const LIST_US: u64 = 2000;
 
 /// Returns the time in µs that scripts have taken.
 async fn in_scripts(console: &Console) -> u64 {
@@ -84,5 +88,6 @@ async fn each_list_of_a_page_is_cheap() {
         cost(&console, "held, due", || control.held_where(&due, Some(&middle), 50)).await,
         cost(&console, "paused by prefix", || control.paused_where("paused:29", None, 50)).await,
     ];
-    assert!(costs.iter().all(|us| *us <= 2000), "{costs:?} µs");
+    let most = costs.iter().max().copied().unwrap_or(0);
+    assert!(within(&console, most, LIST_US).await, "{costs:?} µs");
 }

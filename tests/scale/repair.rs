@@ -2,7 +2,7 @@
 
 use seriatim::control::{By, Repair};
 
-use crate::looks::slowness;
+use crate::cost::within;
 use crate::support::console::Console;
 use crate::support::recorder::Recorder;
 use crate::support::running::start;
@@ -70,7 +70,7 @@ async fn many_objects_are_repaired_in_short_calls() {
     console.check().await;
     let slowest_us = slowest_us(&console).await;
     println!("{objects} objects: the slowest call took {slowest_us} us; the slowest call with its way {:?}", done.slowest_call);
-    assert!(slowest_us < CALL_US || (slowest_us as f64) < CALL_US as f64 * slowness(&console).await, "{slowest_us} us");
+    assert!(within(&console, slowest_us, CALL_US).await, "{slowest_us} us");
     worker.finish().await;
 }
 
@@ -128,10 +128,7 @@ async fn long_batches_are_repaired_in_short_calls() {
         );
         assert_eq!(done.left_total, 0, "{:?}", done.left);
         let us = plan_us.max(slowest_us);
-        assert!(
-            us < CALL_US || (us as f64) < CALL_US as f64 * slowness(&console).await,
-            "{size} bytes: {plan_us} us, {slowest_us} us"
-        );
+        assert!(within(&console, us, CALL_US).await, "{size} bytes: {plan_us} us, {slowest_us} us");
     }
 }
 

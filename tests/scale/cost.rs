@@ -1,0 +1,46 @@
+//! The time that Redis takes, and whether it is within a bound although the host is slow.
+
+use std::time::Instant;
+
+use crate::support::console::Console;
+
+/// Returns the time that Redis has worked on commands of clients, in µs, and the longest of the
+/// last commands.
+pub(crate) async fn worked(console: &Console) -> (u64, u64) {
+    let stats: String = console.run(&["INFO", "commandstats"]).await;
+    // The time of EVALSHA already contains the time of the commands in its script.
+    let commands = stats.lines().filter(|line| !line.starts_with("cmdstat_config") && !line.starts_with("cmdstat_info"));
+    let in_scripts = ["cmdstat_xinfo", "cmdstat_type:"];
+    let commands = commands.filter(|line| !in_scripts.iter().any(|command| line.starts_with(command)));
+    let us = commands.filter_map(|line| line.split_once("usec=")?.1.split(',').next()?.parse::<u64>().ok()).sum();
+    let slow: Vec<redis::Value> = console.run(&["SLOWLOG", "GET", "-1"]).await;
+    let time = |entry: &redis::Value| match entry {
+        redis::Value::Array(parts) => parts.get(2).and_then(|us| redis::from_redis_value_ref::<u64>(us).ok()),
+        _ => None,
+    };
+    (us, slow.iter().filter_map(time).max().unwrap_or(0))
+}
+
+/// Returns how many times slower Redis is now than on a quiet machine, at least 1. Other processes, also
+/// of other guests of the same host, can slow it down for minutes.
+pub(crate) async fn slowness(console: &Console) -> f64 {
+    const WORK: &str = "local t = {} for n = 1, 10000 do t[n % 100] = tostring(n) end";
+    // The time of this work on a quiet machine, µs.
+    const QUIET: f64 = 3000.0;
+    let mut times = Vec::new();
+    for _ in 0..21 {
+        let began = Instant::now();
+        let _: Option<String> = console.run(&["EVAL", WORK, "0"]).await;
+        times.push(began.elapsed());
+    }
+    times.sort_unstable();
+    let slowness = (times[times.len() / 2].as_secs_f64() * 1e6 / QUIET).max(1.0);
+    println!("Redis is {slowness:.1} times slower than on a quiet machine");
+    slowness
+}
+
+/// Returns whether a time is within its bound, which is that of a quiet machine. A longer time is compared
+/// with the bound on this machine as slow as it is now.
+pub(crate) async fn within(console: &Console, us: u64, bound_us: u64) -> bool {
+    us <= bound_us || us as f64 <= bound_us as f64 * slowness(console).await
+}
