@@ -49,11 +49,17 @@ const HELD: u64 = 100_000;
 const RULES: u64 = 1_000;
 
 fn main() -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     if let Ok(name) = std::env::var(CHILD) {
         return runtime.block_on(busy_worker(&name));
     }
-    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let args: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|arg| arg != "--bench")
+        .collect();
     let percent = match args.as_slice() {
         [] => 100,
         [option, percent] if option == "--scale" => percent.parse()?,
@@ -85,7 +91,10 @@ async fn measure(percent: u64) -> anyhow::Result<()> {
 
 /// Computes the percentile of each turn. Returns the median of these values, in ms.
 fn of_turns(turns: &[Vec<f64>], percentile: usize) -> f64 {
-    let mut of_each: Vec<f64> = turns.iter().map(|turn| turn[turn.len() * percentile / 100]).collect();
+    let mut of_each: Vec<f64> = turns
+        .iter()
+        .map(|turn| turn[turn.len() * percentile / 100])
+        .collect();
     of_each.sort_by(f64::total_cmp);
     (of_each[TURNS / 2 - 1] + of_each[TURNS / 2]) / 2.0
 }
@@ -111,42 +120,69 @@ impl Drop for Process {
 /// Runs a worker whose deliveries never end.
 async fn busy_worker(name: &str) -> anyhow::Result<()> {
     let sink = sink::batches(|_: sink::Batch, _| pending::<sink::Delivered>());
-    let worker = Worker::builder(std::env::var("SERIATIM_REDIS")?).name(name).concurrency(SLOTS).sink(sink);
+    let worker = Worker::builder(std::env::var("SERIATIM_REDIS")?)
+        .name(name)
+        .concurrency(SLOTS)
+        .sink(sink);
     worker.build()?.run(Shutdown::new()).await?;
     Ok(())
 }
 
 impl Place {
     async fn start() -> anyhow::Result<Self> {
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?
+            .local_addr()?
+            .port();
         let server = support::Server::start(&["--port", &port.to_string()]);
         let url = format!("redis://127.0.0.1:{port}");
-        let patience = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
-        let conn = redis::Client::open(url.as_str())?.get_multiplexed_async_connection_with_config(&patience).await?;
+        let patience =
+            redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
+        let conn = redis::Client::open(url.as_str())?
+            .get_multiplexed_async_connection_with_config(&patience)
+            .await?;
         let emitter = Emitter::builder(&url).connect().await?;
         for busy in 0..WORKERS * SLOTS {
-            emitter.event(format!("busy:{busy}"), Json::new("{}")).send().await?;
+            emitter
+                .event(format!("busy:{busy}"), Json::new("{}"))
+                .send()
+                .await?;
         }
         let mut workers = Vec::new();
         for name in 0..WORKERS {
             let mut command = Command::new(std::env::current_exe()?);
-            command.env(CHILD, format!("w{name}")).env("SERIATIM_REDIS", &url).stdout(Stdio::null());
+            command
+                .env(CHILD, format!("w{name}"))
+                .env("SERIATIM_REDIS", &url)
+                .stdout(Stdio::null());
             workers.push(Process(command.spawn()?));
         }
-        let mut place = Self { _server: server, _workers: workers, conn, emitter };
+        let mut place = Self {
+            _server: server,
+            _workers: workers,
+            conn,
+            emitter,
+        };
         place.until_busy().await?;
         Ok(place)
     }
 
     async fn until_busy(&mut self) -> anyhow::Result<()> {
-        let owners: Vec<_> = (0..WORKERS * SLOTS).map(|busy| Keys::new().event_worker(&format!("busy:{busy}"))).collect();
+        let owners: Vec<_> = (0..WORKERS * SLOTS)
+            .map(|busy| Keys::new().event_worker(&format!("busy:{busy}")))
+            .collect();
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
-            let owned: usize = redis::cmd("EXISTS").arg(&owners).query_async(&mut self.conn).await?;
+            let owned: usize = redis::cmd("EXISTS")
+                .arg(&owners)
+                .query_async(&mut self.conn)
+                .await?;
             if owned == owners.len() {
                 return Ok(());
             }
-            anyhow::ensure!(Instant::now() < deadline, "only {owned} slots are busy after 30 s");
+            anyhow::ensure!(
+                Instant::now() < deadline,
+                "only {owned} slots are busy after 30 s"
+            );
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -159,7 +195,13 @@ impl Place {
         let script = format!("for n = ARGV[1], ARGV[2] do {lua} end");
         for from in (1..=count).step_by(CHUNK as usize) {
             let to = (from + CHUNK - 1).min(count);
-            redis::cmd("EVAL").arg(&script).arg(0).arg(from).arg(to).exec_async(&mut conn).await?;
+            redis::cmd("EVAL")
+                .arg(&script)
+                .arg(0)
+                .arg(from)
+                .arg(to)
+                .exec_async(&mut conn)
+                .await?;
         }
         Ok(())
     }
@@ -170,20 +212,28 @@ impl Place {
         let departed_ms = seconds * 1000 - 30_000;
         let register = "local token = string.format('00000000-0000-4000-8000-%012d', n)
             redis.call('HSET', 'event.workers', 'departed-' .. n, '256 ' .. token .. ' ";
-        self.seed(DEPARTED, percent, &format!("{register}{departed_ms}')")).await?;
-        let by = By { who: "bench", why: "a crowd" };
+        self.seed(DEPARTED, percent, &format!("{register}{departed_ms}')"))
+            .await?;
+        let by = By {
+            who: "bench",
+            why: "a crowd",
+        };
         for rule in 1..=(RULES * percent / 100).max(1) {
-            control(&conn, &Keys::new()).set_rule(by, Kind::Pause, &format!("paused:{rule}:*").parse()?, None).await?;
+            control(&conn, &Keys::new())
+                .set_rule(by, Kind::Pause, &format!("paused:{rule}:*").parse()?, None)
+                .await?;
         }
         let held = "redis.call('SET', name .. ':event.worker', 'held') redis.call('LPUSH', name .. ':events', '{}')";
-        let paused =
-            format!("local name = 'paused:' .. n % 1000 + 1 .. ':' .. n {held} redis.call('ZADD', 'objects.paused', 0, name)");
+        let paused = format!(
+            "local name = 'paused:' .. n % 1000 + 1 .. ':' .. n {held} redis.call('ZADD', 'objects.paused', 0, name)"
+        );
         self.seed(PAUSED, percent, &paused).await?;
         let due_ms = (seconds + 3600) * 1000;
-        let waiting = format!("local name = 'held:' .. n {held} redis.call('ZADD', 'objects.held', {due_ms} + n, name)");
+        let waiting = format!(
+            "local name = 'held:' .. n {held} redis.call('ZADD', 'objects.held', {due_ms} + n, name)"
+        );
         self.seed(HELD, percent, &waiting).await?;
-        let marked =
-            "redis.call('LPUSH', 'marked:' .. n .. ':events', '{}') redis.call('LPUSH', 'objects.with.events', 'marked:' .. n)";
+        let marked = "redis.call('LPUSH', 'marked:' .. n .. ':events', '{}') redis.call('LPUSH', 'objects.with.events', 'marked:' .. n)";
         self.seed(MARKERS, percent, marked).await
     }
 
@@ -197,7 +247,10 @@ impl Place {
             let due = every.tick().await;
             let emitter = self.emitter.clone();
             under_way.spawn(async move {
-                let sent = emitter.event(format!("emitted:{turn}:{emit}"), Json::new("{\"n\":1}")).send().await;
+                let sent = emitter
+                    .event(format!("emitted:{turn}:{emit}"), Json::new("{\"n\":1}"))
+                    .send()
+                    .await;
                 sent.map(|_| due.elapsed().as_secs_f64() * 1000.0)
             });
         }

@@ -44,14 +44,20 @@ const IDLE: usize = 10_000;
 const PER_SECOND_MIN: f64 = 10_000.0;
 
 fn main() -> anyhow::Result<()> {
-    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let args: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|arg| arg != "--bench")
+        .collect();
     let events = match args.as_slice() {
         [] => 50_000,
         [option, number] if option == "--events" => number.parse()?,
         [option] if option == "--exclusive" => 50_000,
         _ => anyhow::bail!("usage: http [--events N | --exclusive]"),
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     let comparisons = [
         ("one event per object", events, events, ""),
         ("five events per object", events, events / 5, ""),
@@ -65,17 +71,32 @@ fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     let single = runtime.block_on(deliver(events, 10_000, "", Exclusive::None))?;
-    println!("one event per request: {:.0} events/s, {:.0} requests/s", single.0, single.1);
+    println!(
+        "one event per request: {:.0} events/s, {:.0} requests/s",
+        single.0, single.1
+    );
     let lists = runtime.block_on(deliver(events * 4, 1_000, "?batch=100", Exclusive::None))?;
-    println!("lists of up to 100:    {:.0} events/s, {:.0} requests/s", lists.0, lists.1);
+    println!(
+        "lists of up to 100:    {:.0} events/s, {:.0} requests/s",
+        lists.0, lists.1
+    );
     let emits = runtime.block_on(emit(events))?;
     println!("single emits:          {emits:.0} events/s over {SLOTS} connections");
     let (file, lines) = runtime.block_on(emit_lines(events * 10))?;
-    println!("lines:                 {lines:.0} events/s, emit --from {file:.0}: ratio {:.2}", lines / file);
+    println!(
+        "lines:                 {lines:.0} events/s, emit --from {file:.0}: ratio {:.2}",
+        lines / file
+    );
     let (before, after) = runtime.block_on(idle())?;
     let each = (after - before) as f64 / IDLE as f64;
-    println!("{IDLE} idle connections: {} MB, {each:.0} KiB each", after / 1024);
-    anyhow::ensure!(single.0.min(emits) >= PER_SECOND_MIN, "less than {PER_SECOND_MIN} events/s");
+    println!(
+        "{IDLE} idle connections: {} MB, {each:.0} KiB each",
+        after / 1024
+    );
+    anyhow::ensure!(
+        single.0.min(emits) >= PER_SECOND_MIN,
+        "less than {PER_SECOND_MIN} events/s"
+    );
     anyhow::ensure!(lines >= file / 2.0, "less than half of emit --from");
     Ok(())
 }
@@ -100,8 +121,14 @@ impl Serving {
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()?;
-        let log = child.stderr.take().ok_or_else(|| anyhow::anyhow!("no log"))?;
-        let mut this = Self { child, address: String::new() };
+        let log = child
+            .stderr
+            .take()
+            .ok_or_else(|| anyhow::anyhow!("no log"))?;
+        let mut this = Self {
+            child,
+            address: String::new(),
+        };
         for line in BufReader::new(log).lines() {
             if let Some((_, address)) = line?.split_once("address=http://") {
                 this.address = address.trim().to_owned();
@@ -115,7 +142,13 @@ impl Serving {
     /// Returns the resident memory of `seriatim serve`, in KiB.
     fn resident(&self) -> anyhow::Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let size = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+        let size = status.lines().find_map(|line| {
+            line.strip_prefix("VmRSS:")?
+                .split_whitespace()
+                .next()?
+                .parse()
+                .ok()
+        });
         size.ok_or_else(|| anyhow::anyhow!("no size"))
     }
 }
@@ -174,8 +207,15 @@ async fn emit_lines(events: usize) -> anyhow::Result<(f64, f64)> {
         let server = support::Server::start(&[]);
         let began = Instant::now();
         let mut emit = Command::new(crate::support::program());
-        emit.args(["--redis", &server.url(), "--log", "warn", "emit", "--from"]).arg(file.path());
-        anyhow::ensure!(emit.stdout(Stdio::null()).stderr(Stdio::null()).status()?.success(), "emit --from failed");
+        emit.args(["--redis", &server.url(), "--log", "warn", "emit", "--from"])
+            .arg(file.path());
+        anyhow::ensure!(
+            emit.stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()?
+                .success(),
+            "emit --from failed"
+        );
         by_file.push(events as f64 / began.elapsed().as_secs_f64());
         drop(server);
         let server = support::Server::start(&[]);
@@ -197,8 +237,14 @@ async fn emit_lines(events: usize) -> anyhow::Result<(f64, f64)> {
         let mut answers = Vec::new();
         reader.read_to_end(&mut answers).await?;
         let _ = writing.await??;
-        let accepted = answers.windows(12).filter(|part| part == b"\"status\":202").count();
-        anyhow::ensure!(accepted == events, "{accepted} of {events} lines are accepted");
+        let accepted = answers
+            .windows(12)
+            .filter(|part| part == b"\"status\":202")
+            .count();
+        anyhow::ensure!(
+            accepted == events,
+            "{accepted} of {events} lines are accepted"
+        );
         by_http.push(events as f64 / began.elapsed().as_secs_f64());
     }
     let median = |mut all: Vec<f64>| {
@@ -211,7 +257,10 @@ async fn emit_lines(events: usize) -> anyhow::Result<(f64, f64)> {
 /// Opens idle connections to `seriatim serve`. Returns its memory before and after that, in KiB.
 async fn idle() -> anyhow::Result<(u64, u64)> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let raised = rustix::process::Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised)?;
     let server = support::Server::start(&[]);
     let serving = Serving::start(&server)?;
@@ -223,7 +272,10 @@ async fn idle() -> anyhow::Result<(u64, u64)> {
         // Every second connection sends one request before it is idle.
         if number % 2 == 0 {
             stream.write_all(request).await?;
-            anyhow::ensure!(stream.read(&mut answer).await? > 0, "connection {number} is closed");
+            anyhow::ensure!(
+                stream.read(&mut answer).await? > 0,
+                "connection {number} is closed"
+            );
         }
         kept.push(stream);
     }
@@ -247,11 +299,18 @@ async fn exclusive(events: usize, objects: usize, query: &str) -> anyhow::Result
 
 /// Emits all events first, then measures their delivery. Returns the events and the requests per
 /// second.
-async fn deliver(events: usize, objects: usize, query: &str, exclusive: Exclusive) -> anyhow::Result<(f64, f64)> {
+async fn deliver(
+    events: usize,
+    objects: usize,
+    query: &str,
+    exclusive: Exclusive,
+) -> anyhow::Result<(f64, f64)> {
     let server = support::Server::start(&[]);
     let emitter = Emitter::connect(server.url()).await?;
     let event = format!("{{\"type\":\"moved\",\"text\":\"{}\"}}", "x".repeat(160));
-    emitter.emit_many((0..events).map(|n| (format!("work:{}", n % objects), Json::new(event.clone())))).await?;
+    emitter
+        .emit_many((0..events).map(|n| (format!("work:{}", n % objects), Json::new(event.clone()))))
+        .await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/{query}", listener.local_addr()?);
     let requests = Arc::new(AtomicUsize::new(0));
@@ -262,13 +321,22 @@ async fn deliver(events: usize, objects: usize, query: &str, exclusive: Exclusiv
     let mut options = Options::default();
     options.exclusive = exclusive;
     let sink = Http::to(url.parse()?).options(options).open()?;
-    let worker = Worker::builder(server.url()).config(config).sink(sink).build()?;
+    let worker = Worker::builder(server.url())
+        .config(config)
+        .sink(sink)
+        .build()?;
     let (shutdown, began) = (Shutdown::new(), Instant::now());
     let working = tokio::spawn(worker.run(shutdown.clone()));
-    let mut conn = redis::Client::open(server.url())?.get_multiplexed_async_connection().await?;
+    let mut conn = redis::Client::open(server.url())?
+        .get_multiplexed_async_connection()
+        .await?;
     loop {
-        let left: (usize, usize) =
-            redis::pipe().cmd("LLEN").arg("objects.with.events").cmd("DBSIZE").query_async(&mut conn).await?;
+        let left: (usize, usize) = redis::pipe()
+            .cmd("LLEN")
+            .arg("objects.with.events")
+            .cmd("DBSIZE")
+            .query_async(&mut conn)
+            .await?;
         // Everything is delivered if almost only idle objects are left. An idle object has one key.
         // The worker process has two keys, and there are two counters.
         if left.0 == 0 && left.1 <= objects + 8 {
@@ -280,8 +348,14 @@ async fn deliver(events: usize, objects: usize, query: &str, exclusive: Exclusiv
     shutdown.stop();
     let delivered = working.await??.delivered;
     receiver.abort();
-    anyhow::ensure!(delivered == events as u64, "{delivered} of {events} events are delivered");
-    Ok((events as f64 / seconds, requests.load(Ordering::Relaxed) as f64 / seconds))
+    anyhow::ensure!(
+        delivered == events as u64,
+        "{delivered} of {events} events are delivered"
+    );
+    Ok((
+        events as f64 / seconds,
+        requests.load(Ordering::Relaxed) as f64 / seconds,
+    ))
 }
 
 async fn receive(listener: TcpListener, requests: Arc<AtomicUsize>) {
@@ -299,15 +373,32 @@ async fn answer(mut stream: TcpStream, requests: Arc<AtomicUsize>) -> Option<()>
             if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
                 break end + 4;
             }
-            stream.read_buf(&mut bytes).await.ok().filter(|read| *read > 0)?;
+            stream
+                .read_buf(&mut bytes)
+                .await
+                .ok()
+                .filter(|read| *read > 0)?;
         };
         let text = std::str::from_utf8(&bytes[..head]).ok()?;
-        let length: usize = text.split("content-length: ").nth(1)?.split("\r\n").next()?.parse().ok()?;
+        let length: usize = text
+            .split("content-length: ")
+            .nth(1)?
+            .split("\r\n")
+            .next()?
+            .parse()
+            .ok()?;
         while bytes.len() < head + length {
-            stream.read_buf(&mut bytes).await.ok().filter(|read| *read > 0)?;
+            stream
+                .read_buf(&mut bytes)
+                .await
+                .ok()
+                .filter(|read| *read > 0)?;
         }
         bytes.drain(..head + length);
         requests.fetch_add(1, Ordering::Relaxed);
-        stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.ok()?;
+        stream
+            .write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
+            .await
+            .ok()?;
     }
 }

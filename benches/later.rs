@@ -37,13 +37,22 @@ const EMIT_P99_MAX: Duration = Duration::from_millis(10);
 const TO_SINK_P99_MAX: Duration = Duration::from_millis(50);
 
 fn main() -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     if let Ok(url) = std::env::var(CHILD) {
-        let worker = Worker::builder(url).name("other").sink(sink::each(|_| async { Ok::<(), Stop>(()) })).build()?;
+        let worker = Worker::builder(url)
+            .name("other")
+            .sink(sink::each(|_| async { Ok::<(), Stop>(()) }))
+            .build()?;
         runtime.block_on(worker.run(Shutdown::new()))?;
         return Ok(());
     }
-    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let args: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|arg| arg != "--bench")
+        .collect();
     let schedules = match args.as_slice() {
         [] => 1_000_000,
         [option, number] if option == "--schedules" => number.parse()?,
@@ -72,34 +81,52 @@ async fn measure(schedules: usize) -> anyhow::Result<()> {
     let probes = sink::each(move |event| {
         if event.object.as_str().starts_with("probe:") {
             let name = String::from_utf8_lossy(&event.payload).into_owned();
-            noted.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(name, Instant::now());
+            noted
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .insert(name, Instant::now());
         }
         async { Ok::<(), Stop>(()) }
     });
     let emitter = Emitter::connect(server.url()).await?;
     let shutdown = Shutdown::new();
-    let worker = Worker::builder(server.url()).name("probes").sink(probes).build()?;
+    let worker = Worker::builder(server.url())
+        .name("probes")
+        .sink(probes)
+        .build()?;
     let working = tokio::spawn(worker.run(shutdown.clone()));
     sleep(Duration::from_millis(500)).await;
 
     for n in 0..LATE {
         let after = Duration::from_millis(20 + (n as u64 * 7) % 60);
-        emitter.schedule(format!("late:{n}"), Json::new("1")).after(after).send().await?;
+        emitter
+            .schedule(format!("late:{n}"), Json::new("1"))
+            .after(after)
+            .send()
+            .await?;
         sleep(Duration::from_millis(11)).await;
     }
     sleep(Duration::from_secs(1)).await;
     let (p50, p99) = (lateness(&server, 50).await?, lateness(&server, 99).await?);
-    println!("lateness of {LATE} schedules on an idle system: p50 at most {p50} ms, p99 at most {p99} ms");
+    println!(
+        "lateness of {LATE} schedules on an idle system: p50 at most {p50} ms, p99 at most {p99} ms"
+    );
 
     let (emit_before, to_sink_before) = probe(&emitter, &came, 0).await?;
     tell("without schedules", &emit_before, &to_sink_before);
     let began = Instant::now();
-    let overdue = (0..schedules).map(|n| emitter.schedule(format!("work:{}", n % 100_000), Json::new("1")));
+    let overdue =
+        (0..schedules).map(|n| emitter.schedule(format!("work:{}", n % 100_000), Json::new("1")));
     // The due time is far ahead, so that no schedule is promoted before all schedules are stored.
     let far = std::time::SystemTime::now() + Duration::from_secs(3600);
-    emitter.schedule_many(overdue.map(|schedule| schedule.at(far))).await?;
+    emitter
+        .schedule_many(overdue.map(|schedule| schedule.at(far)))
+        .await?;
     println!("{schedules} schedules stored in {:.1?}", began.elapsed());
-    let other = Command::new(std::env::current_exe()?).env(CHILD, server.url()).stdin(Stdio::null()).spawn()?;
+    let other = Command::new(std::env::current_exe()?)
+        .env(CHILD, server.url())
+        .stdin(Stdio::null())
+        .spawn()?;
     let _other = Other(other);
     make_due(&server).await?;
     let began = Instant::now();
@@ -115,35 +142,55 @@ async fn measure(schedules: usize) -> anyhow::Result<()> {
     drop(working.await?);
 
     anyhow::ensure!(p99 <= LATENESS_P99_MAX, "schedules are late");
-    anyhow::ensure!(percentile(&emit, 99) <= EMIT_P99_MAX, "promotion delays emits");
-    anyhow::ensure!(percentile(&to_sink, 99) <= TO_SINK_P99_MAX, "promotion delays other objects");
+    anyhow::ensure!(
+        percentile(&emit, 99) <= EMIT_P99_MAX,
+        "promotion delays emits"
+    );
+    anyhow::ensure!(
+        percentile(&to_sink, 99) <= TO_SINK_P99_MAX,
+        "promotion delays other objects"
+    );
     Ok(())
 }
 
 /// Emits events for the objects `probe:…`, which no schedule uses, at 500 per second. Returns the
 /// duration of each emit, and the times from emit to sink.
-async fn probe(emitter: &Emitter, came: &Came, first: usize) -> anyhow::Result<(Vec<Duration>, Vec<Duration>)> {
+async fn probe(
+    emitter: &Emitter,
+    came: &Came,
+    first: usize,
+) -> anyhow::Result<(Vec<Duration>, Vec<Duration>)> {
     let (mut emits, mut began) = (Vec::with_capacity(EMITS), Vec::with_capacity(EMITS));
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     for n in first..first + EMITS {
         ticks.tick().await;
         let at = Instant::now();
-        emitter.emit(format!("probe:{}", n % 100), Json::new(n.to_string())).await?;
+        emitter
+            .emit(format!("probe:{}", n % 100), Json::new(n.to_string()))
+            .await?;
         emits.push(at.elapsed());
         began.push((n.to_string(), at));
     }
     // The second worker process delivers about half of the probe events. They are not recorded.
     sleep(Duration::from_secs(2)).await;
-    let came = came.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let to_sink = began.iter().filter_map(|(name, at)| Some(came.get(name)?.duration_since(*at))).collect();
+    let came = came
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let to_sink = began
+        .iter()
+        .filter_map(|(name, at)| Some(came.get(name)?.duration_since(*at)))
+        .collect();
     Ok((emits, to_sink))
 }
 
 fn percentile(times: &[Duration], percent: usize) -> Duration {
     let mut times = times.to_vec();
     times.sort_unstable();
-    times.get((times.len() * percent / 100).min(times.len().saturating_sub(1))).copied().unwrap_or_default()
+    times
+        .get((times.len() * percent / 100).min(times.len().saturating_sub(1)))
+        .copied()
+        .unwrap_or_default()
 }
 
 fn tell(when: &str, emits: &[Duration], to_sink: &[Duration]) {
@@ -156,15 +203,25 @@ fn tell(when: &str, emits: &[Duration], to_sink: &[Duration]) {
 }
 
 async fn connection(server: &support::Server) -> anyhow::Result<redis::aio::MultiplexedConnection> {
-    let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
-    Ok(redis::Client::open(server.url())?.get_multiplexed_async_connection_with_config(&config).await?)
+    let config =
+        redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
+    Ok(redis::Client::open(server.url())?
+        .get_multiplexed_async_connection_with_config(&config)
+        .await?)
 }
 
 /// Returns the percentile `percent` of the lateness of all promoted events, as an upper bound in
 /// ms.
 async fn lateness(server: &support::Server, percent: u64) -> anyhow::Result<u64> {
-    let stats = support::control(&connection(server).await?, &Keys::new()).stats().await?;
-    let total: u64 = stats.schedules.lateness.iter().map(|(_, events)| events).sum();
+    let stats = support::control(&connection(server).await?, &Keys::new())
+        .stats()
+        .await?;
+    let total: u64 = stats
+        .schedules
+        .lateness
+        .iter()
+        .map(|(_, events)| events)
+        .sum();
     let mut left = (total * percent).div_ceil(100);
     for (bound, events) in &stats.schedules.lateness {
         left = left.saturating_sub(*events);
@@ -180,11 +237,19 @@ async fn make_due(server: &support::Server) -> anyhow::Result<()> {
     let set = Keys::new().events_scheduled();
     let mut conn = connection(server).await?;
     let store = "return redis.call('ZUNIONSTORE', KEYS[1], 1, KEYS[1], 'WEIGHTS', '0.001')";
-    redis::cmd("EVAL").arg(store).arg(1).arg(set).query_async::<u64>(&mut conn).await?;
+    redis::cmd("EVAL")
+        .arg(store)
+        .arg(1)
+        .arg(set)
+        .query_async::<u64>(&mut conn)
+        .await?;
     Ok(())
 }
 
 async fn left(server: &support::Server) -> anyhow::Result<u64> {
     let mut conn = connection(server).await?;
-    Ok(redis::cmd("ZCARD").arg(Keys::new().events_scheduled()).query_async(&mut conn).await?)
+    Ok(redis::cmd("ZCARD")
+        .arg(Keys::new().events_scheduled())
+        .query_async(&mut conn)
+        .await?)
 }

@@ -39,13 +39,33 @@ impl Drop for Server {
 
 impl Server {
     fn start(dir: &Path, of: Option<u16>) -> anyhow::Result<Self> {
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let mut command = Command::new(std::env::var("SERIATIM_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned()));
-        command.args(["--port", &port.to_string(), "--save", "", "--repl-diskless-sync-delay", "0", "--dir"]).arg(dir);
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?
+            .local_addr()?
+            .port();
+        let mut command = Command::new(
+            std::env::var("SERIATIM_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned()),
+        );
+        command
+            .args([
+                "--port",
+                &port.to_string(),
+                "--save",
+                "",
+                "--repl-diskless-sync-delay",
+                "0",
+                "--dir",
+            ])
+            .arg(dir);
         if let Some(of) = of {
             command.args(["--replicaof", "127.0.0.1", &of.to_string()]);
         }
-        Ok(Self(command.stdout(Stdio::null()).spawn().context("redis-server")?, port))
+        Ok(Self(
+            command
+                .stdout(Stdio::null())
+                .spawn()
+                .context("redis-server")?,
+            port,
+        ))
     }
 
     fn url(&self) -> String {
@@ -71,7 +91,10 @@ impl Arrivals {
 impl Sink for Arrivals {
     async fn deliver(&self, batch: &Batch, _: &Context) -> Delivered {
         let now = Instant::now();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(batch.events().map(|_| now));
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(batch.events().map(|_| now));
         Delivered::all()
     }
 }
@@ -114,18 +137,36 @@ async fn run() -> anyhow::Result<bool> {
         println!("| {name} | {a:.3} ms | {b:.3} ms | {:.3} ms more |", b - a);
     }
     let ratio = with[2] / without[2];
-    println!("| drain | {:.0} events/s | {:.0} events/s | {ratio:.2} |", without[2], with[2]);
+    println!(
+        "| drain | {:.0} events/s | {:.0} events/s | {ratio:.2} |",
+        without[2], with[2]
+    );
     Ok(with[0] - without[0] <= 150e-6 && with[1] - without[1] <= 150e-6 && ratio >= 0.7)
 }
 
 async fn until_attached(master: &Server) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
-        ensure!(began.elapsed() < Duration::from_secs(20), "the replica is not attached");
+        ensure!(
+            began.elapsed() < Duration::from_secs(20),
+            "the replica is not attached"
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
-        let Ok(mut conn) = redis::Client::open(master.url())?.get_multiplexed_async_connection().await else { continue };
-        let (_, replicas): ((), u64) =
-            redis::pipe().cmd("SET").arg("touched").arg(1).cmd("WAIT").arg(1).arg(100).query_async(&mut conn).await?;
+        let Ok(mut conn) = redis::Client::open(master.url())?
+            .get_multiplexed_async_connection()
+            .await
+        else {
+            continue;
+        };
+        let (_, replicas): ((), u64) = redis::pipe()
+            .cmd("SET")
+            .arg("touched")
+            .arg(1)
+            .cmd("WAIT")
+            .arg(1)
+            .arg(100)
+            .query_async(&mut conn)
+            .await?;
         if replicas == 1 {
             return Ok(());
         }
@@ -135,21 +176,36 @@ async fn until_attached(master: &Server) -> anyhow::Result<()> {
 /// Returns three figures: the median time of an emit, in seconds; the median time from emit to
 /// sink, in seconds; the events drained per second.
 async fn measure(url: &str, wait: u32) -> anyhow::Result<[f64; 3]> {
-    let emitter = Emitter::builder(url).wait(wait, Duration::from_secs(1)).connect().await?;
+    let emitter = Emitter::builder(url)
+        .wait(wait, Duration::from_secs(1))
+        .connect()
+        .await?;
     let plain = Emitter::connect(url).await?;
     let mut emits = Vec::new();
     for n in 0..EMITS {
         let began = Instant::now();
-        emitter.emit(format!("work:{}", n % OBJECTS), Json::new("{}")).await?;
+        emitter
+            .emit(format!("work:{}", n % OBJECTS), Json::new("{}"))
+            .await?;
         emits.push(began.elapsed().as_secs_f64());
     }
-    plain.emit_many((0..DRAINED - EMITS).map(|n| (format!("work:{}", n % OBJECTS), Json::new("{}")))).await?;
+    plain
+        .emit_many((0..DRAINED - EMITS).map(|n| (format!("work:{}", n % OBJECTS), Json::new("{}"))))
+        .await?;
     let (arrivals, shutdown) = (Arrivals::default(), Shutdown::new());
-    let worker = Worker::builder(url).name("bench").wait(wait, Duration::from_secs(1)).takeover(true).sink(arrivals.clone());
+    let worker = Worker::builder(url)
+        .name("bench")
+        .wait(wait, Duration::from_secs(1))
+        .takeover(true)
+        .sink(arrivals.clone());
     let began = Instant::now();
     let worker = tokio::spawn(worker.build()?.run(shutdown.clone()));
     while arrivals.count() < DRAINED {
-        ensure!(began.elapsed() < Duration::from_secs(60), "not drained: {}", arrivals.count());
+        ensure!(
+            began.elapsed() < Duration::from_secs(60),
+            "not drained: {}",
+            arrivals.count()
+        );
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let drained = DRAINED as f64 / began.elapsed().as_secs_f64();
@@ -158,16 +214,24 @@ async fn measure(url: &str, wait: u32) -> anyhow::Result<[f64; 3]> {
     for n in 0..EMITS / 2 {
         tokio::time::sleep(PACE).await;
         sent.push(Instant::now());
-        plain.emit(format!("work:{}", n % OBJECTS), Json::new("{}")).await?;
+        plain
+            .emit(format!("work:{}", n % OBJECTS), Json::new("{}"))
+            .await?;
     }
     let waited = Instant::now();
     while arrivals.count() < sent.len() {
-        ensure!(waited.elapsed() < Duration::from_secs(10), "not all events came");
+        ensure!(
+            waited.elapsed() < Duration::from_secs(10),
+            "not all events came"
+        );
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     // The events arrive in the order in which they were emitted, because there is only one at a
     // time. So the n-th arrival is that of the n-th emit.
-    let latencies = sent.into_iter().zip(arrivals.take()).map(|(sent, came)| came.saturating_duration_since(sent).as_secs_f64());
+    let latencies = sent
+        .into_iter()
+        .zip(arrivals.take())
+        .map(|(sent, came)| came.saturating_duration_since(sent).as_secs_f64());
     let latencies = latencies.collect();
     shutdown.stop();
     worker.await??;

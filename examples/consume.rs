@@ -41,27 +41,48 @@ async fn main() -> anyhow::Result<ExitCode> {
 
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     for number in 1.. {
-        let Some(line) = lines.next_line().await? else { break };
-        let envelope = Envelope::parse(line.as_bytes()).with_context(|| format!("line {number}"))?;
+        let Some(line) = lines.next_line().await? else {
+            break;
+        };
+        let envelope =
+            Envelope::parse(line.as_bytes()).with_context(|| format!("line {number}"))?;
         let object = envelope.object.as_ref();
         // A consumer with bounded memory would not keep an early event. It would refuse the event
         // here, so that the worker sends it again later.
         let kept = early.entry(object.to_owned()).or_default();
-        kept.push(Kept { id: envelope.id, prev: envelope.prev, event: envelope.event.get().to_owned() });
-        apply_all(&mut gate, object, kept, &mut counts).await.with_context(|| format!("line {number}"))?;
+        kept.push(Kept {
+            id: envelope.id,
+            prev: envelope.prev,
+            event: envelope.event.get().to_owned(),
+        });
+        apply_all(&mut gate, object, kept, &mut counts)
+            .await
+            .with_context(|| format!("line {number}"))?;
         if kept.is_empty() {
             early.remove(object);
         }
     }
 
     let left: usize = early.values().map(Vec::len).sum();
-    eprintln!("{} applied, {} duplicates, {left} still early", counts.applied, counts.duplicates);
-    Ok(if left == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    eprintln!(
+        "{} applied, {} duplicates, {left} still early",
+        counts.applied, counts.duplicates
+    );
+    Ok(if left == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Applies each kept event that is the object's next event. After that, another kept event may be
 /// the next one.
-async fn apply_all(gate: &mut Gate, object: &str, kept: &mut Vec<Kept>, counts: &mut Counts) -> anyhow::Result<()> {
+async fn apply_all(
+    gate: &mut Gate,
+    object: &str,
+    kept: &mut Vec<Kept>,
+    counts: &mut Counts,
+) -> anyhow::Result<()> {
     kept.sort_by_key(|event| event.id);
     let mut still_early = Vec::new();
     for event in kept.drain(..) {

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use seriatim::Emitter;
 use seriatim::event::Json;
-use seriatim::handlers::{EventType, Failure, Handler, HandlerContext, HandlerResult, Handlers, HandlersError, Unhandled};
+use seriatim::handlers::{
+    EventType, Failure, Handler, HandlerContext, HandlerResult, Handlers, HandlersError, Unhandled,
+};
 use seriatim::keys::Keys;
 use seriatim::worker::{Shutdown, Worker};
 
@@ -41,7 +43,10 @@ impl Handler<Placed> for Payment {
     async fn handle(&self, event: Placed, cx: HandlerContext) -> HandlerResult {
         if event.cents > self.limit_cents {
             // No retry: the event becomes a dead letter, and the object's next event follows.
-            return Err(Failure::unrecoverable(format!("{} cents are too many", event.cents)));
+            return Err(Failure::unrecoverable(format!(
+                "{} cents are too many",
+                event.cents
+            )));
         }
         // `once` runs this code only until it has succeeded once, even if the handler runs several
         // times. Each run gets the value of the run that has succeeded.
@@ -54,15 +59,27 @@ impl Handler<Placed> for Payment {
         if cx.attempt() < 2 {
             // Retry: this handler runs again for the event, but the event's finished handlers do
             // not. Any error returned with `?` also means a retry.
-            return Err(Failure::retry_after("the bank has not confirmed", Duration::from_millis(100)));
+            return Err(Failure::retry_after(
+                "the bank has not confirmed",
+                Duration::from_millis(100),
+            ));
         }
-        println!("{} confirmed at attempt {}: {receipt}", cx.id(), cx.attempt());
+        println!(
+            "{} confirmed at attempt {}: {receipt}",
+            cx.id(),
+            cx.attempt()
+        );
         Ok(())
     }
 }
 
 async fn notify(event: Shipped, cx: HandlerContext) -> HandlerResult {
-    println!("{} follows {}: on its way to {}", cx.id(), cx.prev(), event.to);
+    println!(
+        "{} follows {}: on its way to {}",
+        cx.id(),
+        cx.prev(),
+        event.to
+    );
     Ok(())
 }
 
@@ -70,7 +87,10 @@ async fn notify(event: Shipped, cx: HandlerContext) -> HandlerResult {
 /// exactly once and not earlier.
 async fn close(_: serde_json::Value, cx: HandlerContext) -> HandlerResult {
     println!("{} follows {}: closed", cx.id(), cx.prev());
-    cx.emit("archive:1", &serde_json::json!({"type": "archived", "order": cx.object().as_str()}))?;
+    cx.emit(
+        "archive:1",
+        &serde_json::json!({"type": "archived", "order": cx.object().as_str()}),
+    )?;
     Ok(())
 }
 
@@ -80,17 +100,31 @@ pub fn handlers(shutdown: &Shutdown) -> Result<Handlers, HandlersError> {
     let stop = shutdown.clone();
     Handlers::builder()
         .timeout(Duration::from_secs(10))
-        .register::<Placed>("payment", Payment { limit_cents: 100_000 })
+        .register::<Placed>(
+            "payment",
+            Payment {
+                limit_cents: 100_000,
+            },
+        )
         .register::<Shipped>("notify", notify)
         .register_type("closed", "close", close)
-        .register_type("archived", "stop", move |event: serde_json::Value, cx: HandlerContext| {
-            let stop = stop.clone();
-            async move {
-                println!("{} of {}: {} is archived", cx.id(), cx.object(), event["order"]);
-                stop.stop();
-                Ok(())
-            }
-        })
+        .register_type(
+            "archived",
+            "stop",
+            move |event: serde_json::Value, cx: HandlerContext| {
+                let stop = stop.clone();
+                async move {
+                    println!(
+                        "{} of {}: {} is archived",
+                        cx.id(),
+                        cx.object(),
+                        event["order"]
+                    );
+                    stop.stop();
+                    Ok(())
+                }
+            },
+        )
         .unhandled(Unhandled::Complete)
         .build()
 }
@@ -110,13 +144,21 @@ pub async fn run(url: &str, namespace: &str) -> anyhow::Result<u64> {
 
     let shutdown = Shutdown::on_signals()?;
     let handlers = handlers(&shutdown)?;
-    let stopped = Worker::builder(url).keys(keys).name("handlers").sink(handlers).build()?.run(shutdown).await?;
+    let stopped = Worker::builder(url)
+        .keys(keys)
+        .name("handlers")
+        .sink(handlers)
+        .build()?
+        .run(shutdown)
+        .await?;
     Ok(stopped.delivered)
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
     let delivered = run(&url, "handlers-example").await?;
     println!("{delivered} events delivered");
     Ok(())

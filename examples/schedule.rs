@@ -20,7 +20,9 @@ const REMIND_AFTER: Duration = Duration::from_secs(2);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let url = std::env::args().nth(1).or_else(|| std::env::var("SERIATIM_REDIS").ok());
+    let url = std::env::args()
+        .nth(1)
+        .or_else(|| std::env::var("SERIATIM_REDIS").ok());
     let url = url.unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
     let emitter = Emitter::connect(url.as_str()).await?;
 
@@ -31,9 +33,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A second schedule with the same key replaces the event and the time of the first one in one
     // step.
     let moved = remind(&emitter, "cart:1", 2).await?;
-    println!("cart:1: {}", if moved == Change::Replaced { "moved" } else { "new" });
+    println!(
+        "cart:1: {}",
+        if moved == Change::Replaced {
+            "moved"
+        } else {
+            "new"
+        }
+    );
     let cancelled = emitter.cancel("cart:2", KEY).await?;
-    println!("cart:2: {}", if cancelled == Cancelled::Cancelled { "cancelled" } else { "too late" });
+    println!(
+        "cart:2: {}",
+        if cancelled == Cancelled::Cancelled {
+            "cancelled"
+        } else {
+            "too late"
+        }
+    );
 
     let shutdown = Shutdown::new();
     let stop = shutdown.clone();
@@ -45,14 +61,24 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         async { Ok::<(), Stop>(()) }
     });
-    Worker::builder(url.as_str()).name("reminders").sink(print).build()?.run(shutdown).await?;
+    Worker::builder(url.as_str())
+        .name("reminders")
+        .sink(print)
+        .build()?
+        .run(shutdown)
+        .await?;
     Ok(())
 }
 
 /// Schedules the reminder of a cart, or moves it.
 async fn remind(emitter: &Emitter, cart: &str, items: u32) -> Result<Change, seriatim::EmitError> {
     let event = json!({"type": "reminder", "items": items});
-    let scheduled = emitter.schedule(cart, &event).after(REMIND_AFTER).key(KEY).send().await?;
+    let scheduled = emitter
+        .schedule(cart, &event)
+        .after(REMIND_AFTER)
+        .key(KEY)
+        .send()
+        .await?;
     println!("{cart}: a reminder of {items} is due {REMIND_AFTER:?} from now");
     Ok(scheduled.change)
 }

@@ -21,7 +21,10 @@ async fn handle(event: Event) -> Result<(), Stop> {
         // on.
         text if text.contains("\"later\"") => Err(Stop::transient("not today")),
         text => {
-            println!("{:>6} after {:>6}  {}  {text}", event.id, event.prev, event.object);
+            println!(
+                "{:>6} after {:>6}  {}  {text}",
+                event.id, event.prev, event.object
+            );
             Ok(())
         }
     }
@@ -29,10 +32,21 @@ async fn handle(event: Event) -> Result<(), Stop> {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let url = std::env::var("SERIATIM_REDIS").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
+    let url =
+        std::env::var("SERIATIM_REDIS").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
     // The worker writes the event log, because the example `projection` reads it.
-    let worker = Worker::builder(url).name("example").event_log(EventLog::default()).sink(sink::each(handle)).build()?;
-    let stopped = worker.run(Shutdown::on_signals()?).await.context("the worker ended")?;
-    println!("{:?}: {} events delivered", stopped.reason, stopped.delivered);
+    let worker = Worker::builder(url)
+        .name("example")
+        .event_log(EventLog::default())
+        .sink(sink::each(handle))
+        .build()?;
+    let stopped = worker
+        .run(Shutdown::on_signals()?)
+        .await
+        .context("the worker ended")?;
+    println!(
+        "{:?}: {} events delivered",
+        stopped.reason, stopped.delivered
+    );
     Ok(())
 }

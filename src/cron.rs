@@ -35,7 +35,9 @@ pub enum CronError {
         reason: String,
     },
     /// The interval is invalid.
-    #[error("{0:?} is not an interval: write a second to a hundred years, as in @every 90s, @every 1h30m or @every 2d")]
+    #[error(
+        "{0:?} is not an interval: write a second to a hundred years, as in @every 90s, @every 1h30m or @every 2d"
+    )]
     Every(String),
     /// The time zone is unknown.
     #[error("{0:?} is not a time zone: write a name of the IANA database, as in Europe/Berlin")]
@@ -89,20 +91,38 @@ impl CronSchedule {
         let text = &text.split_whitespace().collect::<Vec<_>>().join(" ");
         let zone = zone.unwrap_or("UTC");
         let time_zone = TimeZone::get(zone).map_err(|_| CronError::Zone(zone.to_owned()))?;
-        let made = |ticks| Self { text: text.clone(), zone: zone.to_owned(), ticks };
-        let wrong = |reason: String| CronError::Fields { text: text.chars().take(TEXT_BYTES_MAX).collect(), reason };
+        let made = |ticks| Self {
+            text: text.clone(),
+            zone: zone.to_owned(),
+            ticks,
+        };
+        let wrong = |reason: String| CronError::Fields {
+            text: text.chars().take(TEXT_BYTES_MAX).collect(),
+            reason,
+        };
         if text.len() > TEXT_BYTES_MAX {
             return Err(wrong(format!("it has more than {TEXT_BYTES_MAX} bytes")));
         }
         if let Some(interval) = text.strip_prefix(EVERY) {
-            let ms = Span::from_str(interval.trim()).and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()));
-            let ms = ms.ok().and_then(|duration| i64::try_from(duration.as_millis()).ok());
-            let ms = ms.filter(|ms| EVERY_MS.contains(ms)).ok_or_else(|| CronError::Every(text.clone()))?;
+            let ms = Span::from_str(interval.trim())
+                .and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()));
+            let ms = ms
+                .ok()
+                .and_then(|duration| i64::try_from(duration.as_millis()).ok());
+            let ms = ms
+                .filter(|ms| EVERY_MS.contains(ms))
+                .ok_or_else(|| CronError::Every(text.clone()))?;
             return Ok(made(Ticks::Every(ms)));
         }
-        let parser = croner::parser::CronParser::builder().year(croner::parser::Year::Disallowed).build();
-        let cron = parser.parse(text).map_err(|error| wrong(error.to_string()))?;
-        Ok(made(Ticks::Fields(Box::new(local::Fields::new(text, cron, time_zone)))))
+        let parser = croner::parser::CronParser::builder()
+            .year(croner::parser::Year::Disallowed)
+            .build();
+        let cron = parser
+            .parse(text)
+            .map_err(|error| wrong(error.to_string()))?;
+        Ok(made(Ticks::Fields(Box::new(local::Fields::new(
+            text, cron, time_zone,
+        )))))
     }
 
     /// Returns the first tick after the time `after`; `None` if there is none. Times are in ms
@@ -114,17 +134,25 @@ impl CronSchedule {
         match &self.ticks {
             Ticks::Every(interval) => {
                 let next = |interval: u64| {
-                    let passed = after.checked_sub(since).map_or(0, |passed| passed / interval);
+                    let passed = after
+                        .checked_sub(since)
+                        .map_or(0, |passed| passed / interval);
                     since.checked_add(interval.checked_mul(passed + 1)?)
                 };
                 Ok(u64::try_from(*interval).ok().and_then(next))
             }
-            Ticks::Fields(fields) => fields.next_after(after).map_err(|reason| self.unknown(reason)),
+            Ticks::Fields(fields) => fields
+                .next_after(after)
+                .map_err(|reason| self.unknown(reason)),
         }
     }
 
     fn unknown(&self, reason: String) -> CronError {
-        CronError::Search { text: self.text.clone(), zone: self.zone.clone(), reason }
+        CronError::Search {
+            text: self.text.clone(),
+            zone: self.zone.clone(),
+            reason,
+        }
     }
 
     /// Returns the last tick before the time `before`. The arguments are as in
@@ -138,7 +166,9 @@ impl CronSchedule {
                 };
                 Ok(u64::try_from(*interval).ok().and_then(last))
             }
-            Ticks::Fields(fields) => fields.last_before(before).map_err(|reason| self.unknown(reason)),
+            Ticks::Fields(fields) => fields
+                .last_before(before)
+                .map_err(|reason| self.unknown(reason)),
         }
     }
 
@@ -147,10 +177,19 @@ impl CronSchedule {
     ///
     /// # Errors
     /// [`CronError::Search`] if a tick cannot be computed.
-    pub(crate) fn between(&self, after: u64, until: u64, since: u64, count_max: usize) -> Result<Vec<u64>, CronError> {
+    pub(crate) fn between(
+        &self,
+        after: u64,
+        until: u64,
+        since: u64,
+        count_max: usize,
+    ) -> Result<Vec<u64>, CronError> {
         let (mut ticks, mut at) = (Vec::new(), after);
         while ticks.len() <= count_max {
-            match self.next_after(at, since)?.filter(|tick| *tick <= until && *tick > at) {
+            match self
+                .next_after(at, since)?
+                .filter(|tick| *tick <= until && *tick > at)
+            {
                 Some(tick) => {
                     ticks.push(tick);
                     at = tick;
@@ -163,7 +202,12 @@ impl CronSchedule {
         ticks.clear();
         at = until.saturating_add(1);
         while ticks.len() < count_max {
-            let Some(tick) = self.last_before(at, since)?.filter(|tick| *tick > after && *tick < at) else { break };
+            let Some(tick) = self
+                .last_before(at, since)?
+                .filter(|tick| *tick > after && *tick < at)
+            else {
+                break;
+            };
             ticks.push(tick);
             at = tick;
         }
@@ -216,16 +260,25 @@ mod tests {
     use super::*;
 
     fn time(text: &str) -> u64 {
-        u64::try_from(Timestamp::from_str(text).expect("a time").as_millisecond()).expect("after 1970")
+        u64::try_from(Timestamp::from_str(text).expect("a time").as_millisecond())
+            .expect("after 1970")
     }
 
     fn ticks(schedule: &str, zone: &str, from: &str, to: &str) -> Vec<String> {
         let schedule = CronSchedule::new(schedule, Some(zone)).expect("a schedule");
-        let ticks = schedule.between(time(from), time(to), 0, 100).expect("ticks");
+        let ticks = schedule
+            .between(time(from), time(to), 0, 100)
+            .expect("ticks");
         let zone = TimeZone::get(zone).expect("a zone");
         ticks
             .into_iter()
-            .map(|tick| local::time(tick).expect("a time").to_zoned(zone.clone()).strftime("%m-%d %H:%M:%S%:z").to_string())
+            .map(|tick| {
+                local::time(tick)
+                    .expect("a time")
+                    .to_zoned(zone.clone())
+                    .strftime("%m-%d %H:%M:%S%:z")
+                    .to_string()
+            })
             .collect()
     }
 
@@ -242,18 +295,50 @@ mod tests {
             "*/5 * * * *",
         ] {
             let schedule = CronSchedule::new(good, None).expect(good);
-            assert!(matches!(schedule.next_after(1_700_000_000_000, 0), Ok(Some(_))), "{good}");
+            assert!(
+                matches!(schedule.next_after(1_700_000_000_000, 0), Ok(Some(_))),
+                "{good}"
+            );
         }
         let broken = CronSchedule::new("30 9\n *\t* MON", None).expect("fields");
         assert_eq!(broken.as_str(), "30 9 * * MON");
-        for bad in ["", "* * * *", "0 0 0 1 1 * 2030", "61 * * * *", "@sometimes", &"1,".repeat(400)] {
-            assert!(matches!(CronSchedule::new(bad, None), Err(CronError::Fields { .. })), "{bad:?}");
+        for bad in [
+            "",
+            "* * * *",
+            "0 0 0 1 1 * 2030",
+            "61 * * * *",
+            "@sometimes",
+            &"1,".repeat(400),
+        ] {
+            assert!(
+                matches!(CronSchedule::new(bad, None), Err(CronError::Fields { .. })),
+                "{bad:?}"
+            );
         }
-        for bad in ["@every", "@every 0s", "@every 999ms", "@every 1mo", "@every 200y", "@every -1h", "@every 1"] {
-            assert!(matches!(CronSchedule::new(bad, None), Err(CronError::Every(_))), "{bad:?}");
+        for bad in [
+            "@every",
+            "@every 0s",
+            "@every 999ms",
+            "@every 1mo",
+            "@every 200y",
+            "@every -1h",
+            "@every 1",
+        ] {
+            assert!(
+                matches!(CronSchedule::new(bad, None), Err(CronError::Every(_))),
+                "{bad:?}"
+            );
         }
-        assert!(matches!(CronSchedule::new("@daily", Some("Europe/Nowhere")), Err(CronError::Zone(_))));
-        assert_eq!(CronSchedule::new("0 0 30 2 *", None).expect("fields").next_after(0, 0), Ok(None));
+        assert!(matches!(
+            CronSchedule::new("@daily", Some("Europe/Nowhere")),
+            Err(CronError::Zone(_))
+        ));
+        assert_eq!(
+            CronSchedule::new("0 0 30 2 *", None)
+                .expect("fields")
+                .next_after(0, 0),
+            Ok(None)
+        );
     }
 
     /// In Berlin, the hour from 02:00 to 03:00 is skipped on 29 March 2026 and comes twice on 25
@@ -261,20 +346,87 @@ mod tests {
     #[test]
     fn daylight_saving_skips_and_repeats_no_tick_of_a_fixed_time() {
         let zone = "Europe/Berlin";
-        let spring = ticks("30 2 * * *", zone, "2026-03-28T00:00:00Z", "2026-03-31T00:00:00Z");
-        assert_eq!(spring, ["03-28 02:30:00+01:00", "03-29 03:00:00+02:00", "03-30 02:30:00+02:00"]);
-        let autumn = ticks("30 2 * * *", zone, "2026-10-24T00:00:00Z", "2026-10-27T00:00:00Z");
-        assert_eq!(autumn, ["10-24 02:30:00+02:00", "10-25 02:30:00+02:00", "10-26 02:30:00+01:00"]);
+        let spring = ticks(
+            "30 2 * * *",
+            zone,
+            "2026-03-28T00:00:00Z",
+            "2026-03-31T00:00:00Z",
+        );
+        assert_eq!(
+            spring,
+            [
+                "03-28 02:30:00+01:00",
+                "03-29 03:00:00+02:00",
+                "03-30 02:30:00+02:00"
+            ]
+        );
+        let autumn = ticks(
+            "30 2 * * *",
+            zone,
+            "2026-10-24T00:00:00Z",
+            "2026-10-27T00:00:00Z",
+        );
+        assert_eq!(
+            autumn,
+            [
+                "10-24 02:30:00+02:00",
+                "10-25 02:30:00+02:00",
+                "10-26 02:30:00+01:00"
+            ]
+        );
         // A list of hours is a list of fixed times.
-        let spring = ticks("30 2,14 * * *", zone, "2026-03-28T12:00:00Z", "2026-03-29T23:00:00Z");
-        assert_eq!(spring, ["03-28 14:30:00+01:00", "03-29 03:00:00+02:00", "03-29 14:30:00+02:00"]);
-        let autumn = ticks("30 2,14 * * *", zone, "2026-10-24T12:30:00Z", "2026-10-25T23:00:00Z");
+        let spring = ticks(
+            "30 2,14 * * *",
+            zone,
+            "2026-03-28T12:00:00Z",
+            "2026-03-29T23:00:00Z",
+        );
+        assert_eq!(
+            spring,
+            [
+                "03-28 14:30:00+01:00",
+                "03-29 03:00:00+02:00",
+                "03-29 14:30:00+02:00"
+            ]
+        );
+        let autumn = ticks(
+            "30 2,14 * * *",
+            zone,
+            "2026-10-24T12:30:00Z",
+            "2026-10-25T23:00:00Z",
+        );
         assert_eq!(autumn, ["10-25 02:30:00+02:00", "10-25 14:30:00+01:00"]);
         // Every half hour of real time has a tick.
-        let spring = ticks("*/30 * * * *", zone, "2026-03-29T00:00:00Z", "2026-03-29T02:00:00Z");
-        assert_eq!(spring, ["03-29 01:30:00+01:00", "03-29 03:00:00+02:00", "03-29 03:30:00+02:00", "03-29 04:00:00+02:00"]);
-        let autumn = ticks("*/30 * * * *", zone, "2026-10-24T23:59:00Z", "2026-10-25T01:59:00Z");
-        assert_eq!(autumn, ["10-25 02:00:00+02:00", "10-25 02:30:00+02:00", "10-25 02:00:00+01:00", "10-25 02:30:00+01:00"]);
+        let spring = ticks(
+            "*/30 * * * *",
+            zone,
+            "2026-03-29T00:00:00Z",
+            "2026-03-29T02:00:00Z",
+        );
+        assert_eq!(
+            spring,
+            [
+                "03-29 01:30:00+01:00",
+                "03-29 03:00:00+02:00",
+                "03-29 03:30:00+02:00",
+                "03-29 04:00:00+02:00"
+            ]
+        );
+        let autumn = ticks(
+            "*/30 * * * *",
+            zone,
+            "2026-10-24T23:59:00Z",
+            "2026-10-25T01:59:00Z",
+        );
+        assert_eq!(
+            autumn,
+            [
+                "10-25 02:00:00+02:00",
+                "10-25 02:30:00+02:00",
+                "10-25 02:00:00+01:00",
+                "10-25 02:30:00+01:00"
+            ]
+        );
     }
 
     #[test]
@@ -284,17 +436,28 @@ mod tests {
         assert_eq!(every.next_after(90_999, 1_000), Ok(Some(91_000)));
         assert_eq!(every.next_after(91_000, 1_000), Ok(Some(181_000)));
         assert_eq!(every.next_after(u64::MAX - 1, 1_000), Ok(None));
-        assert_eq!(every.between(91_000, 361_000, 1_000, 10), Ok(vec![181_000, 271_000, 361_000]));
+        assert_eq!(
+            every.between(91_000, 361_000, 1_000, 10),
+            Ok(vec![181_000, 271_000, 361_000])
+        );
     }
 
     /// Tests that only the latest ticks remain if there are too many, and that the work is bounded.
     #[test]
     fn of_many_ticks_the_latest_remain() {
-        for (text, step) in [("@every 1s", 1_000), ("* * * * * *", 1_000), ("* * * * *", 60_000)] {
+        for (text, step) in [
+            ("@every 1s", 1_000),
+            ("* * * * * *", 1_000),
+            ("* * * * *", 60_000),
+        ] {
             let schedule = CronSchedule::new(text, None).expect("a schedule");
             let until = 1_700_000_000_000 / 60_000 * 60_000;
             let ticks = schedule.between(0, until, 0, 1000).expect("ticks");
-            assert_eq!((ticks.len(), ticks[0], ticks[999]), (1000, until - 999 * step, until), "{text}");
+            assert_eq!(
+                (ticks.len(), ticks[0], ticks[999]),
+                (1000, until - 999 * step, until),
+                "{text}"
+            );
         }
     }
 }

@@ -26,11 +26,20 @@ fn is_invisible(c: char) -> bool {
 /// Returns true only if the text certainly needs no escape. The check is fast, because it looks at
 /// single bytes. All escaped characters beyond ASCII begin with one of six bytes.
 fn is_plain(bytes: &[u8]) -> bool {
-    !bytes.iter().any(|byte| matches!(byte, 0..0x20 | 0x7f | 0xc2 | 0xd8 | 0xe1 | 0xe2 | 0xef | 0xf3))
+    !bytes.iter().any(|byte| {
+        matches!(
+            byte,
+            0..0x20 | 0x7f | 0xc2 | 0xd8 | 0xe1 | 0xe2 | 0xef | 0xf3
+        )
+    })
 }
 
 fn write_escaped(out: &mut impl fmt::Write, c: char) -> fmt::Result {
-    if is_escaped(c) { write!(out, "{}", c.escape_default()) } else { out.write_char(c) }
+    if is_escaped(c) {
+        write!(out, "{}", c.escape_default())
+    } else {
+        out.write_char(c)
+    }
 }
 
 /// Escapes a text so that it fits on one line. Backslashes stay unchanged.
@@ -65,7 +74,11 @@ pub fn name(name: &(impl AsRef<[u8]> + ?Sized)) -> Cow<'_, str> {
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
             // Writing to a string cannot fail.
-            let _ = if c == '\\' { out.write_str("\\\\") } else { write_escaped(&mut out, c) };
+            let _ = if c == '\\' {
+                out.write_str("\\\\")
+            } else {
+                write_escaped(&mut out, c)
+            };
         }
         for byte in chunk.invalid() {
             let _ = write!(out, "\\x{byte:02x}");
@@ -104,8 +117,10 @@ pub fn unescaped(text: &str) -> Result<Vec<u8>, EscapeError> {
     while let Some(at) = rest.find('\\') {
         out.extend_from_slice(&rest.as_bytes()[..at]);
         let behind = &rest[at + 1..];
-        rest = one_escape(behind, &mut out)
-            .ok_or_else(|| EscapeError { text: text.to_owned(), at: text.chars().count() - behind.chars().count() })?;
+        rest = one_escape(behind, &mut out).ok_or_else(|| EscapeError {
+            text: text.to_owned(),
+            at: text.chars().count() - behind.chars().count(),
+        })?;
     }
     out.extend_from_slice(rest.as_bytes());
     Ok(out)
@@ -145,7 +160,8 @@ fn one_escape<'a>(text: &'a str, out: &mut Vec<u8>) -> Option<&'a str> {
 }
 
 fn hex(digits: &str) -> Option<&str> {
-    let is_hex = (1..=6).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_hex =
+        (1..=6).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_hex.then_some(digits)
 }
 
@@ -154,7 +170,9 @@ fn hex(digits: &str) -> Option<&str> {
 #[must_use]
 pub fn lines(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();
-    if bytes.split(|byte| *byte == b'\n').all(is_plain) || !text.contains(|c| c != '\n' && is_escaped(c)) {
+    if bytes.split(|byte| *byte == b'\n').all(is_plain)
+        || !text.contains(|c| c != '\n' && is_escaped(c))
+    {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 64);
@@ -210,22 +228,38 @@ mod tests {
     #[case(r"\u12", 1)]
     #[case("\\xé", 1)]
     fn no_escape_is_an_error(#[case] text: &str, #[case] at: usize) {
-        assert_eq!(unescaped(text), Err(EscapeError { text: text.to_owned(), at }));
+        assert_eq!(
+            unescaped(text),
+            Err(EscapeError {
+                text: text.to_owned(),
+                at
+            })
+        );
     }
 
     #[test]
     fn lines_keep_their_ends_and_stay_json() {
         assert_eq!(lines("a\nb\u{e9}\n"), "a\nb\u{e9}\n");
-        let json = serde_json::to_string("\u{7f}\u{85}\u{9f}\u{2028}\u{202e}\u{1b}é").expect("text");
+        let json =
+            serde_json::to_string("\u{7f}\u{85}\u{9f}\u{2028}\u{202e}\u{1b}é").expect("text");
         let shown = lines(&json).into_owned();
         assert_eq!(shown, r#""\u007f\u0085\u009f\u2028\u202e\u001bé""#);
-        assert_eq!(serde_json::from_str::<String>(&shown).expect("JSON"), "\u{7f}\u{85}\u{9f}\u{2028}\u{202e}\u{1b}é");
+        assert_eq!(
+            serde_json::from_str::<String>(&shown).expect("JSON"),
+            "\u{7f}\u{85}\u{9f}\u{2028}\u{202e}\u{1b}é"
+        );
         // Characters beyond U+FFFF stay JSON, too.
         let json = serde_json::to_string("a\u{feff}\u{e0041}\u{1f600}").expect("text");
         assert_eq!(lines(&json), "\"a\\ufeff\\udb40\\udc41\u{1f600}\"");
-        assert_eq!(serde_json::from_str::<String>(&lines(&json)).expect("JSON"), "a\u{feff}\u{e0041}\u{1f600}");
+        assert_eq!(
+            serde_json::from_str::<String>(&lines(&json)).expect("JSON"),
+            "a\u{feff}\u{e0041}\u{1f600}"
+        );
         for c in ['\u{ad}', '\u{180e}', '\u{200b}', '\u{feff}', '\u{e0020}'] {
-            assert_eq!(text(&c.to_string()).to_string(), c.escape_default().to_string());
+            assert_eq!(
+                text(&c.to_string()).to_string(),
+                c.escape_default().to_string()
+            );
         }
         assert_eq!(lines("\u{1b}[31m\rx\n"), "\\u001b[31m\\u000dx\n");
         assert_eq!(text("a\nb\\c\u{202e}").to_string(), r"a\nb\c\u{202e}");

@@ -20,7 +20,10 @@ use std::time::Duration;
 /// call.
 macro_rules! around {
     ($point:literal, $call:expr) => {
-        $crate::failpoints::at([concat!($point, ".before"), concat!($point, ".after")], $call)
+        $crate::failpoints::at(
+            [concat!($point, ".before"), concat!($point, ".after")],
+            $call,
+        )
     };
 }
 
@@ -92,7 +95,9 @@ impl From<Fault> for RedisError {
 }
 
 async fn reach(point: &'static str) -> Result<(), Fault> {
-    let Some(word) = fail::eval(point, |word| word) else { return Ok(()) };
+    let Some(word) = fail::eval(point, |word| word) else {
+        return Ok(());
+    };
     let Some(action) = Action::of(word.as_deref()) else {
         warn!(point, ?word, "fail point: not an action");
         return Ok(());
@@ -126,7 +131,10 @@ pub(crate) async fn at<T, E: From<RedisError>>(
 }
 
 /// Puts a delivery between two fail points: see the macro `delivery`.
-pub(crate) async fn at_delivery<T>(call: impl Future<Output = T>, failed: impl Fn(String, bool) -> T) -> T {
+pub(crate) async fn at_delivery<T>(
+    call: impl Future<Output = T>,
+    failed: impl Fn(String, bool) -> T,
+) -> T {
     let stopped = |fault| match fault {
         Fault::Io(kind) => failed(format!("fail point: {kind}"), false),
         Fault::Unavailable => failed("fail point".to_owned(), true),
@@ -144,7 +152,8 @@ pub(crate) async fn at_delivery<T>(call: impl Future<Output = T>, failed: impl F
 /// Returns the text of a script from its file in `SERIATIM_LUA_DIR`. If the variable or the
 /// file is absent, returns the compiled text.
 pub(crate) fn lua(file: &str, compiled: &'static str) -> Cow<'static, str> {
-    let there = std::env::var_os("SERIATIM_LUA_DIR").map(|dir| std::path::Path::new(&dir).join(file));
+    let there =
+        std::env::var_os("SERIATIM_LUA_DIR").map(|dir| std::path::Path::new(&dir).join(file));
     match there.and_then(|path| std::fs::read_to_string(path).ok()) {
         Some(text) => Cow::Owned(text),
         None => Cow::Borrowed(compiled),

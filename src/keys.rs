@@ -27,8 +27,23 @@ const PROJECTION: &str = "event.projection.";
 ///   object, the worker id, or the projection's name
 /// - names like `objects_held`: a whole key without its prefix
 pub(crate) fn for_lua() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let kinds = [OBJECT_KINDS, WORKER_KINDS, GROUP_KINDS, PROJECTION_KINDS, SHARED_KINDS].into_iter().flatten().copied();
-    [("WORKER", WORKER), ("GROUP", GROUP), ("PROJECTION", PROJECTION)].into_iter().chain(kinds)
+    let kinds = [
+        OBJECT_KINDS,
+        WORKER_KINDS,
+        GROUP_KINDS,
+        PROJECTION_KINDS,
+        SHARED_KINDS,
+    ]
+    .into_iter()
+    .flatten()
+    .copied();
+    [
+        ("WORKER", WORKER),
+        ("GROUP", GROUP),
+        ("PROJECTION", PROJECTION),
+    ]
+    .into_iter()
+    .chain(kinds)
 }
 
 /// Maximum length of the name of a namespace, in bytes.
@@ -69,8 +84,11 @@ struct Kind {
 /// Returns the Redis type of a kind of key, as the command `TYPE` names it: `list`, `string`,
 /// `zset`, `hash` or `stream`. Returns `None` if the kind does not exist.
 pub fn type_of(kind: &str) -> Option<&'static str> {
-    let mut all = [OBJECTS, WORKERS, GROUPS, PROJECTIONS, SHARED].into_iter().flatten();
-    all.find(|known| known.name == kind).map(|known| known.redis_type)
+    let mut all = [OBJECTS, WORKERS, GROUPS, PROJECTIONS, SHARED]
+        .into_iter()
+        .flatten();
+    all.find(|known| known.name == kind)
+        .map(|known| known.redis_type)
 }
 
 /// Returns whether `kind` is a kind of worker key that belongs to a process, not to one of its
@@ -81,7 +99,9 @@ pub fn is_of_process(kind: &str) -> bool {
 
 /// Returns whether `kind` is a kind of object key that scripts read.
 pub(crate) fn is_read_of_object(kind: &str) -> bool {
-    OBJECTS.iter().any(|known| known.name == kind && known.role != Role::Producer)
+    OBJECTS
+        .iter()
+        .any(|known| known.name == kind && known.role != Role::Producer)
 }
 
 /// Returns lists of keys for the scripts. Each is a name, and a Lua table as text:
@@ -91,12 +111,21 @@ pub(crate) fn is_read_of_object(kind: &str) -> bool {
 pub(crate) fn lists_for_lua() -> [(&'static str, String); 3] {
     let types = |kinds: &[Kind]| {
         let used = kinds.iter().filter(|kind| kind.role != Role::Producer);
-        used.map(|kind| format!("{{ '{}', '{}' }}", kind.spelling, kind.redis_type)).collect::<Vec<_>>().join(", ")
+        used.map(|kind| format!("{{ '{}', '{}' }}", kind.spelling, kind.redis_type))
+            .collect::<Vec<_>>()
+            .join(", ")
     };
-    let remains = OBJECTS.iter().filter(|kind| kind.role == Role::Remains).map(|kind| format!("'{}'", kind.spelling));
+    let remains = OBJECTS
+        .iter()
+        .filter(|kind| kind.role == Role::Remains)
+        .map(|kind| format!("'{}'", kind.spelling));
     let remains = remains.collect::<Vec<_>>().join(", ");
-    [("OBJECT_TYPES", types(OBJECTS)), ("SHARED_TYPES", types(SHARED)), ("OBJECT_REMAINS", remains)]
-        .map(|(name, items)| (name, format!("{{ {items} }}")))
+    [
+        ("OBJECT_TYPES", types(OBJECTS)),
+        ("SHARED_TYPES", types(SHARED)),
+        ("OBJECT_REMAINS", remains),
+    ]
+    .map(|(name, items)| (name, format!("{{ {items} }}")))
 }
 
 /// From one list of kinds, generates the functions that spell keys, and the tables of all kinds.
@@ -314,10 +343,15 @@ impl Keys {
     /// [`NamespaceError`] if the namespace is invalid.
     pub fn with_namespace(namespace: &str) -> Result<Self, NamespaceError> {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
-        if namespace.is_empty() || namespace.len() > NAMESPACE_BYTES_MAX || !namespace.bytes().all(allowed) {
+        if namespace.is_empty()
+            || namespace.len() > NAMESPACE_BYTES_MAX
+            || !namespace.bytes().all(allowed)
+        {
             return Err(NamespaceError(namespace.to_owned()));
         }
-        Ok(Self { prefix: format!("{{{namespace}:0}}:") })
+        Ok(Self {
+            prefix: format!("{{{namespace}:0}}:"),
+        })
     }
 
     /// Returns the keys of a namespace; for `None`, the keys without a namespace.
@@ -347,10 +381,18 @@ impl Keys {
 
     /// Returns whether these keys may have this spelling. A key of another program may have it, too.
     pub(crate) fn may_have(&self, key: &[u8]) -> bool {
-        let Some(key) = key.strip_prefix(self.prefix.as_bytes()) else { return false };
-        let begins = [WORKER, GROUP, PROJECTION].iter().any(|start| key.starts_with(start.as_bytes()));
+        let Some(key) = key.strip_prefix(self.prefix.as_bytes()) else {
+            return false;
+        };
+        let begins = [WORKER, GROUP, PROJECTION]
+            .iter()
+            .any(|start| key.starts_with(start.as_bytes()));
         let is_shared = SHARED_KINDS.iter().any(|(_, name)| key == name.as_bytes());
-        begins || is_shared || OBJECT_KINDS.iter().any(|(_, end)| key.len() > end.len() && key.ends_with(end.as_bytes()))
+        begins
+            || is_shared
+            || OBJECT_KINDS
+                .iter()
+                .any(|(_, end)| key.len() > end.len() && key.ends_with(end.as_bytes()))
     }
 
     /// Checks an object's name that was found in Redis. Any producer may have written it. Any bytes
@@ -363,7 +405,9 @@ impl Keys {
         let name = name.as_ref();
         match name.first() {
             None => Err(NameError::Empty),
-            Some(b'{') if self.prefix.is_empty() => Err(NameError::Brace(crate::escape::name(name).into_owned())),
+            Some(b'{') if self.prefix.is_empty() => {
+                Err(NameError::Brace(crate::escape::name(name).into_owned()))
+            }
             Some(_) => Ok(name),
         }
     }
@@ -390,16 +434,26 @@ mod tests {
     fn every_key(keys: &Keys, name: &str, worker: bool) -> Vec<(String, String)> {
         let mut all: Vec<_> = OBJECT_KINDS
             .iter()
-            .map(|(kind, suffix)| (format!("{kind} {name}"), [keys.prefix(), name, suffix].concat()))
+            .map(|(kind, suffix)| {
+                (
+                    format!("{kind} {name}"),
+                    [keys.prefix(), name, suffix].concat(),
+                )
+            })
             .collect();
         if worker {
-            all.extend(
-                WORKER_KINDS
-                    .iter()
-                    .map(|(kind, suffix)| (format!("{kind} {name}"), [keys.prefix(), WORKER, name, suffix].concat())),
-            );
+            all.extend(WORKER_KINDS.iter().map(|(kind, suffix)| {
+                (
+                    format!("{kind} {name}"),
+                    [keys.prefix(), WORKER, name, suffix].concat(),
+                )
+            }));
         }
-        all.extend(SHARED_KINDS.iter().map(|(kind, key)| ((*kind).to_owned(), [keys.prefix(), key].concat())));
+        all.extend(
+            SHARED_KINDS
+                .iter()
+                .map(|(kind, key)| ((*kind).to_owned(), [keys.prefix(), key].concat())),
+        );
         all
     }
 
@@ -410,16 +464,31 @@ mod tests {
         assert_eq!(keys.worker_event_id("a.3"), "event.worker:a.3:event.id");
         let keys = Keys::with_namespace("shop").expect("a valid namespace");
         assert_eq!(keys.objects_with_events(), "{shop:0}:objects.with.events");
-        assert_eq!(keys.waiting_of(b"a:b"), keys.group_waiting("a:b").into_bytes());
+        assert_eq!(
+            keys.waiting_of(b"a:b"),
+            keys.group_waiting("a:b").into_bytes()
+        );
     }
 
     #[test]
     fn keys_of_other_programs_are_recognized() {
         let keys = Keys::new();
-        for own in ["work:1:events", "event.worker:a.3:object", "objects.held", "event.group:a:waiting", "work:1:data"] {
+        for own in [
+            "work:1:events",
+            "event.worker:a.3:object",
+            "objects.held",
+            "event.group:a:waiting",
+            "work:1:data",
+        ] {
             assert!(keys.may_have(own.as_bytes()), "{own}");
         }
-        for foreign in ["cart:1", "events", ":events", "session:events:1", "objects.holding"] {
+        for foreign in [
+            "cart:1",
+            "events",
+            ":events",
+            "session:events:1",
+            "objects.holding",
+        ] {
             assert!(!keys.may_have(foreign.as_bytes()), "{foreign}");
         }
         let keys = Keys::with_namespace("n").expect("valid");

@@ -64,8 +64,19 @@
 // A build without some features has code that it does not use. The build with all features warns of
 // unused code.
 #![cfg_attr(
-    not(all(feature = "http", feature = "traces", feature = "metrics", feature = "internals")),
-    allow(dead_code, unused_imports, unused_macros, unreachable_pub, clippy::enum_variant_names)
+    not(all(
+        feature = "http",
+        feature = "traces",
+        feature = "metrics",
+        feature = "internals"
+    )),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_macros,
+        unreachable_pub,
+        clippy::enum_variant_names
+    )
 )]
 
 #[cfg(not(feature = "internals"))]

@@ -17,7 +17,9 @@
 use std::str::FromStr as _;
 
 use opentelemetry::Context;
-use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState};
+use opentelemetry::trace::{
+    SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState,
+};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -43,7 +45,9 @@ const TRACESTATE_MEMBERS_MAX: usize = 32;
 /// The current span is the span of [`Context::current`]. It can be a span of `tracing` if the layer
 /// of `tracing-opentelemetry` activates the contexts of its spans, which it does by default.
 pub fn put(event: &mut Value) -> bool {
-    let Value::Object(members) = event else { return false };
+    let Value::Object(members) = event else {
+        return false;
+    };
     let mut current = current().peekable();
     if current.peek().is_none() {
         return false;
@@ -59,13 +63,24 @@ pub fn put(event: &mut Value) -> bool {
 pub(crate) fn current() -> impl Iterator<Item = (&'static str, String)> {
     let context = Context::map_current(|cx| cx.span().span_context().clone());
     let parent = context.is_valid().then(|| traceparent(&context));
-    let state = parent.as_ref().map(|_| context.trace_state().header()).filter(|state| !state.is_empty());
-    parent.map(|parent| (TRACEPARENT, parent)).into_iter().chain(state.map(|state| (TRACESTATE, state)))
+    let state = parent
+        .as_ref()
+        .map(|_| context.trace_state().header())
+        .filter(|state| !state.is_empty());
+    parent
+        .map(|parent| (TRACEPARENT, parent))
+        .into_iter()
+        .chain(state.map(|state| (TRACESTATE, state)))
 }
 
 fn traceparent(context: &SpanContext) -> String {
     let flags = context.trace_flags() & TraceFlags::SAMPLED;
-    format!("00-{}-{}-{:02x}", context.trace_id(), context.span_id(), flags)
+    format!(
+        "00-{}-{}-{:02x}",
+        context.trace_id(),
+        context.span_id(),
+        flags
+    )
 }
 
 /// The place of `traceparent` in events, as a JSON pointer.
@@ -79,7 +94,10 @@ impl TraceField {
     /// Returns the field at this pointer. `tracestate` is read from the member beside it.
     #[must_use]
     pub fn new(pointer: Pointer) -> Self {
-        Self { state: pointer.sibling(TRACESTATE), parent: pointer }
+        Self {
+            state: pointer.sibling(TRACESTATE),
+            parent: pointer,
+        }
     }
 
     /// Returns the context that an event has. The context is marked as remote.
@@ -90,9 +108,14 @@ impl TraceField {
     pub fn context(&self, event: &[u8]) -> Option<SpanContext> {
         let document: &RawValue = serde_json::from_slice(event).ok()?;
         let (trace, span, flags) = self.ids(document)?;
-        let state = self.state.as_ref().and_then(|state| string(state, document));
+        let state = self
+            .state
+            .as_ref()
+            .and_then(|state| string(state, document));
         let state = state.filter(|state| is_state(state));
-        let state = state.and_then(|state| TraceState::from_str(&state).ok()).unwrap_or_default();
+        let state = state
+            .and_then(|state| TraceState::from_str(&state).ok())
+            .unwrap_or_default();
         Some(SpanContext::new(trace, span, flags, true, state))
     }
 
@@ -100,7 +123,9 @@ impl TraceField {
     /// sampled.
     pub(crate) fn sampled(&self, event: &[u8]) -> Option<SpanContext> {
         let (trace, span, flags) = self.ids(serde_json::from_slice(event).ok()?)?;
-        flags.is_sampled().then(|| SpanContext::new(trace, span, flags, true, TraceState::NONE))
+        flags
+            .is_sampled()
+            .then(|| SpanContext::new(trace, span, flags, true, TraceState::NONE))
     }
 
     fn ids(&self, document: &RawValue) -> Option<(TraceId, SpanId, TraceFlags)> {
@@ -115,7 +140,9 @@ fn is_state(text: &str) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         key.len() <= 256
             && key.bytes().next().is_some_and(is_plain)
-            && key.bytes().all(|byte| is_plain(byte) || b"_-*/@".contains(&byte))
+            && key
+                .bytes()
+                .all(|byte| is_plain(byte) || b"_-*/@".contains(&byte))
     };
     let is_value = |value: &str| {
         let is_shown = |byte: u8| (0x20..0x7f).contains(&byte) && byte != b'=';
@@ -124,7 +151,9 @@ fn is_state(text: &str) -> bool {
     let mut keys = Vec::new();
     text.len() <= TRACESTATE_BYTES_MAX
         && text.split(',').all(|member| {
-            let Some((key, value)) = member.trim_matches([' ', '\t']).split_once('=') else { return false };
+            let Some((key, value)) = member.trim_matches([' ', '\t']).split_once('=') else {
+                return false;
+            };
             let is_new = !keys.contains(&key);
             keys.push(key);
             is_new && is_key(key) && is_value(value)
@@ -199,17 +228,45 @@ mod tests {
     fn a_context_has_one_form() {
         for (parent, is_sampled) in [
             (PARENT, true),
-            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00", false),
-            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-ff", true),
-            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-fe", false),
-            ("cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more", true),
-            ("cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", true),
+            (
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00",
+                false,
+            ),
+            (
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-ff",
+                true,
+            ),
+            (
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-fe",
+                false,
+            ),
+            (
+                "cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
+                true,
+            ),
+            (
+                "cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+                true,
+            ),
         ] {
             let context = read(parent).expect(parent);
-            assert_eq!((context.is_sampled(), context.is_remote()), (is_sampled, true), "{parent}");
+            assert_eq!(
+                (context.is_sampled(), context.is_remote()),
+                (is_sampled, true),
+                "{parent}"
+            );
             let ids = format!("{}-{}", context.trace_id(), context.span_id());
-            assert_eq!(ids, "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331", "{parent}");
-            assert_eq!(field("/t").sampled(json!({"t": parent}).to_string().as_bytes()).is_some(), is_sampled, "{parent}");
+            assert_eq!(
+                ids, "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
+                "{parent}"
+            );
+            assert_eq!(
+                field("/t")
+                    .sampled(json!({"t": parent}).to_string().as_bytes())
+                    .is_some(),
+                is_sampled,
+                "{parent}"
+            );
         }
         for parent in [
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
@@ -254,12 +311,33 @@ mod tests {
     fn a_state_is_read_beside_its_parent() {
         let context = |state: serde_json::Value| {
             let event = json!({"meta": {"parent": PARENT, "tracestate": state}}).to_string();
-            field("/meta/parent").context(event.as_bytes()).expect("a context").trace_state().header()
+            field("/meta/parent")
+                .context(event.as_bytes())
+                .expect("a context")
+                .trace_state()
+                .header()
         };
         assert_eq!(context(json!("a=1")), "a=1");
         assert_eq!(context(json!(format!("a={}", "x".repeat(510)))), "");
-        assert_eq!(context(json!("a=1, b_-*/@9=x y\t,\tc=!~")), "a=1,b_-*/@9=x y,c=!~");
-        for other in ["no list", "", ",", "=,=", "a=", "=1", "A=1", "a=é", "a=x\ty", "a=1,a=2", "a=1\r\nx: y", "a=\0b", "é=1"] {
+        assert_eq!(
+            context(json!("a=1, b_-*/@9=x y\t,\tc=!~")),
+            "a=1,b_-*/@9=x y,c=!~"
+        );
+        for other in [
+            "no list",
+            "",
+            ",",
+            "=,=",
+            "a=",
+            "=1",
+            "A=1",
+            "a=é",
+            "a=x\ty",
+            "a=1,a=2",
+            "a=1\r\nx: y",
+            "a=\0b",
+            "é=1",
+        ] {
             assert_eq!(context(json!(other)), "", "{other:?}");
         }
         let many: Vec<String> = (0..33).map(|n| format!("a{n}=1")).collect();
@@ -272,7 +350,14 @@ mod tests {
 
     #[test]
     fn what_is_no_context_is_none() {
-        for event in [&b"{"[..], b"", b"7", b"{}", br#"{"traceparent":7}"#, b"\xff"] {
+        for event in [
+            &b"{"[..],
+            b"",
+            b"7",
+            b"{}",
+            br#"{"traceparent":7}"#,
+            b"\xff",
+        ] {
             assert_eq!(field("/traceparent").context(event), None);
         }
         let whole = serde_json::to_vec(PARENT).expect("JSON");
@@ -285,11 +370,21 @@ mod tests {
         assert!(!put(&mut event), "there is no span");
         assert_eq!(event["tracestate"], "old=1");
         let given = json!({"traceparent": PARENT, "tracestate": "a=1"}).to_string();
-        let given = field("/traceparent").context(given.as_bytes()).expect("a context");
-        let _current = Context::new().with_remote_span_context(given.clone()).attach();
+        let given = field("/traceparent")
+            .context(given.as_bytes())
+            .expect("a context");
+        let _current = Context::new()
+            .with_remote_span_context(given.clone())
+            .attach();
         assert!(put(&mut event));
-        assert_eq!(event, json!({"type": "created", "traceparent": PARENT, "tracestate": "a=1"}));
-        assert_eq!(field("/traceparent").context(event.to_string().as_bytes()), Some(given));
+        assert_eq!(
+            event,
+            json!({"type": "created", "traceparent": PARENT, "tracestate": "a=1"})
+        );
+        assert_eq!(
+            field("/traceparent").context(event.to_string().as_bytes()),
+            Some(given)
+        );
         assert!(!put(&mut json!([1])), "not an object");
     }
 }

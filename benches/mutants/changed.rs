@@ -8,7 +8,12 @@ use anyhow::{Context as _, ensure};
 fn git(args: &[&str]) -> anyhow::Result<String> {
     let output = Command::new("git").args(args).output().context("git")?;
     let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "git {}: {}", args.join(" "), said.lines().next().unwrap_or_default());
+    ensure!(
+        output.status.success(),
+        "git {}: {}",
+        args.join(" "),
+        said.lines().next().unwrap_or_default()
+    );
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -19,17 +24,36 @@ pub(crate) fn commit() -> anyhow::Result<String> {
 
 /// Returns all files of the project.
 pub(crate) fn files() -> anyhow::Result<Vec<String>> {
-    Ok(git(&["ls-files", "-z", "--cached", "--others", "--exclude-standard"])?
-        .split_terminator('\0')
-        .map(str::to_owned)
-        .collect())
+    Ok(git(&[
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ])?
+    .split_terminator('\0')
+    .map(str::to_owned)
+    .collect())
 }
 
 /// Returns the lines of scripts that differ from `since`.
 pub(crate) fn lines(since: &str) -> anyhow::Result<HashSet<(String, usize)>> {
     // Git would read a leading `-` as an option.
-    ensure!(!since.starts_with('-'), "--changed needs a commit, not {since}");
-    Ok(lines_of(&git(&["diff", "-U0", "--no-color", "--no-ext-diff", "--src-prefix=a/", "--dst-prefix=b/", since, "--", "lua"])?))
+    ensure!(
+        !since.starts_with('-'),
+        "--changed needs a commit, not {since}"
+    );
+    Ok(lines_of(&git(&[
+        "diff",
+        "-U0",
+        "--no-color",
+        "--no-ext-diff",
+        "--src-prefix=a/",
+        "--dst-prefix=b/",
+        since,
+        "--",
+        "lua",
+    ])?))
 }
 
 fn lines_of(diff: &str) -> HashSet<(String, usize)> {
@@ -42,7 +66,9 @@ fn lines_of(diff: &str) -> HashSet<(String, usize)> {
             && let Some(after) = hunk.split(' ').find_map(|word| word.strip_prefix('+'))
         {
             let (first, count) = after.split_once(',').unwrap_or((after, "1"));
-            let (Ok(first), Ok(count)) = (first.parse::<usize>(), count.parse::<usize>()) else { continue };
+            let (Ok(first), Ok(count)) = (first.parse::<usize>(), count.parse::<usize>()) else {
+                continue;
+            };
             // If lines were only removed, the lines before and behind them count as changed.
             let end = if count == 0 { first + 2 } else { first + count };
             lines.extend((first..end).map(|line| (file.to_owned(), line)));

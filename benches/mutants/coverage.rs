@@ -82,7 +82,10 @@ impl Marked {
         std::fs::create_dir_all(&bin)?;
         let path = std::env::var_os("PATH").unwrap_or_default();
         for name in ["redis-server", "valkey-server"] {
-            if let Some(server) = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file()) {
+            if let Some(server) = std::env::split_paths(&path)
+                .map(|dir| dir.join(name))
+                .find(|file| file.is_file())
+            {
                 stand_before(&server, &bin.join(name), &logs)?;
             }
         }
@@ -96,22 +99,41 @@ impl Marked {
     }
 
     /// Returns the test; `None` if it fails with the scripts as they are.
-    fn measure(&self, at: usize, proof: &Proof, name: String, unmarked: &Place) -> anyhow::Result<Option<Test>> {
+    fn measure(
+        &self,
+        at: usize,
+        proof: &Proof,
+        name: String,
+        unmarked: &Place,
+    ) -> anyhow::Result<Option<Test>> {
         let _ = std::fs::remove_dir_all(&self.logs);
         std::fs::create_dir_all(&self.logs)?;
         let begin = Instant::now();
         // On a busy machine a test may just be too slow, so that it gets another chance.
-        let passes = proof.passes(&self.place, &name, PATIENCE)? || proof.passes(&self.place, &name, PATIENCE)?;
+        let passes = proof.passes(&self.place, &name, PATIENCE)?
+            || proof.passes(&self.place, &name, PATIENCE)?;
         let takes = begin.elapsed();
         if !passes {
             if !proof.passes(unmarked, &name, PATIENCE)? {
-                eprintln!("{}: {name} fails with the scripts as they are:\n{}", proof.name, unmarked.said()?);
+                eprintln!(
+                    "{}: {name} fails with the scripts as they are:\n{}",
+                    proof.name,
+                    unmarked.said()?
+                );
                 return Ok(None);
             }
-            eprintln!("{}: {name} fails with marks only, so some lines that it runs may be unknown", proof.name);
+            eprintln!(
+                "{}: {name} fails with marks only, so some lines that it runs may be unknown",
+                proof.name
+            );
         }
         let spots = self.spots()?;
-        Ok(Some(Test { proof: at, name, takes, spots }))
+        Ok(Some(Test {
+            proof: at,
+            name,
+            takes,
+            spots,
+        }))
     }
 
     /// Returns the spots in the logs.
@@ -119,7 +141,11 @@ impl Marked {
         let mut spots = HashSet::new();
         for log in std::fs::read_dir(&self.logs)? {
             let log = std::fs::read(log?.path())?;
-            spots.extend(String::from_utf8_lossy(&log).lines().filter_map(Spots::in_log));
+            spots.extend(
+                String::from_utf8_lossy(&log)
+                    .lines()
+                    .filter_map(Spots::in_log),
+            );
         }
         Ok(spots)
     }

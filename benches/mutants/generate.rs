@@ -42,7 +42,12 @@ pub(crate) struct Mutant {
 impl Mutant {
     /// Returns the text of the changed file.
     pub(crate) fn applied(&self, source: &str) -> String {
-        [&source[..self.range.start], &self.with, &source[self.range.end..]].concat()
+        [
+            &source[..self.range.start],
+            &self.with,
+            &source[self.range.end..],
+        ]
+        .concat()
     }
 
     /// Returns the position of the change in the file.
@@ -62,7 +67,13 @@ impl Mutant {
 
 impl std::fmt::Display for Mutant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { file, line, what, text, .. } = self;
+        let Self {
+            file,
+            line,
+            what,
+            text,
+            ..
+        } = self;
         write!(f, "{file}:{line}: {what} in `{text}`")
     }
 }
@@ -91,7 +102,10 @@ pub(crate) fn sources(tree: &Path) -> anyhow::Result<Sources> {
 
 /// Returns all mutants of all scripts.
 pub(crate) fn all(sources: &Sources) -> anyhow::Result<Vec<Mutant>> {
-    let mutants: Vec<_> = sources.iter().map(|(file, source)| mutants_of(file, source)).collect::<Result<_, _>>()?;
+    let mutants: Vec<_> = sources
+        .iter()
+        .map(|(file, source)| mutants_of(file, source))
+        .collect::<Result<_, _>>()?;
     Ok(mutants.concat())
 }
 
@@ -99,9 +113,17 @@ pub(crate) fn all(sources: &Sources) -> anyhow::Result<Vec<Mutant>> {
 pub(crate) fn mutants_of(file: &str, source: &str) -> anyhow::Result<Vec<Mutant>> {
     let ast = match full_moon::parse(source) {
         Ok(ast) => ast,
-        Err(errors) => bail!("{file}: {}", errors.first().map_or_else(String::new, ToString::to_string)),
+        Err(errors) => bail!(
+            "{file}: {}",
+            errors.first().map_or_else(String::new, ToString::to_string)
+        ),
     };
-    let mut found = Found { source, changes: Vec::new(), stay: HashSet::new(), conditions: HashSet::new() };
+    let mut found = Found {
+        source,
+        changes: Vec::new(),
+        stay: HashSet::new(),
+        conditions: HashSet::new(),
+    };
     if let Some(last) = ast.nodes().last_stmt() {
         found.stay.extend(start(last));
     }
@@ -112,14 +134,35 @@ pub(crate) fn mutants_of(file: &str, source: &str) -> anyhow::Result<Vec<Mutant>
     let mut seen: HashMap<(String, String), usize> = HashMap::new();
     let mut mutants = Vec::new();
     for Change { range, with, what } in changes {
-        let was = source.get(range.clone()).with_context(|| format!("{file}: the parser leads out of the file"))?;
-        ensure!(was.trim() == was && !was.is_empty(), "{file}: the parser leads to {was:?}");
+        let was = source
+            .get(range.clone())
+            .with_context(|| format!("{file}: the parser leads out of the file"))?;
+        ensure!(
+            was.trim() == was && !was.is_empty(),
+            "{file}: the parser leads to {was:?}"
+        );
         let line = source[..range.start].matches('\n').count() + 1;
-        let text = source.lines().nth(line - 1).unwrap_or_default().trim().to_owned();
+        let text = source
+            .lines()
+            .nth(line - 1)
+            .unwrap_or_default()
+            .trim()
+            .to_owned();
         let times = seen.entry((text.clone(), what.clone())).or_default();
         *times += 1;
-        let what = if *times == 1 { what } else { format!("{what}, no. {times}") };
-        mutants.push(Mutant { file: file.to_owned(), line, text, what, range, with });
+        let what = if *times == 1 {
+            what
+        } else {
+            format!("{what}, no. {times}")
+        };
+        mutants.push(Mutant {
+            file: file.to_owned(),
+            line,
+            text,
+            what,
+            range,
+            with,
+        });
     }
     // A mutant that does not compile would be caught by any test.
     mutants.retain(|mutant| full_moon::parse(&mutant.applied(source)).is_ok());
@@ -154,7 +197,11 @@ fn range_of(node: &impl Node) -> Option<Range<usize>> {
 impl Found<'_> {
     fn change(&mut self, node: &impl Node, with: impl Into<String>, what: impl Into<String>) {
         if let Some(range) = range_of(node) {
-            self.changes.push(Change { range, with: with.into(), what: what.into() });
+            self.changes.push(Change {
+                range,
+                with: with.into(),
+                what: what.into(),
+            });
         }
     }
 
@@ -163,7 +210,9 @@ impl Found<'_> {
     }
 
     fn condition(&mut self, condition: &Expression) {
-        let Some(range) = range_of(condition) else { return };
+        let Some(range) = range_of(condition) else {
+            return;
+        };
         self.conditions.insert((range.start, range.end));
         // The positions given by the parser are checked later.
         let text = self.source.get(range).unwrap_or_default();
@@ -171,7 +220,8 @@ impl Found<'_> {
     }
 
     fn operator(&mut self, whole: &Expression, operator: &BinOp) {
-        let is_condition = range_of(whole).is_some_and(|range| self.conditions.contains(&(range.start, range.end)));
+        let is_condition = range_of(whole)
+            .is_some_and(|range| self.conditions.contains(&(range.start, range.end)));
         let with = match operator {
             BinOp::And(_) => "or",
             BinOp::Or(_) => "and",
@@ -190,16 +240,19 @@ impl Found<'_> {
 }
 
 fn is_constant(value: &Expression) -> bool {
-    matches!(value, Expression::Number(_) | Expression::String(_) | Expression::Symbol(_))
+    matches!(
+        value,
+        Expression::Number(_) | Expression::String(_) | Expression::Symbol(_)
+    )
 }
 
 /// Returns whether the value is a plain name, or a path of names such as `redis.call`.
 fn is_plain_name(value: &Expression) -> bool {
     match value {
         Expression::Var(Var::Name(_)) => true,
-        Expression::Var(Var::Expression(of)) => {
-            of.suffixes().all(|suffix| matches!(suffix, Suffix::Index(ast::Index::Dot { .. })))
-        }
+        Expression::Var(Var::Expression(of)) => of
+            .suffixes()
+            .all(|suffix| matches!(suffix, Suffix::Index(ast::Index::Dot { .. }))),
         _ => false,
     }
 }
@@ -220,7 +273,9 @@ impl Visitor for Found<'_> {
             Stmt::Do(_) => "remove the block",
             Stmt::FunctionCall(_) => "remove the call",
             Stmt::If(_) => "remove the if",
-            Stmt::GenericFor(_) | Stmt::NumericFor(_) | Stmt::Repeat(_) | Stmt::While(_) => "remove the loop",
+            Stmt::GenericFor(_) | Stmt::NumericFor(_) | Stmt::Repeat(_) | Stmt::While(_) => {
+                "remove the loop"
+            }
             _ => return,
         };
         // The replacement must not be empty, or two statements may become one.
@@ -233,7 +288,9 @@ impl Visitor for Found<'_> {
         }
         match last {
             LastStmt::Break(_) => self.change(last, "do end", "remove the break"),
-            LastStmt::Return(values) if values.returns().is_empty() => self.change(last, "do end", "remove the return"),
+            LastStmt::Return(values) if values.returns().is_empty() => {
+                self.change(last, "do end", "remove the return")
+            }
             LastStmt::Return(values) if !values.returns().iter().all(is_constant) => {
                 self.change(last, "return", "return nothing");
             }
@@ -245,7 +302,10 @@ impl Visitor for Found<'_> {
         let keeps = |value: &Expression| {
             is_constant(value)
                 || is_plain_name(value)
-                || matches!(value, Expression::Function(_) | Expression::TableConstructor(_))
+                || matches!(
+                    value,
+                    Expression::Function(_) | Expression::TableConstructor(_)
+                )
         };
         if !local.expressions().iter().all(keeps) {
             self.change(local.expressions(), "nil", "nil for the value");
@@ -273,13 +333,23 @@ impl Visitor for Found<'_> {
             Expression::BinaryOperator { binop, .. } => self.operator(expression, binop),
             Expression::Number(number) => {
                 // Only a whole number is increased, not a fraction.
-                if let Some(next) = number.token().to_string().parse::<u64>().ok().and_then(|number| number.checked_add(1)) {
+                if let Some(next) = number
+                    .token()
+                    .to_string()
+                    .parse::<u64>()
+                    .ok()
+                    .and_then(|number| number.checked_add(1))
+                {
                     self.token(number, &next.to_string());
                 }
             }
             Expression::Symbol(symbol) => match symbol.token().token_type() {
-                TokenType::Symbol { symbol: Symbol::True } => self.token(symbol, "false"),
-                TokenType::Symbol { symbol: Symbol::False } => self.token(symbol, "true"),
+                TokenType::Symbol {
+                    symbol: Symbol::True,
+                } => self.token(symbol, "false"),
+                TokenType::Symbol {
+                    symbol: Symbol::False,
+                } => self.token(symbol, "true"),
                 _ => {}
             },
             _ => {}

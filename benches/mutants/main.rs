@@ -55,12 +55,19 @@ struct Args {
 }
 
 fn number<T: std::str::FromStr>(option: &str, value: &str) -> anyhow::Result<T> {
-    value.parse().ok().with_context(|| format!("{option} needs a number, not {value}"))
+    value
+        .parse()
+        .ok()
+        .with_context(|| format!("{option} needs a number, not {value}"))
 }
 
 /// Reads a setting from the environment, for scripts that call a script that calls this program.
 fn setting<T: std::str::FromStr>(name: &str) -> anyhow::Result<Option<T>> {
-    std::env::var(name).ok().filter(|value| !value.is_empty()).map(|value| number(name, &value)).transpose()
+    std::env::var(name)
+        .ok()
+        .filter(|value| !value.is_empty())
+        .map(|value| number(name, &value))
+        .transpose()
 }
 
 impl Args {
@@ -83,7 +90,11 @@ impl Args {
             list: false,
         };
         while let Some(word) = words.next() {
-            let mut value = || words.next().with_context(|| format!("{word} needs a value"));
+            let mut value = || {
+                words
+                    .next()
+                    .with_context(|| format!("{word} needs a value"))
+            };
             match word.as_str() {
                 "--changed" => args.changed = Some(value()?),
                 "--draw" => args.draw = Some(number(&word, &value()?)?),
@@ -128,17 +139,27 @@ fn run(args: &Args) -> anyhow::Result<bool> {
     let equivalents = equivalent::equivalents(&list, &mutants)?;
     let guards = slots::guards()?;
     for filter in &args.filters {
-        let matches =
-            mutants.iter().any(|mutant| is_of(mutant, filter)) || guards.iter().any(|guard| guard.name.contains(filter));
-        ensure!(matches, "{filter} is no script, no line of one that has mutants, and in the name of no guard");
+        let matches = mutants.iter().any(|mutant| is_of(mutant, filter))
+            || guards.iter().any(|guard| guard.name.contains(filter));
+        ensure!(
+            matches,
+            "{filter} is no script, no line of one that has mutants, and in the name of no guard"
+        );
     }
-    let wanted = |name: &str| args.filters.is_empty() || args.filters.iter().any(|filter| name.contains(filter));
+    let wanted = |name: &str| {
+        args.filters.is_empty() || args.filters.iter().any(|filter| name.contains(filter))
+    };
     let mut tried: Vec<&Mutant> = mutants
         .iter()
-        .filter(|mutant| args.filters.is_empty() || args.filters.iter().any(|filter| is_of(mutant, filter)))
+        .filter(|mutant| {
+            args.filters.is_empty() || args.filters.iter().any(|filter| is_of(mutant, filter))
+        })
         .filter(|mutant| !equivalents.contains(&mutant.owned_key()))
         .collect();
-    let mut guards: Vec<_> = guards.iter().filter(|guard| args.draw.is_none() && wanted(&guard.name)).collect();
+    let mut guards: Vec<_> = guards
+        .iter()
+        .filter(|guard| args.draw.is_none() && wanted(&guard.name))
+        .collect();
 
     if args.draw.is_some() || args.minutes.is_some() || args.changed.is_some() {
         let seed = args.seed.clone().map_or_else(changed::commit, Ok)?;
@@ -151,8 +172,16 @@ fn run(args: &Args) -> anyhow::Result<bool> {
         let lines = changed::lines(since)?;
         let is_changed = |mutant: &&Mutant| lines.contains(&(mutant.file.clone(), mutant.line));
         tried.sort_by_key(|mutant| !is_changed(mutant));
-        elsewhere.extend(tried.iter().filter(|mutant| !is_changed(mutant)).map(ToString::to_string));
-        say(&format!("{} mutants are in lines that changed since {since}", tried.len() - elsewhere.len()));
+        elsewhere.extend(
+            tried
+                .iter()
+                .filter(|mutant| !is_changed(mutant))
+                .map(ToString::to_string),
+        );
+        say(&format!(
+            "{} mutants are in lines that changed since {since}",
+            tried.len() - elsewhere.len()
+        ));
     }
     tried.truncate(args.draw.unwrap_or(usize::MAX));
     if args.list {
@@ -161,24 +190,48 @@ fn run(args: &Args) -> anyhow::Result<bool> {
         return Ok(true);
     }
 
-    let limit = args.minutes.map_or_else(String::new, |minutes| format!(", as far as {minutes} minutes allow"));
-    say(&format!("{} of {} mutants of scripts and {} guards of slots{limit}", tried.len(), mutants.len(), guards.len()));
-    let until = |percent: u32| args.minutes.map(|minutes| begin + Duration::from_secs(u64::from(minutes) * 60) * percent / 100);
-    let limits = |percent| Limits { jobs: args.jobs, until: until(percent) };
+    let limit = args.minutes.map_or_else(String::new, |minutes| {
+        format!(", as far as {minutes} minutes allow")
+    });
+    say(&format!(
+        "{} of {} mutants of scripts and {} guards of slots{limit}",
+        tried.len(),
+        mutants.len(),
+        guards.len()
+    ));
+    let until = |percent: u32| {
+        args.minutes
+            .map(|minutes| begin + Duration::from_secs(u64::from(minutes) * 60) * percent / 100)
+    };
+    let limits = |percent| Limits {
+        jobs: args.jobs,
+        until: until(percent),
+    };
     let work = tempfile::Builder::new().prefix("mutants.").tempdir()?;
     let share = if guards.is_empty() { 100 } else { FOR_SCRIPTS };
-    let of_scripts =
-        if tried.is_empty() { Outcome::default() } else { try_scripts(&tried, &sources, work.path(), limits(share))? };
+    let of_scripts = if tried.is_empty() {
+        Outcome::default()
+    } else {
+        try_scripts(&tried, &sources, work.path(), limits(share))?
+    };
     let of_slots = slots::try_all(&guards, work.path(), limits(100))?;
 
     let asked = tried.len() + guards.len();
     let caught = of_scripts.caught + of_slots.caught;
-    let survived: Vec<&String> = of_scripts.survived.iter().chain(&of_slots.survived).collect();
+    let survived: Vec<&String> = of_scripts
+        .survived
+        .iter()
+        .chain(&of_slots.survived)
+        .collect();
     let done = caught + survived.len();
     for mutant in &survived {
         println!("SURVIVED: {mutant}");
     }
-    let share = if done == 0 { 0.0 } else { 100.0 * caught as f64 / done as f64 };
+    let share = if done == 0 {
+        0.0
+    } else {
+        100.0 * caught as f64 / done as f64
+    };
     say(&format!(
         "{caught} of {done} mutants are caught ({share:.1} %), {} survived, {} were not tried, {} do not compile, {} are equivalent, in {} s",
         survived.len(),
@@ -188,10 +241,17 @@ fn run(args: &Args) -> anyhow::Result<bool> {
         begin.elapsed().as_secs(),
     ));
     // A test that always fails may be the one that catches a survivor.
-    Ok(done > 0 && of_scripts.left_out == 0 && survived.iter().all(|mutant| elsewhere.contains(*mutant)))
+    Ok(done > 0
+        && of_scripts.left_out == 0
+        && survived.iter().all(|mutant| elsewhere.contains(*mutant)))
 }
 
-fn try_scripts(tried: &[&Mutant], sources: &generate::Sources, work: &Path, limits: Limits) -> anyhow::Result<Outcome> {
+fn try_scripts(
+    tried: &[&Mutant],
+    sources: &generate::Sources,
+    work: &Path,
+    limits: Limits,
+) -> anyhow::Result<Outcome> {
     let proofs = proofs::build(Path::new("."), None, work, &[])?;
     let begin = Instant::now();
     let spots = Spots::of(sources)?;
@@ -201,18 +261,37 @@ fn try_scripts(tried: &[&Mutant], sources: &generate::Sources, work: &Path, limi
         tests.len(),
         begin.elapsed().as_secs()
     ));
-    let outcome = trials::try_all(tried, Basis { sources, proofs: &proofs, spots: &spots, tests: &tests, work }, limits)?;
-    Ok(Outcome { left_out, ..outcome })
+    let outcome = trials::try_all(
+        tried,
+        Basis {
+            sources,
+            proofs: &proofs,
+            spots: &spots,
+            tests: &tests,
+            work,
+        },
+        limits,
+    )?;
+    Ok(Outcome {
+        left_out,
+        ..outcome
+    })
 }
 
 /// Returns whether the filter names the mutant's script, its folder, or its line.
 fn is_of(mutant: &Mutant, filter: &str) -> bool {
-    let with_line = filter.rsplit_once(':').and_then(|(path, line)| Some((path, line.parse::<usize>().ok()?)));
+    let with_line = filter
+        .rsplit_once(':')
+        .and_then(|(path, line)| Some((path, line.parse::<usize>().ok()?)));
     let (path, line) = with_line.map_or((filter, None), |(path, line)| (path, Some(line)));
     let path = path.trim_end_matches('/');
     let file = mutant.file.as_str();
-    let has_path = file.strip_suffix(path).is_some_and(|before| before.is_empty() || before.ends_with('/'))
-        || file.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
+    let has_path = file
+        .strip_suffix(path)
+        .is_some_and(|before| before.is_empty() || before.ends_with('/'))
+        || file
+            .strip_prefix(path)
+            .is_some_and(|rest| rest.starts_with('/'));
     has_path && line.is_none_or(|line| line == mutant.line)
 }
 

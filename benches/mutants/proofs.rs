@@ -23,7 +23,17 @@ const SKIPPED: [(&str, &[&str]); 3] = [
     ("proofs", &["failpoints::", "fuzz_inputs::", "fuzz_redis::"]),
     (
         "scale",
-        &["dashboard::", "exporter::", "groups::", "looks::", "pages::", "repair::", "rules_million::", "searches::", "shares::"],
+        &[
+            "dashboard::",
+            "exporter::",
+            "groups::",
+            "looks::",
+            "pages::",
+            "repair::",
+            "rules_million::",
+            "searches::",
+            "shares::",
+        ],
     ),
 ];
 
@@ -61,7 +71,10 @@ impl Place {
     pub(crate) fn new(dir: PathBuf) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir.join("tmp"))?;
         copy_lua(Path::new("lua"), &dir.join("lua"))?;
-        Ok(Self { dir, variables: Vec::new() })
+        Ok(Self {
+            dir,
+            variables: Vec::new(),
+        })
     }
 
     /// Sets a variable of the environment of all runs.
@@ -108,14 +121,23 @@ fn copy_lua(from: &Path, to: &Path) -> anyhow::Result<()> {
 /// again.
 pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new(program);
-    let is_ours = |name: &String| name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_");
-    std::env::vars().map(|(name, _)| name).filter(is_ours).for_each(|name| _ = command.env_remove(name));
+    let is_ours =
+        |name: &String| name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_");
+    std::env::vars()
+        .map(|(name, _)| name)
+        .filter(is_ours)
+        .for_each(|name| _ = command.env_remove(name));
     command
 }
 
 /// Builds the test programs in `tree`, with its own target directory if `target` is given. Builds
 /// the programs in `named`, or all except [`NOT_ASKED`].
-pub(crate) fn build(tree: &Path, target: Option<&Path>, work: &Path, named: &[&str]) -> anyhow::Result<Vec<Proof>> {
+pub(crate) fn build(
+    tree: &Path,
+    target: Option<&Path>,
+    work: &Path,
+    named: &[&str],
+) -> anyhow::Result<Vec<Proof>> {
     let mut cargo = command("cargo");
     cargo.envs(target.map(|target| ("CARGO_TARGET_DIR", target)));
     cargo.current_dir(tree).args([
@@ -146,16 +168,28 @@ pub(crate) fn build(tree: &Path, target: Option<&Path>, work: &Path, named: &[&s
     let (mut proofs, mut seriatim) = (Vec::new(), None);
     for line in String::from_utf8_lossy(&output.stdout).lines() {
         let message: serde_json::Value = serde_json::from_str(line).context("what cargo says")?;
-        let (Some(program), Some(name)) = (message["executable"].as_str(), message["target"]["name"].as_str()) else { continue };
+        let (Some(program), Some(name)) = (
+            message["executable"].as_str(),
+            message["target"]["name"].as_str(),
+        ) else {
+            continue;
+        };
         match message["target"]["kind"][0].as_str() {
             Some("test") => proofs.push((name.to_owned(), keep(program, name)?)),
             Some("bin") if name == "seriatim" => seriatim = Some(keep(program, name)?),
             _ => {}
         }
     }
-    let seriatim = std::path::absolute(seriatim.context("cargo has not built the program seriatim")?)?;
-    let mut proofs: Vec<_> =
-        proofs.into_iter().map(|(name, program)| Proof { name, program, seriatim: seriatim.clone() }).collect();
+    let seriatim =
+        std::path::absolute(seriatim.context("cargo has not built the program seriatim")?)?;
+    let mut proofs: Vec<_> = proofs
+        .into_iter()
+        .map(|(name, program)| Proof {
+            name,
+            program,
+            seriatim: seriatim.clone(),
+        })
+        .collect();
     if named.is_empty() {
         let there: HashSet<_> = proofs.iter().map(|proof| proof.name.as_str()).collect();
         if let Some(gone) = NOT_ASKED.iter().find(|name| !there.contains(**name)) {
@@ -172,12 +206,21 @@ struct Running(Child);
 impl Running {
     fn start(command: &mut Command, out: &Path) -> anyhow::Result<Self> {
         let out = File::create(out)?;
-        let child = command.process_group(0).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).spawn()?;
+        let child = command
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .spawn()?;
         Ok(Self(child))
     }
 
     /// Waits until `is_enough`, its end, or the time limit. Returns none if it still runs.
-    fn wait(&mut self, patience: Duration, is_enough: impl Fn() -> bool) -> anyhow::Result<Option<ExitStatus>> {
+    fn wait(
+        &mut self,
+        patience: Duration,
+        is_enough: impl Fn() -> bool,
+    ) -> anyhow::Result<Option<ExitStatus>> {
         let begin = Instant::now();
         loop {
             if let Some(status) = self.0.try_wait()? {
@@ -204,29 +247,45 @@ impl Drop for Running {
 
 /// Returns the first failed test in the output of a run.
 fn first_failure(said: &str) -> Option<&str> {
-    said.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))
+    said.lines()
+        .find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))
 }
 
 impl Proof {
     /// Returns the names of all tests, except those of the [`SKIPPED`] modules.
     pub(crate) fn tests(&self) -> anyhow::Result<Vec<String>> {
-        let output = Command::new(&self.program).args(["--list", "--format", "terse"]).args(self.skips()).output()?;
+        let output = Command::new(&self.program)
+            .args(["--list", "--format", "terse"])
+            .args(self.skips())
+            .output()?;
         ensure!(output.status.success(), "{}: --list failed", self.name);
         let list = String::from_utf8_lossy(&output.stdout).into_owned();
-        Ok(list.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+        Ok(list
+            .lines()
+            .filter_map(|line| line.strip_suffix(": test"))
+            .map(str::to_owned)
+            .collect())
     }
 
     fn skips(&self) -> impl Iterator<Item = &'static str> {
-        let skipped = SKIPPED.iter().filter(|(program, _)| *program == self.name).flat_map(|(_, modules)| *modules);
+        let skipped = SKIPPED
+            .iter()
+            .filter(|(program, _)| *program == self.name)
+            .flat_map(|(_, modules)| *modules);
         skipped.flat_map(|module| ["--skip", module])
     }
 
     fn command(&self, place: &Place, tests: &[String]) -> Command {
         let mut command = Command::new(&self.program);
-        command.arg("--test-threads=8").env("TMPDIR", place.dir.join("tmp")).env("SERIATIM_LUA_DIR", place.dir.join("lua"));
+        command
+            .arg("--test-threads=8")
+            .env("TMPDIR", place.dir.join("tmp"))
+            .env("SERIATIM_LUA_DIR", place.dir.join("lua"));
         command.env("SERIATIM_PROGRAM", &self.seriatim);
         // Each test has its own server, whose log has the marks.
-        command.envs(place.variables.iter().cloned()).env_remove("SERIATIM_TEST_REDIS");
+        command
+            .envs(place.variables.iter().cloned())
+            .env_remove("SERIATIM_TEST_REDIS");
         // No random schedules: they would catch a mutant only by chance.
         for (name, value) in [("SERIATIM_CASES", "0"), ("SERIATIM_MACHINE_STEPS", "0")] {
             if std::env::var_os(name).is_none() {
@@ -242,15 +301,28 @@ impl Proof {
     }
 
     /// Runs one test alone, and returns whether it passes in this time.
-    pub(crate) fn passes(&self, place: &Place, test: &str, patience: Duration) -> anyhow::Result<bool> {
-        let mut running = Running::start(&mut self.command(place, &[test.to_owned()]), &place.out())?;
-        Ok(running.wait(patience, || false)?.is_some_and(|status| status.success()))
+    pub(crate) fn passes(
+        &self,
+        place: &Place,
+        test: &str,
+        patience: Duration,
+    ) -> anyhow::Result<bool> {
+        let mut running =
+            Running::start(&mut self.command(place, &[test.to_owned()]), &place.out())?;
+        Ok(running
+            .wait(patience, || false)?
+            .is_some_and(|status| status.success()))
     }
 
     /// Runs these tests, or all if none is given, until the first failure. A failed test must fail
     /// again when run alone, because on a busy machine a test may just be too slow. If it then
     /// passes, the other tests run without it. A run that does not end is repeated once, too.
-    pub(crate) fn ask(&self, place: &Place, tests: &[String], patience: Duration) -> anyhow::Result<Verdict> {
+    pub(crate) fn ask(
+        &self,
+        place: &Place,
+        tests: &[String],
+        patience: Duration,
+    ) -> anyhow::Result<Verdict> {
         let mut without: Vec<String> = Vec::new();
         let mut is_late = false;
         let failure = || first_failure(&place.said().unwrap_or_default()).map(str::to_owned);
@@ -259,7 +331,8 @@ impl Proof {
             for test in &without {
                 command.args(["--skip", test]);
             }
-            let mut running = Running::start(&mut command, &place.out()).with_context(|| self.name.clone())?;
+            let mut running =
+                Running::start(&mut command, &place.out()).with_context(|| self.name.clone())?;
             let status = running.wait(patience, || failure().is_some())?;
             drop(running);
             let failed = match (failure(), status) {
@@ -275,7 +348,11 @@ impl Proof {
             };
             if !self.passes(place, &failed, patience)? {
                 let is_no_script = place.said()?.contains("Error compiling script");
-                return Ok(if is_no_script { Verdict::NoScript } else { Verdict::Failed(failed) });
+                return Ok(if is_no_script {
+                    Verdict::NoScript
+                } else {
+                    Verdict::Failed(failed)
+                });
             }
             if without.len() == 3 {
                 return Ok(Verdict::Content);

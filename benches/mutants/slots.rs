@@ -35,7 +35,12 @@ pub(crate) struct Guard {
 
 impl Guard {
     fn applied(&self, source: &str) -> anyhow::Result<String> {
-        let Self { name, file, old, new } = self;
+        let Self {
+            name,
+            file,
+            old,
+            new,
+        } = self;
         ensure!(
             !old.is_empty() && source.matches(old).count() == 1,
             "{TABLE}: the old text of '{name}' is not exactly once in {file}"
@@ -59,7 +64,10 @@ pub(crate) fn guards() -> anyhow::Result<Vec<Guard>> {
             continue;
         }
         if let Some(name) = line.strip_prefix("== ") {
-            guards.push(Guard { name: name.to_owned(), ..Guard::default() });
+            guards.push(Guard {
+                name: name.to_owned(),
+                ..Guard::default()
+            });
             continue;
         }
         match (guards.last_mut(), line.split_at_checked(2)) {
@@ -70,7 +78,8 @@ pub(crate) fn guards() -> anyhow::Result<Vec<Guard>> {
         }
     }
     for guard in &guards {
-        guard.applied(&std::fs::read_to_string(&guard.file).with_context(|| guard.file.clone())?)?;
+        guard
+            .applied(&std::fs::read_to_string(&guard.file).with_context(|| guard.file.clone())?)?;
     }
     Ok(guards)
 }
@@ -93,31 +102,67 @@ impl Tree {
                 std::fs::copy(&file, to)?;
             }
         }
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-        Ok(Self { dir, target: std::path::absolute(target)?.join("mutants"), work: work.join("slots") })
+        let target = std::env::var_os("CARGO_TARGET_DIR")
+            .map_or_else(|| PathBuf::from("target"), PathBuf::from);
+        Ok(Self {
+            dir,
+            target: std::path::absolute(target)?.join("mutants"),
+            work: work.join("slots"),
+        })
     }
 
     /// Returns the library's own test that catches the removal; none if no test does.
     fn own_tests(&self) -> anyhow::Result<Option<String>> {
         let mut cargo = proofs::command("cargo");
-        cargo.current_dir(&self.dir).env("CARGO_TARGET_DIR", &self.target).stdin(Stdio::null());
-        cargo.args(["test", "--locked", "--package", "seriatim", "--all-features", "--lib"]);
+        cargo
+            .current_dir(&self.dir)
+            .env("CARGO_TARGET_DIR", &self.target)
+            .stdin(Stdio::null());
+        cargo.args([
+            "test",
+            "--locked",
+            "--package",
+            "seriatim",
+            "--all-features",
+            "--lib",
+        ]);
         let built = cargo.arg("--no-run").output()?;
         if !built.status.success() {
-            bail!("what is left does not compile: {}", String::from_utf8_lossy(&built.stderr).trim_end());
+            bail!(
+                "what is left does not compile: {}",
+                String::from_utf8_lossy(&built.stderr).trim_end()
+            );
         }
         let mut cargo = proofs::command("timeout");
-        cargo.current_dir(&self.dir).env("CARGO_TARGET_DIR", &self.target).stdin(Stdio::null());
+        cargo
+            .current_dir(&self.dir)
+            .env("CARGO_TARGET_DIR", &self.target)
+            .stdin(Stdio::null());
         cargo.arg(PATIENCE.as_secs().to_string());
         let output = cargo
-            .args(["cargo", "test", "--locked", "--package", "seriatim", "--all-features", "--lib", "--", "worker::", "wire::"])
+            .args([
+                "cargo",
+                "test",
+                "--locked",
+                "--package",
+                "seriatim",
+                "--all-features",
+                "--lib",
+                "--",
+                "worker::",
+                "wire::",
+            ])
             .output()?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         if output.status.success() {
             return Ok(None);
         }
-        let failed = said.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
-        Ok(Some(failed.unwrap_or("its own tests did not end").to_owned()))
+        let failed = said
+            .lines()
+            .find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+        Ok(Some(
+            failed.unwrap_or("its own tests did not end").to_owned(),
+        ))
     }
 
     /// Returns the test that catches the removal; none if no test does.
@@ -131,7 +176,11 @@ impl Tree {
                 Verdict::Content => {}
                 Verdict::Failed(test) => return Ok(Some(format!("{}: {test}", proof.name))),
                 Verdict::NoEnd(patience) => {
-                    return Ok(Some(format!("{}: it did not end in {} s", proof.name, patience.as_secs())));
+                    return Ok(Some(format!(
+                        "{}: it did not end in {} s",
+                        proof.name,
+                        patience.as_secs()
+                    )));
                 }
                 Verdict::NoScript => bail!("the scripts do not compile"),
             }

@@ -25,27 +25,40 @@ impl Spots {
             let ast = full_moon::parse(source).map_err(|_| anyhow!("{file} is not Lua"))?;
             let mut found = Found::default();
             found.visit_ast(&ast);
-            spots.0.extend(found.0.into_iter().map(|range| (file.clone(), range)));
+            spots
+                .0
+                .extend(found.0.into_iter().map(|range| (file.clone(), range)));
         }
         Ok(spots)
     }
 
     /// Returns the number of the innermost spot around a mutant.
     pub(crate) fn around(&self, mutant: &Mutant) -> Option<usize> {
-        let around = |(file, range): &(String, Range<usize>)| *file == mutant.file && range.contains(&mutant.start());
-        (0..self.0.len()).filter(|at| around(&self.0[*at])).max_by_key(|at| self.0[*at].1.start)
+        let around = |(file, range): &(String, Range<usize>)| {
+            *file == mutant.file && range.contains(&mutant.start())
+        };
+        (0..self.0.len())
+            .filter(|at| around(&self.0[*at]))
+            .max_by_key(|at| self.0[*at].1.start)
     }
 
     /// Returns a script that writes `@NUMBER` to the log of Redis at the first run of each spot in a
     /// call. The marks stay on their lines and declare nothing, so the limits of Lua on locals and
     /// upvalues do not matter. `ARGV` is a new table in each call.
     pub(crate) fn marked(&self, file: &str, source: &str) -> String {
-        let mut marks: Vec<_> = self.0.iter().enumerate().filter(|(_, spot)| spot.0 == file).collect();
+        let mut marks: Vec<_> = self
+            .0
+            .iter()
+            .enumerate()
+            .filter(|(_, spot)| spot.0 == file)
+            .collect();
         marks.sort_by_key(|(_, (_, range))| std::cmp::Reverse(range.start));
         let mut marked = source.to_owned();
         for (at, (_, range)) in marks {
             let seen = format!("ARGV['@{at}']");
-            let mark = format!("if not {seen} then {seen} = true redis.log(redis.LOG_WARNING, '@{at}') end ");
+            let mark = format!(
+                "if not {seen} then {seen} = true redis.log(redis.LOG_WARNING, '@{at}') end "
+            );
             marked.insert_str(range.start, &mark);
         }
         marked
@@ -62,13 +75,20 @@ struct Found(Vec<Range<usize>>);
 
 impl Visitor for Found {
     fn visit_block(&mut self, block: &Block) {
-        let Some(end) = block.end_position().map(|position| position.bytes()) else { return };
+        let Some(end) = block.end_position().map(|position| position.bytes()) else {
+            return;
+        };
         let mut begins = true;
         for stmt in block.stmts() {
             self.add(begins, stmt, end);
             begins = matches!(
                 stmt,
-                Stmt::Do(_) | Stmt::If(_) | Stmt::GenericFor(_) | Stmt::NumericFor(_) | Stmt::Repeat(_) | Stmt::While(_)
+                Stmt::Do(_)
+                    | Stmt::If(_)
+                    | Stmt::GenericFor(_)
+                    | Stmt::NumericFor(_)
+                    | Stmt::Repeat(_)
+                    | Stmt::While(_)
             );
         }
         if let Some(last) = block.last_stmt() {

@@ -94,10 +94,22 @@ impl Trials<'_> {
     /// then the shortest ones.
     fn candidates(&self, mutant: &Mutant) -> Vec<usize> {
         let tests = self.basis.tests;
-        let Some(spot) = self.basis.spots.around(mutant) else { return Vec::new() };
-        let catches = lock(&self.catches).get(&mutant.file).cloned().unwrap_or_default();
-        let mut candidates: Vec<_> = (0..tests.len()).filter(|at| tests[*at].spots.contains(&spot)).collect();
-        candidates.sort_by_key(|at| (Reverse(catches.get(at).copied().unwrap_or_default()), tests[*at].takes));
+        let Some(spot) = self.basis.spots.around(mutant) else {
+            return Vec::new();
+        };
+        let catches = lock(&self.catches)
+            .get(&mutant.file)
+            .cloned()
+            .unwrap_or_default();
+        let mut candidates: Vec<_> = (0..tests.len())
+            .filter(|at| tests[*at].spots.contains(&spot))
+            .collect();
+        candidates.sort_by_key(|at| {
+            (
+                Reverse(catches.get(at).copied().unwrap_or_default()),
+                tests[*at].takes,
+            )
+        });
         candidates
     }
 
@@ -111,7 +123,10 @@ impl Trials<'_> {
             let mut of_group: Vec<Vec<usize>> = Vec::new();
             for test in group {
                 let proof = self.basis.tests[*test].proof;
-                match of_group.iter_mut().find(|run| self.basis.tests[run[0]].proof == proof) {
+                match of_group
+                    .iter_mut()
+                    .find(|run| self.basis.tests[run[0]].proof == proof)
+                {
                     Some(run) => run.push(*test),
                     None => of_group.push(vec![*test]),
                 }
@@ -124,7 +139,12 @@ impl Trials<'_> {
 
     /// Runs the candidates until one fails.
     fn fate_of(&self, mutant: &Mutant, place: &Place) -> anyhow::Result<Fate> {
-        let Basis { sources, proofs, tests, .. } = self.basis;
+        let Basis {
+            sources,
+            proofs,
+            tests,
+            ..
+        } = self.basis;
         place.write(&mutant.file, &mutant.applied(&sources[&mutant.file]))?;
         let candidates = self.candidates(mutant);
         if candidates.is_empty() {
@@ -141,7 +161,11 @@ impl Trials<'_> {
                 Verdict::NoEnd(patience) => format!("it did not end in {} s", patience.as_secs()),
             };
             if let Some(by) = run.iter().find(|at| tests[**at].name == said) {
-                *lock(&self.catches).entry(mutant.file.clone()).or_default().entry(*by).or_default() += 1;
+                *lock(&self.catches)
+                    .entry(mutant.file.clone())
+                    .or_default()
+                    .entry(*by)
+                    .or_default() += 1;
             }
             return Ok(Fate::Caught(format!("{}: {said}", proof.name)));
         }
@@ -167,11 +191,20 @@ impl Trials<'_> {
 }
 
 /// Runs `work` in several threads, and waits for all of them.
-pub(crate) fn in_threads(jobs: usize, work: impl Fn(usize) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+pub(crate) fn in_threads(
+    jobs: usize,
+    work: impl Fn(usize) -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let work = &work;
-        let threads: Vec<_> = (0..jobs.max(1)).map(|thread| scope.spawn(move || work(thread))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked"))))
+        let threads: Vec<_> = (0..jobs.max(1))
+            .map(|thread| scope.spawn(move || work(thread)))
+            .collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked")))
+        })
     })
 }
 
@@ -181,8 +214,16 @@ pub(crate) fn next<T>(queue: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
 }
 
 /// Tries the mutants in this order, several at the same time.
-pub(crate) fn try_all(mutants: &[&Mutant], basis: Basis<'_>, limits: Limits) -> anyhow::Result<Outcome> {
-    let trials = Trials { basis, catches: Mutex::default(), outcome: Mutex::default() };
+pub(crate) fn try_all(
+    mutants: &[&Mutant],
+    basis: Basis<'_>,
+    limits: Limits,
+) -> anyhow::Result<Outcome> {
+    let trials = Trials {
+        basis,
+        catches: Mutex::default(),
+        outcome: Mutex::default(),
+    };
     let queue = Mutex::new(mutants.iter().enumerate());
     in_threads(limits.jobs, |_| {
         while limits.has_time()
@@ -192,7 +233,10 @@ pub(crate) fn try_all(mutants: &[&Mutant], basis: Basis<'_>, limits: Limits) -> 
         }
         Ok(())
     })?;
-    Ok(trials.outcome.into_inner().unwrap_or_else(PoisonError::into_inner))
+    Ok(trials
+        .outcome
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner))
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

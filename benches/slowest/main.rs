@@ -31,38 +31,72 @@ const WIDE: f64 = 5.0;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let wide = if args.iter().any(|arg| arg == "--wide") { WIDE } else { 1.0 };
+    let wide = if args.iter().any(|arg| arg == "--wide") {
+        WIDE
+    } else {
+        1.0
+    };
     let filter = args.iter().find(|arg| !arg.starts_with("--"));
     let only_default = args.iter().any(|arg| arg == "--default");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let cases = [advance::cases(), groups::cases(), rules::cases(), leases::cases(), schedules::cases(), operator::cases()];
+    let cases = [
+        advance::cases(),
+        groups::cases(),
+        rules::cases(),
+        leases::cases(),
+        schedules::cases(),
+        operator::cases(),
+    ];
     let cases: Vec<Case> = cases.into_iter().flatten().collect();
     println!("| script | worst state | default settings, ms | largest settings, ms |");
     println!("|---|---|---|---|");
     let mut too_slow = false;
     for case in cases {
-        if filter.is_some_and(|filter| !format!("{} {}", case.script, case.state).contains(filter.as_str())) {
+        if filter.is_some_and(|filter| {
+            !format!("{} {}", case.script, case.state).contains(filter.as_str())
+        }) {
             continue;
         }
         // With `--wide`, the first time within the bound is enough: a wide bound needs no exact
         // figure.
-        let bound_ms = |settings: &Settings| if settings.is_largest { BOUND_LARGEST_MS } else { BOUND_DEFAULT_MS };
-        let enough = |settings: &Settings| {
-            if wide > 1.0 { Duration::from_secs_f64(bound_ms(settings) * wide / 1e3) } else { Duration::ZERO }
+        let bound_ms = |settings: &Settings| {
+            if settings.is_largest {
+                BOUND_LARGEST_MS
+            } else {
+                BOUND_DEFAULT_MS
+            }
         };
-        let measured =
-            |settings: &Settings| runtime.block_on(World::least(&case, settings, enough(settings))).as_secs_f64() * 1e3;
+        let enough = |settings: &Settings| {
+            if wide > 1.0 {
+                Duration::from_secs_f64(bound_ms(settings) * wide / 1e3)
+            } else {
+                Duration::ZERO
+            }
+        };
+        let measured = |settings: &Settings| {
+            runtime
+                .block_on(World::least(&case, settings, enough(settings)))
+                .as_secs_f64()
+                * 1e3
+        };
         let settings = Settings::default();
         let default = measured(&settings);
         // Without settings, the state would be the same again.
         let largest = match (only_default, settings.is_read.get()) {
             (true, _) => 0.0,
             (false, false) => default,
-            (false, true) => measured(&Settings { is_largest: true, ..Settings::default() }),
+            (false, true) => measured(&Settings {
+                is_largest: true,
+                ..Settings::default()
+            }),
         };
-        let slow = default > (BOUND_DEFAULT_MS + case.more_ms) * wide || largest > (BOUND_LARGEST_MS + case.more_ms) * wide;
+        let slow = default > (BOUND_DEFAULT_MS + case.more_ms) * wide
+            || largest > (BOUND_LARGEST_MS + case.more_ms) * wide;
         let mark = if slow { " **above**" } else { "" };
-        println!("| `{}` | {} | {default:.1} | {largest:.1}{mark} |", case.script, case.state);
+        println!(
+            "| `{}` | {} | {default:.1} | {largest:.1}{mark} |",
+            case.script, case.state
+        );
         too_slow |= slow;
     }
     if too_slow {

@@ -7,7 +7,9 @@ use std::time::Duration;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::wire::{self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Report};
+use seriatim::wire::{
+    self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Report,
+};
 use seriatim::worker::WorkerConfig;
 
 use crate::support;
@@ -34,19 +36,35 @@ impl Settings {
     }
 
     pub(crate) fn slots(&self) -> usize {
-        if self.largest() { seriatim::worker::CONCURRENCY_MAX } else { WorkerConfig::default().concurrency }
+        if self.largest() {
+            seriatim::worker::CONCURRENCY_MAX
+        } else {
+            WorkerConfig::default().concurrency
+        }
     }
 
     pub(crate) fn batch(&self) -> usize {
-        if self.largest() { seriatim::worker::BATCH_MAX } else { WorkerConfig::default().batch }
+        if self.largest() {
+            seriatim::worker::BATCH_MAX
+        } else {
+            WorkerConfig::default().batch
+        }
     }
 
     pub(crate) fn bounds(&self) -> Bounds {
         let config = WorkerConfig::default();
         Bounds {
             batch: self.batch(),
-            batch_bytes: if self.largest() { seriatim::worker::BATCH_BYTES_MAX } else { config.batch_bytes },
-            reply_bytes: if self.largest() { seriatim::worker::REPLY_BYTES_MAX } else { config.reply_bytes },
+            batch_bytes: if self.largest() {
+                seriatim::worker::BATCH_BYTES_MAX
+            } else {
+                config.batch_bytes
+            },
+            reply_bytes: if self.largest() {
+                seriatim::worker::REPLY_BYTES_MAX
+            } else {
+                config.reply_bytes
+            },
             claims: self.slots(),
             markers: 1024,
             forget_after: None,
@@ -56,7 +74,8 @@ impl Settings {
     }
 }
 
-pub(crate) type Run = for<'a> fn(&'a mut World, &'a Settings) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+pub(crate) type Run =
+    for<'a> fn(&'a mut World, &'a Settings) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// A case: `run` builds the state, calls [`World::begin`], and makes the measured calls.
 pub(crate) struct Case {
@@ -69,7 +88,12 @@ pub(crate) struct Case {
 }
 
 pub(crate) fn case(script: &'static str, state: &'static str, run: Run) -> Case {
-    Case { script, state, more_ms: 0.0, run }
+    Case {
+        script,
+        state,
+        more_ms: 0.0,
+        run,
+    }
 }
 
 pub(crate) struct World {
@@ -82,7 +106,11 @@ impl World {
     pub(crate) async fn least(case: &Case, settings: &Settings, enough: Duration) -> Duration {
         let redis = support::Redis::own(&["--slowlog-max-len", "100000"]);
         let (conn, keys) = (redis.connect().await, redis.keys().clone());
-        let mut world = Self { _redis: redis, conn, keys };
+        let mut world = Self {
+            _redis: redis,
+            conn,
+            keys,
+        };
         let mut times = Vec::with_capacity(SAMPLES);
         for _ in 0..SAMPLES {
             world.cmd(redis::cmd("FLUSHALL").arg("SYNC")).await;
@@ -106,16 +134,32 @@ impl World {
 
     /// Begins the measurement: from now on the slow log of Redis records every command.
     pub(crate) async fn begin(&mut self) {
-        self.cmd(redis::cmd("CONFIG").arg("SET").arg("slowlog-log-slower-than").arg(0)).await;
+        self.cmd(
+            redis::cmd("CONFIG")
+                .arg("SET")
+                .arg("slowlog-log-slower-than")
+                .arg(0),
+        )
+        .await;
         self.cmd(redis::cmd("SLOWLOG").arg("RESET")).await;
     }
 
     /// Returns the duration of the slowest command since [`begin`](Self::begin), by the clock of
     /// Redis.
     async fn slowest(&mut self) -> Duration {
-        self.cmd(redis::cmd("CONFIG").arg("SET").arg("slowlog-log-slower-than").arg(-1)).await;
-        let entries: Vec<Vec<Value>> =
-            redis::cmd("SLOWLOG").arg("GET").arg(-1).query_async(&mut self.conn).await.expect("the slow log");
+        self.cmd(
+            redis::cmd("CONFIG")
+                .arg("SET")
+                .arg("slowlog-log-slower-than")
+                .arg(-1),
+        )
+        .await;
+        let entries: Vec<Vec<Value>> = redis::cmd("SLOWLOG")
+            .arg("GET")
+            .arg(-1)
+            .query_async(&mut self.conn)
+            .await
+            .expect("the slow log");
         let micros = |entry: &Vec<Value>| match entry.get(2) {
             Some(Value::Int(micros)) => u64::try_from(*micros).unwrap_or(0),
             other => panic!("{other:?}"),
@@ -136,7 +180,9 @@ impl World {
             crashes_max: 5,
             suspects: wire::Suspects::NONE,
         };
-        wire::attach(&mut self.conn, &self.keys, &args).await.expect("attached");
+        wire::attach(&mut self.conn, &self.keys, &args)
+            .await
+            .expect("attached");
     }
 
     /// Pushes `events` events of `bytes` bytes and one marker for each of these objects.
@@ -148,10 +194,16 @@ impl World {
                 let mut left = events;
                 while left > 0 {
                     let now = left.min((1 << 22) / bytes + 1);
-                    pipe.cmd("LPUSH").arg(self.keys.events(object)).arg(vec![event.clone(); now]).ignore();
+                    pipe.cmd("LPUSH")
+                        .arg(self.keys.events(object))
+                        .arg(vec![event.clone(); now])
+                        .ignore();
                     left -= now;
                 }
-                pipe.cmd("LPUSH").arg(self.keys.objects_with_events()).arg(object).ignore();
+                pipe.cmd("LPUSH")
+                    .arg(self.keys.objects_with_events())
+                    .arg(object)
+                    .ignore();
             }
             self.pipe(&pipe).await;
         }
@@ -171,19 +223,37 @@ impl World {
     }
 
     /// Gives each slot a batch of a different object. Returns the batches.
-    pub(crate) async fn fill(&mut self, settings: &Settings, events: usize, bytes: usize) -> Vec<BatchReply> {
+    pub(crate) async fn fill(
+        &mut self,
+        settings: &Settings,
+        events: usize,
+        bytes: usize,
+    ) -> Vec<BatchReply> {
         let objects = names(settings.slots(), "work");
         self.attach(settings.slots()).await;
         self.emit(&objects, events, bytes).await;
         let mut all: Vec<BatchReply> = Vec::new();
         let mut in_vain = 0;
         while all.len() < settings.slots() {
-            let mut call = Advance::new(&self.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
-            (0..settings.slots()).filter(|slot| all.iter().all(|had| had.slot != *slot)).for_each(|slot| call.free(slot));
+            let mut call = Advance::new(
+                &self.keys,
+                NAME,
+                TOKEN,
+                settings.bounds(),
+                ClaimFirst::Markers,
+            );
+            (0..settings.slots())
+                .filter(|slot| all.iter().all(|had| had.slot != *slot))
+                .for_each(|slot| call.free(slot));
             let got = self.advance(&call).await;
             // A call may find only markers of held objects. The next call claims these objects.
             in_vain = if got.is_empty() { in_vain + 1 } else { 0 };
-            assert!(in_vain < IN_VAIN_MAX, "{} of {} slots have a batch", all.len(), settings.slots());
+            assert!(
+                in_vain < IN_VAIN_MAX,
+                "{} of {} slots have a batch",
+                all.len(),
+                settings.slots()
+            );
             all.extend(got);
         }
         all
@@ -196,12 +266,21 @@ const IN_VAIN_MAX: usize = 100;
 pub(crate) fn done(batch: &BatchReply) -> Report {
     let count = batch.events.len();
     let last = Some(batch.tag.first + count as u64 - 1);
-    Report { object: batch.object.clone(), tag: batch.tag, count, last, then: BatchResult::Done }
+    Report {
+        object: batch.object.clone(),
+        tag: batch.tag,
+        count,
+        last,
+        then: BatchResult::Done,
+    }
 }
 
 pub(crate) fn event(bytes: usize) -> String {
     let frame = r#"{"text":""}"#.len();
-    format!(r#"{{"text":"{}"}}"#, "x".repeat(bytes.saturating_sub(frame)))
+    format!(
+        r#"{{"text":"{}"}}"#,
+        "x".repeat(bytes.saturating_sub(frame))
+    )
 }
 
 pub(crate) fn names(count: usize, prefix: &str) -> Vec<String> {
@@ -212,5 +291,9 @@ pub(crate) fn names(count: usize, prefix: &str) -> Vec<String> {
 /// prefix with the names for other numbers `n`.
 pub(crate) fn deep(n: usize) -> String {
     let prefix = format!("{n:04}{}", "x".repeat(50));
-    format!("{prefix}{}{}", ":xxxxxxx".repeat(8), ":".repeat(512 - prefix.len() - 64))
+    format!(
+        "{prefix}{}{}",
+        ":xxxxxxx".repeat(8),
+        ":".repeat(512 - prefix.len() - 64)
+    )
 }

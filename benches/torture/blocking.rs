@@ -44,15 +44,23 @@ fn take_request(path: &Path) -> Option<Duration> {
 /// Runs the worker until SIGTERM. `words` are: name, URL, output, number of slots, request file,
 /// whether to take over the name, whether one thread runs everything.
 pub(crate) fn main(words: &[String]) -> anyhow::Result<()> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
-    let [name, url, output, slots, request, takeover, single] = words else { anyhow::bail!("{WORD} needs seven words") };
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
+    let [name, url, output, slots, request, takeover, single] = words else {
+        anyhow::bail!("{WORD} needs seven words")
+    };
     let mut runtime = match single.as_str() {
         "true" => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
     let runtime = runtime.worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        let sink = Blocking { file: File::open(output)?, request: request.into() };
+        let sink = Blocking {
+            file: File::open(output)?,
+            request: request.into(),
+        };
         let mut log = EventLog::default();
         log.keep = LOG_KEEP;
         let worker = Worker::builder(url)
@@ -67,7 +75,10 @@ pub(crate) fn main(words: &[String]) -> anyhow::Result<()> {
             .takeover(takeover == "true")
             .sink(sink);
         let stopped = worker.build()?.run(Shutdown::on_signals()?).await?;
-        ensure!(!matches!(stopped.reason, seriatim::worker::StopReason::Unreachable), "stopped without Redis");
+        ensure!(
+            !matches!(stopped.reason, seriatim::worker::StopReason::Unreachable),
+            "stopped without Redis"
+        );
         Ok(())
     })
 }

@@ -57,8 +57,19 @@ impl Row {
             Some(name) => name.to_owned(),
             None => name_in(&event)?,
         };
-        let is_late = entry.status == LogStatus::Dead && entry.error.as_deref().is_some_and(|error| error.starts_with("repair:"));
-        Ok(Self { status: entry.status, object: entry.object, id, prev, event, is_late })
+        let is_late = entry.status == LogStatus::Dead
+            && entry
+                .error
+                .as_deref()
+                .is_some_and(|error| error.starts_with("repair:"));
+        Ok(Self {
+            status: entry.status,
+            object: entry.object,
+            id,
+            prev,
+            event,
+            is_late,
+        })
     }
 }
 
@@ -72,7 +83,11 @@ impl EventLog {
 
     /// Reads all rows. If `settled` is given, reads only rows older than `settled`, which Redis can
     /// no longer lose, and deletes the rows read.
-    pub(crate) async fn read(&mut self, conn: &mut MultiplexedConnection, settled: Option<Duration>) -> anyhow::Result<()> {
+    pub(crate) async fn read(
+        &mut self,
+        conn: &mut MultiplexedConnection,
+        settled: Option<Duration>,
+    ) -> anyhow::Result<()> {
         let end = match settled {
             None => None,
             Some(age) => match self.settled_to(conn, age).await? {
@@ -82,9 +97,13 @@ impl EventLog {
         };
         loop {
             let after = self.read_to.as_ref().map(Cursor::from);
-            let page = Control::new(conn.clone()).log(after.as_ref(), PER_CALL_MAX).await?.entries;
+            let page = Control::new(conn.clone())
+                .log(after.as_ref(), PER_CALL_MAX)
+                .await?
+                .entries;
             let count = page.len();
-            let is_settled = |entry: &LogEntry| end.is_none_or(|end| stream_id(entry.log_id.as_str()) <= end);
+            let is_settled =
+                |entry: &LogEntry| end.is_none_or(|end| stream_id(entry.log_id.as_str()) <= end);
             let page: Vec<LogEntry> = page.into_iter().take_while(is_settled).collect();
             let is_last = page.len() < PER_CALL_MAX || count < PER_CALL_MAX;
             for entry in page {
@@ -97,30 +116,57 @@ impl EventLog {
             }
         }
         if let (Some(read_to), Some(_)) = (&self.read_to, settled) {
-            redis::cmd("XTRIM").arg("event.log").arg("MINID").arg(read_to.as_str()).exec_async(conn).await?;
+            redis::cmd("XTRIM")
+                .arg("event.log")
+                .arg("MINID")
+                .arg(read_to.as_str())
+                .exec_async(conn)
+                .await?;
         }
         Ok(())
     }
 
     /// Records the id of the newest row. Returns the id up to which all rows are older than `age`;
     /// `None` if no such id is known.
-    async fn settled_to(&mut self, conn: &mut MultiplexedConnection, age: Duration) -> anyhow::Result<Option<StreamId>> {
+    async fn settled_to(
+        &mut self,
+        conn: &mut MultiplexedConnection,
+        age: Duration,
+    ) -> anyhow::Result<Option<StreamId>> {
         let mut newest = redis::cmd("XREVRANGE");
-        newest.arg("event.log").arg("+").arg("-").arg("COUNT").arg(1);
+        newest
+            .arg("event.log")
+            .arg("+")
+            .arg("-")
+            .arg("COUNT")
+            .arg(1);
         let newest: Vec<(String, redis::Value)> = newest.query_async(conn).await?;
         if let Some((id, _)) = newest.into_iter().next() {
             self.newest.push_back((Instant::now(), id));
         }
-        let settled = self.newest.iter().take_while(|(at, _)| at.elapsed() >= age).count();
+        let settled = self
+            .newest
+            .iter()
+            .take_while(|(at, _)| at.elapsed() >= age)
+            .count();
         let end = self.newest.drain(..settled).next_back();
         Ok(end.map(|(_, id)| stream_id(&id)))
     }
 
     /// Compares the rows with the history, and prints the faults found. Events that were lost with a
     /// deleted key need no row. Returns whether there is no fault.
-    pub(crate) fn judge(&self, history: &Path, lossy: bool, excused: &Excused) -> anyhow::Result<bool> {
+    pub(crate) fn judge(
+        &self,
+        history: &Path,
+        lossy: bool,
+        excused: &Excused,
+    ) -> anyhow::Result<bool> {
         let (known, mut faults) = (Known::read(history)?, Vec::new());
-        let (mut ids, mut events, mut last) = (HashSet::new(), HashSet::new(), HashMap::<&str, (u64, u64)>::new());
+        let (mut ids, mut events, mut last) = (
+            HashSet::new(),
+            HashSet::new(),
+            HashMap::<&str, (u64, u64)>::new(),
+        );
         let ids_gone = known.ids_of(&excused.gone);
         for (at, row) in self.rows.iter().enumerate() {
             if self.emptied.contains(&at) {
@@ -131,34 +177,52 @@ impl EventLog {
             }
             // `before`: the last id of the object in the log. `prev`: its last delivered id.
             let (before, prev) = last.entry(&row.object).or_default();
-            let follows = row.prev == *prev || row.prev > *prev && ids_gone.contains(&(row.object.as_str(), row.prev));
+            let follows = row.prev == *prev
+                || row.prev > *prev && ids_gone.contains(&(row.object.as_str(), row.prev));
             if !row.is_late && (row.id <= *before || !follows) {
-                faults.push(format!("behind {before} and the delivered {prev} there is {row:?}"));
+                faults.push(format!(
+                    "behind {before} and the delivered {prev} there is {row:?}"
+                ));
             }
             *before = row.id.max(*before);
             let came = (row.object.clone(), row.id, row.prev);
             let is_known = match row.status {
                 LogStatus::Completed => {
                     *prev = row.id;
-                    known.received.get(&row.event).is_some_and(|(_, all)| all.contains(&came))
+                    known
+                        .received
+                        .get(&row.event)
+                        .is_some_and(|(_, all)| all.contains(&came))
                 }
                 LogStatus::Dead => known.dead.get(&row.event) == Some(&came),
                 _ => false,
             };
-            if !is_known || known.emits.get(&row.event).is_none_or(|emit| emit.failed || emit.object != row.object) {
+            if !is_known
+                || known
+                    .emits
+                    .get(&row.event)
+                    .is_none_or(|emit| emit.failed || emit.object != row.object)
+            {
                 faults.push(format!("nothing of the kind became of the event: {row:?}"));
             }
         }
         let (mut lost, mut with_keys) = (0, 0);
         for (event, emit) in &known.emits {
             let received = known.received.get(event).map(|(first, _)| *first);
-            if events.contains(event.as_str()) || !(emit.acknowledged || received.is_some() || known.dead.contains_key(event)) {
+            if events.contains(event.as_str())
+                || !(emit.acknowledged || received.is_some() || known.dead.contains_key(event))
+            {
                 continue;
             }
             // An emit with an unknown outcome may have taken effect after its reply was given up,
             // but before its event was received.
-            let end = emit.end.max(received.filter(|_| !emit.acknowledged).unwrap_or_default());
-            let in_window = known.windows.iter().any(|(from, to)| emit.begin <= *to && *from <= end);
+            let end = emit
+                .end
+                .max(received.filter(|_| !emit.acknowledged).unwrap_or_default());
+            let in_window = known
+                .windows
+                .iter()
+                .any(|(from, to)| emit.begin <= *to && *from <= end);
             if excused.gone.contains(event) {
                 with_keys += 1;
             } else if lossy && in_window && !known.dead.contains_key(event) {
@@ -168,13 +232,18 @@ impl EventLog {
             }
         }
         let mut by_status = BTreeMap::<&str, u64>::new();
-        self.rows.iter().for_each(|row| *by_status.entry(row.status.as_str()).or_default() += 1);
+        self.rows
+            .iter()
+            .for_each(|row| *by_status.entry(row.status.as_str()).or_default() += 1);
         println!(
             "event log: {} rows, {by_status:?}; {lost} lost by Redis with their emits, {with_keys} with their keys; {} faults",
             self.rows.len(),
             faults.len()
         );
-        faults.iter().take(TOLD).for_each(|fault| println!("  EVENT LOG: {fault}"));
+        faults
+            .iter()
+            .take(TOLD)
+            .for_each(|fault| println!("  EVENT LOG: {fault}"));
         Ok(faults.is_empty())
     }
 }
@@ -184,7 +253,10 @@ type StreamId = (u64, u64);
 
 fn stream_id(text: &str) -> StreamId {
     let (ms, sequence) = text.split_once('-').unwrap_or((text, "0"));
-    (ms.parse().unwrap_or_default(), sequence.parse().unwrap_or_default())
+    (
+        ms.parse().unwrap_or_default(),
+        sequence.parse().unwrap_or_default(),
+    )
 }
 
 /// One event of an emit: its object, and the times and the result of the emit.
@@ -212,13 +284,41 @@ struct Known {
 #[derive(Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 enum Line {
-    Invoke { t: u64, emit: String, object: String, events: Vec<String> },
-    Ok { t: u64, emit: String },
-    Failed { t: u64, emit: String },
-    Unknown { t: u64, emit: String },
-    Receive { t: u64, object: String, id: u64, prev: u64, event: String },
-    Dead { object: String, id: u64, prev: u64, event: String },
-    RedisLost { from: u64, to: u64 },
+    Invoke {
+        t: u64,
+        emit: String,
+        object: String,
+        events: Vec<String>,
+    },
+    Ok {
+        t: u64,
+        emit: String,
+    },
+    Failed {
+        t: u64,
+        emit: String,
+    },
+    Unknown {
+        t: u64,
+        emit: String,
+    },
+    Receive {
+        t: u64,
+        object: String,
+        id: u64,
+        prev: u64,
+        event: String,
+    },
+    Dead {
+        object: String,
+        id: u64,
+        prev: u64,
+        event: String,
+    },
+    RedisLost {
+        from: u64,
+        to: u64,
+    },
     ClockAhead {},
 }
 
@@ -228,20 +328,51 @@ impl Known {
         let mut events_of = HashMap::<String, Vec<String>>::new();
         for line in BufReader::new(File::open(history)?).lines() {
             match serde_json::from_str(&line?).context("a line of the history")? {
-                Line::Invoke { t, emit, object, events } => {
+                Line::Invoke {
+                    t,
+                    emit,
+                    object,
+                    events,
+                } => {
                     for event in &events {
-                        let emit = Emit { object: object.clone(), begin: t, end: u64::MAX, acknowledged: false, failed: false };
+                        let emit = Emit {
+                            object: object.clone(),
+                            begin: t,
+                            end: u64::MAX,
+                            acknowledged: false,
+                            failed: false,
+                        };
                         known.emits.insert(event.clone(), emit);
                     }
                     events_of.insert(emit, events);
                 }
-                Line::Ok { t, emit } => known.answered(events_of.remove(&emit), t, |emit| emit.acknowledged = true),
-                Line::Failed { t, emit } => known.answered(events_of.remove(&emit), t, |emit| emit.failed = true),
-                Line::Unknown { t, emit } => known.answered(events_of.remove(&emit), t, |_| ()),
-                Line::Receive { t, object, id, prev, event } => {
-                    known.received.entry(event).or_insert_with(|| (t, HashSet::new())).1.insert((object, id, prev));
+                Line::Ok { t, emit } => {
+                    known.answered(events_of.remove(&emit), t, |emit| emit.acknowledged = true)
                 }
-                Line::Dead { object, id, prev, event } => drop(known.dead.insert(event, (object, id, prev))),
+                Line::Failed { t, emit } => {
+                    known.answered(events_of.remove(&emit), t, |emit| emit.failed = true)
+                }
+                Line::Unknown { t, emit } => known.answered(events_of.remove(&emit), t, |_| ()),
+                Line::Receive {
+                    t,
+                    object,
+                    id,
+                    prev,
+                    event,
+                } => {
+                    known
+                        .received
+                        .entry(event)
+                        .or_insert_with(|| (t, HashSet::new()))
+                        .1
+                        .insert((object, id, prev));
+                }
+                Line::Dead {
+                    object,
+                    id,
+                    prev,
+                    event,
+                } => drop(known.dead.insert(event, (object, id, prev))),
                 Line::RedisLost { from, to } => known.windows.push((from, to)),
                 Line::ClockAhead {} => {}
             }
@@ -253,7 +384,9 @@ impl Known {
     /// such an event as delivered. Its row is absent, because its text was lost with the key.
     fn ids_of(&self, gone: &HashSet<String>) -> HashSet<(&str, u64)> {
         let received = gone.iter().filter_map(|event| self.received.get(event));
-        received.flat_map(|(_, all)| all.iter().map(|(object, id, _)| (object.as_str(), *id))).collect()
+        received
+            .flat_map(|(_, all)| all.iter().map(|(object, id, _)| (object.as_str(), *id)))
+            .collect()
     }
 
     fn answered(&mut self, events: Option<Vec<String>>, t: u64, how: impl Fn(&mut Emit)) {

@@ -75,7 +75,12 @@ impl Freed {
             "ok" | "failed" | "unknown" => {
                 let emit = step["emit"].as_str()?;
                 let events = self.split.get(emit)?;
-                Some(events.iter().map(|event| with(step, "emit", json!(own(emit, event)))).collect())
+                Some(
+                    events
+                        .iter()
+                        .map(|event| with(step, "emit", json!(own(emit, event))))
+                        .collect(),
+                )
             }
             "receive" | "dead" => self.arrival(step),
             _ => None,
@@ -85,12 +90,20 @@ impl Freed {
     fn invoke(&mut self, excused: &Excused, step: &Value) -> Option<Vec<Value>> {
         let emit = step["emit"].as_str()?;
         let events: Vec<String> = serde_json::from_value(step["events"].clone()).ok()?;
-        let (free, others): (Vec<_>, Vec<_>) = events.into_iter().partition(|event| excused.has(event));
+        let (free, others): (Vec<_>, Vec<_>) =
+            events.into_iter().partition(|event| excused.has(event));
         if free.is_empty() {
             return None;
         }
-        self.invoked.extend(free.into_iter().map(|event| (event, step.clone())));
-        let lines = others.iter().map(|event| with(&with(step, "emit", json!(own(emit, event))), "events", json!([event])));
+        self.invoked
+            .extend(free.into_iter().map(|event| (event, step.clone())));
+        let lines = others.iter().map(|event| {
+            with(
+                &with(step, "emit", json!(own(emit, event))),
+                "events",
+                json!([event]),
+            )
+        });
         let lines = lines.collect();
         self.split.insert(emit.to_owned(), others);
         Some(lines)

@@ -27,14 +27,23 @@ pub(crate) struct History {
 impl History {
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         let file = Mutex::new(BufWriter::new(File::create(path)?));
-        Ok(Self { began: Instant::now(), last: AtomicU64::new(0), file, is_clock_wrong: AtomicBool::new(false) })
+        Ok(Self {
+            began: Instant::now(),
+            last: AtomicU64::new(0),
+            file,
+            is_clock_wrong: AtomicBool::new(false),
+        })
     }
 
     /// Returns the nanoseconds since the start.
     pub(crate) fn now(&self) -> u64 {
         let now = self.began.elapsed().as_nanos() as u64;
         let last = self.last.fetch_max(now, Ordering::SeqCst);
-        if now > last { now } else { self.last.fetch_add(1, Ordering::SeqCst) + 1 }
+        if now > last {
+            now
+        } else {
+            self.last.fetch_add(1, Ordering::SeqCst) + 1
+        }
     }
 
     fn write(&self, line: &Value) {
@@ -49,7 +58,13 @@ impl History {
     /// Records the call for a schedule that is due `after` this time. The due time counts from
     /// Redis' time, which the call reads later than now, rounded down to ms. So the recorded due
     /// time is 1 ms earlier.
-    pub(crate) fn invoke_later(&self, emit: &str, object: &str, events: &[String], after: Duration) {
+    pub(crate) fn invoke_later(
+        &self,
+        emit: &str,
+        object: &str,
+        events: &[String],
+        after: Duration,
+    ) {
         let t = self.now();
         let due = t + (after.as_nanos() as u64).saturating_sub(1_000_000);
         self.write(&json!({"op": "invoke", "t": t, "emit": emit, "object": object, "events": events, "due": due}));
@@ -74,7 +89,9 @@ impl History {
     /// Records that an event was received, or became a dead letter. `op` is `receive` or `dead`.
     pub(crate) fn came(&self, op: &str, object: &str, id: u64, prev: u64, event: &str) {
         let t = self.now();
-        self.write(&json!({"op": op, "t": t, "object": object, "id": id, "prev": prev, "event": event}));
+        self.write(
+            &json!({"op": op, "t": t, "object": object, "id": id, "prev": prev, "event": event}),
+        );
     }
 
     /// Reads all dead letters from Redis, and writes a line to the history for each.
@@ -83,9 +100,18 @@ impl History {
         loop {
             let page = control.dead_letters(after.as_ref(), PER_CALL_MAX).await?;
             for letter in &page.letters {
-                let (id, prev) = letter.id.zip(letter.prev).context("a dead letter without numbers")?;
+                let (id, prev) = letter
+                    .id
+                    .zip(letter.prev)
+                    .context("a dead letter without numbers")?;
                 let event = String::from_utf8_lossy(&letter.event);
-                self.came("dead", &letter.object, id, prev, event.trim_start_matches('!'));
+                self.came(
+                    "dead",
+                    &letter.object,
+                    id,
+                    prev,
+                    event.trim_start_matches('!'),
+                );
             }
             after = page.next;
             if after.is_none() {
@@ -102,6 +128,10 @@ impl History {
     }
 
     pub(crate) fn flush(&self) -> anyhow::Result<()> {
-        Ok(self.file.lock().unwrap_or_else(PoisonError::into_inner).flush()?)
+        Ok(self
+            .file
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .flush()?)
     }
 }

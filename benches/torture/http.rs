@@ -41,17 +41,24 @@ pub(crate) enum Bad {
 
 impl Bad {
     pub(crate) fn refuses(random: &mut Random) -> Self {
-        Self::Refuses { status: [403, 404, 503][random.below(3) as usize], part: random.below(PARTS) }
+        Self::Refuses {
+            status: [403, 404, 503][random.below(3) as usize],
+            part: random.below(PARTS),
+        }
     }
 
     pub(crate) fn stalls(random: &mut Random) -> Self {
-        Self::Stalls { part: random.below(PARTS) }
+        Self::Stalls {
+            part: random.below(PARTS),
+        }
     }
 
     fn concerns(self, request: &Request) -> bool {
         match self {
             Self::Throttles => true,
-            Self::Refuses { part, .. } => request.object.bytes().map(u64::from).sum::<u64>() % PARTS == part,
+            Self::Refuses { part, .. } => {
+                request.object.bytes().map(u64::from).sum::<u64>() % PARTS == part
+            }
             Self::Stalls { part } => request.id % PARTS == part,
         }
     }
@@ -78,12 +85,20 @@ impl Request {
         let (mut object, mut events) = (String::new(), Vec::new());
         for envelope in envelopes {
             let envelope = Envelope::parse(envelope.get().as_bytes())?;
-            ensure!(events.is_empty() || envelope.object == object, "one request has events of two objects");
+            ensure!(
+                events.is_empty() || envelope.object == object,
+                "one request has events of two objects"
+            );
             events.push((envelope.id, envelope.prev, name_in(envelope.event.get())?));
             object = envelope.object.to_string();
         }
         let id = events.first().context("a request without events")?.0;
-        Ok(Self { object, id, events, has_deadline })
+        Ok(Self {
+            object,
+            id,
+            events,
+            has_deadline,
+        })
     }
 }
 
@@ -105,12 +120,21 @@ impl HttpReceiver {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
         let (bad, requests, met, invalid) = Default::default();
-        let receiver = Arc::new(Self { port, history, bad, requests, met, invalid });
+        let receiver = Arc::new(Self {
+            port,
+            history,
+            bad,
+            requests,
+            met,
+            invalid,
+        });
         let serving = Arc::clone(&receiver);
         tokio::spawn(async move {
             loop {
                 // An accept fails e.g. if the process has too many open files. The worker tries again.
-                let Ok((stream, _)) = listener.accept().await else { continue };
+                let Ok((stream, _)) = listener.accept().await else {
+                    continue;
+                };
                 let receiver = Arc::clone(&serving);
                 tokio::spawn(async move { receiver.serve(BufReader::new(stream)).await });
             }
@@ -124,13 +148,16 @@ impl HttpReceiver {
         lock(&self.bad).push(bad);
         sleep(time).await;
         let mut all = lock(&self.bad);
-        all.iter().position(|other| *other == bad).map(|at| all.swap_remove(at));
+        all.iter()
+            .position(|other| *other == bad)
+            .map(|at| all.swap_remove(at));
         self.met.load(Ordering::Relaxed) > before
     }
 
     /// Prints the number of requests. Returns whether all were valid.
     pub(crate) fn judge(&self) -> bool {
-        let [requests, met] = [&self.requests, &self.met].map(|count| count.load(Ordering::Relaxed));
+        let [requests, met] =
+            [&self.requests, &self.met].map(|count| count.load(Ordering::Relaxed));
         println!("HTTP receiver: {requests} requests, {met} of them met a fault");
         let invalid = lock(&self.invalid);
         if let Some(error) = &*invalid {
@@ -146,7 +173,9 @@ impl HttpReceiver {
             let answer = match Request::parse(&body, has_deadline) {
                 Ok(request) => self.answer(&request).await,
                 Err(error) => {
-                    lock(&self.invalid).get_or_insert_with(|| format!("{error:#}: {}", String::from_utf8_lossy(&body)));
+                    lock(&self.invalid).get_or_insert_with(|| {
+                        format!("{error:#}: {}", String::from_utf8_lossy(&body))
+                    });
                     "500 Internal Server Error\r\n".to_owned()
                 }
             };
@@ -158,8 +187,12 @@ impl HttpReceiver {
     /// Returns the status line and the headers of the answer.
     async fn answer(&self, request: &Request) -> String {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let met = lock(&self.bad).iter().copied().find(|bad| bad.concerns(request));
-        self.met.fetch_add(u64::from(met.is_some()), Ordering::Relaxed);
+        let met = lock(&self.bad)
+            .iter()
+            .copied()
+            .find(|bad| bad.concerns(request));
+        self.met
+            .fetch_add(u64::from(met.is_some()), Ordering::Relaxed);
         match met {
             Some(Bad::Throttles) => "429 Too Many Requests\r\nretry-after: 1\r\n".to_owned(),
             Some(Bad::Refuses { status, .. }) => format!("{status} Refused\r\n"),
@@ -183,7 +216,8 @@ impl HttpReceiver {
 
     fn record(&self, request: &Request) {
         for (id, prev, name) in &request.events {
-            self.history.came("receive", &request.object, *id, *prev, name);
+            self.history
+                .came("receive", &request.object, *id, *prev, name);
         }
     }
 }

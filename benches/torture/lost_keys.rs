@@ -31,7 +31,14 @@ use crate::server::Server;
 ///   the evidence for the verdict, and nothing else has their contents.
 /// - `event_worker`: without the owner of an object in hand, another slot may take later events before
 ///   the next renewal (docs/design.md, lost keys). So an order that breaks then proves nothing.
-const NEVER_LOST: [&str; 6] = ["last_event_id", "data", "event_workers", "events_dead", "event_log", "event_worker"];
+const NEVER_LOST: [&str; 6] = [
+    "last_event_id",
+    "data",
+    "event_workers",
+    "events_dead",
+    "event_log",
+    "event_worker",
+];
 
 /// Deletes `KEYS[1]`. Returns whether it existed, and the events that `KEYS[2]` had. The members of a
 /// sorted set are those of `events.scheduled`.
@@ -84,11 +91,16 @@ struct Lost {
 impl Lost {
     fn of(key: &str) -> Option<Self> {
         let find = |kinds: &'static [(&'static str, &'static str)], end: &str| {
-            kinds.iter().find(|(_, suffix)| *suffix == end).map(|(kind, _)| *kind)
+            kinds
+                .iter()
+                .find(|(_, suffix)| *suffix == end)
+                .map(|(kind, _)| *kind)
         };
         let kind = match key.rsplit_once(':') {
             None => find(SHARED_KINDS, key)?,
-            Some((start, _)) if key.starts_with("event.worker:") => find(WORKER_KINDS, &key[start.len()..])?,
+            Some((start, _)) if key.starts_with("event.worker:") => {
+                find(WORKER_KINDS, &key[start.len()..])?
+            }
             Some(_) if key.starts_with("event.group:") => "group_waiting",
             Some((start, _)) => find(OBJECT_KINDS, &key[start.len()..])?,
         };
@@ -96,13 +108,20 @@ impl Lost {
             return None;
         }
         let (harm, source) = match kind {
-            "events" | "events_held" | "events_scheduled_of" | "worker_event" | "worker_lost" => (Harm::Gone, key),
+            "events" | "events_held" | "events_scheduled_of" | "worker_event" | "worker_lost" => {
+                (Harm::Gone, key)
+            }
             // Without `.id` the key of a tag is the key of its batch.
             "events_held_id" | "worker_event_id" => (Harm::Anew, key.strip_suffix(".id")?),
             "events_scheduled" => (Harm::Anew, key),
             _ => (Harm::None, ""),
         };
-        Some(Self { kind, key: key.to_owned(), harm, source: source.to_owned() })
+        Some(Self {
+            kind,
+            key: key.to_owned(),
+            harm,
+            source: source.to_owned(),
+        })
     }
 }
 
@@ -138,7 +157,14 @@ impl LostKeys {
     pub(crate) fn new(dir: &Path, program: &Path, url: String) -> anyhow::Result<Self> {
         let log = Mutex::new(File::create(dir.join("repair.log"))?);
         let (excused, counts, one) = Default::default();
-        Ok(Self { program: program.to_owned(), url, log, excused, counts, one })
+        Ok(Self {
+            program: program.to_owned(),
+            url,
+            log,
+            excused,
+            counts,
+            one,
+        })
     }
 
     pub(crate) fn excused(&self) -> Excused {
@@ -147,8 +173,15 @@ impl LostKeys {
 
     /// Deletes one key of a kind that exists. After `wait`, repairs as an operator does: a dry run,
     /// then the repair, until nothing needs a decision. Returns whether a key was deleted.
-    pub(crate) async fn lose(&self, server: &Server, pick: u64, wait: Duration) -> anyhow::Result<bool> {
-        let Ok(_one) = self.one.try_lock() else { return Ok(false) };
+    pub(crate) async fn lose(
+        &self,
+        server: &Server,
+        pick: u64,
+        wait: Duration,
+    ) -> anyhow::Result<bool> {
+        let Ok(_one) = self.one.try_lock() else {
+            return Ok(false);
+        };
         self.look_before().await;
         if !self.delete(server, pick).await? {
             return Ok(false);
@@ -170,7 +203,11 @@ impl LostKeys {
     /// Makes a dry run, and then a repair. Returns whether both came to their end, and no subject
     /// needs a decision.
     async fn repair_once(&self) -> bool {
-        self.repair(false).await.is_some() && self.repair(true).await.is_some_and(|report| report.left_total == 0)
+        self.repair(false).await.is_some()
+            && self
+                .repair(true)
+                .await
+                .is_some_and(|report| report.left_total == 0)
     }
 
     /// Counts a key that is broken before a loss. A living worker may still put it right, so this
@@ -178,7 +215,9 @@ impl LostKeys {
     async fn look_before(&self) {
         for _ in 0..3 {
             match self.repair(false).await {
-                Some(report) if report.steps_total + report.left_total > 0 => sleep(Duration::from_secs(1)).await,
+                Some(report) if report.steps_total + report.left_total > 0 => {
+                    sleep(Duration::from_secs(1)).await
+                }
                 _ => return,
             }
         }
@@ -188,14 +227,24 @@ impl LostKeys {
     async fn delete(&self, server: &Server, pick: u64) -> anyhow::Result<bool> {
         // No kill comes between the deletion and its reply, so the lost events are known.
         let _quiet = server.no_kill().await;
-        let Ok(mut conn) = server.connect(PATIENCE).await else { return Ok(false) };
-        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut conn).await.context("KEYS")?;
+        let Ok(mut conn) = server.connect(PATIENCE).await else {
+            return Ok(false);
+        };
+        let keys: Vec<String> = redis::cmd("KEYS")
+            .arg("*")
+            .query_async(&mut conn)
+            .await
+            .context("KEYS")?;
         let mut by_kind = BTreeMap::<&str, Vec<Lost>>::new();
         let mut there: Vec<_> = keys.iter().filter_map(|key| Lost::of(key)).collect();
         there.sort_by(|a, b| a.key.cmp(&b.key));
-        there.into_iter().for_each(|lost| by_kind.entry(lost.kind).or_default().push(lost));
+        there
+            .into_iter()
+            .for_each(|lost| by_kind.entry(lost.kind).or_default().push(lost));
         let kinds: Vec<_> = by_kind.into_values().collect();
-        let Some(of_kind) = kinds.get(pick as usize % kinds.len().max(1)) else { return Ok(false) };
+        let Some(of_kind) = kinds.get(pick as usize % kinds.len().max(1)) else {
+            return Ok(false);
+        };
         let lost = of_kind[(pick >> 32) as usize % of_kind.len()].clone();
         // As with an emptied Redis: new ids are above all earlier ones only if these are not ahead of
         // the clock.
@@ -204,10 +253,15 @@ impl LostKeys {
         }
         let mut command = redis::cmd("EVAL");
         command.arg(LOSE).arg(2).arg(&lost.key).arg(&lost.source);
-        let (deleted, texts): (bool, Vec<String>) =
-            command.query_async(&mut conn).await.with_context(|| format!("the loss of {}", lost.key))?;
+        let (deleted, texts): (bool, Vec<String>) = command
+            .query_async(&mut conn)
+            .await
+            .with_context(|| format!("the loss of {}", lost.key))?;
         let names = names(&lost, &texts)?;
-        self.note(&format!("lost {:?}, deleted {deleted}, events {names:?}", lost));
+        self.note(&format!(
+            "lost {:?}, deleted {deleted}, events {names:?}",
+            lost
+        ));
         if deleted {
             *lock(&self.counts).by_kind.entry(lost.kind).or_default() += 1;
             let mut excused = lock(&self.excused);
@@ -223,11 +277,32 @@ impl LostKeys {
     /// Runs `seriatim repair`. Returns `None` if it failed.
     async fn repair(&self, doing: bool) -> Option<Report> {
         let mut command = Command::new(&self.program);
-        command.args(["repair", "--redis", &self.url, "--json", "--schedules-due", DUE, "--reason", "torture"]);
-        command.args(doing.then_some("--yes")).stdin(Stdio::null()).kill_on_drop(true);
-        let output = tokio::time::timeout(PATIENCE, command.output()).await.ok()?.ok()?;
-        let (text, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        self.note(&format!("repair, doing {doing}: {} {text}{error}", output.status));
+        command.args([
+            "repair",
+            "--redis",
+            &self.url,
+            "--json",
+            "--schedules-due",
+            DUE,
+            "--reason",
+            "torture",
+        ]);
+        command
+            .args(doing.then_some("--yes"))
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        let output = tokio::time::timeout(PATIENCE, command.output())
+            .await
+            .ok()?
+            .ok()?;
+        let (text, error) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        self.note(&format!(
+            "repair, doing {doing}: {} {text}{error}",
+            output.status
+        ));
         let report: Report = serde_json::from_str(&text).ok()?;
         if doing {
             lock(&self.counts).steps += report.steps_total;
@@ -242,7 +317,11 @@ impl LostKeys {
         }
         let until = Instant::now() + REPAIR_PATIENCE;
         while Instant::now() < until {
-            if self.repair(false).await.is_some_and(|report| report.steps_total + report.left_total == 0) {
+            if self
+                .repair(false)
+                .await
+                .is_some_and(|report| report.steps_total + report.left_total == 0)
+            {
                 return Ok(());
             }
             self.repair(true).await;
@@ -254,10 +333,20 @@ impl LostKeys {
     /// Prints the counts of the run.
     pub(crate) fn print(&self) {
         let (counts, excused) = (lock(&self.counts), lock(&self.excused));
-        let Counts { by_kind, steps, broken_before } = &*counts;
+        let Counts {
+            by_kind,
+            steps,
+            broken_before,
+        } = &*counts;
         println!("  keys lost: {by_kind:?}");
-        println!("    {} events lost with their keys, {} with their ids or due times", excused.gone.len(), excused.anew.len());
-        println!("    {steps} steps of repairs; {broken_before} times a key was broken before a loss");
+        println!(
+            "    {} events lost with their keys, {} with their ids or due times",
+            excused.gone.len(),
+            excused.anew.len()
+        );
+        println!(
+            "    {steps} steps of repairs; {broken_before} times a key was broken before a loss"
+        );
     }
 
     fn note(&self, text: &str) {
@@ -270,12 +359,22 @@ impl LostKeys {
 fn names(lost: &Lost, texts: &[String]) -> anyhow::Result<Vec<String>> {
     // The first entry of such a list is a tag.
     let skipped = usize::from(lost.kind == "worker_lost");
-    let named = texts.iter().skip(skipped).map(|text| match text.strip_prefix("\0queued ") {
-        // A reference of a schedule with a key. Its event has the name of its emit in the key.
-        Some(reference) => reference.split_once(" key of ").map(|(_, emit)| format!("{emit}.0")).context("a reference"),
-        None => text.strip_prefix('!').map_or_else(|| name_in(text), |name| Ok(name.to_owned())),
-    });
-    named.collect::<Result<_, _>>().with_context(|| format!("the events of {lost:?}"))
+    let named = texts
+        .iter()
+        .skip(skipped)
+        .map(|text| match text.strip_prefix("\0queued ") {
+            // A reference of a schedule with a key. Its event has the name of its emit in the key.
+            Some(reference) => reference
+                .split_once(" key of ")
+                .map(|(_, emit)| format!("{emit}.0"))
+                .context("a reference"),
+            None => text
+                .strip_prefix('!')
+                .map_or_else(|| name_in(text), |name| Ok(name.to_owned())),
+        });
+    named
+        .collect::<Result<_, _>>()
+        .with_context(|| format!("the events of {lost:?}"))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

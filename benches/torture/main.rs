@@ -66,7 +66,10 @@ struct Args {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let Some((blocking::WORD, words)) = words.split_first().map(|(word, words)| (word.as_str(), words)) {
+    if let Some((blocking::WORD, words)) = words
+        .split_first()
+        .map(|(word, words)| (word.as_str(), words))
+    {
         return match blocking::main(words) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -97,12 +100,22 @@ fn run(args: &Args) -> anyhow::Result<bool> {
     let dir = match &args.keep {
         Some(dir) => {
             std::fs::create_dir_all(dir)?;
-            ensure!(std::fs::read_dir(dir)?.next().is_none(), "{} is not empty", dir.display());
+            ensure!(
+                std::fs::read_dir(dir)?.next().is_none(),
+                "{} is not empty",
+                dir.display()
+            );
             dir.canonicalize()?
         }
-        None => tempfile::Builder::new().prefix("seriatim-torture-").tempdir()?.keep(),
+        None => tempfile::Builder::new()
+            .prefix("seriatim-torture-")
+            .tempdir()?
+            .keep(),
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     let passed = runtime.block_on(async {
         tokio::select! {
             passed = torture(args, &dir) => passed,
@@ -114,7 +127,10 @@ fn run(args: &Args) -> anyhow::Result<bool> {
     match &passed {
         Ok(true) if args.keep.is_none() => std::fs::remove_dir_all(&dir)?,
         Ok(true) => println!("torture: the history and the logs are in {}", dir.display()),
-        _ => println!("torture: FAILED with --seed {seed}; the evidence is in {}", dir.display()),
+        _ => println!(
+            "torture: FAILED with --seed {seed}; the evidence is in {}",
+            dir.display()
+        ),
     }
     if let Ok(true) = passed {
         println!("torture: passed with --seed {seed}");
@@ -124,12 +140,38 @@ fn run(args: &Args) -> anyhow::Result<bool> {
 
 async fn torture(args: &Args, dir: &std::path::Path) -> anyhow::Result<bool> {
     if args.failovers > 0 {
-        let Args { failovers, wait, min_replicas, seed, workers, .. } = *args;
-        println!("torture: seed {seed}, {failovers} failovers, --wait {wait}, min-replicas {min_replicas}, in {}", dir.display());
-        return sentinel::run(&sentinel::Plan { failovers, wait, min_replicas, seed, workers }, dir).await;
+        let Args {
+            failovers,
+            wait,
+            min_replicas,
+            seed,
+            workers,
+            ..
+        } = *args;
+        println!(
+            "torture: seed {seed}, {failovers} failovers, --wait {wait}, min-replicas {min_replicas}, in {}",
+            dir.display()
+        );
+        return sentinel::run(
+            &sentinel::Plan {
+                failovers,
+                wait,
+                min_replicas,
+                seed,
+                workers,
+            },
+            dir,
+        )
+        .await;
     }
     let plan = plan::schedule(args.seed, args.length, args.appendfsync, args.workers);
-    println!("torture: seed {}, {:?}, {} faults, in {}", args.seed, args.length, plan.len(), dir.display());
+    println!(
+        "torture: seed {}, {:?}, {} faults, in {}",
+        args.seed,
+        args.length,
+        plan.len(),
+        dir.display()
+    );
     let mut stage = Stage::set(dir, args.seed, args.workers, args.appendfsync).await?;
     stage.play(&plan).await?;
     let drained = stage.drain().await;
@@ -160,9 +202,15 @@ impl Args {
                 args.min_replicas = true;
                 continue;
             }
-            let mut value = || words.next().with_context(|| format!("{option} needs a value; {USAGE}"));
+            let mut value = || {
+                words
+                    .next()
+                    .with_context(|| format!("{option} needs a value; {USAGE}"))
+            };
             match option.as_str() {
-                "--minutes" => args.length = Duration::from_secs_f64(value()?.parse::<f64>()? * 60.0),
+                "--minutes" => {
+                    args.length = Duration::from_secs_f64(value()?.parse::<f64>()? * 60.0)
+                }
                 "--sentinel" => args.failovers = value()?.parse()?,
                 "--wait" => args.wait = value()?.parse()?,
                 "--seed" => args.seed = value()?.parse()?,

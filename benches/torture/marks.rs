@@ -22,14 +22,21 @@ impl Marks {
     /// Begins at the present time of Redis.
     pub(crate) async fn begin(conn: &mut MultiplexedConnection) -> anyhow::Result<Self> {
         let (seconds, us): (u64, u64) = redis::cmd("TIME").query_async(conn).await?;
-        Ok(Self { began_ms: seconds * 1000 + us / 1000, ..Self::default() })
+        Ok(Self {
+            began_ms: seconds * 1000 + us / 1000,
+            ..Self::default()
+        })
     }
 
     /// Reads `event.marks`. A mark that a worker meets between two looks is not seen, so call this
     /// more often than once per second.
     pub(crate) async fn look(&mut self, conn: &mut MultiplexedConnection) -> anyhow::Result<()> {
         let mut members = redis::cmd("ZRANGE");
-        members.arg(Keys::new().event_marks()).arg(0).arg(-1).arg("WITHSCORES");
+        members
+            .arg(Keys::new().event_marks())
+            .arg(0)
+            .arg(-1)
+            .arg("WITHSCORES");
         for (member, score) in members.query_async::<Vec<(String, f64)>>(conn).await? {
             match member.parse() {
                 Ok(mark) => drop(self.pushed.insert(mark)),
@@ -43,10 +50,17 @@ impl Marks {
     /// Prints how many marks were seen. Returns whether workers have pushed and met marks since the
     /// beginning.
     pub(crate) fn judge(&self) -> bool {
-        let pushed: Vec<_> = self.pushed.iter().filter(|mark| **mark >= self.began_ms).collect();
+        let pushed: Vec<_> = self
+            .pushed
+            .iter()
+            .filter(|mark| **mark >= self.began_ms)
+            .collect();
         let met = pushed.iter().filter(|mark| ***mark <= self.met_ms).count();
         let last = self.met_ms.saturating_sub(self.began_ms);
-        println!("marks: {} seen, {met} of them met; the last one {last} ms after the start", pushed.len());
+        println!(
+            "marks: {} seen, {met} of them met; the last one {last} ms after the start",
+            pushed.len()
+        );
         let passed = met > 0 && self.met_ms > self.began_ms;
         if !passed {
             println!("NO MARKS: the workers have not pushed marks, or have not met them");

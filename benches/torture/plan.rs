@@ -22,13 +22,24 @@ pub(crate) enum Fault {
     /// SIGKILL to Redis. Redis is started again after `down`, with `appendfsync always` if
     /// `always`. If `appendfsync` was `everysec`, `cut` may be given. Then the writes of this time
     /// before the kill are removed from the append-only file, as in a power loss.
-    RedisKilled { down: Duration, cut: Option<Duration>, always: bool },
+    RedisKilled {
+        down: Duration,
+        cut: Option<Duration>,
+        always: bool,
+    },
     /// SIGKILL to Redis and to all worker processes at once. `down`, `cut` and `always` are as in
     /// `RedisKilled`.
-    PowerLost { down: Duration, cut: Option<Duration>, always: bool },
+    PowerLost {
+        down: Duration,
+        cut: Option<Duration>,
+        always: bool,
+    },
     /// Another process takes over the worker's name. If `paused` is given, the worker is stopped by
     /// SIGSTOP for this time when the other process starts.
-    WorkerDisplaced { worker: usize, paused: Option<Duration> },
+    WorkerDisplaced {
+        worker: usize,
+        paused: Option<Duration>,
+    },
     /// DEBUG SLEEP: Redis stands still.
     RedisAsleep { time: Duration },
     /// CLIENT PAUSE: Redis runs no commands if `all`, and otherwise no writes.
@@ -46,7 +57,11 @@ pub(crate) enum Fault {
     /// One connection stays open, but the proxy passes no more of its bytes.
     HalfOpen,
     /// A pause or a block. It is lifted after `time`, or ends by itself at that time if `ends`.
-    Ruled { rule: RuleSet, time: Duration, ends: bool },
+    Ruled {
+        rule: RuleSet,
+        time: Duration,
+        ends: bool,
+    },
     /// A share. It is removed after `time`.
     Shared { share: ShareSet, time: Duration },
     /// The next delivery of the blocking worker (`blocking`) blocks its thread.
@@ -102,8 +117,10 @@ pub(crate) const KINDS: [&str; 27] = [
 ];
 
 /// Number of faults of each kind in ten minutes.
-const PER_TEN_MINUTES: [u64; KINDS.len()] =
-    [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40, 120, 60, 30, 3, 12, 120, 30, 20, 20, 15, 40, 30];
+const PER_TEN_MINUTES: [u64; KINDS.len()] = [
+    480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40, 120, 60, 30, 3, 12, 120, 30, 20,
+    20, 15, 40, 30,
+];
 
 /// The kind of fault by which Redis loses data even with `appendfsync always`. A run that must lose
 /// nothing has no fault of this kind.
@@ -136,9 +153,18 @@ impl Fault {
             Self::KeyLost { .. } => 21,
             Self::ClientsFull { .. } => 22,
             Self::WorkerUnregistered { .. } => 23,
-            Self::ReceiverBad { bad: Bad::Throttles, .. } => 24,
-            Self::ReceiverBad { bad: Bad::Refuses { .. }, .. } => 25,
-            Self::ReceiverBad { bad: Bad::Stalls { .. }, .. } => 26,
+            Self::ReceiverBad {
+                bad: Bad::Throttles,
+                ..
+            } => 24,
+            Self::ReceiverBad {
+                bad: Bad::Refuses { .. },
+                ..
+            } => 25,
+            Self::ReceiverBad {
+                bad: Bad::Stalls { .. },
+                ..
+            } => 26,
         }
     }
 
@@ -148,10 +174,17 @@ impl Fault {
             0 => {
                 // Half of the killed workers are started again at once, and continue their objects.
                 // The others stay down for so long that other workers may take over their objects.
-                let down = if random.chance(50) { Duration::ZERO } else { random.ms(200, 2500) };
+                let down = if random.chance(50) {
+                    Duration::ZERO
+                } else {
+                    random.ms(200, 2500)
+                };
                 Self::WorkerKilled { worker, down }
             }
-            1 => Self::WorkerPaused { worker, time: random.ms(1200, 3000) },
+            1 => Self::WorkerPaused {
+                worker,
+                time: random.ms(1200, 3000),
+            },
             2 => Self::WorkerStopped { worker },
             3 => Self::RollingRestart,
             4 | 13 => {
@@ -162,34 +195,85 @@ impl Fault {
                 };
                 let cut = random.chance(60).then(|| random.ms(0, 1000));
                 let down = random.ms(0, 400);
-                if kind == 4 { Self::RedisKilled { down, cut, always } } else { Self::PowerLost { down, cut, always } }
+                if kind == 4 {
+                    Self::RedisKilled { down, cut, always }
+                } else {
+                    Self::PowerLost { down, cut, always }
+                }
             }
-            5 => Self::RedisAsleep { time: random.ms(200, 2500) },
-            6 => Self::ClientsPaused { time: random.ms(200, 2500), all: random.chance(50) },
+            5 => Self::RedisAsleep {
+                time: random.ms(200, 2500),
+            },
+            6 => Self::ClientsPaused {
+                time: random.ms(200, 2500),
+                all: random.chance(50),
+            },
             7 => Self::ScriptsFlushed,
-            8 => Self::OutOfMemory { time: random.ms(300, 2500) },
-            9 => Self::RequestCut { bytes: Self::some_bytes(random) },
-            10 => Self::ReplyCut { bytes: Self::some_bytes(random) },
-            11 => Self::Latency { delay: random.ms(1, 120), time: random.ms(500, 3000) },
+            8 => Self::OutOfMemory {
+                time: random.ms(300, 2500),
+            },
+            9 => Self::RequestCut {
+                bytes: Self::some_bytes(random),
+            },
+            10 => Self::ReplyCut {
+                bytes: Self::some_bytes(random),
+            },
+            11 => Self::Latency {
+                delay: random.ms(1, 120),
+                time: random.ms(500, 3000),
+            },
             12 => Self::HalfOpen,
             15 => {
                 let rule = RuleSet::of(random);
-                Self::Ruled { rule, time: random.ms(200, if rule.is_for_all() { 1500 } else { 4000 }), ends: random.chance(30) }
+                Self::Ruled {
+                    rule,
+                    time: random.ms(200, if rule.is_for_all() { 1500 } else { 4000 }),
+                    ends: random.chance(30),
+                }
             }
             // The lease is 1 s, and `stall_max` is 2 s. So after some blocks the worker still has
             // its lease, and after longer ones it has lost the lease.
-            16 => Self::HandlerBlocked { time: random.ms(200, 4000) },
-            17 => Self::LinkSlow { time: random.ms(500, 4000) },
-            18 => Self::RedisEmptied { down: random.ms(0, 400) },
-            19 => Self::ClockStepped { back: random.chance(50), time: random.ms(2000, 6000) },
-            20 => Self::Shared { share: ShareSet::of(random), time: random.ms(200, 6000) },
-            21 => Self::KeyLost { pick: random.next(), wait: random.ms(1000, 5000) },
-            22 => Self::ClientsFull { time: random.ms(300, 4000) },
+            16 => Self::HandlerBlocked {
+                time: random.ms(200, 4000),
+            },
+            17 => Self::LinkSlow {
+                time: random.ms(500, 4000),
+            },
+            18 => Self::RedisEmptied {
+                down: random.ms(0, 400),
+            },
+            19 => Self::ClockStepped {
+                back: random.chance(50),
+                time: random.ms(2000, 6000),
+            },
+            20 => Self::Shared {
+                share: ShareSet::of(random),
+                time: random.ms(200, 6000),
+            },
+            21 => Self::KeyLost {
+                pick: random.next(),
+                wait: random.ms(1000, 5000),
+            },
+            22 => Self::ClientsFull {
+                time: random.ms(300, 4000),
+            },
             23 => Self::WorkerUnregistered { worker },
-            24 => Self::ReceiverBad { bad: Bad::Throttles, time: random.ms(300, 2000) },
-            25 => Self::ReceiverBad { bad: Bad::refuses(random), time: random.ms(500, 4000) },
-            26 => Self::ReceiverBad { bad: Bad::stalls(random), time: random.ms(500, 3000) },
-            _ => Self::WorkerDisplaced { worker, paused: random.chance(50).then(|| random.ms(300, 2500)) },
+            24 => Self::ReceiverBad {
+                bad: Bad::Throttles,
+                time: random.ms(300, 2000),
+            },
+            25 => Self::ReceiverBad {
+                bad: Bad::refuses(random),
+                time: random.ms(500, 4000),
+            },
+            26 => Self::ReceiverBad {
+                bad: Bad::stalls(random),
+                time: random.ms(500, 3000),
+            },
+            _ => Self::WorkerDisplaced {
+                worker,
+                paused: random.chance(50).then(|| random.ms(300, 2500)),
+            },
         }
     }
 
@@ -211,7 +295,12 @@ pub(crate) enum Appendfsync {
 }
 
 /// Returns all faults, each with its time.
-pub(crate) fn schedule(seed: u64, length: Duration, appendfsync: Appendfsync, workers: usize) -> Vec<(Duration, Fault)> {
+pub(crate) fn schedule(
+    seed: u64,
+    length: Duration,
+    appendfsync: Appendfsync,
+    workers: usize,
+) -> Vec<(Duration, Fault)> {
     let mut plan = Vec::new();
     for (kind, count) in PER_TEN_MINUTES.into_iter().enumerate() {
         if kind == EMPTIED && appendfsync == Appendfsync::Always {
@@ -226,8 +315,13 @@ pub(crate) fn schedule(seed: u64, length: Duration, appendfsync: Appendfsync, wo
             let fault = Fault::of(kind, &mut random, appendfsync, workers);
             plan.push((at, fault));
             // Some kills are followed by a second kill so soon that Redis may not yet have synced.
-            if matches!(fault, Fault::RedisKilled { .. } | Fault::PowerLost { .. }) && random.chance(30) {
-                plan.push((at + random.ms(300, 1500), Fault::of(kind, &mut random, appendfsync, workers)));
+            if matches!(fault, Fault::RedisKilled { .. } | Fault::PowerLost { .. })
+                && random.chance(30)
+            {
+                plan.push((
+                    at + random.ms(300, 1500),
+                    Fault::of(kind, &mut random, appendfsync, workers),
+                ));
             }
             at += random.ms(mean_ms * 6 / 10, mean_ms * 14 / 10);
         }

@@ -44,7 +44,14 @@ pub(crate) struct Producers {
 
 impl Producers {
     pub(crate) fn new(url: String, history: Arc<History>, seed: u64) -> Self {
-        Self { url, history, seed, stop: AtomicBool::new(false), emits: AtomicU64::new(0), wait: None }
+        Self {
+            url,
+            history,
+            seed,
+            stop: AtomicBool::new(false),
+            emits: AtomicU64::new(0),
+            wait: None,
+        }
     }
 
     /// Lets each emit wait for replicas. In such a run every producer uses the library. A producer
@@ -58,10 +65,18 @@ impl Producers {
     pub(crate) async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let mut tasks = JoinSet::new();
         for producer in 0..PRODUCERS {
-            let builder = Emitter::builder(&self.url).connection_timeout(TIMEOUT).response_timeout(TIMEOUT);
-            let emitter = builder.wait(self.wait.unwrap_or(0), TIMEOUT).connect().await?;
+            let builder = Emitter::builder(&self.url)
+                .connection_timeout(TIMEOUT)
+                .response_timeout(TIMEOUT);
+            let emitter = builder
+                .wait(self.wait.unwrap_or(0), TIMEOUT)
+                .connect()
+                .await?;
             for lane in 0..AT_ONCE {
-                let random = Random::new(self.seed.wrapping_add((producer * AT_ONCE + lane) as u64 + 1));
+                let random = Random::new(
+                    self.seed
+                        .wrapping_add((producer * AT_ONCE + lane) as u64 + 1),
+                );
                 tasks.spawn(Arc::clone(&self).lane(emitter.clone(), random));
             }
         }
@@ -94,7 +109,9 @@ impl Producers {
             let one = random.chance(50).then(|| Self::object(&mut random));
             for _ in 0..burst {
                 let object = one.clone().unwrap_or_else(|| Self::object(&mut random));
-                let done = match random.chance(20) && !self.history.is_clock_wrong.load(Ordering::SeqCst) {
+                let done = match random.chance(20)
+                    && !self.history.is_clock_wrong.load(Ordering::SeqCst)
+                {
                     true => self.schedule(&emitter, &object, &mut random).await,
                     false => self.emit(&emitter, &object, &mut random).await,
                 };
@@ -108,10 +125,21 @@ impl Producers {
 
     /// Emits once. Returns whether the emit succeeded.
     async fn emit(&self, emitter: &Emitter, object: &str, random: &mut Random) -> bool {
-        let (name, events) = self.names(if random.chance(20) { random.between(2, 4) } else { 1 });
+        let (name, events) = self.names(if random.chance(20) {
+            random.between(2, 4)
+        } else {
+            1
+        });
         let mut payloads = events.iter().map(|event| {
-            let padding = if random.chance(1) { random.below(40_000) } else { random.below(100) };
-            Json::new(format!("{{\"name\":\"{event}\",\"padding\":\"{}\"}}", "x".repeat(padding as usize)))
+            let padding = if random.chance(1) {
+                random.below(40_000)
+            } else {
+                random.below(100)
+            };
+            Json::new(format!(
+                "{{\"name\":\"{event}\",\"padding\":\"{}\"}}",
+                "x".repeat(padding as usize)
+            ))
         });
         let main = payloads.next().unwrap_or_else(|| Json::new("null"));
         let mut emit = emitter.event(object, main);
@@ -123,11 +151,17 @@ impl Producers {
         }
         self.history.invoke(&name, object, &events);
         // About one emit in fifty is cancelled within a few milliseconds: its future is dropped.
-        let patience = if random.chance(2) { random.ms(0, 3) } else { Duration::from_secs(60) };
+        let patience = if random.chance(2) {
+            random.ms(0, 3)
+        } else {
+            Duration::from_secs(60)
+        };
         let answer = tokio::time::timeout(patience, emit.send()).await;
         let op = match &answer {
             Ok(Ok(_)) => "ok",
-            Ok(Err(EmitError::Unknown { .. } | EmitError::Unreplicated { .. })) | Err(_) => "unknown",
+            Ok(Err(EmitError::Unknown { .. } | EmitError::Unreplicated { .. })) | Err(_) => {
+                "unknown"
+            }
             Ok(Err(_)) => "failed",
         };
         self.history.done(op, &name);
@@ -137,7 +171,11 @@ impl Producers {
     /// Schedules an event. Returns whether it was scheduled.
     async fn schedule(&self, emitter: &Emitter, object: &str, random: &mut Random) -> bool {
         let (name, events) = self.names(1);
-        let after = if random.chance(30) { Duration::ZERO } else { random.ms(0, 3000) };
+        let after = if random.chance(30) {
+            Duration::ZERO
+        } else {
+            random.ms(0, 3000)
+        };
         let event = Json::new(format!("{{\"name\":\"{}\"}}", events[0]));
         self.history.invoke_later(&name, object, &events, after);
         let mut schedule = emitter.schedule(object, event).after(after);
@@ -148,7 +186,14 @@ impl Producers {
         let answer = schedule.send().await;
         match &answer {
             Ok(scheduled) => self.history.scheduled(&name, scheduled.due_ms),
-            Err(error) => self.history.done(if error.is_unknown() { "unknown" } else { "failed" }, &name),
+            Err(error) => self.history.done(
+                if error.is_unknown() {
+                    "unknown"
+                } else {
+                    "failed"
+                },
+                &name,
+            ),
         }
         answer.is_ok()
     }
@@ -165,13 +210,22 @@ impl Producers {
             };
             let object = Self::object(&mut random);
             let (name, events) = self.names(1);
-            let event = if random.chance(30) { format!("!{}", events[0]) } else { format!("{{\"name\":\"{}\"}}", events[0]) };
+            let event = if random.chance(30) {
+                format!("!{}", events[0])
+            } else {
+                format!("{{\"name\":\"{}\"}}", events[0])
+            };
             let mut pipe = redis::pipe();
-            pipe.atomic().lpush(format!("{object}:events"), event).ignore().lpush("objects.with.events", &object).ignore();
+            pipe.atomic()
+                .lpush(format!("{object}:events"), event)
+                .ignore()
+                .lpush("objects.with.events", &object)
+                .ignore();
             self.history.invoke(&name, &object, &events);
             let answer: Result<(), _> = pipe.query_async(open).await;
             // Every error counts as an unknown outcome. The exact error does not matter here.
-            self.history.done(if answer.is_ok() { "ok" } else { "unknown" }, &name);
+            self.history
+                .done(if answer.is_ok() { "ok" } else { "unknown" }, &name);
             if answer.is_err() {
                 conn = None;
             }
@@ -179,8 +233,13 @@ impl Producers {
     }
 
     async fn connect(&self) -> Option<MultiplexedConnection> {
-        let config =
-            redis::AsyncConnectionConfig::new().set_connection_timeout(Some(TIMEOUT)).set_response_timeout(Some(TIMEOUT));
-        redis::Client::open(self.url.as_str()).ok()?.get_multiplexed_async_connection_with_config(&config).await.ok()
+        let config = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(TIMEOUT))
+            .set_response_timeout(Some(TIMEOUT));
+        redis::Client::open(self.url.as_str())
+            .ok()?
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .ok()
     }
 }

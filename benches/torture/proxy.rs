@@ -50,7 +50,8 @@ impl Faults {
     }
 
     pub(crate) fn latency(&self, delay: Duration) {
-        self.latency_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
+        self.latency_ms
+            .store(delay.as_millis() as u64, Ordering::SeqCst);
     }
 
     /// Limits the link to this many bytes per second in each direction; 0 lifts the limit.
@@ -65,7 +66,10 @@ impl Faults {
         if rate == 0 {
             return None;
         }
-        let mut busy_until = self.busy_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut busy_until = self
+            .busy_until
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let from = busy_until[way as usize].map_or(now, |at| at.max(now));
         let until = from + Duration::from_secs_f64(bytes as f64 / rate as f64);
@@ -92,7 +96,11 @@ impl Faults {
     }
 
     fn take_half_open(&self) -> bool {
-        self.half_open.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| (left > 0).then(|| left - 1)).is_ok()
+        self.half_open
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                (left > 0).then(|| left - 1)
+            })
+            .is_ok()
     }
 }
 
@@ -104,7 +112,9 @@ pub(crate) async fn start(redis_port: u16, faults: Arc<Faults>) -> anyhow::Resul
         loop {
             // An accept fails e.g. if the process has too many open files. Then the client will
             // connect again.
-            let Ok((client, _)) = listener.accept().await else { continue };
+            let Ok((client, _)) = listener.accept().await else {
+                continue;
+            };
             tokio::spawn(serve(client, redis_port, Arc::clone(&faults)));
         }
     });
@@ -114,7 +124,9 @@ pub(crate) async fn start(redis_port: u16, faults: Arc<Faults>) -> anyhow::Resul
 /// Forwards the bytes of one connection in both directions. If one direction ends, the connection
 /// is closed.
 async fn serve(client: TcpStream, redis_port: u16, faults: Arc<Faults>) {
-    let Ok(redis) = TcpStream::connect(("127.0.0.1", redis_port)).await else { return };
+    let Ok(redis) = TcpStream::connect(("127.0.0.1", redis_port)).await else {
+        return;
+    };
     let _ = (client.set_nodelay(true), redis.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_redis, to_redis) = redis.into_split();
@@ -125,7 +137,13 @@ async fn serve(client: TcpStream, redis_port: u16, faults: Arc<Faults>) {
     }
 }
 
-async fn pump(way: Way, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, faults: &Faults, stuck: &Notify) {
+async fn pump(
+    way: Way,
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    faults: &Faults,
+    stuck: &Notify,
+) {
     let mut bytes = vec![0; 64 * 1024];
     let mut left: Option<usize> = None;
     loop {

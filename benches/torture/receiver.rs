@@ -22,8 +22,14 @@ pub(crate) struct Receiver {
 
 impl Receiver {
     /// Records the events that were written to the output files since the last call.
-    pub(crate) fn receive(&mut self, outputs: Vec<PathBuf>, history: &History) -> anyhow::Result<()> {
-        outputs.into_iter().try_for_each(|path| self.output(path, history))
+    pub(crate) fn receive(
+        &mut self,
+        outputs: Vec<PathBuf>,
+        history: &History,
+    ) -> anyhow::Result<()> {
+        outputs
+            .into_iter()
+            .try_for_each(|path| self.output(path, history))
     }
 
     fn output(&mut self, path: PathBuf, history: &History) -> anyhow::Result<()> {
@@ -35,11 +41,24 @@ impl Receiver {
         file.seek(SeekFrom::Start(self.read.get(&path).copied().unwrap_or(0)))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        for line in bytes[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            let envelope = Envelope::parse(line).with_context(|| format!("in {}", path.display()))?;
+        let whole = bytes
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map_or(0, |at| at + 1);
+        for line in bytes[..whole]
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+        {
+            let envelope =
+                Envelope::parse(line).with_context(|| format!("in {}", path.display()))?;
             self.events += 1;
-            history.came("receive", &envelope.object, envelope.id, envelope.prev, &name_in(envelope.event.get())?);
+            history.came(
+                "receive",
+                &envelope.object,
+                envelope.id,
+                envelope.prev,
+                &name_in(envelope.event.get())?,
+            );
         }
         *self.read.entry(path).or_default() += whole as u64;
         Ok(())

@@ -13,7 +13,10 @@ use crate::producers::{object, prefix};
 use crate::random::Random;
 use crate::server::Server;
 
-const BY: By<'_> = By { who: "torture", why: "" };
+const BY: By<'_> = By {
+    who: "torture",
+    why: "",
+};
 /// Bound of the object numbers in rules: rules are for objects that have many events, which are
 /// those with low numbers.
 const OBJECTS: u64 = 20;
@@ -34,7 +37,11 @@ pub(crate) struct RuleSet {
 
 impl RuleSet {
     pub(crate) fn of(random: &mut Random) -> Self {
-        let kind = if random.chance(50) { Kind::Pause } else { Kind::Block };
+        let kind = if random.chance(50) {
+            Kind::Pause
+        } else {
+            Kind::Block
+        };
         let over = match random.below(10) {
             0..2 => Over::All,
             2..6 => Over::Prefix(random.below(OBJECTS)),
@@ -69,12 +76,23 @@ impl Rules {
     /// Sets the rule, and waits for `time`. If `ends`, the rule then ends by itself. Otherwise this
     /// lifts the rule, unless another fault wants it. Returns whether the rule could be set: Redis
     /// may be down.
-    pub(crate) async fn hold(&self, server: &Server, rule: RuleSet, time: Duration, ends: bool) -> bool {
-        let Ok(selector) = rule.selector() else { return false };
+    pub(crate) async fn hold(
+        &self,
+        server: &Server,
+        rule: RuleSet,
+        time: Duration,
+        ends: bool,
+    ) -> bool {
+        let Ok(selector) = rule.selector() else {
+            return false;
+        };
         let wanted = (rule.kind, selector);
         self.wanted().push(wanted.clone());
         let set = match server.connect(Duration::from_secs(6)).await {
-            Ok(conn) => Control::new(conn).set_rule(BY, wanted.0, &wanted.1, ends.then_some(time)).await.is_ok(),
+            Ok(conn) => Control::new(conn)
+                .set_rule(BY, wanted.0, &wanted.1, ends.then_some(time))
+                .await
+                .is_ok(),
             Err(_) => false,
         };
         tokio::time::sleep(time).await;

@@ -68,21 +68,37 @@ struct Running {
 impl Server {
     pub(crate) async fn start(dir: &Path, always: bool) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir)?;
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?
+            .local_addr()?
+            .port();
         let clock = Clock::new();
         let child = spawn(dir, port, always, &clock)?;
         let child = tokio::sync::Mutex::new(Running { child, always });
         let clock_or_kill = tokio::sync::Mutex::default();
-        let server = Self { dir: dir.to_owned(), port, child, noted: Mutex::default(), clock, clock_or_kill };
+        let server = Self {
+            dir: dir.to_owned(),
+            port,
+            child,
+            noted: Mutex::default(),
+            clock,
+            clock_or_kill,
+        };
         server.until_up().await?;
         Ok(server)
     }
 
     /// Returns a connection that bypasses the proxy.
-    pub(crate) async fn connect(&self, patience: Duration) -> anyhow::Result<MultiplexedConnection> {
-        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(patience)).set_response_timeout(Some(patience));
+    pub(crate) async fn connect(
+        &self,
+        patience: Duration,
+    ) -> anyhow::Result<MultiplexedConnection> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(patience))
+            .set_response_timeout(Some(patience));
         let client = Client::open(format!("redis://127.0.0.1:{}", self.port))?;
-        Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
+        Ok(client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await?)
     }
 
     /// Runs one command, bypassing the proxy.
@@ -97,12 +113,18 @@ impl Server {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             let answer = match self.connect(Duration::from_secs(1)).await {
-                Ok(mut conn) => redis::cmd("PING").exec_async(&mut conn).await.map_err(anyhow::Error::from),
+                Ok(mut conn) => redis::cmd("PING")
+                    .exec_async(&mut conn)
+                    .await
+                    .map_err(anyhow::Error::from),
                 Err(error) => Err(error),
             };
             match answer {
                 Ok(()) => return Ok(()),
-                Err(error) => ensure!(Instant::now() < deadline, "Redis does not answer: {error:#}; see redis.log"),
+                Err(error) => ensure!(
+                    Instant::now() < deadline,
+                    "Redis does not answer: {error:#}; see redis.log"
+                ),
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -142,14 +164,23 @@ impl Server {
         let mut was_cut = false;
         if !running.always {
             if let Some(log) = cut.and_then(|cut| self.log_at(killed_at - cut)) {
-                std::fs::OpenOptions::new().write(true).open(&log.path)?.set_len(log.length)?;
-                self.noted.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, noted)| noted.length <= log.length);
+                std::fs::OpenOptions::new()
+                    .write(true)
+                    .open(&log.path)?
+                    .set_len(log.length)?;
+                self.noted
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .retain(|(_, noted)| noted.length <= log.length);
                 was_cut = true;
             }
             history.redis_lost(before, MAY_LOSE);
         }
         tokio::time::sleep(down).await;
-        *running = Running { child: spawn(&self.dir, self.port, always, &self.clock)?, always };
+        *running = Running {
+            child: spawn(&self.dir, self.port, always, &self.clock)?,
+            always,
+        };
         self.until_up().await?;
         Ok(was_cut)
     }
@@ -166,7 +197,9 @@ impl Server {
     ) -> anyhow::Result<bool> {
         let _alone = self.clock_or_kill.lock().await;
         if !self.is_in_time().await.unwrap_or(false) {
-            println!("Redis keeps its data: ids are ahead of its clock, or nobody has connected since the last kill");
+            println!(
+                "Redis keeps its data: ids are ahead of its clock, or nobody has connected since the last kill"
+            );
             return Ok(false);
         }
         let mut running = self.child.lock().await;
@@ -189,13 +222,19 @@ impl Server {
         let before = history.now();
         running.child.kill().await?;
         std::fs::remove_dir_all(self.dir.join("appendonlydir"))?;
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.noted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
         history.redis_lost(before, MAY_WAIT);
         event_log.emptied();
         proxied.stop(false);
         tokio::time::sleep(down).await;
         let always = running.always;
-        *running = Running { child: spawn(&self.dir, self.port, always, &self.clock)?, always };
+        *running = Running {
+            child: spawn(&self.dir, self.port, always, &self.clock)?,
+            always,
+        };
         self.until_up().await?;
         Ok(true)
     }
@@ -208,16 +247,33 @@ impl Server {
     /// Disconnects all clients, and lets Redis refuse new ones for `time`. Returns whether Redis did
     /// so.
     pub(crate) async fn fill(&self, time: Duration) -> bool {
-        let Ok(mut conn) = self.connect(Duration::from_secs(30)).await else { return false };
+        let Ok(mut conn) = self.connect(Duration::from_secs(30)).await else {
+            return false;
+        };
         let mut fill = redis::pipe();
-        fill.cmd("CONFIG").arg("SET").arg("maxclients").arg(1).ignore();
-        fill.cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes").ignore();
+        fill.cmd("CONFIG")
+            .arg("SET")
+            .arg("maxclients")
+            .arg(1)
+            .ignore();
+        fill.cmd("CLIENT")
+            .arg("KILL")
+            .arg("TYPE")
+            .arg("normal")
+            .arg("SKIPME")
+            .arg("yes")
+            .ignore();
         let filled = fill.exec_async(&mut conn).await.is_ok();
         tokio::time::sleep(time).await;
         // This connection is one of the clients that Redis still has. If it has failed, Redis was
         // killed, and has its setting of the start again.
         let mut lift = redis::cmd("CONFIG");
-        let _ = lift.arg("SET").arg("maxclients").arg(CLIENTS_MAX).exec_async(&mut conn).await;
+        let _ = lift
+            .arg("SET")
+            .arg("maxclients")
+            .arg(CLIENTS_MAX)
+            .exec_async(&mut conn)
+            .await;
         filled
     }
 
@@ -227,7 +283,12 @@ impl Server {
     /// further. Ids after a loss of all data would be lower than earlier ids.
     pub(crate) async fn is_in_time(&self) -> anyhow::Result<bool> {
         let mut conn = self.connect(Duration::from_secs(3)).await?;
-        let (info, noted, counter, (seconds, _)): (InfoDict, Option<String>, Option<u64>, (u64, u64)) = redis::pipe()
+        let (info, noted, counter, (seconds, _)): (
+            InfoDict,
+            Option<String>,
+            Option<u64>,
+            (u64, u64),
+        ) = redis::pipe()
             .cmd("INFO")
             .arg("replication")
             .cmd("HGET")
@@ -239,7 +300,9 @@ impl Server {
             .query_async(&mut conn)
             .await?;
         let server: Option<String> = info.get("master_replid");
-        Ok(noted.is_some() && noted == server && counter.is_some_and(|counter| counter / 1_000_000 <= seconds))
+        Ok(noted.is_some()
+            && noted == server
+            && counter.is_some_and(|counter| counter / 1_000_000 <= seconds))
     }
 
     /// Steps the clock of Redis by an hour, and sets it right again after `time`. Does nothing if
@@ -287,7 +350,11 @@ fn log_of(dir: &Path) -> Option<Log> {
     let parts = std::fs::read_dir(dir.join("appendonlydir")).ok()?.flatten();
     let numbered = parts.filter_map(|part| {
         let name = part.file_name().into_string().ok()?;
-        let number: u64 = name.strip_prefix("appendonly.aof.")?.strip_suffix(".incr.aof")?.parse().ok()?;
+        let number: u64 = name
+            .strip_prefix("appendonly.aof.")?
+            .strip_suffix(".incr.aof")?
+            .parse()
+            .ok()?;
         Some((number, part.path()))
     });
     let (_, path) = numbered.max()?;
@@ -296,12 +363,31 @@ fn log_of(dir: &Path) -> Option<Log> {
 }
 
 fn spawn(dir: &Path, port: u16, always: bool, clock: &Clock) -> anyhow::Result<Child> {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("redis.log"))?;
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(dir.join("redis.log"))?;
     let appendfsync = if always { "always" } else { "everysec" };
     Command::new(program()?)
         .envs(clock.environment())
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"])
-        .args(["--appendonly", "yes", "--appendfsync", appendfsync, "--auto-aof-rewrite-percentage", "0"])
+        .args([
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--daemonize",
+            "no",
+        ])
+        .args([
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            appendfsync,
+            "--auto-aof-rewrite-percentage",
+            "0",
+        ])
         .args(["--enable-debug-command", "yes", "--maxclients", CLIENTS_MAX])
         .arg("--dir")
         .arg(dir)
@@ -316,10 +402,21 @@ fn spawn(dir: &Path, port: u16, always: bool, clock: &Clock) -> anyhow::Result<C
 /// Returns the Redis server program that `SERIATIM_REDIS_SERVER` names. If the variable is not set,
 /// returns `redis-server` or `valkey-server`, whichever is found first.
 pub(crate) fn program() -> anyhow::Result<String> {
-    if let Some(named) = std::env::var("SERIATIM_REDIS_SERVER").ok().filter(|named| !named.is_empty()) {
+    if let Some(named) = std::env::var("SERIATIM_REDIS_SERVER")
+        .ok()
+        .filter(|named| !named.is_empty())
+    {
         return Ok(named);
     }
-    let is_there = |program: &String| std::process::Command::new(program).arg("--version").output().is_ok();
-    let program = ["redis-server", "valkey-server"].map(str::to_owned).into_iter().find(is_there);
+    let is_there = |program: &String| {
+        std::process::Command::new(program)
+            .arg("--version")
+            .output()
+            .is_ok()
+    };
+    let program = ["redis-server", "valkey-server"]
+        .map(str::to_owned)
+        .into_iter()
+        .find(is_there);
     program.context("redis-server >= 7.0 or valkey-server must be on the PATH")
 }

@@ -11,7 +11,10 @@ use crate::producers::prefix;
 use crate::random::Random;
 use crate::server::Server;
 
-const BY: By<'_> = By { who: "torture", why: "" };
+const BY: By<'_> = By {
+    who: "torture",
+    why: "",
+};
 /// Bound of the object numbers in shares, as for rules.
 const OBJECTS: u64 = 20;
 
@@ -38,20 +41,31 @@ impl ShareSet {
             share = share.rate(1.0 + random.below(200) as f64);
         }
         // A share has at least one part.
-        Self { number, share: share.in_flight(1 + random.below(8)) }
+        Self {
+            number,
+            share: share.in_flight(1 + random.below(8)),
+        }
     }
 
     fn selector(self) -> anyhow::Result<Selector> {
-        Ok(self.number.map_or_else(|| "*".to_owned(), |number| format!("{}*", prefix(number))).parse()?)
+        Ok(self
+            .number
+            .map_or_else(|| "*".to_owned(), |number| format!("{}*", prefix(number)))
+            .parse()?)
     }
 }
 
 /// Sets the share, waits for `time`, and removes the share. Another fault may have replaced or
 /// removed it in the meantime. Returns whether the share could be set: Redis may be down.
 pub(crate) async fn hold(server: &Server, share: ShareSet, time: Duration) -> bool {
-    let Ok(selector) = share.selector() else { return false };
+    let Ok(selector) = share.selector() else {
+        return false;
+    };
     let set = match server.connect(Duration::from_secs(6)).await {
-        Ok(conn) => Control::new(conn).set_share(BY, &selector, share.share).await.is_ok(),
+        Ok(conn) => Control::new(conn)
+            .set_share(BY, &selector, share.share)
+            .await
+            .is_ok(),
         Err(_) => false,
     };
     tokio::time::sleep(time).await;
@@ -67,7 +81,9 @@ pub(crate) async fn remove_all(conn: &MultiplexedConnection) -> anyhow::Result<u
     let control = Control::new(conn.clone());
     let shares = control.shares().await?;
     for share in &shares {
-        control.remove_share(BY, &Selector::existing(&share.selector)?).await?;
+        control
+            .remove_share(BY, &Selector::existing(&share.selector)?)
+            .await?;
     }
     Ok(shares.len() as u64)
 }

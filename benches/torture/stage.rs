@@ -75,7 +75,12 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    pub(crate) async fn set(dir: &Path, seed: u64, worker_count: usize, appendfsync: Appendfsync) -> anyhow::Result<Self> {
+    pub(crate) async fn set(
+        dir: &Path,
+        seed: u64,
+        worker_count: usize,
+        appendfsync: Appendfsync,
+    ) -> anyhow::Result<Self> {
         let history = Arc::new(History::create(&dir.join("history.ndjson"))?);
         let server = Server::start(&dir.join("redis"), appendfsync == Appendfsync::Always).await?;
         let proxied = Arc::new(Faults::default());
@@ -90,7 +95,10 @@ impl Stage {
         depart(&server).await?;
         let marks = Marks::begin(&mut server.connect(Duration::from_secs(10)).await?).await?;
         let http = HttpReceiver::start(Arc::clone(&history)).await?;
-        let own = Own { harness, receiver_port: http.port };
+        let own = Own {
+            harness,
+            receiver_port: http.port,
+        };
         let workers = Workers::start(worker_count, dir, &url, &program, Some(own), &[])?;
         let producers = Arc::new(Producers::new(url, Arc::clone(&history), seed));
         let event_log = Arc::new(tokio::sync::Mutex::new(EventLog::default()));
@@ -158,7 +166,10 @@ impl Stage {
     pub(crate) async fn drain(&mut self) -> anyhow::Result<()> {
         self.scene.proxied.lift();
         self.scene.server.command(&["CLIENT", "UNPAUSE"]).await?;
-        self.scene.server.command(&["CONFIG", "SET", "maxmemory", "0"]).await?;
+        self.scene
+            .server
+            .command(&["CONFIG", "SET", "maxmemory", "0"])
+            .await?;
         self.producers.stop.store(true, Ordering::Relaxed);
         let ended = tokio::time::timeout(Duration::from_secs(20), &mut self.emitting).await;
         ended.context("a producer hangs")???;
@@ -169,7 +180,14 @@ impl Stage {
             let seen = Control::new(conn.clone()).check_up_to(1).await?.looked_at;
             let rules = self.scene.rules.lift_all(&conn).await?;
             let shares = shares::remove_all(&conn).await?;
-            if seen.objects_with_events + seen.objects_owned + seen.objects_held + seen.schedules + rules + shares == 0 {
+            if seen.objects_with_events
+                + seen.objects_owned
+                + seen.objects_held
+                + seen.schedules
+                + rules
+                + shares
+                == 0
+            {
                 return Ok(());
             }
             if Instant::now() > deadline {
@@ -197,15 +215,24 @@ impl Stage {
         self.scene.history.flush()?;
         let url = format!("redis://127.0.0.1:{}", self.scene.server.port);
         let program = self.dir.join("seriatim");
-        let check = Command::new(&program).args(["check", "--redis", &url]).status().await?;
+        let check = Command::new(&program)
+            .args(["check", "--redis", &url])
+            .status()
+            .await?;
         let mut verify = Command::new(&program);
-        let (mut history, excused) = (self.dir.join("history.ndjson"), self.scene.lost_keys.excused());
+        let (mut history, excused) = (
+            self.dir.join("history.ndjson"),
+            self.scene.lost_keys.excused(),
+        );
         if !excused.is_empty() {
             let judged = self.dir.join("judged.ndjson");
             excused.free(&history, &judged)?;
             history = judged;
         }
-        verify.args(["verify", "--history", "--never-forgotten"]).args(self.lossy.then_some("--lossy")).arg(history);
+        verify
+            .args(["verify", "--history", "--never-forgotten"])
+            .args(self.lossy.then_some("--lossy"))
+            .arg(history);
         let verify = verify.status().await?;
         let mut event_log = self.scene.event_log.lock().await;
         event_log.read(&mut conn, None).await?;
@@ -225,7 +252,9 @@ impl Stage {
             let path = Workers::log(&self.dir, worker);
             let log = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
             let lines = log.lines().filter(|line| line.contains("panicked"));
-            panics += lines.inspect(|line| println!("PANIC in {}: {line}", path.display())).count();
+            panics += lines
+                .inspect(|line| println!("PANIC in {}: {line}", path.display()))
+                .count();
         }
         Ok(panics)
     }
@@ -235,15 +264,29 @@ impl Stage {
         let scene = &self.scene;
         println!("faults:");
         for (kind, name) in KINDS.into_iter().enumerate() {
-            let [done, missed] = [&scene.done, &scene.missed].map(|counts| counts[kind].load(Ordering::Relaxed));
-            let missed = if missed > 0 { format!("  ({missed} more found nothing to act on)") } else { String::new() };
+            let [done, missed] =
+                [&scene.done, &scene.missed].map(|counts| counts[kind].load(Ordering::Relaxed));
+            let missed = if missed > 0 {
+                format!("  ({missed} more found nothing to act on)")
+            } else {
+                String::new()
+            };
             println!("  {name:<32} {done:>6}{missed}");
         }
-        let [requests, replies] = [0, 1].map(|way: usize| scene.proxied.cut[way].load(Ordering::Relaxed));
+        let [requests, replies] =
+            [0, 1].map(|way: usize| scene.proxied.cut[way].load(Ordering::Relaxed));
         let half_open = scene.proxied.half_opened.load(Ordering::Relaxed);
-        println!("  of which connections: {requests} cut in a request, {replies} in a reply, {half_open} half-open");
-        println!("  of which logs cut at a Redis kill: {}", scene.logs_cut.load(Ordering::Relaxed));
-        println!("  objects released after 5 crashes: {}", scene.released.load(Ordering::Relaxed));
+        println!(
+            "  of which connections: {requests} cut in a request, {replies} in a reply, {half_open} half-open"
+        );
+        println!(
+            "  of which logs cut at a Redis kill: {}",
+            scene.logs_cut.load(Ordering::Relaxed)
+        );
+        println!(
+            "  objects released after 5 crashes: {}",
+            scene.released.load(Ordering::Relaxed)
+        );
         println!(
             "  rules that were still there when nobody wanted them, and lifted again: {}",
             scene.rules.lifted_again.load(Ordering::Relaxed)
@@ -260,24 +303,33 @@ impl Scene {
         let done = match fault {
             Fault::WorkerKilled { worker, down } => self.workers.kill(worker, down).await?,
             Fault::WorkerPaused { worker, time } => self.workers.pause(worker, time).await?,
-            Fault::WorkerDisplaced { worker, paused } => self.workers.displace(worker, paused).await?,
+            Fault::WorkerDisplaced { worker, paused } => {
+                self.workers.displace(worker, paused).await?
+            }
             Fault::WorkerStopped { worker } => self.workers.restart(worker).await?,
             Fault::RollingRestart => self.workers.rolling_restart().await?,
             Fault::RedisKilled { down, cut, always } => {
                 let was_cut = self.server.kill(down, cut, always, &self.history).await?;
-                self.logs_cut.fetch_add(u64::from(was_cut), Ordering::Relaxed);
+                self.logs_cut
+                    .fetch_add(u64::from(was_cut), Ordering::Relaxed);
                 true
             }
             Fault::PowerLost { down, cut, always } => {
                 let killed = self.workers.kill_all(down);
-                let (killed, was_cut) = tokio::join!(killed, self.server.kill(down, cut, always, &self.history));
-                self.logs_cut.fetch_add(u64::from(was_cut?), Ordering::Relaxed);
+                let (killed, was_cut) =
+                    tokio::join!(killed, self.server.kill(down, cut, always, &self.history));
+                self.logs_cut
+                    .fetch_add(u64::from(was_cut?), Ordering::Relaxed);
                 killed?
             }
-            Fault::RedisAsleep { time } => self.command(&["DEBUG", "SLEEP", &time.as_secs_f64().to_string()]).await,
+            Fault::RedisAsleep { time } => {
+                self.command(&["DEBUG", "SLEEP", &time.as_secs_f64().to_string()])
+                    .await
+            }
             Fault::ClientsPaused { time, all } => {
                 let mode = if all { "ALL" } else { "WRITE" };
-                self.command(&["CLIENT", "PAUSE", &time.as_millis().to_string(), mode]).await
+                self.command(&["CLIENT", "PAUSE", &time.as_millis().to_string(), mode])
+                    .await
             }
             Fault::ScriptsFlushed => self.command(&["SCRIPT", "FLUSH"]).await,
             Fault::OutOfMemory { time } => self.fill_memory(time).await,
@@ -295,7 +347,9 @@ impl Scene {
                 self.proxied.latency(Duration::ZERO);
                 true
             }
-            Fault::Ruled { rule, time, ends } => self.rules.hold(&self.server, rule, time, ends).await,
+            Fault::Ruled { rule, time, ends } => {
+                self.rules.hold(&self.server, rule, time, ends).await
+            }
             Fault::Shared { share, time } => shares::hold(&self.server, share, time).await,
             Fault::HandlerBlocked { time } => self.workers.block(time).await?,
             Fault::LinkSlow { time } => {
@@ -306,13 +360,19 @@ impl Scene {
             }
             Fault::RedisEmptied { down } => {
                 let mut event_log = self.event_log.lock().await;
-                self.server.empty(down, &self.history, &mut event_log, &self.proxied).await?
+                self.server
+                    .empty(down, &self.history, &mut event_log, &self.proxied)
+                    .await?
             }
             Fault::KeyLost { pick, wait } => self.lost_keys.lose(&self.server, pick, wait).await?,
             Fault::ClientsFull { time } => self.server.fill(time).await,
-            Fault::WorkerUnregistered { worker } => self.workers.unregister(&self.server, worker).await?,
+            Fault::WorkerUnregistered { worker } => {
+                self.workers.unregister(&self.server, worker).await?
+            }
             Fault::ReceiverBad { bad, time } => self.http.hold(bad, time).await,
-            Fault::ClockStepped { back, time } => self.server.step_clock(back, time, &self.history).await,
+            Fault::ClockStepped { back, time } => {
+                self.server.step_clock(back, time, &self.history).await
+            }
             Fault::HalfOpen => {
                 self.proxied.half_open();
                 true
@@ -356,8 +416,14 @@ async fn shorten_log(scene: Arc<Scene>) -> anyhow::Result<()> {
 async fn release(scene: Arc<Scene>) -> anyhow::Result<()> {
     loop {
         sleep(Duration::from_millis(500)).await;
-        let Ok(mut conn) = scene.server.connect(Duration::from_secs(2)).await else { continue };
-        let held = redis::cmd("ZRANGEBYSCORE").arg("objects.held").arg("+inf").arg("+inf").to_owned();
+        let Ok(mut conn) = scene.server.connect(Duration::from_secs(2)).await else {
+            continue;
+        };
+        let held = redis::cmd("ZRANGEBYSCORE")
+            .arg("objects.held")
+            .arg("+inf")
+            .arg("+inf")
+            .to_owned();
         let held: Vec<String> = held.query_async(&mut conn).await.unwrap_or_default();
         for object in held {
             let mut release = redis::cmd("ZADD");
@@ -413,9 +479,10 @@ async fn depart(server: &Server) -> anyhow::Result<()> {
     let mut register = redis::cmd("HSET");
     register.arg(Keys::new().event_workers());
     for name in 0..DEPARTED {
-        register
-            .arg(format!("departed-{name}"))
-            .arg(format!("256 00000000-0000-4000-8000-{name:012} {}", (seconds - name) * 1000));
+        register.arg(format!("departed-{name}")).arg(format!(
+            "256 00000000-0000-4000-8000-{name:012} {}",
+            (seconds - name) * 1000
+        ));
     }
     Ok(register.exec_async(&mut conn).await?)
 }

@@ -96,13 +96,17 @@ impl Workers {
             own,
             options: options.iter().map(|option| (*option).to_owned()).collect(),
             children: Vec::new(),
-            outputs: (0..count).map(|worker| StdMutex::new(vec![Self::output(dir, worker, 0)])).collect(),
+            outputs: (0..count)
+                .map(|worker| StdMutex::new(vec![Self::output(dir, worker, 0)]))
+                .collect(),
             starts: AtomicUsize::new(0),
             ended: StdMutex::default(),
             failed: StdMutex::default(),
         };
         for worker in 0..count {
-            workers.children.push(Mutex::new(workers.spawn(worker, false)?));
+            workers
+                .children
+                .push(Mutex::new(workers.spawn(worker, false)?));
         }
         Ok(Arc::new(workers))
     }
@@ -113,7 +117,10 @@ impl Workers {
 
     /// Returns the output files of all workers, including those that are no longer in use.
     pub(crate) fn outputs(&self) -> Vec<PathBuf> {
-        self.outputs.iter().flat_map(|outputs| lock(outputs).clone()).collect()
+        self.outputs
+            .iter()
+            .flat_map(|outputs| lock(outputs).clone())
+            .collect()
     }
 
     pub(crate) fn log(dir: &Path, worker: usize) -> PathBuf {
@@ -121,35 +128,56 @@ impl Workers {
     }
 
     fn spawn(&self, worker: usize, takeover: bool) -> anyhow::Result<Child> {
-        let output = lock(&self.outputs[worker]).last().cloned().unwrap_or_default();
+        let output = lock(&self.outputs[worker])
+            .last()
+            .cloned()
+            .unwrap_or_default();
         let start = self.starts.fetch_add(1, Ordering::Relaxed);
         let slots = SLOTS[start % SLOTS.len()];
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(Self::log(&self.dir, worker))?;
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(Self::log(&self.dir, worker))?;
         let name = format!("torture-{worker}");
         let mut command = if worker == BLOCKING
             && let Some(own) = &self.own
         {
             let mut command = Command::new(&own.harness);
-            command.args([blocking::WORD, &name, &self.url]).arg(output).arg(slots).arg(self.request());
+            command
+                .args([blocking::WORD, &name, &self.url])
+                .arg(output)
+                .arg(slots)
+                .arg(self.request());
             // In every second start one thread runs everything. Otherwise there are several
             // threads.
             command.args([takeover, start.is_multiple_of(2)].map(|yes| yes.to_string()));
             command
         } else {
             let mut command = Command::new(&self.program);
-            command.args(["worker", "--name", &name, "--redis", &self.url]).arg("--sink");
+            command
+                .args(["worker", "--name", &name, "--redis", &self.url])
+                .arg("--sink");
             match &self.own {
                 Some(own) if worker == HTTP => {
                     // Requests with and without lists of events, and with and without the option
                     // that keeps requests of one object apart.
                     let list = ["?batch=8", ""][start / 2 % 2];
                     command.arg(format!("http://127.0.0.1:{}/{list}", own.receiver_port));
-                    command.args(["--sink-timeout", http::TIMEOUT]).args(start.is_multiple_of(2).then_some("--sink-exclusive"));
+                    command
+                        .args(["--sink-timeout", http::TIMEOUT])
+                        .args(start.is_multiple_of(2).then_some("--sink-exclusive"));
                 }
                 _ => drop(command.arg(format!("file:{}", output.display()))),
             }
             command
-                .args(["--lease", &format!("{}ms", LEASE.as_millis()), "--grace", "2s", "--retry", RETRY])
+                .args([
+                    "--lease",
+                    &format!("{}ms", LEASE.as_millis()),
+                    "--grace",
+                    "2s",
+                    "--retry",
+                    RETRY,
+                ])
                 .args(["--concurrency", slots, "--batch", "16", "--turn-max", "64"])
                 // Workers with and without groups run together.
                 .args(["--group-depth", ["0", "1"][start % 2]])
@@ -192,7 +220,9 @@ impl Workers {
             for worker in 0..self.children.len() {
                 // If the lock is taken, a fault is acting on this worker. That fault starts the
                 // worker again.
-                let Ok(mut child) = self.children[worker].try_lock() else { continue };
+                let Ok(mut child) = self.children[worker].try_lock() else {
+                    continue;
+                };
                 if let Some(status) = child.try_wait()? {
                     self.note_end(status);
                     *child = self.spawn(worker, false)?;
@@ -221,11 +251,15 @@ impl Workers {
     /// Returns this worker, or the next worker on which no other fault is acting.
     fn idle(&self, worker: usize) -> Option<(usize, MutexGuard<'_, Child>)> {
         let count = self.children.len();
-        (worker..worker + count).map(|at| at % count).find_map(|at| self.children[at].try_lock().ok().map(|child| (at, child)))
+        (worker..worker + count)
+            .map(|at| at % count)
+            .find_map(|at| self.children[at].try_lock().ok().map(|child| (at, child)))
     }
 
     pub(crate) async fn kill(&self, worker: usize, down: Duration) -> anyhow::Result<bool> {
-        let Some((worker, mut child)) = self.idle(worker) else { return Ok(false) };
+        let Some((worker, mut child)) = self.idle(worker) else {
+            return Ok(false);
+        };
         child.kill().await?;
         sleep(down).await;
         *child = self.spawn(worker, false)?;
@@ -251,7 +285,9 @@ impl Workers {
     }
 
     pub(crate) async fn pause(&self, worker: usize, time: Duration) -> anyhow::Result<bool> {
-        let Some((_, child)) = self.idle(worker) else { return Ok(false) };
+        let Some((_, child)) = self.idle(worker) else {
+            return Ok(false);
+        };
         if !signal(&child, Signal::STOP) {
             return Ok(false);
         }
@@ -263,8 +299,14 @@ impl Workers {
     /// Starts a second process, which takes over the worker's name. With `paused`, the first
     /// process is stopped by SIGSTOP for this time. One of the two processes must end. Usually it
     /// is the first, but if Redis loses writes just now, it may be the second.
-    pub(crate) async fn displace(&self, worker: usize, paused: Option<Duration>) -> anyhow::Result<bool> {
-        let Some((worker, mut child)) = self.idle(worker) else { return Ok(false) };
+    pub(crate) async fn displace(
+        &self,
+        worker: usize,
+        paused: Option<Duration>,
+    ) -> anyhow::Result<bool> {
+        let Some((worker, mut child)) = self.idle(worker) else {
+            return Ok(false);
+        };
         if paused.is_some() {
             signal(&child, Signal::STOP);
         }
@@ -305,16 +347,27 @@ impl Workers {
     /// No other fault acts on the process until Redis can no longer lose the new registration.
     /// Returns whether there was a registration to delete.
     pub(crate) async fn unregister(&self, server: &Server, worker: usize) -> anyhow::Result<bool> {
-        let Some((worker, mut child)) =
-            self.idle(worker.max(BLOCKING + 1) % self.children.len()).filter(|(worker, _)| *worker != BLOCKING)
+        let Some((worker, mut child)) = self
+            .idle(worker.max(BLOCKING + 1) % self.children.len())
+            .filter(|(worker, _)| *worker != BLOCKING)
         else {
             return Ok(false);
         };
         let (name, keys) = (format!("torture-{worker}"), Keys::new());
-        let Ok(mut conn) = server.connect(Duration::from_secs(6)).await else { return Ok(false) };
-        let Some(pid) = child.id() else { return Ok(false) };
+        let Ok(mut conn) = server.connect(Duration::from_secs(6)).await else {
+            return Ok(false);
+        };
+        let Some(pid) = child.id() else {
+            return Ok(false);
+        };
         let mut delete = redis::cmd("EVAL");
-        delete.arg(UNREGISTER).arg(2).arg(keys.event_workers()).arg(keys.worker_lease(&name)).arg(&name).arg(pid);
+        delete
+            .arg(UNREGISTER)
+            .arg(2)
+            .arg(keys.event_workers())
+            .arg(keys.worker_lease(&name))
+            .arg(&name)
+            .arg(pid);
         // If the reply is lost, Redis may have deleted them. The worker must survive that, too.
         if let Ok(false) = delete.query_async(&mut conn).await {
             return Ok(false);
@@ -323,18 +376,30 @@ impl Workers {
         loop {
             sleep(Duration::from_millis(100)).await;
             if let Some(status) = child.try_wait()? {
-                self.fail(format!("worker {worker} ended ({status}) after it had lost its lease and registration"));
+                self.fail(format!(
+                    "worker {worker} ended ({status}) after it had lost its lease and registration"
+                ));
                 return Ok(true);
             }
             let registered = match server.connect(Duration::from_secs(2)).await {
                 Ok(mut conn) => {
                     let mut look = redis::pipe();
-                    look.cmd("HEXISTS").arg(keys.event_workers()).arg(&name).cmd("EXISTS").arg(keys.worker_lease(&name));
-                    look.query_async::<(bool, bool)>(&mut conn).await.is_ok_and(|(named, leased)| named && leased)
+                    look.cmd("HEXISTS")
+                        .arg(keys.event_workers())
+                        .arg(&name)
+                        .cmd("EXISTS")
+                        .arg(keys.worker_lease(&name));
+                    look.query_async::<(bool, bool)>(&mut conn)
+                        .await
+                        .is_ok_and(|(named, leased)| named && leased)
                 }
                 Err(_) => false,
             };
-            there = if registered { there.or_else(|| Some(Instant::now())) } else { None };
+            there = if registered {
+                there.or_else(|| Some(Instant::now()))
+            } else {
+                None
+            };
             if there.is_some_and(|from: Instant| from.elapsed() > REGISTERED) {
                 return Ok(true);
             }
@@ -356,7 +421,9 @@ impl Workers {
     }
 
     pub(crate) async fn restart(&self, worker: usize) -> anyhow::Result<bool> {
-        let Some((worker, mut child)) = self.idle(worker) else { return Ok(false) };
+        let Some((worker, mut child)) = self.idle(worker) else {
+            return Ok(false);
+        };
         self.stop(&mut child).await?;
         *child = self.spawn(worker, false)?;
         Ok(true)
@@ -396,7 +463,10 @@ impl Workers {
         let mut well = true;
         for (worker, child) in self.children.iter().enumerate() {
             if !self.stop(&mut *child.lock().await).await? {
-                println!("WORKER {worker} did not end well; see {}", Self::log(&self.dir, worker).display());
+                println!(
+                    "WORKER {worker} did not end well; see {}",
+                    Self::log(&self.dir, worker).display()
+                );
                 well = false;
             }
         }
@@ -406,8 +476,12 @@ impl Workers {
 
 /// Returns whether the process catches SIGTERM, or has ended.
 fn catches_terminate(child: &Child) -> bool {
-    let status = child.id().and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/status")).ok());
-    let caught = status.as_deref().and_then(|status| status.lines().find_map(|line| line.strip_prefix("SigCgt:")));
+    let status = child
+        .id()
+        .and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/status")).ok());
+    let caught = status
+        .as_deref()
+        .and_then(|status| status.lines().find_map(|line| line.strip_prefix("SigCgt:")));
     let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     caught.is_none_or(|mask| mask & (1 << (Signal::TERM.as_raw() - 1)) != 0)
 }

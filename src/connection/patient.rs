@@ -13,7 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, RedisFuture, RedisResult, Value};
+use redis::{
+    AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, RedisFuture,
+    RedisResult, Value,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
@@ -54,7 +57,15 @@ impl PatientConnection {
             .await
             .map_err(|error| refused(error, progress.beginning()))?;
         let driver = Driver(tokio::spawn(driver).abort_handle());
-        Ok(Self { inner, watch: Patience { progress, patience, block: Duration::ZERO }, driver: Arc::new(driver) })
+        Ok(Self {
+            inner,
+            watch: Patience {
+                progress,
+                patience,
+                block: Duration::ZERO,
+            },
+            driver: Arc::new(driver),
+        })
     }
 
     /// Sets the time for which later commands may block on purpose. It is added to the time without
@@ -88,8 +99,16 @@ impl ConnectionLike for PatientConnection {
         Box::pin(self.watch.bound(self.inner.send_packed_command(cmd)))
     }
 
-    fn req_packed_commands<'a>(&'a mut self, pipe: &'a Pipeline, offset: usize, count: usize) -> RedisFuture<'a, Vec<Value>> {
-        Box::pin(self.watch.bound(self.inner.send_packed_commands(pipe, offset, count)))
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipe: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        Box::pin(
+            self.watch
+                .bound(self.inner.send_packed_commands(pipe, offset, count)),
+        )
     }
 
     fn get_db(&self) -> i64 {
@@ -144,7 +163,8 @@ impl Patience {
 /// Returns `at + delay`. If the clock cannot represent this time, returns a time 30 years after
 /// `at`.
 fn after(at: Instant, delay: Duration) -> Instant {
-    at.checked_add(delay).unwrap_or_else(|| at + Duration::from_secs(30 * 365 * 24 * 60 * 60))
+    at.checked_add(delay)
+        .unwrap_or_else(|| at + Duration::from_secs(30 * 365 * 24 * 60 * 60))
 }
 
 fn timed_out() -> RedisError {

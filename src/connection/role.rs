@@ -17,11 +17,15 @@ pub(super) async fn must_be_master(conn: &mut impl ConnectionLike) -> RedisResul
     match role(conn).await? {
         Role::Master => Ok(()),
         Role::Unknown(word) => {
-            let text = format!("the Sentinels name a server that does not tell whether it is a master (ROLE returned {word:?})");
+            let text = format!(
+                "the Sentinels name a server that does not tell whether it is a master (ROLE returned {word:?})"
+            );
             Err(io::Error::new(io::ErrorKind::NotConnected, text).into())
         }
         Role::Replica(of) => {
-            let text = format!("the Sentinels name a server that is still a replica of {of}: a failover is under way");
+            let text = format!(
+                "the Sentinels name a server that is still a replica of {of}: a failover is under way"
+            );
             Err(io::Error::new(io::ErrorKind::NotConnected, text).into())
         }
     }
@@ -37,7 +41,11 @@ enum Role {
 
 async fn role(conn: &mut impl ConnectionLike) -> RedisResult<Role> {
     let reply: Vec<Value> = redis::cmd("ROLE").query_async(conn).await?;
-    let text = |at: usize| reply.get(at).and_then(|value| redis::from_redis_value::<String>(value.clone()).ok());
+    let text = |at: usize| {
+        reply
+            .get(at)
+            .and_then(|value| redis::from_redis_value::<String>(value.clone()).ok())
+    };
     match (text(0).as_deref(), text(1), text(2)) {
         (Some("slave"), Some(host), Some(port)) => Ok(Role::Replica(format!("{host}:{port}"))),
         (Some("master"), _, _) => Ok(Role::Master),
@@ -51,7 +59,11 @@ async fn role(conn: &mut impl ConnectionLike) -> RedisResult<Role> {
 ///
 /// # Errors The server is a replica or a Sentinel. The error names the right URL if the server
 /// tells it.
-pub async fn must_accept_writes(conn: &mut impl ConnectionLike, here: &str, scheme: &str) -> RedisResult<()> {
+pub async fn must_accept_writes(
+    conn: &mut impl ConnectionLike,
+    here: &str,
+    scheme: &str,
+) -> RedisResult<()> {
     let about: HashMap<String, Value> = match redis::cmd("HELLO").query_async(conn).await {
         Ok(about) => about,
         Err(error) if is_unknown(&error) => return Ok(()),
@@ -63,7 +75,10 @@ pub async fn must_accept_writes(conn: &mut impl ConnectionLike, here: &str, sche
     if is(&about, "role", "replica") {
         let error = io::Error::new(
             io::ErrorKind::NotConnected,
-            format!("READONLY this server accepts no writes{}", master(conn, scheme).await),
+            format!(
+                "READONLY this server accepts no writes{}",
+                master(conn, scheme).await
+            ),
         );
         return Err(error.into());
     }
@@ -74,7 +89,11 @@ pub async fn must_accept_writes(conn: &mut impl ConnectionLike, here: &str, sche
 ///
 /// # Errors
 /// The server is a Sentinel. The error names the right URL.
-pub(super) async fn must_be_no_sentinel(conn: &mut impl ConnectionLike, here: &str, scheme: &str) -> RedisResult<()> {
+pub(super) async fn must_be_no_sentinel(
+    conn: &mut impl ConnectionLike,
+    here: &str,
+    scheme: &str,
+) -> RedisResult<()> {
     let about: RedisResult<HashMap<String, Value>> = redis::cmd("HELLO").query_async(conn).await;
     match about {
         Ok(about) if is(&about, "mode", "sentinel") => Err(sentinel(conn, here, scheme).await),
@@ -91,14 +110,25 @@ fn is_unknown(error: &RedisError) -> bool {
 }
 
 fn is(about: &HashMap<String, Value>, field: &str, text: &str) -> bool {
-    let value = about.get(field).cloned().map(redis::from_redis_value::<String>);
+    let value = about
+        .get(field)
+        .cloned()
+        .map(redis::from_redis_value::<String>);
     value.is_some_and(|value| value.is_ok_and(|value| value == text))
 }
 
 async fn sentinel(conn: &mut impl ConnectionLike, here: &str, scheme: &str) -> RedisError {
     let services = super::sentinel::services(conn).await;
-    let service = services.split(", ").next().filter(|_| services != "no service").unwrap_or("SERVICE");
-    io::Error::new(io::ErrorKind::InvalidInput, format!("this is a Sentinel; use {scheme}-sentinel://{here}/{service}")).into()
+    let service = services
+        .split(", ")
+        .next()
+        .filter(|_| services != "no service")
+        .unwrap_or("SERVICE");
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("this is a Sentinel; use {scheme}-sentinel://{here}/{service}"),
+    )
+    .into()
 }
 
 async fn master(conn: &mut impl ConnectionLike, scheme: &str) -> String {
@@ -110,10 +140,19 @@ async fn master(conn: &mut impl ConnectionLike, scheme: &str) -> String {
 
 /// Adds the right URL to the error of a call, if the server is a replica or a Sentinel. `here` is
 /// the address of the server, and `scheme` the scheme of its URL.
-pub async fn elsewhere(conn: &mut impl ConnectionLike, error: RedisError, here: &str, scheme: &str) -> RedisError {
+pub async fn elsewhere(
+    conn: &mut impl ConnectionLike,
+    error: RedisError,
+    here: &str,
+    scheme: &str,
+) -> RedisError {
     let is_replica = error.code() == Some("READONLY") || error.to_string().contains("READONLY");
     if is_replica {
-        return io::Error::new(io::ErrorKind::NotConnected, told(&error) + &master(conn, scheme).await).into();
+        return io::Error::new(
+            io::ErrorKind::NotConnected,
+            told(&error) + &master(conn, scheme).await,
+        )
+        .into();
     }
     if error.to_string().contains("unknown command") {
         let services = super::sentinel::services(conn).await;

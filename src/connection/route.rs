@@ -13,7 +13,10 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select, select_ok};
 use redis::io::tcp::{TcpSettings, socket2::SockRef};
-use redis::{AsyncConnectionConfig, ConnectionAddr, ProtocolVersion, RedisConnectionInfo, RedisError, RedisResult};
+use redis::{
+    AsyncConnectionConfig, ConnectionAddr, ProtocolVersion, RedisConnectionInfo, RedisError,
+    RedisResult,
+};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -91,9 +94,16 @@ impl Route {
     /// # Errors
     /// [`RouteError`] for an invalid URL, or for TLS settings that cannot be used.
     pub fn new(server: &Server, response_timeout: Duration) -> Result<Self, RouteError> {
-        let url::Parsed { place, settings, with_tls } = url::parse(&server.url).map_err(|error| RouteError::Url(error.reason))?;
+        let url::Parsed {
+            place,
+            settings,
+            with_tls,
+        } = url::parse(&server.url).map_err(|error| RouteError::Url(error.reason))?;
         if !with_tls && (server.ca_file.is_some() || server.identity.is_some()) {
-            return Err(RouteError::Tls("files for TLS need a URL that begins with rediss:// or rediss-sentinel://".to_owned()));
+            return Err(RouteError::Tls(
+                "files for TLS need a URL that begins with rediss:// or rediss-sentinel://"
+                    .to_owned(),
+            ));
         }
         let sentinel_map = sentinel::map(&server.sentinel_map).map_err(RouteError::Sentinels)?;
         if !sentinel_map.is_empty() && matches!(place, Place::Address(_)) {
@@ -109,7 +119,10 @@ impl Route {
             sentinel_password_file: server.sentinel_password_file.clone(),
             sentinel_map,
             tcp: tcp_settings(response_timeout),
-            tls: with_tls.then(|| Tls::new(server)).transpose().map_err(RouteError::Tls)?,
+            tls: with_tls
+                .then(|| Tls::new(server))
+                .transpose()
+                .map_err(RouteError::Tls)?,
             met: Mutex::default(),
             changed: Notify::new(),
             asked: Mutex::default(),
@@ -121,7 +134,10 @@ impl Route {
         match &self.0.place {
             Place::Address(address) => address.to_string(),
             Place::Sentinels(Sentinels { hosts, service }) => {
-                let hosts: Vec<_> = hosts.iter().map(|(host, port)| sentinel::address(host, *port)).collect();
+                let hosts: Vec<_> = hosts
+                    .iter()
+                    .map(|(host, port)| sentinel::address(host, *port))
+                    .collect();
                 format!("{} (master {service} of these Sentinels)", hosts.join(","))
             }
         }
@@ -147,7 +163,8 @@ impl Route {
     ) -> RedisResult<PatientConnection> {
         let announced = OnceLock::new();
         let attempt = async {
-            let settings = with_password(self.0.settings.clone(), self.0.password_file.as_deref()).await?;
+            let settings =
+                with_password(self.0.settings.clone(), self.0.password_file.as_deref()).await?;
             let sentinels = match &self.0.place {
                 Place::Sentinels(sentinels) => sentinels,
                 Place::Address(address) => {
@@ -168,7 +185,8 @@ impl Route {
             };
             // A master that is gone does not reply, so the attempt would take all of its time. It
             // is given up as soon as the Sentinels name another master.
-            let conn = match select(pin!(attempt), pin!(self.until_replaced(epoch, &master))).await {
+            let conn = match select(pin!(attempt), pin!(self.until_replaced(epoch, &master))).await
+            {
                 Either::Left((conn, _)) => conn?,
                 Either::Right(((), _)) => return Err(replaced()),
             };
@@ -248,14 +266,19 @@ impl Route {
 
     /// Returns whether connections need more than plain TCP: TLS, Sentinels, or a password file.
     pub fn is_more_than_tcp(&self) -> bool {
-        matches!(self.0.place, Place::Sentinels(_)) || self.scheme() == "rediss" || self.0.password_file.is_some()
+        matches!(self.0.place, Place::Sentinels(_))
+            || self.scheme() == "rediss"
+            || self.0.password_file.is_some()
     }
 
     /// Returns whether the address of the server is on this machine.
     pub fn is_local(&self) -> bool {
         match &self.0.place {
             Place::Address(ConnectionAddr::Tcp(host, _)) => {
-                host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+                host == "localhost"
+                    || host
+                        .parse()
+                        .is_ok_and(|address: std::net::IpAddr| address.is_loopback())
             }
             Place::Address(_) => true,
             Place::Sentinels(_) => false,
@@ -273,7 +296,9 @@ impl Route {
     /// Closes all connections except this one.
     pub fn close_all_but(&self, conn: &PatientConnection) {
         self.met().open.retain(|driver| {
-            let Some(other) = driver.upgrade() else { return false };
+            let Some(other) = driver.upgrade() else {
+                return false;
+            };
             let stays = Arc::ptr_eq(&other, conn.driver());
             if !stays {
                 other.close();
@@ -283,7 +308,9 @@ impl Route {
     }
 
     async fn ask(&self, sentinels: &Sentinels) -> RedisResult<(u64, Master)> {
-        let (epoch, master) = sentinels.master(|host, port| self.to_sentinel(host, port)).await?;
+        let (epoch, master) = sentinels
+            .master(|host, port| self.to_sentinel(host, port))
+            .await?;
         let mut met = self.met();
         if epoch < met.epoch {
             let text = format!(
@@ -310,7 +337,13 @@ impl Route {
             settings = settings.set_username(user);
         }
         let settings = with_password(settings, self.0.sentinel_password_file.as_deref()).await?;
-        self.attempt(&ConnectionAddr::Tcp(host, port), settings, AsyncConnectionConfig::new(), sentinel::PATIENCE).await
+        self.attempt(
+            &ConnectionAddr::Tcp(host, port),
+            settings,
+            AsyncConnectionConfig::new(),
+            sentinel::PATIENCE,
+        )
+        .await
     }
 
     /// Waits until the Sentinels have named another master.
@@ -349,7 +382,8 @@ impl Route {
                         let text = format!("no reply to the TLS handshake within {HANDSHAKE:?}: is this a port with TLS?");
                         Err(io::Error::new(io::ErrorKind::NotConnected, text))
                     })?;
-                    return PatientConnection::over(stream, &settings, config, patience, made_at).await;
+                    return PatientConnection::over(stream, &settings, config, patience, made_at)
+                        .await;
                 }
                 PatientConnection::over(stream, &settings, config, patience, made_at).await
             }
@@ -357,24 +391,40 @@ impl Route {
                 let stream = UnixStream::connect(path).await?;
                 PatientConnection::over(stream, &settings, config, patience, made_at).await
             }
-            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "no such way to Redis is built in").into()),
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "no such way to Redis is built in",
+            )
+            .into()),
         }
     }
 }
 
 fn replaced() -> RedisError {
-    io::Error::new(io::ErrorKind::NotConnected, "the master was replaced during the attempt to connect").into()
+    io::Error::new(
+        io::ErrorKind::NotConnected,
+        "the master was replaced during the attempt to connect",
+    )
+    .into()
 }
 
 /// Sets the password from the file. The file is read for each connection, because it may have
 /// changed.
-async fn with_password(settings: RedisConnectionInfo, file: Option<&Path>) -> RedisResult<RedisConnectionInfo> {
-    let Some(path) = file.map(Path::to_owned) else { return Ok(settings) };
+async fn with_password(
+    settings: RedisConnectionInfo,
+    file: Option<&Path>,
+) -> RedisResult<RedisConnectionInfo> {
+    let Some(path) = file.map(Path::to_owned) else {
+        return Ok(settings);
+    };
     let read = tokio::task::spawn_blocking(move || {
         read_file(&path).map_err(|error| {
             // The file may be absent for a moment while it is being replaced. So the error counts
             // as a missing connection, not as a wrong setting.
-            io::Error::new(io::ErrorKind::NotConnected, format!("the password in {} cannot be read: {error}", path.display()))
+            io::Error::new(
+                io::ErrorKind::NotConnected,
+                format!("the password in {} cannot be read: {error}", path.display()),
+            )
         })
     });
     let text = read.await.map_err(io::Error::other)??;
@@ -386,19 +436,30 @@ async fn with_password(settings: RedisConnectionInfo, file: Option<&Path>) -> Re
 pub(super) fn read_file(path: &Path) -> io::Result<String> {
     let about = std::fs::metadata(path)?;
     if !about.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is no regular file",
+        ));
     }
     if about.len() > FILE_BYTES_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it has more than 16 MiB"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it has more than 16 MiB",
+        ));
     }
     std::fs::read_to_string(path)
 }
 
 async fn tcp_stream(host: &str, port: u16, settings: &TcpSettings) -> io::Result<TcpStream> {
     let addresses = lookup_host((host, port)).await?;
-    let attempts: Vec<_> = addresses.map(|address| Box::pin(TcpStream::connect(address))).collect();
+    let attempts: Vec<_> = addresses
+        .map(|address| Box::pin(TcpStream::connect(address)))
+        .collect();
     if attempts.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
+        return Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            "the host has no address",
+        ));
     }
     let (stream, _) = select_ok(attempts).await?;
     stream.set_nodelay(settings.nodelay())?;

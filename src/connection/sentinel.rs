@@ -52,7 +52,9 @@ pub(super) fn map(pairs: &[(String, String)]) -> Result<HashMap<Master, Master>,
     let mut map = HashMap::new();
     for (announced, reachable) in pairs {
         if map.insert(read(announced)?, read(reachable)?).is_some() {
-            return Err(format!("{announced} has two reachable addresses; map it once"));
+            return Err(format!(
+                "{announced} has two reachable addresses; map it once"
+            ));
         }
     }
     Ok(map)
@@ -109,9 +111,15 @@ impl Sentinels {
     async fn ask(&self, opened: impl Future<Output = RedisResult<PatientConnection>>) -> Told {
         let failed = |error: &RedisError| {
             let text = told(error);
-            let is_login = ["NOAUTH", "WRONGPASS", "AuthenticationFailed"].iter().any(|word| text.contains(word));
+            let is_login = ["NOAUTH", "WRONGPASS", "AuthenticationFailed"]
+                .iter()
+                .any(|word| text.contains(word));
             Told::Failed(
-                text + if is_login { " (--sentinel-user and --sentinel-password-file are for the Sentinels)" } else { "" },
+                text + if is_login {
+                    " (--sentinel-user and --sentinel-password-file are for the Sentinels)"
+                } else {
+                    ""
+                },
             )
         };
         let mut conn = match opened.await {
@@ -125,11 +133,16 @@ impl Sentinels {
         about.arg("MASTER").arg(&self.service);
         let about: RedisResult<HashMap<String, String>> = about.query_async(&mut conn).await;
         let epoch = match about {
-            Ok(about) => match about.get("config-epoch").and_then(|epoch| epoch.parse().ok()) {
+            Ok(about) => match about
+                .get("config-epoch")
+                .and_then(|epoch| epoch.parse().ok())
+            {
                 Some(epoch) => epoch,
                 None => return Told::Failed("its reply has no config-epoch".to_owned()),
             },
-            Err(error) if error.to_string().contains("No such master") => return Told::Unknown(services(&mut conn).await),
+            Err(error) if error.to_string().contains("No such master") => {
+                return Told::Unknown(services(&mut conn).await);
+            }
             Err(error) if error.to_string().contains("unknown command") => {
                 return Told::Failed("this is no Sentinel; its default port is 26379".to_owned());
             }
@@ -145,20 +158,38 @@ impl Sentinels {
         }
     }
 
-    fn no_majority(&self, named: &HashMap<Master, (usize, u64)>, unknown: &[String], failed: &[String]) -> RedisError {
+    fn no_majority(
+        &self,
+        named: &HashMap<Master, (usize, u64)>,
+        unknown: &[String],
+        failed: &[String],
+    ) -> RedisError {
         let (of, service) = (self.hosts.len(), &self.service);
-        let others = |told: &[String]| told.iter().map(|text| format!("; {text}")).collect::<String>();
+        let others = |told: &[String]| {
+            told.iter()
+                .map(|text| format!("; {text}"))
+                .collect::<String>()
+        };
         let (kind, text) = if unknown.len() > of / 2 {
-            (io::ErrorKind::InvalidInput, format!("the Sentinels know no service {service}{}", others(unknown)))
+            (
+                io::ErrorKind::InvalidInput,
+                format!("the Sentinels know no service {service}{}", others(unknown)),
+            )
         } else if named.len() > 1 {
             (
                 io::ErrorKind::NotConnected,
-                format!("the Sentinels do not agree on the master of {service}: a failover may be under way"),
+                format!(
+                    "the Sentinels do not agree on the master of {service}: a failover may be under way"
+                ),
             )
         } else {
             let replied = of - failed.len();
-            let why = format!("no majority of the Sentinels of {service} replied ({replied} of {of})");
-            (io::ErrorKind::NotConnected, format!("{why}{}{}", others(failed), others(unknown)))
+            let why =
+                format!("no majority of the Sentinels of {service} replied ({replied} of {of})");
+            (
+                io::ErrorKind::NotConnected,
+                format!("{why}{}{}", others(failed), others(unknown)),
+            )
         };
         io::Error::new(kind, text).into()
     }
@@ -166,7 +197,11 @@ impl Sentinels {
 
 /// Returns `host:port`, with brackets around an IPv6 address.
 pub(super) fn address(host: &str, port: u16) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    if host.contains(':') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    }
 }
 
 /// Returns the names of the services that a Sentinel knows, or `no service`.
@@ -174,8 +209,16 @@ pub(super) async fn services(conn: &mut impl ConnectionLike) -> String {
     let mut masters = redis::cmd("SENTINEL");
     masters.arg("MASTERS");
     let masters: RedisResult<Vec<HashMap<String, String>>> = masters.query_async(conn).await;
-    let mut names: Vec<_> = masters.unwrap_or_default().into_iter().filter_map(|mut master| master.remove("name")).collect();
+    let mut names: Vec<_> = masters
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|mut master| master.remove("name"))
+        .collect();
     names.sort_unstable();
     names.truncate(10);
-    if names.is_empty() { "no service".to_owned() } else { names.join(", ") }
+    if names.is_empty() {
+        "no service".to_owned()
+    } else {
+        names.join(", ")
+    }
 }

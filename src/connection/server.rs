@@ -44,7 +44,10 @@ pub struct Server {
 impl Server {
     /// Sets the URL.
     pub fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into(), ..Self::default() }
+        Self {
+            url: url.into(),
+            ..Self::default()
+        }
     }
 
     /// Sets the file with the password of the master. It replaces a password in the URL. A line end
@@ -78,7 +81,11 @@ impl Server {
     /// [`EmitError::Sentinels`](crate::EmitError::Sentinels) if an address is invalid, if an address
     /// is announced twice, or if the URL names no Sentinels.
     #[must_use]
-    pub fn sentinel_map(mut self, announced: impl Into<String>, reachable: impl Into<String>) -> Self {
+    pub fn sentinel_map(
+        mut self,
+        announced: impl Into<String>,
+        reachable: impl Into<String>,
+    ) -> Self {
         self.sentinel_map.push((announced.into(), reachable.into()));
         self
     }
@@ -93,7 +100,11 @@ impl Server {
 
     /// Sets the files with the client's own certificate chain and its key, in PEM. Default: none.
     #[must_use]
-    pub fn identity_files(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+    pub fn identity_files(
+        mut self,
+        certificate: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+    ) -> Self {
         self.identity = Some((certificate.into(), key.into()));
         self
     }

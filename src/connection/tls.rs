@@ -29,18 +29,30 @@ pub(super) struct Tls {
 impl Tls {
     /// Reads the files once, so that a mistake in them is found before the first connection.
     pub(super) fn new(server: &Server) -> Result<Self, String> {
-        let tls = Self { ca_file: server.ca_file.clone(), identity: server.identity.clone() };
+        let tls = Self {
+            ca_file: server.ca_file.clone(),
+            identity: server.identity.clone(),
+        };
         tls.config().map(|_| tls)
     }
 
     /// Opens TLS over this stream. The server's certificate must be valid for `host`.
-    pub(super) async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    pub(super) async fn connect(
+        &self,
+        host: &str,
+        stream: TcpStream,
+    ) -> io::Result<TlsStream<TcpStream>> {
         let invalid = |error: String| io::Error::new(io::ErrorKind::InvalidInput, error);
         let this = self.clone();
-        let config = tokio::task::spawn_blocking(move || this.config()).await.map_err(io::Error::other)?.map_err(invalid)?;
-        let name =
-            ServerName::try_from(host.to_owned()).map_err(|_| invalid(format!("{host} cannot be the name in a certificate")))?;
-        TlsConnector::from(Arc::new(config)).connect(name, stream).await
+        let config = tokio::task::spawn_blocking(move || this.config())
+            .await
+            .map_err(io::Error::other)?
+            .map_err(invalid)?;
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| invalid(format!("{host} cannot be the name in a certificate")))?;
+        TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await
     }
 
     fn config(&self) -> Result<ClientConfig, String> {
@@ -56,23 +68,34 @@ impl Tls {
             Some((certificate, key_file)) => {
                 let key = read_file(key_file)
                     .map_err(|error| error.to_string())
-                    .and_then(|text| PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| error.to_string()))
-                    .map_err(|error| format!("the key in {} cannot be read: {error}", key_file.display()))?;
-                config.with_client_auth_cert(certificates(certificate)?, key).map_err(|error| {
-                    format!(
-                        "the certificate in {} and the key in {} cannot be used: {error}",
-                        certificate.display(),
-                        key_file.display()
-                    )
-                })
+                    .and_then(|text| {
+                        PrivateKeyDer::from_pem_slice(text.as_bytes())
+                            .map_err(|error| error.to_string())
+                    })
+                    .map_err(|error| {
+                        format!("the key in {} cannot be read: {error}", key_file.display())
+                    })?;
+                config
+                    .with_client_auth_cert(certificates(certificate)?, key)
+                    .map_err(|error| {
+                        format!(
+                            "the certificate in {} and the key in {} cannot be used: {error}",
+                            certificate.display(),
+                            key_file.display()
+                        )
+                    })
             }
         }
     }
 }
 
-fn builder(provider: &Arc<CryptoProvider>) -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, String> {
+fn builder(
+    provider: &Arc<CryptoProvider>,
+) -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, String> {
     let builder = ClientConfig::builder_with_provider(Arc::clone(provider));
-    builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())
+    builder
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())
 }
 
 /// Returns the settings of TLS to HTTP servers, with HTTP/2 if the server offers it. `is_needed`
@@ -81,14 +104,23 @@ fn builder(provider: &Arc<CryptoProvider>) -> Result<ConfigBuilder<ClientConfig,
 ///
 /// # Errors The text says which file cannot be used, or that the system has no authorities.
 #[cfg(feature = "http")]
-pub fn https(ca_file: Option<&Path>, is_needed: bool, option: &str) -> Result<ClientConfig, String> {
-    let provider = CryptoProvider::get_default().map_or_else(|| Arc::new(rustls::crypto::ring::default_provider()), Arc::clone);
+pub fn https(
+    ca_file: Option<&Path>,
+    is_needed: bool,
+    option: &str,
+) -> Result<ClientConfig, String> {
+    let provider = CryptoProvider::get_default().map_or_else(
+        || Arc::new(rustls::crypto::ring::default_provider()),
+        Arc::clone,
+    );
     let roots = match ca_file {
         Some(path) => Arc::new(roots_in(path)?),
         None if is_needed => system_roots(option)?,
         None => system_roots(option).unwrap_or_else(|_| Arc::new(RootCertStore::empty())),
     };
-    let mut config = builder(&provider)?.with_root_certificates(roots).with_no_client_auth();
+    let mut config = builder(&provider)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }
@@ -96,7 +128,12 @@ pub fn https(ca_file: Option<&Path>, is_needed: bool, option: &str) -> Result<Cl
 fn roots_in(path: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
-        roots.add(certificate).map_err(|error| format!("a certificate in {} cannot be used: {error}", path.display()))?;
+        roots.add(certificate).map_err(|error| {
+            format!(
+                "a certificate in {} cannot be used: {error}",
+                path.display()
+            )
+        })?;
     }
     Ok(roots)
 }
@@ -111,17 +148,29 @@ fn system_roots(option: &str) -> Result<Arc<RootCertStore>, String> {
         Arc::new(roots)
     });
     match roots.is_empty() {
-        true => Err(format!("this system has no certificates of authorities; name a file with them ({option})")),
+        true => Err(format!(
+            "this system has no certificates of authorities; name a file with them ({option})"
+        )),
         false => Ok(Arc::clone(roots)),
     }
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let unread = |error: &dyn std::fmt::Display| format!("the certificates in {} cannot be read: {error}", path.display());
+    let unread = |error: &dyn std::fmt::Display| {
+        format!(
+            "the certificates in {} cannot be read: {error}",
+            path.display()
+        )
+    };
     let text = read_file(path).map_err(|error| unread(&error))?;
-    let found: Vec<_> =
-        CertificateDer::pem_slice_iter(text.as_bytes()).collect::<Result<_, _>>().map_err(|error| unread(&error))?;
-    if found.is_empty() { Err(unread(&"there is none in PEM form")) } else { Ok(found) }
+    let found: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|error| unread(&error))?;
+    if found.is_empty() {
+        Err(unread(&"there is none in PEM form"))
+    } else {
+        Ok(found)
+    }
 }
 
 #[cfg(test)]
@@ -131,7 +180,9 @@ mod tests {
     /// The test needs a process without a provider. No test of this program installs one.
     #[test]
     fn a_process_without_a_provider_is_told() {
-        let error = Tls::new(&Server::new("rediss://host")).map(|_| ()).expect_err("no provider");
+        let error = Tls::new(&Server::new("rediss://host"))
+            .map(|_| ())
+            .expect_err("no provider");
         assert!(error.contains("no rustls provider"), "{error}");
     }
 }

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo, RedisError};
+use redis::{
+    ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo, RedisError,
+};
 
 use super::sentinel::Sentinels;
 
@@ -46,13 +48,18 @@ const SENTINEL_PORT: u16 = 26379;
 /// [`UrlError`] with a reason that repeats no part of the URL.
 pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
     let (scheme, rest) = url.split_once("://").unwrap_or(("redis", url));
-    let with_tls = matches!(scheme, "rediss" | "valkeys" | "rediss-sentinel" | "valkeys-sentinel");
+    let with_tls = matches!(
+        scheme,
+        "rediss" | "valkeys" | "rediss-sentinel" | "valkeys-sentinel"
+    );
     if with_tls && rest.contains('#') {
         let reason = "TLS always verifies the server, so there is no #insecure".to_owned();
         return Err(UrlError { reason });
     }
     match scheme {
-        "redis-sentinel" | "rediss-sentinel" | "valkey-sentinel" | "valkeys-sentinel" => sentinels(rest, with_tls),
+        "redis-sentinel" | "rediss-sentinel" | "valkey-sentinel" | "valkeys-sentinel" => {
+            sentinels(rest, with_tls)
+        }
         "rediss" | "valkeys" => address(&format!("redis://{rest}"), with_tls),
         _ => address(url, with_tls),
     }
@@ -60,37 +67,62 @@ pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
 
 fn address(url: &str, with_tls: bool) -> Result<Parsed, UrlError> {
     let info = connection_info(url)?;
-    Ok(Parsed { place: Place::Address(info.addr().clone()), settings: info.redis_settings().clone(), with_tls })
+    Ok(Parsed {
+        place: Place::Address(info.addr().clone()),
+        settings: info.redis_settings().clone(),
+        with_tls,
+    })
 }
 
 /// Reads `[user:password@]host[:port],host[:port]…/SERVICE[/db]`.
 fn sentinels(rest: &str, with_tls: bool) -> Result<Parsed, UrlError> {
-    let refused = |reason: &str| UrlError { reason: reason.to_owned() };
+    let refused = |reason: &str| UrlError {
+        reason: reason.to_owned(),
+    };
     check_path(rest)?;
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let (service, db) = path.split_once('/').unwrap_or((path, ""));
     if service.is_empty() || service.contains(['?', '#']) {
-        return Err(refused("the service is missing: redis-sentinel://host:port,host:port/SERVICE"));
+        return Err(refused(
+            "the service is missing: redis-sentinel://host:port,host:port/SERVICE",
+        ));
     }
-    let (user, hosts) =
-        authority.rsplit_once('@').map_or((String::new(), authority), |(user, hosts)| (format!("{user}@"), hosts));
+    let (user, hosts) = authority
+        .rsplit_once('@')
+        .map_or((String::new(), authority), |(user, hosts)| {
+            (format!("{user}@"), hosts)
+        });
     if user.trim_end_matches('@').contains('@') {
-        return Err(refused("user and password stand once, before the first host; in a password write %40 for @"));
+        return Err(refused(
+            "user and password stand once, before the first host; in a password write %40 for @",
+        ));
     }
     let mut found = Vec::new();
     let mut settings = RedisConnectionInfo::default();
     for host in hosts.split(',') {
         let info = connection_info(&format!("redis://{user}{host}/{db}"))?;
-        let has_port = host.rsplit_once(']').map_or(host, |(_, rest)| rest).contains(':');
+        let has_port = host
+            .rsplit_once(']')
+            .map_or(host, |(_, rest)| rest)
+            .contains(':');
         match info.addr() {
-            ConnectionAddr::Tcp(name, port) => found.push((name.clone(), if has_port { *port } else { SENTINEL_PORT })),
+            ConnectionAddr::Tcp(name, port) => {
+                found.push((name.clone(), if has_port { *port } else { SENTINEL_PORT }))
+            }
             _ => return Err(refused("a Sentinel has a host and a port")),
         }
         settings = info.redis_settings().clone();
     }
     found.sort_unstable();
     found.dedup();
-    Ok(Parsed { place: Place::Sentinels(Sentinels { hosts: found, service: service.to_owned() }), settings, with_tls })
+    Ok(Parsed {
+        place: Place::Sentinels(Sentinels {
+            hosts: found,
+            service: service.to_owned(),
+        }),
+        settings,
+        with_tls,
+    })
 }
 
 /// Checks that a password is percent-encoded. If a password contains a raw `/`, `?` or `#`, the
@@ -98,7 +130,9 @@ fn sentinels(rest: &str, with_tls: bool) -> Result<Parsed, UrlError> {
 fn check_path(rest: &str) -> Result<(), UrlError> {
     let path = rest.find(['/', '?', '#']).map_or("", |at| &rest[at..]);
     if path.contains('@') {
-        let reason = "an '@' follows a '/', '?' or '#'; in a password write them %40, %2F, %3F, %23".to_owned();
+        let reason =
+            "an '@' follows a '/', '?' or '#'; in a password write them %40, %2F, %3F, %23"
+                .to_owned();
         return Err(UrlError { reason });
     }
     Ok(())
@@ -110,9 +144,14 @@ fn check_path(rest: &str) -> Result<(), UrlError> {
 /// # Errors
 /// [`UrlError`] with a reason that repeats no part of the URL.
 pub fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
-    let has_scheme = url.contains("://") || url.starts_with("unix:/") || url.starts_with("redis+unix:/");
+    let has_scheme =
+        url.contains("://") || url.starts_with("unix:/") || url.starts_with("redis+unix:/");
     let with_scheme = match url {
-        "" => return Err(UrlError { reason: "it is empty".to_owned() }),
+        "" => {
+            return Err(UrlError {
+                reason: "it is empty".to_owned(),
+            });
+        }
         path if path.starts_with('/') => format!("unix://{path}"),
         url if has_scheme => url.to_owned(),
         host => format!("redis://{host}"),
@@ -125,7 +164,10 @@ pub fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
     }
     // The text of the error may repeat parts of the URL, including the password. So only the
     // category of the error is used.
-    url.into_connection_info().map_err(|error: RedisError| UrlError { reason: error.category().to_owned() })
+    url.into_connection_info()
+        .map_err(|error: RedisError| UrlError {
+            reason: error.category().to_owned(),
+        })
 }
 
 /// Reads `HOST:PORT`; an IPv6 address stands in brackets.
@@ -134,20 +176,32 @@ pub fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
 /// The reason, for people.
 pub fn host_and_port(text: &str) -> Result<(String, u16), String> {
     let after_host = text.rsplit_once(']').map_or(text, |(_, rest)| rest);
-    let has_port =
-        after_host.split_once(':').is_some_and(|(_, port)| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()));
-    let has_more = text.contains(['/', '@', '?', '#', '=', ',']) || text.contains(char::is_whitespace);
+    let has_port = after_host
+        .split_once(':')
+        .is_some_and(|(_, port)| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()));
+    let has_more =
+        text.contains(['/', '@', '?', '#', '=', ',']) || text.contains(char::is_whitespace);
     match connection_info(text).map(|info| info.addr().clone()) {
-        Ok(ConnectionAddr::Tcp(host, port)) if has_port && !has_more && !host.is_empty() && port > 0 => Ok((host, port)),
-        _ => Err(format!("{text:?} is no address; write HOST:PORT, e.g. 10.0.0.1:6379 or [::1]:6379")),
+        Ok(ConnectionAddr::Tcp(host, port))
+            if has_port && !has_more && !host.is_empty() && port > 0 =>
+        {
+            Ok((host, port))
+        }
+        _ => Err(format!(
+            "{text:?} is no address; write HOST:PORT, e.g. 10.0.0.1:6379 or [::1]:6379"
+        )),
     }
 }
 
 /// Returns settings for a socket. The socket sends written bytes at once and notices a dead peer.
 /// If bytes stay unacknowledged, it notices this after twice the response timeout.
 pub fn tcp_settings(response_timeout: Duration) -> TcpSettings {
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
-    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE)
+        .with_interval(KEEPALIVE);
+    let tcp = TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(keepalive);
     #[cfg(target_os = "linux")]
     let tcp = tcp.set_user_timeout(response_timeout.saturating_mul(2));
     tcp
@@ -171,9 +225,16 @@ mod tests {
             "redis://u:hush@host/db",
         ] {
             let error = connection_info(url).map(|_| ()).expect_err(url).to_string();
-            assert!(error.contains("not a Redis URL") && !error.contains("hush"), "{url}: {error}");
+            assert!(
+                error.contains("not a Redis URL") && !error.contains("hush"),
+                "{url}: {error}"
+            );
         }
-        for url in ["redis://u:p%40@host:6379/3", "unix:///a@b/redis.sock", "redis://host"] {
+        for url in [
+            "redis://u:p%40@host:6379/3",
+            "unix:///a@b/redis.sock",
+            "redis://host",
+        ] {
             connection_info(url).expect(url);
         }
     }
@@ -193,7 +254,10 @@ mod tests {
             ("unix:///run/redis.sock", "/run/redis.sock"),
         ] {
             let told = connection_info(url).expect(url).addr().to_string();
-            assert!(told == address || told == address.replace("::1", "[::1]"), "{url}: {told}");
+            assert!(
+                told == address || told == address.replace("::1", "[::1]"),
+                "{url}: {told}"
+            );
         }
         assert!(connection_info("").is_err());
     }
@@ -206,11 +270,22 @@ mod tests {
             Err(error) => Err(error.to_string()),
         };
         let host = |name: &str, port: u16| (name.to_owned(), port);
-        assert_eq!(hosts("redis-sentinel://a/shop"), Ok((vec![host("a", 26379)], "shop".to_owned())));
+        assert_eq!(
+            hosts("redis-sentinel://a/shop"),
+            Ok((vec![host("a", 26379)], "shop".to_owned()))
+        );
         let three = vec![host("::1", 26379), host("a", 1), host("b", 6379)];
-        assert_eq!(hosts("redis-sentinel://u:p%40@b:6379,a:1,[::1],a:1/shop/3"), Ok((three, "shop".to_owned())));
+        assert_eq!(
+            hosts("redis-sentinel://u:p%40@b:6379,a:1,[::1],a:1/shop/3"),
+            Ok((three, "shop".to_owned()))
+        );
         let parsed = parse("rediss-sentinel://u:p%40@b,a/shop/3").expect("a URL");
-        let settings = (parsed.settings.username(), parsed.settings.password(), parsed.settings.db(), parsed.with_tls);
+        let settings = (
+            parsed.settings.username(),
+            parsed.settings.password(),
+            parsed.settings.db(),
+            parsed.with_tls,
+        );
         assert_eq!(settings, (Some("u"), Some("p@"), 3, true));
         for bad in [
             "redis-sentinel://hush",
@@ -220,15 +295,20 @@ mod tests {
             "redis-sentinel:///shop",
         ] {
             let error = hosts(bad).expect_err(bad);
-            assert!(error.contains("not a Redis URL") && !error.contains("hush"), "{bad}: {error}");
+            assert!(
+                error.contains("not a Redis URL") && !error.contains("hush"),
+                "{bad}: {error}"
+            );
         }
     }
 
     #[test]
     fn an_address_has_a_host_and_a_port() {
-        for (text, host, port) in
-            [("10.0.0.1:6379", "10.0.0.1", 6379), ("[::1]:7", "::1", 7), ("redis.internal:1", "redis.internal", 1)]
-        {
+        for (text, host, port) in [
+            ("10.0.0.1:6379", "10.0.0.1", 6379),
+            ("[::1]:7", "::1", 7),
+            ("redis.internal:1", "redis.internal", 1),
+        ] {
             assert_eq!(host_and_port(text), Ok((host.to_owned(), port)), "{text}");
         }
         for bad in [
@@ -246,15 +326,27 @@ mod tests {
             "redis://host:1",
             "a b:1",
         ] {
-            assert!(host_and_port(bad).is_err_and(|error| error.contains("HOST:PORT")), "{bad}");
+            assert!(
+                host_and_port(bad).is_err_and(|error| error.contains("HOST:PORT")),
+                "{bad}"
+            );
         }
     }
 
     #[test]
     fn a_url_with_tls_has_the_same_form() {
         let parsed = parse("rediss://u:p%40@host/3").expect("a URL");
-        let Place::Address(address) = parsed.place else { panic!("an address") };
-        assert_eq!((address.to_string().as_str(), parsed.settings.db(), parsed.with_tls), ("host:6379", 3, true));
+        let Place::Address(address) = parsed.place else {
+            panic!("an address")
+        };
+        assert_eq!(
+            (
+                address.to_string().as_str(),
+                parsed.settings.db(),
+                parsed.with_tls
+            ),
+            ("host:6379", 3, true)
+        );
         assert!(parse("rediss://u:hush/x@host").is_err());
     }
 }

@@ -34,7 +34,11 @@ pub struct TooFew {
 impl fmt::Display for TooFew {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} replicas have it", self.reached, self.wanted)?;
-        if self.not_local { f.write_str(", and it is not on the master's disk") } else { Ok(()) }
+        if self.not_local {
+            f.write_str(", and it is not on the master's disk")
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -43,7 +47,11 @@ impl Wait {
     pub fn new(replicas: u32, timeout: Duration, local: bool) -> Option<Self> {
         // A timeout of 0 would wait for ever, so it is raised to 1 ms.
         let timeout = timeout.clamp(Duration::from_millis(1), Duration::from_secs(60));
-        (replicas > 0 || local).then_some(Self { replicas, timeout, local })
+        (replicas > 0 || local).then_some(Self {
+            replicas,
+            timeout,
+            local,
+        })
     }
 
     /// Returns the longest time for which Redis waits before it replies.
@@ -54,7 +62,11 @@ impl Wait {
     fn cmd(&self) -> Cmd {
         let ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
         if self.local {
-            redis::cmd("WAITAOF").arg(1).arg(self.replicas).arg(ms).take()
+            redis::cmd("WAITAOF")
+                .arg(1)
+                .arg(self.replicas)
+                .arg(ms)
+                .take()
         } else {
             redis::cmd("WAIT").arg(self.replicas).arg(ms).take()
         }
@@ -66,10 +78,15 @@ impl Wait {
     /// The server does not know the command, the user may not use it, or the server has no
     /// append-only file.
     pub async fn check(&self, conn: &mut impl ConnectionLike) -> RedisResult<()> {
-        let soon = Self { replicas: 0, timeout: Duration::from_millis(1), local: self.local };
+        let soon = Self {
+            replicas: 0,
+            timeout: Duration::from_millis(1),
+            local: self.local,
+        };
         match soon.cmd().exec_async(conn).await {
             Err(error) if self.local && error.to_string().contains("unknown command") => {
-                let text = "the server has no WAITAOF: --wait-local needs Redis 7.2 or newer, or Valkey";
+                let text =
+                    "the server has no WAITAOF: --wait-local needs Redis 7.2 or newer, or Valkey";
                 Err(io::Error::new(io::ErrorKind::InvalidInput, text).into())
             }
             done => done,
@@ -88,6 +105,14 @@ impl Wait {
             (true, self.cmd().query_async(conn).await?)
         };
         let enough = local && reached >= u64::from(self.replicas);
-        Ok(if enough { Ok(()) } else { Err(TooFew { reached, wanted: self.replicas, not_local: !local }) })
+        Ok(if enough {
+            Ok(())
+        } else {
+            Err(TooFew {
+                reached,
+                wanted: self.replicas,
+                not_local: !local,
+            })
+        })
     }
 }

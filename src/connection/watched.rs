@@ -32,7 +32,11 @@ pub(super) struct Movement {
 
 impl Movement {
     pub(super) fn since(since: Instant) -> Self {
-        Self { since, moved_us: AtomicU64::new(0), beginning: Mutex::default() }
+        Self {
+            since,
+            moved_us: AtomicU64::new(0),
+            beginning: Mutex::default(),
+        }
     }
 
     /// Returns the time at which the connection attempt began.
@@ -47,7 +51,10 @@ impl Movement {
 
     /// Returns the first bytes that were received.
     pub(super) fn beginning(&self) -> Vec<u8> {
-        self.beginning.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.beginning
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn moved(&self) {
@@ -57,7 +64,10 @@ impl Movement {
 
     /// Keeps the first bytes. Returns the number of bytes that may still come.
     fn keep(&self, bytes: &[u8]) -> usize {
-        let mut beginning = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut beginning = self
+            .beginning
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let room = BEGINNING_BYTES.saturating_sub(beginning.len());
         beginning.extend_from_slice(&bytes[..bytes.len().min(room)]);
         BEGINNING_BYTES.saturating_sub(beginning.len())
@@ -86,19 +96,32 @@ struct Broken {
 
 impl<S> WatchedStream<S> {
     pub(super) fn new(stream: S, progress: Arc<Movement>) -> Self {
-        Self { stream, progress, full: false, to_keep: BEGINNING_BYTES, broken: None }
+        Self {
+            stream,
+            progress,
+            full: false,
+            to_keep: BEGINNING_BYTES,
+            broken: None,
+        }
     }
 
     /// Records a failed write. From now on written bytes are dropped.
     fn break_off(&mut self, error: io::Error, cx: &Context<'_>) {
-        self.broken = Some(Broken { error: Some(error), until: Box::pin(sleep(LAST_WORDS)) });
+        self.broken = Some(Broken {
+            error: Some(error),
+            until: Box::pin(sleep(LAST_WORDS)),
+        });
         // The reader waits for bytes. It must also wait for the end of `until`.
         cx.waker().wake_by_ref();
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let before = buf.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(cx, buf);
@@ -108,7 +131,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
                 Poll::Pending => broken.until.as_mut().poll(cx).is_ready(),
             };
             if is_over {
-                return Poll::Ready(Err(broken.error.take().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into())));
+                return Poll::Ready(Err(broken
+                    .error
+                    .take()
+                    .unwrap_or_else(|| io::ErrorKind::BrokenPipe.into())));
             }
         }
         ready!(read)?;
@@ -124,7 +150,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         if self.broken.is_some() {
             return Poll::Ready(Ok(bytes.len()));
         }
@@ -178,13 +208,18 @@ mod tests {
         there.write_all(b"-ERR full\r\n").await.expect("written");
         drop(there);
         let mut here = watched(here);
-        here.write_all(b"PING\r\n").await.expect("the write is taken");
+        here.write_all(b"PING\r\n")
+            .await
+            .expect("the write is taken");
         here.flush().await.expect("the flush is taken");
         let mut words = [0; 64];
         let count = here.read(&mut words).await.expect("the words");
         assert_eq!(&words[..count], b"-ERR full\r\n");
         assert_eq!(here.progress.beginning(), b"-ERR full\r\n");
-        let error = here.read(&mut words).await.expect_err("the error of the write");
+        let error = here
+            .read(&mut words)
+            .await
+            .expect_err("the error of the write");
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     }
 
@@ -195,8 +230,13 @@ mod tests {
         let there = there.into_std().expect("a socket");
         there.shutdown(std::net::Shutdown::Read).expect("shut down");
         let mut here = watched(here);
-        here.write_all(b"PING\r\n").await.expect("the write is taken");
-        let error = here.read(&mut [0; 8]).await.expect_err("the error of the write");
+        here.write_all(b"PING\r\n")
+            .await
+            .expect("the write is taken");
+        let error = here
+            .read(&mut [0; 8])
+            .await
+            .expect_err("the error of the write");
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
         drop(there);
     }

@@ -50,7 +50,12 @@ impl<'a> Envelope<'a> {
         let object = members.object.ok_or(EnvelopeError::Missing("object"))?.0;
         let event = members.event.ok_or(EnvelopeError::Missing("event"))?;
         check_numbers(id, prev).map_err(EnvelopeError::Numbers)?;
-        Ok(Self { id, prev, object, event })
+        Ok(Self {
+            id,
+            prev,
+            object,
+            event,
+        })
     }
 }
 
@@ -184,23 +189,59 @@ mod tests {
 
     #[test]
     fn of_a_member_that_is_there_twice_the_last_counts() {
-        let text = br#"{"id":1,"prev":9,"object":"a","event":1,"object":"b","id":3,"prev":2,"event":2}"#;
+        let text =
+            br#"{"id":1,"prev":9,"object":"a","event":1,"object":"b","id":3,"prev":2,"event":2}"#;
         let envelope = Envelope::parse(text).expect("an envelope");
-        assert_eq!((envelope.id, envelope.prev, &*envelope.object, envelope.event.get()), (3, 2, "b", "2"));
+        assert_eq!(
+            (
+                envelope.id,
+                envelope.prev,
+                &*envelope.object,
+                envelope.event.get()
+            ),
+            (3, 2, "b", "2")
+        );
     }
 
     #[rstest]
-    #[case(r#"{"prev":0,"object":"a","event":1}"#, r#"the member "id" is missing"#)]
-    #[case(r#"{"id":1,"object":"a","event":1}"#, r#"the member "prev" is missing"#)]
+    #[case(
+        r#"{"prev":0,"object":"a","event":1}"#,
+        r#"the member "id" is missing"#
+    )]
+    #[case(
+        r#"{"id":1,"object":"a","event":1}"#,
+        r#"the member "prev" is missing"#
+    )]
     #[case(r#"{"id":1,"prev":0,"event":1}"#, r#"the member "object" is missing"#)]
-    #[case(r#"{"id":1,"prev":0,"object":"a"}"#, r#"the member "event" is missing"#)]
-    #[case(r#"{"id":0,"prev":0,"object":"a","event":1}"#, "an event's id is at least 1")]
-    #[case(r#"{"id":9007199254740992,"prev":0,"object":"a","event":1}"#, "below 2^53")]
+    #[case(
+        r#"{"id":1,"prev":0,"object":"a"}"#,
+        r#"the member "event" is missing"#
+    )]
+    #[case(
+        r#"{"id":0,"prev":0,"object":"a","event":1}"#,
+        "an event's id is at least 1"
+    )]
+    #[case(
+        r#"{"id":9007199254740992,"prev":0,"object":"a","event":1}"#,
+        "below 2^53"
+    )]
     #[case(r#"{"id":3,"prev":3,"object":"a","event":1}"#, "prev is 3 and id is 3")]
-    #[case(r#"{"id":-1,"prev":0,"object":"a","event":1}"#, "invalid value: integer `-1`")]
-    #[case(r#"{"id":1.0,"prev":0,"object":"a","event":1}"#, "invalid type: floating point")]
-    #[case(r#"{"id":18446744073709551616,"prev":0,"object":"a","event":1}"#, "invalid type: floating point")]
-    #[case(r#"{"id":"1","prev":0,"object":"a","event":1}"#, "invalid type: string")]
+    #[case(
+        r#"{"id":-1,"prev":0,"object":"a","event":1}"#,
+        "invalid value: integer `-1`"
+    )]
+    #[case(
+        r#"{"id":1.0,"prev":0,"object":"a","event":1}"#,
+        "invalid type: floating point"
+    )]
+    #[case(
+        r#"{"id":18446744073709551616,"prev":0,"object":"a","event":1}"#,
+        "invalid type: floating point"
+    )]
+    #[case(
+        r#"{"id":"1","prev":0,"object":"a","event":1}"#,
+        "invalid type: string"
+    )]
     #[case(r#"{"id":null,"prev":0,"object":"a","event":1}"#, "invalid type: null")]
     #[case(r#"{"id":1,"prev":0,"object":7,"event":1}"#, "invalid type: integer")]
     #[case(r#"{"id":1,"prev":0,"object":"\ud800","event":1}"#, "not an envelope")]
@@ -209,17 +250,35 @@ mod tests {
     #[case(r#"[1,0,"a",1]"#, "invalid type: sequence")]
     #[case("", "EOF")]
     fn what_is_no_envelope_is_told_why(#[case] text: &str, #[case] why: &str) {
-        let error = Envelope::parse(text.as_bytes()).expect_err("no envelope").to_string();
-        assert!(error.starts_with("not an envelope: ") || why == "not an envelope", "{error}");
+        let error = Envelope::parse(text.as_bytes())
+            .expect_err("no envelope")
+            .to_string();
+        assert!(
+            error.starts_with("not an envelope: ") || why == "not an envelope",
+            "{error}"
+        );
         assert!(error.contains(why), "{error:?} should say {why:?}");
     }
 
     #[test]
     fn bad_utf8_and_deep_events_do_no_harm() {
         assert!(Envelope::parse(b"{\"id\":1,\"prev\":0,\"object\":\"\xff\",\"event\":1}").is_err());
-        assert!(Envelope::parse(b"{\"id\":1,\"prev\":0,\"object\":\"a\",\"event\":\"\xff\"}").is_err());
-        let deep = format!("{{\"id\":1,\"prev\":0,\"object\":\"a\",\"event\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
-        assert_eq!(Envelope::parse(deep.as_bytes()).expect("an envelope").event.get().len(), 200_000);
+        assert!(
+            Envelope::parse(b"{\"id\":1,\"prev\":0,\"object\":\"a\",\"event\":\"\xff\"}").is_err()
+        );
+        let deep = format!(
+            "{{\"id\":1,\"prev\":0,\"object\":\"a\",\"event\":{}{}}}",
+            "[".repeat(100_000),
+            "]".repeat(100_000)
+        );
+        assert_eq!(
+            Envelope::parse(deep.as_bytes())
+                .expect("an envelope")
+                .event
+                .get()
+                .len(),
+            200_000
+        );
     }
 
     proptest! {

@@ -55,21 +55,39 @@ pub trait GateStore: Send {
 
     /// Returns the object's `last`. If the object has no `last` yet, records `first` and returns
     /// it, in one atomic step.
-    fn last(&mut self, object: &str, first: u64) -> impl Future<Output = Result<u64, Self::Error>> + Send;
+    fn last(
+        &mut self,
+        object: &str,
+        first: u64,
+    ) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 
     /// Sets the object's `last` to `id` if `prev <= last < id`, in one atomic step. Returns whether
     /// `last` was set.
-    fn advance(&mut self, object: &str, prev: u64, id: u64) -> impl Future<Output = Result<bool, Self::Error>> + Send;
+    fn advance(
+        &mut self,
+        object: &str,
+        prev: u64,
+        id: u64,
+    ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 }
 
 impl<S: GateStore> GateStore for &mut S {
     type Error = S::Error;
 
-    fn last(&mut self, object: &str, first: u64) -> impl Future<Output = Result<u64, S::Error>> + Send {
+    fn last(
+        &mut self,
+        object: &str,
+        first: u64,
+    ) -> impl Future<Output = Result<u64, S::Error>> + Send {
         (**self).last(object, first)
     }
 
-    fn advance(&mut self, object: &str, prev: u64, id: u64) -> impl Future<Output = Result<bool, S::Error>> + Send {
+    fn advance(
+        &mut self,
+        object: &str,
+        prev: u64,
+        id: u64,
+    ) -> impl Future<Output = Result<bool, S::Error>> + Send {
         (**self).advance(object, prev, id)
     }
 }
@@ -127,7 +145,9 @@ pub enum GateError<E: std::error::Error + 'static> {
     Store(#[source] E),
     /// The event is not the object's next event any more, because another consumer with the same
     /// store was faster. Or the verdict on the event was not `Apply`.
-    #[error("event {id} of {object} cannot be recorded: it is not the next one any more; undo its effect and check it again")]
+    #[error(
+        "event {id} of {object} cannot be recorded: it is not the next one any more; undo its effect and check it again"
+    )]
     Overtaken {
         /// The event's object.
         object: String,
@@ -184,11 +204,20 @@ impl<S: GateStore> Gate<S> {
     ///
     /// # Errors
     /// [`GateError::Numbers`] and [`GateError::Store`].
-    pub async fn check(&mut self, object: &str, id: u64, prev: u64) -> Result<Verdict, GateError<S::Error>> {
+    pub async fn check(
+        &mut self,
+        object: &str,
+        id: u64,
+        prev: u64,
+    ) -> Result<Verdict, GateError<S::Error>> {
         // Invalid numbers must not reach the store, because `prev` could become the object's
         // initial `last`.
         check_numbers(id, prev)?;
-        let last = self.store.last(object, self.start.last(prev)).await.map_err(GateError::Store)?;
+        let last = self
+            .store
+            .last(object, self.start.last(prev))
+            .await
+            .map_err(GateError::Store)?;
         Ok(judge(last, id, prev)?)
     }
 
@@ -200,11 +229,24 @@ impl<S: GateStore> Gate<S> {
     /// # Errors
     /// [`GateError`] if the event is not the next one any more, if its numbers are invalid, or if
     /// the store fails.
-    pub async fn applied(&mut self, object: &str, id: u64, prev: u64) -> Result<(), GateError<S::Error>> {
+    pub async fn applied(
+        &mut self,
+        object: &str,
+        id: u64,
+        prev: u64,
+    ) -> Result<(), GateError<S::Error>> {
         check_numbers(id, prev)?;
-        if self.store.advance(object, prev, id).await.map_err(GateError::Store)? {
+        if self
+            .store
+            .advance(object, prev, id)
+            .await
+            .map_err(GateError::Store)?
+        {
             return Ok(());
         }
-        Err(GateError::Overtaken { object: object.to_owned(), id })
+        Err(GateError::Overtaken {
+            object: object.to_owned(),
+            id,
+        })
     }
 }

@@ -99,9 +99,19 @@ pub struct Many {
 impl Many {
     /// Reads the fields of a record; none if it is the record of one subject.
     fn of(fields: &[(String, Value)], at_ms: u64) -> Option<Self> {
-        let field = |name: &str| fields.iter().rev().find(|(field, _)| field == name).map(|(_, value)| value);
+        let field = |name: &str| {
+            fields
+                .iter()
+                .rev()
+                .find(|(field, _)| field == name)
+                .map(|(_, value)| value)
+        };
         let name = |name: &str| field(name).and_then(reply::text).unwrap_or_default();
-        let escaped = |name: &str| field(name).and_then(reply::bytes).and_then(|bytes| escape::differing(&bytes));
+        let escaped = |name: &str| {
+            field(name)
+                .and_then(reply::bytes)
+                .and_then(|bytes| escape::differing(&bytes))
+        };
         Some(Self {
             count: field("count").and_then(reply::number)?,
             first: name("first"),
@@ -109,7 +119,8 @@ impl Many {
             last: name("last"),
             last_escaped: escaped("last"),
             began_ms: field("began_ms").and_then(reply::number).unwrap_or(at_ms),
-            until_released: field("until_released").is_some_and(|value| reply::bytes(value).is_some()),
+            until_released: field("until_released")
+                .is_some_and(|value| reply::bytes(value).is_some()),
             held_why: field("held_why").and_then(reply::text),
         })
     }
@@ -170,18 +181,36 @@ impl Control {
     /// # Errors
     /// [`ControlError::Cursor`] if `after` is a cursor of another list. Other errors if Redis
     /// cannot be asked, or if `operator.actions` is not a stream.
-    pub async fn actions(&self, after: Option<&Cursor>, count: usize) -> Result<ActionPage, ControlError> {
+    pub async fn actions(
+        &self,
+        after: Option<&Cursor>,
+        count: usize,
+    ) -> Result<ActionPage, ControlError> {
         const WHAT: &str = "operator.actions";
         let count = count.clamp(1, PER_CALL_MAX);
-        let from = after.map(checked).transpose()?.map_or_else(|| "+".to_owned(), reply::behind);
+        let from = after
+            .map(checked)
+            .transpose()?
+            .map_or_else(|| "+".to_owned(), reply::behind);
         let mut ask = redis::cmd("XREVRANGE");
-        ask.arg(self.keys.operator_actions()).arg(from).arg("-").arg("COUNT").arg(count);
+        ask.arg(self.keys.operator_actions())
+            .arg(from)
+            .arg("-")
+            .arg("COUNT")
+            .arg(count);
         let answer: RedisResult<Value> = ask.query_async(&mut self.connection()).await;
         let entries = reply::entries(answer.map_err(ControlError::redis(WHAT))?);
-        let entries = entries.ok_or_else(|| ControlError::reply(WHAT, "an entry is not an id and its fields"))?;
-        let actions: Vec<Action> = entries.into_iter().map(|(action_id, fields)| action(action_id, &fields)).collect();
+        let entries = entries
+            .ok_or_else(|| ControlError::reply(WHAT, "an entry is not an id and its fields"))?;
+        let actions: Vec<Action> = entries
+            .into_iter()
+            .map(|(action_id, fields)| action(action_id, &fields))
+            .collect();
         let last = actions.last().filter(|_| actions.len() == count);
-        Ok(ActionPage { next: last.map(|last| Cursor::from(&last.action_id)), actions })
+        Ok(ActionPage {
+            next: last.map(|last| Cursor::from(&last.action_id)),
+            actions,
+        })
     }
 }
 
@@ -233,7 +262,9 @@ impl Control {
             ends_by_bytes: true,
             fields: &FIELDS,
         };
-        let found = search.run(&mut self.connection(), &self.keys, after).await?;
+        let found = search
+            .run(&mut self.connection(), &self.keys, after)
+            .await?;
         let next = found.next();
         if let Some(error) = found.wrong_type {
             return Err(error);
@@ -242,17 +273,28 @@ impl Control {
             let (action_id, fields) = row.named(object, &FIELDS);
             action(action_id, &fields)
         });
-        Ok(ActionPage { actions: actions.collect(), next })
+        Ok(ActionPage {
+            actions: actions.collect(),
+            next,
+        })
     }
 }
 
 /// Returns the id in a cursor of the actions.
 fn checked(cursor: &Cursor) -> Result<&str, ControlError> {
-    if reply::is_entry_id(cursor.as_str()) { Ok(cursor.as_str()) } else { Err(ControlError::Cursor(cursor.to_string())) }
+    if reply::is_entry_id(cursor.as_str()) {
+        Ok(cursor.as_str())
+    } else {
+        Err(ControlError::Cursor(cursor.to_string()))
+    }
 }
 
 fn action(action_id: String, fields: &[(String, Value)]) -> Action {
-    let at_ms = action_id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0);
+    let at_ms = action_id
+        .split('-')
+        .next()
+        .and_then(|ms| ms.parse().ok())
+        .unwrap_or(0);
     let mut action = Action {
         action_id: action_id.into(),
         at_ms,
@@ -279,7 +321,8 @@ fn action(action_id: String, fields: &[(String, Value)]) -> Action {
             "who" => action.who = text.unwrap_or_default(),
             "why" => action.why = text.unwrap_or_default(),
             "object" => {
-                action.object_escaped = reply::bytes(value).and_then(|name| escape::differing(&name));
+                action.object_escaped =
+                    reply::bytes(value).and_then(|name| escape::differing(&name));
                 action.object = text.unwrap_or_default();
             }
             "id" => action.id = reply::number(value).filter(|id| *id > 0),

@@ -65,12 +65,21 @@ impl Control {
     /// [`ControlError::Name`] for an invalid object name, [`ControlError::Cursor`] if `after` is a
     /// cursor of another list. Other errors if Redis cannot be asked. A stream of a wrong type is
     /// not an error: it is listed in `unreadable`.
-    pub async fn chain(&self, object: impl AsRef<[u8]>, after: Option<&Cursor>, count: usize) -> Result<ChainPage, ControlError> {
+    pub async fn chain(
+        &self,
+        object: impl AsRef<[u8]>,
+        after: Option<&Cursor>,
+        count: usize,
+    ) -> Result<ChainPage, ControlError> {
         let (mut conn, keys) = (self.connection(), &self.keys);
         let object = keys.found(&object)?;
         let count = count.clamp(1, PER_CALL_MAX);
         let [log_place, dead_place] = after.map_or(Ok([Place::Start, Place::Start]), places)?;
-        let event_bytes_max = if self.event_bytes_max == 0 { EVENT_BYTES_MAX } else { self.event_bytes_max };
+        let event_bytes_max = if self.event_bytes_max == 0 {
+            EVENT_BYTES_MAX
+        } else {
+            self.event_bytes_max
+        };
         let look = |looked_max| Look {
             object,
             looked_max,
@@ -78,18 +87,38 @@ impl Control {
             ends_by_bytes: true,
             event_bytes_max: Some(event_bytes_max),
         };
-        let looked_max = if after.is_some() { LOOKED_MAX } else { LOOKED_FIRST_MAX };
-        let dead = look(looked_max / 2).run(&mut conn, keys, keys.events_dead(), dead_place).await?;
+        let looked_max = if after.is_some() {
+            LOOKED_MAX
+        } else {
+            LOOKED_FIRST_MAX
+        };
+        let dead = look(looked_max / 2)
+            .run(&mut conn, keys, keys.events_dead(), dead_place)
+            .await?;
         // Most systems have few dead letters. Then the call looks at more log rows.
-        let log = look(looked_max - dead.looked).run(&mut conn, keys, keys.event_log(), log_place).await?;
-        let mut page = ChainPage { log_rows: log.looked, dead_letters: dead.looked, ..ChainPage::default() };
+        let log = look(looked_max - dead.looked)
+            .run(&mut conn, keys, keys.event_log(), log_place)
+            .await?;
+        let mut page = ChainPage {
+            log_rows: log.looked,
+            dead_letters: dead.looked,
+            ..ChainPage::default()
+        };
         for (side, key) in [(&log, keys.event_log()), (&dead, keys.events_dead())] {
             page.unreadable.extend(side.is_wrong_type.then_some(key));
         }
         let (rows, [log_place, dead_place]) = merged(&log, &dead, count);
         page.rows = rows;
-        if [&log_place, &dead_place].iter().any(|place| **place != Place::End) {
-            page.next = Some(Cursor::from(format!("{}{} {}", CHAIN, log_place.text(), dead_place.text())));
+        if [&log_place, &dead_place]
+            .iter()
+            .any(|place| **place != Place::End)
+        {
+            page.next = Some(Cursor::from(format!(
+                "{}{} {}",
+                CHAIN,
+                log_place.text(),
+                dead_place.text()
+            )));
         }
         Ok(page)
     }
@@ -179,7 +208,10 @@ impl Side {
             _ if used >= self.rows.len() => self.reached.clone(),
             Some((id, _)) => Place::After(id.as_str().to_owned()),
             // Rows that are added before the next page are newer than all of this page.
-            None if self.start == Place::Start => self.rows.first().map_or(Place::Start, |(id, _)| before(id.as_str())),
+            None if self.start == Place::Start => self
+                .rows
+                .first()
+                .map_or(Place::Start, |(id, _)| before(id.as_str())),
             None => self.start.clone(),
         }
     }
@@ -187,13 +219,19 @@ impl Side {
 
 /// Returns the place right before this row: after an id that is higher by one.
 fn before(id: &str) -> Place {
-    let higher = |(ms, n): (&str, &str)| Some(format!("{ms}-{}", n.parse::<u64>().ok()?.checked_add(1)?));
-    id.split_once('-').and_then(higher).map_or(Place::Start, Place::After)
+    let higher =
+        |(ms, n): (&str, &str)| Some(format!("{ms}-{}", n.parse::<u64>().ok()?.checked_add(1)?));
+    id.split_once('-')
+        .and_then(higher)
+        .map_or(Place::Start, Place::After)
 }
 
 /// Returns the time in the id of a row, ms since the epoch.
 fn ms_of(id: &str) -> u64 {
-    id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
+    id.split('-')
+        .next()
+        .and_then(|ms| ms.parse().ok())
+        .unwrap_or(0)
 }
 
 impl Look<'_> {
@@ -214,27 +252,66 @@ impl Look<'_> {
             ("results", RESULTS_BYTES_MAX),
             ("event", self.event_bytes_max.unwrap_or_default()),
         ];
-        let fields = if self.event_bytes_max.is_some() { &fields[..] } else { &fields[..7] };
+        let fields = if self.event_bytes_max.is_some() {
+            &fields[..]
+        } else {
+            &fields[..7]
+        };
         let after = match &start {
             Place::Start => None,
             Place::After(id) => Some(id.as_str()),
-            Place::End => return Ok(Side { rows: Vec::new(), looked: 0, is_wrong_type: false, start, reached: Place::End }),
+            Place::End => {
+                return Ok(Side {
+                    rows: Vec::new(),
+                    looked: 0,
+                    is_wrong_type: false,
+                    start,
+                    reached: Place::End,
+                });
+            }
         };
-        let &Look { object, looked_max, found_max, ends_by_bytes, .. } = self;
-        let search = Search { stream: &stream, object, newest: true, looked_max, found_max, ends_by_bytes, fields };
-        let Found { rows, looked, last, complete, wrong_type } = search.run(conn, keys, after).await?;
+        let &Look {
+            object,
+            looked_max,
+            found_max,
+            ends_by_bytes,
+            ..
+        } = self;
+        let search = Search {
+            stream: &stream,
+            object,
+            newest: true,
+            looked_max,
+            found_max,
+            ends_by_bytes,
+            fields,
+        };
+        let Found {
+            rows,
+            looked,
+            last,
+            complete,
+            wrong_type,
+        } = search.run(conn, keys, after).await?;
         let reached = match last {
             _ if complete => Place::End,
             Some(last) => Place::After(last),
             None => start.clone(),
         };
-        Ok(Side { rows: rows.into_iter().map(event).collect(), looked, is_wrong_type: wrong_type.is_some(), start, reached })
+        Ok(Side {
+            rows: rows.into_iter().map(event).collect(),
+            looked,
+            is_wrong_type: wrong_type.is_some(),
+            start,
+            reached,
+        })
     }
 }
 
 /// Returns the event of a row, without the id of a dead letter.
 fn event(mut row: Row) -> (RowId, EndedEvent) {
-    let [status, id, prev, attempts, error, taken, results, event] = std::array::from_fn(|_| row.next());
+    let [status, id, prev, attempts, error, taken, results, event] =
+        std::array::from_fn(|_| row.next());
     let event = EndedEvent {
         id: id.number(),
         prev: prev.number(),
@@ -242,7 +319,9 @@ fn event(mut row: Row) -> (RowId, EndedEvent) {
         status: status.text().map_or(LogStatus::Dead, LogStatus::of),
         attempts: attempts.number(),
         error: error.text().filter(|error| !error.is_empty()),
-        results: results.text().filter(|text| !text.is_empty() && results.whole_bytes.is_none()),
+        results: results
+            .text()
+            .filter(|text| !text.is_empty() && results.whole_bytes.is_none()),
         taken_ms: taken.number(),
         at_ms: ms_of(&row.id),
         dead_id: None,
@@ -259,7 +338,11 @@ pub(super) fn paired(log: &Side, dead: &Side) -> Vec<Option<usize>> {
     let pair = |(_, event): &(RowId, EndedEvent)| {
         let is_dead = event.status == LogStatus::Dead && event.id.is_some();
         let same = |(_, letter): &(RowId, EndedEvent)| letter.id == event.id;
-        let at = rest + dead.rows[rest..].iter().position(same).filter(|_| is_dead)?;
+        let at = rest
+            + dead.rows[rest..]
+                .iter()
+                .position(same)
+                .filter(|_| is_dead)?;
         rest = at + 1;
         Some(at)
     };
@@ -276,13 +359,21 @@ fn merged(log: &Side, dead: &Side, count: usize) -> (Vec<EndedEvent>, [Place; 2]
     let pairs = paired(log, dead);
     let (mut rows, mut i, mut j) = (Vec::new(), 0, 0);
     while rows.len() < count {
-        let next_pair = pairs.iter().enumerate().skip(i).find_map(|(at, pair)| Some((at, (*pair)?)));
+        let next_pair = pairs
+            .iter()
+            .enumerate()
+            .skip(i)
+            .find_map(|(at, pair)| Some((at, (*pair)?)));
         let is_letter_paired = next_pair.is_some_and(|(_, letter)| letter == j);
         let (row, letter) = (log.rows.get(i), dead.rows.get(j));
         let takes_log = match (row, letter) {
             (None, None) => break,
             (Some((_, event)), None) => {
-                let apart_ms = if event.status == LogStatus::Dead { APART_MS } else { 0 };
+                let apart_ms = if event.status == LogStatus::Dead {
+                    APART_MS
+                } else {
+                    0
+                };
                 if !dead.has_passed(event.at_ms, apart_ms) {
                     break;
                 }
@@ -297,12 +388,17 @@ fn merged(log: &Side, dead: &Side, count: usize) -> (Vec<EndedEvent>, [Place; 2]
             // A letter waits for the log row of its event, and a log row for its letter.
             (Some(_), Some(_)) if pairs[i].is_some() => pairs[i] == Some(j),
             (Some(_), Some(_)) if is_letter_paired => true,
-            (Some((_, event)), Some((_, letter))) => (event.at_ms, event.id) >= (letter.at_ms, letter.id),
+            (Some((_, event)), Some((_, letter))) => {
+                (event.at_ms, event.id) >= (letter.at_ms, letter.id)
+            }
         };
         let letter = letter.filter(|_| !takes_log || pairs[i].is_some());
         let dead_id = letter.map(|(dead_id, _)| dead_id.clone());
         let event = if takes_log { row } else { letter };
-        rows.extend(event.map(|(_, event)| EndedEvent { dead_id, ..event.clone() }));
+        rows.extend(event.map(|(_, event)| EndedEvent {
+            dead_id,
+            ..event.clone()
+        }));
         i += usize::from(takes_log);
         j += usize::from(letter.is_some());
     }
@@ -317,29 +413,59 @@ mod tests {
     /// A stream, newest first: the id of each row, and the event if the row is of the object.
     type Rows = Vec<(String, Option<(u64, LogStatus)>)>;
 
-    fn looked_at(rows: &Rows, start: &Place, looked_max: usize, found_max: usize, is_dead: bool) -> Side {
+    fn looked_at(
+        rows: &Rows,
+        start: &Place,
+        looked_max: usize,
+        found_max: usize,
+        is_dead: bool,
+    ) -> Side {
         let from = match start {
             Place::Start => 0,
-            Place::After(id) => rows.iter().position(|(row, _)| parts(row) < parts(id)).unwrap_or(rows.len()),
+            Place::After(id) => rows
+                .iter()
+                .position(|(row, _)| parts(row) < parts(id))
+                .unwrap_or(rows.len()),
             Place::End => rows.len(),
         };
-        let (mut side, mut at) =
-            (Side { rows: Vec::new(), looked: 0, is_wrong_type: false, start: start.clone(), reached: Place::End }, from);
+        let (mut side, mut at) = (
+            Side {
+                rows: Vec::new(),
+                looked: 0,
+                is_wrong_type: false,
+                start: start.clone(),
+                reached: Place::End,
+            },
+            from,
+        );
         while at < rows.len() && at - from < looked_max && side.rows.len() < found_max {
             let (row, event) = &rows[at];
             if let Some((id, status)) = event {
                 let no = Field::default;
-                let mut fields = vec![no(), Field { value: Some(id.to_string().into_bytes()), whole_bytes: None }];
+                let mut fields = vec![
+                    no(),
+                    Field {
+                        value: Some(id.to_string().into_bytes()),
+                        whole_bytes: None,
+                    },
+                ];
                 if !is_dead {
                     fields[0].value = Some(status.as_str().into());
                 }
-                side.rows.push(super::event(Row { id: row.clone(), fields: fields.into_iter() }));
+                side.rows.push(super::event(Row {
+                    id: row.clone(),
+                    fields: fields.into_iter(),
+                }));
             }
             at += 1;
         }
         // As in Redis, a look that has all it may have does not know that it has reached the end.
         if at - from == looked_max || side.rows.len() == found_max {
-            side.reached = if at == 0 { start.clone() } else { Place::After(rows[at - 1].0.clone()) };
+            side.reached = if at == 0 {
+                start.clone()
+            } else {
+                Place::After(rows[at - 1].0.clone())
+            };
         }
         side
     }
@@ -354,7 +480,10 @@ mod tests {
 
     impl Numbers {
         fn below(&mut self, end: u64) -> u64 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (self.0 >> 33) % end
         }
     }
@@ -375,7 +504,8 @@ mod tests {
     fn pages_have_each_event_once_and_in_order() {
         for seed in 0..3000 {
             let mut random = Numbers(seed);
-            let (mut log, mut dead, mut expected, mut ms) = (Rows::new(), Rows::new(), Vec::new(), 1000);
+            let (mut log, mut dead, mut expected, mut ms) =
+                (Rows::new(), Rows::new(), Vec::new(), 1000);
             for id in 1..=random.below(40) {
                 ms += [0, 0, 1, 300][random.below(4) as usize];
                 let is_logged = random.below(4) > 0;
@@ -383,7 +513,8 @@ mod tests {
                 let ours = |status: LogStatus| is_ours.then_some((id, status));
                 let mut dead_id = None;
                 if kind == 0 {
-                    let letter = (random.below(4) > 0).then(|| add(&mut dead, ms, ours(LogStatus::Dead)));
+                    let letter =
+                        (random.below(4) > 0).then(|| add(&mut dead, ms, ours(LogStatus::Dead)));
                     ms += random.below(3);
                     if is_logged {
                         add(&mut log, ms, ours(LogStatus::Dead));
@@ -406,16 +537,27 @@ mod tests {
                 ];
                 let (rows, next) = merged(&sides[0], &sides[1], count);
                 assert!(rows.len() <= count, "seed {seed}");
-                seen.extend(rows.into_iter().map(|row| (row.id, row.dead_id.map(|id| id.as_str().to_owned()))));
+                seen.extend(
+                    rows.into_iter()
+                        .map(|row| (row.id, row.dead_id.map(|id| id.as_str().to_owned()))),
+                );
                 if next == [Place::End, Place::End] {
                     break;
                 }
                 assert!(next != places, "seed {seed}: no progress from {places:?}");
                 // A cursor keeps both places.
-                places = super::places(&Cursor::from(format!("{CHAIN}{} {}", next[0].text(), next[1].text()))).expect("places");
+                places = super::places(&Cursor::from(format!(
+                    "{CHAIN}{} {}",
+                    next[0].text(),
+                    next[1].text()
+                )))
+                .expect("places");
                 assert_eq!(places, next);
             }
-            assert_eq!(seen, expected, "seed {seed}: pages of {count}, looks at {looked_max}\nlog {log:?}\ndead {dead:?}");
+            assert_eq!(
+                seen, expected,
+                "seed {seed}: pages of {count}, looks at {looked_max}\nlog {log:?}\ndead {dead:?}"
+            );
         }
     }
 }

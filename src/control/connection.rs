@@ -52,7 +52,12 @@ impl ConnectionLike for AnyConnection {
         self.0.req_packed_command(cmd)
     }
 
-    fn req_packed_commands<'a>(&'a mut self, pipe: &'a Pipeline, offset: usize, count: usize) -> RedisFuture<'a, Vec<Value>> {
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipe: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
         self.0.req_packed_commands(pipe, offset, count)
     }
 
@@ -84,18 +89,26 @@ impl Own {
     /// Reads the settings and connects.
     pub(super) async fn connect(server: &Server) -> Result<Self, ControlError> {
         let own = Self::unconnected(server)?;
-        own.live().await.map_err(ControlError::redis("the first connection"))?;
+        own.live()
+            .await
+            .map_err(ControlError::redis("the first connection"))?;
         Ok(own)
     }
 
     /// Reads the settings. The first command connects.
     pub(super) fn unconnected(server: &Server) -> Result<Self, ControlError> {
         let route = Route::new(server, PATIENCE).map_err(|error| match error {
-            RouteError::Url(reason) => ControlError::Url { reason: UrlError { reason }.to_string() },
+            RouteError::Url(reason) => ControlError::Url {
+                reason: UrlError { reason }.to_string(),
+            },
             RouteError::Tls(reason) => ControlError::Tls { reason },
             RouteError::Sentinels(reason) => ControlError::Sentinels { reason },
         })?;
-        Ok(Self(Arc::new(Shared { route, live: Mutex::default(), connecting: tokio::sync::Mutex::default() })))
+        Ok(Self(Arc::new(Shared {
+            route,
+            live: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
+        })))
     }
 
     /// Returns the connection. If there is none, makes one. A caller waits at most [`PATIENCE`],
@@ -112,13 +125,24 @@ impl Own {
             }
             let config = AsyncConnectionConfig::new();
             let connection = self.0.route.open_to_read(config, ATTEMPT, PATIENCE).await?;
-            Ok(self.slot().insert(Live { connection, mark: Arc::default() }).clone())
+            Ok(self
+                .slot()
+                .insert(Live {
+                    connection,
+                    mark: Arc::default(),
+                })
+                .clone())
         };
-        timeout(PATIENCE, attempt).await.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
+        timeout(PATIENCE, attempt)
+            .await
+            .unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
     }
 
     fn usable(&self) -> Option<Live> {
-        self.slot().as_ref().filter(|live| !live.connection.is_closed()).cloned()
+        self.slot()
+            .as_ref()
+            .filter(|live| !live.connection.is_closed())
+            .cloned()
     }
 
     /// Drops the connection if this error shows that the connection is no longer usable. That
@@ -127,11 +151,18 @@ impl Own {
         // A server that has become a replica refuses writes. The next connection may lead to the
         // new master.
         let is_replica = error.code() == Some("READONLY");
-        if !(is_replica || error.is_unrecoverable_error() || error.is_io_error() || error.is_timeout()) {
+        if !(is_replica
+            || error.is_unrecoverable_error()
+            || error.is_io_error()
+            || error.is_timeout())
+        {
             return;
         }
         let mut live = self.slot();
-        if live.as_ref().is_some_and(|live| Arc::ptr_eq(&live.mark, &used.mark)) {
+        if live
+            .as_ref()
+            .is_some_and(|live| Arc::ptr_eq(&live.mark, &used.mark))
+        {
             *live = None;
         }
     }
@@ -155,10 +186,18 @@ impl ConnectionLike for Own {
         })
     }
 
-    fn req_packed_commands<'a>(&'a mut self, pipe: &'a Pipeline, offset: usize, count: usize) -> RedisFuture<'a, Vec<Value>> {
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipe: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
         Box::pin(async move {
             let mut live = self.live().await?;
-            let answer = live.connection.req_packed_commands(pipe, offset, count).await;
+            let answer = live
+                .connection
+                .req_packed_commands(pipe, offset, count)
+                .await;
             if let Err(error) = &answer {
                 self.judge(&live, error);
             }

@@ -136,8 +136,20 @@ pub struct CronDraft<E> {
 
 impl<E: IntoEvent> CronDraft<E> {
     /// Begins the draft of a job. `name` has 1 to 256 bytes of UTF-8 without control characters.
-    pub fn new(name: impl Into<String>, schedule: CronSchedule, object: impl Into<String>, event: E) -> Self {
-        Self { name: name.into(), schedule, object: object.into(), event, missed: Missed::Once, now: false }
+    pub fn new(
+        name: impl Into<String>,
+        schedule: CronSchedule,
+        object: impl Into<String>,
+        event: E,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            schedule,
+            object: object.into(),
+            event,
+            missed: Missed::Once,
+            now: false,
+        }
     }
 
     /// Sets the treatment of ticks that come while no worker runs. Default: [`Missed::Once`].
@@ -168,10 +180,17 @@ impl Control {
     /// [`ControlError::CronName`], [`ControlError::Name`] and [`ControlError::Event`] for an
     /// invalid name, object or event. [`ControlError::CronJobs`] if there are [`JOBS_MAX`] jobs
     /// already. Other errors if Redis cannot be asked or forbids it.
-    pub async fn set_cron<E: IntoEvent>(&self, by: By<'_>, job: CronDraft<E>) -> Result<CronDone, ControlError> {
+    pub async fn set_cron<E: IntoEvent>(
+        &self,
+        by: By<'_>,
+        job: CronDraft<E>,
+    ) -> Result<CronDone, ControlError> {
         let name = ScheduleKey::new(job.name).map_err(ControlError::CronName)?;
         let object = self.keys.object(&job.object)?;
-        let event = job.event.into_event(EVENT_BYTES_MAX).map_err(ControlError::Event)?;
+        let event = job
+            .event
+            .into_event(EVENT_BYTES_MAX)
+            .map_err(ControlError::Event)?;
         let mut conn = self.connection();
         let now_ms = reply::now_ms(&mut conn).await?;
         let next_ms = first_tick(&job.schedule, now_ms, now_ms)?;
@@ -243,16 +262,26 @@ impl Control {
         for _ in 0..TRIES {
             let which = Which::One(name.as_str().as_bytes());
             let (now_ms, _, jobs) = operator::crons(&mut conn, &self.keys, which).await?;
-            let Some(job) = jobs.into_iter().next() else { return Ok(CronDone::NotSet) };
+            let Some(job) = jobs.into_iter().next() else {
+                return Ok(CronDone::NotSet);
+            };
             let value = CronValue::read(&job.value);
-            let plan = value.as_ref().and_then(|value| CronPlan::read(&value.plan).ok());
-            let Some((value, plan)) = value.zip(plan) else { return Err(invalid(&name)) };
+            let plan = value
+                .as_ref()
+                .and_then(|value| CronPlan::read(&value.plan).ok());
+            let Some((value, plan)) = value.zip(plan) else {
+                return Err(invalid(&name));
+            };
             if !value.is_paused {
                 return Ok(CronDone::Changed);
             }
             let schedule = plan.schedule().map_err(ControlError::Cron)?;
             let next_ms = Some(first_tick(&schedule, now_ms, value.since_ms)?);
-            let step = CronStep::Resume { id: &value.id, new_id: &new_id(), next_ms };
+            let step = CronStep::Resume {
+                id: &value.id,
+                new_id: &new_id(),
+                next_ms,
+            };
             match operator::cron(&mut conn, &self.keys, by, name.as_str(), step).await? {
                 CronDone::Changed => {}
                 CronDone::Invalid => return Err(invalid(&name)),
@@ -268,18 +297,38 @@ impl Control {
     /// # Errors
     /// [`ControlError::Cursor`] if `after` is a cursor of another list. Other errors if Redis
     /// cannot be asked, or if `events.cron` is not a hash.
-    pub async fn crons(&self, after: Option<&Cursor>, count: usize) -> Result<CronPage, ControlError> {
+    pub async fn crons(
+        &self,
+        after: Option<&Cursor>,
+        count: usize,
+    ) -> Result<CronPage, ControlError> {
         let number = |cursor: &Cursor| {
-            let number = cursor.as_str().strip_prefix(SCAN).and_then(|text| text.parse().ok());
+            let number = cursor
+                .as_str()
+                .strip_prefix(SCAN)
+                .and_then(|text| text.parse().ok());
             number.ok_or_else(|| ControlError::Cursor(cursor.to_string()))
         };
-        let which = Which::All(after.map(number).transpose()?.unwrap_or(0), count.clamp(1, PER_CALL_MAX));
-        let (now_ms, cursor, jobs) = operator::crons(&mut self.connection(), &self.keys, which).await?;
+        let which = Which::All(
+            after.map(number).transpose()?.unwrap_or(0),
+            count.clamp(1, PER_CALL_MAX),
+        );
+        let (now_ms, cursor, jobs) =
+            operator::crons(&mut self.connection(), &self.keys, which).await?;
         let next = (cursor != 0).then(|| Cursor::from(format!("{SCAN}{cursor}")));
-        Ok(CronPage { now_ms, jobs: jobs.into_iter().map(|found| job(found, now_ms)).collect(), next })
+        Ok(CronPage {
+            now_ms,
+            jobs: jobs.into_iter().map(|found| job(found, now_ms)).collect(),
+            next,
+        })
     }
 
-    async fn cron_step(&self, by: By<'_>, name: &str, step: CronStep<'_>) -> Result<CronDone, ControlError> {
+    async fn cron_step(
+        &self,
+        by: By<'_>,
+        name: &str,
+        step: CronStep<'_>,
+    ) -> Result<CronDone, ControlError> {
         let name = ScheduleKey::new(name).map_err(ControlError::CronName)?;
         match operator::cron(&mut self.connection(), &self.keys, by, name.as_str(), step).await? {
             CronDone::Invalid => Err(invalid(&name)),
@@ -296,13 +345,21 @@ fn new_id() -> String {
 }
 
 fn invalid(name: impl fmt::Display) -> ControlError {
-    let answer = format!("the cron job \"{name}\" has a form that this version does not know; set or remove it");
-    ControlError::Reply { what: "events.cron", answer }
+    let answer = format!(
+        "the cron job \"{name}\" has a form that this version does not know; set or remove it"
+    );
+    ControlError::Reply {
+        what: "events.cron",
+        answer,
+    }
 }
 
 fn first_tick(schedule: &CronSchedule, now_ms: u64, since_ms: u64) -> Result<u64, ControlError> {
     let never = || ControlError::Cron(crate::cron::CronError::Never(schedule.as_str().to_owned()));
-    schedule.next_after(now_ms, since_ms).map_err(ControlError::Cron)?.ok_or_else(never)
+    schedule
+        .next_after(now_ms, since_ms)
+        .map_err(ControlError::Cron)?
+        .ok_or_else(never)
 }
 
 /// The least time by which the handled ticks of a job are ahead of Redis' clock if they count as
@@ -312,7 +369,10 @@ const AHEAD_MS: u64 = 60_000;
 /// Returns the problem of a job whose ticks are handled up to a time ahead of Redis' clock, because
 /// the clock was wrong or was set back.
 pub(super) fn problem_of_clock(last: &str, now_ms: u64) -> Option<String> {
-    let ahead_ms = CronLast::read(last).handled_ms.checked_sub(now_ms).filter(|ahead_ms| *ahead_ms > AHEAD_MS)?;
+    let ahead_ms = CronLast::read(last)
+        .handled_ms
+        .checked_sub(now_ms)
+        .filter(|ahead_ms| *ahead_ms > AHEAD_MS)?;
     Some(format!(
         "no tick fires for {} s, because Redis' clock was ahead by this time: to let it fire from now on, run `seriatim cron \
          pause` and `seriatim cron resume`",
@@ -325,13 +385,24 @@ pub(super) fn problem_of_clock(last: &str, now_ms: u64) -> Option<String> {
 ///
 /// # Errors
 /// The error of Redis. `None`: the key has a wrong type.
-pub(super) async fn ahead<C: ConnectionLike>(conn: &mut C, keys: &Keys, now_ms: u64) -> Result<Option<u64>, RedisError> {
-    let lasts = redis::cmd("HGETALL").arg(keys.events_cron_last()).query_async::<Vec<(Vec<u8>, Vec<u8>)>>(conn).await;
+pub(super) async fn ahead<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    now_ms: u64,
+) -> Result<Option<u64>, RedisError> {
+    let lasts = redis::cmd("HGETALL")
+        .arg(keys.events_cron_last())
+        .query_async::<Vec<(Vec<u8>, Vec<u8>)>>(conn)
+        .await;
     match lasts {
-        Ok(lasts) => {
-            Ok(Some(lasts.iter().filter(|(_, last)| problem_of_clock(&String::from_utf8_lossy(last), now_ms).is_some()).count()
-                as u64))
-        }
+        Ok(lasts) => Ok(Some(
+            lasts
+                .iter()
+                .filter(|(_, last)| {
+                    problem_of_clock(&String::from_utf8_lossy(last), now_ms).is_some()
+                })
+                .count() as u64,
+        )),
         Err(error) if error.code() == Some("WRONGTYPE") => Ok(None),
         Err(error) => Err(error),
     }
@@ -342,7 +413,9 @@ fn problem(plan: &CronPlan, found: &CronReply, value: &CronValue, now_ms: u64) -
     if value.is_paused {
         return None;
     }
-    let next = plan.schedule().and_then(|schedule| schedule.next_after(now_ms, value.since_ms));
+    let next = plan
+        .schedule()
+        .and_then(|schedule| schedule.next_after(now_ms, value.since_ms));
     match next {
         Err(error) => Some(format!("{error}; workers try again each minute")),
         Ok(Some(_)) if matches!(found.next.as_str(), "" | "inf") => {
@@ -353,7 +426,10 @@ fn problem(plan: &CronPlan, found: &CronReply, value: &CronValue, now_ms: u64) -
 }
 
 fn job(found: CronReply, now_ms: u64) -> CronJob {
-    let (name, name_escaped) = (String::from_utf8_lossy(&found.name).into_owned(), escape::differing(&found.name));
+    let (name, name_escaped) = (
+        String::from_utf8_lossy(&found.name).into_owned(),
+        escape::differing(&found.name),
+    );
     let read = || {
         let value = CronValue::read(&found.value)?;
         let plan = CronPlan::read(&value.plan).ok()?;
@@ -369,9 +445,18 @@ fn job(found: CronReply, now_ms: u64) -> CronJob {
             event_bytes,
             missed: plan.missed,
             paused: value.is_paused,
-            next_ms: found.next.parse().ok().map(DueTime::read).and_then(DueTime::ms),
+            next_ms: found
+                .next
+                .parse()
+                .ok()
+                .map(DueTime::read)
+                .and_then(DueTime::ms),
             last_ms: (last.fired_ms > 0).then_some(last.fired_ms),
         })
     };
-    CronJob { detail: read(), name, name_escaped }
+    CronJob {
+        detail: read(),
+        name,
+        name_escaped,
+    }
 }

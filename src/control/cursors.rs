@@ -23,29 +23,42 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError::Redis`] if Redis cannot be asked.
-    pub async fn cursor_secret(&self, fresh: Option<&[u8; 32]>) -> Result<Option<[u8; 32]>, ControlError> {
+    pub async fn cursor_secret(
+        &self,
+        fresh: Option<&[u8; 32]>,
+    ) -> Result<Option<[u8; 32]>, ControlError> {
         let (key, mut connection) = (self.keys.meta(), self.connection());
         let mut ask = redis::cmd("HMGET");
         ask.arg(&key).arg(&["schema", FIELD]);
-        let (schema, found): (Option<String>, Option<String>) =
-            ask.query_async(&mut connection).await.map_err(ControlError::redis(WHAT))?;
+        let (schema, found): (Option<String>, Option<String>) = ask
+            .query_async(&mut connection)
+            .await
+            .map_err(ControlError::redis(WHAT))?;
         if let Some(secret) = found.as_deref().and_then(decoded) {
             return Ok(Some(secret));
         }
         // Without the field `schema` the namespace is new, and the hash must stay absent: a hash
         // without this field would look like one that has lost it.
-        let (Some(_), Some(fresh)) = (schema, fresh) else { return Ok(None) };
+        let (Some(_), Some(fresh)) = (schema, fresh) else {
+            return Ok(None);
+        };
         let text: String = fresh.iter().map(|byte| format!("{byte:02x}")).collect();
-        let written: Result<(), redis::RedisError> = redis::Cmd::hset(&key, FIELD, text).query_async(&mut connection).await;
+        let written: Result<(), redis::RedisError> = redis::Cmd::hset(&key, FIELD, text)
+            .query_async(&mut connection)
+            .await;
         match written {
             Ok(()) => {}
-            Err(error) if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() => {
+            Err(error)
+                if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() =>
+            {
                 return Err(ControlError::redis(WHAT)(error));
             }
             Err(_) => return Ok(None),
         }
-        let found: Option<String> =
-            redis::Cmd::hget(&key, FIELD).query_async(&mut connection).await.map_err(ControlError::redis(WHAT))?;
+        let found: Option<String> = redis::Cmd::hget(&key, FIELD)
+            .query_async(&mut connection)
+            .await
+            .map_err(ControlError::redis(WHAT))?;
         Ok(found.as_deref().and_then(decoded))
     }
 }

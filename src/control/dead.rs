@@ -117,7 +117,11 @@ impl Control {
     /// # Errors
     /// [`ControlError::DeadId`] if `after` is a cursor of another list. Other errors if Redis
     /// cannot be asked, or if `events.dead` is not a stream.
-    pub async fn dead_letters(&self, after: Option<&Cursor>, count: usize) -> Result<DeadPage, ControlError> {
+    pub async fn dead_letters(
+        &self,
+        after: Option<&Cursor>,
+        count: usize,
+    ) -> Result<DeadPage, ControlError> {
         self.dead_page(false, after, count).await
     }
 
@@ -126,7 +130,11 @@ impl Control {
     ///
     /// # Errors
     /// As [`Control::dead_letters`].
-    pub async fn newest_dead_letters(&self, after: Option<&Cursor>, count: usize) -> Result<DeadPage, ControlError> {
+    pub async fn newest_dead_letters(
+        &self,
+        after: Option<&Cursor>,
+        count: usize,
+    ) -> Result<DeadPage, ControlError> {
         self.dead_page(true, after, count).await
     }
 
@@ -148,27 +156,46 @@ impl Control {
     ) -> Result<DeadPage, ControlError> {
         let after = after.map(|after| checked(after.as_str())).transpose()?;
         let (object, event_bytes_max) = (object.as_ref(), self.event_bytes_max);
-        let fields = [("id", 0), ("prev", 0), ("event", event_bytes_max), ("error", 0), ("attempts", 0)];
+        let fields = [
+            ("id", 0),
+            ("prev", 0),
+            ("event", event_bytes_max),
+            ("error", 0),
+            ("attempts", 0),
+        ];
         let search = Search {
             stream: &self.keys.events_dead(),
             object,
             newest,
-            looked_max: if event_bytes_max > 0 { LOOKED_MAX / 4 } else { LOOKED_MAX },
+            looked_max: if event_bytes_max > 0 {
+                LOOKED_MAX / 4
+            } else {
+                LOOKED_MAX
+            },
             found_max: count,
             // As in the other lists, whole events are read until there are enough of them.
             ends_by_bytes: event_bytes_max > 0,
             fields: &fields,
         };
-        let found = search.run(&mut self.connection(), &self.keys, after).await?;
-        let next = found.next().or_else(|| after.filter(|_| !found.complete).map(Cursor::from));
+        let found = search
+            .run(&mut self.connection(), &self.keys, after)
+            .await?;
+        let next = found
+            .next()
+            .or_else(|| after.filter(|_| !found.complete).map(Cursor::from));
         if let Some(error) = found.wrong_type {
             return Err(error);
         }
         let letters = found.rows.into_iter().map(|row| {
             let (dead_id, fields) = row.named(object, &fields);
-            letter(dead_id, fields).ok_or_else(|| ControlError::reply("events.dead", "an entry is not an id and its fields"))
+            letter(dead_id, fields).ok_or_else(|| {
+                ControlError::reply("events.dead", "an entry is not an id and its fields")
+            })
         });
-        Ok(DeadPage { letters: letters.collect::<Result<_, _>>()?, next })
+        Ok(DeadPage {
+            letters: letters.collect::<Result<_, _>>()?,
+            next,
+        })
     }
 
     /// Reads one dead letter; none if there is no such dead letter. The call only reads, and may be
@@ -178,7 +205,11 @@ impl Control {
     /// [`ControlError::DeadId`] for an invalid id; otherwise as [`Control::dead_letters`].
     pub async fn dead_letter(&self, dead_id: &RowId) -> Result<Option<DeadLetter>, ControlError> {
         let dead_id = checked(dead_id.as_str())?;
-        Ok(self.read_dead("XRANGE", [dead_id, dead_id], 1, self.event_bytes_max).await?.0.pop())
+        Ok(self
+            .read_dead("XRANGE", [dead_id, dead_id], 1, self.event_bytes_max)
+            .await?
+            .0
+            .pop())
     }
 
     /// Retries or drops these dead letters. Returns one result for each dead letter, in the order
@@ -195,12 +226,22 @@ impl Control {
     /// # Errors
     /// [`ControlError::DeadId`] for an invalid id, and [`ControlError::Reason`] for a drop without a
     /// reason, before anything is done. Other errors if Redis cannot be asked or forbids it.
-    pub async fn settle(&self, by: By<'_>, settle: Settle, dead_ids: &[RowId]) -> Result<Vec<Settled>, ControlError> {
+    pub async fn settle(
+        &self,
+        by: By<'_>,
+        settle: Settle,
+        dead_ids: &[RowId],
+    ) -> Result<Vec<Settled>, ControlError> {
         check_reason(by, settle)?;
-        dead_ids.iter().try_for_each(|dead_id| checked(dead_id.as_str()).map(drop))?;
+        dead_ids
+            .iter()
+            .try_for_each(|dead_id| checked(dead_id.as_str()).map(drop))?;
         let mut conn = self.connection();
         let mut settled = Vec::with_capacity(dead_ids.len());
-        while let Some(left) = dead_ids.get(settled.len()..).filter(|left| !left.is_empty()) {
+        while let Some(left) = dead_ids
+            .get(settled.len()..)
+            .filter(|left| !left.is_empty())
+        {
             settled.extend(operator::dead(&mut conn, &self.keys, by, settle, left).await?);
         }
         Ok(settled)
@@ -216,11 +257,19 @@ impl Control {
     ///
     /// # Errors
     /// As [`Control::settle`]. The steps before the error stay done.
-    pub async fn settle_all(&self, by: By<'_>, settle: Settle, object: Option<&[u8]>) -> Result<SettledAll, ControlError> {
+    pub async fn settle_all(
+        &self,
+        by: By<'_>,
+        settle: Settle,
+        object: Option<&[u8]>,
+    ) -> Result<SettledAll, ControlError> {
         let mut all = SettledAll::default();
         loop {
-            let step = self.settle_step(by, settle, object, all.next.as_ref()).await?;
-            (all.done, all.left, all.next) = (all.done + step.done, all.left + step.left, step.next);
+            let step = self
+                .settle_step(by, settle, object, all.next.as_ref())
+                .await?;
+            (all.done, all.left, all.next) =
+                (all.done + step.done, all.left + step.left, step.next);
             all.newer_delivered += step.newer_delivered;
             if all.next.is_none() {
                 return Ok(all);
@@ -251,30 +300,56 @@ impl Control {
         let mut step = SettledAll::default();
         let (behind, last, mut row) = match after.map(Cursor::as_str) {
             Some(cursor) => {
-                let (from, last, row) = place(cursor).ok_or_else(|| ControlError::Cursor(cursor.to_owned()))?;
+                let (from, last, row) =
+                    place(cursor).ok_or_else(|| ControlError::Cursor(cursor.to_owned()))?;
                 (reply::behind(from), last.to_owned(), row.to_owned())
             }
-            None => match self.read_dead("XREVRANGE", ["+", "-"], 1, FEW_BYTES).await?.0.pop() {
+            None => match self
+                .read_dead("XREVRANGE", ["+", "-"], 1, FEW_BYTES)
+                .await?
+                .0
+                .pop()
+            {
                 Some(last) => ("-".to_owned(), last.dead_id.to_string(), String::new()),
                 None => return Ok(step),
             },
         };
-        let (page, is_cut) = self.read_dead("XRANGE", [&behind, &last], PER_CALL_MAX, FEW_BYTES).await?;
+        let (page, is_cut) = self
+            .read_dead("XRANGE", [&behind, &last], PER_CALL_MAX, FEW_BYTES)
+            .await?;
         let end = page.last().filter(|_| is_cut || page.len() == PER_CALL_MAX);
         let end = end.map(|end| end.dead_id.clone());
         let wanted = object.map(escape::name);
-        let is_meant = |letter: &DeadLetter| wanted.as_deref().is_none_or(|wanted| letter.shown() == wanted);
-        let dead_ids: Vec<RowId> = page.into_iter().filter(is_meant).map(|letter| letter.dead_id).collect();
-        let (mut conn, selected, mut settled) = (self.connection(), object.unwrap_or(b"*"), Vec::new());
-        while let Some(left) = dead_ids.get(settled.len()..).filter(|left| !left.is_empty()) {
-            let record = Record { selected, row: &row };
+        let is_meant = |letter: &DeadLetter| {
+            wanted
+                .as_deref()
+                .is_none_or(|wanted| letter.shown() == wanted)
+        };
+        let dead_ids: Vec<RowId> = page
+            .into_iter()
+            .filter(is_meant)
+            .map(|letter| letter.dead_id)
+            .collect();
+        let (mut conn, selected, mut settled) =
+            (self.connection(), object.unwrap_or(b"*"), Vec::new());
+        while let Some(left) = dead_ids
+            .get(settled.len()..)
+            .filter(|left| !left.is_empty())
+        {
+            let record = Record {
+                selected,
+                row: &row,
+            };
             let some;
-            (some, row) = operator::dead_in(&mut conn, &self.keys, by, settle, record, left).await?;
+            (some, row) =
+                operator::dead_in(&mut conn, &self.keys, by, settle, record, left).await?;
             settled.extend(some);
         }
         for settled in settled {
             match settled {
-                Settled::RetriedLate => (step.done, step.newer_delivered) = (step.done + 1, step.newer_delivered + 1),
+                Settled::RetriedLate => {
+                    (step.done, step.newer_delivered) = (step.done + 1, step.newer_delivered + 1)
+                }
                 Settled::Retried | Settled::Dropped => step.done += 1,
                 Settled::Unreadable | Settled::WrongType => step.left += 1,
                 Settled::Gone => {}
@@ -287,14 +362,30 @@ impl Control {
         Ok(step)
     }
 
-    async fn dead_page(&self, newest: bool, after: Option<&Cursor>, count: usize) -> Result<DeadPage, ControlError> {
-        let (command, begin, end) = if newest { ("XREVRANGE", "+", "-") } else { ("XRANGE", "-", "+") };
-        let behind = after.map(|after| checked(after.as_str()).map(reply::behind)).transpose()?;
+    async fn dead_page(
+        &self,
+        newest: bool,
+        after: Option<&Cursor>,
+        count: usize,
+    ) -> Result<DeadPage, ControlError> {
+        let (command, begin, end) = if newest {
+            ("XREVRANGE", "+", "-")
+        } else {
+            ("XRANGE", "-", "+")
+        };
+        let behind = after
+            .map(|after| checked(after.as_str()).map(reply::behind))
+            .transpose()?;
         let count = count.clamp(1, PER_CALL_MAX);
         let bounds = [behind.as_deref().unwrap_or(begin), end];
-        let (letters, is_cut) = self.read_dead(command, bounds, count, self.event_bytes_max).await?;
+        let (letters, is_cut) = self
+            .read_dead(command, bounds, count, self.event_bytes_max)
+            .await?;
         let last = letters.last().filter(|_| is_cut || letters.len() == count);
-        Ok(DeadPage { next: last.map(|last| Cursor::from(&last.dead_id)), letters })
+        Ok(DeadPage {
+            next: last.map(|last| Cursor::from(&last.dead_id)),
+            letters,
+        })
     }
 
     /// Reads dead letters, each with at most `event_bytes_max` bytes of its event. Returns also
@@ -317,10 +408,24 @@ impl Control {
         // until it has enough.
         while letters.len() < count {
             let (range, rest) = ([command, &from, to], count - letters.len());
-            let items = log::rows(&mut conn, WHAT, self.keys.events_dead(), range, rest, event_bytes_max, false).await?;
-            let [_, _, _, entries, more] = <[Value; 5]>::try_from(items).map_err(|_| unreadable())?;
-            let some: Option<Vec<DeadLetter>> = reply::entries(entries)
-                .and_then(|entries| entries.into_iter().map(|(dead_id, fields)| letter(dead_id, fields)).collect());
+            let items = log::rows(
+                &mut conn,
+                WHAT,
+                self.keys.events_dead(),
+                range,
+                rest,
+                event_bytes_max,
+                false,
+            )
+            .await?;
+            let [_, _, _, entries, more] =
+                <[Value; 5]>::try_from(items).map_err(|_| unreadable())?;
+            let some: Option<Vec<DeadLetter>> = reply::entries(entries).and_then(|entries| {
+                entries
+                    .into_iter()
+                    .map(|(dead_id, fields)| letter(dead_id, fields))
+                    .collect()
+            });
             letters.extend(some.ok_or_else(unreadable)?);
             let is_cut = reply::number(&more).is_some_and(|more| more > 0);
             match letters.last() {
@@ -337,20 +442,33 @@ impl Control {
 /// which the steps end, and the row in the actions; this is empty if the steps have done nothing yet.
 fn place(cursor: &str) -> Option<(&str, &str, &str)> {
     let (from, rest) = cursor.split_once("..")?;
-    let (last, row) = rest.split_once("..").map_or((rest, None), |(last, row)| (last, Some(row)));
-    let are_ids = [Some(from), Some(last), row].into_iter().flatten().all(reply::is_entry_id);
+    let (last, row) = rest
+        .split_once("..")
+        .map_or((rest, None), |(last, row)| (last, Some(row)));
+    let are_ids = [Some(from), Some(last), row]
+        .into_iter()
+        .flatten()
+        .all(reply::is_entry_id);
     are_ids.then(|| (from, last, row.unwrap_or_default()))
 }
 
 /// Checks that a drop has a reason, because it cannot be undone.
 fn check_reason(by: By<'_>, settle: Settle) -> Result<(), ControlError> {
     let is_missing = settle == Settle::Drop && by.why.trim().is_empty();
-    if is_missing { Err(ControlError::Reason) } else { Ok(()) }
+    if is_missing {
+        Err(ControlError::Reason)
+    } else {
+        Ok(())
+    }
 }
 
 /// Returns the id if it is a valid id of a dead letter.
 fn checked(dead_id: &str) -> Result<&str, ControlError> {
-    if reply::is_entry_id(dead_id) { Ok(dead_id) } else { Err(ControlError::DeadId(dead_id.to_owned())) }
+    if reply::is_entry_id(dead_id) {
+        Ok(dead_id)
+    } else {
+        Err(ControlError::DeadId(dead_id.to_owned()))
+    }
 }
 
 fn letter(dead_id: String, fields: Vec<(String, Value)>) -> Option<DeadLetter> {

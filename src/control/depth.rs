@@ -105,7 +105,11 @@ impl Control {
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked.
     pub async fn paced_depth(&self, top: usize, share: f64) -> Result<Depth, ControlError> {
-        self.walk_queues(Counted::new(top, usize::MAX), Some(share.clamp(0.0001, 1.0))).await
+        self.walk_queues(
+            Counted::new(top, usize::MAX),
+            Some(share.clamp(0.0001, 1.0)),
+        )
+        .await
     }
 
     /// Like [`paced_depth`](Self::paced_depth) without the longest queues, but counts by these prefixes.
@@ -115,9 +119,17 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked.
-    pub async fn paced_depth_of(&self, prefixes: &[String], share: f64) -> Result<Depth, ControlError> {
-        let counted = Counted { named: Some(prefixes.to_vec()), ..Counted::new(0, usize::MAX) };
-        self.walk_queues(counted, Some(share.clamp(0.0001, 1.0))).await
+    pub async fn paced_depth_of(
+        &self,
+        prefixes: &[String],
+        share: f64,
+    ) -> Result<Depth, ControlError> {
+        let counted = Counted {
+            named: Some(prefixes.to_vec()),
+            ..Counted::new(0, usize::MAX)
+        };
+        self.walk_queues(counted, Some(share.clamp(0.0001, 1.0)))
+            .await
     }
 
     /// Counts the queued events of some objects: one step of a walk over all queues. The caller adds
@@ -134,31 +146,51 @@ impl Control {
     /// # Errors
     /// [`ControlError::Cursor`] if `after` is a cursor of another list. Other errors if Redis cannot
     /// be asked.
-    pub async fn depth_step(&self, after: Option<&Cursor>, top: usize) -> Result<DepthStep, ControlError> {
+    pub async fn depth_step(
+        &self,
+        after: Option<&Cursor>,
+        top: usize,
+    ) -> Result<DepthStep, ControlError> {
         let (mut conn, keys) = (self.connection(), &self.keys);
         let suffix = suffix(keys);
         let mut scan = Scan::new(keys, &suffix);
         if let Some(after) = after {
-            let position = after.as_str().parse().ok().filter(|position| *position != 0);
-            scan = scan.from(position.ok_or_else(|| ControlError::Cursor(after.as_str().to_owned()))?);
+            let position = after
+                .as_str()
+                .parse()
+                .ok()
+                .filter(|position| *position != 0);
+            scan =
+                scan.from(position.ok_or_else(|| ControlError::Cursor(after.as_str().to_owned()))?);
         }
         let mut page = scan.next(&mut conn).await?.unwrap_or_default();
         let mut seen = Seen::new(page.len());
         page.retain(|key| key.ends_with(suffix.as_bytes()) && seen.insert(key));
         let mut counted = Counted::new(top, PREFIX_BYTES_MAX);
         counted.add(&mut conn, keys, &suffix, &page).await?;
-        let next = scan.position().map(|position| Cursor::from(position.to_string()));
-        Ok(DepthStep { depth: counted.depth(), next })
+        let next = scan
+            .position()
+            .map(|position| Cursor::from(position.to_string()));
+        Ok(DepthStep {
+            depth: counted.depth(),
+            next,
+        })
     }
 
-    async fn walk_queues(&self, mut counted: Counted, share: Option<f64>) -> Result<Depth, ControlError> {
+    async fn walk_queues(
+        &self,
+        mut counted: Counted,
+        share: Option<f64>,
+    ) -> Result<Depth, ControlError> {
         let (mut conn, keys) = (self.connection(), &self.keys);
         let suffix = suffix(keys);
         let mut scan = Scan::new(keys, &suffix);
         let mut seen = Seen::new(SEEN_MAX);
         loop {
             let began = Instant::now();
-            let Some(mut page) = scan.next(&mut conn).await? else { break };
+            let Some(mut page) = scan.next(&mut conn).await? else {
+                break;
+            };
             page.retain(|key| key.ends_with(suffix.as_bytes()) && seen.insert(key));
             counted.add(&mut conn, keys, &suffix, &page).await?;
             if let Some(share) = share {
@@ -187,7 +219,14 @@ struct Counted {
 
 impl Counted {
     fn new(top: usize, prefix_bytes_max: usize) -> Self {
-        Self { top, named: None, prefix_bytes_max, prefixes: HashMap::new(), longest: BinaryHeap::new(), depth: Depth::default() }
+        Self {
+            top,
+            named: None,
+            prefix_bytes_max,
+            prefixes: HashMap::new(),
+            longest: BinaryHeap::new(),
+            depth: Depth::default(),
+        }
     }
 
     /// Counts the queues with these keys, which are without the prefix of the namespace.
@@ -201,11 +240,17 @@ impl Counted {
         for some in page.chunks(COMMANDS_PER_CALL) {
             let mut pipe = redis::pipe();
             for key in some {
-                pipe.cmd("LLEN").arg([keys.prefix().as_bytes(), key].concat());
+                pipe.cmd("LLEN")
+                    .arg([keys.prefix().as_bytes(), key].concat());
             }
             for (key, answer) in some.iter().zip(ask(conn, "the queues", &mut pipe).await?) {
                 // The key is gone, or it belongs to another program and is no list.
-                let Some(events) = answer.as_ref().ok().and_then(reply::number).filter(|events| *events > 0) else {
+                let Some(events) = answer
+                    .as_ref()
+                    .ok()
+                    .and_then(reply::number)
+                    .filter(|events| *events > 0)
+                else {
                     continue;
                 };
                 self.add_queue(&key[..key.len() - suffix.len()], events);
@@ -223,12 +268,17 @@ impl Counted {
             None => object.split(':').next().unwrap_or(&object),
         };
         let known = self.prefixes.contains_key(prefix) || self.prefixes.len() < PREFIXES_MAX;
-        let prefix = if known && prefix.len() <= self.prefix_bytes_max { prefix } else { "" };
+        let prefix = if known && prefix.len() <= self.prefix_bytes_max {
+            prefix
+        } else {
+            ""
+        };
         let sum = self.prefixes.entry(prefix.to_owned()).or_default();
         prefix.clone_into(&mut sum.prefix);
         sum.objects += 1;
         sum.events += events;
-        self.longest.push((Reverse(events), object, escape::differing(name)));
+        self.longest
+            .push((Reverse(events), object, escape::differing(name)));
         if self.longest.len() > self.top {
             self.longest.pop();
         }
@@ -237,19 +287,35 @@ impl Counted {
     fn depth(self) -> Depth {
         let mut depth = self.depth;
         depth.by_prefix = self.prefixes.into_values().collect();
-        depth.by_prefix.sort_by(|a, b| b.events.cmp(&a.events).then_with(|| a.prefix.cmp(&b.prefix)));
+        depth.by_prefix.sort_by(|a, b| {
+            b.events
+                .cmp(&a.events)
+                .then_with(|| a.prefix.cmp(&b.prefix))
+        });
         let top = self.longest.into_sorted_vec().into_iter();
-        depth.top =
-            top.map(|(events, object, object_escaped)| ObjectDepth { object, object_escaped, events: events.0 }).collect();
+        depth.top = top
+            .map(|(events, object, object_escaped)| ObjectDepth {
+                object,
+                object_escaped,
+                events: events.0,
+            })
+            .collect();
         depth
     }
 }
 
 /// Returns the longest of these prefixes that the object has; an empty text if it has none.
 fn longest<'a>(named: &'a [String], object: &str) -> &'a str {
-    let has =
-        |prefix: &&String| object.strip_prefix(prefix.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'));
-    named.iter().filter(has).max_by_key(|prefix| prefix.len()).map_or("", String::as_str)
+    let has = |prefix: &&String| {
+        object
+            .strip_prefix(prefix.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+    };
+    named
+        .iter()
+        .filter(has)
+        .max_by_key(|prefix| prefix.len())
+        .map_or("", String::as_str)
 }
 
 /// Returns the pause after a step that took `took` and found `found` queues. Over a slow link, most

@@ -47,7 +47,11 @@ pub enum Verdict {
 
 impl Finding {
     fn new(what: &'static str, verdict: Verdict, told: impl Into<String>) -> Self {
-        Self { what, verdict, told: told.into() }
+        Self {
+            what,
+            verdict,
+            told: told.into(),
+        }
     }
 }
 
@@ -61,17 +65,33 @@ impl Control {
         let mut conn = self.connection();
         match server::read(&mut conn).await? {
             Some(info) => findings.extend(of_info(&info)),
-            None => findings.push(Finding::new("settings", Verdict::Unknown, server::INFO_DENIED)),
+            None => findings.push(Finding::new(
+                "settings",
+                Verdict::Unknown,
+                server::INFO_DENIED,
+            )),
         }
         findings.push(match wire::missing_right(&mut conn, &self.keys).await {
-            Ok(None) => Finding::new("rights", Verdict::Good, "the user has all rights of a worker"),
+            Ok(None) => Finding::new(
+                "rights",
+                Verdict::Good,
+                "the user has all rights of a worker",
+            ),
             Ok(Some(command)) => Finding::new(
                 "rights",
                 Verdict::Wrong,
-                format!("a worker needs {command}: docs/protocol.md, \"Permissions\", lists all rights"),
+                format!(
+                    "a worker needs {command}: docs/protocol.md, \"Permissions\", lists all rights"
+                ),
             ),
-            Err(ScriptError::Redis(error)) if error.code().is_none() => return Err(ControlError::redis("a script")(error)),
-            Err(error) => Finding::new("rights", Verdict::Wrong, format!("no script can run: {error}")),
+            Err(ScriptError::Redis(error)) if error.code().is_none() => {
+                return Err(ControlError::redis("a script")(error));
+            }
+            Err(error) => Finding::new(
+                "rights",
+                Verdict::Wrong,
+                format!("no script can run: {error}"),
+            ),
         });
         findings.push(self.transactions().await?);
         findings.push(self.blocking().await?);
@@ -80,9 +100,16 @@ impl Control {
         let mut clock = None;
         for _ in 0..ROUND_TRIPS {
             let began = (Instant::now(), SystemTime::now());
-            let time: Result<(u64, u64), RedisError> = redis::cmd("TIME").query_async(&mut conn).await;
+            let time: Result<(u64, u64), RedisError> =
+                redis::cmd("TIME").query_async(&mut conn).await;
             match time {
-                Ok((seconds, us)) => clock = Some(offset(Duration::new(seconds, us as u32 * 1000), began.1, began.0.elapsed())),
+                Ok((seconds, us)) => {
+                    clock = Some(offset(
+                        Duration::new(seconds, us as u32 * 1000),
+                        began.1,
+                        began.0.elapsed(),
+                    ))
+                }
                 Err(error) if error.code().is_some() => {
                     findings.push(Finding::new("clock", Verdict::Unknown, told(&error)));
                     break;
@@ -113,7 +140,9 @@ impl Control {
                      resume each"
                 ),
             ))),
-            Err(error) if error.code().is_some() => Ok(Some(Finding::new("cron", Verdict::Unknown, told(&error)))),
+            Err(error) if error.code().is_some() => {
+                Ok(Some(Finding::new("cron", Verdict::Unknown, told(&error))))
+            }
             Err(error) => Err(ControlError::redis("events.cron.last")(error)),
         }
     }
@@ -122,10 +151,18 @@ impl Control {
     async fn transactions(&self) -> Result<Finding, ControlError> {
         let mut pipe = redis::pipe();
         pipe.cmd("MULTI").cmd("EXEC").ignore_errors();
-        let answers: Vec<Result<redis::Value, RedisError>> =
-            pipe.query_async(&mut self.connection()).await.map_err(ControlError::redis("MULTI"))?;
+        let answers: Vec<Result<redis::Value, RedisError>> = pipe
+            .query_async(&mut self.connection())
+            .await
+            .map_err(ControlError::redis("MULTI"))?;
         let error = answers.into_iter().find_map(Result::err);
-        Ok(of_command("transactions", "emits are transactions, and MULTI and EXEC work", "MULTI", "emitters", error.as_ref()))
+        Ok(of_command(
+            "transactions",
+            "emits are transactions, and MULTI and EXEC work",
+            "MULTI",
+            "emitters",
+            error.as_ref(),
+        ))
     }
 
     /// Examines whether commands that block work. Workers wait with them. The command waits 10 ms for
@@ -133,12 +170,23 @@ impl Control {
     async fn blocking(&self) -> Result<Finding, ControlError> {
         let absent = [self.keys.prefix(), "seriatim.doctor"].concat();
         let mut wait = redis::cmd("BLMOVE");
-        wait.arg(&absent).arg(&absent).arg("RIGHT").arg("LEFT").arg("0.01");
-        let waited: Result<redis::Value, RedisError> = wait.query_async(&mut self.connection()).await;
+        wait.arg(&absent)
+            .arg(&absent)
+            .arg("RIGHT")
+            .arg("LEFT")
+            .arg("0.01");
+        let waited: Result<redis::Value, RedisError> =
+            wait.query_async(&mut self.connection()).await;
         let told = "workers wait with commands that block, and these work";
         match waited {
             Err(error) if error.code().is_none() => Err(ControlError::redis("BLMOVE")(error)),
-            waited => Ok(of_command("waits", told, "BLMOVE", "workers", waited.err().as_ref())),
+            waited => Ok(of_command(
+                "waits",
+                told,
+                "BLMOVE",
+                "workers",
+                waited.err().as_ref(),
+            )),
         }
     }
 
@@ -168,15 +216,26 @@ impl Control {
 }
 
 /// Returns the finding about a command that one kind of program needs.
-fn of_command(what: &'static str, good: &str, command: &str, needed_by: &str, error: Option<&RedisError>) -> Finding {
+fn of_command(
+    what: &'static str,
+    good: &str,
+    command: &str,
+    needed_by: &str,
+    error: Option<&RedisError>,
+) -> Finding {
     match error {
         None => Finding::new(what, Verdict::Good, good),
         Some(error) if error.code() == Some("NOPERM") => {
-            let told = format!("this user may not use {command}; that is right if {needed_by} use another user");
+            let told = format!(
+                "this user may not use {command}; that is right if {needed_by} use another user"
+            );
             Finding::new(what, Verdict::Unknown, told)
         }
         Some(error) => {
-            let told = format!("{needed_by} need {command}, which fails: {}; a proxy in between may not know it", told(error));
+            let told = format!(
+                "{needed_by} need {command}, which fails: {}; a proxy in between may not know it",
+                told(error)
+            );
             Finding::new(what, Verdict::Wrong, told)
         }
     }
@@ -193,7 +252,11 @@ fn of_clock(offset: Duration) -> Finding {
     let told = format!("differs by {offset:.1?} from the one here");
     match offset <= CLOCK_MAX {
         true => Finding::new("clock", Verdict::Good, told),
-        false => Finding::new("clock", Verdict::Warning, format!("{told}: set both by NTP; due times are those of Redis")),
+        false => Finding::new(
+            "clock",
+            Verdict::Warning,
+            format!("{told}: set both by NTP; due times are those of Redis"),
+        ),
     }
 }
 
@@ -212,7 +275,10 @@ fn of_round_trip(trip: Duration) -> Finding {
 fn of_info(info: &Info) -> Vec<Finding> {
     let mut findings = Vec::new();
     let product = info.field("server_name").unwrap_or("redis");
-    let version = info.field("valkey_version").or(info.field("redis_version")).unwrap_or("of an unknown version");
+    let version = info
+        .field("valkey_version")
+        .or(info.field("redis_version"))
+        .unwrap_or("of an unknown version");
     findings.push(match (info.too_old(), info.unknown_version()) {
         (Some(old), _) => Finding::new("version", Verdict::Wrong, old),
         (None, Some(unknown)) => Finding::new("version", Verdict::Unknown, unknown),
@@ -221,12 +287,22 @@ fn of_info(info: &Info) -> Vec<Finding> {
     findings.push(match info.field("role") {
         Some("slave") => {
             let address = info.field("master_host").zip(info.field("master_port"));
-            let master = address.map_or_else(|| "its master".to_owned(), |(host, port)| format!("its master, {host}:{port}"));
-            Finding::new("role", Verdict::Wrong, format!("this is a replica: use the URL of {master}"))
+            let master = address.map_or_else(
+                || "its master".to_owned(),
+                |(host, port)| format!("its master, {host}:{port}"),
+            );
+            Finding::new(
+                "role",
+                Verdict::Wrong,
+                format!("this is a replica: use the URL of {master}"),
+            )
         }
         Some("master") => Finding::new("role", Verdict::Good, "master"),
         other => {
-            let told = format!("INFO says {}: check that this is the master", other.unwrap_or("nothing of the role"));
+            let told = format!(
+                "INFO says {}: check that this is the master",
+                other.unwrap_or("nothing of the role")
+            );
             Finding::new("role", Verdict::Unknown, told)
         }
     });
@@ -236,17 +312,31 @@ fn of_info(info: &Info) -> Vec<Finding> {
     }
     findings.push(match (info.evicts(), info.policy()) {
         (Some(told), _) => Finding::new("memory", Verdict::Wrong, told),
-        (None, Some(policy)) => Finding::new("memory", Verdict::Good, format!("maxmemory-policy {policy}")),
-        (None, None) => Finding::new("memory", Verdict::Unknown, info.unknown_policy().unwrap_or_default()),
+        (None, Some(policy)) => Finding::new(
+            "memory",
+            Verdict::Good,
+            format!("maxmemory-policy {policy}"),
+        ),
+        (None, None) => Finding::new(
+            "memory",
+            Verdict::Unknown,
+            info.unknown_policy().unwrap_or_default(),
+        ),
     });
     let unknown = info.unknown_persistence();
     findings.push(match info.forgets() {
         Some(told) => Finding::new("persistence", Verdict::Wrong, told),
-        None if unknown.is_some() => Finding::new("persistence", Verdict::Unknown, unknown.unwrap_or_default()),
-        None if info.field("aof_enabled") == Some("1") => Finding::new("persistence", Verdict::Good, "append-only file"),
-        None => {
-            Finding::new("persistence", Verdict::Warning, "snapshots only: a crash loses minutes; run CONFIG SET appendonly yes")
+        None if unknown.is_some() => {
+            Finding::new("persistence", Verdict::Unknown, unknown.unwrap_or_default())
         }
+        None if info.field("aof_enabled") == Some("1") => {
+            Finding::new("persistence", Verdict::Good, "append-only file")
+        }
+        None => Finding::new(
+            "persistence",
+            Verdict::Warning,
+            "snapshots only: a crash loses minutes; run CONFIG SET appendonly yes",
+        ),
     });
     if let Some(error) = info.failed_to_write() {
         findings.push(Finding::new("disk", Verdict::Wrong, error));

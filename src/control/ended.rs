@@ -77,7 +77,10 @@ impl EndedEvent {
     /// Returns the results by handler id, each as JSON text on one line. Empty if there are no
     /// results.
     pub fn results(&self) -> BTreeMap<String, String> {
-        self.results.as_deref().map(reply::members).unwrap_or_default()
+        self.results
+            .as_deref()
+            .map(reply::members)
+            .unwrap_or_default()
     }
 }
 
@@ -112,28 +115,52 @@ impl Control {
     pub async fn ended(&self, object: impl AsRef<[u8]>) -> Result<Ended, ControlError> {
         let (mut conn, keys) = (self.connection(), &self.keys);
         let object = keys.found(&object)?;
-        let looked_max = if self.event_bytes_max > 0 { ROWS_MAX / 8 } else { ROWS_MAX };
-        let look = Look { object, looked_max, found_max: EVENTS_MAX, ends_by_bytes: false, event_bytes_max: None };
-        let log = look.run(&mut conn, keys, keys.event_log(), Place::Start).await?;
-        let dead = look.run(&mut conn, keys, keys.events_dead(), Place::Start).await?;
+        let looked_max = if self.event_bytes_max > 0 {
+            ROWS_MAX / 8
+        } else {
+            ROWS_MAX
+        };
+        let look = Look {
+            object,
+            looked_max,
+            found_max: EVENTS_MAX,
+            ends_by_bytes: false,
+            event_bytes_max: None,
+        };
+        let log = look
+            .run(&mut conn, keys, keys.event_log(), Place::Start)
+            .await?;
+        let dead = look
+            .run(&mut conn, keys, keys.events_dead(), Place::Start)
+            .await?;
         let mut ended = Ended {
             log_rows: log.looked,
             dead_letters: dead.looked,
-            complete: [&log, &dead].iter().all(|side| side.is_complete() || side.is_wrong_type),
+            complete: [&log, &dead]
+                .iter()
+                .all(|side| side.is_complete() || side.is_wrong_type),
             ..Ended::default()
         };
         for (side, key) in [(&log, keys.event_log()), (&dead, keys.events_dead())] {
             ended.unreadable.extend(side.is_wrong_type.then_some(key));
         }
         let pairs = chain::paired(&log, &dead);
-        let mut letters: Vec<Option<(RowId, EndedEvent)>> = dead.rows.into_iter().map(Some).collect();
+        let mut letters: Vec<Option<(RowId, EndedEvent)>> =
+            dead.rows.into_iter().map(Some).collect();
         for ((_, event), pair) in log.rows.into_iter().zip(pairs) {
             let dead_id = pair.and_then(|letter| Some(letters.get_mut(letter)?.take()?.0));
             ended.events.push(EndedEvent { dead_id, ..event });
         }
         let letters = letters.into_iter().flatten();
-        ended.events.extend(letters.map(|(dead_id, letter)| EndedEvent { dead_id: Some(dead_id), ..letter }));
-        ended.events.sort_by_key(|event| Reverse((event.id, event.at_ms)));
+        ended
+            .events
+            .extend(letters.map(|(dead_id, letter)| EndedEvent {
+                dead_id: Some(dead_id),
+                ..letter
+            }));
+        ended
+            .events
+            .sort_by_key(|event| Reverse((event.id, event.at_ms)));
         ended.events.truncate(EVENTS_MAX);
         Ok(ended)
     }

@@ -52,16 +52,22 @@ pub enum ControlError {
     )]
     Rules(u64),
     /// The time after which a rule ends is out of range; nothing was done.
-    #[error("the time until a rule ends is 1 ms to 100 years, it must not be 0: nothing was done; write 90s, 30m or 12h")]
+    #[error(
+        "the time until a rule ends is 1 ms to 100 years, it must not be 0: nothing was done; write 90s, 30m or 12h"
+    )]
     RuleTime,
     /// A drop of dead letters has no reason; nothing was done.
     #[error("a drop of dead letters needs a reason: nothing was done")]
     Reason,
     /// A limit cannot have this selector; nothing was done.
-    #[error("{0:?} cannot have this limit: a limit is for * or a prefix such as work:*, and the number of markers only for *")]
+    #[error(
+        "{0:?} cannot have this limit: a limit is for * or a prefix such as work:*, and the number of markers only for *"
+    )]
     LimitSelector(String),
     /// The maximum number of limits is reached; nothing was done.
-    #[error("there are already {0} limits: nothing was done; one prefix such as work:* covers all of its objects")]
+    #[error(
+        "there are already {0} limits: nothing was done; one prefix such as work:* covers all of its objects"
+    )]
     Limits(u64),
     /// A share cannot have this selector; nothing was done.
     #[error("{selector:?} cannot have a share: {reason}")]
@@ -72,7 +78,9 @@ pub enum ControlError {
         reason: String,
     },
     /// The share has no part; nothing was done.
-    #[error("a share needs a weight, a priority, a number of objects in hand, or a rate: nothing was done")]
+    #[error(
+        "a share needs a weight, a priority, a number of objects in hand, or a rate: nothing was done"
+    )]
     ShareEmpty,
     /// A part of the share is invalid; nothing was done.
     #[error("{part} of a share must be {wanted}: nothing was done")]
@@ -86,7 +94,9 @@ pub enum ControlError {
     #[error("the shares were changed at the same time: nothing was done; try again")]
     SharesChanged,
     /// The maximum number of shares is reached; nothing was done.
-    #[error("there are already {0} shares: nothing was done; one prefix such as acme:* covers all of its objects")]
+    #[error(
+        "there are already {0} shares: nothing was done; one prefix such as acme:* covers all of its objects"
+    )]
     Shares(u64),
     /// The cron schedule is invalid; nothing was done.
     #[error(transparent)]
@@ -101,13 +111,19 @@ pub enum ControlError {
     #[error(transparent)]
     Event(EventError),
     /// The maximum number of cron jobs is reached; nothing was done.
-    #[error("there are already {0} cron jobs: nothing was done; remove some, or let one job's handler emit several events")]
+    #[error(
+        "there are already {0} cron jobs: nothing was done; remove some, or let one job's handler emit several events"
+    )]
     CronJobs(u64),
     /// The given text is neither an id of a dead letter nor a cursor of the list of dead letters.
-    #[error("{0:?} is not an id of a dead letter; `seriatim dead list` shows the ids, e.g. 1767225600000-0")]
+    #[error(
+        "{0:?} is not an id of a dead letter; `seriatim dead list` shows the ids, e.g. 1767225600000-0"
+    )]
     DeadId(String),
     /// The given text is neither an id of a row of the log nor a cursor of the log.
-    #[error("{0:?} is not an id of a row of the log; `seriatim log --json` shows the ids as \"log_id\", e.g. 1767225600000-0")]
+    #[error(
+        "{0:?} is not an id of a row of the log; `seriatim log --json` shows the ids as \"log_id\", e.g. 1767225600000-0"
+    )]
     LogId(String),
     /// The given text is not a cursor of the list that was to be read.
     #[error("{0:?} is not a cursor of this list; use the cursor of a page of the same list")]
@@ -130,10 +146,16 @@ pub enum ControlError {
 impl From<ScriptError> for ControlError {
     fn from(error: ScriptError) -> Self {
         match error {
-            ScriptError::Redis(source) => Self::Redis { what: "a script", source },
+            ScriptError::Redis(source) => Self::Redis {
+                what: "a script",
+                source,
+            },
             ScriptError::Denied(command) => Self::Denied(command),
             ScriptError::WrongType { key, found } => Self::WrongType { key, found },
-            other => Self::Reply { what: "a script", answer: other.to_string() },
+            other => Self::Reply {
+                what: "a script",
+                answer: other.to_string(),
+            },
         }
     }
 }
@@ -167,6 +189,9 @@ impl ControlError {
     }
 
     pub(super) fn reply(what: &'static str, answer: impl Into<String>) -> Self {
-        Self::Reply { what, answer: answer.into() }
+        Self::Reply {
+            what,
+            answer: answer.into(),
+        }
     }
 }

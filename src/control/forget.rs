@@ -30,13 +30,20 @@ impl Control {
     pub async fn forget(&self, objects: &[impl AsRef<[u8]>]) -> Result<Vec<Forgot>, ControlError> {
         const WHAT: &str = "lua/forget.lua";
         let (mut conn, keys) = (self.connection(), &self.keys);
-        let names = objects.iter().map(|object| keys.found(object)).collect::<Result<Vec<_>, _>>()?;
+        let names = objects
+            .iter()
+            .map(|object| keys.found(object))
+            .collect::<Result<Vec<_>, _>>()?;
         let mut all = Vec::with_capacity(names.len());
         for some in names.chunks(OBJECTS_MAX) {
-            all.extend(wire::forget(&mut conn, keys, some).await.map_err(|error| match error {
-                ScriptError::Redis(source) => ControlError::redis(WHAT)(source),
-                other => ControlError::reply(WHAT, other.to_string()),
-            })?);
+            all.extend(
+                wire::forget(&mut conn, keys, some)
+                    .await
+                    .map_err(|error| match error {
+                        ScriptError::Redis(source) => ControlError::redis(WHAT)(source),
+                        other => ControlError::reply(WHAT, other.to_string()),
+                    })?,
+            );
         }
         Ok(all)
     }
@@ -50,7 +57,11 @@ impl Control {
     /// # Errors
     /// [`ControlError::Name`] for an invalid object name. Other errors if Redis cannot be asked or
     /// forbids it.
-    pub async fn forget_as(&self, by: By<'_>, object: impl AsRef<[u8]>) -> Result<Forgot, ControlError> {
+    pub async fn forget_as(
+        &self,
+        by: By<'_>,
+        object: impl AsRef<[u8]>,
+    ) -> Result<Forgot, ControlError> {
         let object = self.keys.found(&object)?;
         Ok(operator::forget(&mut self.connection(), &self.keys, by, object).await?)
     }

@@ -109,7 +109,11 @@ impl Control {
     where
         C: ConnectionLike + Clone + Send + 'static,
     {
-        Self { connection: Arc::new(Mutex::new(AnyConnection::new(connection))), keys: Keys::new(), event_bytes_max: 0 }
+        Self {
+            connection: Arc::new(Mutex::new(AnyConnection::new(connection))),
+            keys: Keys::new(),
+            event_bytes_max: 0,
+        }
     }
 
     /// Uses these keys. Default: the keys without a namespace.
@@ -154,7 +158,10 @@ impl Control {
 
     /// Returns a connection for one operation.
     pub(super) fn connection(&self) -> AnyConnection {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner).another()
+        self.connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .another()
     }
 }
 

@@ -142,8 +142,16 @@ impl Control {
     /// # Errors
     /// [`ControlError::Cursor`] if `after` is a cursor of another list. Other errors if Redis
     /// cannot be asked, or if `objects.held` is not a sorted set.
-    pub async fn held(&self, until_released: bool, after: Option<&Cursor>, count: usize) -> Result<HeldPage, ControlError> {
-        let filter = HeldFilter { waits_for: until_released.then_some(WaitsFor::Operator), ..HeldFilter::default() };
+    pub async fn held(
+        &self,
+        until_released: bool,
+        after: Option<&Cursor>,
+        count: usize,
+    ) -> Result<HeldPage, ControlError> {
+        let filter = HeldFilter {
+            waits_for: until_released.then_some(WaitsFor::Operator),
+            ..HeldFilter::default()
+        };
         self.held_where(&filter, after, count).await
     }
 
@@ -178,9 +186,16 @@ impl Control {
             Some(why) => (HeldPart::Timed, Some(why)),
             None => (HeldPart::All, None),
         };
-        let after = after.as_ref().map(|(due, object)| (due.as_str(), &object[..]));
+        let after = after
+            .as_ref()
+            .map(|(due, object)| (due.as_str(), &object[..]));
         let read_max = if why.is_some() { PER_CALL_MAX } else { count };
-        let query = HeldQuery { part, prefix: filter.prefix, after, count: read_max };
+        let query = HeldQuery {
+            part,
+            prefix: filter.prefix,
+            after,
+            count: read_max,
+        };
         let page = operator::held(&mut self.connection(), &self.keys, &query).await?;
         let mut next = page.last.as_ref().map(|(due, object)| cursor(due, object));
         let mut objects = Vec::with_capacity(count);
@@ -201,17 +216,30 @@ impl Control {
                 break;
             }
         }
-        let asked: Vec<(&[u8], u64)> = aside.iter().map(|(at, name)| (&name[..], objects[*at].events)).collect();
+        let asked: Vec<(&[u8], u64)> = aside
+            .iter()
+            .map(|(at, name)| (&name[..], objects[*at].events))
+            .collect();
         let waits = self.share_waits(&asked).await?;
         for ((at, _), wait) in aside.iter().zip(waits) {
             objects[*at].waits_for_share = wait;
         }
-        Ok(HeldPage { now_ms: page.now_ms, objects, looked: page.looked, next })
+        Ok(HeldPage {
+            now_ms: page.now_ms,
+            objects,
+            looked: page.looked,
+            next,
+        })
     }
 
     /// Returns a page without objects, for a filter that no object meets.
     async fn no_page(&self) -> Result<HeldPage, ControlError> {
-        Ok(HeldPage { now_ms: self.now_ms().await?, objects: Vec::new(), looked: 0, next: None })
+        Ok(HeldPage {
+            now_ms: self.now_ms().await?,
+            objects: Vec::new(),
+            looked: 0,
+            next: None,
+        })
     }
 
     /// Reads up to `count` paused objects (1 to [`PER_CALL_MAX`]), in the byte order of their
@@ -223,7 +251,11 @@ impl Control {
     /// # Errors
     /// [`ControlError::Cursor`] if `after` is a cursor of another list. Other errors if Redis
     /// cannot be asked, or if `objects.paused` is not a sorted set.
-    pub async fn paused(&self, after: Option<&Cursor>, count: usize) -> Result<HeldPage, ControlError> {
+    pub async fn paused(
+        &self,
+        after: Option<&Cursor>,
+        count: usize,
+    ) -> Result<HeldPage, ControlError> {
         self.paused_where(b"", after, count).await
     }
 
@@ -240,18 +272,39 @@ impl Control {
     ) -> Result<HeldPage, ControlError> {
         let after = after.map(name).transpose()?;
         let (prefix, count) = (prefix.as_ref(), count.clamp(1, PER_CALL_MAX));
-        let page = operator::paused(&mut self.connection(), &self.keys, prefix, after.as_deref(), count).await?;
+        let page = operator::paused(
+            &mut self.connection(),
+            &self.keys,
+            prefix,
+            after.as_deref(),
+            count,
+        )
+        .await?;
         let last = page.objects.last().filter(|_| page.objects.len() == count);
-        let next = last.map(|(last, _)| Cursor::from(format!("{NAME}{}", escape::name(&last.object))));
-        let rule = |(field, value): (Vec<u8>, Vec<u8>)| Rule::of(&field, &value, page.now_ms).map(|rule| (field, rule));
+        let next =
+            last.map(|(last, _)| Cursor::from(format!("{NAME}{}", escape::name(&last.object))));
+        let rule = |(field, value): (Vec<u8>, Vec<u8>)| {
+            Rule::of(&field, &value, page.now_ms).map(|rule| (field, rule))
+        };
         let rules: BTreeMap<Vec<u8>, Rule> = page.rules.into_iter().filter_map(rule).collect();
         let paused = |(place, fields): (HeldReply, Vec<Vec<u8>>)| HeldObject {
             waits_for: WaitsFor::Rule,
-            rules: fields.iter().filter_map(|field| rules.get(field).cloned()).collect(),
+            rules: fields
+                .iter()
+                .filter_map(|field| rules.get(field).cloned())
+                .collect(),
             ..HeldObject::of(place, page.now_ms)
         };
-        let (looked, objects) = (page.objects.len() as u64, page.objects.into_iter().map(paused).collect());
-        Ok(HeldPage { now_ms: page.now_ms, objects, looked, next })
+        let (looked, objects) = (
+            page.objects.len() as u64,
+            page.objects.into_iter().map(paused).collect(),
+        );
+        Ok(HeldPage {
+            now_ms: page.now_ms,
+            objects,
+            looked,
+            next,
+        })
     }
 
     /// Makes a held object due at once, for whatever reason it is held, and wakes a worker. The
@@ -264,7 +317,11 @@ impl Control {
     /// # Errors
     /// [`ControlError::Name`] for an invalid object name. Other errors if Redis cannot be asked or
     /// forbids it.
-    pub async fn release(&self, by: By<'_>, object: impl AsRef<[u8]>) -> Result<Released, ControlError> {
+    pub async fn release(
+        &self,
+        by: By<'_>,
+        object: impl AsRef<[u8]>,
+    ) -> Result<Released, ControlError> {
         let object = self.keys.found(&object)?;
         Ok(operator::release(&mut self.connection(), &self.keys, by, object).await?)
     }
@@ -280,11 +337,20 @@ impl Control {
     ///
     /// # Errors
     /// As [`Control::release`].
-    pub async fn skip(&self, by: By<'_>, object: impl AsRef<[u8]>, id: Option<u64>) -> Result<Skipped, ControlError> {
+    pub async fn skip(
+        &self,
+        by: By<'_>,
+        object: impl AsRef<[u8]>,
+        id: Option<u64>,
+    ) -> Result<Skipped, ControlError> {
         let object = self.keys.found(&object)?;
         let skipped = operator::skip(&mut self.connection(), &self.keys, by, object, id).await?;
         Ok(match skipped {
-            operator::Skipped::Skipped { id, dead_id, left } => Skipped::Skipped { id, dead_id: dead_id.into(), left },
+            operator::Skipped::Skipped { id, dead_id, left } => Skipped::Skipped {
+                id,
+                dead_id: dead_id.into(),
+                left,
+            },
             operator::Skipped::NotHeld(owner) => Skipped::NotHeld(owner),
             operator::Skipped::Paused => Skipped::Paused,
             operator::Skipped::NoBatch(why) => Skipped::NoBatch(why),
@@ -315,7 +381,10 @@ fn place(cursor: &Cursor) -> Result<(String, Vec<u8>), ControlError> {
 }
 
 fn name(cursor: &Cursor) -> Result<Vec<u8>, ControlError> {
-    let name = cursor.as_str().strip_prefix(NAME).and_then(|name| escape::unescaped(name).ok());
+    let name = cursor
+        .as_str()
+        .strip_prefix(NAME)
+        .and_then(|name| escape::unescaped(name).ok());
     name.ok_or_else(|| ControlError::Cursor(cursor.to_string()))
 }
 
@@ -323,8 +392,13 @@ impl HeldObject {
     fn of(place: HeldReply, now_ms: u64) -> Self {
         let HeldId { tag, reason } = place.held_id.parse().unwrap_or_default();
         let (first, why) = (tag.map(|tag| tag.first), reason.to_string());
-        let Tag { attempts, crashes, .. } = tag.unwrap_or_default();
-        let due = place.due.parse().map_or(DueTime::Never, |score| DueTime::of_held(score, now_ms));
+        let Tag {
+            attempts, crashes, ..
+        } = tag.unwrap_or_default();
+        let due = place
+            .due
+            .parse()
+            .map_or(DueTime::Never, |score| DueTime::of_held(score, now_ms));
         Self {
             object: String::from_utf8_lossy(&place.object).into_owned(),
             object_escaped: escape::differing(&place.object),
@@ -368,15 +442,31 @@ mod tests {
     fn a_cursor_keeps_any_bytes_of_a_name_and_is_of_one_list() {
         for object in [&b"work:1"[..], b"two words", b"a\nb\\", b"\xff\x00 x"] {
             for due in ["inf", "1700", "1.5e12", "-inf"] {
-                assert_eq!(place(&cursor(due, object)).expect("a cursor"), (due.to_owned(), object.to_vec()));
-                assert!(matches!(name(&cursor(due, object)), Err(ControlError::Cursor(_))));
+                assert_eq!(
+                    place(&cursor(due, object)).expect("a cursor"),
+                    (due.to_owned(), object.to_vec())
+                );
+                assert!(matches!(
+                    name(&cursor(due, object)),
+                    Err(ControlError::Cursor(_))
+                ));
             }
             let by_name = Cursor::from(format!("{NAME}{}", escape::name(object)));
             assert_eq!(name(&by_name).expect("a cursor"), object);
             assert!(matches!(place(&by_name), Err(ControlError::Cursor(_))));
         }
-        for wrong in ["", "due ", "due work:1", "due soon work:1", "due 1 \\q", "1700-0"] {
-            assert!(matches!(place(&Cursor::from(wrong)), Err(ControlError::Cursor(_))), "{wrong:?}");
+        for wrong in [
+            "",
+            "due ",
+            "due work:1",
+            "due soon work:1",
+            "due 1 \\q",
+            "1700-0",
+        ] {
+            assert!(
+                matches!(place(&Cursor::from(wrong)), Err(ControlError::Cursor(_))),
+                "{wrong:?}"
+            );
         }
     }
 
@@ -392,11 +482,21 @@ mod tests {
             ("stop", WaitsFor::Stop),
             ("slots", WaitsFor::Stop),
             ("skip", WaitsFor::Released),
-            ("crashes: died 5 times with this event in hand", WaitsFor::Released),
-            ("attempts: failed 3 times, at last: down", WaitsFor::Released),
+            (
+                "crashes: died 5 times with this event in hand",
+                WaitsFor::Released,
+            ),
+            (
+                "attempts: failed 3 times, at last: down",
+                WaitsFor::Released,
+            ),
             ("quarantine: x", WaitsFor::Released),
         ] {
-            assert_eq!((waits_for(false, why), waits_for(true, why)), (expected, WaitsFor::Operator), "{why}");
+            assert_eq!(
+                (waits_for(false, why), waits_for(true, why)),
+                (expected, WaitsFor::Operator),
+                "{why}"
+            );
         }
     }
 }

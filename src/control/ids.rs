@@ -87,7 +87,8 @@ impl Cursor {
     /// Returns the position in the event log before all events that were finalized at the time `ms`
     /// (since the epoch) or later. None for 0, because reading from the beginning needs no cursor.
     pub fn since(ms: u64) -> Option<Self> {
-        ms.checked_sub(1).map(|before| Self(format!("{before}-{}", u64::MAX)))
+        ms.checked_sub(1)
+            .map(|before| Self(format!("{before}-{}", u64::MAX)))
     }
 }
 
@@ -116,13 +117,19 @@ mod tests {
             (row.to_string(), serde_json::to_string(&row).expect("JSON")),
             ("1700-0".to_owned(), r#""1700-0""#.to_owned())
         );
-        assert_eq!(serde_json::from_str::<Cursor>(r#""1700-0""#).expect("any text"), Cursor::from(&row));
+        assert_eq!(
+            serde_json::from_str::<Cursor>(r#""1700-0""#).expect("any text"),
+            Cursor::from(&row)
+        );
         assert!(row == "1700-0" && row.as_str() == "1700-0");
     }
 
     #[test]
     fn a_time_is_a_place_before_all_its_rows() {
         assert_eq!(Cursor::since(0), None);
-        assert_eq!(Cursor::since(2000), Some(Cursor::from("1999-18446744073709551615")));
+        assert_eq!(
+            Cursor::since(2000),
+            Some(Cursor::from("1999-18446744073709551615"))
+        );
     }
 }

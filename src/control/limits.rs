@@ -63,8 +63,15 @@ impl Control {
         if markers_max.is_some() && text != "*" {
             return Err(ControlError::LimitSelector(text.to_owned()));
         }
-        let (queued_max, markers_max) = (queued_max.map(NonZeroU64::get), markers_max.map(NonZeroU64::get));
-        let step = LimitStep::Set { queued_max, markers_max, limits_max: LIMITS_MAX };
+        let (queued_max, markers_max) = (
+            queued_max.map(NonZeroU64::get),
+            markers_max.map(NonZeroU64::get),
+        );
+        let step = LimitStep::Set {
+            queued_max,
+            markers_max,
+            limits_max: LIMITS_MAX,
+        };
         match operator::limit(&mut self.connection(), &self.keys, by, text, step).await? {
             LimitDone::TooMany(limits) => Err(ControlError::Limits(limits)),
             done => Ok(done),
@@ -79,9 +86,20 @@ impl Control {
     ///
     /// # Errors
     /// As [`set_limit`](Self::set_limit).
-    pub async fn remove_limit(&self, by: By<'_>, selector: &Selector) -> Result<LimitDone, ControlError> {
+    pub async fn remove_limit(
+        &self,
+        by: By<'_>,
+        selector: &Selector,
+    ) -> Result<LimitDone, ControlError> {
         let text = self.limit_selector(selector)?;
-        Ok(operator::limit(&mut self.connection(), &self.keys, by, text, LimitStep::Remove).await?)
+        Ok(operator::limit(
+            &mut self.connection(),
+            &self.keys,
+            by,
+            text,
+            LimitStep::Remove,
+        )
+        .await?)
     }
 
     /// Reads all limits, sorted by selector. There are at most [`LIMITS_MAX`]. The call only reads,
@@ -92,13 +110,27 @@ impl Control {
     pub async fn limits(&self) -> Result<Vec<QueueLimit>, ControlError> {
         let mut ask = redis::cmd("HGETALL");
         ask.arg(self.keys.event_limits());
-        let answer: RedisResult<Vec<(Vec<u8>, Vec<u8>)>> = ask.query_async(&mut self.connection()).await;
+        let answer: RedisResult<Vec<(Vec<u8>, Vec<u8>)>> =
+            ask.query_async(&mut self.connection()).await;
         let fields = answer.map_err(ControlError::redis("event.limits"))?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let read = |(selector, value): (Vec<u8>, Vec<u8>)| {
-            let LimitValue { queued_max, markers_max, set_ms, who, why } = LimitValue::read(&value)?;
+            let LimitValue {
+                queued_max,
+                markers_max,
+                set_ms,
+                who,
+                why,
+            } = LimitValue::read(&value)?;
             let (selector, actor, reason) = (text(&selector), text(&who), text(&why));
-            Some(QueueLimit { selector, queued_max, markers_max, actor, reason, set_ms })
+            Some(QueueLimit {
+                selector,
+                queued_max,
+                markers_max,
+                actor,
+                reason,
+                set_ms,
+            })
         };
         let mut limits: Vec<_> = fields.into_iter().filter_map(read).collect();
         limits.sort();

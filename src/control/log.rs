@@ -120,7 +120,9 @@ impl LogEntry {
     /// object, or is cut. If the member occurs twice, the last one counts.
     pub fn member(&self, name: &str) -> Option<String> {
         let members: BTreeMap<String, &RawValue> = serde_json::from_slice(&self.event).ok()?;
-        members.get(name).map(|value| value.get().replace(['\r', '\n'], " "))
+        members
+            .get(name)
+            .map(|value| value.get().replace(['\r', '\n'], " "))
     }
 }
 
@@ -128,7 +130,10 @@ impl LogEntry {
     /// Returns the results by handler id, each as JSON text on one line. Empty if there are no
     /// results.
     pub fn results(&self) -> BTreeMap<String, String> {
-        self.results.as_deref().map(reply::members).unwrap_or_default()
+        self.results
+            .as_deref()
+            .map(reply::members)
+            .unwrap_or_default()
     }
 
     /// Returns the result of a handler as JSON text on one line; none if the handler had no result.
@@ -182,7 +187,10 @@ impl LogPage {
     /// that the cursor is in the future. A reader that continues at such a cursor may miss the next
     /// rows. Returns false for a text that is not a cursor of a log.
     pub fn ends_before(&self, cursor: &Cursor) -> bool {
-        let place = |id: &str| id.split_once('-').and_then(|(ms, n)| Some((ms.parse::<u64>().ok()?, n.parse::<u64>().ok()?)));
+        let place = |id: &str| {
+            id.split_once('-')
+                .and_then(|(ms, n)| Some((ms.parse::<u64>().ok()?, n.parse::<u64>().ok()?)))
+        };
         matches!((place(self.end.as_str()), place(cursor.as_str())), (Some(end), Some(cursor)) if end < cursor)
     }
 }
@@ -208,7 +216,11 @@ impl Control {
     ///
     /// # Errors
     /// As [`Control::log`].
-    pub async fn newest_log(&self, after: Option<&Cursor>, count: usize) -> Result<LogPage, ControlError> {
+    pub async fn newest_log(
+        &self,
+        after: Option<&Cursor>,
+        count: usize,
+    ) -> Result<LogPage, ControlError> {
         let from = behind(after)?.unwrap_or_else(|| "+".to_owned());
         self.log_page(["XREVRANGE", &from, "-"], count).await
     }
@@ -220,14 +232,26 @@ impl Control {
     /// [`ControlError`] if Redis cannot be asked.
     pub async fn is_log_on(&self) -> Result<bool, ControlError> {
         let ask = redis::Cmd::hexists(self.keys.meta(), "event.log");
-        ask.query_async(&mut self.connection()).await.map_err(ControlError::redis("seriatim.meta"))
+        ask.query_async(&mut self.connection())
+            .await
+            .map_err(ControlError::redis("seriatim.meta"))
     }
 
     async fn log_page(&self, range: [&str; 3], count: usize) -> Result<LogPage, ControlError> {
         const WHAT: &str = "event.log";
         let count = count.clamp(1, PER_CALL_MAX);
-        let items = rows(&mut self.connection(), WHAT, self.keys.event_log(), range, count, self.event_bytes_max, true).await?;
-        page(items, count).ok_or_else(|| ControlError::reply(WHAT, "it is not three numbers and entries"))
+        let items = rows(
+            &mut self.connection(),
+            WHAT,
+            self.keys.event_log(),
+            range,
+            count,
+            self.event_bytes_max,
+            true,
+        )
+        .await?;
+        page(items, count)
+            .ok_or_else(|| ControlError::reply(WHAT, "it is not three numbers and entries"))
     }
 }
 
@@ -253,18 +277,30 @@ pub(super) async fn rows<C: ConnectionLike>(
     counts: bool,
 ) -> Result<Vec<Value>, ControlError> {
     let mut ask = wire::LOG.invoke();
-    ask.key(stream).arg(&range[..]).arg(count).arg(event_bytes_max).arg(u8::from(counts));
-    let answer: Value = ask.invoke_async(conn).await.map_err(ControlError::redis(what))?;
+    ask.key(stream)
+        .arg(&range[..])
+        .arg(count)
+        .arg(event_bytes_max)
+        .arg(u8::from(counts));
+    let answer: Value = ask
+        .invoke_async(conn)
+        .await
+        .map_err(ControlError::redis(what))?;
     reply::after("log", answer).map_err(|answer| ControlError::reply(what, answer))
 }
 
 fn page(items: Vec<Value>, count: usize) -> Option<LogPage> {
     let [written, kept, last_id, entries, more] = <[Value; 5]>::try_from(items).ok()?;
-    let entries = reply::entries(entries)?.into_iter().map(|(log_id, fields)| entry(log_id, &fields));
+    let entries = reply::entries(entries)?
+        .into_iter()
+        .map(|(log_id, fields)| entry(log_id, &fields));
     let entries: Vec<LogEntry> = entries.collect::<Option<_>>()?;
     let is_cut = reply::number(&more)? > 0 || entries.len() >= count;
     Some(LogPage {
-        next: entries.last().filter(|_| is_cut).map(|last| Cursor::from(&last.log_id)),
+        next: entries
+            .last()
+            .filter(|_| is_cut)
+            .map(|last| Cursor::from(&last.log_id)),
         entries,
         written: reply::number(&written)?,
         kept: reply::number(&kept)?,

@@ -50,8 +50,12 @@ impl Marks {
         let (Some(members), Some(first)) = (answers.next(), answers.next()) else {
             return Err(ControlError::reply(WHAT, "no reply"));
         };
-        let read =
-            members.and_then(|members| Ok((redis::from_redis_value(members)?, redis::from_redis_value::<Members>(first?)?)));
+        let read = members.and_then(|members| {
+            Ok((
+                redis::from_redis_value(members)?,
+                redis::from_redis_value::<Members>(first?)?,
+            ))
+        });
         match read {
             Ok((members, first)) => Ok(Self::of(members, &first)),
             Err(error) if error.code() == Some("WRONGTYPE") => {
@@ -67,10 +71,16 @@ impl Marks {
     fn of(members: u64, first: &[(Vec<u8>, f64)]) -> Self {
         let ms = |at: usize| first.get(at).map(|(_, score)| score.max(0.0) as u64);
         match first.first() {
-            Some((member, _)) if member == MET.as_bytes() => {
-                Self { waiting: members.saturating_sub(1), oldest_ms: ms(1), met_ms: ms(0) }
-            }
-            _ => Self { waiting: members, oldest_ms: ms(0), met_ms: None },
+            Some((member, _)) if member == MET.as_bytes() => Self {
+                waiting: members.saturating_sub(1),
+                oldest_ms: ms(1),
+                met_ms: ms(0),
+            },
+            _ => Self {
+                waiting: members,
+                oldest_ms: ms(0),
+                met_ms: None,
+            },
         }
     }
 
@@ -125,7 +135,11 @@ pub(super) async fn age_set_aside<C: ConnectionLike>(
 ) -> Result<AsideAges, ControlError> {
     const WHAT: &str = "the times of the groups";
     let key = keys.event_groups_times();
-    let times = match redis::cmd("HGETALL").arg(&key).query_async::<Vec<(Vec<u8>, String)>>(conn).await {
+    let times = match redis::cmd("HGETALL")
+        .arg(&key)
+        .query_async::<Vec<(Vec<u8>, String)>>(conn)
+        .await
+    {
         Ok(times) => times,
         Err(error) if error.code() == Some("WRONGTYPE") => {
             unreadable.push(key);
@@ -134,7 +148,11 @@ pub(super) async fn age_set_aside<C: ConnectionLike>(
         Err(error) => return Err(ControlError::redis(WHAT)(error)),
     };
     let mut parked = redis::cmd("ZRANGE");
-    parked.arg(keys.event_groups()).arg(PARKED).arg("+inf").arg("BYSCORE");
+    parked
+        .arg(keys.event_groups())
+        .arg(PARKED)
+        .arg("+inf")
+        .arg("BYSCORE");
     let parked: HashSet<Vec<u8>> = match parked.query_async(conn).await {
         Ok(parked) => parked,
         // The wrong type of this key is reported with the counts.
@@ -143,26 +161,47 @@ pub(super) async fn age_set_aside<C: ConnectionLike>(
     };
     let has_times: HashSet<&[u8]> = times.iter().map(|(group, _)| &group[..]).collect();
     let all_known = parked.iter().all(|group| has_times.contains(&group[..]));
-    let oldest = |(group, times): (Vec<u8>, String)| Some((times.split(' ').nth(1)?.parse::<u64>().ok()?, group));
+    let oldest = |(group, times): (Vec<u8>, String)| {
+        Some((times.split(' ').nth(1)?.parse::<u64>().ok()?, group))
+    };
     let mut groups: Vec<(u64, Vec<u8>)> = times.into_iter().filter_map(oldest).collect();
     groups.sort();
-    let mut ages = AsideAges { is_any_limited: !parked.is_empty(), ..AsideAges::default() };
+    let mut ages = AsideAges {
+        is_any_limited: !parked.is_empty(),
+        ..AsideAges::default()
+    };
     for is_parked in [false, true] {
-        let some: Vec<_> = groups.iter().filter(|(_, group)| parked.contains(group) == is_parked).collect();
+        let some: Vec<_> = groups
+            .iter()
+            .filter(|(_, group)| parked.contains(group) == is_parked)
+            .collect();
         let first_ms = first_of(conn, keys, &some).await?;
-        let age_ms = first_ms.map(|first_ms| now_ms.saturating_sub(first_ms)).or((is_parked && all_known).then_some(0));
-        *(if is_parked { &mut ages.limited } else { &mut ages.free }) = age_ms;
+        let age_ms = first_ms
+            .map(|first_ms| now_ms.saturating_sub(first_ms))
+            .or((is_parked && all_known).then_some(0));
+        *(if is_parked {
+            &mut ages.limited
+        } else {
+            &mut ages.free
+        }) = age_ms;
     }
     Ok(ages)
 }
 
 /// Returns a time before the oldest name of these groups was pushed. The groups are sorted by the
 /// times of their oldest names.
-async fn first_of<C: ConnectionLike>(conn: &mut C, keys: &Keys, groups: &[&(u64, Vec<u8>)]) -> Result<Option<u64>, ControlError> {
+async fn first_of<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    groups: &[&(u64, Vec<u8>)],
+) -> Result<Option<u64>, ControlError> {
     const WHAT: &str = "the lists of the groups";
     let mut first_ms: Option<u64> = None;
     for some in groups.chunks(LISTS_PER_CALL) {
-        if first_ms.is_some_and(|first_ms| some.first().is_some_and(|(oldest_ms, _)| *oldest_ms >= first_ms)) {
+        if first_ms.is_some_and(|first_ms| {
+            some.first()
+                .is_some_and(|(oldest_ms, _)| *oldest_ms >= first_ms)
+        }) {
             break;
         }
         let mut pipe = redis::pipe();
@@ -171,7 +210,9 @@ async fn first_of<C: ConnectionLike>(conn: &mut C, keys: &Keys, groups: &[&(u64,
         }
         let next = ask(conn, WHAT, &mut pipe).await?;
         for ((oldest_ms, _), next) in some.iter().zip(next) {
-            let Some(next) = next.as_ref().ok().and_then(reply::bytes) else { continue };
+            let Some(next) = next.as_ref().ok().and_then(reply::bytes) else {
+                continue;
+            };
             // The names behind this mark are younger than it.
             let oldest_ms = Mark::read(&next).map_or(*oldest_ms, |mark| mark.ms.max(*oldest_ms));
             first_ms = Some(first_ms.map_or(oldest_ms, |first_ms| first_ms.min(oldest_ms)));
@@ -203,7 +244,10 @@ mod tests {
     use super::*;
 
     fn marks(members: &[(&str, f64)], count: u64) -> Marks {
-        let first: Vec<_> = members.iter().map(|(member, score)| (member.as_bytes().to_vec(), *score)).collect();
+        let first: Vec<_> = members
+            .iter()
+            .map(|(member, score)| (member.as_bytes().to_vec(), *score))
+            .collect();
         Marks::of(count, &first)
     }
 
@@ -212,16 +256,29 @@ mod tests {
         let waiting = marks(&[("met", 1000.0), ("5000", 5000.0)], 3);
         assert_eq!((waiting.waiting, waiting.age_ms(7, 9000)), (2, Some(4000)));
         let never_met = marks(&[("5000", 5000.0), ("6000", 6000.0)], 2);
-        assert_eq!((never_met.waiting, never_met.age_ms(7, 9000)), (2, Some(4000)));
+        assert_eq!(
+            (never_met.waiting, never_met.age_ms(7, 9000)),
+            (2, Some(4000))
+        );
         assert_eq!(never_met.age_ms(0, 9000), Some(0), "nothing waits");
-        assert_eq!(never_met.age_ms(7, 4000), Some(0), "the clock has stepped back");
+        assert_eq!(
+            never_met.age_ms(7, 4000),
+            Some(0),
+            "the clock has stepped back"
+        );
     }
 
     #[test]
     fn without_a_mark_the_age_is_small_or_unknown() {
         let met = marks(&[("met", 10_000.0)], 1);
         assert_eq!(met.waiting, 0);
-        for (now_ms, age) in [(10_500, Some(0)), (12_000, Some(0)), (13_000, Some(1000)), (14_000, Some(2000)), (14_001, None)] {
+        for (now_ms, age) in [
+            (10_500, Some(0)),
+            (12_000, Some(0)),
+            (13_000, Some(1000)),
+            (14_000, Some(2000)),
+            (14_001, None),
+        ] {
             assert_eq!(met.age_ms(1, now_ms), age, "at {now_ms}");
         }
         assert_eq!(marks(&[], 0).age_ms(1, 9000), None);

@@ -52,11 +52,18 @@ pub(crate) struct Walk {
 impl Walk {
     /// Walks over all names.
     pub(super) fn all() -> Self {
-        Self { set: Some(Set::All), cursor: 0 }
+        Self {
+            set: Some(Set::All),
+            cursor: 0,
+        }
     }
 
     /// Walks over the names of one set.
-    pub(crate) async fn of<C: ConnectionLike>(conn: &mut C, keys: &Keys, which: Which) -> Result<Self, ControlError> {
+    pub(crate) async fn of<C: ConnectionLike>(
+        conn: &mut C,
+        keys: &Keys,
+        which: Which,
+    ) -> Result<Self, ControlError> {
         let set = match (is_indexed(conn, keys).await?, which) {
             (true, Which::Watched) => Some(Set::Watched),
             (true, Which::Departed) => Some(Set::Departed),
@@ -107,10 +114,17 @@ pub(super) async fn page<C: ConnectionLike>(
         Err(error) => return Err(ControlError::redis(WHAT)(error)),
     };
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let mut page: Vec<_> = flat.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect();
+    let mut page: Vec<_> = flat
+        .chunks_exact(2)
+        .map(|pair| (text(&pair[0]), text(&pair[1])))
+        .collect();
     if set != Set::All && !page.is_empty() {
         let mut values = redis::cmd("HMGET");
-        values.arg(keys.event_workers()).arg(page.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>());
+        values.arg(keys.event_workers()).arg(
+            page.iter()
+                .map(|(name, _)| name.as_str())
+                .collect::<Vec<_>>(),
+        );
         let values: Vec<Option<Vec<u8>>> = match values.query_async(conn).await {
             Ok(values) => values,
             Err(error) if error.code() == Some("WRONGTYPE") => return Ok((0, Vec::new())),
@@ -118,7 +132,9 @@ pub(super) async fn page<C: ConnectionLike>(
         };
         // A name that is no longer registered was left behind in the set. It is skipped.
         let known = page.into_iter().zip(values);
-        page = known.filter_map(|((name, _), value)| Some((name, text(&value?)))).collect();
+        page = known
+            .filter_map(|((name, _), value)| Some((name, text(&value?))))
+            .collect();
     }
     Ok((cursor, page))
 }
@@ -126,10 +142,16 @@ pub(super) async fn page<C: ConnectionLike>(
 /// Returns whether a pass over all registered worker names has ended, and no new pass has begun.
 /// After a pass each of these names is in `event.workers.watched` or in `event.workers.departed`.
 /// Calls of the script `adopt` make a pass, step by step.
-pub(super) async fn is_indexed<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<bool, ControlError> {
+pub(super) async fn is_indexed<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+) -> Result<bool, ControlError> {
     let mut ask = redis::cmd("HMGET");
     ask.arg(keys.meta()).arg(&["names.indexed", "names.cursor"]);
-    match ask.query_async::<(Option<Vec<u8>>, Option<Vec<u8>>)>(conn).await {
+    match ask
+        .query_async::<(Option<Vec<u8>>, Option<Vec<u8>>)>(conn)
+        .await
+    {
         Ok((indexed, cursor)) => Ok(indexed.is_some() && cursor.is_none()),
         Err(error) if error.code() == Some("WRONGTYPE") => Ok(false),
         Err(error) => Err(ControlError::redis("the pass over the names")(error)),
@@ -154,7 +176,9 @@ pub(super) async fn taken<C: ConnectionLike>(
     names: &[(String, String)],
 ) -> Result<Taken, ControlError> {
     let mut taken = Taken::default();
-    let names = names.iter().map(|(name, value)| (name.as_str(), slots_in(value).unwrap_or(0)));
+    let names = names
+        .iter()
+        .map(|(name, value)| (name.as_str(), slots_in(value).unwrap_or(0)));
     for step in steps(names) {
         taken_by(conn, keys, object, &step, &mut taken).await?;
     }
@@ -167,7 +191,10 @@ pub(super) fn steps<'a>(names: impl Iterator<Item = (&'a str, u32)>) -> Vec<Vec<
     let mut slots_left = 0;
     for (name, slots) in names {
         let slots = slots.min(SLOTS_PER_NAME);
-        match steps.last_mut().filter(|step| slots <= slots_left && step.len() < NAMES_PER_CALL) {
+        match steps
+            .last_mut()
+            .filter(|step| slots <= slots_left && step.len() < NAMES_PER_CALL)
+        {
             Some(step) => step.push((name, slots)),
             None => {
                 steps.push(vec![(name, slots)]);
@@ -197,11 +224,14 @@ pub(super) async fn taken_by<C: ConnectionLike>(
     let answer: RedisResult<Value> = call.invoke_async(conn).await;
     let answer = reply::after("taken", answer.map_err(ControlError::redis(WHAT))?);
     let answer = answer.map_err(|answer| ControlError::reply(WHAT, answer))?;
-    let [alive, objects] = <[Value; 2]>::try_from(answer)
-        .map_err(|parts| ControlError::reply(WHAT, format!("{} parts after the first word", parts.len())))?;
+    let [alive, objects] = <[Value; 2]>::try_from(answer).map_err(|parts| {
+        ControlError::reply(WHAT, format!("{} parts after the first word", parts.len()))
+    })?;
     taken.alive += reply::number(&alive).unwrap_or(0);
     for pair in reply::array(objects).unwrap_or_default().chunks_exact(2) {
-        taken.objects.extend(reply::text(&pair[0]).zip(reply::bytes(&pair[1])));
+        taken
+            .objects
+            .extend(reply::text(&pair[0]).zip(reply::bytes(&pair[1])));
     }
     Ok(())
 }
@@ -209,7 +239,10 @@ pub(super) async fn taken_by<C: ConnectionLike>(
 /// Parses the number of slots from a value of `event.workers`; none if the value is invalid.
 pub(crate) fn slots_in(value: &str) -> Option<u32> {
     let (slots, _token) = value.split_once(' ')?;
-    slots.parse().ok().filter(|slots| (1..=SLOTS_MAX).contains(slots))
+    slots
+        .parse()
+        .ok()
+        .filter(|slots| (1..=SLOTS_MAX).contains(slots))
 }
 
 #[cfg(test)]
@@ -218,8 +251,12 @@ mod tests {
 
     #[test]
     fn a_step_has_a_bounded_number_of_slots_and_names() {
-        let sizes =
-            |slots: &[u32]| -> Vec<usize> { steps(slots.iter().map(|slots| ("w", *slots))).iter().map(Vec::len).collect() };
+        let sizes = |slots: &[u32]| -> Vec<usize> {
+            steps(slots.iter().map(|slots| ("w", *slots)))
+                .iter()
+                .map(Vec::len)
+                .collect()
+        };
         assert_eq!(sizes(&[]), [0; 0]);
         assert_eq!(sizes(&[128; 9]), [4, 4, 1]);
         assert_eq!(sizes(&[500, 12, 1, 512, 5000, 0]), [2, 1, 1, 2]);

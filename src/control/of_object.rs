@@ -42,7 +42,9 @@ pub(super) struct Field {
 
 impl Field {
     pub(super) fn text(&self) -> Option<String> {
-        self.value.as_deref().map(|value| String::from_utf8_lossy(value).into_owned())
+        self.value
+            .as_deref()
+            .map(|value| String::from_utf8_lossy(value).into_owned())
     }
 
     pub(super) fn number(&self) -> Option<u64> {
@@ -69,7 +71,10 @@ impl Row {
         for ((name, _), Field { value, whole_bytes }) in names.iter().zip(self.fields) {
             fields.extend(value.map(|value| ((*name).to_owned(), Value::BulkString(value))));
             if let (Some(bytes), "event") = (whole_bytes, *name) {
-                fields.push(("event_bytes".to_owned(), Value::BulkString(bytes.to_string().into_bytes())));
+                fields.push((
+                    "event_bytes".to_owned(),
+                    Value::BulkString(bytes.to_string().into_bytes()),
+                ));
             }
         }
         (self.id, fields)
@@ -94,7 +99,10 @@ pub(super) struct Found {
 impl Found {
     /// Returns the cursor that leads on from the last row that was looked at.
     pub(super) fn next(&self) -> Option<Cursor> {
-        self.last.as_deref().filter(|_| !self.complete).map(Cursor::from)
+        self.last
+            .as_deref()
+            .filter(|_| !self.complete)
+            .map(Cursor::from)
     }
 }
 
@@ -107,24 +115,44 @@ impl Search<'_> {
         after: Option<&str>,
     ) -> Result<Found, ControlError> {
         const WHAT: &str = "lua/operator/of_object.lua";
-        let (command, begin) = if self.newest { ("XREVRANGE", "+") } else { ("XRANGE", "-") };
-        let fields: Vec<String> = self.fields.iter().map(|(field, bytes_max)| format!("{field}:{bytes_max}")).collect();
+        let (command, begin) = if self.newest {
+            ("XREVRANGE", "+")
+        } else {
+            ("XRANGE", "-")
+        };
+        let fields: Vec<String> = self
+            .fields
+            .iter()
+            .map(|(field, bytes_max)| format!("{field}:{bytes_max}"))
+            .collect();
         let fields = fields.join(" ");
         let mut from = after.map_or_else(|| begin.to_owned(), reply::behind);
         let mut found = Found::default();
         while found.looked < self.looked_max && found.rows.len() < self.found_max {
-            let (count, most) = (PER_CALL.min(self.looked_max - found.looked), self.found_max - found.rows.len());
+            let (count, most) = (
+                PER_CALL.min(self.looked_max - found.looked),
+                self.found_max - found.rows.len(),
+            );
             let mut ask = wire::OF_OBJECT.invoke();
-            ask.key(self.stream).arg(keys.prefix()).arg(self.object).arg(command).arg(&from);
+            ask.key(self.stream)
+                .arg(keys.prefix())
+                .arg(self.object)
+                .arg(command)
+                .arg(&from);
             ask.arg(format!("{count} {most}")).arg(&fields);
             let answer: Value = match ask.invoke_async(conn).await {
                 Ok(answer) => answer,
                 Err(error) if error.to_string().contains("WRONGTYPE") => {
-                    return Ok(Found { complete: true, wrong_type: Some(ControlError::redis(WHAT)(error)), ..found });
+                    return Ok(Found {
+                        complete: true,
+                        wrong_type: Some(ControlError::redis(WHAT)(error)),
+                        ..found
+                    });
                 }
                 Err(error) => return Err(ControlError::redis(WHAT)(error)),
             };
-            let items = reply::after("of_object", answer).map_err(|answer| ControlError::reply(WHAT, answer))?;
+            let items = reply::after("of_object", answer)
+                .map_err(|answer| ControlError::reply(WHAT, answer))?;
             let unknown = || ControlError::reply(WHAT, "it is not a count, an id and rows");
             let (looked, last, is_cut, rows) = page(items).ok_or_else(unknown)?;
             found.looked += looked;
@@ -134,7 +162,10 @@ impl Search<'_> {
                 found.last = Some(last);
             }
             if !is_cut && looked < count && found.rows.len() < self.found_max {
-                return Ok(Found { complete: true, ..found });
+                return Ok(Found {
+                    complete: true,
+                    ..found
+                });
             }
             if is_cut && self.ends_by_bytes {
                 break;
@@ -155,7 +186,10 @@ fn row(item: Value) -> Option<Row> {
     let mut items = reply::array(item)?.into_iter();
     let id = reply::text(&items.next()?)?;
     let fields: Vec<Field> = items.map(field).collect::<Option<_>>()?;
-    Some(Row { id, fields: fields.into_iter() })
+    Some(Row {
+        id,
+        fields: fields.into_iter(),
+    })
 }
 
 fn field(item: Value) -> Option<Field> {
@@ -163,8 +197,14 @@ fn field(item: Value) -> Option<Field> {
         Value::Nil => Some(Field::default()),
         Value::Array(pair) => {
             let [value, whole_bytes] = <[Value; 2]>::try_from(pair).ok()?;
-            Some(Field { value: Some(reply::bytes(&value)?), whole_bytes: Some(reply::number(&whole_bytes)?) })
+            Some(Field {
+                value: Some(reply::bytes(&value)?),
+                whole_bytes: Some(reply::number(&whole_bytes)?),
+            })
         }
-        value => Some(Field { value: Some(reply::bytes(&value)?), whole_bytes: None }),
+        value => Some(Field {
+            value: Some(reply::bytes(&value)?),
+            whole_bytes: None,
+        }),
     }
 }

@@ -12,7 +12,10 @@ use super::ControlError;
 
 /// Returns the time of Redis, ms since the epoch.
 pub(super) async fn now_ms<C: ConnectionLike>(conn: &mut C) -> Result<u64, ControlError> {
-    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(conn).await.map_err(ControlError::redis("TIME"))?;
+    let (seconds, micros): (u64, u64) = redis::cmd("TIME")
+        .query_async(conn)
+        .await
+        .map_err(ControlError::redis("TIME"))?;
     Ok(seconds * 1000 + micros / 1000)
 }
 
@@ -77,11 +80,19 @@ pub(super) fn is_entry_id(id: &str) -> bool {
 /// these two ids. So a range may begin at such an id instead of after it.
 pub(super) fn behind(id: &str) -> String {
     let is_end = parts(id).is_some_and(|parts| parts == (0, 0) || parts == (u64::MAX, u64::MAX));
-    if is_end { id.to_owned() } else { format!("({id}") }
+    if is_end {
+        id.to_owned()
+    } else {
+        format!("({id}")
+    }
 }
 
 fn parts(id: &str) -> Option<(u64, u64)> {
-    let number = |part: &str| part.parse::<u64>().ok().filter(|_| part.bytes().all(|byte| byte.is_ascii_digit()));
+    let number = |part: &str| {
+        part.parse::<u64>()
+            .ok()
+            .filter(|_| part.bytes().all(|byte| byte.is_ascii_digit()))
+    };
     let (ms, n) = id.split_once('-')?;
     Some((number(ms)?, number(n)?))
 }
@@ -91,9 +102,19 @@ fn parts(id: &str) -> Option<(u64, u64)> {
 ///
 /// `event_bytes` is the length of the whole event if `event` is only its beginning. A beginning is
 /// never written as JSON, because the beginning of a number is another number.
-pub(super) fn serialize_event<M: SerializeMap>(line: &mut M, event: &[u8], event_bytes: Option<u64>) -> Result<(), M::Error> {
-    let in_one_line: Vec<u8> = event.iter().map(|b| if matches!(b, b'\r' | b'\n') { b' ' } else { *b }).collect();
-    if let (Ok(event), None) = (serde_json::from_slice::<&RawValue>(&in_one_line), event_bytes) {
+pub(super) fn serialize_event<M: SerializeMap>(
+    line: &mut M,
+    event: &[u8],
+    event_bytes: Option<u64>,
+) -> Result<(), M::Error> {
+    let in_one_line: Vec<u8> = event
+        .iter()
+        .map(|b| if matches!(b, b'\r' | b'\n') { b' ' } else { *b })
+        .collect();
+    if let (Ok(event), None) = (
+        serde_json::from_slice::<&RawValue>(&in_one_line),
+        event_bytes,
+    ) {
         line.serialize_entry("event", event)
     } else if let Ok(text) = std::str::from_utf8(event) {
         line.serialize_entry("event_text", text)
@@ -125,7 +146,10 @@ impl Serialize for AsJson<'_> {
 }
 
 /// Serializes a field that has JSON text as [`AsJson`] does.
-pub(super) fn as_json<S: Serializer>(text: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_json<S: Serializer>(
+    text: &Option<String>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     text.as_deref().map(AsJson).serialize(serializer)
 }
 
@@ -133,7 +157,10 @@ pub(super) fn as_json<S: Serializer>(text: &Option<String>, serializer: S) -> Re
 /// object.
 pub(crate) fn members(text: &str) -> BTreeMap<String, String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).unwrap_or_default();
-    members.into_iter().map(|(name, value)| (name, value.get().replace(['\r', '\n'], " "))).collect()
+    members
+        .into_iter()
+        .map(|(name, value)| (name, value.get().replace(['\r', '\n'], " ")))
+        .collect()
 }
 
 /// Returns the items of an array that follow its first item. The first item must be the word

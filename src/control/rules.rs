@@ -69,7 +69,9 @@ pub enum SelectorError {
     #[error(transparent)]
     Name(#[from] NameError),
     /// The prefix has more than [`COLONS_MAX`] colons.
-    #[error("{0:?} has too many colons: the prefix of a rule ends at one of the first {COLONS_MAX} colons of a name")]
+    #[error(
+        "{0:?} has too many colons: the prefix of a rule ends at one of the first {COLONS_MAX} colons of a name"
+    )]
     Colons(String),
     /// The text has a star that is neither the whole text nor the end of it after a colon.
     #[error(
@@ -134,7 +136,11 @@ impl FromStr for Selector {
 
     fn from_str(text: &str) -> Result<Self, SelectorError> {
         let selector = Self::existing(text)?;
-        let rest = if text == "*" { "" } else { text.strip_suffix(":*").unwrap_or(text) };
+        let rest = if text == "*" {
+            ""
+        } else {
+            text.strip_suffix(":*").unwrap_or(text)
+        };
         if rest.contains('*') {
             Err(SelectorError::Star(text.to_owned()))
         } else if text.starts_with(char::is_whitespace) || text.ends_with(char::is_whitespace) {
@@ -210,7 +216,11 @@ impl fmt::Display for Rule {
 /// [`ControlError::RuleTime`] for less than 1 ms and more than [`FOR_MAX`].
 pub fn check_for(after: Duration) -> Result<(), ControlError> {
     let is_valid = after >= Duration::from_millis(1) && after <= FOR_MAX;
-    if is_valid { Ok(()) } else { Err(ControlError::RuleTime) }
+    if is_valid {
+        Ok(())
+    } else {
+        Err(ControlError::RuleTime)
+    }
 }
 
 /// All rules at one moment.
@@ -243,7 +253,8 @@ impl Control {
         after: Option<Duration>,
     ) -> Result<Ruled, ControlError> {
         after.map_or(Ok(()), check_for)?;
-        self.rule_step(by, RuleStep::Set(after), kind, selector).await
+        self.rule_step(by, RuleStep::Set(after), kind, selector)
+            .await
     }
 
     /// Lifts a rule. The call itself only marks the rule as lifted. Workers then wake the objects
@@ -256,16 +267,41 @@ impl Control {
     ///
     /// # Errors
     /// As [`Control::set_rule`].
-    pub async fn lift_rule(&self, by: By<'_>, kind: Kind, selector: &Selector) -> Result<Ruled, ControlError> {
+    pub async fn lift_rule(
+        &self,
+        by: By<'_>,
+        kind: Kind,
+        selector: &Selector,
+    ) -> Result<Ruled, ControlError> {
         self.rule_step(by, RuleStep::Lift, kind, selector).await
     }
 
-    async fn rule_step(&self, by: By<'_>, step: RuleStep, kind: Kind, selector: &Selector) -> Result<Ruled, ControlError> {
+    async fn rule_step(
+        &self,
+        by: By<'_>,
+        step: RuleStep,
+        kind: Kind,
+        selector: &Selector,
+    ) -> Result<Ruled, ControlError> {
         let (text, keys) = (selector.as_str(), &self.keys);
         if text != "*" {
-            keys.object(if text.ends_with(":*") { &text[..text.len() - 1] } else { text })?;
+            keys.object(if text.ends_with(":*") {
+                &text[..text.len() - 1]
+            } else {
+                text
+            })?;
         }
-        match operator::rule(&mut self.connection(), keys, by, step, kind.word(), text.as_bytes(), RULES_MAX).await? {
+        match operator::rule(
+            &mut self.connection(),
+            keys,
+            by,
+            step,
+            kind.word(),
+            text.as_bytes(),
+            RULES_MAX,
+        )
+        .await?
+        {
             Ruled::TooMany(rules) => Err(ControlError::Rules(rules)),
             ruled => Ok(ruled),
         }
@@ -280,9 +316,15 @@ impl Control {
         let mut conn = self.connection();
         let now_ms = reply::now_ms(&mut conn).await?;
         let mut ask = redis::cmd("HGETALL");
-        let answer: RedisResult<Vec<(Vec<u8>, Vec<u8>)>> = ask.arg(self.keys.event_rules()).query_async(&mut conn).await;
+        let answer: RedisResult<Vec<(Vec<u8>, Vec<u8>)>> = ask
+            .arg(self.keys.event_rules())
+            .query_async(&mut conn)
+            .await;
         let fields = answer.map_err(ControlError::redis(WHAT))?;
-        let mut rules: Vec<Rule> = fields.iter().filter_map(|(field, value)| Rule::of(field, value, now_ms)).collect();
+        let mut rules: Vec<Rule> = fields
+            .iter()
+            .filter_map(|(field, value)| Rule::of(field, value, now_ms))
+            .collect();
         rules.sort();
         Ok(Rules { now_ms, rules })
     }
@@ -301,7 +343,10 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked, or if `objects.paused` is not a sorted set.
-    pub async fn count_paused(&self, selectors: &[&Selector]) -> Result<Vec<Option<u64>>, ControlError> {
+    pub async fn count_paused(
+        &self,
+        selectors: &[&Selector],
+    ) -> Result<Vec<Option<u64>>, ControlError> {
         const WHAT: &str = "objects.paused";
         let key = self.keys.objects_paused();
         let mut pipe = redis::pipe();
@@ -311,14 +356,25 @@ impl Control {
                 _ if selector.as_str() == "*" => pipe.cmd("ZCARD").arg(&key),
                 // A semicolon is the byte after a colon. So the range has all names that begin with
                 // the prefix and its colon.
-                Some(prefix) => pipe.cmd("ZLEXCOUNT").arg(&key).arg(format!("[{prefix}:")).arg(format!("({prefix};")),
-                None => pipe.cmd("ZLEXCOUNT").arg(&key).arg(format!("[{selector}")).arg(format!("[{selector}")),
+                Some(prefix) => pipe
+                    .cmd("ZLEXCOUNT")
+                    .arg(&key)
+                    .arg(format!("[{prefix}:"))
+                    .arg(format!("({prefix};")),
+                None => pipe
+                    .cmd("ZLEXCOUNT")
+                    .arg(&key)
+                    .arg(format!("[{selector}"))
+                    .arg(format!("[{selector}")),
             };
         }
         if selectors.is_empty() {
             return Ok(Vec::new());
         }
-        let counts: Vec<u64> = pipe.query_async(&mut self.connection()).await.map_err(ControlError::redis(WHAT))?;
+        let counts: Vec<u64> = pipe
+            .query_async(&mut self.connection())
+            .await
+            .map_err(ControlError::redis(WHAT))?;
         let mut counts: Vec<Option<u64>> = counts.into_iter().map(Some).collect();
         counts.resize(selectors.len(), None);
         Ok(counts)
@@ -346,12 +402,24 @@ mod tests {
             assert_eq!(Selector::existing(good).expect("a selector").as_str(), good);
         }
         assert!(format!("{}*", "a:".repeat(8)).parse::<Selector>().is_ok());
-        assert!(matches!(format!("{}*", "a:".repeat(9)).parse::<Selector>(), Err(SelectorError::Colons(_))));
+        assert!(matches!(
+            format!("{}*", "a:".repeat(9)).parse::<Selector>(),
+            Err(SelectorError::Colons(_))
+        ));
         // Only a prefix has a limit of colons. The name of one object may have any number of them.
         assert!("a:".repeat(100).parse::<Selector>().is_ok());
         for bad in ["", "a\nb"] {
-            let refused = [bad.parse::<Selector>(), Selector::exact(bad), Selector::existing(bad)];
-            assert!(refused.iter().all(|refused| matches!(refused, Err(SelectorError::Name(_)))), "{bad:?}");
+            let refused = [
+                bad.parse::<Selector>(),
+                Selector::exact(bad),
+                Selector::existing(bad),
+            ];
+            assert!(
+                refused
+                    .iter()
+                    .all(|refused| matches!(refused, Err(SelectorError::Name(_)))),
+                "{bad:?}"
+            );
         }
     }
 
@@ -360,28 +428,63 @@ mod tests {
     #[test]
     fn a_star_or_a_blank_that_looks_like_a_slip_is_refused_unless_the_name_is_meant() {
         for name in ["*:1", "k:*:x", "work*", "w**", "work*1", "k:*:*"] {
-            assert_eq!(name.parse::<Selector>(), Err(SelectorError::Star(name.to_owned())));
+            assert_eq!(
+                name.parse::<Selector>(),
+                Err(SelectorError::Star(name.to_owned()))
+            );
         }
         for name in ["work:1 ", " work:1", "work:1\u{a0}", " work:*"] {
-            assert_eq!(name.parse::<Selector>(), Err(SelectorError::Blank(name.to_owned())));
+            assert_eq!(
+                name.parse::<Selector>(),
+                Err(SelectorError::Blank(name.to_owned()))
+            );
         }
         for name in ["*:1", "k:*:x", "work:1 ", "work*"] {
             assert_eq!(Selector::exact(name).expect("a name").as_str(), name);
-            assert_eq!(Selector::existing(name).expect("a rule may be there").as_str(), name);
+            assert_eq!(
+                Selector::existing(name)
+                    .expect("a rule may be there")
+                    .as_str(),
+                name
+            );
         }
         for many in ["*", "work:*"] {
-            assert_eq!(Selector::exact(many), Err(SelectorError::Many(many.to_owned())));
+            assert_eq!(
+                Selector::exact(many),
+                Err(SelectorError::Many(many.to_owned()))
+            );
         }
     }
 
     #[test]
     fn a_rule_is_read_back_with_blanks_and_any_bytes_in_its_texts() {
-        let rule = Rule::of(b"pause work:*", b"17 90 0 8 3 ada hostx \0why not", 50).expect("a rule");
-        assert_eq!((rule.actor.as_str(), rule.reason.as_str(), rule.set_ms, rule.end_ms), ("ada host", "why not", 17, Some(90)));
+        let rule =
+            Rule::of(b"pause work:*", b"17 90 0 8 3 ada hostx \0why not", 50).expect("a rule");
+        assert_eq!(
+            (
+                rule.actor.as_str(),
+                rule.reason.as_str(),
+                rule.set_ms,
+                rule.end_ms
+            ),
+            ("ada host", "why not", 17, Some(90))
+        );
         assert!(rule.in_force && rule.to_string() == "pause work:*");
-        assert!(!Rule::of(b"block *", b"17 50 0 0 0 ", 50).expect("a rule").in_force);
-        assert!(!Rule::of(b"block *", b"17 0 1 0 0 ", 50).expect("a rule").in_force);
-        for (field, value) in [(&b"next"[..], &b"0"[..]), (b"pause *", b"17 0 0 9 0 short"), (b"other *", b"17 0 0 0 0 ")] {
+        assert!(
+            !Rule::of(b"block *", b"17 50 0 0 0 ", 50)
+                .expect("a rule")
+                .in_force
+        );
+        assert!(
+            !Rule::of(b"block *", b"17 0 1 0 0 ", 50)
+                .expect("a rule")
+                .in_force
+        );
+        for (field, value) in [
+            (&b"next"[..], &b"0"[..]),
+            (b"pause *", b"17 0 0 9 0 short"),
+            (b"other *", b"17 0 0 0 0 "),
+        ] {
             assert_eq!(Rule::of(field, value, 0), None);
         }
     }

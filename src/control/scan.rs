@@ -25,7 +25,12 @@ impl Scan {
     /// escapes, because prefixes and suffixes have no character that is special in a pattern.
     pub(super) fn new(keys: &Keys, suffix: &str) -> Self {
         let pattern = format!("{}*{suffix}", keys.prefix());
-        Self { pattern, prefix: keys.prefix().as_bytes().to_vec(), cursor: 0, done: false }
+        Self {
+            pattern,
+            prefix: keys.prefix().as_bytes().to_vec(),
+            cursor: 0,
+            done: false,
+        }
     }
 
     /// Continues a walk at the position that [`position`](Self::position) has returned.
@@ -40,17 +45,35 @@ impl Scan {
     }
 
     /// Returns the next keys without their prefix; `None` after the last page. A page may be empty.
-    pub(super) async fn next<C: ConnectionLike>(&mut self, conn: &mut C) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
+    pub(super) async fn next<C: ConnectionLike>(
+        &mut self,
+        conn: &mut C,
+    ) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
         if self.done {
             return Ok(None);
         }
         let mut ask = redis::cmd("SCAN");
-        ask.arg(self.cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(KEYS_PER_STEP);
-        let (cursor, found): (u64, Vec<Vec<u8>>) = ask.query_async(conn).await.map_err(ControlError::redis("SCAN"))?;
+        ask.arg(self.cursor)
+            .arg("MATCH")
+            .arg(&self.pattern)
+            .arg("COUNT")
+            .arg(KEYS_PER_STEP);
+        let (cursor, found): (u64, Vec<Vec<u8>>) = ask
+            .query_async(conn)
+            .await
+            .map_err(ControlError::redis("SCAN"))?;
         self.cursor = cursor;
         self.done = cursor == 0;
-        let ours = |key: &Vec<u8>| key.starts_with(&self.prefix) && !(self.prefix.is_empty() && key.starts_with(b"{"));
-        Ok(Some(found.into_iter().filter(ours).map(|key| key[self.prefix.len()..].to_vec()).collect()))
+        let ours = |key: &Vec<u8>| {
+            key.starts_with(&self.prefix) && !(self.prefix.is_empty() && key.starts_with(b"{"))
+        };
+        Ok(Some(
+            found
+                .into_iter()
+                .filter(ours)
+                .map(|key| key[self.prefix.len()..].to_vec())
+                .collect(),
+        ))
     }
 }
 
@@ -65,13 +88,21 @@ pub(super) struct Seen {
 
 impl Seen {
     pub(super) fn new(entries_max: usize) -> Self {
-        Self { hashes: HashSet::new(), hasher: RandomState::new(), entries_max }
+        Self {
+            hashes: HashSet::new(),
+            hasher: RandomState::new(),
+            entries_max,
+        }
     }
 
     /// Adds the item. Returns whether it is new.
     pub(super) fn insert(&mut self, item: impl Hash) -> bool {
         let hash = self.hasher.hash_one(item);
-        if self.hashes.len() < self.entries_max { self.hashes.insert(hash) } else { !self.hashes.contains(&hash) }
+        if self.hashes.len() < self.entries_max {
+            self.hashes.insert(hash)
+        } else {
+            !self.hashes.contains(&hash)
+        }
     }
 
     pub(super) fn contains(&self, item: impl Hash) -> bool {

@@ -108,12 +108,26 @@ impl Control {
     ) -> Result<SchedulePage, ControlError> {
         let count = count.clamp(1, PER_CALL_MAX);
         let after = after.map(place).transpose()?;
-        let after = after.as_ref().map(|(due, member)| (due.as_str(), member.as_slice()));
-        let range = Range::All { from: from_ms, to: to_ms, after };
+        let after = after
+            .as_ref()
+            .map(|(due, member)| (due.as_str(), member.as_slice()));
+        let range = Range::All {
+            from: from_ms,
+            to: to_ms,
+            after,
+        };
         let page = operator::scheduled(&mut self.connection(), &self.keys, range, count).await?;
-        let last = page.schedules.last().filter(|_| page.schedules.len() == count);
-        let next = last.map(|last| Cursor::from(format!("{DUE}{} {}", last.due, escape::name(&last.member))));
-        Ok(SchedulePage { now_ms: page.now_ms, schedules: page.schedules.into_iter().map(event).collect(), next })
+        let last = page
+            .schedules
+            .last()
+            .filter(|_| page.schedules.len() == count);
+        let next = last
+            .map(|last| Cursor::from(format!("{DUE}{} {}", last.due, escape::name(&last.member))));
+        Ok(SchedulePage {
+            now_ms: page.now_ms,
+            schedules: page.schedules.into_iter().map(event).collect(),
+            next,
+        })
     }
 
     /// Reads about `count` schedules (1 to [`PER_CALL_MAX`]) of one object, in no order. Includes
@@ -134,14 +148,27 @@ impl Control {
         let object = self.keys.found(&object)?;
         let wrong = |cursor: &Cursor| ControlError::Cursor(cursor.to_string());
         let number = |cursor: &Cursor| {
-            let number = cursor.as_str().strip_prefix(SCAN).and_then(|text| text.parse().ok());
+            let number = cursor
+                .as_str()
+                .strip_prefix(SCAN)
+                .and_then(|text| text.parse().ok());
             number.ok_or_else(|| wrong(cursor))
         };
         let cursor = after.map(number).transpose()?.unwrap_or(0);
         let range = Range::Object { object, cursor };
-        let page = operator::scheduled(&mut self.connection(), &self.keys, range, count.clamp(1, PER_CALL_MAX)).await?;
+        let page = operator::scheduled(
+            &mut self.connection(),
+            &self.keys,
+            range,
+            count.clamp(1, PER_CALL_MAX),
+        )
+        .await?;
         let next = (page.cursor != 0).then(|| Cursor::from(format!("{SCAN}{}", page.cursor)));
-        Ok(SchedulePage { now_ms: page.now_ms, schedules: page.schedules.into_iter().map(event).collect(), next })
+        Ok(SchedulePage {
+            now_ms: page.now_ms,
+            schedules: page.schedules.into_iter().map(event).collect(),
+            next,
+        })
     }
 
     /// Cancels the schedule of the object with this key. Works until a worker takes the event, and
@@ -162,7 +189,10 @@ impl Control {
         object: impl AsRef<[u8]>,
         key: &str,
     ) -> Result<CancelledSchedule, ControlError> {
-        let (object, key) = (self.keys.found(&object)?, ScheduleKey::new(key).map_err(ControlError::ScheduleKey)?);
+        let (object, key) = (
+            self.keys.found(&object)?,
+            ScheduleKey::new(key).map_err(ControlError::ScheduleKey)?,
+        );
         Ok(operator::cancel(&mut self.connection(), &self.keys, by, object, key.as_str()).await?)
     }
 }
@@ -185,7 +215,9 @@ fn place(cursor: &Cursor) -> Result<(String, Vec<u8>), ControlError> {
 fn event(found: ScheduledReply) -> ScheduledEvent {
     let (object, key) = object_and_key(&found.member).unwrap_or((&[], &found.member));
     let due = found.due.parse().ok().map(DueTime::read);
-    let is_shown = found.event_bytes.is_some_and(|bytes| bytes == found.event.len() as u64);
+    let is_shown = found
+        .event_bytes
+        .is_some_and(|bytes| bytes == found.event.len() as u64);
     ScheduledEvent {
         object: String::from_utf8_lossy(object).into_owned(),
         object_escaped: escape::differing(object),

@@ -41,7 +41,11 @@ pub(super) async fn read<C: ConnectionLike>(
     unreadable: &mut Vec<String>,
 ) -> Result<StreamsStats, ControlError> {
     let mut read = [StreamStats::default(); 3];
-    for (stats, key) in read.iter_mut().zip([keys.event_log(), keys.events_dead(), keys.operator_actions()]) {
+    for (stats, key) in read.iter_mut().zip([
+        keys.event_log(),
+        keys.events_dead(),
+        keys.operator_actions(),
+    ]) {
         match size(conn, &key).await {
             Ok(size) => *stats = size,
             Err(ControlError::Redis { source, .. }) if source.to_string().contains("WRONGTYPE") => {
@@ -60,13 +64,28 @@ async fn size<C: ConnectionLike>(conn: &mut C, key: &str) -> Result<StreamStats,
     const WHAT: &str = "the size of a stream";
     let mut ask = wire::STREAM.invoke();
     ask.key(key);
-    let answer: Value = ask.invoke_async(conn).await.map_err(ControlError::redis(WHAT))?;
-    let parts = reply::after("stream", answer).map_err(|answer| ControlError::reply(WHAT, answer))?;
+    let answer: Value = ask
+        .invoke_async(conn)
+        .await
+        .map_err(ControlError::redis(WHAT))?;
+    let parts =
+        reply::after("stream", answer).map_err(|answer| ControlError::reply(WHAT, answer))?;
     let [rows, written, first] = &parts[..] else {
         return Err(ControlError::reply(WHAT, format!("{} values", parts.len())));
     };
-    let (rows, written) = (reply::number(rows).unwrap_or(0), reply::number(written).unwrap_or(0));
+    let (rows, written) = (
+        reply::number(rows).unwrap_or(0),
+        reply::number(written).unwrap_or(0),
+    );
     let first = reply::text(first).unwrap_or_default();
-    let oldest_ms = first.split('-').next().and_then(|ms| ms.parse().ok()).filter(|_| rows > 0);
-    Ok(StreamStats { rows, written, oldest_ms })
+    let oldest_ms = first
+        .split('-')
+        .next()
+        .and_then(|ms| ms.parse().ok())
+        .filter(|_| rows > 0);
+    Ok(StreamStats {
+        rows,
+        written,
+        oldest_ms,
+    })
 }

@@ -73,10 +73,18 @@ impl Control {
         let (mut conn, keys) = (self.connection(), &self.keys);
         let (workers, more_slots) = workers(&mut conn, keys).await?;
         let mut found = in_lists(&mut conn, keys, &workers).await?;
-        found.sort_by(|a, b| b.queued.cmp(&a.queued).then_with(|| a.object.cmp(&b.object)));
+        found.sort_by(|a, b| {
+            b.queued
+                .cmp(&a.queued)
+                .then_with(|| a.object.cmp(&b.object))
+        });
         found.truncate(top.min(SLOTS_MAX));
         let objects = owned(&mut conn, keys, found).await?;
-        Ok(UnderWork { objects, slots_read: workers.len() as u64, more_slots })
+        Ok(UnderWork {
+            objects,
+            slots_read: workers.len() as u64,
+            more_slots,
+        })
     }
 }
 
@@ -88,7 +96,10 @@ struct Found {
 }
 
 /// Returns the ids of the workers to read, and whether there are more workers.
-async fn workers<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<(Vec<String>, bool), ControlError> {
+async fn workers<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+) -> Result<(Vec<String>, bool), ControlError> {
     // A departed name has nothing in its slots.
     let mut walk = Walk::of(conn, keys, Which::Watched).await?;
     // A walk may return a name twice.
@@ -96,7 +107,10 @@ async fn workers<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<(Vec<St
     let mut pages = 0;
     let mut more = false;
     while let Some(page) = walk.next(conn, keys).await? {
-        names.extend(page.into_iter().map(|(name, value)| (name, slots_in(&value).unwrap_or(0))));
+        names.extend(
+            page.into_iter()
+                .map(|(name, value)| (name, slots_in(&value).unwrap_or(0))),
+        );
         pages += 1;
         if pages == PAGES_MAX {
             more = true;
@@ -105,8 +119,15 @@ async fn workers<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<(Vec<St
     }
     let slots: Vec<u32> = names.values().copied().collect();
     let shares = shares(&slots, SLOTS_MAX as u32);
-    more |= shares.iter().sum::<u32>() < slots.iter().fold(0, |sum: u32, slots| sum.saturating_add(*slots));
-    let ids = |(name, share): (&String, u32)| (0..share).map(|slot| format!("{name}.{slot}")).collect::<Vec<_>>();
+    more |= shares.iter().sum::<u32>()
+        < slots
+            .iter()
+            .fold(0, |sum: u32, slots| sum.saturating_add(*slots));
+    let ids = |(name, share): (&String, u32)| {
+        (0..share)
+            .map(|slot| format!("{name}.{slot}"))
+            .collect::<Vec<_>>()
+    };
     Ok((names.keys().zip(shares).flat_map(ids).collect(), more))
 }
 
@@ -127,48 +148,76 @@ fn shares(slots: &[u32], total: u32) -> Vec<u32> {
 }
 
 /// Reads the object in the list of each worker, and the length of its queue.
-async fn in_lists<C: ConnectionLike>(conn: &mut C, keys: &Keys, workers: &[String]) -> Result<Vec<Found>, ControlError> {
+async fn in_lists<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    workers: &[String],
+) -> Result<Vec<Found>, ControlError> {
     let mut pipe = redis::pipe();
     for worker in workers {
         // The object in hand is at the tail. A late pop adds further names at the head.
         pipe.cmd("LINDEX").arg(keys.worker_object(worker)).arg(-1);
     }
     let objects = ask(conn, "the objects in hand", &mut pipe).await?;
-    let objects = objects.into_iter().map(|answer| answer.ok().and_then(|answer| reply::bytes(&answer)));
+    let objects = objects
+        .into_iter()
+        .map(|answer| answer.ok().and_then(|answer| reply::bytes(&answer)));
     let mut found: Vec<_> = workers
         .iter()
         .zip(objects)
-        .filter_map(|(worker, object)| Some(Found { worker: worker.clone(), object: object?, queued: 0 }))
+        .filter_map(|(worker, object)| {
+            Some(Found {
+                worker: worker.clone(),
+                object: object?,
+                queued: 0,
+            })
+        })
         .collect();
     let mut pipe = redis::pipe();
     for one in &found {
         pipe.cmd("LLEN").arg(key(keys, &one.object, Keys::events));
     }
-    for (one, answer) in found.iter_mut().zip(ask(conn, "the queues of objects in hand", &mut pipe).await?) {
+    for (one, answer) in found
+        .iter_mut()
+        .zip(ask(conn, "the queues of objects in hand", &mut pipe).await?)
+    {
         one.queued = answer.ok().as_ref().and_then(reply::number).unwrap_or(0);
     }
     Ok(found)
 }
 
 /// Selects the objects that the worker really owns, and adds the ids of their first events.
-async fn owned<C: ConnectionLike>(conn: &mut C, keys: &Keys, found: Vec<Found>) -> Result<Vec<ObjectUnderWork>, ControlError> {
+async fn owned<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    found: Vec<Found>,
+) -> Result<Vec<ObjectUnderWork>, ControlError> {
     let mut pipe = redis::pipe();
     for one in &found {
-        pipe.cmd("GETRANGE").arg(key(keys, &one.object, Keys::event_worker)).arg(0).arg(one.worker.len());
-        pipe.cmd("GETRANGE").arg(keys.worker_event_id(&one.worker)).arg(0).arg(TAG_BYTES_MAX - 1);
+        pipe.cmd("GETRANGE")
+            .arg(key(keys, &one.object, Keys::event_worker))
+            .arg(0)
+            .arg(one.worker.len());
+        pipe.cmd("GETRANGE")
+            .arg(keys.worker_event_id(&one.worker))
+            .arg(0)
+            .arg(TAG_BYTES_MAX - 1);
     }
     let answers = ask(conn, "the owners of objects in hand", &mut pipe).await?;
     let text = |answer: &redis::RedisResult<Value>| answer.as_ref().ok().and_then(reply::text);
-    let objects = found.into_iter().zip(answers.chunks_exact(2)).filter_map(|(one, answers)| {
-        let is_owner = text(&answers[0]).is_some_and(|owner| owner == one.worker);
-        is_owner.then(|| ObjectUnderWork {
-            object: String::from_utf8_lossy(&one.object).into_owned(),
-            object_escaped: escape::differing(&one.object),
-            worker: one.worker,
-            queued: one.queued,
-            id: text(&answers[1]).and_then(|tag| Some(tag.parse::<Tag>().ok()?.first)),
-        })
-    });
+    let objects = found
+        .into_iter()
+        .zip(answers.chunks_exact(2))
+        .filter_map(|(one, answers)| {
+            let is_owner = text(&answers[0]).is_some_and(|owner| owner == one.worker);
+            is_owner.then(|| ObjectUnderWork {
+                object: String::from_utf8_lossy(&one.object).into_owned(),
+                object_escaped: escape::differing(&one.object),
+                worker: one.worker,
+                queued: one.queued,
+                id: text(&answers[1]).and_then(|tag| Some(tag.parse::<Tag>().ok()?.first)),
+            })
+        });
     Ok(objects.collect())
 }
 
@@ -204,7 +253,13 @@ mod tests {
     #[test]
     fn a_key_may_have_a_name_of_any_bytes() {
         let keys = Keys::with_namespace("n").expect("a namespace");
-        assert_eq!(key(&keys, b"work:1", Keys::events), keys.events("work:1").into_bytes());
-        assert_eq!(key(&keys, b"\xff", Keys::event_worker), b"{n:0}:\xff:event.worker");
+        assert_eq!(
+            key(&keys, b"work:1", Keys::events),
+            keys.events("work:1").into_bytes()
+        );
+        assert_eq!(
+            key(&keys, b"\xff", Keys::event_worker),
+            b"{n:0}:\xff:event.worker"
+        );
     }
 }

@@ -106,13 +106,22 @@ impl Control {
     /// # Errors
     /// [`ControlError::Cursor`], or other errors if Redis cannot be asked. A key of a wrong type
     /// counts as empty, and `check` reports it.
-    pub async fn workers(&self, after: Option<&Cursor>, count: usize) -> Result<WorkersPage, ControlError> {
+    pub async fn workers(
+        &self,
+        after: Option<&Cursor>,
+        count: usize,
+    ) -> Result<WorkersPage, ControlError> {
         let after = after.map(Position::of).transpose()?;
         let (mut conn, keys) = (self.connection(), &self.keys);
-        let mut page = WorkersPage { registered: number_of_names(&mut conn, keys).await?, ..WorkersPage::default() };
+        let mut page = WorkersPage {
+            registered: number_of_names(&mut conn, keys).await?,
+            ..WorkersPage::default()
+        };
         let mut position = match after {
             Some(after) => Some(after),
-            None if names::is_indexed(&mut conn, keys).await? => Some(Position::start(Set::Watched)),
+            None if names::is_indexed(&mut conn, keys).await? => {
+                Some(Position::start(Set::Watched))
+            }
             None => Some(Position::start(Set::All)),
         };
         let count = count.clamp(1, PER_PAGE_MAX);
@@ -121,7 +130,10 @@ impl Control {
             let (scan, names) = names::page(&mut conn, keys, at.set, at.scan).await?;
             position = match page.fill(names, at.after.as_deref(), count) {
                 Filled::AllOf => at.behind(scan),
-                Filled::UpTo(last) => Some(Position { after: last.or(at.after), ..at }),
+                Filled::UpTo(last) => Some(Position {
+                    after: last.or(at.after),
+                    ..at
+                }),
             };
             if page.workers.len() >= count {
                 break;
@@ -142,14 +154,26 @@ impl Control {
     /// # Errors
     /// [`ControlError::Cursor`], or other errors if Redis cannot be asked. A key of a wrong type
     /// counts as empty, and `check` reports it.
-    pub async fn worker(&self, name: &str, after: Option<&Cursor>, count: usize) -> Result<Option<WorkerSlots>, ControlError> {
+    pub async fn worker(
+        &self,
+        name: &str,
+        after: Option<&Cursor>,
+        count: usize,
+    ) -> Result<Option<WorkerSlots>, ControlError> {
         const WHAT: &str = "the name in event.workers";
         let from: u32 = match after {
-            Some(after) => after.as_str().parse().map_err(|_| ControlError::Cursor(after.to_string()))?,
+            Some(after) => after
+                .as_str()
+                .parse()
+                .map_err(|_| ControlError::Cursor(after.to_string()))?,
             None => 0,
         };
         let (mut conn, keys) = (self.connection(), &self.keys);
-        let value: RedisResult<Value> = redis::cmd("HGET").arg(keys.event_workers()).arg(name).query_async(&mut conn).await;
+        let value: RedisResult<Value> = redis::cmd("HGET")
+            .arg(keys.event_workers())
+            .arg(name)
+            .query_async(&mut conn)
+            .await;
         let value = match value {
             Ok(value) => reply::text(&value),
             Err(error) if error.code() == Some("WRONGTYPE") => None,
@@ -159,15 +183,28 @@ impl Control {
         let mut worker = [registered(name.to_owned(), &value)];
         read_names(&mut conn, keys, &mut worker, COUNTED_PER_CALL_MAX).await?;
         let [worker] = worker;
-        let end = worker.slots.min(from.saturating_add(count.clamp(1, PER_PAGE_MAX) as u32));
+        let end = worker
+            .slots
+            .min(from.saturating_add(count.clamp(1, PER_PAGE_MAX) as u32));
         let slots = slots(&mut conn, keys, name, (from..end).collect()).await?;
         let next = (end < worker.slots).then(|| Cursor::from(end.to_string()));
-        Ok(Some(WorkerSlots { worker, slots, next }))
+        Ok(Some(WorkerSlots {
+            worker,
+            slots,
+            next,
+        }))
     }
 }
 
-async fn number_of_names<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<u64, ControlError> {
-    match redis::cmd("HLEN").arg(keys.event_workers()).query_async(conn).await {
+async fn number_of_names<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+) -> Result<u64, ControlError> {
+    match redis::cmd("HLEN")
+        .arg(keys.event_workers())
+        .query_async(conn)
+        .await
+    {
         Ok(number) => Ok(number),
         Err(error) if error.code() == Some("WRONGTYPE") => Ok(0),
         Err(error) => Err(ControlError::redis("the names of event.workers")(error)),
@@ -184,15 +221,25 @@ enum Filled {
 
 impl WorkersPage {
     /// Adds the names after `after`, in the order of the alphabet, as far as they fit.
-    fn fill(&mut self, mut names: Vec<(String, String)>, after: Option<&str>, count: usize) -> Filled {
+    fn fill(
+        &mut self,
+        mut names: Vec<(String, String)>,
+        after: Option<&str>,
+        count: usize,
+    ) -> Filled {
         names.retain(|(name, _)| after.is_none_or(|after| &name[..] > after));
         names.sort();
-        let mut slots: u64 = self.workers.iter().map(|worker| u64::from(worker.slots)).sum();
+        let mut slots: u64 = self
+            .workers
+            .iter()
+            .map(|worker| u64::from(worker.slots))
+            .sum();
         let mut last = None;
         for (name, value) in names {
             let worker = registered(name, &value);
             slots += u64::from(worker.slots);
-            let is_full = self.workers.len() >= count || slots > COUNTED_PER_CALL_MAX && !self.workers.is_empty();
+            let is_full = self.workers.len() >= count
+                || slots > COUNTED_PER_CALL_MAX && !self.workers.is_empty();
             if is_full {
                 return Filled::UpTo(last);
             }
@@ -217,7 +264,11 @@ struct Position {
 
 impl Position {
     fn start(set: Set) -> Self {
-        Self { set, scan: 0, after: None }
+        Self {
+            set,
+            scan: 0,
+            after: None,
+        }
     }
 
     /// Returns the position behind this page of Redis; none at the end of the list. `scan` is the
@@ -226,7 +277,11 @@ impl Position {
         match (self.set, scan) {
             (Set::Watched, 0) => Some(Self::start(Set::Departed)),
             (_, 0) => None,
-            (set, scan) => Some(Self { set, scan, after: None }),
+            (set, scan) => Some(Self {
+                set,
+                scan,
+                after: None,
+            }),
         }
     }
 
@@ -238,7 +293,10 @@ impl Position {
             Set::Departed => 'd',
         };
         let scan = self.scan;
-        Cursor::from(self.after.as_ref().map_or_else(|| format!("{set}-{scan}"), |after| format!("{set}-{scan}-{after}")))
+        Cursor::from(self.after.as_ref().map_or_else(
+            || format!("{set}-{scan}"),
+            |after| format!("{set}-{scan}-{after}"),
+        ))
     }
 
     fn of(cursor: &Cursor) -> Result<Self, ControlError> {
@@ -250,46 +308,95 @@ impl Position {
                 "d" => Set::Departed,
                 _ => return None,
             };
-            Some(Self { set, scan: parts.next()?.parse().ok()?, after: parts.next().map(str::to_owned) })
+            Some(Self {
+                set,
+                scan: parts.next()?.parse().ok()?,
+                after: parts.next().map(str::to_owned),
+            })
         };
         read().ok_or_else(|| ControlError::Cursor(cursor.to_string()))
     }
 }
 
 /// Reads these slots of a name.
-async fn slots<C: ConnectionLike>(conn: &mut C, keys: &Keys, name: &str, slots: Vec<u32>) -> Result<Vec<Slot>, ControlError> {
+async fn slots<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    name: &str,
+    slots: Vec<u32>,
+) -> Result<Vec<Slot>, ControlError> {
     const COMMANDS: usize = 4;
     let ids: Vec<String> = slots.iter().map(|slot| format!("{name}.{slot}")).collect();
     let mut pipe = redis::pipe();
     for worker in &ids {
         let list = keys.worker_object(worker);
         // The object in hand is at the tail.
-        pipe.cmd("LRANGE").arg(&list).arg(-(OBJECTS_MAX as i64)).arg(-1).cmd("LLEN").arg(list);
+        pipe.cmd("LRANGE")
+            .arg(&list)
+            .arg(-(OBJECTS_MAX as i64))
+            .arg(-1)
+            .cmd("LLEN")
+            .arg(list);
         pipe.cmd("LLEN").arg(keys.worker_event(worker));
-        pipe.cmd("GETRANGE").arg(keys.worker_event_id(worker)).arg(0).arg(TAG_BYTES_MAX - 1);
+        pipe.cmd("GETRANGE")
+            .arg(keys.worker_event_id(worker))
+            .arg(0)
+            .arg(TAG_BYTES_MAX - 1);
     }
     let answers = ask(conn, "the slots", &mut pipe).await?;
     let read = |((slot, worker), four): ((u32, String), &[RedisResult<Value>])| {
         let number = |at: usize| four[at].as_ref().ok().and_then(reply::number).unwrap_or(0);
-        let listed = four[0].as_ref().ok().cloned().and_then(reply::array).unwrap_or_default();
-        let objects: Vec<_> = listed.iter().rev().filter_map(reply::bytes).map(|object| shown(&object)).collect();
-        let tag = four[3].as_ref().ok().and_then(reply::text).and_then(|tag| tag.parse::<Tag>().ok());
+        let listed = four[0]
+            .as_ref()
+            .ok()
+            .cloned()
+            .and_then(reply::array)
+            .unwrap_or_default();
+        let objects: Vec<_> = listed
+            .iter()
+            .rev()
+            .filter_map(reply::bytes)
+            .map(|object| shown(&object))
+            .collect();
+        let tag = four[3]
+            .as_ref()
+            .ok()
+            .and_then(reply::text)
+            .and_then(|tag| tag.parse::<Tag>().ok());
         let batch = (number(2) > 0).then(|| {
             let tries = tag.map_or_else(Tries::default, |tag| Tries {
                 handouts: tag.handouts.into(),
                 attempts: tag.attempts.into(),
                 crashes: tag.crashes.into(),
             });
-            SlotBatch { id: tag.map(|tag| tag.first), events: number(2), tries }
+            SlotBatch {
+                id: tag.map(|tag| tag.first),
+                events: number(2),
+                tries,
+            }
         });
         let objects_not_shown = number(1).saturating_sub(objects.len() as u64);
-        Slot { slot, worker, objects, objects_not_shown, batch }
+        Slot {
+            slot,
+            worker,
+            objects,
+            objects_not_shown,
+            batch,
+        }
     };
-    Ok(slots.into_iter().zip(ids).zip(answers.chunks_exact(COMMANDS)).map(read).collect())
+    Ok(slots
+        .into_iter()
+        .zip(ids)
+        .zip(answers.chunks_exact(COMMANDS))
+        .map(read)
+        .collect())
 }
 
 fn shown(object: &[u8]) -> SlotObject {
-    SlotObject { object: String::from_utf8_lossy(object).into_owned(), object_escaped: escape::differing(object) }
+    SlotObject {
+        object: String::from_utf8_lossy(object).into_owned(),
+        object_escaped: escape::differing(object),
+    }
 }
 
 #[cfg(test)]
@@ -300,12 +407,33 @@ mod tests {
     fn a_cursor_leads_back_to_its_position() {
         for after in [None, Some("host-1.a".to_owned()), Some(String::new())] {
             for set in [Set::All, Set::Watched, Set::Departed] {
-                let position = Position { set, scan: 7, after: after.clone() };
-                assert_eq!(Position::of(&position.cursor()).expect("a position"), position);
+                let position = Position {
+                    set,
+                    scan: 7,
+                    after: after.clone(),
+                };
+                assert_eq!(
+                    Position::of(&position.cursor()).expect("a position"),
+                    position
+                );
             }
         }
-        for other in ["", "w", "w-", "w-x", "x-1", "1700-0", "w-99999999999999999999"] {
-            assert!(matches!(Position::of(&Cursor::from(other)), Err(ControlError::Cursor(_))), "{other}");
+        for other in [
+            "",
+            "w",
+            "w-",
+            "w-x",
+            "x-1",
+            "1700-0",
+            "w-99999999999999999999",
+        ] {
+            assert!(
+                matches!(
+                    Position::of(&Cursor::from(other)),
+                    Err(ControlError::Cursor(_))
+                ),
+                "{other}"
+            );
         }
     }
 }

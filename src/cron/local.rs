@@ -53,21 +53,37 @@ impl Fields {
             // @hourly is the only word whose hour is a wildcard.
             _ => !text.eq_ignore_ascii_case("@hourly"),
         };
-        Self { cron, zone, is_fixed }
+        Self {
+            cron,
+            zone,
+            is_fixed,
+        }
     }
 
     /// Returns the first tick after this time. Times are in ms since 1970.
     pub(super) fn next_after(&self, after: u64) -> Found<u64> {
-        let Some(after) = time(after) else { return Ok(None) };
-        let found = if self.is_fixed { self.next_fixed(after) } else { self.next_real(after) };
+        let Some(after) = time(after) else {
+            return Ok(None);
+        };
+        let found = if self.is_fixed {
+            self.next_fixed(after)
+        } else {
+            self.next_real(after)
+        };
         Ok(found?.and_then(ms))
     }
 
     /// Returns the last tick before this time.
     pub(super) fn last_before(&self, before: u64) -> Found<u64> {
         // The search begins at a whole second, and does not find a tick at this very second.
-        let Some(before) = time(before.div_ceil(1000).saturating_mul(1000)) else { return Ok(None) };
-        let found = if self.is_fixed { self.last_fixed(before) } else { self.last_real(before) };
+        let Some(before) = time(before.div_ceil(1000).saturating_mul(1000)) else {
+            return Ok(None);
+        };
+        let found = if self.is_fixed {
+            self.last_fixed(before)
+        } else {
+            self.last_real(before)
+        };
         Ok(found?.and_then(ms))
     }
 
@@ -75,7 +91,9 @@ impl Fields {
         // The times of the calendar up to the local time have their moments at or before `after`.
         let mut from = self.zone.to_datetime(after);
         for _ in 0..CHANGES_MAX {
-            let Some(next) = self.next_civil(from, false)? else { return Ok(None) };
+            let Some(next) = self.next_civil(from, false)? else {
+                return Ok(None);
+            };
             let moment = self.moment(next)?;
             match moment.range {
                 _ if moment.at > after => return Ok(Some(moment.at)),
@@ -91,11 +109,16 @@ impl Fields {
         let local = self.zone.to_datetime(before);
         // In the second pass of times that come twice, all of them have had their moments.
         let mut from = match self.moment(local)? {
-            Moment { at, range: Some((_, end)) } if at < before => end,
+            Moment {
+                at,
+                range: Some((_, end)),
+            } if at < before => end,
             _ => local,
         };
         for _ in 0..CHANGES_MAX {
-            let Some(last) = self.last_civil(from)? else { return Ok(None) };
+            let Some(last) = self.last_civil(from)? else {
+                return Ok(None);
+            };
             let moment = self.moment(last)?;
             match moment.range {
                 _ if moment.at < before => return Ok(Some(moment.at)),
@@ -112,8 +135,13 @@ impl Fields {
         let (mut from, mut inclusive) = (after, false);
         for _ in 0..CHANGES_MAX {
             let local = segment.offset.to_datetime(from);
-            let Some(next) = self.next_civil(local, inclusive)? else { return Ok(None) };
-            let at = segment.offset.to_timestamp(next).map_err(|error| error.to_string())?;
+            let Some(next) = self.next_civil(local, inclusive)? else {
+                return Ok(None);
+            };
+            let at = segment
+                .offset
+                .to_timestamp(next)
+                .map_err(|error| error.to_string())?;
             match segment.end {
                 Some(end) if at >= end => {
                     (from, inclusive) = (end, true);
@@ -129,8 +157,13 @@ impl Fields {
         let mut from = before;
         for _ in 0..CHANGES_MAX {
             let segment = self.segment_of(moved(from, -1)?);
-            let Some(last) = self.last_civil(segment.offset.to_datetime(from))? else { return Ok(None) };
-            let at = segment.offset.to_timestamp(last).map_err(|error| error.to_string())?;
+            let Some(last) = self.last_civil(segment.offset.to_datetime(from))? else {
+                return Ok(None);
+            };
+            let at = segment
+                .offset
+                .to_timestamp(last)
+                .map_err(|error| error.to_string())?;
             match segment.begin {
                 Some(begin) if at < begin => from = begin,
                 _ => return Ok(Some(at)),
@@ -140,10 +173,16 @@ impl Fields {
     }
 
     fn segment_of(&self, at: Timestamp) -> Segment {
-        let begin = moved(at, 1).ok().and_then(|after| self.zone.preceding(after).next());
+        let begin = moved(at, 1)
+            .ok()
+            .and_then(|after| self.zone.preceding(after).next());
         let end = self.zone.following(at).next();
         let timestamp = |change: jiff::tz::TimeZoneTransition<'_>| change.timestamp();
-        Segment { begin: begin.map(timestamp), end: end.map(timestamp), offset: self.zone.to_offset(at) }
+        Segment {
+            begin: begin.map(timestamp),
+            end: end.map(timestamp),
+            offset: self.zone.to_offset(at),
+        }
     }
 
     /// Returns the moment of a time of the calendar.
@@ -152,27 +191,45 @@ impl Fields {
         let offset = self.zone.to_ambiguous_timestamp(local).offset();
         let (before, after) = match offset {
             AmbiguousOffset::Unambiguous { offset } => {
-                return Ok(Moment { at: offset.to_timestamp(local).map_err(told)?, range: None });
+                return Ok(Moment {
+                    at: offset.to_timestamp(local).map_err(told)?,
+                    range: None,
+                });
             }
-            AmbiguousOffset::Gap { before, after } | AmbiguousOffset::Fold { before, after } => (before, after),
+            AmbiguousOffset::Gap { before, after } | AmbiguousOffset::Fold { before, after } => {
+                (before, after)
+            }
         };
         let is_gap = matches!(offset, AmbiguousOffset::Gap { .. });
         // A moment before the change.
-        let early = if is_gap { after } else { before }.to_timestamp(local).map_err(told)?;
+        let early = if is_gap { after } else { before }
+            .to_timestamp(local)
+            .map_err(told)?;
         let mut changes = self.zone.following(early).take(CHANGES_MAX);
         let change = changes.find(|change| self.zone.to_offset(change.timestamp()) == after);
-        let change = change.ok_or_else(|| format!("the change of the clock at {local} is unknown"))?.timestamp();
+        let change = change
+            .ok_or_else(|| format!("the change of the clock at {local} is unknown"))?
+            .timestamp();
         let (from, to) = (before.to_datetime(change), after.to_datetime(change));
         let range = Some(if is_gap { (from, to) } else { (to, from) });
-        Ok(Moment { at: if is_gap { change } else { early }, range })
+        Ok(Moment {
+            at: if is_gap { change } else { early },
+            range,
+        })
     }
 
     fn next_civil(&self, from: DateTime, inclusive: bool) -> Found<DateTime> {
-        self.found(self.cron.find_next_occurrence(&on_calendar(from)?, inclusive))
+        self.found(
+            self.cron
+                .find_next_occurrence(&on_calendar(from)?, inclusive),
+        )
     }
 
     fn last_civil(&self, from: DateTime) -> Found<DateTime> {
-        self.found(self.cron.find_previous_occurrence(&on_calendar(from)?, false))
+        self.found(
+            self.cron
+                .find_previous_occurrence(&on_calendar(from)?, false),
+        )
     }
 
     fn found(&self, found: Result<Zoned, CronError>) -> Found<DateTime> {
@@ -187,16 +244,21 @@ impl Fields {
 
 /// Returns the time as UTC, in which all times of the calendar exist once.
 fn on_calendar(local: DateTime) -> Result<Zoned, String> {
-    local.to_zoned(TimeZone::UTC).map_err(|error| error.to_string())
+    local
+        .to_zoned(TimeZone::UTC)
+        .map_err(|error| error.to_string())
 }
 
 fn second_before(local: DateTime) -> Result<DateTime, String> {
-    local.checked_sub(SignedDuration::from_secs(1)).map_err(|error| error.to_string())
+    local
+        .checked_sub(SignedDuration::from_secs(1))
+        .map_err(|error| error.to_string())
 }
 
 /// Returns the time moved by this number of ns.
 fn moved(at: Timestamp, ns: i64) -> Result<Timestamp, String> {
-    at.checked_add(SignedDuration::from_nanos(ns)).map_err(|error| error.to_string())
+    at.checked_add(SignedDuration::from_nanos(ns))
+        .map_err(|error| error.to_string())
 }
 
 fn too_many(at: Timestamp) -> String {
@@ -266,16 +328,40 @@ mod tests {
     fn ticks_are_those_of_a_slow_reference() {
         let all = || (0..60).collect::<Vec<i8>>();
         let each = |step: usize, from: i8, to: i8| (from..to).step_by(step).collect::<Vec<i8>>();
-        let plain = |text, minutes: Vec<i8>, hours: Vec<i8>, days, is_fixed| Plain { text, minutes, hours, days, is_fixed };
+        let plain = |text, minutes: Vec<i8>, hours: Vec<i8>, days, is_fixed| Plain {
+            text,
+            minutes,
+            hours,
+            days,
+            is_fixed,
+        };
         let schedules = [
             plain("30 2,14 * * *", vec![30], vec![2, 14], &[], true),
-            plain("0,15,45 0-3 * * *", vec![0, 15, 45], vec![0, 1, 2, 3], &[], true),
+            plain(
+                "0,15,45 0-3 * * *",
+                vec![0, 15, 45],
+                vec![0, 1, 2, 3],
+                &[],
+                true,
+            ),
             plain("*/20 1,2 * * SUN", each(20, 0, 60), vec![1, 2], &[0], true),
             plain("* 23,0 * * *", all(), vec![23, 0], &[], true),
             plain("@daily", vec![0], vec![0], &[], true),
             plain("30 * * * *", vec![30], each(1, 0, 24), &[], false),
-            plain("*/10 */2 * * *", each(10, 0, 60), each(2, 0, 24), &[], false),
-            plain("5 0-23/3 * * FRI,SAT", vec![5], each(3, 0, 24), &[5, 6], false),
+            plain(
+                "*/10 */2 * * *",
+                each(10, 0, 60),
+                each(2, 0, 24),
+                &[],
+                false,
+            ),
+            plain(
+                "5 0-23/3 * * FRI,SAT",
+                vec![5],
+                each(3, 0, 24),
+                &[5, 6],
+                false,
+            ),
         ];
         let zones = [
             ("Europe/Berlin", "2023-01-01T00:00:00Z", 2),
@@ -290,32 +376,54 @@ mod tests {
             ("America/Nuuk", "2023-01-01T00:00:00Z", 1),
         ];
         for (zone, from, years) in zones {
-            let (time_zone, from): (_, Timestamp) = (TimeZone::get(zone).expect("a zone"), from.parse().expect("a time"));
-            let end = from.checked_add(SignedDuration::from_hours(24 * 365 * years)).expect("a time");
+            let (time_zone, from): (_, Timestamp) = (
+                TimeZone::get(zone).expect("a zone"),
+                from.parse().expect("a time"),
+            );
+            let end = from
+                .checked_add(SignedDuration::from_hours(24 * 365 * years))
+                .expect("a time");
             // ten days around each change of the clock.
-            let changes =
-                time_zone.following(from).take_while(|change| change.timestamp() < end).map(|change| change.timestamp());
+            let changes = time_zone
+                .following(from)
+                .take_while(|change| change.timestamp() < end)
+                .map(|change| change.timestamp());
             for change in changes.collect::<Vec<_>>() {
                 let week = SignedDuration::from_hours(5 * 24);
-                let (from, to) = (change.checked_sub(week).expect("a time"), change.checked_add(week).expect("a time"));
+                let (from, to) = (
+                    change.checked_sub(week).expect("a time"),
+                    change.checked_add(week).expect("a time"),
+                );
                 for plain in &schedules {
                     let expected = plain.ticks(&time_zone, from, to);
                     let schedule = CronSchedule::new(plain.text, Some(zone)).expect("a schedule");
                     let (from, to) = (ms(from).expect("ms"), ms(to).expect("ms"));
                     let (mut forward, mut backward) = (Vec::new(), Vec::new());
                     let mut at = from;
-                    while let Some(tick) = schedule.next_after(at, 0).expect("a search").filter(|tick| *tick <= to) {
+                    while let Some(tick) = schedule
+                        .next_after(at, 0)
+                        .expect("a search")
+                        .filter(|tick| *tick <= to)
+                    {
                         forward.push(tick);
                         at = tick;
                     }
                     let mut at = to + 1;
-                    while let Some(tick) = schedule.last_before(at, 0).expect("a search").filter(|tick| *tick > from) {
+                    while let Some(tick) = schedule
+                        .last_before(at, 0)
+                        .expect("a search")
+                        .filter(|tick| *tick > from)
+                    {
                         backward.push(tick);
                         at = tick;
                     }
                     backward.reverse();
                     assert_eq!(forward, expected, "{zone} {change} {}", plain.text);
-                    assert_eq!(backward, expected, "{zone} {change} {}, backwards", plain.text);
+                    assert_eq!(
+                        backward, expected,
+                        "{zone} {change} {}, backwards",
+                        plain.text
+                    );
                 }
             }
         }
@@ -326,9 +434,15 @@ mod tests {
     #[test]
     fn a_search_that_fails_is_an_error() {
         let zone = TimeZone::get("Pacific/Apia").expect("a zone");
-        let cron = croner::parser::CronParser::builder().build().parse("0 12 30 12 *").expect("a pattern");
+        let cron = croner::parser::CronParser::builder()
+            .build()
+            .parse("0 12 30 12 *")
+            .expect("a pattern");
         let fields = Fields::new("0 12 30 12 *", cron, zone);
-        assert_eq!(fields.found(Err(CronError::TimeSearchLimitExceeded)), Ok(None));
+        assert_eq!(
+            fields.found(Err(CronError::TimeSearchLimitExceeded)),
+            Ok(None)
+        );
         for error in [CronError::InvalidDate, CronError::InvalidTime] {
             let told = error.to_string();
             assert_eq!(fields.found(Err(error)), Err(told));
@@ -342,9 +456,19 @@ mod tests {
         let schedule = CronSchedule::new("0 12 30 12 *", Some("Pacific/Apia")).expect("a schedule");
         let mut at = ms("2011-06-01T00:00:00Z".parse().expect("a time")).expect("ms");
         let mut next = || {
-            at = schedule.next_after(at, 0).expect("a search").expect("a tick");
-            time(at).expect("a time").to_zoned(TimeZone::get("Pacific/Apia").expect("a zone")).datetime().to_string()
+            at = schedule
+                .next_after(at, 0)
+                .expect("a search")
+                .expect("a tick");
+            time(at)
+                .expect("a time")
+                .to_zoned(TimeZone::get("Pacific/Apia").expect("a zone"))
+                .datetime()
+                .to_string()
         };
-        assert_eq!([next(), next()], ["2011-12-31T00:00:00", "2012-12-30T12:00:00"]);
+        assert_eq!(
+            [next(), next()],
+            ["2011-12-31T00:00:00", "2012-12-30T12:00:00"]
+        );
     }
 }

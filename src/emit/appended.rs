@@ -83,11 +83,23 @@ impl Appended {
         let Some(failures) = failures_of_commands(error) else {
             return Err(failed(error.clone(), mark + 1).about(&self.object));
         };
-        match failures.iter().find(|(at, _)| (self.first..=mark).contains(at)) {
+        match failures
+            .iter()
+            .find(|(at, _)| (self.first..=mark).contains(at))
+        {
             None => Ok(()),
-            Some((at, error)) if *at == self.push => Err(command_failed(&self.object, error, || self.events_key.clone())),
-            Some((at, error)) if *at == mark => Err(command_failed(&self.object, error, || self.markers_key.to_string())),
-            Some((_, error)) => Err(EmitError::Unknown { object: self.object.clone(), source: error.clone().into() }),
+            Some((at, error)) if *at == self.push => {
+                Err(command_failed(&self.object, error, || {
+                    self.events_key.clone()
+                }))
+            }
+            Some((at, error)) if *at == mark => Err(command_failed(&self.object, error, || {
+                self.markers_key.to_string()
+            })),
+            Some((_, error)) => Err(EmitError::Unknown {
+                object: self.object.clone(),
+                source: error.clone().into(),
+            }),
         }
     }
 }

@@ -34,6 +34,9 @@ impl Draft {
             pipe.cmd("SET").arg(key).arg(&data[..]).ignore();
         }
         pipe.add_command(self.push).ignore();
-        pipe.cmd("LPUSH").arg(markers_key).arg(self.object.as_str()).ignore();
+        pipe.cmd("LPUSH")
+            .arg(markers_key)
+            .arg(self.object.as_str())
+            .ignore();
     }
 }

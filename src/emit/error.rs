@@ -181,7 +181,9 @@ fn shown(object: &ObjectName) -> Cow<'_, str> {
 #[non_exhaustive]
 pub enum Full {
     /// The object would have more queued events than its limit.
-    #[error("the object has {queued} events queued, and {events} more would exceed the limit of {limit}")]
+    #[error(
+        "the object has {queued} events queued, and {events} more would exceed the limit of {limit}"
+    )]
     Queue {
         /// Number of queued events.
         queued: u64,
@@ -228,7 +230,10 @@ pub(super) enum Failed {
 impl Failed {
     /// Returns the failure of an emit whose reply is missing or unusable.
     pub(super) fn no_reply() -> Self {
-        Self::Unknown(RedisError::from((ErrorKind::UnexpectedReturnType, "the reply is not that of the script")))
+        Self::Unknown(RedisError::from((
+            ErrorKind::UnexpectedReturnType,
+            "the reply is not that of the script",
+        )))
     }
 
     /// Turns the failure into the error of an emit for this object.
@@ -237,9 +242,16 @@ impl Failed {
         match self.clone() {
             Self::Connect { redis, source } => EmitError::Connect { redis, source },
             Self::Unknown(source) => EmitError::Unknown { object, source },
-            Self::Unreplicated(TooFew { reached, wanted, not_local }) => {
-                EmitError::Unreplicated { object, reached, wanted, not_local }
-            }
+            Self::Unreplicated(TooFew {
+                reached,
+                wanted,
+                not_local,
+            }) => EmitError::Unreplicated {
+                object,
+                reached,
+                wanted,
+                not_local,
+            },
             Self::OutOfMemory => EmitError::OutOfMemory { object },
             Self::Refused(source) => EmitError::Refused { object, source },
         }
@@ -252,34 +264,52 @@ impl Failed {
         match self {
             Self::Connect { .. } | Self::Unknown(_) => true,
             Self::OutOfMemory | Self::Unreplicated(_) => false,
-            Self::Refused(error) => matches!(error.code(), Some("READONLY" | "NOAUTH" | "NOPERM" | "WRONGPASS" | "MASTERDOWN")),
+            Self::Refused(error) => matches!(
+                error.code(),
+                Some("READONLY" | "NOAUTH" | "NOPERM" | "WRONGPASS" | "MASTERDOWN")
+            ),
         }
     }
 }
 
 /// Reads the reply to `MULTI`, `commands` commands and `EXEC`. Returns the result of each command,
 /// or the failure of the whole transaction.
-pub(super) fn read_answer(answer: RedisResult<Vec<Value>>, commands: usize) -> Result<Vec<Value>, Failed> {
+pub(super) fn read_answer(
+    answer: RedisResult<Vec<Value>>,
+    commands: usize,
+) -> Result<Vec<Value>, Failed> {
     match answer.map(|mut values| (values.pop(), values.is_empty())) {
         Ok((Some(Value::Array(results)), true)) if results.len() == commands => Ok(results),
         // EXEC returns nil if a key watched on this connection has changed. Only a connection that
         // the caller provides can have a WATCH.
-        Ok((Some(Value::Nil), true)) => {
-            Err(Failed::Refused(RedisError::from((ErrorKind::Client, "a key watched on this connection has changed"))))
-        }
+        Ok((Some(Value::Nil), true)) => Err(Failed::Refused(RedisError::from((
+            ErrorKind::Client,
+            "a key watched on this connection has changed",
+        )))),
         Ok((Some(Value::ServerError(error)), true)) => Err(not_run(error)),
-        Ok(_) => {
-            Err(Failed::Unknown(RedisError::from((ErrorKind::UnexpectedReturnType, "the reply is not that of a transaction"))))
-        }
+        Ok(_) => Err(Failed::Unknown(RedisError::from((
+            ErrorKind::UnexpectedReturnType,
+            "the reply is not that of a transaction",
+        )))),
         Err(error) => Err(failed(error, commands)),
     }
 }
 
 /// Returns the error of an emit whose transaction ran, except that this command failed.
-pub(super) fn command_failed(object: &ObjectName, error: &ServerError, key: impl FnOnce() -> String) -> EmitError {
+pub(super) fn command_failed(
+    object: &ObjectName,
+    error: &ServerError,
+    key: impl FnOnce() -> String,
+) -> EmitError {
     match error.code() {
-        "WRONGTYPE" => EmitError::WrongType { object: object.clone(), key: key() },
-        _ => EmitError::Unknown { object: object.clone(), source: error.clone().into() },
+        "WRONGTYPE" => EmitError::WrongType {
+            object: object.clone(),
+            key: key(),
+        },
+        _ => EmitError::Unknown {
+            object: object.clone(),
+            source: error.clone().into(),
+        },
     }
 }
 
@@ -289,8 +319,14 @@ pub(super) fn script_failed(object: &ObjectName, error: RedisError) -> EmitError
     let object = object.clone();
     match error.clone().into_server_errors().as_deref() {
         Some([(_, first), ..]) if out_of_memory(first) => EmitError::OutOfMemory { object },
-        Some(_) if matches!(error.code(), Some("WRONGTYPE" | "NOPERM")) => EmitError::Refused { object, source: error },
-        _ => EmitError::Unknown { object, source: error },
+        Some(_) if matches!(error.code(), Some("WRONGTYPE" | "NOPERM")) => EmitError::Refused {
+            object,
+            source: error,
+        },
+        _ => EmitError::Unknown {
+            object,
+            source: error,
+        },
     }
 }
 
@@ -308,7 +344,10 @@ pub(super) fn failures_of_commands(error: &RedisError) -> Option<Arc<[(usize, Se
 /// Returns the refused commands of a discarded transaction that has `pushes` pushes and one push of
 /// markers. None if Redis refused MULTI or the push of markers, or if the error is of another kind.
 /// In these cases the error concerns all emits of the transaction.
-pub(super) fn refused_commands(error: &RedisError, pushes: usize) -> Option<Arc<[(usize, ServerError)]>> {
+pub(super) fn refused_commands(
+    error: &RedisError,
+    pushes: usize,
+) -> Option<Arc<[(usize, ServerError)]>> {
     let errors = error.clone().into_server_errors()?;
     let (_, first) = errors.first()?;
     (was_discarded(error, first) && errors.iter().all(|(at, _)| *at < pushes)).then_some(errors)
@@ -316,7 +355,11 @@ pub(super) fn refused_commands(error: &RedisError, pushes: usize) -> Option<Arc<
 
 /// Returns the failure of an emit whose command was refused while Redis queued the transaction.
 pub(super) fn refused(error: &ServerError) -> Failed {
-    if out_of_memory(error) { Failed::OutOfMemory } else { Failed::Refused(error.clone().into()) }
+    if out_of_memory(error) {
+        Failed::OutOfMemory
+    } else {
+        Failed::Refused(error.clone().into())
+    }
 }
 
 /// Returns whether Redis has discarded the transaction. The code EXECABORT alone does not prove it,
@@ -331,10 +374,14 @@ pub(super) fn failed(error: RedisError, commands: usize) -> Failed {
     match error.kind() {
         // Only a connection attempt ends with such an error, so nothing was sent. The owner of the
         // connection fills in the address later.
-        ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => {
-            Failed::Connect { redis: "its address".to_owned(), source: error }
-        }
-        _ if error.is_connection_refusal() => Failed::Connect { redis: "its address".to_owned(), source: error },
+        ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => Failed::Connect {
+            redis: "its address".to_owned(),
+            source: error,
+        },
+        _ if error.is_connection_refusal() => Failed::Connect {
+            redis: "its address".to_owned(),
+            source: error,
+        },
         // The client refused to send the transaction.
         ErrorKind::Client => Failed::Refused(error),
         _ => match error.clone().into_server_errors() {
@@ -345,7 +392,11 @@ pub(super) fn failed(error: RedisError, commands: usize) -> Failed {
                     _ if memory => Failed::OutOfMemory,
                     // Redis refused a command when it queued the transaction, so EXEC discarded the
                     // transaction. In this case the code of the error does not matter.
-                    Some((_, first)) if error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort) => refused(first),
+                    Some((_, first))
+                        if error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort) =>
+                    {
+                        refused(first)
+                    }
                     Some((_, first)) => not_run(first.clone()),
                     None => Failed::Unknown(error),
                 }
@@ -370,14 +421,17 @@ fn not_run(error: ServerError) -> Failed {
         return Failed::OutOfMemory;
     }
     match error.code() {
-        "EXECABORT" | "LOADING" | "READONLY" | "NOAUTH" | "NOPERM" | "WRONGPASS" | "MOVED" | "ASK" | "TRYAGAIN" | "CROSSSLOT"
-        | "CLUSTERDOWN" | "MASTERDOWN" | "MISCONF" | "NOREPLICAS" | "BUSY" => Failed::Refused(error.into()),
+        "EXECABORT" | "LOADING" | "READONLY" | "NOAUTH" | "NOPERM" | "WRONGPASS" | "MOVED"
+        | "ASK" | "TRYAGAIN" | "CROSSSLOT" | "CLUSTERDOWN" | "MASTERDOWN" | "MISCONF"
+        | "NOREPLICAS" | "BUSY" => Failed::Refused(error.into()),
         _ => Failed::Unknown(error.into()),
     }
 }
 
 fn out_of_memory(error: &ServerError) -> bool {
-    error.code() == "OOM" || (error.code() == "EXECABORT" && error.details().is_some_and(|text| text.contains("OOM ")))
+    error.code() == "OOM"
+        || (error.code() == "EXECABORT"
+            && error.details().is_some_and(|text| text.contains("OOM ")))
 }
 
 #[cfg(test)]
@@ -393,14 +447,23 @@ mod tests {
     }
 
     #[rstest]
-    #[case("EXECABORT Transaction discarded because of previous errors.", "refused")]
-    #[case("EXECABORT Transaction discarded because of: OOM command not allowed when used memory > 'maxmemory'.", "memory")]
+    #[case(
+        "EXECABORT Transaction discarded because of previous errors.",
+        "refused"
+    )]
+    #[case(
+        "EXECABORT Transaction discarded because of: OOM command not allowed when used memory > 'maxmemory'.",
+        "memory"
+    )]
     #[case("READONLY You can't write against a read only replica.", "refused")]
     #[case("LOADING Redis is loading the dataset in memory", "refused")]
     #[case("MOVED 3999 127.0.0.1:6381", "refused")]
     #[case("ERR EXEC without MULTI", "unknown")]
     #[case("SOMETHING new", "unknown")]
-    fn an_error_in_place_of_the_results_is_read_by_its_code(#[case] line: &str, #[case] what: &str) {
+    fn an_error_in_place_of_the_results_is_read_by_its_code(
+        #[case] line: &str,
+        #[case] what: &str,
+    ) {
         let as_value = read_answer(Ok(vec![Value::ServerError(server_error(line))]), 2);
         let as_error = read_answer(Err(server_error(line).into()), 2);
         for answer in [as_value, as_error] {
@@ -416,19 +479,36 @@ mod tests {
 
     #[test]
     fn without_an_answer_the_outcome_is_unknown() {
-        for kind in [std::io::ErrorKind::TimedOut, std::io::ErrorKind::BrokenPipe, std::io::ErrorKind::ConnectionReset] {
+        for kind in [
+            std::io::ErrorKind::TimedOut,
+            std::io::ErrorKind::BrokenPipe,
+            std::io::ErrorKind::ConnectionReset,
+        ] {
             let answer = read_answer(Err(std::io::Error::from(kind).into()), 2);
-            assert!(matches!(answer, Err(Failed::Unknown(_))), "{kind}: {answer:?}");
+            assert!(
+                matches!(answer, Err(Failed::Unknown(_))),
+                "{kind}: {answer:?}"
+            );
         }
-        for answer in [vec![], vec![Value::Okay], vec![Value::Array(vec![Value::Int(1)])]] {
-            assert!(matches!(read_answer(Ok(answer), 2), Err(Failed::Unknown(_))));
+        for answer in [
+            vec![],
+            vec![Value::Okay],
+            vec![Value::Array(vec![Value::Int(1)])],
+        ] {
+            assert!(matches!(
+                read_answer(Ok(answer), 2),
+                Err(Failed::Unknown(_))
+            ));
         }
     }
 
     #[test]
     fn a_refused_connection_means_that_nothing_was_sent() {
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-        assert!(matches!(read_answer(Err(refused.into()), 2), Err(Failed::Connect { .. })));
+        assert!(matches!(
+            read_answer(Err(refused.into()), 2),
+            Err(Failed::Connect { .. })
+        ));
     }
 
     /// A user may have the right to LPUSH but not to MULTI. Then the commands ran without a
@@ -437,7 +517,10 @@ mod tests {
     fn commands_that_ran_without_their_multi_are_unknown() {
         let denied = |at: usize| (at, server_error("NOPERM no"));
         assert!(multi_failed(&[denied(usize::MAX)], 2));
-        assert!(!multi_failed(&[denied(usize::MAX), denied(0), denied(1)], 2));
+        assert!(!multi_failed(
+            &[denied(usize::MAX), denied(0), denied(1)],
+            2
+        ));
         assert!(!multi_failed(&[denied(0)], 2));
     }
 }

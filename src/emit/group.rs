@@ -89,9 +89,16 @@ impl Gate {
     /// dropped.
     pub(super) fn open(wire: Wire, gone: Arc<AtomicBool>, waits: bool) -> Self {
         let (queue, queued) = mpsc::channel(QUEUE_MAX);
-        let groups_max = if waits { GROUPS_MAX_WITH_WAIT } else { GROUPS_MAX };
+        let groups_max = if waits {
+            GROUPS_MAX_WITH_WAIT
+        } else {
+            GROUPS_MAX
+        };
         tokio::spawn(send_groups(Connection { wire, gone }, queued, groups_max));
-        Self { queue, under_way: Arc::default() }
+        Self {
+            queue,
+            under_way: Arc::default(),
+        }
     }
 
     /// Counts an emit, and returns whether it is the only one under way.
@@ -104,7 +111,11 @@ impl Gate {
     /// lost before the emit was sent, returns the emit itself.
     pub(super) async fn emit(&self, draft: Draft, markers_key: Arc<str>) -> Result<Answer, Draft> {
         let (outcome, told) = oneshot::channel();
-        let queued = self.queue.send(Queued { draft, markers_key, outcome });
+        let queued = self.queue.send(Queued {
+            draft,
+            markers_key,
+            outcome,
+        });
         // `unconstrained` keeps the order of two emits. Without it, the runtime would defer calls
         // of a task that has made many ready calls, and could then reverse the order.
         if let Err(closed) = unconstrained(queued).await {
@@ -114,7 +125,9 @@ impl Gate {
             Ok(Outcome::Sent(answer)) => Ok(answer),
             Ok(Outcome::Unsent(draft)) => Err(draft),
             // The runtime of the connection has ended, so the outcome is unknown.
-            Err(_) => Ok(Err(Failed::Unknown(io::Error::from(io::ErrorKind::BrokenPipe).into()))),
+            Err(_) => Ok(Err(Failed::Unknown(
+                io::Error::from(io::ErrorKind::BrokenPipe).into(),
+            ))),
         }
     }
 }
@@ -147,7 +160,10 @@ async fn send_groups(connection: Connection, mut queue: mpsc::Receiver<Queued>, 
                 break;
             }
             let Ok(next) = queue.try_recv() else { break };
-            let fits = group.len() < EMITS_MAX && group.first().is_none_or(|first| first.markers_key == next.markers_key);
+            let fits = group.len() < EMITS_MAX
+                && group
+                    .first()
+                    .is_none_or(|first| first.markers_key == next.markers_key);
             if !fits {
                 on_their_way.push(send(connection.clone(), std::mem::take(&mut group)));
             }
@@ -163,7 +179,9 @@ async fn send(mut connection: Connection, mut group: Vec<Queued>) {
     group.retain(|emit| !emit.outcome.is_closed());
     while let Some(first) = group.first() {
         if connection.gone.load(Ordering::Acquire) || connection.wire.is_closed() {
-            return group.into_iter().for_each(|emit| tell(emit.outcome, Outcome::Unsent(emit.draft)));
+            return group
+                .into_iter()
+                .for_each(|emit| tell(emit.outcome, Outcome::Unsent(emit.draft)));
         }
         let mut mark = redis::cmd("LPUSH");
         mark.arg(&*first.markers_key);
@@ -178,8 +196,13 @@ async fn send(mut connection: Connection, mut group: Vec<Queued>) {
         }
         pipe.add_command(mark);
         let (answer, waited) = connection.wire.transact(&pipe).await;
-        let Some(errors) = answer.as_ref().err().and_then(|error| refused_commands(error, group.len())) else {
-            let answer = read_answer(answer, pipe.len()).and_then(|results| waited.map(|()| results));
+        let Some(errors) = answer
+            .as_ref()
+            .err()
+            .and_then(|error| refused_commands(error, group.len()))
+        else {
+            let answer =
+                read_answer(answer, pipe.len()).and_then(|results| waited.map(|()| results));
             if let Err(Failed::Unknown(_)) = &answer {
                 // There was no reply, or the reply may still come late. So nothing more is sent
                 // over this connection.
@@ -207,10 +230,15 @@ fn tell_all(group: Vec<Queued>, answer: Answer) {
         Ok(mut results) => {
             let marked = results.pop().unwrap_or(Value::Nil);
             for (emit, pushed) in group.into_iter().zip(results) {
-                tell(emit.outcome, Outcome::Sent(Ok(vec![pushed, marked.clone()])));
+                tell(
+                    emit.outcome,
+                    Outcome::Sent(Ok(vec![pushed, marked.clone()])),
+                );
             }
         }
-        Err(failed) => group.into_iter().for_each(|emit| tell(emit.outcome, Outcome::Sent(Err(failed.clone())))),
+        Err(failed) => group
+            .into_iter()
+            .for_each(|emit| tell(emit.outcome, Outcome::Sent(Err(failed.clone())))),
     }
 }
 

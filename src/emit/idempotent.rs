@@ -60,7 +60,11 @@ impl<'a> Emit<'a> {
     /// # Ok(()) }
     /// ```
     pub fn idempotency_key(self, key: impl Into<String>) -> IdempotentEmit<'a> {
-        IdempotentEmit { emit: self, key: ScheduleKey::new(key).map_err(EmitError::from), window: WINDOW }
+        IdempotentEmit {
+            emit: self,
+            key: ScheduleKey::new(key).map_err(EmitError::from),
+            window: WINDOW,
+        }
     }
 }
 
@@ -106,7 +110,10 @@ impl IdempotentEmit<'_> {
             let (mut wait, mut tries, began) = (TRY_AGAIN, 1, Instant::now());
             let mut unknown = None;
             loop {
-                match emitter.send_script(&draft, Some((key.as_str(), window_ms)), limit).await {
+                match emitter
+                    .send_script(&draft, Some((key.as_str(), window_ms)), limit)
+                    .await
+                {
                     Err(error) if error.is_unknown() => unknown = Some(error),
                     Ok(emitted) => return Ok(emitted),
                     Err(error @ EmitError::KeyReused { .. }) => return Err(error),
@@ -135,31 +142,71 @@ impl Draft {
         if self.events <= SCRIPT_EVENTS_MAX && bytes <= SCRIPT_BYTES_MAX {
             return Ok(());
         }
-        Err(EmitError::TooLarge { object: self.object.clone(), events: self.events, bytes })
+        Err(EmitError::TooLarge {
+            object: self.object.clone(),
+            events: self.events,
+            bytes,
+        })
     }
 }
 
 impl Emitter {
     /// Sends an emit by script, once.
-    pub(super) async fn send_script(&self, draft: &Draft, key: Option<(&str, u64)>, limit: Limit) -> Result<Emitted, EmitError> {
+    pub(super) async fn send_script(
+        &self,
+        draft: &Draft,
+        key: Option<(&str, u64)>,
+        limit: Limit,
+    ) -> Result<Emitted, EmitError> {
         for with_text in [false, true] {
             let mut pipe = redis::pipe();
-            pipe.atomic().add_command(self.script_of(draft, key, limit, with_text, false));
-            let answers = self.link.transact(&pipe).await.map_err(|failed| failed.about(&draft.object))?;
+            pipe.atomic()
+                .add_command(self.script_of(draft, key, limit, with_text, false));
+            let answers = self
+                .link
+                .transact(&pipe)
+                .await
+                .map_err(|failed| failed.about(&draft.object))?;
             let answer = answers.first().unwrap_or(&Value::Nil);
-            if let Some(done) = read(&draft.object, key.map(|(key, _)| key), draft.events as u64, answer)? {
-                return Ok(Emitted { events: draft.events, queued: done.queued, repeated: done.repeated });
+            if let Some(done) = read(
+                &draft.object,
+                key.map(|(key, _)| key),
+                draft.events as u64,
+                answer,
+            )? {
+                return Ok(Emitted {
+                    events: draft.events,
+                    queued: done.queued,
+                    repeated: done.repeated,
+                });
             }
         }
         Err(Failed::no_reply().about(&draft.object))
     }
 
     /// Returns the script call that makes this emit.
-    pub(super) fn script_of(&self, draft: &Draft, key: Option<(&str, u64)>, limit: Limit, with_text: bool, parts: bool) -> Cmd {
+    pub(super) fn script_of(
+        &self,
+        draft: &Draft,
+        key: Option<(&str, u64)>,
+        limit: Limit,
+        with_text: bool,
+        parts: bool,
+    ) -> Cmd {
         let data = draft.data.as_ref().map(|(_, data)| &data[..]);
-        let Limit { queued_max, markers_max } = limit;
-        let mut cmd = ScriptedEmit { object: draft.object.as_str(), key, queued_max, markers_max, data, parts }
-            .begin(&self.keys, with_text);
+        let Limit {
+            queued_max,
+            markers_max,
+        } = limit;
+        let mut cmd = ScriptedEmit {
+            object: draft.object.as_str(),
+            key,
+            queued_max,
+            markers_max,
+            data,
+            parts,
+        }
+        .begin(&self.keys, with_text);
         for event in draft.push.args_iter().skip(PUSH_ARGS) {
             if let redis::Arg::Simple(event) = event {
                 cmd.arg(event);
@@ -185,18 +232,47 @@ pub(super) struct Done {
 
 /// Reads the reply of the script to an emit of `events` events. Returns `None` if the server does
 /// not know the script. Then nothing has happened.
-pub(super) fn read(object: &ObjectName, key: Option<&str>, events: u64, answer: &Value) -> Result<Option<Done>, EmitError> {
-    let full = |full: Full| EmitError::Full { object: object.clone(), full };
-    let done = |queued: u64, repeated: bool| Ok(Some(Done { queued, repeated, part: None }));
+pub(super) fn read(
+    object: &ObjectName,
+    key: Option<&str>,
+    events: u64,
+    answer: &Value,
+) -> Result<Option<Done>, EmitError> {
+    let full = |full: Full| EmitError::Full {
+        object: object.clone(),
+        full,
+    };
+    let done = |queued: u64, repeated: bool| {
+        Ok(Some(Done {
+            queued,
+            repeated,
+            part: None,
+        }))
+    };
     match EmitReply::read(answer).map_err(|error| script_failed(object, error))? {
         EmitReply::Emitted(queued) => done(queued, false),
         EmitReply::Repeated(queued) => done(queued, true),
         EmitReply::Part(queued, limit, some) => {
-            let error = full(Full::Queue { queued, events: events.saturating_sub(some), limit });
-            Ok(Some(Done { queued, repeated: false, part: Some((some, error)) }))
+            let error = full(Full::Queue {
+                queued,
+                events: events.saturating_sub(some),
+                limit,
+            });
+            Ok(Some(Done {
+                queued,
+                repeated: false,
+                part: Some((some, error)),
+            }))
         }
-        EmitReply::Differs => Err(EmitError::KeyReused { object: object.clone(), key: key.unwrap_or_default().to_owned() }),
-        EmitReply::QueueFull(queued, limit) => Err(full(Full::Queue { queued, events, limit })),
+        EmitReply::Differs => Err(EmitError::KeyReused {
+            object: object.clone(),
+            key: key.unwrap_or_default().to_owned(),
+        }),
+        EmitReply::QueueFull(queued, limit) => Err(full(Full::Queue {
+            queued,
+            events,
+            limit,
+        })),
         EmitReply::MarkersFull(markers, limit) => Err(full(Full::Markers { markers, limit })),
         EmitReply::Unknown => Ok(None),
     }

@@ -56,9 +56,14 @@ impl Table {
         }
         let all = self.0.get("*").copied().unwrap_or_default();
         let colons = object.match_indices(':').map(|(at, _)| &object[..=at]);
-        let longest = colons.rev().find_map(|prefix| self.0.get(&format!("{prefix}*")));
+        let longest = colons
+            .rev()
+            .find_map(|prefix| self.0.get(&format!("{prefix}*")));
         let queued_max = longest.map_or(all.queued_max, |limit| limit.queued_max);
-        let limit = Limit { queued_max, markers_max: all.markers_max };
+        let limit = Limit {
+            queued_max,
+            markers_max: all.markers_max,
+        };
         (limit != Limit::default()).then_some(limit)
     }
 }
@@ -103,11 +108,25 @@ impl Limits {
         let wait = match fields {
             Ok(fields) => {
                 let read = |(selector, value): (Vec<u8>, Vec<u8>)| {
-                    let LimitValue { queued_max, markers_max, .. } = LimitValue::read(&value)?;
-                    Some((String::from_utf8(selector).ok()?, Limit { queued_max, markers_max }))
+                    let LimitValue {
+                        queued_max,
+                        markers_max,
+                        ..
+                    } = LimitValue::read(&value)?;
+                    Some((
+                        String::from_utf8(selector).ok()?,
+                        Limit {
+                            queued_max,
+                            markers_max,
+                        },
+                    ))
                 };
                 let table: HashMap<_, _> = fields.into_iter().filter_map(read).collect();
-                let wait = if table.is_empty() { LOOK_WITHOUT } else { LOOK_WITH };
+                let wait = if table.is_empty() {
+                    LOOK_WITHOUT
+                } else {
+                    LOOK_WITH
+                };
                 state.table = Arc::new(Table(table));
                 wait
             }
@@ -132,14 +151,20 @@ impl Emitter {
         if self.limits.looked.initialized() {
             self.look_at_limits().await;
         } else {
-            self.limits.looked.get_or_init(|| self.look_at_limits()).await;
+            self.limits
+                .looked
+                .get_or_init(|| self.look_at_limits())
+                .await;
         }
     }
 
     /// Returns the limits, and whether the caller must read the limits again while it emits.
     pub(super) async fn limits(&self) -> (Known, bool) {
         if !self.limits.looked.initialized() {
-            self.limits.looked.get_or_init(|| self.look_at_limits()).await;
+            self.limits
+                .looked
+                .get_or_init(|| self.look_at_limits())
+                .await;
         }
         (self.limits.known(), self.limits.is_due())
     }
@@ -149,7 +174,9 @@ impl Emitter {
         if !looks {
             return sending.await;
         }
-        futures_util::future::join(sending, self.look_at_limits()).await.0
+        futures_util::future::join(sending, self.look_at_limits())
+            .await
+            .0
     }
 }
 
@@ -163,13 +190,27 @@ mod tests {
             queued_max: (queued > 0).then_some(queued),
             markers_max: (markers > 0).then_some(markers),
         };
-        let rows = [("*", limit(10, 99)), ("a:*", limit(5, 7)), ("a:b:*", limit(0, 0))];
-        let table = Table(rows.map(|(selector, limit)| (selector.to_owned(), limit)).into());
+        let rows = [
+            ("*", limit(10, 99)),
+            ("a:*", limit(5, 7)),
+            ("a:b:*", limit(0, 0)),
+        ];
+        let table = Table(
+            rows.map(|(selector, limit)| (selector.to_owned(), limit))
+                .into(),
+        );
         assert_eq!(table.of("x"), Some(limit(10, 99)));
         assert_eq!(table.of("a:1"), Some(limit(5, 99)));
-        assert_eq!(table.of("a:b:1"), Some(limit(0, 99)), "no limit for this prefix");
+        assert_eq!(
+            table.of("a:b:1"),
+            Some(limit(0, 99)),
+            "no limit for this prefix"
+        );
         assert_eq!(Table::default().of("a"), None);
         let table = Table([("a:*".to_owned(), limit(5, 0))].into());
-        assert_eq!((table.of("a"), table.of("b:a:"), table.of("a:")), (None, None, Some(limit(5, 0))));
+        assert_eq!(
+            (table.of("a"), table.of("b:a:"), table.of("a:")),
+            (None, None, Some(limit(5, 0)))
+        );
     }
 }

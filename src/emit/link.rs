@@ -45,11 +45,18 @@ impl<C: ConnectionLike + Clone + Send + 'static> Given for C {
 impl Link {
     /// Sends one emit once, and returns the result of each of its commands. Over the emitter's own
     /// connection, the emit may share a transaction with others.
-    pub(super) async fn emit(&self, mut draft: Draft, markers_key: &Arc<str>) -> Result<Vec<Value>, Failed> {
+    pub(super) async fn emit(
+        &self,
+        mut draft: Draft,
+        markers_key: &Arc<str>,
+    ) -> Result<Vec<Value>, Failed> {
         if let Self::Own(own) = self
             && group::may_join(&draft)
         {
-            let live = own.live().await.map_err(|source| Failed::Connect { redis: own.address(), source })?;
+            let live = own.live().await.map_err(|source| Failed::Connect {
+                redis: own.address(),
+                source,
+            })?;
             let (_under_way, is_alone) = live.gate.enter();
             if !is_alone {
                 match live.gate.emit(draft, Arc::clone(markers_key)).await {
@@ -69,16 +76,23 @@ impl Link {
     pub(super) async fn transact(&self, pipe: &Pipeline) -> Result<Vec<Value>, Failed> {
         match self {
             Self::Own(own) => {
-                let mut live = own.live().await.map_err(|source| Failed::Connect { redis: own.address(), source })?;
+                let mut live = own.live().await.map_err(|source| Failed::Connect {
+                    redis: own.address(),
+                    source,
+                })?;
                 let (answer, waited) = live.wire.transact(pipe).await;
-                let answer = read_answer(answer, pipe.len()).and_then(|results| waited.map(|()| results));
+                let answer =
+                    read_answer(answer, pipe.len()).and_then(|results| waited.map(|()| results));
                 own.forget_if_spoilt(&live, &answer);
                 answer
             }
             Self::Given(given) => {
                 let mut given = lock(given).another();
                 // Offset and count select the reply to EXEC, as in `Wire::transact`.
-                read_answer(given.req_packed_commands(pipe, pipe.len() + 1, 1).await, pipe.len())
+                read_answer(
+                    given.req_packed_commands(pipe, pipe.len() + 1, 1).await,
+                    pipe.len(),
+                )
             }
         }
     }
@@ -152,7 +166,10 @@ impl Own {
     pub(super) async fn connect(&self) -> Result<(), EmitError> {
         match self.live().await {
             Ok(_) => Ok(()),
-            Err(source) => Err(EmitError::Connect { redis: self.address(), source }),
+            Err(source) => Err(EmitError::Connect {
+                redis: self.address(),
+                source,
+            }),
         }
     }
 
@@ -162,7 +179,10 @@ impl Own {
     }
 
     fn usable(&self) -> Option<Live> {
-        lock(&self.live).as_ref().filter(|live| !live.gone.load(Ordering::Acquire) && !live.wire.is_closed()).cloned()
+        lock(&self.live)
+            .as_ref()
+            .filter(|live| !live.gone.load(Ordering::Acquire) && !live.wire.is_closed())
+            .cloned()
     }
 
     /// Returns the connection. Makes a new one if there is none, or if the last one is gone.
@@ -199,7 +219,10 @@ impl Own {
     async fn attempt(&self) -> RedisResult<Live> {
         let gone = Arc::new(AtomicBool::new(false));
         let config = AsyncConnectionConfig::new().set_write_backpressure_boundary(WRITE_BYTES);
-        let mut connection = self.route.open(config, self.connection_timeout, self.response_timeout).await?;
+        let mut connection = self
+            .route
+            .open(config, self.connection_timeout, self.response_timeout)
+            .await?;
         must_accept_writes(&mut connection, &self.route.address(), self.route.scheme()).await?;
         if let Some(wait) = &self.wait {
             wait.check(&mut connection).await?;
@@ -216,7 +239,10 @@ impl Own {
             return;
         }
         let mut live = lock(&self.live);
-        if live.as_ref().is_some_and(|live| Arc::ptr_eq(&live.gone, &spoilt.gone)) {
+        if live
+            .as_ref()
+            .is_some_and(|live| Arc::ptr_eq(&live.gone, &spoilt.gone))
+        {
             *live = None;
         }
     }

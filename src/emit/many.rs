@@ -80,12 +80,19 @@ impl EmitManyError {
 impl fmt::Display for EmitManyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (objects, acknowledged) = (self.failed.len(), self.acknowledged);
-        write!(f, "{acknowledged} events are acknowledged, events of {objects} objects are not")?;
+        write!(
+            f,
+            "{acknowledged} events are acknowledged, events of {objects} objects are not"
+        )?;
         if let Some(stopped) = self.stopped {
             write!(f, ", nothing was sent from position {stopped} on")?;
         }
         match self.failed.first() {
-            Some(first) => write!(f, "; the first, at position {}: {}", first.first, first.error),
+            Some(first) => write!(
+                f,
+                "; the first, at position {}: {}",
+                first.first, first.error
+            ),
             None => Ok(()),
         }
     }
@@ -120,17 +127,27 @@ impl Emitter {
         E: IntoEvent,
     {
         let mut events = events.into_iter();
-        let mut progress =
-            Progress { emitter: self, position: 0, acknowledged: 0, chunks: 0, failed: HashMap::new(), stopped: None };
+        let mut progress = Progress {
+            emitter: self,
+            position: 0,
+            acknowledged: 0,
+            chunks: 0,
+            failed: HashMap::new(),
+            stopped: None,
+        };
         self.limits().await;
         let mut chunk = progress.gather(&mut events);
         loop {
             progress.drop_failed(&mut chunk);
             let (known, looks) = self.limits().await;
             let pipe = chunk.take_pipeline(self, &known);
-            let mut sending = pin!(
-                self.looking(looks, async { if pipe.is_empty() { Ok(Vec::new()) } else { self.link.transact(&pipe).await } })
-            );
+            let mut sending = pin!(self.looking(looks, async {
+                if pipe.is_empty() {
+                    Ok(Vec::new())
+                } else {
+                    self.link.transact(&pipe).await
+                }
+            }));
             // After one poll, the task of the connection has the transaction. So the next chunk can
             // be collected meanwhile.
             let early = poll_fn(|cx| match sending.as_mut().poll(cx) {
@@ -138,7 +155,11 @@ impl Emitter {
                 Poll::Pending => Poll::Ready(None),
             });
             let early = early.await;
-            let next = if chunk.last { None } else { Some(progress.gather(&mut events)) };
+            let next = if chunk.last {
+                None
+            } else {
+                Some(progress.gather(&mut events))
+            };
             let answers = match early {
                 Some(answers) => answers,
                 None => sending.await,
@@ -196,10 +217,22 @@ impl Chunk {
             let limit = known.of(group.object.as_str());
             group.by_script = limit.is_some();
             if let Some(limit) = limit {
-                let draft = Draft { object: group.object.clone(), push, events: 0, bytes: 0, data: None };
+                let draft = Draft {
+                    object: group.object.clone(),
+                    push,
+                    events: 0,
+                    bytes: 0,
+                    data: None,
+                };
                 // The first script command has the text of the script. So it loads the script, and
                 // the other commands can name it by its hash.
-                pipe.add_command(emitter.script_of(&draft, None, limit, !std::mem::replace(&mut has_text, true), true));
+                pipe.add_command(emitter.script_of(
+                    &draft,
+                    None,
+                    limit,
+                    !std::mem::replace(&mut has_text, true),
+                    true,
+                ));
             } else {
                 pipe.add_command(push);
                 mark.arg(group.object.as_str());
@@ -226,8 +259,17 @@ struct Progress<'a> {
 impl Progress<'_> {
     /// Takes events from the iterator until a chunk is full. Refused events count too, so that one
     /// call of this function reads a bounded number of events.
-    fn gather<O: AsRef<str>, E: IntoEvent>(&mut self, events: &mut impl Iterator<Item = (O, E)>) -> Chunk {
-        let mut chunk = Chunk { groups: Vec::new(), by_object: HashMap::new(), scripts: 0, end: self.position, last: false };
+    fn gather<O: AsRef<str>, E: IntoEvent>(
+        &mut self,
+        events: &mut impl Iterator<Item = (O, E)>,
+    ) -> Chunk {
+        let mut chunk = Chunk {
+            groups: Vec::new(),
+            by_object: HashMap::new(),
+            scripts: 0,
+            end: self.position,
+            last: false,
+        };
         let mut bytes = 0;
         let known = self.emitter.limits.known();
         for _ in 0..self.emitter.chunk_events_max {
@@ -254,17 +296,34 @@ impl Progress<'_> {
     }
 
     /// Adds one event to the chunk. Returns the number of bytes that it adds.
-    fn add(&self, chunk: &mut Chunk, known: &Known, at: u64, object: &str, event: impl IntoEvent) -> Result<usize, EmitError> {
+    fn add(
+        &self,
+        chunk: &mut Chunk,
+        known: &Known,
+        at: u64,
+        object: &str,
+        event: impl IntoEvent,
+    ) -> Result<usize, EmitError> {
         let index = chunk.by_object.get(object).copied();
         // The name is checked before the event, as in a single emit.
-        let name = if index.is_none() { Some(self.emitter.keys.object(object)?) } else { None };
+        let name = if index.is_none() {
+            Some(self.emitter.keys.object(object)?)
+        } else {
+            None
+        };
         let event = event.into_event(self.emitter.event_bytes_max)?;
         let group = match (index, name) {
             (None, Some(name)) => {
                 let push = self.emitter.push(&name);
                 chunk.scripts += usize::from(known.of(object).is_some());
                 chunk.by_object.insert(name.clone(), chunk.groups.len());
-                chunk.groups.push(Group { object: name, push, first: at, positions: Vec::new(), by_script: false });
+                chunk.groups.push(Group {
+                    object: name,
+                    push,
+                    first: at,
+                    positions: Vec::new(),
+                    by_script: false,
+                });
                 chunk.groups.last_mut()
             }
             (index, _) => index.and_then(|index| chunk.groups.get_mut(index)),
@@ -291,7 +350,11 @@ impl Progress<'_> {
     /// this chunk caused the failure, the object's earlier events stay in this chunk.
     fn drop_failed(&self, chunk: &mut Chunk) {
         if !self.failed.is_empty() {
-            chunk.groups.retain(|group| self.failed.get(group.object.as_str()).is_none_or(|(first, _)| group.first < *first));
+            chunk.groups.retain(|group| {
+                self.failed
+                    .get(group.object.as_str())
+                    .is_none_or(|(first, _)| group.first < *first)
+            });
         }
     }
 
@@ -304,7 +367,11 @@ impl Progress<'_> {
             Ok(answers) => answers,
             Err(failed) => {
                 for group in &chunk.groups {
-                    self.fail(group.object.as_str(), group.first, failed.about(&group.object));
+                    self.fail(
+                        group.object.as_str(),
+                        group.first,
+                        failed.about(&group.object),
+                    );
                 }
                 self.stop(chunk.end);
                 return;
@@ -319,9 +386,14 @@ impl Progress<'_> {
             if group.by_script {
                 let done = read(object, None, group.events(), answer);
                 match done.and_then(|done| done.ok_or_else(|| Failed::no_reply().about(object))) {
-                    Ok(Done { part: Some((some, error)), .. }) => {
+                    Ok(Done {
+                        part: Some((some, error)),
+                        ..
+                    }) => {
                         self.acknowledged += some;
-                        let next = usize::try_from(some).ok().and_then(|some| group.positions.get(some).copied());
+                        let next = usize::try_from(some)
+                            .ok()
+                            .and_then(|some| group.positions.get(some).copied());
                         self.fail(object.as_str(), next.unwrap_or(group.first), error);
                     }
                     Ok(_) => self.acknowledged += group.events(),
@@ -330,7 +402,8 @@ impl Progress<'_> {
                 continue;
             }
             let pushed = emitter.pushed(object, answer, || emitter.keys.events(object.as_str()));
-            let marked = pushed.and_then(|_| emitter.pushed(object, mark, || emitter.markers.to_string()));
+            let marked =
+                pushed.and_then(|_| emitter.pushed(object, mark, || emitter.markers.to_string()));
             match marked {
                 Ok(_) => self.acknowledged += group.events(),
                 Err(error) => self.fail(object.as_str(), group.first, error),
@@ -350,11 +423,25 @@ impl Progress<'_> {
 
     fn answer(self) -> Result<EmittedMany, EmitManyError> {
         if self.failed.is_empty() {
-            return Ok(EmittedMany { events: self.acknowledged, chunks: self.chunks });
+            return Ok(EmittedMany {
+                events: self.acknowledged,
+                chunks: self.chunks,
+            });
         }
-        let mut failed: Vec<_> =
-            self.failed.into_iter().map(|(object, (first, error))| ObjectFailed { object, first, error }).collect();
+        let mut failed: Vec<_> = self
+            .failed
+            .into_iter()
+            .map(|(object, (first, error))| ObjectFailed {
+                object,
+                first,
+                error,
+            })
+            .collect();
         failed.sort_by_key(|failed| failed.first);
-        Err(EmitManyError { acknowledged: self.acknowledged, failed, stopped: self.stopped })
+        Err(EmitManyError {
+            acknowledged: self.acknowledged,
+            failed,
+            stopped: self.stopped,
+        })
     }
 }

@@ -195,14 +195,22 @@ impl EmitterBuilder {
     /// [`EmitError::Url`], [`EmitError::Tls`] and [`EmitError::Sentinels`].
     pub fn unconnected(self) -> Result<Emitter, EmitError> {
         let wait = Wait::new(self.wait.0, self.wait.1, self.wait_local);
-        let own = Own::new(&self.server, self.connection_timeout, self.response_timeout, wait)?;
+        let own = Own::new(
+            &self.server,
+            self.connection_timeout,
+            self.response_timeout,
+            wait,
+        )?;
         Ok(Emitter::over(Link::Own(Box::new(own))).with_keys(self.keys))
     }
 }
 
 impl fmt::Debug for EmitterBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EmitterBuilder").field("server", &self.server).field("keys", &self.keys).finish_non_exhaustive()
+        f.debug_struct("EmitterBuilder")
+            .field("server", &self.server)
+            .field("keys", &self.keys)
+            .finish_non_exhaustive()
     }
 }
 
@@ -317,7 +325,11 @@ impl Emitter {
     /// [`Json`](crate::event::Json) for text that is JSON already.
     ///
     /// On `Ok` the event is queued, and its position in the object's order is fixed.
-    pub async fn emit(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Result<Emitted, EmitError> {
+    pub async fn emit(
+        &self,
+        object: impl AsRef<str>,
+        event: impl IntoEvent,
+    ) -> Result<Emitted, EmitError> {
         self.event(object, event).send().await
     }
 
@@ -326,12 +338,22 @@ impl Emitter {
     /// [`Emit::send`] or [`Emit::append_to`] returns the error of an invalid name or event.
     pub fn event(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Emit<'_> {
         let draft = self.draft(object.as_ref());
-        Emit { emitter: self, draft }.sub(event)
+        Emit {
+            emitter: self,
+            draft,
+        }
+        .sub(event)
     }
 
     fn draft(&self, object: &str) -> Result<Draft, EmitError> {
         let object = self.keys.object(object)?;
-        Ok(Draft { push: self.push(&object), object, events: 0, bytes: 0, data: None })
+        Ok(Draft {
+            push: self.push(&object),
+            object,
+            events: 0,
+            bytes: 0,
+            data: None,
+        })
     }
 
     /// Returns the command that queues events of an object. The events must still be added.
@@ -349,13 +371,24 @@ impl Emitter {
     }
 
     /// Reads the reply to one LPUSH: the length of the list, or an error.
-    fn pushed(&self, object: &ObjectName, answer: &Value, key: impl FnOnce() -> String) -> Result<u64, EmitError> {
+    fn pushed(
+        &self,
+        object: &ObjectName,
+        answer: &Value,
+        key: impl FnOnce() -> String,
+    ) -> Result<u64, EmitError> {
         let error = match answer {
             Value::Int(length) => return Ok(u64::try_from(*length).unwrap_or(0)),
             Value::ServerError(error) => return Err(command_failed(object, error, key)),
-            _ => RedisError::from((ErrorKind::UnexpectedReturnType, "LPUSH did not return a length")),
+            _ => RedisError::from((
+                ErrorKind::UnexpectedReturnType,
+                "LPUSH did not return a length",
+            )),
         };
-        Err(EmitError::Unknown { object: object.clone(), source: error })
+        Err(EmitError::Unknown {
+            object: object.clone(),
+            source: error,
+        })
     }
 }
 
@@ -391,7 +424,9 @@ impl Emit<'_> {
     pub fn data(mut self, data: impl IntoEvent) -> Self {
         if let Ok(draft) = &mut self.draft {
             match data.into_event(self.emitter.event_bytes_max) {
-                Ok(data) => draft.data = Some((self.emitter.keys.data(draft.object.as_str()), data)),
+                Ok(data) => {
+                    draft.data = Some((self.emitter.keys.data(draft.object.as_str()), data))
+                }
                 Err(error) => self.draft = Err(error.into()),
             }
         }
@@ -405,19 +440,33 @@ impl Emit<'_> {
         let (known, looks) = emitter.limits().await;
         if let Some(limit) = known.of(draft.object.as_str()) {
             draft.fits_a_script()?;
-            return emitter.looking(looks, emitter.send_script(&draft, None, limit)).await;
+            return emitter
+                .looking(looks, emitter.send_script(&draft, None, limit))
+                .await;
         }
-        let (object, events, with_data) = (draft.object.clone(), draft.events, draft.data.is_some());
+        let (object, events, with_data) =
+            (draft.object.clone(), draft.events, draft.data.is_some());
         let sending = emitter.link.emit(draft, &emitter.markers);
-        let answers = emitter.looking(looks, sending).await.map_err(|failed| failed.about(&object))?;
+        let answers = emitter
+            .looking(looks, sending)
+            .await
+            .map_err(|failed| failed.about(&object))?;
         if let (true, Some(Value::ServerError(error))) = (with_data, answers.first()) {
-            return Err(EmitError::Unknown { object, source: error.clone().into() });
+            return Err(EmitError::Unknown {
+                object,
+                source: error.clone().into(),
+            });
         }
         let at = usize::from(with_data);
         let answer = |at: usize| answers.get(at).unwrap_or(&Value::Nil);
-        let queued = emitter.pushed(&object, answer(at), || emitter.keys.events(object.as_str()))?;
+        let queued =
+            emitter.pushed(&object, answer(at), || emitter.keys.events(object.as_str()))?;
         emitter.pushed(&object, answer(at + 1), || emitter.markers.to_string())?;
-        Ok(Emitted { events, queued, repeated: false })
+        Ok(Emitted {
+            events,
+            queued,
+            repeated: false,
+        })
     }
 
     /// Appends the commands of the emit to a pipeline of the caller, and makes that pipeline

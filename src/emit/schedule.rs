@@ -136,9 +136,22 @@ impl Emitter {
     /// ```
     pub fn schedule(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Schedule<'_> {
         let object = self.keys.object(object.as_ref()).map_err(EmitError::from);
-        let event = event.into_event(self.event_bytes_max).map_err(EmitError::from);
-        let draft = object.and_then(|object| event.map(|event| Draft { object, event, key: None }));
-        Schedule { emitter: self, draft, when: When::At(0), mode: Mode::Replace }
+        let event = event
+            .into_event(self.event_bytes_max)
+            .map_err(EmitError::from);
+        let draft = object.and_then(|object| {
+            event.map(|event| Draft {
+                object,
+                event,
+                key: None,
+            })
+        });
+        Schedule {
+            emitter: self,
+            draft,
+            when: When::At(0),
+            mode: Mode::Replace,
+        }
     }
 
     /// Schedules many events, in transactions of up to [1024 events or 1 MiB](Self::with_chunk).
@@ -167,14 +180,21 @@ impl Emitter {
                     Ok(ready) => chunk.add(self, ready),
                     // The schedules before the invalid one are sent.
                     Err(invalid) => {
-                        let error = self.send_chunk(chunk, &mut scheduled).await.err().unwrap_or(invalid);
+                        let error = self
+                            .send_chunk(chunk, &mut scheduled)
+                            .await
+                            .err()
+                            .unwrap_or(invalid);
                         return Err(ScheduleManyError { scheduled, error });
                     }
                 }
             }
-            let is_full = chunk.ready.len() >= self.chunk_events_max || chunk.bytes >= self.chunk_bytes_max;
+            let is_full =
+                chunk.ready.len() >= self.chunk_events_max || chunk.bytes >= self.chunk_bytes_max;
             if (is_last || is_full)
-                && let Err(error) = self.send_chunk(std::mem::take(&mut chunk), &mut scheduled).await
+                && let Err(error) = self
+                    .send_chunk(std::mem::take(&mut chunk), &mut scheduled)
+                    .await
             {
                 return Err(ScheduleManyError { scheduled, error });
             }
@@ -195,26 +215,46 @@ impl Emitter {
     ///
     /// # Cancellation
     /// If the future is dropped, the event may be cancelled or not.
-    pub async fn cancel(&self, object: impl AsRef<str>, key: impl Into<String>) -> Result<Cancelled, EmitError> {
+    pub async fn cancel(
+        &self,
+        object: impl AsRef<str>,
+        key: impl Into<String>,
+    ) -> Result<Cancelled, EmitError> {
         let (object, key) = (self.keys.object(object.as_ref())?, ScheduleKey::new(key)?);
-        let (hash, set) = (self.keys.events_scheduled_of(object.as_str()), self.keys.events_scheduled());
+        let (hash, set) = (
+            self.keys.events_scheduled_of(object.as_str()),
+            self.keys.events_scheduled(),
+        );
         let mut pipe = redis::pipe();
         pipe.atomic();
         pipe.cmd("HDEL").arg(&hash).arg(key.as_str()).ignore();
-        pipe.cmd("ZREM").arg(&set).arg(key.member(object.as_str())).ignore();
+        pipe.cmd("ZREM")
+            .arg(&set)
+            .arg(key.member(object.as_str()))
+            .ignore();
         if key.is_chosen() {
             pipe.add_command(self.taken(&object)).ignore();
         }
-        let answers = self.link.transact(&pipe).await.map_err(|failed| failed.about(&object))?;
+        let answers = self
+            .link
+            .transact(&pipe)
+            .await
+            .map_err(|failed| failed.about(&object))?;
         let deleted = number(&object, answers.first(), || hash)?;
         let removed = number(&object, answers.get(1), || set)?;
-        let was_there = if deleted + removed > 0 { Cancelled::Cancelled } else { Cancelled::NotFound };
+        let was_there = if deleted + removed > 0 {
+            Cancelled::Cancelled
+        } else {
+            Cancelled::NotFound
+        };
         match answers.get(2) {
-            Some(taken) if let Some(id) = taken_id(taken, &key) => Ok(match self.cancel_taken(&object, &key, id).await? {
-                CancelReply::Cancelled => Cancelled::Cancelled,
-                CancelReply::Running => Cancelled::Running,
-                CancelReply::Absent | CancelReply::Unknown => was_there,
-            }),
+            Some(taken) if let Some(id) = taken_id(taken, &key) => {
+                Ok(match self.cancel_taken(&object, &key, id).await? {
+                    CancelReply::Cancelled => Cancelled::Cancelled,
+                    CancelReply::Running => Cancelled::Running,
+                    CancelReply::Absent | CancelReply::Unknown => was_there,
+                })
+            }
             _ => Ok(was_there),
         }
     }
@@ -227,11 +267,26 @@ impl Emitter {
     }
 
     /// Ends the event with this key and this id if it waits for a retry or an operator.
-    async fn cancel_taken(&self, object: &ObjectName, key: &ScheduleKey, id: &str) -> Result<CancelReply, EmitError> {
+    async fn cancel_taken(
+        &self,
+        object: &ObjectName,
+        key: &ScheduleKey,
+        id: &str,
+    ) -> Result<CancelReply, EmitError> {
         for with_text in [false, true] {
             let mut pipe = redis::pipe();
-            pipe.atomic().add_command(wire::cancel(&self.keys, object.as_str().as_bytes(), key.as_str(), id, with_text));
-            let answers = self.link.transact(&pipe).await.map_err(|failed| failed.about(object))?;
+            pipe.atomic().add_command(wire::cancel(
+                &self.keys,
+                object.as_str().as_bytes(),
+                key.as_str(),
+                id,
+                with_text,
+            ));
+            let answers = self
+                .link
+                .transact(&pipe)
+                .await
+                .map_err(|failed| failed.about(object))?;
             let answer = CancelReply::read(answers.first().unwrap_or(&Value::Nil));
             match answer.map_err(|error| script_failed(object, error))? {
                 CancelReply::Unknown => {}
@@ -245,21 +300,33 @@ impl Emitter {
     async fn redis_ms(&self, object: &ObjectName) -> Result<u64, EmitError> {
         let mut pipe = redis::pipe();
         pipe.atomic().cmd("TIME").ignore();
-        let answers = self.link.transact(&pipe).await.map_err(|failed| failed.about(object))?;
+        let answers = self
+            .link
+            .transact(&pipe)
+            .await
+            .map_err(|failed| failed.about(object))?;
         let read = || {
-            let (seconds, micros): (u64, u64) = redis::from_redis_value(answers.into_iter().next()?).ok()?;
+            let (seconds, micros): (u64, u64) =
+                redis::from_redis_value(answers.into_iter().next()?).ok()?;
             Some(seconds * 1000 + micros.div_ceil(1000))
         };
         read().ok_or_else(|| unexpected(object, "TIME did not return a time"))
     }
 
     /// Checks a schedule, and computes its time. `now_ms`: the time of Redis, once it is known.
-    async fn ready(&self, schedule: Schedule<'_>, now_ms: &mut Option<u64>) -> Result<Ready, EmitError> {
+    async fn ready(
+        &self,
+        schedule: Schedule<'_>,
+        now_ms: &mut Option<u64>,
+    ) -> Result<Ready, EmitError> {
         let draft = schedule.draft?;
         let (due_ms, wakes) = match schedule.when {
             When::At(ms) => {
                 check_due(ms)?;
-                (ms, ms < local_ms(SystemTime::now()).saturating_add(millis(WAKE)))
+                (
+                    ms,
+                    ms < local_ms(SystemTime::now()).saturating_add(millis(WAKE)),
+                )
             }
             When::After(time) => {
                 check_after(time)?;
@@ -271,23 +338,48 @@ impl Emitter {
             }
         };
         let key = draft.key.unwrap_or_else(ScheduleKey::unique);
-        Ok(Ready { object: draft.object, event: draft.event, key, due_ms: due_ms.min(TIME_MAX), wakes, mode: schedule.mode })
+        Ok(Ready {
+            object: draft.object,
+            event: draft.event,
+            key,
+            due_ms: due_ms.min(TIME_MAX),
+            wakes,
+            mode: schedule.mode,
+        })
     }
 
-    async fn send_chunk(&self, chunk: Chunk, scheduled: &mut Vec<Scheduled>) -> Result<(), EmitError> {
-        let Some(first) = chunk.ready.first() else { return Ok(()) };
+    async fn send_chunk(
+        &self,
+        chunk: Chunk,
+        scheduled: &mut Vec<Scheduled>,
+    ) -> Result<(), EmitError> {
+        let Some(first) = chunk.ready.first() else {
+            return Ok(());
+        };
         let mut pipe = chunk.pipe;
         if chunk.ready.iter().any(|ready| ready.wakes) {
-            pipe.cmd("ZADD").arg(self.keys.events_scheduled_wake()).arg(0).arg("wake").ignore();
+            pipe.cmd("ZADD")
+                .arg(self.keys.events_scheduled_wake())
+                .arg(0)
+                .arg("wake")
+                .ignore();
         }
-        let answers = self.link.transact(&pipe).await.map_err(|failed: Failed| failed.about(&first.object))?;
+        let answers = self
+            .link
+            .transact(&pipe)
+            .await
+            .map_err(|failed: Failed| failed.about(&first.object))?;
         let mut answers = answers.iter();
         let (mut taken, mut unread) = (Vec::new(), Ok(()));
         for ready in chunk.ready {
             let (object, mode) = (ready.object.clone(), ready.mode);
             match ready.read(self, &mut answers) {
                 Ok((mut done, Some(_))) if mode == Mode::KeepFirst => {
-                    done.change = if done.change == Change::New { Change::Running } else { done.change };
+                    done.change = if done.change == Change::New {
+                        Change::Running
+                    } else {
+                        done.change
+                    };
                     scheduled.push(done);
                 }
                 Ok((done, id)) => {
@@ -385,7 +477,9 @@ impl Schedule<'_> {
         let (mut chunk, mut scheduled) = (Chunk::default(), Vec::with_capacity(1));
         chunk.add(emitter, ready);
         emitter.send_chunk(chunk, &mut scheduled).await?;
-        scheduled.pop().ok_or_else(|| unexpected(&object, "there is no reply to the schedule"))
+        scheduled
+            .pop()
+            .ok_or_else(|| unexpected(&object, "there is no reply to the schedule"))
     }
 }
 
@@ -411,11 +505,23 @@ struct Chunk {
 
 impl Chunk {
     fn add(&mut self, emitter: &Emitter, ready: Ready) {
-        let (hash, set) = (emitter.keys.events_scheduled_of(ready.object.as_str()), emitter.keys.events_scheduled());
+        let (hash, set) = (
+            emitter.keys.events_scheduled_of(ready.object.as_str()),
+            emitter.keys.events_scheduled(),
+        );
         let member = ready.key.member(ready.object.as_str());
         self.pipe.atomic();
-        let put = if ready.mode == Mode::KeepFirst { "HSETNX" } else { "HSET" };
-        self.pipe.cmd(put).arg(&hash).arg(ready.key.as_str()).arg(&ready.event[..]).ignore();
+        let put = if ready.mode == Mode::KeepFirst {
+            "HSETNX"
+        } else {
+            "HSET"
+        };
+        self.pipe
+            .cmd(put)
+            .arg(&hash)
+            .arg(ready.key.as_str())
+            .arg(&ready.event[..])
+            .ignore();
         let add = self.pipe.cmd("ZADD").arg(&set);
         if ready.mode != Mode::Replace {
             add.arg("NX");
@@ -442,17 +548,27 @@ impl Ready {
     ) -> Result<(Scheduled, Option<String>), EmitError> {
         let object = &self.object;
         let (put, added) = (answers.next(), answers.next());
-        let score = (self.mode != Mode::Replace).then(|| answers.next()).flatten();
+        let score = (self.mode != Mode::Replace)
+            .then(|| answers.next())
+            .flatten();
         let taken = self.key.is_chosen().then(|| answers.next()).flatten();
-        let id = taken.and_then(|taken| taken_id(taken, &self.key)).map(str::to_owned);
-        let is_new = number(object, put, || emitter.keys.events_scheduled_of(object.as_str()))? > 0;
+        let id = taken
+            .and_then(|taken| taken_id(taken, &self.key))
+            .map(str::to_owned);
+        let is_new = number(object, put, || {
+            emitter.keys.events_scheduled_of(object.as_str())
+        })? > 0;
         number(object, added, || emitter.keys.events_scheduled())?;
         let due_ms = match score {
             None => self.due_ms,
             Some(score) => {
                 let due: Result<f64, _> = redis::from_redis_value(score.clone());
                 let due = due.map_err(|_| unexpected(object, "ZSCORE did not return a time"))?;
-                if due <= QUEUED { ((QUEUED - due) / 1000.0) as u64 } else { due.max(0.0) as u64 }
+                if due <= QUEUED {
+                    ((QUEUED - due) / 1000.0) as u64
+                } else {
+                    due.max(0.0) as u64
+                }
             }
         };
         let change = match self.mode {
@@ -460,19 +576,32 @@ impl Ready {
             Mode::KeepFirst => Change::Kept,
             Mode::Replace | Mode::KeepTime => Change::Replaced,
         };
-        Ok((Scheduled { key: self.key, due_ms, change }, id))
+        Ok((
+            Scheduled {
+                key: self.key,
+                due_ms,
+                change,
+            },
+            id,
+        ))
     }
 }
 
 /// Returns the id in the value of `OBJ:event.key`, `ID KEY`, if it names this key.
 fn taken_id<'a>(value: &'a Value, key: &ScheduleKey) -> Option<&'a str> {
-    let Value::BulkString(text) = value else { return None };
+    let Value::BulkString(text) = value else {
+        return None;
+    };
     let (id, taken) = std::str::from_utf8(text).ok()?.split_once(' ')?;
     (taken == key.as_str()).then_some(id)
 }
 
 /// Reads the reply to a command that returns a number.
-fn number(object: &ObjectName, answer: Option<&Value>, key: impl FnOnce() -> String) -> Result<i64, EmitError> {
+fn number(
+    object: &ObjectName,
+    answer: Option<&Value>,
+    key: impl FnOnce() -> String,
+) -> Result<i64, EmitError> {
     match answer {
         Some(Value::Int(number)) => Ok(*number),
         Some(Value::ServerError(error)) => Err(command_failed(object, error, key)),
@@ -481,7 +610,10 @@ fn number(object: &ObjectName, answer: Option<&Value>, key: impl FnOnce() -> Str
 }
 
 fn unexpected(object: &ObjectName, what: &'static str) -> EmitError {
-    EmitError::Unknown { object: object.clone(), source: (redis::ErrorKind::UnexpectedReturnType, what).into() }
+    EmitError::Unknown {
+        object: object.clone(),
+        source: (redis::ErrorKind::UnexpectedReturnType, what).into(),
+    }
 }
 
 /// Returns a duration in ms, rounded up.

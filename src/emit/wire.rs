@@ -35,17 +35,29 @@ impl Wire {
 
     /// Sends an atomic pipeline once, and returns the reply to its `EXEC`. The second result is the
     /// outcome of the wait for replicas. Ignore the second result if the transaction failed.
-    pub(super) async fn transact(&mut self, pipe: &Pipeline) -> (RedisResult<Vec<Value>>, Result<(), Failed>) {
+    pub(super) async fn transact(
+        &mut self,
+        pipe: &Pipeline,
+    ) -> (RedisResult<Vec<Value>>, Result<(), Failed>) {
         // Offset and count skip the replies to MULTI and to the queued commands (OK, QUEUED) and
         // select the reply to EXEC.
         let (offset, count) = (pipe.len() + 1, 1);
         let Some(wait) = self.wait else {
-            return (self.connection.req_packed_commands(pipe, offset, count).await, Ok(()));
+            return (
+                self.connection
+                    .req_packed_commands(pipe, offset, count)
+                    .await,
+                Ok(()),
+            );
         };
         // Transaction and wait are written at once: the first poll sends the transaction, and then
         // the wait.
         let mut waiting = self.connection.clone();
-        let (reply, waited) = join(self.connection.req_packed_commands(pipe, offset, count), wait.run(&mut waiting)).await;
+        let (reply, waited) = join(
+            self.connection.req_packed_commands(pipe, offset, count),
+            wait.run(&mut waiting),
+        )
+        .await;
         let waited = match waited {
             Ok(Ok(())) => Ok(()),
             Ok(Err(too_few)) => Err(Failed::Unreplicated(too_few)),

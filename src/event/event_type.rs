@@ -50,7 +50,10 @@ mod tests {
     fn the_type_of_an_event_is_its_member_type() {
         for (payload, found) in [
             (r#"{"type":"moved"}"#, Some("moved")),
-            (r#" {"a":{"type":"no"},"type":"mo\u0076ed","b":[1e400]} "#, Some("moved")),
+            (
+                r#" {"a":{"type":"no"},"type":"mo\u0076ed","b":[1e400]} "#,
+                Some("moved"),
+            ),
             (r#"{"\u0074ype":"moved"}"#, Some("moved")),
             (r#"{"type":"created","type":"moved"}"#, Some("moved")),
             (r#"{"type":7}"#, None),

@@ -53,7 +53,9 @@ pub enum NameError {
     NotUtf8(usize),
     /// The name begins with a brace and there is no namespace. Without a namespace, the keys of
     /// such a name could be keys of a namespace.
-    #[error("without a namespace, an object name must not begin with '{{': {0:?}; choose another name or use a namespace")]
+    #[error(
+        "without a namespace, an object name must not begin with '{{': {0:?}; choose another name or use a namespace"
+    )]
     Brace(String),
 }
 
@@ -180,7 +182,10 @@ impl IntoEvent for Json {
 
 fn within(event: Bytes, bytes_max: usize) -> Result<Bytes, EventError> {
     if event.len() > bytes_max {
-        return Err(EventError::TooLarge { bytes: event.len(), bytes_max });
+        return Err(EventError::TooLarge {
+            bytes: event.len(),
+            bytes_max,
+        });
     }
     Ok(event)
 }
@@ -211,7 +216,11 @@ impl Event {
     pub fn write_envelope(&self, out: &mut Vec<u8>) {
         use std::io::Write as _;
         // Writing to a Vec and serializing a string cannot fail.
-        let _ = write!(out, "{{\"id\":{},\"prev\":{},\"object\":", self.id, self.prev);
+        let _ = write!(
+            out,
+            "{{\"id\":{},\"prev\":{},\"object\":",
+            self.id, self.prev
+        );
         let _ = serde_json::to_writer(&mut *out, self.object.as_str());
         out.extend_from_slice(b",\"event\":");
         let start = out.len();
@@ -249,12 +258,29 @@ mod tests {
 
     #[test]
     fn text_is_checked_and_kept_as_it_is() {
-        let bytes = Json::new("{\"n\": 9007199254740993}").into_event(100).expect("JSON");
+        let bytes = Json::new("{\"n\": 9007199254740993}")
+            .into_event(100)
+            .expect("JSON");
         assert_eq!(&bytes[..], b"{\"n\": 9007199254740993}");
-        assert!(matches!(Json::new("{").into_event(100), Err(EventError::NotJson(_))));
-        assert!(matches!(Json::new("1 2").into_event(100), Err(EventError::NotJson(_))));
-        assert!(matches!(Json::new(&b"\"\xff\""[..]).into_event(100), Err(EventError::NotJson(_))));
-        assert!(matches!(Json::new("123").into_event(2), Err(EventError::TooLarge { bytes: 3, bytes_max: 2 })));
+        assert!(matches!(
+            Json::new("{").into_event(100),
+            Err(EventError::NotJson(_))
+        ));
+        assert!(matches!(
+            Json::new("1 2").into_event(100),
+            Err(EventError::NotJson(_))
+        ));
+        assert!(matches!(
+            Json::new(&b"\"\xff\""[..]).into_event(100),
+            Err(EventError::NotJson(_))
+        ));
+        assert!(matches!(
+            Json::new("123").into_event(2),
+            Err(EventError::TooLarge {
+                bytes: 3,
+                bytes_max: 2
+            })
+        ));
     }
 
     #[test]
@@ -267,6 +293,9 @@ mod tests {
         };
         let mut out = Vec::new();
         event.write_envelope(&mut out);
-        assert_eq!(out, br#"{"id":12,"prev":7,"object":"work:\"1\"","event":{"a":  1}}"#);
+        assert_eq!(
+            out,
+            br#"{"id":12,"prev":7,"object":"work:\"1\"","event":{"a":  1}}"#
+        );
     }
 }

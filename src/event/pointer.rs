@@ -39,7 +39,10 @@ impl Pointer {
     #[must_use]
     pub fn member(name: &str) -> Self {
         let escaped = name.replace('~', "~0").replace('/', "~1");
-        Self { text: format!("/{escaped}"), tokens: vec![name.to_owned()] }
+        Self {
+            text: format!("/{escaped}"),
+            tokens: vec![name.to_owned()],
+        }
     }
 
     /// Returns a pointer to another member of the object that has the member at this pointer. None
@@ -80,30 +83,46 @@ impl std::str::FromStr for Pointer {
     fn from_str(text: &str) -> Result<Self, PointerError> {
         let Some(rest) = text.strip_prefix('/') else {
             return match text {
-                "" => Ok(Self { text: String::new(), tokens: Vec::new() }),
+                "" => Ok(Self {
+                    text: String::new(),
+                    tokens: Vec::new(),
+                }),
                 _ => Err(PointerError::NoSlash(text.to_owned())),
             };
         };
         let tokens = rest.split('/').map(|token| {
-            if token.split('~').skip(1).any(|part| !part.starts_with(['0', '1'])) {
+            if token
+                .split('~')
+                .skip(1)
+                .any(|part| !part.starts_with(['0', '1']))
+            {
                 return Err(PointerError::Tilde);
             }
             Ok(token.replace("~1", "/").replace("~0", "~"))
         });
-        Ok(Self { text: text.to_owned(), tokens: tokens.collect::<Result<_, _>>()? })
+        Ok(Self {
+            text: text.to_owned(),
+            tokens: tokens.collect::<Result<_, _>>()?,
+        })
     }
 }
 
 impl fmt::Display for Pointer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.text.is_empty() { f.write_str("''") } else { f.write_str(&self.text) }
+        if self.text.is_empty() {
+            f.write_str("''")
+        } else {
+            f.write_str(&self.text)
+        }
     }
 }
 
 /// Parses an array index as RFC 6901 defines it. Leading zeros are not allowed.
 fn index(token: &str) -> Option<usize> {
     let plain = token == "0" || !token.starts_with('0');
-    (plain && token.bytes().all(|b| b.is_ascii_digit())).then(|| token.parse().ok()).flatten()
+    (plain && token.bytes().all(|b| b.is_ascii_digit()))
+        .then(|| token.parse().ok())
+        .flatten()
 }
 
 struct Member<'t>(&'t str);
@@ -178,22 +197,39 @@ mod tests {
 
     fn find(pointer: &str, document: &str) -> Option<String> {
         let document = serde_json::from_str(document).expect("JSON");
-        pointer.parse::<Pointer>().expect("a pointer").find(document).map(|found| found.get().to_owned())
+        pointer
+            .parse::<Pointer>()
+            .expect("a pointer")
+            .find(document)
+            .map(|found| found.get().to_owned())
     }
 
     #[test]
     fn a_part_is_found_byte_for_byte() {
-        let document =
-            r#" {"a": {"b" : [1, 2.50,  90071992547409931e0 ]}, "x/y": 1, "m~n": 2, "": 3, "\u0061\u0062": "\u00e9"} "#;
+        let document = r#" {"a": {"b" : [1, 2.50,  90071992547409931e0 ]}, "x/y": 1, "m~n": 2, "": 3, "\u0061\u0062": "\u00e9"} "#;
         assert_eq!(find("/a/b/1", document).as_deref(), Some("2.50"));
-        assert_eq!(find("/a/b/2", document).as_deref(), Some("90071992547409931e0"));
-        assert_eq!(find("/a", document).as_deref(), Some(r#"{"b" : [1, 2.50,  90071992547409931e0 ]}"#));
+        assert_eq!(
+            find("/a/b/2", document).as_deref(),
+            Some("90071992547409931e0")
+        );
+        assert_eq!(
+            find("/a", document).as_deref(),
+            Some(r#"{"b" : [1, 2.50,  90071992547409931e0 ]}"#)
+        );
         assert_eq!(find("/x~1y", document).as_deref(), Some("1"));
         assert_eq!(find("/m~0n", document).as_deref(), Some("2"));
         assert_eq!(find("/", document).as_deref(), Some("3"));
         assert_eq!(find("/ab", document).as_deref(), Some(r#""\u00e9""#));
         assert_eq!(find("", document).as_deref(), Some(document.trim()));
-        for absent in ["/b", "/a/b/3", "/a/b/-", "/a/b/01", "/a/b/x", "/a/b/0/c", "/a/b/99999999999999999999"] {
+        for absent in [
+            "/b",
+            "/a/b/3",
+            "/a/b/-",
+            "/a/b/01",
+            "/a/b/x",
+            "/a/b/0/c",
+            "/a/b/99999999999999999999",
+        ] {
             assert_eq!(find(absent, document), None, "{absent}");
         }
     }
@@ -201,21 +237,33 @@ mod tests {
     #[test]
     fn a_sibling_stands_beside_a_member() {
         let pointer = |text: &str| text.parse::<Pointer>().expect("a pointer");
-        assert_eq!(pointer("/a~1b/c").sibling("x/y"), Some(pointer("/a~1b/x~1y")));
+        assert_eq!(
+            pointer("/a~1b/c").sibling("x/y"),
+            Some(pointer("/a~1b/x~1y"))
+        );
         assert_eq!(pointer("/c").sibling("d"), Some(pointer("/d")));
         assert_eq!(pointer("").sibling("d"), None);
     }
 
     #[test]
     fn the_tokens_are_not_escaped() {
-        let tokens = |text: &str| text.parse::<Pointer>().expect(text).tokens().map(str::to_owned).collect::<Vec<_>>();
+        let tokens = |text: &str| {
+            text.parse::<Pointer>()
+                .expect(text)
+                .tokens()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(tokens("/a~1b/m~0n/0/"), ["a/b", "m~n", "0", ""]);
         assert!(tokens("").is_empty());
     }
 
     #[test]
     fn of_members_of_one_name_the_last_counts() {
-        assert_eq!(find("/a", r#"{"a":1,"b":{"a":2},"a":3}"#).as_deref(), Some("3"));
+        assert_eq!(
+            find("/a", r#"{"a":1,"b":{"a":2},"a":3}"#).as_deref(),
+            Some("3")
+        );
     }
 
     #[test]

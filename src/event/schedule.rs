@@ -14,18 +14,30 @@ pub const DUE_MAX: Duration = Duration::from_secs(36_600 * 24 * 3600);
 
 /// The due time of a schedule is too far away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an event is due at most 100 years from now; is a number in ms where seconds are expected?")]
+#[error(
+    "an event is due at most 100 years from now; is a number in ms where seconds are expected?"
+)]
 pub struct DueError;
 
 /// Checks a due time in ms since the epoch, by the clock of this machine.
 pub(crate) fn check_due(due_ms: u64) -> Result<(), DueError> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    if u128::from(due_ms) > (now + DUE_MAX).as_millis() { Err(DueError) } else { Ok(()) }
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    if u128::from(due_ms) > (now + DUE_MAX).as_millis() {
+        Err(DueError)
+    } else {
+        Ok(())
+    }
 }
 
 /// Checks the time until an event is due.
 pub(crate) fn check_after(after: Duration) -> Result<(), DueError> {
-    if after > DUE_MAX { Err(DueError) } else { Ok(()) }
+    if after > DUE_MAX {
+        Err(DueError)
+    } else {
+        Ok(())
+    }
 }
 
 /// The key of a schedule, unique among the schedules of its object: 1 to 256 bytes of UTF-8 without
@@ -73,8 +85,12 @@ impl ScheduleKey {
     pub(crate) fn unique() -> Self {
         static RANDOM: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        static STARTED_MS: LazyLock<u128> =
-            LazyLock::new(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis());
+        static STARTED_MS: LazyLock<u128> = LazyLock::new(|| {
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_millis()
+        });
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         Self(format!("-{:013}-{count:012}-{:016x}", *STARTED_MS, *RANDOM))
     }
@@ -120,9 +136,18 @@ mod tests {
     #[test]
     fn bad_keys_are_refused() {
         assert_eq!(ScheduleKey::new(""), Err(ScheduleKeyError::Empty));
-        assert_eq!(ScheduleKey::new("a\nb"), Err(ScheduleKeyError::Control(10, 1)));
-        assert_eq!(ScheduleKey::new("x".repeat(257)), Err(ScheduleKeyError::TooLong(257)));
-        assert_eq!(ScheduleKey::new("renew subscription").map(|key| key.to_string()), Ok("renew subscription".to_owned()));
+        assert_eq!(
+            ScheduleKey::new("a\nb"),
+            Err(ScheduleKeyError::Control(10, 1))
+        );
+        assert_eq!(
+            ScheduleKey::new("x".repeat(257)),
+            Err(ScheduleKeyError::TooLong(257))
+        );
+        assert_eq!(
+            ScheduleKey::new("renew subscription").map(|key| key.to_string()),
+            Ok("renew subscription".to_owned())
+        );
     }
 
     #[test]
@@ -135,10 +160,16 @@ mod tests {
     #[test]
     fn a_member_leads_back_to_object_and_key() {
         let key = ScheduleKey::new("renew").expect("a key");
-        assert_eq!(object_and_key(key.member("user:1").as_bytes()), Some((&b"user:1"[..], &b"renew"[..])));
+        assert_eq!(
+            object_and_key(key.member("user:1").as_bytes()),
+            Some((&b"user:1"[..], &b"renew"[..]))
+        );
         // A producer that writes to Redis itself may have used an invalid object name, e.g. with a
         // line feed.
-        assert_eq!(object_and_key(b"a\nb\nrenew"), Some((&b"a\nb"[..], &b"renew"[..])));
+        assert_eq!(
+            object_and_key(b"a\nb\nrenew"),
+            Some((&b"a\nb"[..], &b"renew"[..]))
+        );
         assert_eq!(object_and_key(b"work:1"), None);
     }
 }

@@ -11,7 +11,10 @@ use serde_core::de::DeserializeOwned;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 
-use super::emits::{Done, EMITS_BYTES_MAX, EmitRoom, Emitting, HandlerEmitError, HandlerResultError, RESULT_BYTES_MAX};
+use super::emits::{
+    Done, EMITS_BYTES_MAX, EmitRoom, Emitting, HandlerEmitError, HandlerResultError,
+    RESULT_BYTES_MAX,
+};
 use super::failure::Failure;
 use super::fields::HandlerFields;
 use crate::event::{EVENT_BYTES_MAX, Event, IntoEvent, ObjectName};
@@ -63,14 +66,32 @@ pub(super) struct EventRun {
 }
 
 impl EventRun {
-    pub(super) fn new(event: Event, event_type: Option<String>, attempts: u32, cx: Context, known: &Progress) -> Self {
+    pub(super) fn new(
+        event: Event,
+        event_type: Option<String>,
+        attempts: u32,
+        cx: Context,
+        known: &Progress,
+    ) -> Self {
         let done = known.finished.iter().filter_map(|(field, value)| {
-            let subtask = wire::returned(value).map_or(Subtask::DoneWithout, |json| Subtask::Done(json.to_owned().into()));
-            Some((field.strip_prefix("once:")?.to_owned(), Arc::new(subtask.into())))
+            let subtask = wire::returned(value).map_or(Subtask::DoneWithout, |json| {
+                Subtask::Done(json.to_owned().into())
+            });
+            Some((
+                field.strip_prefix("once:")?.to_owned(),
+                Arc::new(subtask.into()),
+            ))
         });
         let once = Mutex::new(done.collect());
         let room = EmitRoom::beside(known.emitted, known.results + known.returned());
-        Self { event, event_type, attempts, cx, once, room }
+        Self {
+            event,
+            event_type,
+            attempts,
+            cx,
+            once,
+            room,
+        }
     }
 
     async fn keep(&self, field: &str, with: With<'_>) -> Result<(), LedgerError> {
@@ -82,13 +103,24 @@ impl EventRun {
 
     /// Writes to the ledger that a handler has finished, together with the handler's emits and its
     /// result.
-    pub(super) async fn keep_finished(&self, handler: &HandlerFields, done: &Done) -> Result<(), LedgerError> {
+    pub(super) async fn keep_finished(
+        &self,
+        handler: &HandlerFields,
+        done: &Done,
+    ) -> Result<(), LedgerError> {
         let emits = (done.emits.events() > 0).then(|| done.emits.value(handler.place));
-        let result = done.result.as_ref().map(|result| [handler.member.as_bytes(), result].concat());
+        let result = done
+            .result
+            .as_ref()
+            .map(|result| [handler.member.as_bytes(), result].concat());
         let with = With {
             returned: None,
-            emits: emits.as_ref().map(|value| (handler.emits.as_str(), &value[..])),
-            result: result.as_ref().map(|value| (handler.result.as_str(), &value[..])),
+            emits: emits
+                .as_ref()
+                .map(|value| (handler.emits.as_str(), &value[..])),
+            result: result
+                .as_ref()
+                .map(|value| (handler.result.as_str(), &value[..])),
         };
         self.keep(&handler.finished, with).await
     }
@@ -163,7 +195,10 @@ impl HandlerContext {
     /// repeated events by comparing ids. If the store also records the token, the token shows which
     /// process has written.
     pub fn fence(&self) -> Fence {
-        Fence { token: Arc::clone(&self.run.cx.token), id: self.id() }
+        Fence {
+            token: Arc::clone(&self.run.cx.token),
+            id: self.id(),
+        }
     }
 
     /// Returns a token that is cancelled when the handler's time is over, the lease is lost, or the
@@ -199,7 +234,11 @@ impl HandlerContext {
     ///
     /// If Redis is at its `maxmemory` when a handler with emits succeeds, the emits cannot be
     /// stored. This counts as a transient failure, and the handler runs again.
-    pub fn emit(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Result<(), HandlerEmitError> {
+    pub fn emit(
+        &self,
+        object: impl AsRef<str>,
+        event: impl IntoEvent,
+    ) -> Result<(), HandlerEmitError> {
         let object = self.object_named(object.as_ref())?;
         let event = event.into_event(EVENT_BYTES_MAX)?;
         self.emitting.push(&self.run.room, object.as_str(), &event)
@@ -272,7 +311,9 @@ impl HandlerContext {
     {
         if subtask.is_empty() || subtask.len() > SUBTASK_BYTES_MAX {
             let bytes = subtask.len();
-            return Err(Failure::unrecoverable(format!("the name of a subtask has 1 to {SUBTASK_BYTES_MAX} bytes, not {bytes}")));
+            return Err(Failure::unrecoverable(format!(
+                "the name of a subtask has 1 to {SUBTASK_BYTES_MAX} bytes, not {bytes}"
+            )));
         }
         let Some(done) = self.run.subtask(subtask) else {
             // The name of the subtask comes last, because stored errors are cut at a maximum
@@ -290,15 +331,28 @@ impl HandlerContext {
         }
         let value = run().await?;
         let json = self.value_of(subtask, &value)?;
-        self.run.keep(&format!("once:{subtask}"), With { returned: Some(&json), ..With::default() }).await?;
+        self.run
+            .keep(
+                &format!("once:{subtask}"),
+                With {
+                    returned: Some(&json),
+                    ..With::default()
+                },
+            )
+            .await?;
         *done = Subtask::Done(json.into());
         Ok(value)
     }
 
     /// Returns the JSON text of a subtask's value, and takes the room for it.
     fn value_of(&self, subtask: &str, value: &impl Serialize) -> Result<Vec<u8>, Failure> {
-        let refused = |why: String| Failure::unrecoverable(format!("the subtask {subtask:?} has run, but its value {why}"));
-        let json = serde_json::to_vec(value).map_err(|error| refused(format!("cannot be written as JSON: {error}")))?;
+        let refused = |why: String| {
+            Failure::unrecoverable(format!(
+                "the subtask {subtask:?} has run, but its value {why}"
+            ))
+        };
+        let json = serde_json::to_vec(value)
+            .map_err(|error| refused(format!("cannot be written as JSON: {error}")))?;
         if json.len() > SUBTASK_VALUE_BYTES_MAX {
             let bytes = json.len();
             return Err(refused(format!(

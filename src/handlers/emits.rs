@@ -24,7 +24,9 @@ pub const RESULT_BYTES_MAX: usize = 64 * 1024;
 #[non_exhaustive]
 pub enum HandlerResultError {
     /// The result has more than 64 KiB.
-    #[error("the result has {bytes} bytes of JSON, the limit is {bytes_max}; keep it in a store, and return a reference")]
+    #[error(
+        "the result has {bytes} bytes of JSON, the limit is {bytes_max}; keep it in a store, and return a reference"
+    )]
     TooLarge {
         /// The size of the result in bytes.
         bytes: usize,
@@ -39,7 +41,9 @@ pub enum HandlerResultError {
     Serialize(#[source] serde_json::Error),
     /// The emits and results of all handlers of the event together would have more than
     /// [`EMITS_BYTES_MAX`] bytes.
-    #[error("the results and emits of the handlers of one event have at most {EMITS_BYTES_MAX} bytes together")]
+    #[error(
+        "the results and emits of the handlers of one event have at most {EMITS_BYTES_MAX} bytes together"
+    )]
     Full,
     /// The handler has ended or timed out. It must set its result before it ends.
     #[error("the handler has ended; it must set its result before it ends")]
@@ -93,7 +97,9 @@ impl EmitRoom {
     /// Returns the room that is left after these stored emits, and after results of this many
     /// bytes.
     pub(super) fn beside((events, bytes): (usize, usize), results: usize) -> Self {
-        let bytes_left = EMITS_BYTES_MAX.saturating_sub(bytes).saturating_sub(results);
+        let bytes_left = EMITS_BYTES_MAX
+            .saturating_sub(bytes)
+            .saturating_sub(results);
         Self(Mutex::new((EMITS_MAX.saturating_sub(events), bytes_left)))
     }
 
@@ -110,7 +116,9 @@ impl EmitRoom {
     /// result, which has `before` bytes.
     fn exchange(&self, before: usize, bytes: usize) -> Result<(), HandlerResultError> {
         let mut left = locked(&self.0);
-        left.1 = (left.1 + before).checked_sub(bytes).ok_or(HandlerResultError::Full)?;
+        left.1 = (left.1 + before)
+            .checked_sub(bytes)
+            .ok_or(HandlerResultError::Full)?;
         Ok(())
     }
 
@@ -123,7 +131,10 @@ impl EmitRoom {
     /// discarded.
     pub(super) fn give_back(&self, done: &Done) {
         let mut left = locked(&self.0);
-        *left = (left.0 + done.emits.events(), left.1 + done.emits.bytes() + done.result_bytes());
+        *left = (
+            left.0 + done.emits.events(),
+            left.1 + done.emits.bytes() + done.result_bytes(),
+        );
     }
 }
 
@@ -149,7 +160,12 @@ impl Emitting {
         Self(Arc::new(Mutex::new(Some(Done::default()))))
     }
 
-    pub(super) fn push(&self, room: &EmitRoom, object: &str, event: &[u8]) -> Result<(), HandlerEmitError> {
+    pub(super) fn push(
+        &self,
+        room: &EmitRoom,
+        object: &str,
+        event: &[u8],
+    ) -> Result<(), HandlerEmitError> {
         let mut emitting = locked(&self.0);
         let done = emitting.as_mut().ok_or(HandlerEmitError::Ended)?;
         room.take(1, object.len() + event.len())?;
@@ -166,12 +182,19 @@ impl Emitting {
     ) -> Result<(), HandlerEmitError> {
         let mut emitting = locked(&self.0);
         let done = emitting.as_mut().ok_or(HandlerEmitError::Ended)?;
-        room.take(SCHEDULE_EVENTS, object.len() + event.len() + later.key.len())?;
+        room.take(
+            SCHEDULE_EVENTS,
+            object.len() + event.len() + later.key.len(),
+        )?;
         done.emits.push_later(object.as_bytes(), event, later);
         Ok(())
     }
 
-    pub(super) fn set_result(&self, room: &EmitRoom, result: Bytes) -> Result<(), HandlerResultError> {
+    pub(super) fn set_result(
+        &self,
+        room: &EmitRoom,
+        result: Bytes,
+    ) -> Result<(), HandlerResultError> {
         let mut emitting = locked(&self.0);
         let done = emitting.as_mut().ok_or(HandlerResultError::Ended)?;
         room.exchange(done.result_bytes(), result.len())?;
@@ -200,18 +223,33 @@ mod tests {
         let (first, second) = (Emitting::new(), Emitting::new());
         first.push(&room, "a", b"1").expect("room");
         second.push(&room, "a", b"1").expect("room");
-        assert!(matches!(second.push(&room, "a", b"1"), Err(HandlerEmitError::Full)));
+        assert!(matches!(
+            second.push(&room, "a", b"1"),
+            Err(HandlerEmitError::Full)
+        ));
         room.give_back(&first.end());
-        assert!(matches!(first.push(&room, "a", b"1"), Err(HandlerEmitError::Ended)));
+        assert!(matches!(
+            first.push(&room, "a", b"1"),
+            Err(HandlerEmitError::Ended)
+        ));
         second.push(&room, "a", b"1").expect("room");
         assert_eq!(second.end().emits.events(), 2);
         let room = EmitRoom::beside((0, EMITS_BYTES_MAX - 10), 6);
         let all = Emitting::new();
-        assert!(matches!(all.push(&room, "ab", b"123"), Err(HandlerEmitError::Full)));
+        assert!(matches!(
+            all.push(&room, "ab", b"123"),
+            Err(HandlerEmitError::Full)
+        ));
         all.push(&room, "ab", b"12").expect("room");
-        assert!(matches!(all.push(&room, "", b"1"), Err(HandlerEmitError::Full)));
+        assert!(matches!(
+            all.push(&room, "", b"1"),
+            Err(HandlerEmitError::Full)
+        ));
         // A worker with higher limits may have stored more than this worker allows.
-        assert!(matches!(all.push(&EmitRoom::beside((2000, usize::MAX), usize::MAX), "", b""), Err(HandlerEmitError::Full)));
+        assert!(matches!(
+            all.push(&EmitRoom::beside((2000, usize::MAX), usize::MAX), "", b""),
+            Err(HandlerEmitError::Full)
+        ));
     }
 
     /// Tests that a new result gives back the room of the former result, and that results and emits
@@ -220,15 +258,30 @@ mod tests {
     fn a_result_has_its_place_in_the_room() {
         let room = EmitRoom::beside((0, EMITS_BYTES_MAX - 4), 0);
         let doing = Emitting::new();
-        doing.set_result(&room, Bytes::from_static(b"123")).expect("room");
-        assert!(matches!(doing.set_result(&room, Bytes::from_static(b"12345")), Err(HandlerResultError::Full)));
-        doing.set_result(&room, Bytes::from_static(b"12")).expect("room");
-        assert!(matches!(doing.push(&room, "a", b"12"), Err(HandlerEmitError::Full)));
+        doing
+            .set_result(&room, Bytes::from_static(b"123"))
+            .expect("room");
+        assert!(matches!(
+            doing.set_result(&room, Bytes::from_static(b"12345")),
+            Err(HandlerResultError::Full)
+        ));
+        doing
+            .set_result(&room, Bytes::from_static(b"12"))
+            .expect("room");
+        assert!(matches!(
+            doing.push(&room, "a", b"12"),
+            Err(HandlerEmitError::Full)
+        ));
         doing.push(&room, "a", b"1").expect("room");
         let done = doing.end();
         assert_eq!(done.result.as_deref(), Some(&b"12"[..]));
         room.give_back(&done);
-        Emitting::new().set_result(&room, Bytes::from_static(b"1234")).expect("room");
-        assert!(matches!(doing.set_result(&room, Bytes::new()), Err(HandlerResultError::Ended)));
+        Emitting::new()
+            .set_result(&room, Bytes::from_static(b"1234"))
+            .expect("room");
+        assert!(matches!(
+            doing.set_result(&room, Bytes::new()),
+            Err(HandlerResultError::Ended)
+        ));
     }
 }

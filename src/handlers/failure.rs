@@ -34,17 +34,25 @@ pub enum Failure {
 impl Failure {
     /// Returns a transient failure.
     pub fn transient(error: impl fmt::Display) -> Self {
-        Self::Transient { error: error.to_string(), retry_after: None }
+        Self::Transient {
+            error: error.to_string(),
+            retry_after: None,
+        }
     }
 
     /// Returns a transient failure with this wait, in place of the retry policy's backoff.
     pub fn retry_after(error: impl fmt::Display, wait: Duration) -> Self {
-        Self::Transient { error: error.to_string(), retry_after: Some(wait) }
+        Self::Transient {
+            error: error.to_string(),
+            retry_after: Some(wait),
+        }
     }
 
     /// Returns an unrecoverable failure.
     pub fn unrecoverable(error: impl fmt::Display) -> Self {
-        Self::Unrecoverable { error: error.to_string() }
+        Self::Unrecoverable {
+            error: error.to_string(),
+        }
     }
 
     /// Returns the error text.

@@ -80,8 +80,11 @@ impl<T, H> Typed<T, H> {
 #[async_trait]
 impl<T: DeserializeOwned + Send + 'static, H: Handler<T>> AnyHandler for Typed<T, H> {
     async fn run(&self, cx: HandlerContext) -> HandlerResult {
-        let event = serde_json::from_slice(cx.payload())
-            .map_err(|error| Failure::unrecoverable(format!("the event does not fit the type of this handler: {error}")))?;
+        let event = serde_json::from_slice(cx.payload()).map_err(|error| {
+            Failure::unrecoverable(format!(
+                "the event does not fit the type of this handler: {error}"
+            ))
+        })?;
         self.0.handle(event, cx).await
     }
 

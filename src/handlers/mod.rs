@@ -29,8 +29,12 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use serde_core::de::DeserializeOwned;
 
-pub use context::{Fence, HandlerContext, SUBTASK_BYTES_MAX, SUBTASK_VALUE_BYTES_MAX, SUBTASKS_MAX};
-pub use emits::{EMITS_BYTES_MAX, EMITS_MAX, HandlerEmitError, HandlerResultError, RESULT_BYTES_MAX};
+pub use context::{
+    Fence, HandlerContext, SUBTASK_BYTES_MAX, SUBTASK_VALUE_BYTES_MAX, SUBTASKS_MAX,
+};
+pub use emits::{
+    EMITS_BYTES_MAX, EMITS_MAX, HandlerEmitError, HandlerResultError, RESULT_BYTES_MAX,
+};
 pub use failure::{Failure, HandlerResult};
 pub use handler::{EventType, Handler};
 pub use run::HandlerOutcome;
@@ -58,7 +62,9 @@ pub enum HandlersError {
     #[error("two handlers have the id {0:?}; give each its own")]
     Duplicate(String),
     /// The id is invalid.
-    #[error("the handler id {0:?} is invalid: an id has 1 to {ID_BYTES_MAX} bytes without control characters")]
+    #[error(
+        "the handler id {0:?} is invalid: an id has 1 to {ID_BYTES_MAX} bytes without control characters"
+    )]
     Id(String),
     /// A timeout is out of range.
     #[error("a handler's timeout is {0:?}; it must be 1 ms to 24 h")]
@@ -114,14 +120,21 @@ pub struct Handlers(Arc<HandlerSet>);
 impl Handlers {
     /// Returns a builder without handlers.
     pub fn builder() -> HandlersBuilder {
-        HandlersBuilder { all: Vec::new(), timeout: TIMEOUT_DEFAULT, unhandled: Unhandled::default() }
+        HandlersBuilder {
+            all: Vec::new(),
+            timeout: TIMEOUT_DEFAULT,
+            unhandled: Unhandled::default(),
+        }
     }
 
     /// Returns the handlers of an event, in the order of registration. Each is a pair of its
     /// position in that order and its id.
     pub(crate) fn handlers_for(&self, event: &Event) -> Vec<(usize, &str)> {
         let handlers = self.0.handlers_of(type_of(&event.payload).as_deref());
-        handlers.into_iter().map(|at| (at, self.0.all[at].id.as_str())).collect()
+        handlers
+            .into_iter()
+            .map(|at| (at, self.0.all[at].id.as_str()))
+            .collect()
     }
 
     /// Runs the handlers of one event as [`deliver`](Sink::deliver) does. `ended` gets the position
@@ -135,8 +148,15 @@ impl Handlers {
         cx: &Context,
     ) -> Result<(), Stop> {
         let known = known(cx).await?;
-        let known = if event.id == known.id { known } else { Progress::default() };
-        self.0.run_and_tell(ended, timeout, event, cx.attempts, cx, known).await.map(drop)
+        let known = if event.id == known.id {
+            known
+        } else {
+            Progress::default()
+        };
+        self.0
+            .run_and_tell(ended, timeout, event, cx.attempts, cx, known)
+            .await
+            .map(drop)
     }
 }
 
@@ -150,7 +170,9 @@ async fn known(cx: &Context) -> Result<Progress, Stop> {
 
 impl fmt::Debug for Handlers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.all.iter().map(|registered| &registered.id)).finish()
+        f.debug_list()
+            .entries(self.0.all.iter().map(|registered| &registered.id))
+            .finish()
     }
 }
 
@@ -183,12 +205,20 @@ impl HandlersBuilder {
 
     /// Adds a handler for every event. It runs in addition to the handlers for the event's type. It
     /// also gets events without a type, and events that are not JSON objects.
-    pub fn register_all<T: DeserializeOwned + Send + 'static>(self, id: impl Into<String>, handler: impl Handler<T>) -> Self {
+    pub fn register_all<T: DeserializeOwned + Send + 'static>(
+        self,
+        id: impl Into<String>,
+        handler: impl Handler<T>,
+    ) -> Self {
         self.add(For::Every, id, handler)
     }
 
     /// Adds a handler for all events whose type has no handler.
-    pub fn register_other<T: DeserializeOwned + Send + 'static>(self, id: impl Into<String>, handler: impl Handler<T>) -> Self {
+    pub fn register_other<T: DeserializeOwned + Send + 'static>(
+        self,
+        id: impl Into<String>,
+        handler: impl Handler<T>,
+    ) -> Self {
         self.add(For::Other, id, handler)
     }
 
@@ -230,13 +260,30 @@ impl HandlersBuilder {
                 For::Every => every.push(at),
                 For::Other => other.push(at),
             }
-            all.push(Registered { fields: HandlerFields::of(&id, at), id, timeout, handler });
+            all.push(Registered {
+                fields: HandlerFields::of(&id, at),
+                id,
+                timeout,
+                handler,
+            });
         }
-        Ok(Handlers(Arc::new(HandlerSet { all, types, every, other, unhandled: self.unhandled })))
+        Ok(Handlers(Arc::new(HandlerSet {
+            all,
+            types,
+            every,
+            other,
+            unhandled: self.unhandled,
+        })))
     }
 
-    fn add<T: DeserializeOwned + Send + 'static>(mut self, of: For, id: impl Into<String>, handler: impl Handler<T>) -> Self {
-        self.all.push((of, id.into(), Box::new(Typed::<T, _>::new(handler))));
+    fn add<T: DeserializeOwned + Send + 'static>(
+        mut self,
+        of: For,
+        id: impl Into<String>,
+        handler: impl Handler<T>,
+    ) -> Self {
+        self.all
+            .push((of, id.into(), Box::new(Typed::<T, _>::new(handler))));
         self
     }
 }
@@ -262,7 +309,11 @@ impl Sink for Handlers {
             if at > 0 && began.elapsed() >= COMMIT_AFTER {
                 return Delivered::so_far(at);
             }
-            let known = if event.id == known.id { known.clone() } else { Progress::default() };
+            let known = if event.id == known.id {
+                known.clone()
+            } else {
+                Progress::default()
+            };
             cx.begins(event.id);
             let attempts = if at == 0 { cx.attempts } else { 0 };
             match self.0.run(event, attempts, cx, known).await {
@@ -277,6 +328,11 @@ impl Sink for Handlers {
     }
 
     fn timeout_max(&self) -> Duration {
-        self.0.all.iter().map(|registered| registered.timeout).max().unwrap_or_default()
+        self.0
+            .all
+            .iter()
+            .map(|registered| registered.timeout)
+            .max()
+            .unwrap_or_default()
     }
 }

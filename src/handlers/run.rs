@@ -33,7 +33,11 @@ pub(super) enum Leaves {
 
 impl Leaves {
     fn of(has_emitted: bool) -> Self {
-        if has_emitted { Self::Something } else { Self::Nothing }
+        if has_emitted {
+            Self::Something
+        } else {
+            Self::Nothing
+        }
     }
 }
 
@@ -63,7 +67,9 @@ impl HandlerOutcome {
             Self::Succeeded | Self::SucceededBefore | Self::Cancelled => None,
             Self::Failed(failure) => Some(failure.clone()),
             Self::Panicked(text) => Some(Failure::transient(format!("it panicked: {text}"))),
-            Self::TimedOut(timeout) => Some(Failure::transient(format!("it took longer than {timeout:?}"))),
+            Self::TimedOut(timeout) => Some(Failure::transient(format!(
+                "it took longer than {timeout:?}"
+            ))),
         }
     }
 }
@@ -71,8 +77,15 @@ impl HandlerOutcome {
 impl HandlerSet {
     /// Runs the handlers that have not finished in an earlier run, and returns the outcome of the
     /// event.
-    pub(super) async fn run(&self, event: Event, attempts: u32, cx: &Context, known: Progress) -> Result<Leaves, Stop> {
-        self.run_and_tell(&mut Vec::new(), None, event, attempts, cx, known).await
+    pub(super) async fn run(
+        &self,
+        event: Event,
+        attempts: u32,
+        cx: &Context,
+        known: Progress,
+    ) -> Result<Leaves, Stop> {
+        self.run_and_tell(&mut Vec::new(), None, event, attempts, cx, known)
+            .await
     }
 
     /// Runs the handlers like [`run`](Self::run). `ended` gets the position and the outcome of each
@@ -92,13 +105,27 @@ impl HandlerSet {
         let logs = || cx.ledger.as_ref().is_some_and(|ledger| ledger.logs());
         let was_emitted = known.emitted.0 > 0 || known.results > 0 && logs();
         if handlers.is_empty() {
-            return self.unhandled(event_type.as_deref()).map(|()| Leaves::of(was_emitted));
+            return self
+                .unhandled(event_type.as_deref())
+                .map(|()| Leaves::of(was_emitted));
         }
-        let todo: Vec<_> =
-            handlers.into_iter().filter(|at| !known.finished.contains_key(&self.all[*at].fields.finished)).collect();
-        let event_run = Arc::new(EventRun::new(event, event_type, attempts, cx.clone(), &known));
+        let todo: Vec<_> = handlers
+            .into_iter()
+            .filter(|at| !known.finished.contains_key(&self.all[*at].fields.finished))
+            .collect();
+        let event_run = Arc::new(EventRun::new(
+            event,
+            event_type,
+            attempts,
+            cx.clone(),
+            &known,
+        ));
         let emitted = AtomicBool::new(was_emitted);
-        let ends = Ends { left: AtomicUsize::new(todo.len()), failed: AtomicBool::new(false), emitted };
+        let ends = Ends {
+            left: AtomicUsize::new(todo.len()),
+            failed: AtomicBool::new(false),
+            emitted,
+        };
         let run = |at: usize| {
             let (registered, event_run, ends) = (&self.all[at], &event_run, &ends);
             let timeout = timeout.unwrap_or(registered.timeout);
@@ -110,8 +137,12 @@ impl HandlerSet {
         }
         // Sorted in the order of registration, so that the same failures give the same text.
         ended.sort_by_key(|(at, _)| *at);
-        let failures = ended.iter().filter_map(|(at, outcome)| Some((*at, outcome.failure()?))).collect();
-        self.judge(failures).map(|()| Leaves::of(ends.emitted.load(Ordering::Relaxed)))
+        let failures = ended
+            .iter()
+            .filter_map(|(at, outcome)| Some((*at, outcome.failure()?)))
+            .collect();
+        self.judge(failures)
+            .map(|()| Leaves::of(ends.emitted.load(Ordering::Relaxed)))
     }
 
     fn unhandled(&self, event_type: Option<&str>) -> Result<(), Stop> {
@@ -133,13 +164,18 @@ impl HandlerSet {
         if failures.is_empty() {
             return Ok(());
         }
-        let errors: Vec<_> = failures.iter().map(|(at, failure)| format!("{}: {}", self.all[*at].id, failure.error())).collect();
+        let errors: Vec<_> = failures
+            .iter()
+            .map(|(at, failure)| format!("{}: {}", self.all[*at].id, failure.error()))
+            .collect();
         let error = errors.join("; ");
         let mut retry_after = None;
         for (_, failure) in failures {
             match failure {
                 Failure::Unrecoverable { .. } => return Err(Stop::Rejected { error }),
-                Failure::Transient { retry_after: wait, .. } => retry_after = retry_after.max(wait),
+                Failure::Transient {
+                    retry_after: wait, ..
+                } => retry_after = retry_after.max(wait),
             }
         }
         Err(Stop::Transient { error, retry_after })
@@ -149,7 +185,12 @@ impl HandlerSet {
 /// Runs a handler, and records that it has finished, with its emits and its result. One success is
 /// not recorded: that of the last handler of a successful event, if it has no emits and no result.
 /// The commit follows at once, so the record is not needed.
-async fn run_one(registered: &Registered, timeout: Duration, event_run: &Arc<EventRun>, ends: &Ends) -> HandlerOutcome {
+async fn run_one(
+    registered: &Registered,
+    timeout: Duration,
+    event_run: &Arc<EventRun>,
+    ends: &Ends,
+) -> HandlerOutcome {
     let (mut ended, done) = within(registered, timeout, event_run).await;
     let emitted = done.emits.events() > 0 || done.result.is_some() && event_run.logs();
     // A handler with emits still fails if its emits cannot be stored. So until they are stored, the
@@ -176,9 +217,17 @@ async fn run_one(registered: &Registered, timeout: Duration, event_run: &Arc<Eve
 
 /// Runs a handler within its timeout, and catches its panics. Returns the handler's outcome, its
 /// emits and its result.
-async fn within(registered: &Registered, timeout: Duration, event_run: &Arc<EventRun>) -> (HandlerOutcome, Done) {
+async fn within(
+    registered: &Registered,
+    timeout: Duration,
+    event_run: &Arc<EventRun>,
+) -> (HandlerOutcome, Done) {
     let (cancelled, emitting) = (event_run.cx.cancelled.child_token(), Emitting::new());
-    let cx = HandlerContext { run: Arc::clone(event_run), cancelled: cancelled.clone(), emitting: emitting.clone() };
+    let cx = HandlerContext {
+        run: Arc::clone(event_run),
+        cancelled: cancelled.clone(),
+        emitting: emitting.clone(),
+    };
     let running = AssertUnwindSafe(async { registered.handler.run(cx).await }).catch_unwind();
     let ended = match tokio::time::timeout(timeout, running).await {
         Ok(Ok(Ok(()))) => HandlerOutcome::Succeeded,
@@ -194,7 +243,8 @@ async fn within(registered: &Registered, timeout: Duration, event_run: &Arc<Even
 
 fn text_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or_default()
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -265,10 +315,21 @@ mod tests {
             })
             .build()
             .expect("a set");
-        let batch = Batch::new(ObjectName::new("a").expect("a name"), 1, 0, vec![Bytes::from_static(b"{}")]);
-        let cx = Context { ledger: Some(Arc::clone(&ledger) as Arc<dyn Ledger>), ..Context::detached() };
+        let batch = Batch::new(
+            ObjectName::new("a").expect("a name"),
+            1,
+            0,
+            vec![Bytes::from_static(b"{}")],
+        );
+        let cx = Context {
+            ledger: Some(Arc::clone(&ledger) as Arc<dyn Ledger>),
+            ..Context::detached()
+        };
         let delivered = handlers.deliver(&batch, &cx).await;
-        assert!(matches!(delivered.stop(), Some(Stop::Transient { error, .. }) if error.contains("full")), "{delivered:?}");
+        assert!(
+            matches!(delivered.stop(), Some(Stop::Transient { error, .. }) if error.contains("full")),
+            "{delivered:?}"
+        );
         assert_eq!(*ledger.kept.lock().expect("no panic"), ["handler:last"]);
     }
 
@@ -276,21 +337,40 @@ mod tests {
     /// handler. So the ledger records this success only if its result must be logged.
     #[tokio::test]
     async fn a_result_costs_a_call_only_where_it_is_logged() {
-        for (logs, has_result, kept, so_far) in [(true, false, 0, 2), (false, true, 0, 2), (true, true, 1, 1)] {
-            let ledger = Arc::new(Full { logs, ..Full::default() });
+        for (logs, has_result, kept, so_far) in
+            [(true, false, 0, 2), (false, true, 0, 2), (true, true, 1, 1)]
+        {
+            let ledger = Arc::new(Full {
+                logs,
+                ..Full::default()
+            });
             let result = move |_: Value, cx: HandlerContext| async move {
                 if has_result {
                     cx.result(&1)?;
                 }
                 Ok(())
             };
-            let handlers = Handlers::builder().register_all("one", result).build().expect("a set");
+            let handlers = Handlers::builder()
+                .register_all("one", result)
+                .build()
+                .expect("a set");
             let events = vec![Bytes::from_static(b"1"), Bytes::from_static(b"2")];
             let batch = Batch::new(ObjectName::new("a").expect("a name"), 1, 0, events);
-            let cx = Context { ledger: Some(Arc::clone(&ledger) as Arc<dyn Ledger>), ..Context::detached() };
+            let cx = Context {
+                ledger: Some(Arc::clone(&ledger) as Arc<dyn Ledger>),
+                ..Context::detached()
+            };
             let delivered = handlers.deliver(&batch, &cx).await;
-            assert_eq!((delivered.count(2), delivered.stop()), (so_far, None), "{logs} {has_result}");
-            assert_eq!(ledger.kept.lock().expect("no panic").len(), kept, "{logs} {has_result}");
+            assert_eq!(
+                (delivered.count(2), delivered.stop()),
+                (so_far, None),
+                "{logs} {has_result}"
+            );
+            assert_eq!(
+                ledger.kept.lock().expect("no panic").len(),
+                kept,
+                "{logs} {has_result}"
+            );
         }
     }
 }

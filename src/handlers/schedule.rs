@@ -39,7 +39,13 @@ impl HandlerContext {
     pub fn schedule(&self, object: impl AsRef<str>, event: impl IntoEvent) -> HandlerSchedule<'_> {
         let object = self.object_named(object.as_ref());
         let event = object.and_then(|object| Ok((object, event.into_event(EVENT_BYTES_MAX)?)));
-        HandlerSchedule { cx: self, event, key: None, mode: LaterMode::Replace, due: Due::At(0) }
+        HandlerSchedule {
+            cx: self,
+            event,
+            key: None,
+            mode: LaterMode::Replace,
+            due: Due::At(0),
+        }
     }
 }
 
@@ -90,8 +96,14 @@ impl HandlerSchedule<'_> {
             Due::After(ms) => check_after(Duration::from_millis(ms))?,
         }
         let key = self.key.unwrap_or_else(|| Ok(ScheduleKey::unique()))?;
-        let later = Later { key: key.as_str().as_bytes(), mode: self.mode, due: self.due };
-        self.cx.emitting.push_later(&self.cx.run.room, object.as_str(), &event, later)?;
+        let later = Later {
+            key: key.as_str().as_bytes(),
+            mode: self.mode,
+            due: self.due,
+        };
+        self.cx
+            .emitting
+            .push_later(&self.cx.run.room, object.as_str(), &event, later)?;
         Ok(key)
     }
 }
@@ -99,5 +111,7 @@ impl HandlerSchedule<'_> {
 /// Returns a duration in ms, rounded up, so that no event comes early. A longer time than the
 /// largest time of a schedule is cut to it.
 fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(crate::event::ID_END - 1)
+    u64::try_from(time.as_nanos().div_ceil(1_000_000))
+        .unwrap_or(u64::MAX)
+        .min(crate::event::ID_END - 1)
 }

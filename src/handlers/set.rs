@@ -43,7 +43,9 @@ impl HandlerSet {
     /// Returns the positions of the handlers for an event of this type, in the order of
     /// registration.
     pub(super) fn handlers_of(&self, event_type: Option<&str>) -> Vec<usize> {
-        let of_type = event_type.and_then(|name| self.types.get(name)).unwrap_or(&self.other);
+        let of_type = event_type
+            .and_then(|name| self.types.get(name))
+            .unwrap_or(&self.other);
         let mut handlers: Vec<_> = of_type.iter().chain(&self.every).copied().collect();
         handlers.sort_unstable();
         handlers

@@ -48,8 +48,18 @@ fn events(out: &mut Writer<'_>, figures: &WorkerFigures) -> fmt::Result {
             ("transient", delivery.transient.count()),
         ],
     )?;
-    out.histogram("event_attempts", "Tries of each finished event, with the last one", None, &figures.attempts)?;
-    out.histogram("batch_events", "Events of each committed batch", None, &figures.batch)?;
+    out.histogram(
+        "event_attempts",
+        "Tries of each finished event, with the last one",
+        None,
+        &figures.attempts,
+    )?;
+    out.histogram(
+        "batch_events",
+        "Events of each committed batch",
+        None,
+        &figures.batch,
+    )?;
     out.histograms(
         "delivery_duration",
         "Time of each delivery of a batch to the sink",
@@ -63,12 +73,33 @@ fn events(out: &mut Writer<'_>, figures: &WorkerFigures) -> fmt::Result {
             ("unknown", &delivery.unknown),
         ],
     )?;
-    let oldest = figures.longest.as_ref().map_or(0.0, |longest| longest.since.as_secs_f64());
-    out.seconds("delivery_oldest", "Age of the longest delivery under way; 0 without any", oldest)?;
+    let oldest = figures
+        .longest
+        .as_ref()
+        .map_or(0.0, |longest| longest.since.as_secs_f64());
+    out.seconds(
+        "delivery_oldest",
+        "Age of the longest delivery under way; 0 without any",
+        oldest,
+    )?;
     let seconds = Some(&Unit::Seconds);
-    out.histogram("commit_duration", "Time from the sink's answer to the commit in Redis", seconds, &figures.commit)?;
-    out.histogram("event_age", "Time from each event's own time to its commit", seconds, &figures.event_age)?;
-    out.counter("event_time_missing", "Committed events without a time of their own", figures.without_time)
+    out.histogram(
+        "commit_duration",
+        "Time from the sink's answer to the commit in Redis",
+        seconds,
+        &figures.commit,
+    )?;
+    out.histogram(
+        "event_age",
+        "Time from each event's own time to its commit",
+        seconds,
+        &figures.event_age,
+    )?;
+    out.counter(
+        "event_time_missing",
+        "Committed events without a time of their own",
+        figures.without_time,
+    )
 }
 
 fn redis(out: &mut Writer<'_>, figures: &WorkerFigures) -> fmt::Result {
@@ -98,15 +129,31 @@ fn redis(out: &mut Writer<'_>, figures: &WorkerFigures) -> fmt::Result {
             ("other", errors.other),
         ],
     )?;
-    out.gauge("attached", "1 if the worker has its name", u32::from(figures.is_attached))?;
+    out.gauge(
+        "attached",
+        "1 if the worker has its name",
+        u32::from(figures.is_attached),
+    )?;
     out.counters(
         "attaches",
         "Times that the worker took its name, by the state that it found",
         "how",
-        [("fresh", attaches.fresh), ("resumed", attaches.resumed), ("lapsed", attaches.lapsed)],
+        [
+            ("fresh", attaches.fresh),
+            ("resumed", attaches.resumed),
+            ("lapsed", attaches.lapsed),
+        ],
     )?;
-    out.counter("takeovers", "Names without a lease whose objects the worker took over", figures.takeovers)?;
-    out.counter("lost_keys", "Keys that were deleted by hand or evicted, as the worker met them", figures.lost_keys)
+    out.counter(
+        "takeovers",
+        "Names without a lease whose objects the worker took over",
+        figures.takeovers,
+    )?;
+    out.counter(
+        "lost_keys",
+        "Keys that were deleted by hand or evicted, as the worker met them",
+        figures.lost_keys,
+    )
 }
 
 fn state(out: &mut Writer<'_>, figures: &WorkerFigures) -> fmt::Result {
@@ -139,6 +186,14 @@ fn state(out: &mut Writer<'_>, figures: &WorkerFigures) -> fmt::Result {
             ("rejected", holds.rejected),
         ],
     )?;
-    out.gauge("sink_up", "1 if the sink is available", u32::from(figures.sink.down_for.is_none()))?;
-    out.counter("sink_outages", "Times that the sink became unavailable", figures.sink.outages)
+    out.gauge(
+        "sink_up",
+        "1 if the sink is available",
+        u32::from(figures.sink.down_for.is_none()),
+    )?;
+    out.counter(
+        "sink_outages",
+        "Times that the sink became unavailable",
+        figures.sink.outages,
+    )
 }

@@ -14,13 +14,22 @@ pub(super) struct Writer<'a>(pub(super) DescriptorEncoder<'a>);
 
 impl Writer<'_> {
     /// Writes a gauge.
-    pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
-        self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+    pub(super) fn gauge(
+        &mut self,
+        name: &str,
+        help: &str,
+        value: impl EncodeGaugeValue,
+    ) -> fmt::Result {
+        self.0
+            .encode_descriptor(name, help, None, MetricType::Gauge)?
+            .encode_gauge(&value)
     }
 
     /// Writes a gauge of a time in seconds.
     pub(super) fn seconds(&mut self, name: &str, help: &str, seconds: f64) -> fmt::Result {
-        self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?.encode_gauge(&seconds)
+        self.0
+            .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?
+            .encode_gauge(&seconds)
     }
 
     /// Writes the gauges of a time in seconds of one name, which differ in one label.
@@ -31,16 +40,22 @@ impl Writer<'_> {
         label: &str,
         values: impl IntoIterator<Item = (impl AsRef<str>, f64)>,
     ) -> fmt::Result {
-        let mut encoder = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
+        let mut encoder =
+            self.0
+                .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
         for (of, seconds) in values {
-            encoder.encode_family(&[(label, of.as_ref())])?.encode_gauge(&seconds)?;
+            encoder
+                .encode_family(&[(label, of.as_ref())])?
+                .encode_gauge(&seconds)?;
         }
         Ok(())
     }
 
     /// Writes a counter.
     pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
-        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let mut encoder = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Counter)?;
         encoder.encode_counter::<NoLabelSet, _, u64>(&value, None)
     }
 
@@ -52,9 +67,13 @@ impl Writer<'_> {
         label: &str,
         values: impl IntoIterator<Item = (impl AsRef<str>, V)>,
     ) -> fmt::Result {
-        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        let mut encoder = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (of, value) in values {
-            encoder.encode_family(&[(label, of.as_ref())])?.encode_gauge(&value)?;
+            encoder
+                .encode_family(&[(label, of.as_ref())])?
+                .encode_gauge(&value)?;
         }
         Ok(())
     }
@@ -67,16 +86,28 @@ impl Writer<'_> {
         label: &str,
         values: impl IntoIterator<Item = (impl AsRef<str>, u64)>,
     ) -> fmt::Result {
-        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let mut encoder = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Counter)?;
         for (of, value) in values {
-            encoder.encode_family(&[(label, of.as_ref())])?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+            encoder
+                .encode_family(&[(label, of.as_ref())])?
+                .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }
         Ok(())
     }
 
     /// Writes a histogram.
-    pub(super) fn histogram(&mut self, name: &str, help: &str, unit: Option<&Unit>, values: &Distribution) -> fmt::Result {
-        let mut encoder = self.0.encode_descriptor(name, help, unit, MetricType::Histogram)?;
+    pub(super) fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<&Unit>,
+        values: &Distribution,
+    ) -> fmt::Result {
+        let mut encoder = self
+            .0
+            .encode_descriptor(name, help, unit, MetricType::Histogram)?;
         encoder.encode_histogram::<NoLabelSet>(values.sum, values.count(), &buckets(values), None)
     }
 
@@ -88,18 +119,27 @@ impl Writer<'_> {
         label: &str,
         values: [(&str, &Distribution); N],
     ) -> fmt::Result {
-        let mut encoder = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        let mut encoder =
+            self.0
+                .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
         for (of, values) in values {
             let labels = [(label, of)];
             let mut encoder = encoder.encode_family(&labels)?;
-            encoder.encode_histogram::<NoLabelSet>(values.sum, values.count(), &buckets(values), None)?;
+            encoder.encode_histogram::<NoLabelSet>(
+                values.sum,
+                values.count(),
+                &buckets(values),
+                None,
+            )?;
         }
         Ok(())
     }
 
     /// Writes a metric with the constant value 1 and the program's version as label.
     pub(super) fn version(&mut self) -> fmt::Result {
-        let mut encoder = self.0.encode_descriptor("build", "Version of the program", None, MetricType::Info)?;
+        let mut encoder =
+            self.0
+                .encode_descriptor("build", "Version of the program", None, MetricType::Info)?;
         encoder.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])
     }
 }

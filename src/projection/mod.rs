@@ -14,7 +14,9 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use self::store::{NameError, Position, RedisStore, RedisStoreError, STATE_BYTES_MAX, Saved, Store};
+pub use self::store::{
+    NameError, Position, RedisStore, RedisStoreError, STATE_BYTES_MAX, Saved, Store,
+};
 use crate::control::log::PER_CALL_MAX;
 use crate::control::{Control, ControlError, Cursor, LogEntry};
 
@@ -62,7 +64,9 @@ pub enum ProjectionError {
     },
     /// The log is not the log that was read before. It was deleted, it has lost rows in a failover,
     /// or rows were removed by hand.
-    #[error("the log has {written} rows, but {expected} were expected: it was replaced or has lost rows; rebuild the projection")]
+    #[error(
+        "the log has {written} rows, but {expected} were expected: it was replaced or has lost rows; rebuild the projection"
+    )]
     OtherLog {
         /// Number of rows ever written to the log.
         written: u64,
@@ -114,12 +118,26 @@ impl<P: Projection, S: Store> Runner<P, S> {
     /// # Errors
     /// [`ProjectionError::Lost`] if another process has the lease of the name. Other errors if the
     /// store or the stored state cannot be read.
-    pub async fn open(store: S, control: Control, lease: Duration, gaps: Gaps) -> Result<Self, ProjectionError> {
+    pub async fn open(
+        store: S,
+        control: Control,
+        lease: Duration,
+        gaps: Gaps,
+    ) -> Result<Self, ProjectionError> {
         let token = uuid::Uuid::new_v4().to_string();
         let lease = lease.max(LEASE_MIN);
         let (position, projection) = (Position::default(), P::default());
         let control = control.with_event_bytes_max(WHOLE);
-        let mut runner = Self { store, control, token, lease, gaps, position, projection, stale: true };
+        let mut runner = Self {
+            store,
+            control,
+            token,
+            lease,
+            gaps,
+            position,
+            projection,
+            stale: true,
+        };
         runner.load().await?;
         Ok(runner)
     }
@@ -129,14 +147,31 @@ impl<P: Projection, S: Store> Runner<P, S> {
     ///
     /// # Errors
     /// As [`Runner::open`].
-    pub async fn anew(mut store: S, control: Control, lease: Duration, gaps: Gaps) -> Result<Self, ProjectionError> {
+    pub async fn anew(
+        mut store: S,
+        control: Control,
+        lease: Duration,
+        gaps: Gaps,
+    ) -> Result<Self, ProjectionError> {
         let token = uuid::Uuid::new_v4().to_string();
         let lease = lease.max(LEASE_MIN);
-        let opened = store.open(&token, lease).await.map_err(|error| ProjectionError::Store(error.into()))?;
+        let opened = store
+            .open(&token, lease)
+            .await
+            .map_err(|error| ProjectionError::Store(error.into()))?;
         opened.ok_or(ProjectionError::Lost)?;
         let (position, projection) = (Position::default(), P::default());
         let control = control.with_event_bytes_max(WHOLE);
-        let mut runner = Self { store, control, token, lease, gaps, position, projection, stale: true };
+        let mut runner = Self {
+            store,
+            control,
+            token,
+            lease,
+            gaps,
+            position,
+            projection,
+            stale: true,
+        };
         runner.rebuild().await?;
         Ok(runner)
     }
@@ -167,12 +202,18 @@ impl<P: Projection, S: Store> Runner<P, S> {
             self.load().await?;
         }
         let log_id = Some(self.position.log_id.as_str()).filter(|log_id| !log_id.is_empty());
-        let page = self.control.log(log_id.map(Cursor::from).as_ref(), PER_CALL_MAX).await?;
+        let page = self
+            .control
+            .log(log_id.map(Cursor::from).as_ref(), PER_CALL_MAX)
+            .await?;
         let trimmed = page.written.saturating_sub(page.kept);
         let missed = trimmed.saturating_sub(self.position.rows);
         let rows = self.position.rows + missed + page.entries.len() as u64;
         if page.written < rows || page.next.is_none() && page.written > rows {
-            return Err(ProjectionError::OtherLog { written: page.written, expected: rows });
+            return Err(ProjectionError::OtherLog {
+                written: page.written,
+                expected: rows,
+            });
         } else if missed > 0 && self.gaps == Gaps::Refuse {
             return Err(ProjectionError::Gap { missed });
         }
@@ -180,11 +221,20 @@ impl<P: Projection, S: Store> Runner<P, S> {
             self.kept(missed).await?;
             return Ok(Stepped { applied: 0, lag: 0 });
         };
-        let position = Position { log_id: last.log_id.to_string(), rows, missed: self.position.missed + missed };
+        let position = Position {
+            log_id: last.log_id.to_string(),
+            rows,
+            missed: self.position.missed + missed,
+        };
         self.stale = true;
-        page.entries.iter().for_each(|entry| self.projection.apply(entry));
+        page.entries
+            .iter()
+            .for_each(|entry| self.projection.apply(entry));
         self.save(position).await?;
-        Ok(Stepped { applied: page.entries.len(), lag: page.written - rows })
+        Ok(Stepped {
+            applied: page.entries.len(),
+            lag: page.written - rows,
+        })
     }
 
     /// Runs steps until `stop` is ready, then releases the name and returns the state. If there is
@@ -196,7 +246,11 @@ impl<P: Projection, S: Store> Runner<P, S> {
     /// As [`Runner::step`]. The call ends at the first error, even if only a connection has failed. It
     /// does not end if the lease has ended and no other process has the name: then the next step takes
     /// the name again, and begins with the saved state.
-    pub async fn run(mut self, idle: Duration, stop: impl Future<Output = ()>) -> Result<P, ProjectionError> {
+    pub async fn run(
+        mut self,
+        idle: Duration,
+        stop: impl Future<Output = ()>,
+    ) -> Result<P, ProjectionError> {
         let idle = idle.min(self.lease / 3);
         tokio::pin!(stop);
         loop {
@@ -219,7 +273,10 @@ impl<P: Projection, S: Store> Runner<P, S> {
         if self.stale {
             self.load().await?;
         }
-        self.store.close(&self.token).await.map_err(|error| ProjectionError::Store(error.into()))?;
+        self.store
+            .close(&self.token)
+            .await
+            .map_err(|error| ProjectionError::Store(error.into()))?;
         Ok(self.projection)
     }
 
@@ -239,20 +296,32 @@ impl<P: Projection, S: Store> Runner<P, S> {
     /// # Errors
     /// [`ProjectionError::Store`] if the store fails.
     pub async fn close(mut self) -> Result<(), ProjectionError> {
-        self.store.close(&self.token).await.map_err(|error| ProjectionError::Store(error.into()))
+        self.store
+            .close(&self.token)
+            .await
+            .map_err(|error| ProjectionError::Store(error.into()))
     }
 
     async fn load(&mut self) -> Result<(), ProjectionError> {
-        let opened = self.store.open(&self.token, self.lease).await.map_err(|error| ProjectionError::Store(error.into()))?;
+        let opened = self
+            .store
+            .open(&self.token, self.lease)
+            .await
+            .map_err(|error| ProjectionError::Store(error.into()))?;
         let saved = opened.ok_or(ProjectionError::Lost)?;
-        self.projection = saved.state.map_or_else(|| Ok(P::default()), |state| serde_json::from_slice(&state))?;
+        self.projection = saved
+            .state
+            .map_or_else(|| Ok(P::default()), |state| serde_json::from_slice(&state))?;
         (self.position, self.stale) = (saved.position, false);
         Ok(())
     }
 
     async fn save(&mut self, position: Position) -> Result<(), ProjectionError> {
         let state = serde_json::to_vec(&self.projection)?;
-        let saved = self.store.save(&self.token, self.lease, &position, &state).await;
+        let saved = self
+            .store
+            .save(&self.token, self.lease, &position, &state)
+            .await;
         if !saved.map_err(|error| ProjectionError::Store(error.into()))? {
             return Err(ProjectionError::Lost);
         }
@@ -263,12 +332,30 @@ impl<P: Projection, S: Store> Runner<P, S> {
     /// Handles a page without rows: renews the lease, and saves the number of missed rows.
     async fn kept(&mut self, missed: u64) -> Result<(), ProjectionError> {
         if missed > 0 {
-            let Position { log_id, rows, missed: before } = self.position.clone();
+            let Position {
+                log_id,
+                rows,
+                missed: before,
+            } = self.position.clone();
             self.stale = true;
-            return self.save(Position { log_id, rows: rows + missed, missed: before + missed }).await;
+            return self
+                .save(Position {
+                    log_id,
+                    rows: rows + missed,
+                    missed: before + missed,
+                })
+                .await;
         }
-        let kept = self.store.keep(&self.token, self.lease).await.map_err(|error| ProjectionError::Store(error.into()))?;
+        let kept = self
+            .store
+            .keep(&self.token, self.lease)
+            .await
+            .map_err(|error| ProjectionError::Store(error.into()))?;
         self.stale |= !kept;
-        if kept { Ok(()) } else { Err(ProjectionError::Lost) }
+        if kept {
+            Ok(())
+        } else {
+            Err(ProjectionError::Lost)
+        }
     }
 }

@@ -33,7 +33,11 @@ pub trait Store: Send {
 
     /// Takes the projection for `token` for the time `lease`, and reads the stored data. None if
     /// another token has the projection. The call may be repeated.
-    fn open(&mut self, token: &str, lease: Duration) -> impl Future<Output = Result<Option<Saved>, Self::Error>> + Send;
+    fn open(
+        &mut self,
+        token: &str,
+        lease: Duration,
+    ) -> impl Future<Output = Result<Option<Saved>, Self::Error>> + Send;
 
     /// Writes position and state in one atomic step if `token` still has the projection, and renews
     /// the lease. Returns whether `token` still has the projection.
@@ -46,7 +50,11 @@ pub trait Store: Send {
     ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 
     /// Renews the lease if `token` has the projection. Returns whether `token` has it.
-    fn keep(&mut self, token: &str, lease: Duration) -> impl Future<Output = Result<bool, Self::Error>> + Send;
+    fn keep(
+        &mut self,
+        token: &str,
+        lease: Duration,
+    ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 
     /// Releases the projection if `token` has it.
     fn close(&mut self, token: &str) -> impl Future<Output = Result<(), Self::Error>> + Send;
@@ -70,7 +78,9 @@ pub struct RedisStore<C> {
 #[non_exhaustive]
 pub enum RedisStoreError {
     /// The state is larger than [`STATE_BYTES_MAX`]. Nothing was written.
-    #[error("the state of the projection has {bytes} bytes, RedisStore keeps {max} at most; keep it in a Store of your own")]
+    #[error(
+        "the state of the projection has {bytes} bytes, RedisStore keeps {max} at most; keep it in a Store of your own"
+    )]
     TooLarge {
         /// Size of the state in bytes.
         bytes: usize,
@@ -115,22 +125,46 @@ impl<C: ConnectionLike + Send> RedisStore<C> {
 impl<C: ConnectionLike + Send> Store for RedisStore<C> {
     type Error = RedisStoreError;
 
-    async fn open(&mut self, token: &str, lease: Duration) -> Result<Option<Saved>, RedisStoreError> {
-        let Some((text, state)) = self.call(token, lease, PositionStep::Open).await? else { return Ok(None) };
+    async fn open(
+        &mut self,
+        token: &str,
+        lease: Duration,
+    ) -> Result<Option<Saved>, RedisStoreError> {
+        let Some((text, state)) = self.call(token, lease, PositionStep::Open).await? else {
+            return Ok(None);
+        };
         if text.is_empty() {
             return Ok(Some(Saved::default()));
         }
-        let wrong = || ScriptError::Protocol { script: "position", what: format!("{text:?} is not a position in the log") };
+        let wrong = || ScriptError::Protocol {
+            script: "position",
+            what: format!("{text:?} is not a position in the log"),
+        };
         let position = Position::of(&text).ok_or_else(wrong)?;
-        Ok(Some(Saved { position, state: Some(state) }))
+        Ok(Some(Saved {
+            position,
+            state: Some(state),
+        }))
     }
 
-    async fn save(&mut self, token: &str, lease: Duration, position: &Position, state: &[u8]) -> Result<bool, RedisStoreError> {
+    async fn save(
+        &mut self,
+        token: &str,
+        lease: Duration,
+        position: &Position,
+        state: &[u8],
+    ) -> Result<bool, RedisStoreError> {
         if state.len() > STATE_BYTES_MAX {
-            return Err(RedisStoreError::TooLarge { bytes: state.len(), max: STATE_BYTES_MAX });
+            return Err(RedisStoreError::TooLarge {
+                bytes: state.len(),
+                max: STATE_BYTES_MAX,
+            });
         }
         let position = &position.text();
-        Ok(self.call(token, lease, PositionStep::Save { position, state }).await?.is_some())
+        Ok(self
+            .call(token, lease, PositionStep::Save { position, state })
+            .await?
+            .is_some())
     }
 
     async fn keep(&mut self, token: &str, lease: Duration) -> Result<bool, RedisStoreError> {
@@ -138,6 +172,9 @@ impl<C: ConnectionLike + Send> Store for RedisStore<C> {
     }
 
     async fn close(&mut self, token: &str) -> Result<(), RedisStoreError> {
-        Ok(self.call(token, Duration::ZERO, PositionStep::Close).await.map(drop)?)
+        Ok(self
+            .call(token, Duration::ZERO, PositionStep::Close)
+            .await
+            .map(drop)?)
     }
 }

@@ -124,7 +124,13 @@ mod tests {
         let also = seen.clone();
         let sink: Arc<dyn Sink> = Arc::new(each(move |event: Event| {
             also.lock().expect("no panic").push((event.id, event.prev));
-            async move { if event.id == 6 { Err(Stop::transient("busy")) } else { Ok(()) } }
+            async move {
+                if event.id == 6 {
+                    Err(Stop::transient("busy"))
+                } else {
+                    Ok(())
+                }
+            }
         }));
         let delivered = sink.deliver(&batch(), &Context::detached()).await;
         assert_eq!(delivered, Delivered::stopped(1, Stop::transient("busy")));
@@ -137,6 +143,9 @@ mod tests {
             assert_eq!((batch.len(), &*cx.worker), (3, "detached.0"));
             Delivered::stopped(2, Stop::rejected("no"))
         }));
-        assert_eq!(Arc::new(sink).deliver(&batch(), &Context::detached()).await, Delivered::stopped(2, Stop::rejected("no")));
+        assert_eq!(
+            Arc::new(sink).deliver(&batch(), &Context::detached()).await,
+            Delivered::stopped(2, Stop::rejected("no"))
+        );
     }
 }

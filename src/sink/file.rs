@@ -66,7 +66,11 @@ impl File {
         // An absolute path stays right even if the working directory changes before a rotation.
         let path = std::path::absolute(given).map_err(|error| failed("find", given, error))?;
         let file = LockedFile::open(&path)?;
-        let writer = Writer::start(Lines::new(OnDisk { path: path.clone(), file })).map_err(SinkError::Thread)?;
+        let writer = Writer::start(Lines::new(OnDisk {
+            path: path.clone(),
+            file,
+        }))
+        .map_err(SinkError::Thread)?;
         Ok(Self { path, writer })
     }
 
@@ -92,7 +96,11 @@ impl Sink for File {
 }
 
 fn failed(action: &'static str, path: &Path, source: io::Error) -> SinkError {
-    SinkError::File { action, path: path.to_owned(), source }
+    SinkError::File {
+        action,
+        path: path.to_owned(),
+        source,
+    }
 }
 
 /// An open, locked file. Drop unlocks the file explicitly, because closing it is not enough. A
@@ -112,7 +120,11 @@ impl LockedFile {
         // The type is checked before opening, because opening a device or a pipe may already have
         // an effect.
         match fs::metadata(path) {
-            Ok(found) if !found.is_file() => return Err(SinkError::NotAFile { path: path.to_owned() }),
+            Ok(found) if !found.is_file() => {
+                return Err(SinkError::NotAFile {
+                    path: path.to_owned(),
+                });
+            }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed("open", path, error)),
@@ -133,25 +145,38 @@ impl LockedFile {
     /// Cuts off a torn last line, and ensures that the name and the content of the file survive a
     /// power loss.
     fn cut_torn_line(&self, path: &Path) -> Result<(), SinkError> {
-        let length = self.0.metadata().map_err(|error| failed("read", path, error))?.len();
+        let length = self
+            .0
+            .metadata()
+            .map_err(|error| failed("read", path, error))?
+            .len();
         if length == 0 {
             // The file may be new. Without this sync of the directory, a power loss could remove
             // the file's name, and all synced lines with it.
-            return sync_directory(path).map_err(|error| failed("sync the directory of", path, error));
+            return sync_directory(path)
+                .map_err(|error| failed("sync the directory of", path, error));
         }
         let keep = whole_lines(&self.0, length).map_err(|error| failed("read", path, error))?;
         if keep < length {
             let mut start = [0; LINE_START.len()];
             let start = &mut start[..LINE_START.len().min((length - keep) as usize)];
-            self.0.read_exact_at(start, keep).map_err(|error| failed("read", path, error))?;
+            self.0
+                .read_exact_at(start, keep)
+                .map_err(|error| failed("read", path, error))?;
             // After a power loss, a torn line may consist of zeros. So zeros are cut off, too.
             if !LINE_START.starts_with(start) && start[0] != 0 {
-                return Err(SinkError::NotOurs { path: path.to_owned() });
+                return Err(SinkError::NotOurs {
+                    path: path.to_owned(),
+                });
             }
-            self.0.set_len(keep).map_err(|error| failed("cut the torn last line of", path, error))?;
+            self.0
+                .set_len(keep)
+                .map_err(|error| failed("cut the torn last line of", path, error))?;
             tracing::warn!(path = %path.display(), bytes = length - keep, "cut a torn last line; its event comes again");
         }
-        self.0.sync_all().map_err(|error| failed("sync", path, error))
+        self.0
+            .sync_all()
+            .map_err(|error| failed("sync", path, error))
     }
 }
 
@@ -160,8 +185,14 @@ fn lock(file: &fs::File, path: &Path) -> Result<(), SinkError> {
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(()),
-            Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
-            Err(TryLockError::WouldBlock) => return Err(SinkError::Locked { path: path.to_owned() }),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5))
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(SinkError::Locked {
+                    path: path.to_owned(),
+                });
+            }
             Err(TryLockError::Error(error)) => return Err(failed("lock", path, error)),
         }
     }
@@ -242,7 +273,11 @@ impl Disk for OnDisk {
     fn cut(&mut self, length: u64) -> io::Result<()> {
         // Another program may have emptied the file. Then `set_len` would make the file longer, so
         // it is not called.
-        if self.length()? > length { self.file.0.set_len(length) } else { Ok(()) }
+        if self.length()? > length {
+            self.file.0.set_len(length)
+        } else {
+            Ok(())
+        }
     }
 
     fn name(&self) -> String {
@@ -322,7 +357,11 @@ mod tests {
     impl Fake {
         fn step(&mut self) -> io::Result<()> {
             self.steps += 1;
-            if self.faults.contains(&self.steps) { Err(io::Error::from_raw_os_error(28)) } else { Ok(()) }
+            if self.faults.contains(&self.steps) {
+                Err(io::Error::from_raw_os_error(28))
+            } else {
+                Ok(())
+            }
         }
     }
 
@@ -335,7 +374,11 @@ mod tests {
         }
         fn append(&mut self, lines: &[u8]) -> io::Result<()> {
             let done = self.step();
-            let part = if done.is_ok() { lines.len() } else { lines.len() / 2 };
+            let part = if done.is_ok() {
+                lines.len()
+            } else {
+                lines.len() / 2
+            };
             self.bytes.extend_from_slice(&lines[..part]);
             done
         }
@@ -380,7 +423,10 @@ mod tests {
 
     #[test]
     fn a_failed_sync_is_not_delivered_and_its_lines_are_cut() {
-        let mut lines = Lines::new(Fake { faults: vec![4], ..Fake::default() });
+        let mut lines = Lines::new(Fake {
+            faults: vec![4],
+            ..Fake::default()
+        });
         let error = lines.write(b"one\n").expect_err("the sync fails");
         assert_eq!(
             error,
@@ -394,16 +440,25 @@ mod tests {
     #[test]
     fn the_last_line_end_is_found_across_blocks() {
         let file = tempfile::tempfile().expect("a temporary file");
-        for (whole, torn) in
-            [(0, 0), (0, 5), (10, 0), (10, BLOCK_BYTES - 1), (10, BLOCK_BYTES), (BLOCK_BYTES, 3 * BLOCK_BYTES + 1)]
-        {
+        for (whole, torn) in [
+            (0, 0),
+            (0, 5),
+            (10, 0),
+            (10, BLOCK_BYTES - 1),
+            (10, BLOCK_BYTES),
+            (BLOCK_BYTES, 3 * BLOCK_BYTES + 1),
+        ] {
             let mut bytes = vec![b'x'; whole + torn];
             if whole > 0 {
                 bytes[whole - 1] = b'\n';
             }
             file.set_len(0).expect("emptied");
             file.write_all_at(&bytes, 0).expect("written");
-            assert_eq!(whole_lines(&file, bytes.len() as u64).expect("read"), whole as u64, "{whole} and {torn}");
+            assert_eq!(
+                whole_lines(&file, bytes.len() as u64).expect("read"),
+                whole as u64,
+                "{whole} and {torn}"
+            );
         }
     }
 }

@@ -28,7 +28,11 @@ pub(crate) struct Progress {
 impl Progress {
     /// Returns the number of bytes of the values that subtasks have returned.
     pub(crate) fn returned(&self) -> usize {
-        self.finished.values().filter_map(|value| wire::returned(value)).map(str::len).sum()
+        self.finished
+            .values()
+            .filter_map(|value| wire::returned(value))
+            .map(str::len)
+            .sum()
     }
 }
 

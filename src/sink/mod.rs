@@ -131,7 +131,13 @@ impl Batch {
     /// Makes a batch, for tests of sinks and for programs that call a sink themselves. The ids of
     /// the events begin at `first` and grow by 1.
     pub fn new(object: ObjectName, first: u64, prev: u64, payloads: Vec<Bytes>) -> Self {
-        Self { object, first, prev, stride: 1, payloads }
+        Self {
+            object,
+            first,
+            prev,
+            stride: 1,
+            payloads,
+        }
     }
 
     /// Returns the object of all events of the batch.
@@ -222,19 +228,28 @@ pub struct Delivered {
 impl Delivered {
     /// Returns the result for a batch that is delivered entirely.
     pub fn all() -> Self {
-        Self { count: None, stop: None }
+        Self {
+            count: None,
+            stop: None,
+        }
     }
 
     /// Returns the result for `count` delivered events. `stop` is the reason why the event after
     /// them is not delivered.
     pub fn stopped(count: usize, stop: Stop) -> Self {
-        Self { count: Some(count), stop: Some(stop) }
+        Self {
+            count: Some(count),
+            stop: Some(stop),
+        }
     }
 
     /// Returns the result for `count` delivered events that are to be committed now. The other
     /// events of the batch may come again at once.
     pub fn so_far(count: usize) -> Self {
-        Self { count: Some(count), stop: None }
+        Self {
+            count: Some(count),
+            stop: None,
+        }
     }
 
     /// Returns the number of delivered events for a batch of `len` events.
@@ -293,30 +308,40 @@ pub enum Stop {
 impl Stop {
     /// Returns [`Stop::Transient`] with the backoff of the retry policy.
     pub fn transient(error: impl fmt::Display) -> Self {
-        Self::Transient { error: error.to_string(), retry_after: None }
+        Self::Transient {
+            error: error.to_string(),
+            retry_after: None,
+        }
     }
 
     /// Returns [`Stop::Rejected`].
     pub fn rejected(error: impl fmt::Display) -> Self {
-        Self::Rejected { error: error.to_string() }
+        Self::Rejected {
+            error: error.to_string(),
+        }
     }
 
     /// Returns [`Stop::Unknown`].
     pub fn unknown(error: impl fmt::Display) -> Self {
-        Self::Unknown { error: error.to_string() }
+        Self::Unknown {
+            error: error.to_string(),
+        }
     }
 
     /// Returns [`Stop::Unavailable`].
     pub fn unavailable(error: impl fmt::Display) -> Self {
-        Self::Unavailable { error: error.to_string() }
+        Self::Unavailable {
+            error: error.to_string(),
+        }
     }
 
     /// Returns the text of the error, or the reason.
     pub fn error(&self) -> &str {
         match self {
-            Self::Transient { error, .. } | Self::Rejected { error } | Self::Unknown { error } | Self::Unavailable { error } => {
-                error
-            }
+            Self::Transient { error, .. }
+            | Self::Rejected { error }
+            | Self::Unknown { error }
+            | Self::Unavailable { error } => error,
             Self::Postponed { reason, .. } => reason,
         }
     }

@@ -20,7 +20,9 @@ impl Sink for Null {
     }
 
     async fn deliver(&self, _batch: &Batch, _cx: &Context) -> Delivered {
-        WARNED.call_once(|| tracing::warn!("the sink null consumes: events are taken from Redis and dropped"));
+        WARNED.call_once(|| {
+            tracing::warn!("the sink null consumes: events are taken from Redis and dropped")
+        });
         Delivered::all()
     }
 }

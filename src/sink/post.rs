@@ -23,7 +23,12 @@ pub(crate) struct Post {
 
 impl Post {
     /// Runs a delivery and records each of its polls. `first` is the id of its first event.
-    pub(crate) async fn note<F: Future>(&self, object: &ObjectName, first: u64, delivery: F) -> F::Output {
+    pub(crate) async fn note<F: Future>(
+        &self,
+        object: &ObjectName,
+        first: u64,
+        delivery: F,
+    ) -> F::Output {
         *self.object.lock().unwrap_or_else(PoisonError::into_inner) = Some(object.clone());
         self.id.store(first, Ordering::Relaxed);
         let _under_way = UnderWay::begin(self);

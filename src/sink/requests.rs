@@ -71,7 +71,10 @@ impl Context {
     /// a wrong type, or a right is missing.
     pub async fn open_request(&self, limit: Duration) -> Result<Option<Opened>, RequestError> {
         match &self.requests {
-            Some(requests) => requests.open(limit.clamp(LIMITS.0, LIMITS.1)).await.map(Some),
+            Some(requests) => requests
+                .open(limit.clamp(LIMITS.0, LIMITS.1))
+                .await
+                .map(Some),
             None => Ok(None),
         }
     }

@@ -43,7 +43,11 @@ pub struct Stdout {
 /// [`SinkError::Thread`] if no thread can be started.
 pub fn stdout() -> Result<Stdout, SinkError> {
     let closed = CancellationToken::new();
-    let lines = Lines { out: Raw, owed: Vec::new(), closed: closed.clone() };
+    let lines = Lines {
+        out: Raw,
+        owed: Vec::new(),
+        closed: closed.clone(),
+    };
     let writer = Writer::start(lines).map_err(SinkError::Thread)?;
     Ok(Stdout { closed, writer })
 }
@@ -99,7 +103,10 @@ impl<W: Write> Lines<W> {
         owed?;
         let (sent, done) = send(&mut self.out, lines);
         if sent > 0 && lines[sent - 1] != b'\n' {
-            let end = lines[sent..].iter().position(|&byte| byte == b'\n').map_or(lines.len(), |at| sent + at + 1);
+            let end = lines[sent..]
+                .iter()
+                .position(|&byte| byte == b'\n')
+                .map_or(lines.len(), |at| sent + at + 1);
             self.owed.extend_from_slice(&lines[sent..end]);
         }
         done
@@ -114,7 +121,9 @@ fn send(out: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
             Ok(0) => return (sent, Err(io::ErrorKind::WriteZero.into())),
             Ok(count) => sent += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(FULL_PAUSE),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                std::thread::sleep(FULL_PAUSE)
+            }
             Err(error) => return (sent, Err(error)),
         }
     }
@@ -126,7 +135,8 @@ impl<W: Write + Send + 'static> Output for Lines<W> {
         self.lines(lines).map_err(|error| {
             if error.kind() == io::ErrorKind::BrokenPipe {
                 self.closed.cancel();
-                return "standard output has no reader any more; restart the worker with a reader".to_owned();
+                return "standard output has no reader any more; restart the worker with a reader"
+                    .to_owned();
             }
             format!("cannot write to standard output: {error}; it is tried again")
         })
@@ -160,7 +170,15 @@ mod tests {
     }
 
     fn narrow(room: usize, error: io::ErrorKind) -> Lines<Narrow> {
-        Lines { out: Narrow { taken: Vec::new(), room, error }, owed: Vec::new(), closed: CancellationToken::new() }
+        Lines {
+            out: Narrow {
+                taken: Vec::new(),
+                room,
+                error,
+            },
+            owed: Vec::new(),
+            closed: CancellationToken::new(),
+        }
     }
 
     #[test]
@@ -174,7 +192,10 @@ mod tests {
             assert_eq!(lines.write(b"first\nlast\n"), Ok(()));
             let all = String::from_utf8(lines.out.taken).expect("text");
             assert!(all.ends_with("first\nlast\n"), "{all:?}");
-            assert!(all.lines().all(|line| line == "first" || line == "last"), "room for {room}: {all:?}");
+            assert!(
+                all.lines().all(|line| line == "first" || line == "last"),
+                "room for {room}: {all:?}"
+            );
         }
     }
 

@@ -55,7 +55,9 @@ impl Writer {
     /// Starts the thread.
     pub(super) fn start(output: impl Output) -> io::Result<Self> {
         let (requests, waiting) = mpsc::channel(REQUESTS_MAX);
-        std::thread::Builder::new().name("seriatim-sink".to_owned()).spawn(move || run(waiting, output))?;
+        std::thread::Builder::new()
+            .name("seriatim-sink".to_owned())
+            .spawn(move || run(waiting, output))?;
         Ok(Self { requests })
     }
 
@@ -65,7 +67,10 @@ impl Writer {
     /// written. If it is dropped later, all of the batch is written.
     pub(super) async fn deliver(&self, batch: &Batch) -> Delivered {
         let (answer, answered) = oneshot::channel();
-        let request = Request::Write(Write { batch: batch.clone(), answer });
+        let request = Request::Write(Write {
+            batch: batch.clone(),
+            answer,
+        });
         let written = match self.requests.send(request).await {
             Ok(()) => answered.await.ok(),
             Err(_) => None,
@@ -81,7 +86,10 @@ impl Writer {
     pub(super) async fn reopen(&self) -> io::Result<()> {
         let (answer, answered) = oneshot::channel();
         let ended = || io::Error::other(THREAD_ENDED);
-        self.requests.send(Request::Reopen(answer)).await.map_err(|_| ended())?;
+        self.requests
+            .send(Request::Reopen(answer))
+            .await
+            .map_err(|_| ended())?;
         answered.await.unwrap_or_else(|_| Err(ended()))
     }
 }
@@ -115,7 +123,11 @@ type Reopened = Option<oneshot::Sender<io::Result<()>>>;
 
 /// Adds a batch to the group, unless its delivery was dropped. A request to open the output anew
 /// ends the group and is returned.
-fn take(request: Request, lines: &mut Vec<u8>, answers: &mut Vec<oneshot::Sender<Result<(), String>>>) -> Reopened {
+fn take(
+    request: Request,
+    lines: &mut Vec<u8>,
+    answers: &mut Vec<oneshot::Sender<Result<(), String>>>,
+) -> Reopened {
     let write = match request {
         Request::Reopen(answer) => return Some(answer),
         Request::Write(write) => write,
@@ -152,14 +164,27 @@ mod tests {
         }
     }
 
-    fn by_hand() -> (Writer, channel::Receiver<Vec<u8>>, channel::Sender<Result<(), String>>) {
+    fn by_hand() -> (
+        Writer,
+        channel::Receiver<Vec<u8>>,
+        channel::Sender<Result<(), String>>,
+    ) {
         let (seen, sees) = channel::channel();
         let (answer, answers) = channel::channel();
-        (Writer::start(Hand { seen, answers }).expect("a thread"), sees, answer)
+        (
+            Writer::start(Hand { seen, answers }).expect("a thread"),
+            sees,
+            answer,
+        )
     }
 
     fn batch(id: u64) -> Batch {
-        Batch::new(ObjectName::new(format!("o:{id}")).expect("a name"), id, 0, vec!["1".into()])
+        Batch::new(
+            ObjectName::new(format!("o:{id}")).expect("a name"),
+            id,
+            0,
+            vec!["1".into()],
+        )
     }
 
     fn line(id: u64) -> String {
@@ -183,9 +208,17 @@ mod tests {
         assert!(!polled_once(&mut two).await && !polled_once(&mut three).await);
         answer.send(Ok(())).expect("the thread waits");
         assert_eq!(one.await, Delivered::all());
-        assert_eq!(sees.recv().expect("a write"), (line(2) + &line(3)).as_bytes());
-        assert!(!polled_once(&mut two).await, "delivered before the output answered");
-        answer.send(Err("full".to_owned())).expect("the thread waits");
+        assert_eq!(
+            sees.recv().expect("a write"),
+            (line(2) + &line(3)).as_bytes()
+        );
+        assert!(
+            !polled_once(&mut two).await,
+            "delivered before the output answered"
+        );
+        answer
+            .send(Err("full".to_owned()))
+            .expect("the thread waits");
         let failed = Delivered::stopped(0, Stop::unavailable("full"));
         assert_eq!((two.await, three.await), (failed.clone(), failed));
     }
@@ -206,6 +239,9 @@ mod tests {
         answer.send(Ok(())).expect("the thread waits");
         assert_eq!(sees.recv().expect("a write"), line(3).as_bytes());
         answer.send(Ok(())).expect("the thread waits");
-        assert_eq!((one.await, three.await), (Delivered::all(), Delivered::all()));
+        assert_eq!(
+            (one.await, three.await),
+            (Delivered::all(), Delivered::all())
+        );
     }
 }

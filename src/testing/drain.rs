@@ -73,9 +73,21 @@ impl Unfinished {
 
 impl fmt::Display for Unfinished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { markers, busy, due, waking } = self;
-        let waking = if *waking { ", and objects are being woken" } else { "" };
-        write!(f, "{markers} markers, {busy} busy slots, {due} objects due{waking}")
+        let Self {
+            markers,
+            busy,
+            due,
+            waking,
+        } = self;
+        let waking = if *waking {
+            ", and objects are being woken"
+        } else {
+            ""
+        };
+        write!(
+            f,
+            "{markers} markers, {busy} busy slots, {due} objects due{waking}"
+        )
     }
 }
 
@@ -99,12 +111,17 @@ pub struct Drained {
 impl Drained {
     /// Returns the events of one object, in their order.
     pub fn of(&self, object: &str) -> impl Iterator<Item = &DrainedEvent> {
-        self.events.iter().filter(move |seen| seen.event.object.as_str() == object)
+        self.events
+            .iter()
+            .filter(move |seen| seen.event.object.as_str() == object)
     }
 
     /// Returns the number of delivered events.
     pub fn delivered(&self) -> usize {
-        self.events.iter().filter(|seen| seen.fate == Fate::Delivered).count()
+        self.events
+            .iter()
+            .filter(|seen| seen.fate == Fate::Delivered)
+            .count()
     }
 
     /// Returns the emits of all handlers. They are in the order of the events whose handlers have
@@ -119,7 +136,8 @@ impl Drained {
     /// If an event was not delivered, or an object is held or paused.
     #[track_caller]
     pub fn assert_all_delivered(&self) -> &Self {
-        let all = self.delivered() == self.events.len() && self.held.is_empty() && self.paused.is_empty();
+        let all =
+            self.delivered() == self.events.len() && self.held.is_empty() && self.paused.is_empty();
         assert!(all, "not all events were delivered{}", self.told());
         self
     }
@@ -133,7 +151,11 @@ impl Drained {
     pub fn assert_emitted(&self, object: &str, pattern: impl EventPattern) -> EmittedEvent {
         match emitted::find(&self.emitted(), object, &pattern) {
             Some(event) => event.clone(),
-            None => panic!("no event was emitted for {object} like {}{}", pattern.shown(), self.told()),
+            None => panic!(
+                "no event was emitted for {object} like {}{}",
+                pattern.shown(),
+                self.told()
+            ),
         }
     }
 
@@ -148,7 +170,10 @@ impl Drained {
             );
         }
         for object in self.held.iter().chain(&self.paused) {
-            told += &format!("\n  {} waits ({:?}): {}", object.object, object.waits_for, object.why);
+            told += &format!(
+                "\n  {} waits ({:?}): {}",
+                object.object, object.waits_for, object.why
+            );
         }
         told + "\nemitted:" + &emitted::shown(&self.emitted())
     }
@@ -192,20 +217,39 @@ pub async fn drain(worker: WorkerBuilder, patience: Duration) -> Result<Drained,
     let seen = Shared::default();
     let (config, watched) = (Arc::clone(worker.config()), Arc::clone(&seen));
     let keys = config.keys.clone();
-    worker.map_sink(|sink| Arc::new(Watched { sink, config, seen: watched }));
+    worker.map_sink(|sink| {
+        Arc::new(Watched {
+            sink,
+            config,
+            seen: watched,
+        })
+    });
     let deadline = tokio::time::Instant::now() + patience;
-    let timed_out = |unfinished, drained| DrainError::Patience { patience, unfinished, drained: Box::new(drained) };
+    let timed_out = |unfinished, drained| DrainError::Patience {
+        patience,
+        unfinished,
+        drained: Box::new(drained),
+    };
     let Ok(conn) = tokio::time::timeout_at(deadline, worker.connection()).await else {
         return Err(timed_out(Unfinished::default(), Drained::default()));
     };
     let mut conn = conn?;
     let control = Control::new(conn.clone()).with_keys(keys);
-    let last_dead = control.newest_dead_letters(None, 1).await?.letters.pop().map(|letter| Cursor::from(&letter.dead_id));
+    let last_dead = control
+        .newest_dead_letters(None, 1)
+        .await?
+        .letters
+        .pop()
+        .map(|letter| Cursor::from(&letter.dead_id));
 
     let mut unfinished = Unfinished::default();
     let is_done = run_until_done(worker, &mut conn, &control, deadline, &mut unfinished).await?;
     let drained = look_back(&control, &seen, last_dead).await?;
-    if is_done { Ok(drained) } else { Err(timed_out(unfinished, drained)) }
+    if is_done {
+        Ok(drained)
+    } else {
+        Err(timed_out(unfinished, drained))
+    }
 }
 
 /// Runs the worker. Returns whether its work was done before the deadline.
@@ -251,25 +295,42 @@ async fn look(conn: &mut PatientConnection, control: &Control) -> Result<Unfinis
     let mut walk = Walk::of(conn, keys, Which::Watched).await?;
     while let Some(page) = walk.next(conn, keys).await? {
         for (name, value) in page {
-            lists.extend((0..slots_in(&value).unwrap_or(0)).map(|slot| keys.worker_object(&format!("{name}.{slot}"))));
+            lists.extend(
+                (0..slots_in(&value).unwrap_or(0))
+                    .map(|slot| keys.worker_object(&format!("{name}.{slot}"))),
+            );
         }
     }
     let now_ms = control.now_ms().await?;
     let mut all = redis::pipe();
     all.atomic();
     all.cmd("LLEN").arg(keys.objects_with_events());
-    all.cmd("ZCOUNT").arg(keys.objects_held()).arg("-inf").arg(now_ms);
+    all.cmd("ZCOUNT")
+        .arg(keys.objects_held())
+        .arg("-inf")
+        .arg(now_ms);
     all.cmd("HGET").arg(keys.event_rules()).arg("next");
     all.cmd("GET").arg(keys.event_groups_waiting());
     for lists in lists.chunks(KEYS_MAX) {
         all.cmd("EXISTS").arg(lists);
     }
-    let counts: Vec<Option<String>> = all.query_async(conn).await.map_err(ControlError::redis(WHAT))?;
-    let number = |at: usize| counts.get(at).and_then(|count| count.as_deref()?.parse::<u64>().ok());
+    let counts: Vec<Option<String>> = all
+        .query_async(conn)
+        .await
+        .map_err(ControlError::redis(WHAT))?;
+    let number = |at: usize| {
+        counts
+            .get(at)
+            .and_then(|count| count.as_deref()?.parse::<u64>().ok())
+    };
     let busy = (4..counts.len()).filter_map(number).sum();
     let waking = number(2).is_some_and(|next| next <= now_ms);
-    let mut left =
-        Unfinished { markers: number(0).unwrap_or(0) + number(3).unwrap_or(0), busy, due: number(1).unwrap_or(0), waking };
+    let mut left = Unfinished {
+        markers: number(0).unwrap_or(0) + number(3).unwrap_or(0),
+        busy,
+        due: number(1).unwrap_or(0),
+        waking,
+    };
     if left.is_nothing() {
         let soon = control.held(false, None, 1).await?.objects;
         left.due = soon.iter().filter(|object| !is_for_later(object)).count() as u64;
@@ -280,14 +341,28 @@ async fn look(conn: &mut PatientConnection, control: &Control) -> Result<Unfinis
 /// Returns whether the object waits for a retry, an operator or a rule. Other objects only wait for
 /// a free worker.
 fn is_for_later(object: &HeldObject) -> bool {
-    matches!(object.waits_for, WaitsFor::Retry | WaitsFor::Operator | WaitsFor::Rule)
+    matches!(
+        object.waits_for,
+        WaitsFor::Retry | WaitsFor::Operator | WaitsFor::Rule
+    )
 }
 
-async fn look_back(control: &Control, seen: &Shared, mut last_dead: Option<Cursor>) -> Result<Drained, ControlError> {
+async fn look_back(
+    control: &Control,
+    seen: &Shared,
+    mut last_dead: Option<Cursor>,
+) -> Result<Drained, ControlError> {
     loop {
-        let page = control.dead_letters(last_dead.as_ref(), PER_CALL_MAX).await?;
+        let page = control
+            .dead_letters(last_dead.as_ref(), PER_CALL_MAX)
+            .await?;
         for letter in page.letters {
-            let event = event_of(&letter.object, letter.id.unwrap_or(0), letter.prev.unwrap_or(0), letter.event);
+            let event = event_of(
+                &letter.object,
+                letter.id.unwrap_or(0),
+                letter.prev.unwrap_or(0),
+                letter.event,
+            );
             locked(seen).dead(event, letter.error);
         }
         last_dead = page.next;
@@ -299,5 +374,10 @@ async fn look_back(control: &Control, seen: &Shared, mut last_dead: Option<Curso
     let paused = control.paused(None, LEFT_MAX).await?.objects;
     let mut seen = locked(seen);
     let (events, events_not_kept) = (std::mem::take(&mut seen.events), seen.not_kept);
-    Ok(Drained { events, events_not_kept, held, paused })
+    Ok(Drained {
+        events,
+        events_not_kept,
+        held,
+        paused,
+    })
 }

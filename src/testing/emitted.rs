@@ -41,7 +41,11 @@ impl From<Later<'_>> for EmittedSchedule {
             Due::At(ms) => (Some(ms), None),
             Due::After(ms) => (None, Some(Duration::from_millis(ms))),
         };
-        Self { key: String::from_utf8_lossy(later.key).into_owned(), at_ms, after }
+        Self {
+            key: String::from_utf8_lossy(later.key).into_owned(),
+            at_ms,
+            after,
+        }
     }
 }
 
@@ -87,17 +91,25 @@ impl<F: Fn(&Value) -> bool> EventPattern for F {
 
 fn has(event: &Value, wanted: &Value) -> bool {
     match (event, wanted) {
-        (Value::Object(event), Value::Object(wanted)) => {
-            wanted.iter().all(|(name, wanted)| event.get(name).is_some_and(|found| has(found, wanted)))
-        }
+        (Value::Object(event), Value::Object(wanted)) => wanted
+            .iter()
+            .all(|(name, wanted)| event.get(name).is_some_and(|found| has(found, wanted))),
         _ => event == wanted,
     }
 }
 
 /// Returns the first of these events that is for the object, matches the pattern, and is not
 /// scheduled.
-pub(super) fn find<'a>(emitted: &'a [EmittedEvent], object: &str, pattern: &impl EventPattern) -> Option<&'a EmittedEvent> {
-    let matches = |event: &EmittedEvent| event.json::<Value>().is_ok_and(|event| pattern.matches(&event));
+pub(super) fn find<'a>(
+    emitted: &'a [EmittedEvent],
+    object: &str,
+    pattern: &impl EventPattern,
+) -> Option<&'a EmittedEvent> {
+    let matches = |event: &EmittedEvent| {
+        event
+            .json::<Value>()
+            .is_ok_and(|event| pattern.matches(&event))
+    };
     let mut now = emitted.iter().filter(|event| event.schedule.is_none());
     now.find(|event| event.object.as_str() == object && matches(event))
 }
@@ -108,7 +120,11 @@ pub(super) fn find_scheduled<'a>(
     object: &str,
     pattern: &impl EventPattern,
 ) -> Option<&'a EmittedEvent> {
-    let matches = |event: &EmittedEvent| event.json::<Value>().is_ok_and(|event| pattern.matches(&event));
+    let matches = |event: &EmittedEvent| {
+        event
+            .json::<Value>()
+            .is_ok_and(|event| pattern.matches(&event))
+    };
     let mut later = emitted.iter().filter(|event| event.schedule.is_some());
     later.find(|event| event.object.as_str() == object && matches(event))
 }
@@ -116,10 +132,23 @@ pub(super) fn find_scheduled<'a>(
 /// Returns the events as lines of text. The message of a failed assertion shows them.
 pub(super) fn shown(emitted: &[EmittedEvent]) -> String {
     let line = |event: &EmittedEvent| {
-        let when = event.schedule.as_ref().map_or_else(String::new, |schedule| format!("  later, key {:?}", schedule.key));
-        format!("\n  {}  {}{when}", event.object, String::from_utf8_lossy(&event.payload))
+        let when = event
+            .schedule
+            .as_ref()
+            .map_or_else(String::new, |schedule| {
+                format!("  later, key {:?}", schedule.key)
+            });
+        format!(
+            "\n  {}  {}{when}",
+            event.object,
+            String::from_utf8_lossy(&event.payload)
+        )
     };
-    if emitted.is_empty() { "\n  nothing".to_owned() } else { emitted.iter().map(line).collect() }
+    if emitted.is_empty() {
+        "\n  nothing".to_owned()
+    } else {
+        emitted.iter().map(line).collect()
+    }
 }
 
 #[cfg(test)]

@@ -43,7 +43,13 @@ impl TestEvent {
     /// # Errors [`TestEventError`] if the object's name or the event is invalid.
     pub fn new(object: impl AsRef<str>, event: impl IntoEvent) -> Result<Self, TestEventError> {
         let (object, payload) = (ObjectName::new(object)?, event.into_event(EVENT_BYTES_MAX)?);
-        Ok(Self { object, payload, id: 1, prev: 0, attempt: 1 })
+        Ok(Self {
+            object,
+            payload,
+            id: 1,
+            prev: 0,
+            attempt: 1,
+        })
     }
 
     /// Sets the event's id. Ids that a worker gives are 1 to 2^53 - 1. Default: 1.
@@ -88,7 +94,11 @@ pub struct HandlerTest {
 impl HandlerTest {
     /// Tests a set of handlers. For each event, the same handlers run as in a worker.
     pub fn new(handlers: Handlers) -> Self {
-        Self { handlers, timeout: None, memory: Memory::default() }
+        Self {
+            handlers,
+            timeout: None,
+            memory: Memory::default(),
+        }
     }
 
     /// Tests one handler. It runs for every event.
@@ -99,7 +109,9 @@ impl HandlerTest {
     where
         T: DeserializeOwned + Send + 'static,
     {
-        Ok(Self::new(Handlers::builder().register_all::<T>(id, handler).build()?))
+        Ok(Self::new(
+            Handlers::builder().register_all::<T>(id, handler).build()?,
+        ))
     }
 
     /// Sets one timeout for all handlers, in place of their own timeouts.
@@ -127,8 +139,19 @@ impl HandlerTest {
     /// is cancelled, as if a worker loses its lease: the token `cx.cancelled()` is cancelled, and
     /// the futures of the running handlers are dropped.
     pub async fn run_until(&self, event: TestEvent, cancel: impl Future<Output = ()>) -> Ran {
-        let TestEvent { object, payload, id, prev, attempt } = event;
-        let event = Event { id, prev, object, payload };
+        let TestEvent {
+            object,
+            payload,
+            id,
+            prev,
+            attempt,
+        } = event;
+        let event = Event {
+            id,
+            prev,
+            object,
+            payload,
+        };
         let place: Place = (event.object.clone(), id);
         let cancelled = CancellationToken::new();
         let cx = Context {
@@ -140,7 +163,12 @@ impl HandlerTest {
         let before = self.memory.of(&place).finished;
         let mut ended = Vec::new();
         let delivered = {
-            let mut running = std::pin::pin!(self.handlers.run_event(&mut ended, self.timeout, event.clone(), &cx));
+            let mut running = std::pin::pin!(self.handlers.run_event(
+                &mut ended,
+                self.timeout,
+                event.clone(),
+                &cx
+            ));
             tokio::select! {
                 biased;
                 delivered = &mut running => Some(delivered),
@@ -153,12 +181,19 @@ impl HandlerTest {
         let outcome = |(at, id): (usize, &str)| {
             let outcome = match ended.iter().find(|(ran, _)| *ran == at) {
                 Some((_, outcome)) => outcome.clone(),
-                None if before.contains_key(&format!("handler:{id}")) => HandlerOutcome::SucceededBefore,
+                None if before.contains_key(&format!("handler:{id}")) => {
+                    HandlerOutcome::SucceededBefore
+                }
                 None => HandlerOutcome::Cancelled,
             };
             (id.to_owned(), outcome)
         };
-        let outcomes = self.handlers.handlers_for(&event).into_iter().map(outcome).collect();
+        let outcomes = self
+            .handlers
+            .handlers_for(&event)
+            .into_iter()
+            .map(outcome)
+            .collect();
         let kept = self.memory.of(&place);
         Ran::new(event, outcomes, delivered, &kept)
     }

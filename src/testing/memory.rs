@@ -37,8 +37,17 @@ pub(super) struct Kept {
 
 impl Kept {
     /// Records the success of a handler or subtask.
-    pub(super) fn keep(&mut self, field: &str, With { returned, emits, result }: With<'_>) -> Result<(), LedgerError> {
-        let unreadable = || LedgerError::Failed("what the handler has emitted cannot be read".to_owned());
+    pub(super) fn keep(
+        &mut self,
+        field: &str,
+        With {
+            returned,
+            emits,
+            result,
+        }: With<'_>,
+    ) -> Result<(), LedgerError> {
+        let unreadable =
+            || LedgerError::Failed("what the handler has emitted cannot be read".to_owned());
         if let Some((emit_field, value)) = emits {
             let (place, events) = Emits::read(value).ok_or_else(unreadable)?;
             let event = |entry: EmitEntry<'_>| EmittedEvent {
@@ -46,11 +55,16 @@ impl Kept {
                 payload: Bytes::copy_from_slice(entry.event),
                 schedule: entry.later.map(Into::into),
             };
-            self.emits.insert((place, emit_field.to_owned()), events.into_iter().map(event).collect());
+            self.emits.insert(
+                (place, emit_field.to_owned()),
+                events.into_iter().map(event).collect(),
+            );
         }
-        self.results.extend(result.map(|(field, value)| (field.to_owned(), value.to_vec())));
+        self.results
+            .extend(result.map(|(field, value)| (field.to_owned(), value.to_vec())));
         let value = returned.map(wire::finished_with);
-        let value = String::from_utf8_lossy(value.as_deref().unwrap_or(wire::FINISHED)).into_owned();
+        let value =
+            String::from_utf8_lossy(value.as_deref().unwrap_or(wire::FINISHED)).into_owned();
         self.finished.insert(field.to_owned(), value);
         Ok(())
     }
@@ -64,7 +78,8 @@ impl Kept {
     /// Returns the results of those handlers that have one.
     pub(super) fn results(&self) -> BTreeMap<String, Value> {
         let members: Vec<_> = self.results.values().map(Vec::as_slice).collect();
-        serde_json::from_slice(&[b"{", &members.join(&b","[..])[..], b"}"].concat()).unwrap_or_default()
+        serde_json::from_slice(&[b"{", &members.join(&b","[..])[..], b"}"].concat())
+            .unwrap_or_default()
     }
 }
 
@@ -79,7 +94,10 @@ impl Memory {
 
     /// Returns the ledger of an event.
     pub(super) fn ledger(&self, place: Place) -> Arc<dyn Ledger> {
-        Arc::new(OfEvent { memory: self.clone(), place })
+        Arc::new(OfEvent {
+            memory: self.clone(),
+            place,
+        })
     }
 
     fn locked(&self) -> MutexGuard<'_, HashMap<Place, Kept>> {
@@ -96,14 +114,31 @@ struct OfEvent {
 #[async_trait]
 impl Ledger for OfEvent {
     async fn read(&self) -> Result<Progress, LedgerError> {
-        let Kept { finished, emits, results } = self.memory.of(&self.place);
-        let bytes = emits.values().flatten().map(|event| event.object.as_str().len() + event.payload.len()).sum();
+        let Kept {
+            finished,
+            emits,
+            results,
+        } = self.memory.of(&self.place);
+        let bytes = emits
+            .values()
+            .flatten()
+            .map(|event| event.object.as_str().len() + event.payload.len())
+            .sum();
         let emitted = (emits.values().map(Vec::len).sum(), bytes);
-        Ok(Progress { id: self.place.1, finished, emitted, results: results.values().map(Vec::len).sum() })
+        Ok(Progress {
+            id: self.place.1,
+            finished,
+            emitted,
+            results: results.values().map(Vec::len).sum(),
+        })
     }
 
     async fn write(&self, _: u64, field: &str, with: With<'_>) -> Result<(), LedgerError> {
-        self.memory.locked().entry(self.place.clone()).or_default().keep(field, with)
+        self.memory
+            .locked()
+            .entry(self.place.clone())
+            .or_default()
+            .keep(field, with)
     }
 
     fn logs(&self) -> bool {

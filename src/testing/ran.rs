@@ -32,18 +32,28 @@ impl Ran {
         delivered: Option<Result<(), Stop>>,
         kept: &Kept,
     ) -> Self {
-        Self { event, outcomes, delivered, emitted: kept.emitted(), results: kept.results() }
+        Self {
+            event,
+            outcomes,
+            delivered,
+            emitted: kept.emitted(),
+            results: kept.results(),
+        }
     }
 
     /// Returns the outcome of the handler with this id; none if no such handler is registered for
     /// the event.
     pub fn outcome(&self, handler: &str) -> Option<&HandlerOutcome> {
-        self.outcomes().find(|(id, _)| *id == handler).map(|(_, outcome)| outcome)
+        self.outcomes()
+            .find(|(id, _)| *id == handler)
+            .map(|(_, outcome)| outcome)
     }
 
     /// Returns the id and the outcome of each handler of the event, in the order of registration.
     pub fn outcomes(&self) -> impl ExactSizeIterator<Item = (&str, &HandlerOutcome)> {
-        self.outcomes.iter().map(|(id, outcome)| (id.as_str(), outcome))
+        self.outcomes
+            .iter()
+            .map(|(id, outcome)| (id.as_str(), outcome))
     }
 
     /// Returns whether all handlers have succeeded, in this run or in an earlier one. Then the
@@ -82,7 +92,11 @@ impl Ran {
     /// If the event is not delivered.
     #[track_caller]
     pub fn assert_delivered(&self) -> &Self {
-        assert!(self.is_delivered(), "the event was not delivered{}", self.told());
+        assert!(
+            self.is_delivered(),
+            "the event was not delivered{}",
+            self.told()
+        );
         self
     }
 
@@ -93,7 +107,11 @@ impl Ran {
     #[track_caller]
     pub fn assert_succeeded(&self, handler: &str) -> &Self {
         let succeeded = matches!(self.outcome(handler), Some(HandlerOutcome::Succeeded));
-        assert!(succeeded, "the handler {handler:?} did not succeed in this run{}", self.told());
+        assert!(
+            succeeded,
+            "the handler {handler:?} did not succeed in this run{}",
+            self.told()
+        );
         self
     }
 
@@ -106,7 +124,11 @@ impl Ran {
     pub fn assert_failed(&self, handler: &str, error_part: &str) -> &Self {
         let failure = self.outcome(handler).and_then(HandlerOutcome::failure);
         let failed = failure.is_some_and(|failure| failure.error().contains(error_part));
-        assert!(failed, "the handler {handler:?} did not fail with {error_part:?}{}", self.told());
+        assert!(
+            failed,
+            "the handler {handler:?} did not fail with {error_part:?}{}",
+            self.told()
+        );
         self
     }
 
@@ -119,7 +141,11 @@ impl Ran {
     pub fn assert_emitted(&self, object: &str, pattern: impl EventPattern) -> &EmittedEvent {
         match emitted::find(&self.emitted, object, &pattern) {
             Some(event) => event,
-            None => panic!("no event was emitted for {object} like {}{}", pattern.shown(), self.told()),
+            None => panic!(
+                "no event was emitted for {object} like {}{}",
+                pattern.shown(),
+                self.told()
+            ),
         }
     }
 
@@ -133,7 +159,11 @@ impl Ran {
     pub fn assert_scheduled(&self, object: &str, pattern: impl EventPattern) -> &EmittedEvent {
         match emitted::find_scheduled(&self.emitted, object, &pattern) {
             Some(event) => event,
-            None => panic!("no event was scheduled for {object} like {}{}", pattern.shown(), self.told()),
+            None => panic!(
+                "no event was scheduled for {object} like {}{}",
+                pattern.shown(),
+                self.told()
+            ),
         }
     }
 
@@ -144,7 +174,12 @@ impl Ran {
     #[track_caller]
     pub fn assert_not_emitted(&self, object: &str, pattern: impl EventPattern) -> &Self {
         let found = emitted::find(&self.emitted, object, &pattern);
-        assert!(found.is_none(), "an event was emitted for {object} like {}{}", pattern.shown(), self.told());
+        assert!(
+            found.is_none(),
+            "an event was emitted for {object} like {}{}",
+            pattern.shown(),
+            self.told()
+        );
         self
     }
 
@@ -154,7 +189,11 @@ impl Ran {
     /// If an event was emitted.
     #[track_caller]
     pub fn assert_nothing_emitted(&self) -> &Self {
-        assert!(self.emitted.is_empty(), "something was emitted{}", self.told());
+        assert!(
+            self.emitted.is_empty(),
+            "something was emitted{}",
+            self.told()
+        );
         self
     }
 
@@ -163,7 +202,9 @@ impl Ran {
         let Event { id, object, .. } = &self.event;
         let mut told = match &self.delivered {
             Some(Ok(())) => format!("\nevent {id} of {object} was delivered"),
-            Some(Err(Stop::Rejected { error })) => format!("\nevent {id} of {object} is a dead letter: {error}"),
+            Some(Err(Stop::Rejected { error })) => {
+                format!("\nevent {id} of {object} is a dead letter: {error}")
+            }
             Some(Err(stop)) => format!("\nevent {id} of {object} is tried again: {}", stop.error()),
             None => format!("\nthe delivery of event {id} of {object} was cancelled"),
         };

@@ -104,7 +104,13 @@ impl Seen {
         if known.is_none() {
             self.at.insert(place, at);
             let (fate, kept) = (Fate::Undelivered, Kept::default());
-            self.events.push(DrainedEvent { event: event.clone(), deliveries: 0, failures: 0, fate, kept });
+            self.events.push(DrainedEvent {
+                event: event.clone(),
+                deliveries: 0,
+                failures: 0,
+                fate,
+                kept,
+            });
         }
         self.events.get_mut(at)
     }
@@ -135,11 +141,22 @@ impl Watched {
     fn note(&self, batch: &Batch, attempts: u32, delivered: &Delivered) {
         let count = delivered.count(batch.len());
         let mut seen = locked(&self.seen);
-        for (at, event) in batch.events().enumerate().take(count + usize::from(delivered.stop().is_some())) {
+        for (at, event) in batch
+            .events()
+            .enumerate()
+            .take(count + usize::from(delivered.stop().is_some()))
+        {
             let attempts = if at == 0 { attempts } else { 0 };
-            let fate =
-                if at < count { Some(Fate::Delivered) } else { delivered.stop().map(|stop| self.fate(stop, &event, attempts)) };
-            let Some(seen) = seen.of(&event) else { continue };
+            let fate = if at < count {
+                Some(Fate::Delivered)
+            } else {
+                delivered
+                    .stop()
+                    .map(|stop| self.fate(stop, &event, attempts))
+            };
+            let Some(seen) = seen.of(&event) else {
+                continue;
+            };
             seen.deliveries += 1;
             seen.failures += u32::from(at == count);
             seen.fate = fate.unwrap_or(Fate::Undelivered);
@@ -151,8 +168,14 @@ impl Watched {
         let error = stop.error().to_owned();
         match stop {
             Stop::Rejected { .. } => ended(self.config.retry_of(&event.payload).rejected, error),
-            Stop::Unavailable { .. } | Stop::Postponed { .. } | Stop::Unknown { .. } => Fate::Undelivered,
-            Stop::Transient { .. } => match self.config.retry_of(&event.payload).used_up(attempts.saturating_add(1)) {
+            Stop::Unavailable { .. } | Stop::Postponed { .. } | Stop::Unknown { .. } => {
+                Fate::Undelivered
+            }
+            Stop::Transient { .. } => match self
+                .config
+                .retry_of(&event.payload)
+                .used_up(attempts.saturating_add(1))
+            {
                 None => Fate::Retry { error },
                 Some(then) => ended(then, error),
             },
@@ -177,9 +200,16 @@ impl Sink for Watched {
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
         let watched = |ledger: &Arc<dyn Ledger>| -> Arc<dyn Ledger> {
             let events = batch.events().map(|event| (event.id, event)).collect();
-            Arc::new(WatchedLedger { ledger: Arc::clone(ledger), seen: Arc::clone(&self.seen), events })
+            Arc::new(WatchedLedger {
+                ledger: Arc::clone(ledger),
+                seen: Arc::clone(&self.seen),
+                events,
+            })
         };
-        let cx = Context { ledger: cx.ledger.as_ref().map(watched), ..cx.clone() };
+        let cx = Context {
+            ledger: cx.ledger.as_ref().map(watched),
+            ..cx.clone()
+        };
         let delivered = self.sink.deliver(batch, &cx).await;
         self.note(batch, cx.attempts, &delivered);
         delivered
@@ -207,7 +237,11 @@ impl Ledger for WatchedLedger {
 
     async fn write(&self, id: u64, field: &str, with: With<'_>) -> Result<(), LedgerError> {
         self.ledger.write(id, field, with).await?;
-        match self.events.get(&id).and_then(|event| locked(&self.seen).of(event).map(|seen| seen.kept.keep(field, with))) {
+        match self.events.get(&id).and_then(|event| {
+            locked(&self.seen)
+                .of(event)
+                .map(|seen| seen.kept.keep(field, with))
+        }) {
             Some(kept) => kept,
             None => Ok(()),
         }
@@ -224,5 +258,10 @@ impl Ledger for WatchedLedger {
 
 /// Makes an event from a dead letter.
 pub(super) fn event_of(object: &str, id: u64, prev: u64, payload: Vec<u8>) -> Event {
-    Event { id, prev, object: ObjectName::found(object), payload: Bytes::from(payload) }
+    Event {
+        id,
+        prev,
+        object: ObjectName::found(object),
+        payload: Bytes::from(payload),
+    }
 }

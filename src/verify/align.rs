@@ -32,7 +32,11 @@ pub(super) fn judge(
     findings: &mut Findings,
 ) -> usize {
     let out = came_out(sent, dead);
-    let same = out.len() == expected.len() && out.iter().zip(expected).all(|(out, expected)| out.print == expected.print);
+    let same = out.len() == expected.len()
+        && out
+            .iter()
+            .zip(expected)
+            .all(|(out, expected)| out.print == expected.print);
     if same {
         return 0;
     }
@@ -43,24 +47,35 @@ pub(super) fn judge(
     for at in expected_left {
         absent.entry(expected_prints[at]).or_default().push_back(at);
     }
-    for Out { print, place, id, dead } in out_left.into_iter().map(|at| &out[at]) {
+    for Out {
+        print,
+        place,
+        id,
+        dead,
+    } in out_left.into_iter().map(|at| &out[at])
+    {
         match absent.get_mut(print).and_then(VecDeque::pop_front) {
             // A dead letter has no fixed position in the order, and may come from another producer.
             // So it is not judged.
             _ if *dead => {}
             Some(at) => findings.add(Kind::Reordered, *place, || {
                 let Place { file, line } = expected[at].place;
-                format!("{name}: id {id} is out of the input's order, where it is {}:{line}", files[file.0 as usize])
+                format!(
+                    "{name}: id {id} is out of the input's order, where it is {}:{line}",
+                    files[file.0 as usize]
+                )
             }),
-            None => {
-                findings.add(Kind::Unexpected, *place, || format!("{name}: id {id} bears an event that the input does not have"))
-            }
+            None => findings.add(Kind::Unexpected, *place, || {
+                format!("{name}: id {id} bears an event that the input does not have")
+            }),
         }
     }
     let mut lost: Vec<usize> = absent.into_values().flatten().collect();
     lost.sort_unstable();
     for &at in &lost {
-        findings.add(Kind::Lost, expected[at].place, || format!("{name}: this event is in no output"));
+        findings.add(Kind::Lost, expected[at].place, || {
+            format!("{name}: this event is in no output")
+        });
     }
     lost.len()
 }
@@ -69,14 +84,33 @@ pub(super) fn judge(
 /// its id, unless its event was also delivered.
 fn came_out(sent: &[Sent], dead: &[Dead]) -> Vec<Out> {
     let mut out: Vec<Out> = Vec::with_capacity(sent.len());
-    for Sent { id, print, place, .. } in sent.iter().copied() {
-        let known = out.iter().rev().take_while(|out| out.id == id).any(|out| out.print == print);
+    for Sent {
+        id, print, place, ..
+    } in sent.iter().copied()
+    {
+        let known = out
+            .iter()
+            .rev()
+            .take_while(|out| out.id == id)
+            .any(|out| out.print == print);
         if !known {
-            out.push(Out { print, place, id, dead: false });
+            out.push(Out {
+                print,
+                place,
+                id,
+                dead: false,
+            });
         }
     }
-    let given_up = dead.iter().filter(|dead| sent.binary_search_by_key(&dead.id, |sent| sent.id).is_err());
-    out.extend(given_up.map(|dead| Out { print: dead.print, place: dead.place, id: dead.id, dead: true }));
+    let given_up = dead
+        .iter()
+        .filter(|dead| sent.binary_search_by_key(&dead.id, |sent| sent.id).is_err());
+    out.extend(given_up.map(|dead| Out {
+        print: dead.print,
+        place: dead.place,
+        id: dead.id,
+        dead: true,
+    }));
     out.sort_by_key(|out| out.id);
     out
 }
@@ -100,7 +134,11 @@ fn shortest(a: &[Print], b: &[Print], edits_max: usize) -> Option<(Vec<usize>, V
         rounds.push(reach[zero - edits..=zero + edits].to_vec());
         for k in (zero - edits..=zero + edits).step_by(2) {
             let from_b = k == zero - edits || (k != zero + edits && reach[k - 1] < reach[k + 1]);
-            let mut x = if from_b { reach[k + 1] } else { reach[k - 1] + 1 };
+            let mut x = if from_b {
+                reach[k + 1]
+            } else {
+                reach[k - 1] + 1
+            };
             let mut y = x + zero - k;
             while x < a.len() && y < b.len() && a[x] == b[y] {
                 (x, y) = (x + 1, y + 1);
@@ -204,7 +242,10 @@ mod tests {
         assert_eq!(unmatched(&prints("axa"), &prints("xa")), (vec![0], vec![]));
         assert_eq!(unmatched(&prints("axa"), &prints("ax")), (vec![2], vec![]));
         assert_eq!(unmatched(&prints(""), &prints("ab")), (vec![], vec![0, 1]));
-        assert_eq!(unmatched(&prints("abcd"), &prints("abcd")), (vec![], vec![]));
+        assert_eq!(
+            unmatched(&prints("abcd"), &prints("abcd")),
+            (vec![], vec![])
+        );
     }
 
     #[test]
@@ -220,7 +261,11 @@ mod tests {
             let mut corner = 0;
             for (at, y) in b.iter().enumerate() {
                 let above = row[at + 1];
-                row[at + 1] = if x == y { corner + 1 } else { above.max(row[at]) };
+                row[at + 1] = if x == y {
+                    corner + 1
+                } else {
+                    above.max(row[at])
+                };
                 corner = above;
             }
         }
@@ -228,7 +273,11 @@ mod tests {
     }
 
     fn kept(all: &[Print], left: &[usize]) -> Vec<Print> {
-        all.iter().enumerate().filter(|(at, _)| !left.contains(at)).map(|(_, print)| *print).collect()
+        all.iter()
+            .enumerate()
+            .filter(|(at, _)| !left.contains(at))
+            .map(|(_, print)| *print)
+            .collect()
     }
 
     proptest! {

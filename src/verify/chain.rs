@@ -15,15 +15,27 @@ pub(super) struct Gap {
 }
 
 /// Finds ids that are used for events of two different objects.
-pub(super) fn ids_of_two_objects(sent: &[Sent], dead: &[Dead], names: &[Arc<str>], findings: &mut Findings) {
+pub(super) fn ids_of_two_objects(
+    sent: &[Sent],
+    dead: &[Dead],
+    names: &[Arc<str>],
+    findings: &mut Findings,
+) {
     let sent = sent.iter().map(|sent| (sent.id, sent.object, sent.place));
-    let mut ids: Vec<_> = sent.chain(dead.iter().map(|dead| (dead.id, dead.object, dead.place))).collect();
+    let mut ids: Vec<_> = sent
+        .chain(dead.iter().map(|dead| (dead.id, dead.object, dead.place)))
+        .collect();
     ids.sort_unstable();
     ids.dedup_by_key(|(id, object, _)| (*id, *object));
-    for same in ids.chunk_by(|a, b| a.0 == b.0).filter(|same| same.len() > 1) {
+    for same in ids
+        .chunk_by(|a, b| a.0 == b.0)
+        .filter(|same| same.len() > 1)
+    {
         let (id, object, place) = same[1];
         let [one, other] = [same[0].1, object].map(|object| &names[object as usize]);
-        findings.add(Kind::IdReused, place, || format!("id {id} belongs to an event of {one} and to one of {other}"));
+        findings.add(Kind::IdReused, place, || {
+            format!("id {id} belongs to an event of {one} and to one of {other}")
+        });
     }
 }
 
@@ -47,7 +59,8 @@ pub(super) fn judge(
     let mut delivered: Vec<u64> = Vec::new();
     for sends in sent.chunk_by(|a, b| a.id == b.id) {
         one_id(name, sends, dead, totals, findings);
-        let mut prevs: Vec<(u64, Place)> = sends.iter().map(|sent| (sent.prev, sent.place)).collect();
+        let mut prevs: Vec<(u64, Place)> =
+            sends.iter().map(|sent| (sent.prev, sent.place)).collect();
         prevs.sort_unstable();
         prevs.dedup_by_key(|(prev, _)| *prev);
         let (id, has_one_prev) = (sends[0].id, prevs.len() == 1);
@@ -58,14 +71,18 @@ pub(super) fn judge(
             // If an event was delivered between `prev` and `id`, the chain has two branches. An
             // event that became a dead letter is an exception.
             let beside = &delivered[delivered.partition_point(|earlier| *earlier <= prev)..];
-            let Some(other) = beside.iter().find(|other| !is_dead(**other)) else { continue };
+            let Some(other) = beside.iter().find(|other| !is_dead(**other)) else {
+                continue;
+            };
             // A forgotten object begins a new chain. But an event that came with two different
             // `prev` is always a fork.
             if prev == 0 && has_one_prev && !never_forgotten {
                 totals.anew += 1;
             } else {
                 findings.add(Kind::Forked, place, || {
-                    format!("{name}: id {id} follows id {prev}, and so does id {other} or one before it")
+                    format!(
+                        "{name}: id {id} follows id {prev}, and so does id {other} or one before it"
+                    )
                 });
             }
         }
@@ -88,9 +105,13 @@ fn one_id(name: &str, sends: &[Sent], dead: &[Dead], totals: &mut Totals, findin
     totals.duplicates += (sends.len() - prints.len()) as u64;
     let first = sends[0];
     if let Some(other) = sends.iter().find(|sent| sent.print != first.print) {
-        findings.add(Kind::IdReused, other.place, || format!("{name}: id {id} bears another event here than in another line"));
+        findings.add(Kind::IdReused, other.place, || {
+            format!("{name}: id {id} bears another event here than in another line")
+        });
     } else if !sends.iter().any(|sent| sent.in_time) {
-        findings.add(Kind::Reordered, first.place, || format!("{name}: id {id} comes after a higher id of its object"));
+        findings.add(Kind::Reordered, first.place, || {
+            format!("{name}: id {id} comes after a higher id of its object")
+        });
     }
     if let Ok(at) = dead.binary_search_by_key(&id, |dead| dead.id)
         && dead[at].print != first.print

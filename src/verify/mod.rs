@@ -107,16 +107,25 @@ impl Judge {
         if text.trim_ascii().is_empty() {
             return true;
         }
-        let Envelope { id, prev, object, event } = match Envelope::parse(text) {
+        let Envelope {
+            id,
+            prev,
+            object,
+            event,
+        } = match Envelope::parse(text) {
             Ok(envelope) => envelope,
             Err(EnvelopeError::Json(_) | EnvelopeError::Missing(_)) if !ended => {
-                self.findings.add(Kind::Torn, place, || "the last line was not written to its end".to_owned());
+                self.findings.add(Kind::Torn, place, || {
+                    "the last line was not written to its end".to_owned()
+                });
                 return false;
             }
             Err(error) => {
                 // The error names line 1, because each line is parsed alone. The number of the line
                 // in the file is printed beside it.
-                self.findings.add(Kind::Malformed, place, || error.to_string().replace(" at line 1 ", " at "));
+                self.findings.add(Kind::Malformed, place, || {
+                    error.to_string().replace(" at line 1 ", " at ")
+                });
                 return false;
             }
         };
@@ -126,7 +135,14 @@ impl Judge {
         // event did not come in time in this file.
         let in_time = consume::judge(*highest, id, prev) != Ok(Verdict::Duplicate);
         *highest = id.max(*highest);
-        self.sent.push(Sent { id, prev, print: print(event.get().as_bytes()), object, place, in_time });
+        self.sent.push(Sent {
+            id,
+            prev,
+            print: print(event.get().as_bytes()),
+            object,
+            place,
+            in_time,
+        });
         true
     }
 
@@ -147,7 +163,12 @@ impl Judge {
         };
         if let Some(id) = dead.id {
             let object = self.object(&dead.object);
-            self.dead.push(Dead { id, print, object, place: place(file, line) });
+            self.dead.push(Dead {
+                id,
+                print,
+                object,
+                place: place(file, line),
+            });
         }
         Ok(())
     }
@@ -167,16 +188,22 @@ impl Judge {
     /// emits.
     pub fn expect(&mut self, file: FileId, line: u64, object: &str, event: &[u8]) {
         let object = self.object(object);
-        let expected = Expected { print: print(event), object, place: place(file, line) };
+        let expected = Expected {
+            print: print(event),
+            object,
+            place: place(file, line),
+        };
         self.expected.get_or_insert_default().push(expected);
     }
 
     /// Judges all lines.
     pub fn finish(mut self) -> Report {
         let objects = self.names.len();
-        self.sent.sort_unstable_by_key(|sent| (sent.object, sent.id, sent.place));
+        self.sent
+            .sort_unstable_by_key(|sent| (sent.object, sent.id, sent.place));
         // If the dead letters list the same event twice, the first entry counts.
-        self.dead.sort_unstable_by_key(|dead| (dead.object, dead.id, dead.place));
+        self.dead
+            .sort_unstable_by_key(|dead| (dead.object, dead.id, dead.place));
         self.dead.dedup_by_key(|dead| (dead.object, dead.id));
         let mut expected = self.expected.take();
         if let Some(expected) = &mut expected {
@@ -188,7 +215,14 @@ impl Judge {
             let sent = run(&self.sent, object, |sent| sent.object);
             let dead = run(&self.dead, object, |dead| dead.object);
             let name = &self.names[object as usize];
-            let missing = chain::judge(name, sent, dead, self.never_forgotten, &mut totals, &mut self.findings);
+            let missing = chain::judge(
+                name,
+                sent,
+                dead,
+                self.never_forgotten,
+                &mut totals,
+                &mut self.findings,
+            );
             let mut lost = 0;
             if let Some(expected) = &expected {
                 let expected = run(expected, object, |expected| expected.object);
@@ -198,11 +232,15 @@ impl Judge {
             // with the input. It counts once.
             for gap in missing.into_iter().skip(lost) {
                 self.findings.add(Kind::Lost, gap.place, || {
-                    format!("{name}: id {} follows id {}, which is in no output", gap.id, gap.prev)
+                    format!(
+                        "{name}: id {} follows id {}, which is in no output",
+                        gap.id, gap.prev
+                    )
                 });
             }
         }
-        self.findings.into_report(&self.files, totals, self.dead.len() as u64)
+        self.findings
+            .into_report(&self.files, totals, self.dead.len() as u64)
     }
 
     fn object(&mut self, name: &str) -> u32 {
@@ -226,7 +264,19 @@ fn run<T>(sorted: &[T], object: u32, of: impl Fn(&T) -> u32) -> &[T] {
 
 /// Returns the bytes of a text that consists of pairs of hex digits; none if the text is invalid.
 fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digit = |digit: &u8| char::from(*digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let digit = |digit: &u8| {
+        char::from(*digit)
+            .to_digit(16)
+            .and_then(|digit| u8::try_from(digit).ok())
+    };
     let pairs = text.as_bytes().chunks(2);
-    pairs.map(|pair| if let [high, low] = pair { Some(digit(high)? << 4 | digit(low)?) } else { None }).collect()
+    pairs
+        .map(|pair| {
+            if let [high, low] = pair {
+                Some(digit(high)? << 4 | digit(low)?)
+            } else {
+                None
+            }
+        })
+        .collect()
 }

@@ -45,8 +45,15 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds, the most serious first.
-    pub const ALL: [Self; 7] =
-        [Self::Lost, Self::Reordered, Self::Forked, Self::IdReused, Self::Unexpected, Self::Malformed, Self::Torn];
+    pub const ALL: [Self; 7] = [
+        Self::Lost,
+        Self::Reordered,
+        Self::Forked,
+        Self::IdReused,
+        Self::Unexpected,
+        Self::Malformed,
+        Self::Torn,
+    ];
 
     /// Returns whether this kind is a fault.
     pub fn breaks(self) -> bool {
@@ -134,7 +141,10 @@ impl Report {
     /// Returns whether the outputs have no fault. Duplicates, new chains and a torn last line are
     /// not faults.
     pub fn is_clean(&self) -> bool {
-        Kind::ALL.into_iter().filter(|kind| kind.breaks()).all(|kind| self.count(kind) == 0)
+        Kind::ALL
+            .into_iter()
+            .filter(|kind| kind.breaks())
+            .all(|kind| self.count(kind) == 0)
     }
 }
 
@@ -155,11 +165,20 @@ impl Findings {
     }
 
     pub(super) fn into_report(self, files: &[String], totals: Totals, dead: u64) -> Report {
-        let name = |place: Place| files.get(place.file.0 as usize).cloned().unwrap_or_default();
+        let name = |place: Place| {
+            files
+                .get(place.file.0 as usize)
+                .cloned()
+                .unwrap_or_default()
+        };
         let examples = Kind::ALL
             .into_iter()
             .zip(self.examples)
-            .flat_map(|(kind, examples)| examples.into_iter().map(move |(place, what)| (kind, place, what)));
+            .flat_map(|(kind, examples)| {
+                examples
+                    .into_iter()
+                    .map(move |(place, what)| (kind, place, what))
+            });
         let count = |kind: Kind| self.counts[kind as usize];
         Report {
             events: totals.events,
@@ -174,7 +193,14 @@ impl Findings {
             unexpected: count(Kind::Unexpected),
             malformed: count(Kind::Malformed),
             torn: count(Kind::Torn),
-            examples: examples.map(|(kind, place, what)| Example { kind, file: name(place), line: place.line, what }).collect(),
+            examples: examples
+                .map(|(kind, place, what)| Example {
+                    kind,
+                    file: name(place),
+                    line: place.line,
+                    what,
+                })
+                .collect(),
         }
     }
 }

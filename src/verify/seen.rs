@@ -48,7 +48,10 @@ pub(super) struct Expected {
 }
 
 pub(super) fn place(file: FileId, line: u64) -> Place {
-    Place { file, line: u32::try_from(line).unwrap_or(u32::MAX) }
+    Place {
+        file,
+        line: u32::try_from(line).unwrap_or(u32::MAX),
+    }
 }
 
 /// Returns the hash of an event. In an output, line breaks of an event are replaced by spaces. The
@@ -56,7 +59,16 @@ pub(super) fn place(file: FileId, line: u64) -> Place {
 pub(super) fn print(event: &[u8]) -> Print {
     let event = event.trim_ascii();
     let one_line: Cow<'_, [u8]> = if event.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
-        event.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }).collect()
+        event
+            .iter()
+            .map(|byte| {
+                if matches!(byte, b'\r' | b'\n') {
+                    b' '
+                } else {
+                    *byte
+                }
+            })
+            .collect()
     } else {
         event.into()
     };

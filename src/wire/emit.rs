@@ -57,8 +57,12 @@ impl ScriptedEmit<'_> {
     pub fn begin(&self, keys: &Keys, with_text: bool) -> Cmd {
         let mut cmd = EMIT.begin(&keys.objects_with_events(), with_text);
         let (key, window_ms) = self.key.unwrap_or(("", 0));
-        cmd.arg(keys.prefix()).arg(self.object).arg(key).arg(window_ms);
-        cmd.arg(self.queued_max.unwrap_or(0)).arg(self.markers_max.unwrap_or(0));
+        cmd.arg(keys.prefix())
+            .arg(self.object)
+            .arg(key)
+            .arg(window_ms);
+        cmd.arg(self.queued_max.unwrap_or(0))
+            .arg(self.markers_max.unwrap_or(0));
         cmd.arg(if self.parts {
             "part"
         } else if self.data.is_some() {
@@ -86,7 +90,11 @@ impl EmitReply {
                 "differs" => Self::Differs,
                 "full" => {
                     let (what, now, limit) = (reply.text()?, reply.count()?, reply.count()?);
-                    if what == "markers" { Self::MarkersFull(now, limit) } else { Self::QueueFull(now, limit) }
+                    if what == "markers" {
+                        Self::MarkersFull(now, limit)
+                    } else {
+                        Self::QueueFull(now, limit)
+                    }
                 }
                 word => return Err(reply.wrong(format!("unknown status {word:?}"))),
             })
@@ -109,8 +117,14 @@ pub(super) fn read<T>(
     };
     let known = || {
         Ok(match reply.text()?.as_str() {
-            "denied" => Err(refusal("NOPERM", format!("the user may not use {}", reply.text()?))),
-            "wrong_type" => Err(refusal("WRONGTYPE", format!("{} is a {}", reply.lossy()?, reply.text()?))),
+            "denied" => Err(refusal(
+                "NOPERM",
+                format!("the user may not use {}", reply.text()?),
+            )),
+            "wrong_type" => Err(refusal(
+                "WRONGTYPE",
+                format!("{} is a {}", reply.lossy()?, reply.text()?),
+            )),
             word => Ok(read(word, &mut reply)?),
         })
     };
@@ -121,12 +135,20 @@ fn refusal(code: &str, detail: String) -> RedisError {
     let line = format!("-{code} {}\r\n", detail.replace(['\r', '\n'], " "));
     match redis::parse_redis_value(line.as_bytes()) {
         Ok(Value::ServerError(error)) => ServerError::into(error),
-        _ => RedisError::from((ErrorKind::UnexpectedReturnType, "the script refused the call", detail)),
+        _ => RedisError::from((
+            ErrorKind::UnexpectedReturnType,
+            "the script refused the call",
+            detail,
+        )),
     }
 }
 
 fn unexpected(error: ScriptError) -> RedisError {
-    RedisError::from((ErrorKind::UnexpectedReturnType, "an unexpected reply of a script", error.to_string()))
+    RedisError::from((
+        ErrorKind::UnexpectedReturnType,
+        "an unexpected reply of a script",
+        error.to_string(),
+    ))
 }
 
 #[cfg(test)]
@@ -137,14 +159,39 @@ mod tests {
     fn replies_are_read() {
         let word = |word: &str| Value::BulkString(word.as_bytes().to_vec());
         let array = |words: &[&str], number: i64| {
-            Value::Array(words.iter().map(|text| word(text)).chain([Value::Int(number), Value::Int(7)]).collect())
+            Value::Array(
+                words
+                    .iter()
+                    .map(|text| word(text))
+                    .chain([Value::Int(number), Value::Int(7)])
+                    .collect(),
+            )
         };
-        assert_eq!(EmitReply::read(&array(&["emitted"], 3)).expect("a reply"), EmitReply::Emitted(3));
-        assert_eq!(EmitReply::read(&array(&["repeated"], 3)).expect("a reply"), EmitReply::Repeated(3));
-        assert_eq!(EmitReply::read(&array(&["full", "queued"], 9)).expect("a reply"), EmitReply::QueueFull(9, 7));
-        assert_eq!(EmitReply::read(&array(&["full", "markers"], 9)).expect("a reply"), EmitReply::MarkersFull(9, 7));
-        let refused = EmitReply::read(&array(&["wrong_type", "a\nb:events", "string"], 0)).expect_err("refused");
-        assert_eq!((refused.code(), refused.detail()), (Some("WRONGTYPE"), Some("a b:events is a string")));
-        assert!(EmitReply::read(&array(&["other"], 0)).is_err() && EmitReply::read(&Value::Nil).is_err());
+        assert_eq!(
+            EmitReply::read(&array(&["emitted"], 3)).expect("a reply"),
+            EmitReply::Emitted(3)
+        );
+        assert_eq!(
+            EmitReply::read(&array(&["repeated"], 3)).expect("a reply"),
+            EmitReply::Repeated(3)
+        );
+        assert_eq!(
+            EmitReply::read(&array(&["full", "queued"], 9)).expect("a reply"),
+            EmitReply::QueueFull(9, 7)
+        );
+        assert_eq!(
+            EmitReply::read(&array(&["full", "markers"], 9)).expect("a reply"),
+            EmitReply::MarkersFull(9, 7)
+        );
+        let refused = EmitReply::read(&array(&["wrong_type", "a\nb:events", "string"], 0))
+            .expect_err("refused");
+        assert_eq!(
+            (refused.code(), refused.detail()),
+            (Some("WRONGTYPE"), Some("a b:events is a string"))
+        );
+        assert!(
+            EmitReply::read(&array(&["other"], 0)).is_err()
+                && EmitReply::read(&Value::Nil).is_err()
+        );
     }
 }

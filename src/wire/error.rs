@@ -21,10 +21,14 @@ pub enum ScriptError {
         what: String,
     },
     /// `next.event.id` is not a counter, or the counter has reached its end (2^53).
-    #[error("next.event.id holds {0:?}, which is not a valid counter; correct it before workers go on")]
+    #[error(
+        "next.event.id holds {0:?}, which is not a valid counter; correct it before workers go on"
+    )]
     Counter(String),
     /// The Redis user has no right to a command that the scripts use.
-    #[error("the Redis user may not use {0} on these keys; grant it what docs/protocol.md lists under Permissions")]
+    #[error(
+        "the Redis user may not use {0} on these keys; grant it what docs/protocol.md lists under Permissions"
+    )]
     Denied(String),
     /// A key has a type that the protocol does not allow. The script changed nothing.
     #[error("{key} has the wrong type {found}; nothing was changed; `seriatim check` has details")]
@@ -35,7 +39,9 @@ pub enum ScriptError {
         found: String,
     },
     /// The data has a protocol version that this program does not know. The script changed nothing.
-    #[error("the data is of protocol version {0}, this program knows version 1; run a version that knows it")]
+    #[error(
+        "the data is of protocol version {0}, this program knows version 1; run a version that knows it"
+    )]
     Schema(String),
 }
 
@@ -50,6 +56,7 @@ impl ScriptError {
 
     /// Returns whether a key of a wrong type caused the error.
     pub fn is_wrong_type(&self) -> bool {
-        matches!(self, Self::WrongType { .. }) || matches!(self, Self::Redis(error) if error.code() == Some("WRONGTYPE"))
+        matches!(self, Self::WrongType { .. })
+            || matches!(self, Self::Redis(error) if error.code() == Some("WRONGTYPE"))
     }
 }

@@ -142,7 +142,10 @@ impl Script {
         let source = SCRIPTS.iter().find(|source| source.file == file);
         let source = source.unwrap_or_else(|| unreachable!("the manifest lists no script {file}"));
         let text = assemble(flags, source);
-        Self { inner: redis::Script::new(&text), text }
+        Self {
+            inner: redis::Script::new(&text),
+            text,
+        }
     }
 
     /// Begins a call of a producer. With `with_text`, the call has the text of the script, so it
@@ -177,7 +180,9 @@ const POPS: [&str; 2] = ["BLMOVE", "BZPOPMIN"];
 
 /// Adds the Redis commands that a Lua text passes to `call` and `try`.
 fn add_commands(commands: &mut BTreeSet<String>, text: &str) {
-    let calls = ["call('", "try('"].into_iter().flat_map(|call| text.split(call).skip(1));
+    let calls = ["call('", "try('"]
+        .into_iter()
+        .flat_map(|call| text.split(call).skip(1));
     commands.extend(calls.map(|rest| rest.split('\'').next().unwrap_or_default().to_owned()));
 }
 
@@ -187,7 +192,10 @@ fn rights(group: &str) -> String {
     let mut commands = BTreeSet::new();
     for source in SCRIPTS.iter().filter(|source| source.group == group) {
         add_commands(&mut commands, &(source.text)());
-        source.modules.iter().for_each(|name| add_commands(&mut commands, &module(name)));
+        source
+            .modules
+            .iter()
+            .for_each(|name| add_commands(&mut commands, &module(name)));
     }
     if group == "worker" {
         commands.extend(POPS.map(str::to_owned));
@@ -207,7 +215,10 @@ fn assemble(flags: &str, source: &Source) -> String {
         made += "M = setmetatable({}, { __index = function(made, name)\nlocal module\n";
         for (n, name) in source.modules.iter().enumerate() {
             let word = if n == 0 { "if" } else { "elseif" };
-            made += &format!("{word} name == '{name}' then\nmodule = (function()\n{}end)()\n", module(name));
+            made += &format!(
+                "{word} name == '{name}' then\nmodule = (function()\n{}end)()\n",
+                module(name)
+            );
         }
         made += "end\nrawset(made, name, module)\nreturn module\nend })\n";
     }
@@ -221,7 +232,9 @@ fn assemble(flags: &str, source: &Source) -> String {
     let mut keys: Vec<_> = keys::for_lua().collect();
     // Longer names are replaced first, because some names begin with a shorter name.
     keys.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
-    keys.iter().fold(text, |text, (name, spelling)| text.replace(&format!("K.{name}"), &format!("'{spelling}'")))
+    keys.iter().fold(text, |text, (name, spelling)| {
+        text.replace(&format!("K.{name}"), &format!("'{spelling}'"))
+    })
 }
 
 #[cfg(test)]
@@ -238,31 +251,54 @@ mod tests {
     /// Returns the text of every file of the manifest. The key of a module is its name, the key of
     /// a script is its file name.
     fn files() -> BTreeMap<String, String> {
-        let modules = MODULES.iter().map(|(dir, name)| ((*name).to_owned(), read(&format!("{dir}{name}.lua"))));
-        let scripts = SCRIPTS.iter().map(|source| source.file).map(|file| format!("{file}.lua"));
+        let modules = MODULES
+            .iter()
+            .map(|(dir, name)| ((*name).to_owned(), read(&format!("{dir}{name}.lua"))));
+        let scripts = SCRIPTS
+            .iter()
+            .map(|source| source.file)
+            .map(|file| format!("{file}.lua"));
         let scripts = scripts.map(|file| (file.clone(), read(&file)));
         modules.chain(scripts).collect()
     }
 
     /// Returns the fields of modules that the text uses, each as `module.name`.
     fn used(text: &str) -> BTreeSet<String> {
-        let code = text.lines().filter(|line| !line.trim_start().starts_with("--"));
+        let code = text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("--"));
         code.flat_map(|line| line.match_indices("M.").map(move |(at, _)| (line, at)))
-            .filter(|(line, at)| !line[..*at].ends_with(|before: char| before.is_alphanumeric() || before == '_'))
-            .map(|(line, at)| line[at + 2..].chars().take_while(|c| c.is_alphanumeric() || matches!(c, '_' | '.')).collect())
+            .filter(|(line, at)| {
+                !line[..*at].ends_with(|before: char| before.is_alphanumeric() || before == '_')
+            })
+            .map(|(line, at)| {
+                line[at + 2..]
+                    .chars()
+                    .take_while(|c| c.is_alphanumeric() || matches!(c, '_' | '.'))
+                    .collect()
+            })
             .collect()
     }
 
     /// Returns the fields that the `-- Uses:` lines of a Lua text list.
     fn listed(text: &str) -> BTreeSet<String> {
-        let lines = text.lines().filter_map(|line| line.strip_prefix("-- Uses: "));
-        lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
+        let lines = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("-- Uses: "));
+        lines
+            .flat_map(str::split_whitespace)
+            .map(str::to_owned)
+            .collect()
     }
 
     #[test]
     fn every_file_lists_what_it_uses() {
         for (file, text) in files() {
-            assert_eq!(listed(&text), used(&text), "{file}: its lines `-- Uses:`, and what it uses");
+            assert_eq!(
+                listed(&text),
+                used(&text),
+                "{file}: its lines `-- Uses:`, and what it uses"
+            );
         }
     }
 
@@ -285,8 +321,14 @@ mod tests {
         for (file, text) in &files {
             for name in used(text) {
                 let (module, field) = name.split_once('.').expect("a field of a module");
-                let returned = files[module].rsplit_once("\nreturn {").expect("a module returns a table").1;
-                assert!(returned.contains(&format!(" {field} = ")), "{file} uses {name}");
+                let returned = files[module]
+                    .rsplit_once("\nreturn {")
+                    .expect("a module returns a table")
+                    .1;
+                assert!(
+                    returned.contains(&format!(" {field} = ")),
+                    "{file} uses {name}"
+                );
             }
         }
     }
@@ -296,7 +338,12 @@ mod tests {
     #[test]
     fn every_script_has_the_modules_it_needs() {
         let files = files();
-        for Source { file: script, modules, .. } in SCRIPTS {
+        for Source {
+            file: script,
+            modules,
+            ..
+        } in SCRIPTS
+        {
             let (mut needed, mut new) = (BTreeSet::new(), vec![format!("{script}.lua")]);
             while let Some(file) = new.pop() {
                 for name in used(&files[&file]) {
@@ -307,7 +354,10 @@ mod tests {
                 }
             }
             let has: BTreeSet<_> = modules.iter().map(|module| (*module).to_owned()).collect();
-            assert_eq!(has, needed, "{script}: the modules it has, and those it needs");
+            assert_eq!(
+                has, needed,
+                "{script}: the modules it has, and those it needs"
+            );
         }
     }
 
@@ -318,9 +368,13 @@ mod tests {
         let keys: BTreeSet<_> = keys::for_lua().map(|(name, _)| name).collect();
         for (file, text) in files() {
             for (at, _) in text.match_indices("K.") {
-                let name: String = text[at + 2..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                let name: String = text[at + 2..]
+                    .chars()
+                    .take_while(|c| c.is_alphanumeric() || *c == '_')
+                    .collect();
                 let before = text[..at].chars().next_back();
-                let is_key = !before.is_some_and(|before| before.is_alphanumeric() || before == '_');
+                let is_key =
+                    !before.is_some_and(|before| before.is_alphanumeric() || before == '_');
                 assert!(!is_key || keys.contains(name.as_str()), "{file}: K.{name}");
             }
         }
@@ -333,14 +387,21 @@ mod tests {
         let files = files();
         let asking = SCRIPTS.iter().filter(|source| source.group != "other");
         let own = asking.clone().map(|source| format!("{}.lua", source.file));
-        let modules = asking.flat_map(|source| source.modules).map(|module| (*module).to_owned());
+        let modules = asking
+            .flat_map(|source| source.modules)
+            .map(|module| (*module).to_owned());
         for file in own.chain(modules).collect::<BTreeSet<_>>() {
             for call in ["call(", "try("] {
                 for (at, _) in files[&file].match_indices(call) {
                     let before = files[&file][..at].chars().next_back();
-                    let is_call = !before.is_some_and(|before| before.is_alphanumeric() || before == '_');
+                    let is_call =
+                        !before.is_some_and(|before| before.is_alphanumeric() || before == '_');
                     let rest = &files[&file][at + call.len()..];
-                    assert!(!is_call || rest.starts_with('\''), "{file}: {call}{}", rest.lines().next().unwrap_or_default());
+                    assert!(
+                        !is_call || rest.starts_with('\''),
+                        "{file}: {call}{}",
+                        rest.lines().next().unwrap_or_default()
+                    );
                 }
             }
         }
@@ -351,40 +412,65 @@ mod tests {
     #[test]
     fn rights_are_asked_for_every_command_of_a_script_that_writes() {
         let arguments = read("lib/rights.lua");
-        let tables = arguments.match_indices(" = {").map(|(at, _)| &arguments[..at]);
-        let known: BTreeSet<_> = tables.filter_map(|before| before.rsplit([' ', '\n']).next()).collect();
+        let tables = arguments
+            .match_indices(" = {")
+            .map(|(at, _)| &arguments[..at]);
+        let known: BTreeSet<_> = tables
+            .filter_map(|before| before.rsplit([' ', '\n']).next())
+            .collect();
         let mut needed = BTreeSet::new();
         for source in SCRIPTS.iter().filter(|source| source.group != "other") {
             let mut called = BTreeSet::new();
             add_commands(&mut called, &assemble(ALLOW_OOM, source));
             let rights = rights(source.group);
             for command in called {
-                assert!(rights.split(' ').any(|right| right == command), "{}.lua: {command}", source.file);
+                assert!(
+                    rights.split(' ').any(|right| right == command),
+                    "{}.lua: {command}",
+                    source.file
+                );
             }
             needed.extend(rights.split(' ').map(str::to_owned));
         }
         for command in &needed {
-            assert!(known.contains(command.as_str()), "lib/rights.lua has no arguments for {command}");
+            assert!(
+                known.contains(command.as_str()),
+                "lib/rights.lua has no arguments for {command}"
+            );
         }
-        let unused: Vec<_> = known.into_iter().filter(|name| !needed.contains(*name)).collect();
-        assert_eq!(unused, ["ARGUMENTS"], "commands in lib/rights.lua that no script calls");
+        let unused: Vec<_> = known
+            .into_iter()
+            .filter(|name| !needed.contains(*name))
+            .collect();
+        assert_eq!(
+            unused,
+            ["ARGUMENTS"],
+            "commands in lib/rights.lua that no script calls"
+        );
         assert!(needed.len() > 35, "{needed:?}");
-        let asking: Vec<_> =
-            SCRIPTS.iter().filter(|source| source.modules.contains(&"rights")).map(|source| source.group).collect();
+        let asking: Vec<_> = SCRIPTS
+            .iter()
+            .filter(|source| source.modules.contains(&"rights"))
+            .map(|source| source.group)
+            .collect();
         // These scripts check rights: the first script of a connection, the doctor, and each script
         // of operators that writes.
         assert_eq!(
             asking,
             [
-                "worker", "worker", "operator", "operator", "operator", "operator", "operator", "operator", "operator",
-                "operator", "operator", "operator", "repair"
+                "worker", "worker", "operator", "operator", "operator", "operator", "operator",
+                "operator", "operator", "operator", "operator", "operator", "repair"
             ]
         );
     }
 
     /// Returns the first line of a file, without the file's name.
     fn purpose(text: &str) -> &str {
-        let line = text.lines().next().and_then(|line| line.split_once(": ")).map_or("", |(_, purpose)| purpose);
+        let line = text
+            .lines()
+            .next()
+            .and_then(|line| line.split_once(": "))
+            .map_or("", |(_, purpose)| purpose);
         line.trim_end_matches('.')
     }
 
@@ -394,20 +480,41 @@ mod tests {
         let files = files();
         let mut tables = String::from("| script | what it does | its modules |\n|---|---|---|\n");
         let mut seen = BTreeSet::new();
-        for Source { file: script, modules, .. } in SCRIPTS.iter().filter(|source| seen.insert(source.file)) {
+        for Source {
+            file: script,
+            modules,
+            ..
+        } in SCRIPTS.iter().filter(|source| seen.insert(source.file))
+        {
             let mut modules = modules.to_vec();
             modules.sort_unstable();
-            tables += &format!("| `{script}.lua` | {} | {} |\n", purpose(&files[&format!("{script}.lua")]), modules.join(", "));
+            tables += &format!(
+                "| `{script}.lua` | {} | {} |\n",
+                purpose(&files[&format!("{script}.lua")]),
+                modules.join(", ")
+            );
         }
         tables += "\n| module | what it is for | it gives |\n|---|---|---|\n";
         for (dir, name) in MODULES {
-            let gives: BTreeSet<_> =
-                files.values().flat_map(|text| used(text)).filter(|used| used.starts_with(&format!("{name}."))).collect();
-            let gives: Vec<_> =
-                gives.iter().map(|used| format!("`{}`", used.split('.').next_back().unwrap_or_default())).collect();
-            tables += &format!("| `{dir}{name}.lua` | {} | {} |\n", purpose(&files[*name]), gives.join(", "));
+            let gives: BTreeSet<_> = files
+                .values()
+                .flat_map(|text| used(text))
+                .filter(|used| used.starts_with(&format!("{name}.")))
+                .collect();
+            let gives: Vec<_> = gives
+                .iter()
+                .map(|used| format!("`{}`", used.split('.').next_back().unwrap_or_default()))
+                .collect();
+            tables += &format!(
+                "| `{dir}{name}.lua` | {} | {} |\n",
+                purpose(&files[*name]),
+                gives.join(", ")
+            );
         }
         let readme = read("README.md");
-        assert!(readme.contains(&tables), "the tables of lua/README.md should be:\n{tables}");
+        assert!(
+            readme.contains(&tables),
+            "the tables of lua/README.md should be:\n{tables}"
+        );
     }
 }

@@ -17,18 +17,29 @@ impl Reply {
     /// Returns a reader of the reply's elements. A reply that is no array is an error.
     pub(crate) fn of(script: &'static str, value: Value) -> Result<Self, ScriptError> {
         match value {
-            Value::Array(values) => Ok(Self { script, values: values.into_iter() }),
-            other => Err(ScriptError::Protocol { script, what: format!("an array was expected, not {other:?}") }),
+            Value::Array(values) => Ok(Self {
+                script,
+                values: values.into_iter(),
+            }),
+            other => Err(ScriptError::Protocol {
+                script,
+                what: format!("an array was expected, not {other:?}"),
+            }),
         }
     }
 
     /// Returns the error [`ScriptError::Protocol`] for this reply. `what` describes the mistake.
     pub(crate) fn wrong(&self, what: impl Into<String>) -> ScriptError {
-        ScriptError::Protocol { script: self.script, what: what.into() }
+        ScriptError::Protocol {
+            script: self.script,
+            what: what.into(),
+        }
     }
 
     fn value(&mut self) -> Result<Value, ScriptError> {
-        self.values.next().ok_or_else(|| self.wrong("it is too short"))
+        self.values
+            .next()
+            .ok_or_else(|| self.wrong("it is too short"))
     }
 
     pub(crate) fn bytes(&mut self) -> Result<Vec<u8>, ScriptError> {
@@ -62,7 +73,8 @@ impl Reply {
 
     pub(crate) fn number<T: std::str::FromStr>(&mut self) -> Result<T, ScriptError> {
         let text = self.text()?;
-        text.parse().map_err(|_| self.wrong(format!("a number was expected, not {text:?}")))
+        text.parse()
+            .map_err(|_| self.wrong(format!("a number was expected, not {text:?}")))
     }
 
     /// Returns the next element as an array; nil counts as an empty array.

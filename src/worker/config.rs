@@ -204,42 +204,173 @@ impl WorkerConfig {
     pub fn validate(&self) -> Result<(), ConfigError> {
         let name_byte = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
         let name_ok = (1..=64).contains(&self.name.len()) && self.name.bytes().all(name_byte);
-        check("name", &self.name, name_ok, "it must be 1 to 64 of the characters A-Z a-z 0-9 _ -")?;
-        check_number("concurrency", self.concurrency, 1, CONCURRENCY_MAX, "it must be 1 to 1024 slots")?;
-        check_number("batch", self.batch, 1, BATCH_MAX, "it must be 1 to 1000 events")?;
-        check_number("batch_bytes", self.batch_bytes, 1, BATCH_BYTES_MAX, "it must be 1 to 2097152 bytes")?;
-        check_number("reply_bytes", self.reply_bytes, 1, REPLY_BYTES_MAX, "it must be 1 to 4194304 bytes")?;
-        check_number("turn_max", self.turn_max, 1, usize::MAX, "it must be at least 1 event")?;
-        check_number("group_depth", self.group_depth, 0, 8, "it must be 0 to 8 parts")?;
-        check_number("crashes_max", self.crashes_max, 1, 1000, "it must be 1 to 1000 crashes")?;
-        check_number("first_id", self.first_id, 0, 1 << 52, "it must be 0 to 4503599627370496")?;
+        check(
+            "name",
+            &self.name,
+            name_ok,
+            "it must be 1 to 64 of the characters A-Z a-z 0-9 _ -",
+        )?;
+        check_number(
+            "concurrency",
+            self.concurrency,
+            1,
+            CONCURRENCY_MAX,
+            "it must be 1 to 1024 slots",
+        )?;
+        check_number(
+            "batch",
+            self.batch,
+            1,
+            BATCH_MAX,
+            "it must be 1 to 1000 events",
+        )?;
+        check_number(
+            "batch_bytes",
+            self.batch_bytes,
+            1,
+            BATCH_BYTES_MAX,
+            "it must be 1 to 2097152 bytes",
+        )?;
+        check_number(
+            "reply_bytes",
+            self.reply_bytes,
+            1,
+            REPLY_BYTES_MAX,
+            "it must be 1 to 4194304 bytes",
+        )?;
+        check_number(
+            "turn_max",
+            self.turn_max,
+            1,
+            usize::MAX,
+            "it must be at least 1 event",
+        )?;
+        check_number(
+            "group_depth",
+            self.group_depth,
+            0,
+            8,
+            "it must be 0 to 8 parts",
+        )?;
+        check_number(
+            "crashes_max",
+            self.crashes_max,
+            1,
+            1000,
+            "it must be 1 to 1000 crashes",
+        )?;
+        check_number(
+            "first_id",
+            self.first_id,
+            0,
+            1 << 52,
+            "it must be 0 to 4503599627370496",
+        )?;
         check_number("wait", self.wait, 0, 100, "it must be 0 to 100 replicas")?;
         let (ms, s) = (Duration::from_millis, Duration::from_secs);
-        check_time("wait_timeout", self.wait_timeout, ms(10), s(60), "it must be 10 ms to 1 min")?;
+        check_time(
+            "wait_timeout",
+            self.wait_timeout,
+            ms(10),
+            s(60),
+            "it must be 10 ms to 1 min",
+        )?;
         let hour = s(3600);
-        check_time("lease", self.lease, ms(300), hour, "it must be 300 ms to 1 h")?;
-        check_time("stall_max", self.stall_max, s(1), hour, "it must be 1 s to 1 h")?;
+        check_time(
+            "lease",
+            self.lease,
+            ms(300),
+            hour,
+            "it must be 300 ms to 1 h",
+        )?;
+        check_time(
+            "stall_max",
+            self.stall_max,
+            s(1),
+            hour,
+            "it must be 1 s to 1 h",
+        )?;
         check_time("block", self.block, ms(10), s(1), "it must be 10 ms to 1 s")?;
-        check_time("sweep", self.sweep, ms(50), s(60), "it must be 50 ms to 1 min")?;
+        check_time(
+            "sweep",
+            self.sweep,
+            ms(50),
+            s(60),
+            "it must be 50 ms to 1 min",
+        )?;
         check_time("grace", self.grace, ms(0), hour, "it must be at most 1 h")?;
         if self.connect_timeout != Duration::MAX {
-            check_time("connect_timeout", self.connect_timeout, ms(0), hour, "it must be at most 1 h")?;
+            check_time(
+                "connect_timeout",
+                self.connect_timeout,
+                ms(0),
+                hour,
+                "it must be at most 1 h",
+            )?;
         }
-        check_time("response_timeout", self.response_timeout, ms(100), s(600), "it must be 100 ms to 10 min")?;
-        check_time("probe_max", self.probe_max, ms(100), hour, "it must be 100 ms to 1 h")?;
-        check_time("unavailable_max", self.unavailable_max, ms(100), hour, "it must be 100 ms to 1 h")?;
-        check_time("unknown_max", self.unknown_max, ms(0), 30 * 24 * hour, "it must be at most 30 days")?;
+        check_time(
+            "response_timeout",
+            self.response_timeout,
+            ms(100),
+            s(600),
+            "it must be 100 ms to 10 min",
+        )?;
+        check_time(
+            "probe_max",
+            self.probe_max,
+            ms(100),
+            hour,
+            "it must be 100 ms to 1 h",
+        )?;
+        check_time(
+            "unavailable_max",
+            self.unavailable_max,
+            ms(100),
+            hour,
+            "it must be 100 ms to 1 h",
+        )?;
+        check_time(
+            "unknown_max",
+            self.unknown_max,
+            ms(0),
+            30 * 24 * hour,
+            "it must be at most 30 days",
+        )?;
         let forget_after = self.forget_after.unwrap_or(hour);
-        check_time("forget_after", forget_after, s(1), 10 * 366 * 24 * hour, "it must be 1 s to 10 years")?;
+        check_time(
+            "forget_after",
+            forget_after,
+            s(1),
+            10 * 366 * 24 * hour,
+            "it must be 1 s to 10 years",
+        )?;
         let log = self.event_log.unwrap_or_default();
-        check_number("event_log_keep", log.keep, 1, 1_000_000_000_000, "it must be 1 to 1000000000000 rows")?;
+        check_number(
+            "event_log_keep",
+            log.keep,
+            1,
+            1_000_000_000_000,
+            "it must be 1 to 1000000000000 rows",
+        )?;
         let keep_for = log.keep_for.unwrap_or(hour);
-        check_time("event_log_keep_for", keep_for, s(1), 10 * 366 * 24 * hour, "it must be 1 s to 10 years")?;
+        check_time(
+            "event_log_keep_for",
+            keep_for,
+            s(1),
+            10 * 366 * 24 * hour,
+            "it must be 1 s to 10 years",
+        )?;
         let retry = |setting, policy: &RetryPolicy| {
-            policy.validate().map_err(|range| ConfigError { setting, value: policy.to_string(), range })
+            policy.validate().map_err(|range| ConfigError {
+                setting,
+                value: policy.to_string(),
+                range,
+            })
         };
         retry("retry", &self.retry)?;
-        self.retry_types.values().try_for_each(|policy| retry("retry_types", policy))
+        self.retry_types
+            .values()
+            .try_for_each(|policy| retry("retry_types", policy))
     }
 
     /// Returns whether the name is random, so that no other process ever has it.
@@ -261,7 +392,11 @@ impl WorkerConfig {
     /// hold no event because of its crashes. Then the process that gets the event ends it without a
     /// delivery.
     pub(crate) fn crashes_held(&self) -> u32 {
-        if self.crashes_then == UsedUp::Hold { self.crashes_max } else { 0 }
+        if self.crashes_then == UsedUp::Hold {
+            self.crashes_max
+        } else {
+            0
+        }
     }
 
     /// Returns the number of suspects that a process with nothing in hand may take.
@@ -272,19 +407,37 @@ impl WorkerConfig {
     /// Returns the fate of a batch's first event if the event has too many crashes and this process
     /// must end it without a delivery; otherwise `None`.
     pub(crate) fn crashed(&self, tag: Tag) -> Option<UsedUp> {
-        (tag.crashes >= self.crashes_max && self.crashes_then != UsedUp::Hold).then_some(self.crashes_then)
+        (tag.crashes >= self.crashes_max && self.crashes_then != UsedUp::Hold)
+            .then_some(self.crashes_then)
     }
 
     /// Returns the retry policy of this event.
     pub(crate) fn retry_of(&self, payload: &[u8]) -> RetryPolicy {
         let of_type = || self.retry_types.get(&type_of(payload)?);
-        let found = if self.retry_types.is_empty() { None } else { of_type() };
+        let found = if self.retry_types.is_empty() {
+            None
+        } else {
+            of_type()
+        };
         found.copied().unwrap_or(self.retry)
     }
 }
 
-fn check(setting: &'static str, value: &str, ok: bool, range: &'static str) -> Result<(), ConfigError> {
-    if ok { Ok(()) } else { Err(ConfigError { setting, value: format!("{value:?}"), range }) }
+fn check(
+    setting: &'static str,
+    value: &str,
+    ok: bool,
+    range: &'static str,
+) -> Result<(), ConfigError> {
+    if ok {
+        Ok(())
+    } else {
+        Err(ConfigError {
+            setting,
+            value: format!("{value:?}"),
+            range,
+        })
+    }
 }
 
 fn check_number<N: PartialOrd + ToString>(
@@ -294,7 +447,15 @@ fn check_number<N: PartialOrd + ToString>(
     max: N,
     range: &'static str,
 ) -> Result<(), ConfigError> {
-    if n >= min && n <= max { Ok(()) } else { Err(ConfigError { setting, value: n.to_string(), range }) }
+    if n >= min && n <= max {
+        Ok(())
+    } else {
+        Err(ConfigError {
+            setting,
+            value: n.to_string(),
+            range,
+        })
+    }
 }
 
 fn check_time(
@@ -304,14 +465,36 @@ fn check_time(
     max: Duration,
     range: &'static str,
 ) -> Result<(), ConfigError> {
-    if time >= min && time <= max { Ok(()) } else { Err(ConfigError { setting, value: format!("{time:?}"), range }) }
+    if time >= min && time <= max {
+        Ok(())
+    } else {
+        Err(ConfigError {
+            setting,
+            value: format!("{time:?}"),
+            range,
+        })
+    }
 }
 
 fn default_name() -> String {
     let host = host_name();
-    let host: String = host.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).take(55).collect();
+    let host: String = host
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '-' {
+                c
+            } else {
+                '-'
+            }
+        })
+        .take(55)
+        .collect();
     let random = uuid::Uuid::new_v4().simple().to_string();
-    format!("{}-{}", if host.is_empty() { "worker" } else { &host }, &random[..8])
+    format!(
+        "{}-{}",
+        if host.is_empty() { "worker" } else { &host },
+        &random[..8]
+    )
 }
 
 #[cfg(test)]
@@ -326,24 +509,49 @@ mod tests {
 
     #[test]
     fn what_is_out_of_range_is_named() {
-        let config = WorkerConfig { name: "a.b".to_owned(), ..WorkerConfig::default() };
+        let config = WorkerConfig {
+            name: "a.b".to_owned(),
+            ..WorkerConfig::default()
+        };
         assert_eq!(config.validate().map_err(|e| e.setting), Err("name"));
-        let config = WorkerConfig { concurrency: 0, ..WorkerConfig::default() };
-        assert_eq!(config.validate().map_err(|e| e.to_string()), Err("concurrency is 0; it must be 1 to 1024 slots".to_owned()));
-        let config = WorkerConfig { lease: Duration::from_millis(10), ..WorkerConfig::default() };
+        let config = WorkerConfig {
+            concurrency: 0,
+            ..WorkerConfig::default()
+        };
+        assert_eq!(
+            config.validate().map_err(|e| e.to_string()),
+            Err("concurrency is 0; it must be 1 to 1024 slots".to_owned())
+        );
+        let config = WorkerConfig {
+            lease: Duration::from_millis(10),
+            ..WorkerConfig::default()
+        };
         assert_eq!(config.validate().map_err(|e| e.setting), Err("lease"));
     }
 
     #[test]
     fn a_policy_out_of_its_range_is_named() {
         let mut config = WorkerConfig::default();
-        config.retry_types.insert("moved".to_owned(), "fixed:1s".parse().expect("a policy"));
+        config
+            .retry_types
+            .insert("moved".to_owned(), "fixed:1s".parse().expect("a policy"));
         config.validate().expect("valid");
-        config.retry = RetryPolicy { backoff: Backoff::Fixed(Duration::ZERO), ..RetryPolicy::default() };
+        config.retry = RetryPolicy {
+            backoff: Backoff::Fixed(Duration::ZERO),
+            ..RetryPolicy::default()
+        };
         let told = config.validate().map_err(|error| error.to_string());
-        assert_eq!(told, Err("retry is fixed:0s; a wait must be 1 ms to 24 h".to_owned()));
-        config.retry_types.insert("moved".to_owned(), std::mem::take(&mut config.retry));
-        assert_eq!(config.validate().map_err(|error| error.setting), Err("retry_types"));
+        assert_eq!(
+            told,
+            Err("retry is fixed:0s; a wait must be 1 ms to 24 h".to_owned())
+        );
+        config
+            .retry_types
+            .insert("moved".to_owned(), std::mem::take(&mut config.retry));
+        assert_eq!(
+            config.validate().map_err(|error| error.setting),
+            Err("retry_types")
+        );
     }
 
     #[test]
@@ -351,7 +559,12 @@ mod tests {
         let mut config = WorkerConfig::default();
         let moved = br#"{"type":"moved"}"#;
         assert_eq!(config.retry_of(moved), RetryPolicy::default());
-        config.retry_types.insert("moved".to_owned(), RetryPolicy::MINUTE);
-        assert_eq!((config.retry_of(moved), config.retry_of(b"{}")), (RetryPolicy::MINUTE, RetryPolicy::default()));
+        config
+            .retry_types
+            .insert("moved".to_owned(), RetryPolicy::MINUTE);
+        assert_eq!(
+            (config.retry_of(moved), config.retry_of(b"{}")),
+            (RetryPolicy::MINUTE, RetryPolicy::default())
+        );
     }
 }

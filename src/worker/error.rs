@@ -44,7 +44,9 @@ pub enum WorkerError {
     #[error("{0}")]
     Refused(String),
     /// The name belongs to another live process.
-    #[error("the name {name:?} is in use by process {pid} on {host}; stop it, choose another name, or take over with --takeover")]
+    #[error(
+        "the name {name:?} is in use by process {pid} on {host}; stop it, choose another name, or take over with --takeover"
+    )]
     InUse {
         /// The worker name.
         name: String,
@@ -72,7 +74,9 @@ pub enum WorkerError {
         expected: &'static str,
     },
     /// The thread that keeps the lease could not be started.
-    #[error("cannot start the thread that keeps the lease: {0}; raise the limit of threads or open files")]
+    #[error(
+        "cannot start the thread that keeps the lease: {0}; raise the limit of threads or open files"
+    )]
     Thread(std::io::Error),
     /// A script failed, or its reply is invalid.
     #[error(transparent)]
@@ -80,13 +84,22 @@ pub enum WorkerError {
 }
 
 fn bad_url(reason: &str) -> String {
-    UrlError { reason: reason.to_owned() }.to_string()
+    UrlError {
+        reason: reason.to_owned(),
+    }
+    .to_string()
 }
 
 fn fenced(name: &str, lease: &str) -> String {
     match Holder::of_lease(lease) {
-        Some(by) => format!("fenced: the name {name:?} was taken over by process {} on {}", by.pid(), by.host_name()),
-        None => format!("fenced: another process took the name {name:?}, and its lease has ended since"),
+        Some(by) => format!(
+            "fenced: the name {name:?} was taken over by process {} on {}",
+            by.pid(),
+            by.host_name()
+        ),
+        None => {
+            format!("fenced: another process took the name {name:?}, and its lease has ended since")
+        }
     }
 }
 

@@ -27,14 +27,16 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 pub use by_hand::{ClaimError, Claimed, Claims};
-pub use config::{BATCH_BYTES_MAX, BATCH_MAX, CONCURRENCY_MAX, ConfigError, REPLY_BYTES_MAX, WorkerConfig};
+pub use config::{
+    BATCH_BYTES_MAX, BATCH_MAX, CONCURRENCY_MAX, ConfigError, REPLY_BYTES_MAX, WorkerConfig,
+};
 pub use error::{StopReason, Stopped, WorkerError};
 pub use shutdown::Shutdown;
 pub use times::retry::{Backoff, Limit, RetryError, RetryPolicy, UsedUp, UsedUpError};
 pub use watch::activity::Vitals;
 pub use watch::figures::{
-    AttachFigures, CallFigures, DeliveryFigures, Distribution, ErrorFigures, HoldFigures, LongestDelivery, SinkFigures,
-    SlotFigures, WorkerFigures,
+    AttachFigures, CallFigures, DeliveryFigures, Distribution, ErrorFigures, HoldFigures,
+    LongestDelivery, SinkFigures, SlotFigures, WorkerFigures,
 };
 pub use watch::status::{LastMinute, LongDelivery, Quantiles, WorkerStatus};
 pub use watch::traces::Traces;
@@ -99,7 +101,11 @@ impl Worker {
 
     /// Returns the builder of a worker for this [`Server`], e.g. `redis://host`.
     pub fn builder(server: impl Into<Server>) -> WorkerBuilder {
-        WorkerBuilder { server: server.into(), config: WorkerConfig::default(), sink: None }
+        WorkerBuilder {
+            server: server.into(),
+            config: WorkerConfig::default(),
+            sink: None,
+        }
     }
 
     /// Takes the worker name, and works until `shutdown` stops the worker. If the worker ends for
@@ -133,12 +139,22 @@ impl Worker {
         let mut before: Option<Session> = None;
         let activity = &self.activity;
         loop {
-            let entered = activity.turning(Box::pin(self.enter(before.as_ref(), shutdown, delivered))).await?;
+            let entered = activity
+                .turning(Box::pin(self.enter(before.as_ref(), shutdown, delivered)))
+                .await?;
             let mut session = match entered {
                 ControlFlow::Continue(session) => session,
                 ControlFlow::Break(stopped) => return Ok(stopped),
             };
-            let serve = Serve::new(&self.redis, &self.config, &self.sink, &session, activity, &mut delivered, &mut stop_began)?;
+            let serve = Serve::new(
+                &self.redis,
+                &self.config,
+                &self.sink,
+                &session,
+                activity,
+                &mut delivered,
+                &mut stop_began,
+            )?;
             activity.attached(true);
             let ended = serve.run(shutdown).await;
             activity.attached(false);
@@ -146,14 +162,23 @@ impl Worker {
             let began = stop_began.unwrap_or_else(Instant::now);
             let lost = match ended {
                 SessionEnd::Finished | SessionEnd::GraceOver => {
-                    return Ok(self.leave(&session, delivered, began, DETACH_PATIENCE, false).await);
+                    return Ok(self
+                        .leave(&session, delivered, began, DETACH_PATIENCE, false)
+                        .await);
                 }
-                SessionEnd::AtOnce => return Ok(self.leave(&session, delivered, began, DETACH_PATIENCE_AT_ONCE, true).await),
+                SessionEnd::AtOnce => {
+                    return Ok(self
+                        .leave(&session, delivered, began, DETACH_PATIENCE_AT_ONCE, true)
+                        .await);
+                }
                 SessionEnd::Lost(lost) => lost,
             };
-            let again = attach_again_after(lost, &self.redis, &self.config, &mut session, activity).await?;
+            let again =
+                attach_again_after(lost, &self.redis, &self.config, &mut session, activity).await?;
             // A stop ends this wait.
-            let _ = activity.turning(Box::pin(tokio::time::timeout(again, shutdown.stopped()))).await;
+            let _ = activity
+                .turning(Box::pin(tokio::time::timeout(again, shutdown.stopped())))
+                .await;
             before = Some(session);
         }
     }
@@ -174,16 +199,35 @@ impl Worker {
             () = shutdown.stopped() => {}
         }
         let began = Instant::now();
-        Ok(ControlFlow::Break(match tokio::time::timeout(DETACH_PATIENCE, attaching).await {
-            Ok(Ok(session)) => self.leave(&session, delivered, began, DETACH_PATIENCE, false).await,
-            _ if before.is_none() => stopped(StopReason::Graceful { held: 0 }, delivered, began),
-            _ => stopped(StopReason::Unreachable, delivered, began),
-        }))
+        Ok(ControlFlow::Break(
+            match tokio::time::timeout(DETACH_PATIENCE, attaching).await {
+                Ok(Ok(session)) => {
+                    self.leave(&session, delivered, began, DETACH_PATIENCE, false)
+                        .await
+                }
+                _ if before.is_none() => {
+                    stopped(StopReason::Graceful { held: 0 }, delivered, began)
+                }
+                _ => stopped(StopReason::Unreachable, delivered, began),
+            },
+        ))
     }
 
-    async fn leave(&self, session: &Session, delivered: u64, began: Instant, patience: Duration, at_once: bool) -> Stopped {
+    async fn leave(
+        &self,
+        session: &Session,
+        delivered: u64,
+        began: Instant,
+        patience: Duration,
+        at_once: bool,
+    ) -> Stopped {
         let name = &self.config.name;
-        let detaching = Box::pin(detach(&self.redis, &self.config, session, Instant::now() + patience));
+        let detaching = Box::pin(detach(
+            &self.redis,
+            &self.config,
+            session,
+            Instant::now() + patience,
+        ));
         let reason = match self.activity.turning(detaching).await {
             None => StopReason::Unreachable,
             Some(_) if at_once => StopReason::AtOnce,
@@ -193,7 +237,9 @@ impl Worker {
             self.activity.figures.stopped(held);
         }
         match reason {
-            StopReason::Unreachable => warn!(%name, "recover: not detached, Redis does not reply; the lease will end by itself"),
+            StopReason::Unreachable => {
+                warn!(%name, "recover: not detached, Redis does not reply; the lease will end by itself")
+            }
             _ => info!(%name, ?reason, delivered, "recover: detached"),
         }
         stopped(reason, delivered, began)
@@ -209,13 +255,19 @@ async fn reopen(sink: &dyn Sink, shutdown: &Shutdown) -> Infallible {
         match sink.reopen().await {
             Ok(true) => info!("deliver: the sink follows its path anew"),
             Ok(false) => info!("deliver: the sink has nothing to open anew; the signal is ignored"),
-            Err(error) => warn!(%error, "deliver: the sink could not be opened anew; the next delivery tries again"),
+            Err(error) => {
+                warn!(%error, "deliver: the sink could not be opened anew; the next delivery tries again")
+            }
         }
     }
 }
 
 fn stopped(reason: StopReason, delivered: u64, began: Instant) -> Stopped {
-    Stopped { reason, delivered, took: began.elapsed() }
+    Stopped {
+        reason,
+        delivered,
+        took: began.elapsed(),
+    }
 }
 
 /// The builder of a worker: settings with defaults, and a sink, which has no default.
@@ -359,6 +411,11 @@ impl WorkerBuilder {
         let sink = self.sink.ok_or(WorkerError::NoSink)?;
         let activity = Arc::<Activity>::default();
         let redis = Redis::new(&self.server, &self.config, &activity.figures)?;
-        Ok(Worker { redis, config: Arc::new(self.config), sink, activity })
+        Ok(Worker {
+            redis,
+            config: Arc::new(self.config),
+            sink,
+            activity,
+        })
     }
 }

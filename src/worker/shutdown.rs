@@ -35,7 +35,10 @@ impl Shutdown {
     /// # Panics
     /// Outside of a tokio runtime with its IO driver enabled.
     pub fn on_signals() -> io::Result<Self> {
-        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let (mut terminate, mut interrupt) = (
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::interrupt())?,
+        );
         let mut hangup = signal(SignalKind::hangup())?;
         let shutdown = Self::new();
         let told = shutdown.clone();
@@ -104,6 +107,9 @@ impl Shutdown {
 impl From<CancellationToken> for Shutdown {
     /// Returns a handle that stops the worker gracefully when the token is cancelled.
     fn from(graceful: CancellationToken) -> Self {
-        Self { graceful, ..Self::default() }
+        Self {
+            graceful,
+            ..Self::default()
+        }
     }
 }

@@ -20,7 +20,13 @@ pub(crate) struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "axe: {} ({}), {} elements", self.id, self.impact, self.nodes.len())?;
+        write!(
+            f,
+            "axe: {} ({}), {} elements",
+            self.id,
+            self.impact,
+            self.nodes.len()
+        )?;
         for (html, reason) in self.nodes.iter().take(3) {
             let html: String = html.chars().take(200).collect();
             write!(f, "\n      {html}\n      {}", reason.replace('\n', " "))?;
@@ -32,10 +38,16 @@ impl fmt::Display for Violation {
 /// Returns the rules that the page breaks.
 pub(crate) async fn axe(driver: &Driver) -> Vec<Violation> {
     // scripts/lib/browser puts the file into the directory of the build.
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a directory");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .parent()
+        .expect("a directory");
     let file = target.join("browser/axe.min.js");
-    let source = std::fs::read_to_string(&file)
-        .unwrap_or_else(|error| panic!("{}: {error}; scripts/test-browser brings this file", file.display()));
+    let source = std::fs::read_to_string(&file).unwrap_or_else(|error| {
+        panic!(
+            "{}: {error}; scripts/test-browser brings this file",
+            file.display()
+        )
+    });
     // Only violations are returned: a page has thousands of passes.
     let run = "return axe.run({ resultTypes: ['violations'] }).then(found => found.violations.map(one => ({
         id: one.id, impact: one.impact, nodes: one.nodes.map(node => [node.html, node.failureSummary]) })));";
@@ -48,7 +60,17 @@ pub(crate) async fn axe(driver: &Driver) -> Vec<Violation> {
     let violation = |one: &Value| Violation {
         id: as_text(&one["id"]),
         impact: as_text(&one["impact"]),
-        nodes: one["nodes"].as_array().expect("elements").iter().map(node).collect(),
+        nodes: one["nodes"]
+            .as_array()
+            .expect("elements")
+            .iter()
+            .map(node)
+            .collect(),
     };
-    found.as_array().expect("violations").iter().map(violation).collect()
+    found
+        .as_array()
+        .expect("violations")
+        .iter()
+        .map(violation)
+        .collect()
 }

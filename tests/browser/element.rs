@@ -36,7 +36,10 @@ impl Key {
 impl Driver {
     /// Waits for an element, by a CSS selector.
     pub(crate) async fn find(&self, css: &str) -> Element {
-        self.wait_for(&format!("there is {css}"), async || self.find_all(css).await.into_iter().next()).await
+        self.wait_for(&format!("there is {css}"), async || {
+            self.find_all(css).await.into_iter().next()
+        })
+        .await
     }
 
     /// Returns all elements of a CSS selector; none if there are none now.
@@ -47,7 +50,8 @@ impl Driver {
     /// Waits for the element whose own text is this text.
     pub(crate) async fn find_text(&self, text: &str) -> Element {
         let text = literal(text);
-        self.find_path(&format!("//body//*[text()[normalize-space()={text}]]")).await
+        self.find_path(&format!("//body//*[text()[normalize-space()={text}]]"))
+            .await
     }
 
     /// Waits for the field with this label.
@@ -56,7 +60,10 @@ impl Driver {
         let fields = "self::input or self::select or self::textarea";
         let by_id = format!("//*[{fields}][@id=//label[normalize-space()={label}]/@for]");
         let inside = format!("//label[text()[normalize-space()={label}]]//*[{fields}]");
-        self.find_path(&format!("{by_id} | {inside} | //*[{fields}][@aria-label={label}]")).await
+        self.find_path(&format!(
+            "{by_id} | {inside} | //*[{fields}][@aria-label={label}]"
+        ))
+        .await
     }
 
     /// Waits for the button with this text.
@@ -71,17 +78,28 @@ impl Driver {
 
     /// Waits for the link with this text.
     pub(crate) async fn find_link(&self, text: &str) -> Element {
-        self.find_path(&format!("//a[normalize-space()={}]", literal(text))).await
+        self.find_path(&format!("//a[normalize-space()={}]", literal(text)))
+            .await
     }
 
     /// Waits for an element, by an XPath.
     pub(crate) async fn find_path(&self, path: &str) -> Element {
-        self.wait_for(&format!("there is {path}"), async || self.elements("xpath", path).await.into_iter().next()).await
+        self.wait_for(&format!("there is {path}"), async || {
+            self.elements("xpath", path).await.into_iter().next()
+        })
+        .await
     }
 
     async fn elements(&self, using: &str, value: &str) -> Vec<Element> {
-        let found = self.post("/elements", json!({ "using": using, "value": value })).await;
-        found.as_array().expect("elements").iter().map(element).collect()
+        let found = self
+            .post("/elements", json!({ "using": using, "value": value }))
+            .await;
+        found
+            .as_array()
+            .expect("elements")
+            .iter()
+            .map(element)
+            .collect()
     }
 
     /// Returns the element that has the focus.
@@ -91,13 +109,19 @@ impl Driver {
 
     /// Clicks an element. If this opens a page, waits until the page is loaded.
     pub(crate) async fn click(&self, element: &Element) {
-        self.post(&format!("/element/{}/click", element.0), json!({})).await;
+        self.post(&format!("/element/{}/click", element.0), json!({}))
+            .await;
     }
 
     /// Replaces the text of a field.
     pub(crate) async fn fill(&self, element: &Element, text: &str) {
-        self.post(&format!("/element/{}/clear", element.0), json!({})).await;
-        self.post(&format!("/element/{}/value", element.0), json!({ "text": text })).await;
+        self.post(&format!("/element/{}/clear", element.0), json!({}))
+            .await;
+        self.post(
+            &format!("/element/{}/value", element.0),
+            json!({ "text": text }),
+        )
+        .await;
     }
 
     /// Presses and releases a key. It goes to the element that has the focus.
@@ -112,7 +136,10 @@ impl Driver {
     pub(crate) async fn type_text(&self, text: &str) {
         let keys = text.chars().flat_map(|key| {
             let key = key.to_string();
-            [json!({ "type": "keyDown", "value": key }), json!({ "type": "keyUp", "value": key })]
+            [
+                json!({ "type": "keyDown", "value": key }),
+                json!({ "type": "keyUp", "value": key }),
+            ]
         });
         self.keys(keys.collect()).await;
     }
@@ -121,14 +148,23 @@ impl Driver {
         // The browser drops keys until it has painted the page for the first time, which may be after
         // the page is loaded. A person presses no key before that.
         let painted = "return performance.getEntriesByName('first-contentful-paint').length > 0";
-        self.wait_for("the page is painted", async || self.execute(painted, &[]).await.as_bool()?.then_some(())).await;
+        self.wait_for("the page is painted", async || {
+            self.execute(painted, &[]).await.as_bool()?.then_some(())
+        })
+        .await;
         let keyboard = json!({ "type": "key", "id": "keyboard", "actions": steps });
-        self.post("/actions", json!({ "actions": [keyboard] })).await;
+        self.post("/actions", json!({ "actions": [keyboard] }))
+            .await;
     }
 
     /// Presses Tab until the element with the focus fits, at most `presses_max` times. Returns the
     /// element.
-    pub(crate) async fn tab_to(&self, what: &str, presses_max: usize, fits: impl AsyncFn(&Element) -> bool) -> Element {
+    pub(crate) async fn tab_to(
+        &self,
+        what: &str,
+        presses_max: usize,
+        fits: impl AsyncFn(&Element) -> bool,
+    ) -> Element {
         for _ in 0..presses_max {
             self.press(Key::Tab).await;
             let active = self.active().await;
@@ -146,23 +182,38 @@ impl Driver {
 
     /// Returns the name of an element for a screen reader.
     pub(crate) async fn name(&self, element: &Element) -> String {
-        as_text(&self.get(&format!("/element/{}/computedlabel", element.0)).await)
+        as_text(
+            &self
+                .get(&format!("/element/{}/computedlabel", element.0))
+                .await,
+        )
     }
 
     /// Returns the role of an element for a screen reader, e.g. `button`.
     pub(crate) async fn role(&self, element: &Element) -> String {
-        as_text(&self.get(&format!("/element/{}/computedrole", element.0)).await)
+        as_text(
+            &self
+                .get(&format!("/element/{}/computedrole", element.0))
+                .await,
+        )
     }
 
     /// Returns an attribute of an element.
     pub(crate) async fn attribute(&self, element: &Element, name: &str) -> Option<String> {
-        let value = self.get(&format!("/element/{}/attribute/{name}", element.0)).await;
+        let value = self
+            .get(&format!("/element/{}/attribute/{name}", element.0))
+            .await;
         value.as_str().map(str::to_owned)
     }
 }
 
 fn element(value: &Value) -> Element {
-    Element(value[ELEMENT].as_str().unwrap_or_else(|| panic!("no element: {value}")).to_owned())
+    Element(
+        value[ELEMENT]
+            .as_str()
+            .unwrap_or_else(|| panic!("no element: {value}"))
+            .to_owned(),
+    )
 }
 
 /// Returns the XPath of the button with this text.

@@ -11,7 +11,13 @@ const PAGE_BYTES_MAX: usize = 1_000_000;
 const RAW: [char; 5] = ['\u{200b}', '\u{202e}', '\u{2066}', '\u{1b}', '\u{0}'];
 
 /// Opens a page, and returns its faults, in words.
-pub(crate) async fn faults(driver: &Driver, origin: &str, target: &str, width: u32, scheme: Scheme) -> Vec<String> {
+pub(crate) async fn faults(
+    driver: &Driver,
+    origin: &str,
+    target: &str,
+    width: u32,
+    scheme: Scheme,
+) -> Vec<String> {
     faults_of_answer(driver, origin, target, width, scheme, 200).await
 }
 
@@ -61,21 +67,37 @@ pub(crate) async fn faults_of_answer(
         found.push(format!("it has {} bytes", html.len()));
     }
     if let Some(at) = html.find(RAW) {
-        found.push(format!("a raw control character or direction mark behind {:?}", html[..at].lines().next_back()));
+        found.push(format!(
+            "a raw control character or direction mark behind {:?}",
+            html[..at].lines().next_back()
+        ));
     }
     found.extend(axe(driver).await.iter().map(ToString::to_string));
 
     let requests = driver.requests().await;
-    let status = requests.iter().find(|request| request.url == url && request.kind == "Document").and_then(|one| one.status);
+    let status = requests
+        .iter()
+        .find(|request| request.url == url && request.kind == "Document")
+        .and_then(|one| one.status);
     if status != Some(expected) {
-        found.push(format!("status {}", status.map_or("none".to_owned(), |status| status.to_string())));
+        found.push(format!(
+            "status {}",
+            status.map_or("none".to_owned(), |status| status.to_string())
+        ));
     }
-    let foreign = requests.iter().filter(|request| is_foreign(&request.url, origin));
+    let foreign = requests
+        .iter()
+        .filter(|request| is_foreign(&request.url, origin));
     found.extend(foreign.map(|request| format!("foreign request: {}", request.url)));
     // The browser itself reports the status of an error page.
-    let reported = format!("Failed to load resource: the server responded with a status of {expected}");
+    let reported =
+        format!("Failed to load resource: the server responded with a status of {expected}");
     let mut console = driver.console().await;
     console.retain(|line| expected < 400 || !line.text.contains(&reported));
-    found.extend(console.iter().map(|line| format!("console, {}: {}", line.level, line.text)));
+    found.extend(
+        console
+            .iter()
+            .map(|line| format!("console, {}: {}", line.level, line.text)),
+    );
     found
 }

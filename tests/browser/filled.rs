@@ -35,7 +35,12 @@ pub(crate) const HOSTILE: [&str; 7] = [
 
 /// Names that only other programs can push. Workers hold these objects for an operator. A further
 /// such name has 1 MiB.
-const UNFIT: [&[u8]; 4] = [b"bad\0name", b"bad\xff\xfe<b>", b"\x1b[31mred\nline", b"bad:\xc2\x85<script>alert(1)</script>"];
+const UNFIT: [&[u8]; 4] = [
+    b"bad\0name",
+    b"bad\xff\xfe<b>",
+    b"\x1b[31mred\nline",
+    b"bad:\xc2\x85<script>alert(1)</script>",
+];
 
 /// Number of objects that wait for a retry, besides those with hostile names: more than a page has.
 const MANY: usize = 60;
@@ -82,7 +87,9 @@ impl Filled {
     /// Fills a Redis of its own, and waits until each object has its state.
     pub(crate) async fn start() -> Self {
         // The workers would log the name of 1 MiB, and bury the report of a failed test.
-        let _ = tracing_subscriber::fmt().with_max_level(LevelFilter::OFF).try_init();
+        let _ = tracing_subscriber::fmt()
+            .with_max_level(LevelFilter::OFF)
+            .try_init();
         let redis = Redis::own(&[]);
         let conn = redis.connect().await;
         let operator = control(&conn, redis.keys());
@@ -90,32 +97,61 @@ impl Filled {
         rules(&operator).await;
 
         // A worker whose sink is down delivers nothing.
-        let down = start(&redis, "down", &ByType { name: HOSTILE[1], is_down: true }, |_| ());
+        let down = start(
+            &redis,
+            "down",
+            &ByType {
+                name: HOSTILE[1],
+                is_down: true,
+            },
+            |_| (),
+        );
         emit(&emitter, "down:1", "down", HOSTILE[0]).await;
         until("the sink is down", PATIENCE, async || {
-            let status: Option<String> =
-                redis::cmd("GET").arg(redis.keys().worker_status("down")).query_async(&mut conn.clone()).await.expect("GET");
-            status.filter(|status| status.contains("<script>")).map(drop)
+            let status: Option<String> = redis::cmd("GET")
+                .arg(redis.keys().worker_status("down"))
+                .query_async(&mut conn.clone())
+                .await
+                .expect("GET");
+            status
+                .filter(|status| status.contains("<script>"))
+                .map(drop)
         })
         .await;
-        let busy = start(&redis, "busy", &ByType { name: HOSTILE[0], is_down: false }, |config| {
-            config.concurrency = 64;
-            config.batch = 3;
-            config.event_log = Some(EventLog::default());
-            config.retry = "fixed:1h,jitter=0,attempts=10,then=dead-letter".parse().expect("a policy");
-            for (kind, policy) in
-                [("operator", "fixed:1ms,attempts=3,then=hold"), ("errors", "fixed:1ms,attempts=1,then=complete-with-errors")]
-            {
-                config.retry_types.insert(kind.to_owned(), policy.parse().expect("a policy"));
-            }
-        });
+        let busy = start(
+            &redis,
+            "busy",
+            &ByType {
+                name: HOSTILE[0],
+                is_down: false,
+            },
+            |config| {
+                config.concurrency = 64;
+                config.batch = 3;
+                config.event_log = Some(EventLog::default());
+                config.retry = "fixed:1h,jitter=0,attempts=10,then=dead-letter"
+                    .parse()
+                    .expect("a policy");
+                for (kind, policy) in [
+                    ("operator", "fixed:1ms,attempts=3,then=hold"),
+                    ("errors", "fixed:1ms,attempts=1,then=complete-with-errors"),
+                ] {
+                    config
+                        .retry_types
+                        .insert(kind.to_owned(), policy.parse().expect("a policy"));
+                }
+            },
+        );
 
         emit_all(&emitter).await;
         schedules_and_cron(&emitter, &operator).await;
         by_hand(&redis, &mut conn.clone()).await;
         until_settled(&operator).await;
         act(&operator).await;
-        let filled = Self { redis, _running: [busy, down] };
+        let filled = Self {
+            redis,
+            _running: [busy, down],
+        };
         filled.assert_has_every_state(&operator).await;
         filled
     }
@@ -123,9 +159,25 @@ impl Filled {
     /// Returns names of objects in every state, one of them for each hostile text, and one without
     /// any event.
     pub(crate) fn objects() -> Vec<Vec<u8>> {
-        let states = ["retry", "operator", "dead", "errors", "done", "paused", "later"];
-        let mut names: Vec<_> = states.iter().zip(HOSTILE).map(|(state, text)| format!("{state}:{text}").into_bytes()).collect();
-        names.extend(["hang:1", "blocked:1", "wide:queue", "raw:1", "absent:1", &long()].map(|name| name.as_bytes().to_vec()));
+        let states = [
+            "retry", "operator", "dead", "errors", "done", "paused", "later",
+        ];
+        let mut names: Vec<_> = states
+            .iter()
+            .zip(HOSTILE)
+            .map(|(state, text)| format!("{state}:{text}").into_bytes())
+            .collect();
+        names.extend(
+            [
+                "hang:1",
+                "blocked:1",
+                "wide:queue",
+                "raw:1",
+                "absent:1",
+                &long(),
+            ]
+            .map(|name| name.as_bytes().to_vec()),
+        );
         names.extend(UNFIT.map(<[u8]>::to_vec));
         names
     }
@@ -133,8 +185,16 @@ impl Filled {
     /// Fails if a state that the pages show is not there.
     async fn assert_has_every_state(&self, operator: &Control) {
         let stats = operator.stats().await.expect("the counts");
-        assert!(stats.held.until_released > 0 && stats.held.waiting > 50 && stats.paused > 0, "{:?}", stats.held);
-        assert!(stats.events_in_flight > 0 && stats.workers.len() >= 3, "{:?}", stats.workers);
+        assert!(
+            stats.held.until_released > 0 && stats.held.waiting > 50 && stats.paused > 0,
+            "{:?}",
+            stats.held
+        );
+        assert!(
+            stats.events_in_flight > 0 && stats.workers.len() >= 3,
+            "{:?}",
+            stats.workers
+        );
         assert!(!stats.projections.is_empty() && stats.unreadable.is_empty());
         for key in [
             self.redis.keys().event_log(),
@@ -144,7 +204,11 @@ impl Filled {
             self.redis.keys().event_rules(),
             self.redis.keys().event_limits(),
         ] {
-            let there: bool = redis::cmd("EXISTS").arg(&key).query_async(&mut self.redis.connect().await).await.expect("EXISTS");
+            let there: bool = redis::cmd("EXISTS")
+                .arg(&key)
+                .query_async(&mut self.redis.connect().await)
+                .await
+                .expect("EXISTS");
             assert!(there, "{key}");
         }
     }
@@ -156,35 +220,66 @@ fn long() -> String {
 }
 
 fn by(why: &str) -> By<'_> {
-    By { who: HOSTILE[0], why }
+    By {
+        who: HOSTILE[0],
+        why,
+    }
 }
 
 async fn emit(emitter: &Emitter, object: &str, kind: &str, text: &str) {
     let event = json!({ "type": kind, "text": text, text: [text, { "card": "4111" }] });
-    emitter.emit(object, &event).await.unwrap_or_else(|error| panic!("{object}: {error}"));
+    emitter
+        .emit(object, &event)
+        .await
+        .unwrap_or_else(|error| panic!("{object}: {error}"));
 }
 
 /// Sets rules, before any event is there.
 async fn rules(operator: &Control) {
     let prefix = |text: &str| text.parse::<Selector>().expect("a selector");
     let hour = Some(Duration::from_secs(3600));
-    operator.set_rule(by(HOSTILE[1]), Kind::Pause, &prefix("paused:*"), hour).await.expect("set");
-    operator.set_rule(by(HOSTILE[2]), Kind::Block, &prefix("blocked:*"), None).await.expect("set");
+    operator
+        .set_rule(by(HOSTILE[1]), Kind::Pause, &prefix("paused:*"), hour)
+        .await
+        .expect("set");
+    operator
+        .set_rule(by(HOSTILE[2]), Kind::Block, &prefix("blocked:*"), None)
+        .await
+        .expect("set");
     for text in HOSTILE {
         let exact = Selector::exact(&format!("paused:{text}")).expect("a selector");
-        operator.set_rule(by(text), Kind::Block, &exact, None).await.expect("set");
+        operator
+            .set_rule(by(text), Kind::Block, &exact, None)
+            .await
+            .expect("set");
     }
-    operator.set_limit(by(HOSTILE[3]), &prefix("*"), NonZeroU64::new(1_000_000), None).await.expect("set");
+    operator
+        .set_limit(
+            by(HOSTILE[3]),
+            &prefix("*"),
+            NonZeroU64::new(1_000_000),
+            None,
+        )
+        .await
+        .expect("set");
 }
 
 async fn emit_all(emitter: &Emitter) {
     for text in HOSTILE {
-        for kind in ["retry", "operator", "dead", "errors", "done", "paused", "blocked"] {
+        for kind in [
+            "retry", "operator", "dead", "errors", "done", "paused", "blocked",
+        ] {
             emit(emitter, &format!("{kind}:{text}"), kind, text).await;
         }
     }
     for number in 0..MANY {
-        emit(emitter, &format!("many:{number}"), "retry", "connection refused").await;
+        emit(
+            emitter,
+            &format!("many:{number}"),
+            "retry",
+            "connection refused",
+        )
+        .await;
     }
     let wide = "e".repeat(5000);
     for kind in ["retry", "operator", "dead", "errors", "done"] {
@@ -203,13 +298,25 @@ async fn schedules_and_cron(emitter: &Emitter, operator: &Control) {
         let object = format!("later:{text}");
         let event = json!({ "type": "done", "text": text });
         let time = Duration::from_secs(3600 * (number as u64 + 1));
-        emitter.schedule(&object, &event).after(time).key(text).send().await.expect("scheduled");
+        emitter
+            .schedule(&object, &event)
+            .after(time)
+            .key(text)
+            .send()
+            .await
+            .expect("scheduled");
         let schedule = CronSchedule::new("0 3 * * *", Some("Europe/Berlin")).expect("a schedule");
         let job = CronDraft::new(text, schedule, &object, &event);
         operator.set_cron(by(text), job).await.expect("set");
     }
-    operator.pause_cron(by("a look"), HOSTILE[0]).await.expect("paused");
-    operator.run_cron(by(HOSTILE[4]), HOSTILE[1]).await.expect("run");
+    operator
+        .pause_cron(by("a look"), HOSTILE[0])
+        .await
+        .expect("paused");
+    operator
+        .run_cron(by(HOSTILE[4]), HOSTILE[1])
+        .await
+        .expect("run");
 }
 
 /// Pushes names and values that the library refuses, and worker names that no worker has.
@@ -221,21 +328,52 @@ async fn by_hand(redis: &Redis, conn: &mut MultiplexedConnection) {
         let mut multi = redis::pipe();
         multi.atomic();
         for event in [&b"{\"type\":\"done\"}"[..], b"</script>\xff\0"] {
-            multi.cmd("LPUSH").arg([prefix, name, b":events"].concat()).arg(event).ignore();
+            multi
+                .cmd("LPUSH")
+                .arg([prefix, name, b":events"].concat())
+                .arg(event)
+                .ignore();
         }
-        multi.cmd("LPUSH").arg(keys.objects_with_events()).arg(name).ignore();
+        multi
+            .cmd("LPUSH")
+            .arg(keys.objects_with_events())
+            .arg(name)
+            .ignore();
         multi.query_async::<()>(conn).await.expect("pushed");
     }
     // Events that are not JSON become dead letters.
     let mut multi = redis::pipe();
     for event in [&b"<script>alert(1)</script>"[..], b"\xff\xfe\0", &huge] {
-        multi.cmd("LPUSH").arg(keys.events("raw:1")).arg(event).ignore();
+        multi
+            .cmd("LPUSH")
+            .arg(keys.events("raw:1"))
+            .arg(event)
+            .ignore();
     }
-    multi.cmd("LPUSH").arg(keys.objects_with_events()).arg("raw:1").ignore();
+    multi
+        .cmd("LPUSH")
+        .arg(keys.objects_with_events())
+        .arg("raw:1")
+        .ignore();
     for text in HOSTILE {
-        multi.cmd("HSET").arg(keys.event_workers()).arg(text).arg("2 token 1767225600000").ignore();
-        multi.cmd("ZADD").arg(keys.event_workers_departed()).arg(9_000_000_000_000_u64).arg(text).ignore();
-        multi.cmd("HSET").arg(keys.event_projections()).arg(text).arg("0 0 0-0").ignore();
+        multi
+            .cmd("HSET")
+            .arg(keys.event_workers())
+            .arg(text)
+            .arg("2 token 1767225600000")
+            .ignore();
+        multi
+            .cmd("ZADD")
+            .arg(keys.event_workers_departed())
+            .arg(9_000_000_000_000_u64)
+            .arg(text)
+            .ignore();
+        multi
+            .cmd("HSET")
+            .arg(keys.event_projections())
+            .arg(text)
+            .arg("0 0 0-0")
+            .ignore();
     }
     multi.query_async::<()>(conn).await.expect("pushed");
 }
@@ -246,9 +384,11 @@ async fn until_settled(operator: &Control) {
     let operator_min = (HOSTILE.len() + UNFIT.len()) as u64 + 2;
     until("each object has its state", PATIENCE, async || {
         let stats = operator.stats().await.expect("the counts");
-        let held = stats.held.until_released >= operator_min && stats.held.total >= operator_min + (MANY + HOSTILE.len()) as u64;
-        let done =
-            stats.paused > 2 * HOSTILE.len() as u64 && stats.dead_letters >= HOSTILE.len() as u64 + 3 && stats.markers == 0;
+        let held = stats.held.until_released >= operator_min
+            && stats.held.total >= operator_min + (MANY + HOSTILE.len()) as u64;
+        let done = stats.paused > 2 * HOSTILE.len() as u64
+            && stats.dead_letters >= HOSTILE.len() as u64 + 3
+            && stats.markers == 0;
         (held && done).then_some(())
     })
     .await;
@@ -256,13 +396,32 @@ async fn until_settled(operator: &Control) {
 
 /// Performs some actions, so that their records are there.
 async fn act(operator: &Control) {
-    let dead = operator.dead_letters(None, 10).await.expect("dead letters").letters;
+    let dead = operator
+        .dead_letters(None, 10)
+        .await
+        .expect("dead letters")
+        .letters;
     let ids: Vec<_> = dead.iter().map(|letter| letter.dead_id.clone()).collect();
-    operator.settle(by(HOSTILE[0]), Settle::Drop, &ids[..1]).await.expect("dropped");
-    operator.settle(by(HOSTILE[1]), Settle::Retry, &ids[1..2]).await.expect("retried");
-    operator.release(by(HOSTILE[5]), "many:0").await.expect("released");
-    operator.skip(by(HOSTILE[6]), "many:1", None).await.expect("skipped");
+    operator
+        .settle(by(HOSTILE[0]), Settle::Drop, &ids[..1])
+        .await
+        .expect("dropped");
+    operator
+        .settle(by(HOSTILE[1]), Settle::Retry, &ids[1..2])
+        .await
+        .expect("retried");
+    operator
+        .release(by(HOSTILE[5]), "many:0")
+        .await
+        .expect("released");
+    operator
+        .skip(by(HOSTILE[6]), "many:1", None)
+        .await
+        .expect("skipped");
     for number in 2..42 {
-        operator.release(by("the upstream is back"), format!("many:{number}")).await.expect("released");
+        operator
+            .release(by("the upstream is back"), format!("many:{number}"))
+            .await
+            .expect("released");
     }
 }

@@ -38,25 +38,45 @@ async fn each_key_does_as_the_help_says() {
     // Search, and typing in a field without any effect of the keys.
     driver.type_text("/").await;
     driver.type_text("g?xujk:1/").await;
-    let field = driver.execute("return document.activeElement.id + ' ' + document.activeElement.value", &[]).await;
+    let field = driver
+        .execute(
+            "return document.activeElement.id + ' ' + document.activeElement.value",
+            &[],
+        )
+        .await;
     assert_eq!(field, json!("search g?xujk:1/"));
     driver.press(Key::Enter).await;
     driver.wait_for_path("/object").await;
-    assert!(driver.url().await.ends_with("?name=g%3Fxujk%3A1%2F"), "{}", driver.url().await);
+    assert!(
+        driver.url().await.ends_with("?name=g%3Fxujk%3A1%2F"),
+        "{}",
+        driver.url().await
+    );
 
     // The rows of a list.
     driver.open(&dashboard.url("/held?prefix=many%3A5")).await;
     let focused = async || driver.text(&driver.active().await).await;
     for (key, row) in [("j", 1), ("j", 2), ("j", 3), ("k", 2)] {
         driver.type_text(key).await;
-        let expected = driver.text(&driver.find(&format!("tbody tr:nth-child({row}) a.row-link")).await).await;
+        let expected = driver
+            .text(
+                &driver
+                    .find(&format!("tbody tr:nth-child({row}) a.row-link"))
+                    .await,
+            )
+            .await;
         assert_eq!(focused().await, expected, "{key} {row}");
     }
     driver.type_text("x").await;
     let ticked = "return [...document.querySelectorAll('tbody tr')].map(row => row.querySelector('input:checked') !== null)";
     let ticked = driver.execute(ticked, &[]).await;
     let rows = ticked.as_array().expect("rows");
-    assert!(rows.iter().enumerate().all(|(at, is_ticked)| *is_ticked == json!(at == 1)), "{rows:?}");
+    assert!(
+        rows.iter()
+            .enumerate()
+            .all(|(at, is_ticked)| *is_ticked == json!(at == 1)),
+        "{rows:?}"
+    );
     let name = focused().await;
     driver.press(Key::Enter).await;
     driver.wait_for_path("/object").await;
@@ -67,11 +87,17 @@ async fn each_key_does_as_the_help_says() {
     driver.wait_for_text("search for an object").await;
     driver.type_text("gh").await;
     assert_eq!(driver.path().await, "/object");
-    let close = driver.tab_to("Close", 5, async |active| driver.text(active).await == "Close").await;
+    let close = driver
+        .tab_to("Close", 5, async |active| {
+            driver.text(active).await == "Close"
+        })
+        .await;
     assert_eq!(driver.role(&close).await, "button");
     driver.press(Key::Enter).await;
     driver
-        .wait_for("the help is closed", async || (!driver.page_text().await.contains("search for an object")).then_some(()))
+        .wait_for("the help is closed", async || {
+            (!driver.page_text().await.contains("search for an object")).then_some(())
+        })
         .await;
 
     driver.type_text("u").await;

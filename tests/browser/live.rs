@@ -20,11 +20,20 @@ use crate::support::{Redis, control, until};
 async fn figure(driver: &Driver, what: &str) -> String {
     let script = "const all = [...document.querySelectorAll('.figures li')];
         return all.find(one => one.querySelector('span').textContent === arguments[0]).querySelector('b').textContent;";
-    driver.execute(script, &[json!(what)]).await.as_str().expect("a figure").replace('\u{202f}', "")
+    driver
+        .execute(script, &[json!(what)])
+        .await
+        .as_str()
+        .expect("a figure")
+        .replace('\u{202f}', "")
 }
 
 async fn wait_for_figure(driver: &Driver, what: &str, expected: &str) {
-    driver.wait_for(&format!("{what}: {expected}"), async || (figure(driver, what).await == expected).then_some(())).await;
+    driver
+        .wait_for(&format!("{what}: {expected}"), async || {
+            (figure(driver, what).await == expected).then_some(())
+        })
+        .await;
 }
 
 /// Waits until the page has got a message from the server since this call.
@@ -51,12 +60,16 @@ async fn the_overview_changes_until_it_is_told_to_stop() {
         console.emit(&format!("work:{number}"), "1").await;
     }
     wait_for_figure(&driver, "markers waiting", "1234").await;
-    driver.wait_for_text("No worker process is running, and objects wait.").await;
+    driver
+        .wait_for_text("No worker process is running, and objects wait.")
+        .await;
     // The count by prefix was made when the viewer came, or a little later.
     driver.wait_for_text(" objects, counted ").await;
 
     // A part in which someone works stays as it is. The other parts change.
-    driver.execute("document.querySelector('.figures a').focus()", &[]).await;
+    driver
+        .execute("document.querySelector('.figures a').focus()", &[])
+        .await;
     let active = driver.active().await;
     console.emit("work:x", "1").await;
     wait_for_message(&driver).await;
@@ -65,20 +78,32 @@ async fn the_overview_changes_until_it_is_told_to_stop() {
     driver.execute("document.activeElement.blur()", &[]).await;
     wait_for_figure(&driver, "markers waiting", "1235").await;
     // Open figures of a chart stay open.
-    let chart = driver.find("[data-part=charts] details:first-of-type summary").await;
+    let chart = driver
+        .find("[data-part=charts] details:first-of-type summary")
+        .await;
     driver.click(&chart).await;
     driver.execute("document.activeElement.blur()", &[]).await;
     console.emit("work:y", "1").await;
     wait_for_figure(&driver, "markers waiting", "1236").await;
     wait_for_message(&driver).await;
     assert_eq!(
-        driver.execute("return document.querySelectorAll('[data-part=charts] details[open]').length", &[]).await,
+        driver
+            .execute(
+                "return document.querySelectorAll('[data-part=charts] details[open]').length",
+                &[]
+            )
+            .await,
         json!(1)
     );
 
-    driver.click(&driver.find_button("Stop updates").await).await;
+    driver
+        .click(&driver.find_button("Stop updates").await)
+        .await;
     let stopped = driver.find_button("Updates are stopped").await;
-    assert_eq!(driver.attribute(&stopped, "aria-pressed").await.as_deref(), Some("true"));
+    assert_eq!(
+        driver.attribute(&stopped, "aria-pressed").await.as_deref(),
+        Some("true")
+    );
     console.emit("work:z", "1").await;
     wait_for_message(&driver).await;
     assert_eq!(figure(&driver, "markers waiting").await, "1236");
@@ -96,26 +121,56 @@ async fn an_update_keeps_an_open_form() {
     let driver = Driver::start().await;
     dashboard.log_in(&driver).await;
     let name = "many:7";
-    driver.open(&dashboard.url(&named("/object", name.as_bytes()))).await;
+    driver
+        .open(&dashboard.url(&named("/object", name.as_bytes())))
+        .await;
     // The updates of this page come every 5 s; the test does not wait for them.
-    driver.execute("document.body.dataset.every = '0.1'", &[]).await;
+    driver
+        .execute("document.body.dataset.every = '0.1'", &[])
+        .await;
     driver.type_text("u").await;
     driver.type_text("u").await;
-    driver.click(&driver.find_button(&format!("Pause {name}")).await).await;
-    driver.fill(&driver.find("details[open] input[name=reason]").await, "half a rea").await;
+    driver
+        .click(&driver.find_button(&format!("Pause {name}")).await)
+        .await;
+    driver
+        .fill(
+            &driver.find("details[open] input[name=reason]").await,
+            "half a rea",
+        )
+        .await;
     let operator = control(&filled.redis.connect().await, filled.redis.keys());
-    let by = seriatim::control::By { who: "bob", why: "the upstream is gone" };
+    let by = seriatim::control::By {
+        who: "bob",
+        why: "the upstream is gone",
+    };
     let block = seriatim::control::rules::Kind::Block;
-    operator.set_rule(by, block, &"many:*".parse().expect("a selector"), None).await.expect("set");
+    operator
+        .set_rule(by, block, &"many:*".parse().expect("a selector"), None)
+        .await
+        .expect("set");
     driver.wait_for_text("set by bob").await;
     let field = driver.active().await;
-    assert_eq!(driver.execute("return document.activeElement.value", &[]).await, json!("half a rea"));
+    assert_eq!(
+        driver
+            .execute("return document.activeElement.value", &[])
+            .await,
+        json!("half a rea")
+    );
     driver.type_text("son").await;
     assert_eq!(driver.active().await, field);
     driver.press(Key::Enter).await;
     driver.wait_for_path("/job").await;
-    let action = operator.actions(None, 1).await.expect("the actions").actions.remove(0);
-    assert_eq!((action.action.as_str(), action.why.as_str()), ("pause", "half a reason"));
+    let action = operator
+        .actions(None, 1)
+        .await
+        .expect("the actions")
+        .actions
+        .remove(0);
+    assert_eq!(
+        (action.action.as_str(), action.why.as_str()),
+        ("pause", "half a reason")
+    );
 }
 
 /// Tests that a page says that its figures are old, if Redis or the dashboard is away.
@@ -130,18 +185,29 @@ async fn a_page_without_new_figures_says_so() {
     let driver = Driver::start().await;
     dashboard.log_in(&driver).await;
     driver.open(&dashboard.url("/object?name=work:1")).await;
-    let wait_for_old =
-        async || until("the page says so", PATIENCE, async || driver.page_text().await.contains(OLD).then_some(())).await;
+    let wait_for_old = async || {
+        until("the page says so", PATIENCE, async || {
+            driver.page_text().await.contains(OLD).then_some(())
+        })
+        .await
+    };
     proxy.close();
     wait_for_old().await;
     proxy.open();
-    driver.wait_for("new figures", async || (!driver.page_text().await.contains(OLD)).then_some(())).await;
+    driver
+        .wait_for("new figures", async || {
+            (!driver.page_text().await.contains(OLD)).then_some(())
+        })
+        .await;
     driver.open(&dashboard.url("/")).await;
     wait_for_figure(&driver, "markers waiting", "1").await;
     drop(dashboard);
     wait_for_old().await;
     driver.type_text("u").await;
-    assert!(!driver.page_text().await.contains(OLD), "the user has stopped the updates");
+    assert!(
+        !driver.page_text().await.contains(OLD),
+        "the user has stopped the updates"
+    );
 }
 
 /// Tests that new rows of the log come at the top, and that earlier ones stay.
@@ -157,28 +223,48 @@ async fn the_log_is_followed() {
     driver.click(&driver.find_button("Follow").await).await;
     driver.find_link("Stop following").await;
     let rows = async || {
-        let script =
-            "return [...document.querySelectorAll('[data-part=new] tr')].map(row => row.querySelector('.name').textContent)";
+        let script = "return [...document.querySelectorAll('[data-part=new] tr')].map(row => row.querySelector('.name').textContent)";
         driver.execute(script, &[]).await
     };
     for number in 1..=3 {
-        console.emit(&format!("followed:{number}"), r#"{"type":"done"}"#).await;
+        console
+            .emit(&format!("followed:{number}"), r#"{"type":"done"}"#)
+            .await;
         // Events of another status are left out.
-        console.emit(&format!("left:{number}"), r#"{"type":"dead","text":"no"}"#).await;
+        console
+            .emit(&format!("left:{number}"), r#"{"type":"dead","text":"no"}"#)
+            .await;
         let newest = json!(format!("followed:{number}"));
-        driver.wait_for("the newest row is at the top", async || (rows().await[0] == newest).then_some(())).await;
+        driver
+            .wait_for("the newest row is at the top", async || {
+                (rows().await[0] == newest).then_some(())
+            })
+            .await;
     }
     // A row that comes while the updates are stopped is shown when they go on.
     driver.type_text("u").await;
     console.emit("followed:4", r#"{"type":"done"}"#).await;
     until("the row is in the log", PATIENCE, async || {
-        let page = control(&filled.redis.connect().await, filled.redis.keys()).newest_log(None, 1).await.expect("the log");
-        page.entries.first().is_some_and(|row| row.object == "followed:4").then_some(())
+        let page = control(&filled.redis.connect().await, filled.redis.keys())
+            .newest_log(None, 1)
+            .await
+            .expect("the log");
+        page.entries
+            .first()
+            .is_some_and(|row| row.object == "followed:4")
+            .then_some(())
     })
     .await;
     driver.type_text("u").await;
-    driver.wait_for("the missed row", async || (rows().await[0] == json!("followed:4")).then_some(())).await;
-    assert_eq!(rows().await, json!(["followed:4", "followed:3", "followed:2", "followed:1"]));
+    driver
+        .wait_for("the missed row", async || {
+            (rows().await[0] == json!("followed:4")).then_some(())
+        })
+        .await;
+    assert_eq!(
+        rows().await,
+        json!(["followed:4", "followed:3", "followed:2", "followed:1"])
+    );
     assert!(driver.console().await.is_empty());
 }
 
@@ -187,10 +273,17 @@ async fn spent(console: &Console) -> (u64, u64) {
     let stats: String = console.run(&["INFO", "commandstats"]).await;
     let figure = |line: &str, name: &str| -> u64 {
         let (_, rest) = line.split_once(name).expect("the figure");
-        rest.split(',').next().and_then(|figure| figure.parse().ok()).expect("a number")
+        rest.split(',')
+            .next()
+            .and_then(|figure| figure.parse().ok())
+            .expect("a number")
     };
-    let lines = stats.lines().filter(|line| line.starts_with("cmdstat_") && !line.starts_with("cmdstat_info:"));
-    lines.fold((0, 0), |(calls, us), line| (calls + figure(line, "calls="), us + figure(line, "usec=")))
+    let lines = stats
+        .lines()
+        .filter(|line| line.starts_with("cmdstat_") && !line.starts_with("cmdstat_info:"));
+    lines.fold((0, 0), |(calls, us), line| {
+        (calls + figure(line, "calls="), us + figure(line, "usec="))
+    })
 }
 
 /// Tests that nothing is read without viewers, and that many viewers cost Redis at most 1 ms per
@@ -211,7 +304,9 @@ async fn many_viewers_cost_as_much_as_one() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = Client::builder().no_proxy().build().expect("a client");
     let open = async || -> Response {
-        let request = client.get(dashboard.url("/live")).bearer_auth(users.token("ada"));
+        let request = client
+            .get(dashboard.url("/live"))
+            .bearer_auth(users.token("ada"));
         let response = request.send().await.expect("an answer");
         assert_eq!(response.status(), 200);
         response
@@ -240,11 +335,17 @@ async fn many_viewers_cost_as_much_as_one() {
         })
     });
     for messages in join_all(reading).await {
-        assert!(messages.expect("no panic") >= TIME.as_secs() / 2, "each viewer gets messages");
+        assert!(
+            messages.expect("no panic") >= TIME.as_secs() / 2,
+            "each viewer gets messages"
+        );
     }
     let after = spent(&console).await;
     let us = (after.1 - before.1) as f64 / TIME.as_secs_f64();
-    println!("{VIEWERS} viewers: {us:.0} µs and {:.0} commands per second", (after.0 - before.0) as f64 / TIME.as_secs_f64());
+    println!(
+        "{VIEWERS} viewers: {us:.0} µs and {:.0} commands per second",
+        (after.0 - before.0) as f64 / TIME.as_secs_f64()
+    );
     assert!(us <= 1000.0, "{us} µs per second");
     assert!(after.0 > before.0, "the figures are read");
 }

@@ -49,7 +49,11 @@ impl Person<'_> {
     /// Writes a text into an empty field.
     pub(crate) async fn write(&self, path: &str, text: &str) {
         match self.hand {
-            Hand::Mouse => self.driver.fill(&self.driver.find_path(path).await, text).await,
+            Hand::Mouse => {
+                self.driver
+                    .fill(&self.driver.find_path(path).await, text)
+                    .await
+            }
             Hand::Keyboard => {
                 self.tab_to(path).await;
                 self.driver.type_text(text).await;
@@ -61,9 +65,11 @@ impl Person<'_> {
     pub(crate) async fn act(&self, button: &str, fields: &[(&str, &str)], reason: &str) {
         self.push(&button_path(button)).await;
         for (label, text) in fields {
-            self.write(&format!("{OPEN}{}", field_path(label)), text).await;
+            self.write(&format!("{OPEN}{}", field_path(label)), text)
+                .await;
         }
-        self.write(&format!("{OPEN}{}", field_path("Reason")), reason).await;
+        self.write(&format!("{OPEN}{}", field_path("Reason")), reason)
+            .await;
         self.push(&format!("{OPEN}//button[@type='submit']")).await;
         self.result().await;
     }
@@ -71,8 +77,13 @@ impl Person<'_> {
     /// Gives the reason for the selected rows, and presses the button for them.
     pub(crate) async fn act_on_rows(&self, button: &str, reason: &str) {
         let rows = "//fieldset[contains(@class, 'bulk')]";
-        self.write(&format!("{rows}{}", field_path("Reason")), reason).await;
-        self.push(&format!("{rows}//button[normalize-space()={}]", literal(button))).await;
+        self.write(&format!("{rows}{}", field_path("Reason")), reason)
+            .await;
+        self.push(&format!(
+            "{rows}//button[normalize-space()={}]",
+            literal(button)
+        ))
+        .await;
         self.result().await;
     }
 
@@ -85,16 +96,26 @@ impl Person<'_> {
     async fn tab_to(&self, path: &str) {
         // The element is looked up at each press: an update of the page may replace it.
         self.driver.find_path(path).await;
-        self.driver.tab_to(path, TABS_MAX, async |active| self.driver.is_at(active, path).await).await;
+        self.driver
+            .tab_to(path, TABS_MAX, async |active| {
+                self.driver.is_at(active, path).await
+            })
+            .await;
     }
 }
 
 /// Returns the XPath of the field whose label has this text.
 pub(crate) fn field_path(label: &str) -> String {
-    format!("//label[text()[normalize-space()={}]]//input", literal(label))
+    format!(
+        "//label[text()[normalize-space()={}]]//input",
+        literal(label)
+    )
 }
 
 /// Returns the XPath of the box that selects the row with this text in its name.
 pub(crate) fn row_path(subject: &str) -> String {
-    format!("//input[@name='row'][@aria-label={}]", literal(&format!("Select {subject}")))
+    format!(
+        "//input[@name='row'][@aria-label={}]",
+        literal(&format!("Select {subject}"))
+    )
 }

@@ -36,8 +36,15 @@ impl Demo {
         let dir = tempfile::tempdir().expect("a directory");
         let file = |name: &str| File::create(dir.path().join(name)).expect("a file");
         let mut command = Command::new(crate::support::program());
-        command.args(["demo", "--dashboard=127.0.0.1:0"]).env("USER", "ada").stdin(Stdio::null());
-        let child = command.stdout(file("output")).stderr(file("log")).spawn().expect("the program starts");
+        command
+            .args(["demo", "--dashboard=127.0.0.1:0"])
+            .env("USER", "ada")
+            .stdin(Stdio::null());
+        let child = command
+            .stdout(file("output"))
+            .stderr(file("log"))
+            .spawn()
+            .expect("the program starts");
         Self { child, dir }
     }
 
@@ -47,14 +54,21 @@ impl Demo {
 
     /// Waits for the link that the demo prints.
     async fn link(&self) -> String {
-        until("the demo prints a link", PATIENCE, async || first_url(&self.read("output"))).await
+        until("the demo prints a link", PATIENCE, async || {
+            first_url(&self.read("output"))
+        })
+        .await
     }
 
     /// Stops the demo as Ctrl-C does. Returns whether it has ended well.
     async fn stop(mut self) -> bool {
         kill_process(Pid::from_child(&self.child), Signal::INT).expect("the signal is sent");
         let child = std::cell::RefCell::new(&mut self.child);
-        until("the demo ends", PATIENCE, async || child.borrow_mut().try_wait().expect("it can be asked")).await.success()
+        until("the demo ends", PATIENCE, async || {
+            child.borrow_mut().try_wait().expect("it can be asked")
+        })
+        .await
+        .success()
     }
 }
 
@@ -78,14 +92,20 @@ async fn the_overview_of_the_running_demo() {
     driver.resize(WIDTH, HEIGHT).await;
     driver.prefer(Scheme::Light).await;
     driver.open(&link).await;
-    driver.click(&driver.find_button("Open the dashboard").await).await;
+    driver
+        .click(&driver.find_button("Open the dashboard").await)
+        .await;
     driver.wait_for_text("What needs somebody").await;
     sleep(time).await;
     driver.wait_for_text("Longest queues under work").await;
     driver.screenshot(&file).await;
     assert!(driver.console().await.is_empty());
     let bytes = std::fs::metadata(&file).expect("a picture").len();
-    assert!((10_000..BYTES_MAX).contains(&bytes), "{}: {bytes} bytes", file.display());
+    assert!(
+        (10_000..BYTES_MAX).contains(&bytes),
+        "{}: {bytes} bytes",
+        file.display()
+    );
     assert_eq!(width_of(&file), WIDTH);
     assert!(demo.stop().await);
 }

@@ -32,14 +32,21 @@ impl Requests {
         let id = as_text(&parameters["requestId"]);
         match method.as_str() {
             Some("Network.requestWillBeSent") => {
-                let (url, kind) = (as_text(&parameters["request"]["url"]), as_text(&parameters["type"]));
+                let (url, kind) = (
+                    as_text(&parameters["request"]["url"]),
+                    as_text(&parameters["type"]),
+                );
                 if url.starts_with("chrome:") {
                     return;
                 }
                 // A redirect goes on under the id of its first request.
                 self.answer(&id, &parameters["redirectResponse"]);
                 self.last.insert(id, (self.requests.len(), true));
-                self.requests.push(Request { url, kind, status: None });
+                self.requests.push(Request {
+                    url,
+                    kind,
+                    status: None,
+                });
             }
             Some("Network.responseReceived") => self.answer(&id, &parameters["response"]),
             Some("Network.loadingFailed") => self.answer(&id, &Value::Null),

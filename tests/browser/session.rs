@@ -35,15 +35,34 @@ impl Session {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let chromedriver = chromedriver(&dir);
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder().no_proxy().timeout(COMMAND_MAX).build().expect("a client");
-        let mut this = Self { chromedriver, browser: None, url: String::new(), client, dir };
-        let port = until("chromedriver listens", PATIENCE, || std::future::ready(this.port())).await;
+        let client = Client::builder()
+            .no_proxy()
+            .timeout(COMMAND_MAX)
+            .build()
+            .expect("a client");
+        let mut this = Self {
+            chromedriver,
+            browser: None,
+            url: String::new(),
+            client,
+            dir,
+        };
+        let port = until("chromedriver listens", PATIENCE, || {
+            std::future::ready(this.port())
+        })
+        .await;
         this.url = format!("http://127.0.0.1:{port}/session");
         let capabilities = json!({ "capabilities": { "alwaysMatch": this.capabilities() } });
         let made = this.post("", capabilities).await.expect("a browser starts");
-        let browser = made["capabilities"]["goog:processID"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+        let browser = made["capabilities"]["goog:processID"]
+            .as_i64()
+            .and_then(|pid| i32::try_from(pid).ok());
         this.browser = browser.and_then(Pid::from_raw);
-        this.url = format!("{}/{}", this.url, made["sessionId"].as_str().expect("a session"));
+        this.url = format!(
+            "{}/{}",
+            this.url,
+            made["sessionId"].as_str().expect("a session")
+        );
         this
     }
 
@@ -56,7 +75,10 @@ impl Session {
         let exit = self.chromedriver.try_wait().expect("a status");
         let log = std::fs::read_to_string(log(&self.dir)).expect("a log");
         if let Some(exit) = exit {
-            assert!(log.contains("IPv4 port not available"), "chromedriver: {exit}: {log}");
+            assert!(
+                log.contains("IPv4 port not available"),
+                "chromedriver: {exit}: {log}"
+            );
             self.chromedriver = chromedriver(&self.dir);
             return None;
         }
@@ -65,7 +87,10 @@ impl Session {
     }
 
     fn capabilities(&self) -> Value {
-        let profile = format!("--user-data-dir={}", self.dir.path().join("profile").display());
+        let profile = format!(
+            "--user-data-dir={}",
+            self.dir.path().join("profile").display()
+        );
         let arguments = [
             "--headless=new",
             // Root cannot use the sandbox. All pages are those of the tests.
@@ -92,22 +117,40 @@ impl Session {
     }
 
     /// Sends a command of the WebDriver protocol. Returns its value, or the text of the error.
-    pub(crate) async fn send(&self, method: Method, command: &str, body: Option<Value>) -> Result<Value, String> {
-        let mut request = self.client.request(method, format!("{}{command}", self.url));
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        command: &str,
+        body: Option<Value>,
+    ) -> Result<Value, String> {
+        let mut request = self
+            .client
+            .request(method, format!("{}{command}", self.url));
         if let Some(body) = body {
-            request = request.header("content-type", "application/json").body(body.to_string());
+            request = request
+                .header("content-type", "application/json")
+                .body(body.to_string());
         }
         let response = request.send().await.map_err(|error| error.to_string())?;
         let done = response.status().is_success();
         let text = response.text().await.map_err(|error| error.to_string())?;
-        let mut answer: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+        let mut answer: Value =
+            serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
         let value = answer["value"].take();
         if done {
             return Ok(value);
         }
         // The rest of the message is a trace of the stack.
-        let message = value["message"].as_str().unwrap_or_default().lines().next().unwrap_or_default();
-        Err(format!("{}: {message}", value["error"].as_str().unwrap_or(&text)))
+        let message = value["message"]
+            .as_str()
+            .unwrap_or_default()
+            .lines()
+            .next()
+            .unwrap_or_default();
+        Err(format!(
+            "{}: {message}",
+            value["error"].as_str().unwrap_or(&text)
+        ))
     }
 
     pub(crate) async fn get(&self, command: &str) -> Result<Value, String> {
@@ -121,7 +164,9 @@ impl Session {
     /// Sends a command of the Chrome DevTools Protocol.
     pub(crate) async fn devtools(&self, command: &str, parameters: Value) -> Value {
         let body = json!({ "cmd": command, "params": parameters });
-        self.post("/goog/cdp/execute", body).await.unwrap_or_else(|error| panic!("{command}: {error}"))
+        self.post("/goog/cdp/execute", body)
+            .await
+            .unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 }
 

@@ -11,8 +11,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 
 /// A policy as strict as that of the dashboard.
-const POLICY: &str =
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'";
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'";
 
 /// A served site. It ends with the runtime of the test.
 pub(crate) struct Site {
@@ -24,13 +23,29 @@ impl Site {
     /// which shows the body that was posted to it.
     pub(crate) async fn serve(pages: &[(&'static str, String)]) -> Self {
         let mut routes = Router::new()
-            .route("/style.css", get(|| async { ([(CONTENT_TYPE, "text/css")], include_str!("site/style.css")) }))
-            .route("/faint.css", get(|| async { ([(CONTENT_TYPE, "text/css")], include_str!("site/faint.css")) }))
-            .route("/script.js", get(|| async { ([(CONTENT_TYPE, "text/javascript")], include_str!("site/script.js")) }))
+            .route(
+                "/style.css",
+                get(|| async { ([(CONTENT_TYPE, "text/css")], include_str!("site/style.css")) }),
+            )
+            .route(
+                "/faint.css",
+                get(|| async { ([(CONTENT_TYPE, "text/css")], include_str!("site/faint.css")) }),
+            )
+            .route(
+                "/script.js",
+                get(|| async {
+                    (
+                        [(CONTENT_TYPE, "text/javascript")],
+                        include_str!("site/script.js"),
+                    )
+                }),
+            )
             .route("/favicon.ico", get(|| async { StatusCode::NO_CONTENT }))
             .route(
                 "/posted",
-                post(|body: String| async move { page("Posted", &format!("<p>posted: {body}</p>")).into_response() }),
+                post(|body: String| async move {
+                    page("Posted", &format!("<p>posted: {body}</p>")).into_response()
+                }),
             );
         for (name, html) in pages {
             let answer = ([(CONTENT_SECURITY_POLICY, POLICY)], Html(html.clone()));

@@ -8,42 +8,116 @@ use crate::support::Redis;
 #[test]
 fn a_job_is_added_listed_paused_resumed_run_and_removed() {
     let redis = Redis::start();
-    let add = ["cron", "add", "report", "30 9 * * MON-FRI", "reports", "{\"type\":\"daily\"}", "--tz", "Europe/Berlin"];
+    let add = [
+        "cron",
+        "add",
+        "report",
+        "30 9 * * MON-FRI",
+        "reports",
+        "{\"type\":\"daily\"}",
+        "--tz",
+        "Europe/Berlin",
+    ];
     assert_eq!(done(&redis, &add), "report: added\n");
     assert_eq!(done(&redis, &add), "report: unchanged\n");
-    assert_eq!(done(&redis, &[&add[..], &["--missed", "skip"]].concat()), "report: replaced\n");
-    done(&redis, &["cron", "add", "a b", "@every 90m", "sync:1", "7", "--now", "--reason", "a test"]);
+    assert_eq!(
+        done(&redis, &[&add[..], &["--missed", "skip"]].concat()),
+        "report: replaced\n"
+    );
+    done(
+        &redis,
+        &[
+            "cron",
+            "add",
+            "a b",
+            "@every 90m",
+            "sync:1",
+            "7",
+            "--now",
+            "--reason",
+            "a test",
+        ],
+    );
     let people = done(&redis, &["cron", "list"]);
     let (first, second) = people.split_once("report  ").expect("both jobs");
-    assert!(first.starts_with("a b  @every 90m  UTC\n  object  sync:1, missed ticks: once\n  event   7\n  last    "), "{people}");
-    assert!(first.contains(" ago\n  next    ") && first.contains(", in 1 h"), "{people}");
-    assert!(second.starts_with("30 9 * * MON-FRI  Europe/Berlin\n  object  reports, missed ticks: skip\n"), "{people}");
+    assert!(
+        first.starts_with(
+            "a b  @every 90m  UTC\n  object  sync:1, missed ticks: once\n  event   7\n  last    "
+        ),
+        "{people}"
+    );
+    assert!(
+        first.contains(" ago\n  next    ") && first.contains(", in 1 h"),
+        "{people}"
+    );
+    assert!(
+        second.starts_with(
+            "30 9 * * MON-FRI  Europe/Berlin\n  object  reports, missed ticks: skip\n"
+        ),
+        "{people}"
+    );
     assert!(second.contains("last    never\n  next    "), "{people}");
     let json = done(&redis, &["cron", "list", "--json"]);
-    let jobs: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let jobs: Vec<Value> = json
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
     assert_eq!(
-        (&jobs[1]["name"], &jobs[1]["event"]["type"], &jobs[1]["missed"]),
+        (
+            &jobs[1]["name"],
+            &jobs[1]["event"]["type"],
+            &jobs[1]["missed"]
+        ),
         (&"report".into(), &"daily".into(), &"skip".into())
     );
-    assert_eq!((&jobs[1]["last_ms"], jobs[1]["next_ms"].is_u64()), (&Value::Null, true));
-    assert_eq!(done(&redis, &["cron", "pause", "report"]), "report: paused\n");
+    assert_eq!(
+        (&jobs[1]["last_ms"], jobs[1]["next_ms"].is_u64()),
+        (&Value::Null, true)
+    );
+    assert_eq!(
+        done(&redis, &["cron", "pause", "report"]),
+        "report: paused\n"
+    );
     assert!(done(&redis, &["cron", "list"]).contains("last    never\n  next    paused\n"));
     let stats = done(&redis, &["stats"]);
-    assert!(stats.contains("cron jobs     2: 0 due, 1 paused, the next in "), "{stats}");
+    assert!(
+        stats.contains("cron jobs     2: 0 due, 1 paused, the next in "),
+        "{stats}"
+    );
     assert!(done(&redis, &["check"]).contains("2 cron jobs"));
-    assert_eq!(done(&redis, &["cron", "run-now", "report"]), "report: queued its event\n");
-    assert_eq!(done(&redis, &["cron", "resume", "report"]), "report: resumed\n");
-    assert_eq!(done(&redis, &["cron", "remove", "report"]), "report: removed\n");
+    assert_eq!(
+        done(&redis, &["cron", "run-now", "report"]),
+        "report: queued its event\n"
+    );
+    assert_eq!(
+        done(&redis, &["cron", "resume", "report"]),
+        "report: resumed\n"
+    );
+    assert_eq!(
+        done(&redis, &["cron", "remove", "report"]),
+        "report: removed\n"
+    );
     let missing = refused(&redis, &["cron", "run-now", "report"]);
-    assert!(missing.contains("there is no cron job \"report\"; `seriatim cron list` shows the jobs"), "{missing}");
+    assert!(
+        missing.contains("there is no cron job \"report\"; `seriatim cron list` shows the jobs"),
+        "{missing}"
+    );
     let actions = done(&redis, &["actions"]);
-    assert!(actions.contains("cron-run  sync:1  cron job a b\n") && actions.contains("why    a test"), "{actions}");
+    assert!(
+        actions.contains("cron-run  sync:1  cron job a b\n") && actions.contains("why    a test"),
+        "{actions}"
+    );
 }
 
 #[test]
 fn wrong_schedules_and_zones_are_told() {
     let redis = Redis::start();
-    let add = |schedule: &str, zone: &str| refused(&redis, &["cron", "add", "a", schedule, "work:1", "1", "--tz", zone]);
+    let add = |schedule: &str, zone: &str| {
+        refused(
+            &redis,
+            &["cron", "add", "a", schedule, "work:1", "1", "--tz", zone],
+        )
+    };
     for (schedule, zone, told) in [
         ("* * * *", "UTC", "is not a cron schedule"),
         ("@every 1mo", "UTC", "is not an interval"),
@@ -51,7 +125,10 @@ fn wrong_schedules_and_zones_are_told() {
         ("0 0 30 2 *", "UTC", "has no time in the future"),
     ] {
         let error = add(schedule, zone);
-        assert!(error.contains(told) && error.trim_end().lines().count() == 1, "{error}");
+        assert!(
+            error.contains(told) && error.trim_end().lines().count() == 1,
+            "{error}"
+        );
     }
     assert!(done(&redis, &["cron", "list", "--json"]).is_empty());
 }

@@ -15,11 +15,30 @@ use crate::support::Redis;
 /// them, so with other values cargo would build `ring` and its dependents again.
 fn example(redis: &Redis, name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let of_tests = |name: &String| name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_");
-    std::env::vars().map(|(name, _)| name).filter(of_tests).for_each(|name| _ = command.env_remove(name));
-    command.args(["run", "--quiet", "--locked", "--all-features", "--example", name, "--"]).args(arguments);
-    command.current_dir(env!("CARGO_MANIFEST_DIR")).env("SERIATIM_REDIS", redis.url());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let of_tests =
+        |name: &String| name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_");
+    std::env::vars()
+        .map(|(name, _)| name)
+        .filter(of_tests)
+        .for_each(|name| _ = command.env_remove(name));
+    command
+        .args([
+            "run",
+            "--quiet",
+            "--locked",
+            "--all-features",
+            "--example",
+            name,
+            "--",
+        ])
+        .args(arguments);
+    command
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("SERIATIM_REDIS", redis.url());
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command
 }
 
@@ -34,12 +53,18 @@ fn run(redis: &Redis, name: &str, arguments: &[&str]) -> String {
 
 /// Runs the example with this standard input.
 fn run_with(redis: &Redis, name: &str, input: &str) -> Output {
-    let mut child = example(redis, name, &[]).stdin(Stdio::piped()).spawn().expect("it runs");
+    let mut child = example(redis, name, &[])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("it runs");
     let mut stdin = child.stdin.take().expect("an input");
     let input = input.to_owned();
     let writing = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output().expect("it ends");
-    writing.join().expect("no panic").expect("all of it is read");
+    writing
+        .join()
+        .expect("no panic")
+        .expect("all of it is read");
     output
 }
 
@@ -78,15 +103,24 @@ async fn emit_and_worker() {
     let emitted = run(&redis, "emit", &[redis.url()]);
     let lines: Vec<_> = emitted.lines().collect();
     assert_eq!(lines[0], "3 events emitted, 5 are queued for work:1");
-    assert!(lines[1].starts_with("1000 events emitted in ") && lines[1].ends_with(" transactions"), "{emitted}");
-    assert!(lines[2].starts_with("the transaction has ") && lines[3] == "queued" && lines.len() == 4, "{emitted}");
+    assert!(
+        lines[1].starts_with("1000 events emitted in ") && lines[1].ends_with(" transactions"),
+        "{emitted}"
+    );
+    assert!(
+        lines[2].starts_with("the transaction has ") && lines[3] == "queued" && lines.len() == 4,
+        "{emitted}"
+    );
 
     let mut worker = example(&redis, "worker", &[]).spawn().expect("it runs");
     let mut output = BufReader::new(worker.stdout.take().expect("an output"));
     let mut lines = Vec::new();
     while lines.len() < 1000 + OF_WORK_1.len() {
         let mut line = String::new();
-        assert!(output.read_line(&mut line).expect("UTF-8") > 0, "it ended: {lines:?}");
+        assert!(
+            output.read_line(&mut line).expect("UTF-8") > 0,
+            "it ended: {lines:?}"
+        );
         lines.push(line.trim_end().to_owned());
     }
     terminate(&worker);
@@ -96,10 +130,16 @@ async fn emit_and_worker() {
     assert_eq!(rest, "Graceful { held: 0 }: 1006 events delivered\n");
     let of = |object: &str| -> Vec<&str> {
         let object = format!("  {object}  ");
-        lines.iter().filter_map(|line| line.split_once(&object)).map(|(_, event)| event).collect()
+        lines
+            .iter()
+            .filter_map(|line| line.split_once(&object))
+            .map(|(_, event)| event)
+            .collect()
     };
     assert_eq!(of("work:1"), OF_WORK_1);
-    let of_page_7: Vec<_> = (0..100).map(|n| format!(r#"{{"n":{}}}"#, 10 * n + 7)).collect();
+    let of_page_7: Vec<_> = (0..100)
+        .map(|n| format!(r#"{{"n":{}}}"#, 10 * n + 7))
+        .collect();
     assert_eq!(of("page:7"), of_page_7);
 }
 
@@ -118,13 +158,31 @@ async fn consume() {
     let line = |id: u64, prev: u64, object: &str| {
         format!(r#"{{"id":{id},"prev":{prev},"object":"{object}","event":{{"n":{id}}}}}"#) + "\n"
     };
-    let input = [line(2, 1, "work:1"), line(3, 0, "work:2"), line(1, 0, "work:1"), line(2, 1, "work:1")].concat();
+    let input = [
+        line(2, 1, "work:1"),
+        line(3, 0, "work:2"),
+        line(1, 0, "work:1"),
+        line(2, 1, "work:1"),
+    ]
+    .concat();
     let output = run_with(&redis, "consume", &input);
-    assert_eq!(printed(&output), "work:2 3 {\"n\":3}\nwork:1 1 {\"n\":1}\nwork:1 2 {\"n\":2}\n");
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "3 applied, 1 duplicates, 0 still early\n");
+    assert_eq!(
+        printed(&output),
+        "work:2 3 {\"n\":3}\nwork:1 1 {\"n\":1}\nwork:1 2 {\"n\":2}\n"
+    );
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "3 applied, 1 duplicates, 0 still early\n"
+    );
     let output = run_with(&redis, "consume", &line(2, 1, "work:1"));
-    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]));
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "0 applied, 0 duplicates, 1 still early\n");
+    assert_eq!(
+        (output.status.code(), output.stdout.as_slice()),
+        (Some(1), &b""[..])
+    );
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "0 applied, 0 duplicates, 1 still early\n"
+    );
 }
 
 /// Tests the example `handlers`. It charges once although the handler runs twice. One event becomes
@@ -142,11 +200,24 @@ async fn handlers() {
         "4 events delivered",
     ];
     // Ids begin with 1 if an earlier process has chosen that first id.
-    let chosen = Seen { first_id: 1, ..Seen::default() };
-    wire::connect(&mut redis.connect().await, &Keys::with_namespace("handlers-example").expect("a namespace"), "", chosen)
-        .await
-        .expect("connected");
-    assert_eq!(run(&redis, "handlers", &[redis.url()]).lines().collect::<Vec<_>>(), expected);
+    let chosen = Seen {
+        first_id: 1,
+        ..Seen::default()
+    };
+    wire::connect(
+        &mut redis.connect().await,
+        &Keys::with_namespace("handlers-example").expect("a namespace"),
+        "",
+        chosen,
+    )
+    .await
+    .expect("connected");
+    assert_eq!(
+        run(&redis, "handlers", &[redis.url()])
+            .lines()
+            .collect::<Vec<_>>(),
+        expected
+    );
 }
 
 /// Tests the example `projection` with the steps in its header. Story: these steps once showed 0
@@ -156,13 +227,24 @@ async fn handlers() {
 #[tokio::test]
 async fn projection() {
     let redis = Redis::own(&[]);
-    let mut worker = example(&redis, "worker", &[]).stdout(Stdio::null()).spawn().expect("it runs");
+    let mut worker = example(&redis, "worker", &[])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it runs");
     let conn = redis.connect().await;
     let delivered = async |events: u64| {
-        crate::support::until("all is delivered", crate::support::console::PATIENCE, async || {
-            let rows: u64 = redis::cmd("XLEN").arg("event.log").query_async(&mut conn.clone()).await.expect("a length");
-            (rows == events).then_some(())
-        })
+        crate::support::until(
+            "all is delivered",
+            crate::support::console::PATIENCE,
+            async || {
+                let rows: u64 = redis::cmd("XLEN")
+                    .arg("event.log")
+                    .query_async(&mut conn.clone())
+                    .await
+                    .expect("a length");
+                (rows == events).then_some(())
+            },
+        )
         .await;
     };
     for round in 1..=2 {
@@ -179,13 +261,32 @@ async fn projection() {
         let counted = |name: &str| -> u64 {
             let days = shown.lines().filter(|line| line.starts_with("  day "));
             let counts = days.filter_map(|line| {
-                line.split_once(&format!("\"completed {name}\": "))?.1.split([',', '}']).next()?.parse::<u64>().ok()
+                line.split_once(&format!("\"completed {name}\": "))?
+                    .1
+                    .split([',', '}'])
+                    .next()?
+                    .parse::<u64>()
+                    .ok()
             });
             counts.sum()
         };
-        assert_eq!(["renamed", "touched", "split", "none"].map(counted), [round, round, round, 1003 * round], "{shown}");
-        assert!(shown.lines().any(|line| line.starts_with("  work:1 ") && line.ends_with(" {}")), "{shown}");
-        assert!(shown.lines().any(|line| line.starts_with("  page:7 ") && line.ends_with(r#" {"n":997}"#)), "{shown}");
+        assert_eq!(
+            ["renamed", "touched", "split", "none"].map(counted),
+            [round, round, round, 1003 * round],
+            "{shown}"
+        );
+        assert!(
+            shown
+                .lines()
+                .any(|line| line.starts_with("  work:1 ") && line.ends_with(" {}")),
+            "{shown}"
+        );
+        assert!(
+            shown
+                .lines()
+                .any(|line| line.starts_with("  page:7 ") && line.ends_with(r#" {"n":997}"#)),
+            "{shown}"
+        );
         assert_eq!(run(&redis, "projection", &[]), shown);
         assert_eq!(run(&redis, "projection", &["--rebuild"]), shown);
     }

@@ -73,7 +73,10 @@ impl Recorded {
     }
 
     fn find(&mut self, event: &str) -> &mut Value {
-        self.0.iter_mut().find(|line| line["event"] == event).expect("it came")
+        self.0
+            .iter_mut()
+            .find(|line| line["event"] == event)
+            .expect("it came")
     }
 
     fn set(mut self, event: &str, member: &str, value: impl Into<Value>) -> Self {
@@ -115,7 +118,8 @@ impl Recorded {
         let path = dir.path().join("history.ndjson");
         std::fs::write(&path, self.text()).expect("written");
         let output = run(&[path], &[&["--json"], options].concat());
-        let verdict = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        let verdict = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {output:?}"));
         (verdict, output.status.code().expect("an exit code"))
     }
 
@@ -124,8 +128,10 @@ impl Recorded {
     fn finds(&self, faults: &[(&str, u64)], options: &[&str]) -> Value {
         let (verdict, code) = self.verdict(options);
         let counts = verdict["faults"].as_object().expect("counts by kind");
-        let mut found: Vec<(&str, u64)> =
-            counts.iter().map(|(kind, count)| (kind.as_str(), count.as_u64().expect("a count"))).collect();
+        let mut found: Vec<(&str, u64)> = counts
+            .iter()
+            .map(|(kind, count)| (kind.as_str(), count.as_u64().expect("a count")))
+            .collect();
         found.retain(|(_, count)| *count > 0);
         let mut faults = faults.to_vec();
         faults.sort_unstable();
@@ -138,14 +144,32 @@ impl Recorded {
 
 fn run(files: &[PathBuf], options: &[&str]) -> Output {
     let mut command = Command::new(crate::support::program());
-    command.args(["verify", "--history"]).args(files).args(options).output().expect("seriatim runs")
+    command
+        .args(["verify", "--history"])
+        .args(files)
+        .args(options)
+        .output()
+        .expect("seriatim runs")
 }
 
 #[test]
 fn a_sound_history_is_clean() {
     let verdict = Recorded::sound().finds(&[], &[]);
-    let counts = ["events", "ok", "failed", "unknown", "unknown_came", "applied", "objects", "duplicates", "dead"];
-    assert_eq!(counts.map(|count| verdict[count].as_u64().expect("a count")), [11, 7, 1, 3, 1, 7, 2, 1, 1]);
+    let counts = [
+        "events",
+        "ok",
+        "failed",
+        "unknown",
+        "unknown_came",
+        "applied",
+        "objects",
+        "duplicates",
+        "dead",
+    ];
+    assert_eq!(
+        counts.map(|count| verdict[count].as_u64().expect("a count")),
+        [11, 7, 1, 3, 1, 7, 2, 1, 1]
+    );
     Recorded::sound().finds(&[], &["--lossy"]);
 }
 
@@ -154,12 +178,19 @@ fn what_is_allowed_is_no_fault() {
     // x1 is received late. The receiver keeps back the events that follow x1 until x1 comes.
     Recorded::sound().set("x1", "t", 300).finds(&[], &[]);
     // Of two concurrent emits, either may be first.
-    Recorded::sound().swap("x5", "x6").set("x6", "t", 91).finds(&[], &[]);
+    Recorded::sound()
+        .swap("x5", "x6")
+        .set("x6", "t", 91)
+        .finds(&[], &[]);
     // An emit without a reply may take effect late.
-    Recorded::sound().with(received(999, "a", "x8", 12, 7)).finds(&[], &[]);
+    Recorded::sound()
+        .with(received(999, "a", "x8", 12, 7))
+        .finds(&[], &[]);
     // A worker delivered y2 and died before its commit. The next delivery rejected y2. So y3
     // follows the event before y2.
-    Recorded::sound().with(received(117, "b", "y2", 8, 5)).finds(&[], &[]);
+    Recorded::sound()
+        .with(received(117, "b", "y2", 8, 5))
+        .finds(&[], &[]);
 }
 
 #[rstest]
@@ -203,7 +234,9 @@ fn a_planted_fault_is_found(#[case] recorded: Recorded, #[case] faults: &[(&str,
     // `--lossy` excuses a fault only within a time window in which Redis lost writes. Here no
     // window, or a window at another time, is recorded.
     recorded.finds(faults, &["--lossy", "--never-forgotten"]);
-    recorded.with(redis_lost(5000, 6000)).finds(faults, &["--lossy", "--never-forgotten"]);
+    recorded
+        .with(redis_lost(5000, 6000))
+        .finds(faults, &["--lossy", "--never-forgotten"]);
 }
 
 /// Tests that a forgotten object may begin a new chain. A later event that follows on the old chain
@@ -213,7 +246,10 @@ fn a_chain_begins_anew_where_its_object_was_forgotten() {
     let verdict = Recorded::sound().set("x5", "prev", 0).finds(&[], &[]);
     assert_eq!(verdict["anew"], 1);
     assert_eq!(Recorded::sound().finds(&[], &[])["anew"], 0);
-    Recorded::sound().set("x5", "prev", 0).set("x7", "prev", 4).finds(&[("forked", 1)], &[]);
+    Recorded::sound()
+        .set("x5", "prev", 0)
+        .set("x7", "prev", 4)
+        .finds(&[("forked", 1)], &[]);
 }
 
 #[test]
@@ -223,12 +259,19 @@ fn what_redis_lost_is_counted_apart() {
     let verdict = recorded.finds(&[], &["--lossy"]);
     assert_eq!(verdict["lost_by_redis"], 1);
     // x7 was acknowledged before Redis lost writes, so Redis still had x7.
-    Recorded::sound().without("x7").with(redis_lost(111, 115)).finds(&[("lost", 1)], &["--lossy"]);
+    Recorded::sound()
+        .without("x7")
+        .with(redis_lost(111, 115))
+        .finds(&[("lost", 1)], &["--lossy"]);
 }
 
 #[test]
 fn what_comes_again_after_redis_went_back_is_counted_apart() {
-    let again = |id| Recorded::sound().with(redis_lost(84, 113)).with(received(200, "a", "x7", id, 6));
+    let again = |id| {
+        Recorded::sound()
+            .with(redis_lost(84, 113))
+            .with(received(200, "a", "x7", id, 6))
+    };
     again(JUMP + 7).finds(&[("doubled", 1), ("forked", 1)], &[]);
     let verdict = again(JUMP + 7).finds(&[], &["--lossy"]);
     assert_eq!(verdict["redelivered"], 1);
@@ -236,7 +279,9 @@ fn what_comes_again_after_redis_went_back_is_counted_apart() {
     // explains it.
     again(10).finds(&[("doubled", 1), ("forked", 1)], &["--lossy"]);
     // x7 came again while Redis was still away, so no lost write of Redis explains it either.
-    let too_soon = Recorded::sound().with(redis_lost(84, 113)).with(received(112, "a", "x7", JUMP, 6));
+    let too_soon = Recorded::sound()
+        .with(redis_lost(84, 113))
+        .with(received(112, "a", "x7", JUMP, 6));
     too_soon.finds(&[("doubled", 1), ("forked", 1)], &["--lossy"]);
 }
 
@@ -247,8 +292,12 @@ fn what_comes_again_after_redis_went_back_is_counted_apart() {
 fn what_comes_behind_an_event_that_redis_lost_is_counted_apart() {
     let crossed = |prev| {
         let lines = Recorded::sound().without("x5").set("x7", "prev", 4);
-        let lines = lines.with(invoke(71, "e11", "a", &["x9"])).with(done("ok", 72, "e11"));
-        lines.with(received(200, "a", "x9", JUMP, prev)).with(redis_lost(95, 150))
+        let lines = lines
+            .with(invoke(71, "e11", "a", &["x9"]))
+            .with(done("ok", 72, "e11"));
+        lines
+            .with(received(200, "a", "x9", JUMP, prev))
+            .with(redis_lost(95, 150))
     };
     crossed(4).finds(&[("reordered", 1), ("forked", 1)], &[]);
     let verdict = crossed(4).finds(&[], &["--lossy"]);
@@ -268,11 +317,19 @@ fn a_schedule_is_not_early_and_comes_in_the_order_of_due_times() {
         [invoked, answered]
     };
     let both = |first: u64, second: u64| {
-        let lines = scheduled(200, "e20", "z1", 300).into_iter().chain(scheduled(210, "e21", "z2", 400));
+        let lines = scheduled(200, "e20", "z1", 300)
+            .into_iter()
+            .chain(scheduled(210, "e21", "z2", 400));
         let recorded = lines.fold(Recorded::sound(), Recorded::with);
         let (low, high) = (first.min(second), first.max(second));
-        let (one, other) = if first < second { ("z1", "z2") } else { ("z2", "z1") };
-        recorded.with(received(low, "s", one, 20, 0)).with(received(high, "s", other, 21, 20))
+        let (one, other) = if first < second {
+            ("z1", "z2")
+        } else {
+            ("z2", "z1")
+        };
+        recorded
+            .with(received(low, "s", one, 20, 0))
+            .with(received(high, "s", other, 21, 20))
     };
     both(310, 410).finds(&[], &[]);
     both(299, 410).finds(&[("early", 1)], &[]);
@@ -286,10 +343,15 @@ fn a_schedule_is_not_early_and_comes_in_the_order_of_due_times() {
 #[test]
 fn an_id_is_never_reused_and_nothing_older_is_applied_whatever_redis_lost() {
     let lost = || Recorded::sound().with(redis_lost(1, 2000));
-    lost().with(received(200, "a", "x8", 7, 6)).finds(&[("id_reused", 1)], &["--lossy"]);
+    lost()
+        .with(received(200, "a", "x8", 7, 6))
+        .finds(&[("id_reused", 1)], &["--lossy"]);
     // x2 was acknowledged before x7 was emitted, but the receiver applies x2 after x7.
-    let older =
-        lost().without("x2").without("x3").with(received(200, "a", "x2", JUMP, 7)).with(received(201, "a", "x3", JUMP + 1, JUMP));
+    let older = lost()
+        .without("x2")
+        .without("x3")
+        .with(received(200, "a", "x2", JUMP, 7))
+        .with(received(201, "a", "x3", JUMP + 1, JUMP));
     older.finds(&[("reordered", 2), ("gap", 1)], &["--lossy"]);
 }
 
@@ -297,20 +359,38 @@ fn an_id_is_never_reused_and_nothing_older_is_applied_whatever_redis_lost() {
 fn several_files_gzip_and_a_torn_last_line_are_read() {
     let recorded = Recorded::sound();
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let (producers, receiver): (Vec<&Value>, Vec<&Value>) = recorded.0.iter().partition(|line| line["event"].is_null());
-    let text = |lines: &[&Value]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    let (producers, receiver): (Vec<&Value>, Vec<&Value>) =
+        recorded.0.iter().partition(|line| line["event"].is_null());
+    let text = |lines: &[&Value]| {
+        lines
+            .iter()
+            .map(|line| format!("{line}\n"))
+            .collect::<String>()
+    };
     let paths = [dir.path().join("receiver.gz"), dir.path().join("producers")];
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    packed.write_all(text(&receiver).as_bytes()).expect("packed");
+    packed
+        .write_all(text(&receiver).as_bytes())
+        .expect("packed");
     std::fs::write(&paths[0], packed.finish().expect("packed")).expect("written");
     std::fs::write(&paths[1], text(&producers) + "{\"op\":\"invo").expect("written");
     let output = run(&paths, &[]);
     let shown = String::from_utf8(output.stdout).expect("text");
-    assert!(output.status.success() && shown.ends_with("clean\n"), "{shown}");
+    assert!(
+        output.status.success() && shown.ends_with("clean\n"),
+        "{shown}"
+    );
     // A torn line is an error if it is not the last line of its file.
     std::fs::write(&paths[1], "{\"op\":\"invo\n").expect("written");
     let output = run(&paths, &[]);
     let message = String::from_utf8(output.stderr).expect("text");
-    assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
-    assert!(message.contains("producers:1: not a line of a history"), "{message}");
+    assert_eq!(
+        (output.status.code(), message.lines().count()),
+        (Some(2), 1),
+        "{message}"
+    );
+    assert!(
+        message.contains("producers:1: not a line of a history"),
+        "{message}"
+    );
 }

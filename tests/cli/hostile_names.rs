@@ -14,7 +14,10 @@ use crate::support::{Redis, until};
 /// handle their events.
 const UNFIT: [(&[u8], &str); 5] = [
     (b"work:1\n", r"work:1\n"),
-    (b"a\n2026-01-01T00:00:00Z ERROR seriatim: forged", r"a\n2026-01-01T00:00:00Z ERROR seriatim: forged"),
+    (
+        b"a\n2026-01-01T00:00:00Z ERROR seriatim: forged",
+        r"a\n2026-01-01T00:00:00Z ERROR seriatim: forged",
+    ),
     (b"\x1b[2J\x1b[31mred\x7f", r"\u{1b}[2J\u{1b}[31mred\u{7f}"),
     (b"bad\xff", r"bad\xff"),
     ("next\u{85}line".as_bytes(), r"next\u{85}line"),
@@ -23,20 +26,33 @@ const UNFIT: [(&[u8], &str); 5] = [
 const ODD: [(&str, &str); 4] = [
     ("a\u{200b}b\u{feff}", r"a\u{200b}b\u{feff}"),
     ("a\u{2028}b\u{2029}c", r"a\u{2028}b\u{2029}c"),
-    ("user\u{202e}gpj.exe\u{2066}", r"user\u{202e}gpj.exe\u{2066}"),
+    (
+        "user\u{202e}gpj.exe\u{2066}",
+        r"user\u{202e}gpj.exe\u{2066}",
+    ),
     (r"C:\new", r"C:\\new"),
 ];
 
 async fn push(conn: &mut MultiplexedConnection, object: &[u8], event: &str) {
     let queue = [object, b":events"].concat();
     let mut multi = redis::pipe();
-    multi.atomic().cmd("LPUSH").arg(queue).arg(event).cmd("LPUSH").arg("objects.with.events").arg(object);
+    multi
+        .atomic()
+        .cmd("LPUSH")
+        .arg(queue)
+        .arg(event)
+        .cmd("LPUSH")
+        .arg("objects.with.events")
+        .arg(object);
     multi.query_async::<()>(conn).await.expect("an emit");
 }
 
 fn seriatim(redis: &Redis, args: &[&str]) -> Output {
     let mut program = Command::new(crate::support::program());
-    program.args(["--redis", redis.url()]).args(args).env_remove("SERIATIM_NAMESPACE");
+    program
+        .args(["--redis", redis.url()])
+        .args(args)
+        .env_remove("SERIATIM_NAMESPACE");
     let output = program.output().expect("the program runs");
     for text in [&output.stdout, &output.stderr] {
         shows_nothing_raw(std::str::from_utf8(text).expect("UTF-8"));
@@ -50,7 +66,9 @@ fn stdout(output: Output) -> String {
 
 #[track_caller]
 fn shows_nothing_raw(text: &str) {
-    let raw = |c: char| c != '\n' && c.is_control() || "\u{200b}\u{2028}\u{2029}\u{202e}\u{2066}".contains(c);
+    let raw = |c: char| {
+        c != '\n' && c.is_control() || "\u{200b}\u{2028}\u{2029}\u{202e}\u{2066}".contains(c)
+    };
     assert!(!text.contains(raw), "{text:?}");
 }
 
@@ -58,7 +76,14 @@ fn shows_nothing_raw(text: &str) {
 fn held(redis: &Redis) -> Vec<String> {
     let listed = stdout(seriatim(redis, &["held", "list"]));
     let names = listed.lines().filter(|line| !line.starts_with("  "));
-    names.map(|line| line.rsplit_once("  operator,").expect("until released").0.to_owned()).collect()
+    names
+        .map(|line| {
+            line.rsplit_once("  operator,")
+                .expect("until released")
+                .0
+                .to_owned()
+        })
+        .collect()
 }
 
 /// Story: a worker delivered the events of an object whose name ended with a line break from a
@@ -94,21 +119,35 @@ async fn names_that_no_output_can_show_are_held_and_escaped() {
     let log = worker.log();
     shows_nothing_raw(&log);
     assert!(
-        log.lines().all(|line| line.starts_with("20") && !line.contains("Z ERROR seriatim: forged") || line.contains(r"a\n2026")),
+        log.lines().all(|line| line.starts_with("20")
+            && !line.contains("Z ERROR seriatim: forged")
+            || line.contains(r"a\n2026")),
         "{log}"
     );
     let checked = seriatim(&redis, &["check"]);
     assert_eq!(checked.status.code(), Some(1));
     let checked = stdout(checked);
     let mut listed = held(&redis);
-    for (name, escaped) in
-        UNFIT.map(|(name, escaped)| (name.to_vec(), escaped)).into_iter().chain([(long.clone().into_bytes(), &*long)])
+    for (name, escaped) in UNFIT
+        .map(|(name, escaped)| (name.to_vec(), escaped))
+        .into_iter()
+        .chain([(long.clone().into_bytes(), &*long)])
     {
         assert!(log.contains(escaped), "{escaped}: {log}");
-        assert!(checked.contains(&format!("object {}", &escaped[..escaped.len().min(100)])), "{escaped}: {checked}");
-        assert!(listed.iter().any(|shown| shown == escaped), "{escaped}: {listed:?}");
+        assert!(
+            checked.contains(&format!("object {}", &escaped[..escaped.len().min(100)])),
+            "{escaped}: {checked}"
+        );
+        assert!(
+            listed.iter().any(|shown| shown == escaped),
+            "{escaped}: {listed:?}"
+        );
         // The queue of the object has lost no event.
-        let left: u64 = redis::cmd("LLEN").arg([&name[..], b":events.held"].concat()).query_async(&mut conn).await.expect("LLEN");
+        let left: u64 = redis::cmd("LLEN")
+            .arg([&name[..], b":events.held"].concat())
+            .query_async(&mut conn)
+            .await
+            .expect("LLEN");
         assert!(left > 0);
     }
     as_json(&redis);
@@ -121,9 +160,16 @@ async fn names_that_no_output_can_show_are_held_and_escaped() {
             assert!(seen.starts_with(&format!("object     {name}\n")), "{seen}");
             seriatim(&redis, &["held", "release", name]);
         }
-        until("they are held again", PATIENCE, async || (held(&redis).len() == listed.len()).then_some(())).await;
+        until("they are held again", PATIENCE, async || {
+            (held(&redis).len() == listed.len()).then_some(())
+        })
+        .await;
         for name in &listed {
-            assert_eq!(seriatim(&redis, &["held", "skip", name]).status.code(), Some(0), "{name}");
+            assert_eq!(
+                seriatim(&redis, &["held", "skip", name]).status.code(),
+                Some(0),
+                "{name}"
+            );
         }
         let skipped = listed.len();
         listed = until("they are held again, or gone", PATIENCE, async || {
@@ -134,10 +180,18 @@ async fn names_that_no_output_can_show_are_held_and_escaped() {
         assert!(listed.len() <= skipped);
     }
     let dead = stdout(seriatim(&redis, &["dead", "list"]));
-    assert!(UNFIT.iter().all(|(_, escaped)| dead.matches(escaped).count() >= 2), "{dead}");
+    assert!(
+        UNFIT
+            .iter()
+            .all(|(_, escaped)| dead.matches(escaped).count() >= 2),
+        "{dead}"
+    );
     for (name, escaped) in ODD {
         let forgotten = stdout(seriatim(&redis, &["forget", escaped]));
-        assert!(forgotten.starts_with(&format!("{escaped}  forgotten")), "{name:?}: {forgotten}");
+        assert!(
+            forgotten.starts_with(&format!("{escaped}  forgotten")),
+            "{name:?}: {forgotten}"
+        );
     }
     assert_eq!(seriatim(&redis, &["check"]).status.code(), Some(0));
 }
@@ -149,9 +203,16 @@ async fn held_settled(redis: &Redis, conn: &mut MultiplexedConnection) -> Option
         .query_async::<Vec<Vec<u8>>>(conn)
         .await
         .ok()
-        .map(|keys| keys.into_iter().map(|key| String::from_utf8_lossy(&key).into_owned()).collect())?;
+        .map(|keys| {
+            keys.into_iter()
+                .map(|key| String::from_utf8_lossy(&key).into_owned())
+                .collect()
+        })?;
     let listed = stdout(seriatim(redis, &["held", "list", "--until-released"]));
-    let waiting = listed.lines().filter(|line| !line.starts_with("  ")).count();
+    let waiting = listed
+        .lines()
+        .filter(|line| !line.starts_with("  "))
+        .count();
     (waiting == owned.len()).then(|| held(redis))
 }
 
@@ -159,12 +220,22 @@ async fn held_settled(redis: &Redis, conn: &mut MultiplexedConnection) -> Option
 /// escaped name.
 fn as_json(redis: &Redis) {
     let lines = stdout(seriatim(redis, &["held", "list", "--json"]));
-    let held: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let held: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
     for (name, escaped) in UNFIT {
-        let object = held.iter().find(|object| object["object_escaped"] == escaped).expect("it is listed");
+        let object = held
+            .iter()
+            .find(|object| object["object_escaped"] == escaped)
+            .expect("it is listed");
         assert_eq!(object["object"], String::from_utf8_lossy(name).into_owned());
     }
-    assert!(held.iter().any(|object| object.get("object_escaped").is_none()), "the long name is plain");
+    assert!(
+        held.iter()
+            .any(|object| object.get("object_escaped").is_none()),
+        "the long name is plain"
+    );
 }
 
 /// Story: a producer without the library pushed a marker with the full key of an object in
@@ -175,12 +246,29 @@ async fn a_worker_without_a_namespace_leaves_those_of_others_alone() {
     let mut conn = redis.connect().await;
     let foreign = "{shop:0}:work:1";
     let real: Vec<&str> = vec!["3", "2", "1"];
-    redis::cmd("RPUSH").arg(format!("{foreign}:events")).arg(&real).exec_async(&mut conn).await.expect("RPUSH");
-    redis::cmd("LPUSH").arg("objects.with.events").arg(foreign).exec_async(&mut conn).await.expect("LPUSH");
+    redis::cmd("RPUSH")
+        .arg(format!("{foreign}:events"))
+        .arg(&real)
+        .exec_async(&mut conn)
+        .await
+        .expect("RPUSH");
+    redis::cmd("LPUSH")
+        .arg("objects.with.events")
+        .arg(foreign)
+        .exec_async(&mut conn)
+        .await
+        .expect("LPUSH");
     let checked = stdout(seriatim(&redis, &["check"]));
-    assert!(checked.contains("object {shop:0}:work:1: it may be an object of another namespace"), "{checked}");
+    assert!(
+        checked.contains("object {shop:0}:work:1: it may be an object of another namespace"),
+        "{checked}"
+    );
     let mut worker = Process::start_in(&redis, None, "w", "stdout", &[]);
-    worker.until_logged(r#"object={shop:0}:work:1 why="foreign: it may be an object of another namespace"#).await;
+    worker
+        .until_logged(
+            r#"object={shop:0}:work:1 why="foreign: it may be an object of another namespace"#,
+        )
+        .await;
     push(&mut conn, b"work:2", "4").await;
     until("the worker goes on", PATIENCE, async || {
         redis::cmd("EXISTS")
@@ -193,12 +281,28 @@ async fn a_worker_without_a_namespace_leaves_those_of_others_alone() {
     .await;
     worker.terminate();
     worker.ended().await;
-    let keys: Vec<String> = redis::cmd("KEYS").arg("{shop*").query_async(&mut conn).await.expect("KEYS");
+    let keys: Vec<String> = redis::cmd("KEYS")
+        .arg("{shop*")
+        .query_async(&mut conn)
+        .await
+        .expect("KEYS");
     assert_eq!(keys, [format!("{foreign}:events")]);
-    let left: Vec<String> = redis::cmd("LRANGE").arg(&keys[0]).arg(0).arg(-1).query_async(&mut conn).await.expect("a list");
+    let left: Vec<String> = redis::cmd("LRANGE")
+        .arg(&keys[0])
+        .arg(0)
+        .arg(-1)
+        .query_async(&mut conn)
+        .await
+        .expect("a list");
     assert_eq!(left, real);
     assert_eq!(seriatim(&redis, &["check"]).status.code(), Some(0));
-    for refused in [&["held", "release"][..], &["held", "skip"], &["inspect"], &["forget"], &["emit"]] {
+    for refused in [
+        &["held", "release"][..],
+        &["held", "skip"],
+        &["inspect"],
+        &["forget"],
+        &["emit"],
+    ] {
         let event = if refused == ["emit"] { &["1"][..] } else { &[] };
         let output = seriatim(&redis, &[refused, &[foreign], event].concat());
         assert_eq!(output.status.code(), Some(2), "{refused:?}: {output:?}");

@@ -8,41 +8,90 @@ use crate::support::Redis;
 #[test]
 fn limits_are_set_listed_obeyed_and_removed() {
     let redis = Redis::start();
-    assert_eq!(done(&redis, &["limit", "set", "work:*", "--queued", "2", "--reason", "memory"]), "work:*: set\n");
-    assert_eq!(done(&redis, &["limit", "set", "*", "--markers", "9"]), "*: set\n");
+    assert_eq!(
+        done(
+            &redis,
+            &[
+                "limit", "set", "work:*", "--queued", "2", "--reason", "memory"
+            ]
+        ),
+        "work:*: set\n"
+    );
+    assert_eq!(
+        done(&redis, &["limit", "set", "*", "--markers", "9"]),
+        "*: set\n"
+    );
     let people = done(&redis, &["limit", "list"]);
-    assert!(people.starts_with("*\n  queued   any number\n  markers  9\n  by       "), "{people}");
-    assert!(people.contains("work:*\n  queued   2\n  by       ") && people.ends_with("  why      memory\n"), "{people}");
+    assert!(
+        people.starts_with("*\n  queued   any number\n  markers  9\n  by       "),
+        "{people}"
+    );
+    assert!(
+        people.contains("work:*\n  queued   2\n  by       ")
+            && people.ends_with("  why      memory\n"),
+        "{people}"
+    );
     let json = done(&redis, &["limit", "list", "--json"]);
-    let limits: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    assert_eq!((&limits[1]["selector"], &limits[1]["queued_max"]), (&"work:*".into(), &2.into()));
+    let limits: Vec<Value> = json
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(
+        (&limits[1]["selector"], &limits[1]["queued_max"]),
+        (&"work:*".into(), &2.into())
+    );
     done(&redis, &["emit", "work:1", "1", "2"]);
     let full = run(&redis, &["emit", "work:1", "3"]);
     let error = String::from_utf8_lossy(&full.stderr).into_owned();
     assert!(
-        !full.status.success() && error.contains("the object has 2 events queued, and 1 more would exceed the limit of 2"),
+        !full.status.success()
+            && error
+                .contains("the object has 2 events queued, and 1 more would exceed the limit of 2"),
         "{error}"
     );
-    assert_eq!(done(&redis, &["limit", "remove", "work:*"]), "work:*: removed\n");
+    assert_eq!(
+        done(&redis, &["limit", "remove", "work:*"]),
+        "work:*: removed\n"
+    );
     done(&redis, &["emit", "work:1", "3"]);
-    assert!(refused(&redis, &["limit", "remove", "work:*"]).contains("there is no limit for work:*"));
-    assert!(refused(&redis, &["limit", "set", "work:1", "--queued", "2"]).contains("cannot have this limit"));
+    assert!(
+        refused(&redis, &["limit", "remove", "work:*"]).contains("there is no limit for work:*")
+    );
+    assert!(
+        refused(&redis, &["limit", "set", "work:1", "--queued", "2"])
+            .contains("cannot have this limit")
+    );
     assert!(refused(&redis, &["limit", "set", "work:*", "--queued", "0"]).contains("--queued"));
 }
 
 #[test]
 fn an_emit_with_a_key_can_be_repeated() {
     let redis = Redis::start();
-    let emit = |event: &str| run(&redis, &["emit", "user:1", event, "--idempotency-key", "payment 1"]);
-    for (event, code, told) in
-        [("1", 0, ""), ("1", 0, "was done before, or by an earlier try"), ("2", 2, "was used for another emit")]
-    {
+    let emit = |event: &str| {
+        run(
+            &redis,
+            &["emit", "user:1", event, "--idempotency-key", "payment 1"],
+        )
+    };
+    for (event, code, told) in [
+        ("1", 0, ""),
+        ("1", 0, "was done before, or by an earlier try"),
+        ("2", 2, "was used for another emit"),
+    ] {
         let output = emit(event);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(code) && error.contains(told) && (told.is_empty() == error.is_empty()), "{error}");
+        assert!(
+            output.status.code() == Some(code)
+                && error.contains(told)
+                && (told.is_empty() == error.is_empty()),
+            "{error}"
+        );
     }
     let stats = done(&redis, &["stats"]);
-    assert!(stats.contains("emit keys     1, ") && stats.contains(" bytes\n"), "{stats}");
+    assert!(
+        stats.contains("emit keys     1, ") && stats.contains(" bytes\n"),
+        "{stats}"
+    );
 }
 
 /// Story: after a full queue, the advice once was to skip fewer lines than were acknowledged.
@@ -62,6 +111,9 @@ fn a_file_with_a_full_object_tells_which_lines_are_not_emitted() {
     let output = run(&redis, &["emit", "--from", file.to_str().expect("a path")]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(3), "{error}");
-    assert!(error.contains("of full:1 are not emitted, all other lines up to 900 are acknowledged"), "{error}");
+    assert!(
+        error.contains("of full:1 are not emitted, all other lines up to 900 are acknowledged"),
+        "{error}"
+    );
     assert!(error.contains("continue with --skip 900"), "{error}");
 }

@@ -10,7 +10,11 @@ use crate::support::console::PATIENCE;
 
 fn program(url: &str, arguments: &[&str]) -> Command {
     let mut program = Command::new(crate::support::program());
-    program.args(["--redis", url]).args(arguments).env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE");
+    program
+        .args(["--redis", url])
+        .args(arguments)
+        .env_remove("SERIATIM_REDIS")
+        .env_remove("SERIATIM_NAMESPACE");
     program
 }
 
@@ -21,36 +25,69 @@ async fn an_empty_list_says_so_on_standard_error() {
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, seriatim::keys::Keys::new());
     let told = |arguments: &[&str]| -> String {
-        let output: Output = program(redis.url(), arguments).output().expect("the program runs");
-        assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0), "{output:?}");
+        let output: Output = program(redis.url(), arguments)
+            .output()
+            .expect("the program runs");
+        assert_eq!(
+            (output.status.code(), output.stdout.len()),
+            (Some(0), 0),
+            "{output:?}"
+        );
         String::from_utf8(output.stderr).expect("UTF-8")
     };
     let off = "the event log is off, and has only events completed with errors; workers write all events with --event-log\n";
     for (arguments, expected) in [
-        (&["log"][..], format!("seriatim: the event log has no row: {off}")),
+        (
+            &["log"][..],
+            format!("seriatim: the event log has no row: {off}"),
+        ),
         (
             &["log", "--json", "--object", "work:1", "--since", "1h"],
             format!("seriatim: the event log has no row of work:1 since then: {off}"),
         ),
-        (&["dead", "list"], "seriatim: there is no dead letter\n".to_owned()),
+        (
+            &["dead", "list"],
+            "seriatim: there is no dead letter\n".to_owned(),
+        ),
         (
             &["dead", "list", "--object", "work:1", "--after", "1-1"],
             "seriatim: there is no dead letter of work:1 behind 1-1\n".to_owned(),
         ),
-        (&["held", "list"], "seriatim: no object is held, paused or blocked\n".to_owned()),
-        (&["held", "list", "--paused"], "seriatim: no object is paused or blocked\n".to_owned()),
-        (&["held", "list", "--until-released", "--json"], "seriatim: no object waits for an operator\n".to_owned()),
-        (&["actions"], "seriatim: there are no actions of operators yet\n".to_owned()),
+        (
+            &["held", "list"],
+            "seriatim: no object is held, paused or blocked\n".to_owned(),
+        ),
+        (
+            &["held", "list", "--paused"],
+            "seriatim: no object is paused or blocked\n".to_owned(),
+        ),
+        (
+            &["held", "list", "--until-released", "--json"],
+            "seriatim: no object waits for an operator\n".to_owned(),
+        ),
+        (
+            &["actions"],
+            "seriatim: there are no actions of operators yet\n".to_owned(),
+        ),
         // The command asks for 0 rows, so it prints no message.
         (&["dead", "list", "--limit", "0"], String::new()),
     ] {
         assert_eq!(told(arguments), expected, "{arguments:?}");
     }
-    state.run("HSET", &["seriatim.meta", "event.log", "on"]).await;
+    state
+        .run("HSET", &["seriatim.meta", "event.log", "on"])
+        .await;
     assert_eq!(told(&["log"]), "seriatim: the event log has no row\n");
     // With `--log-format json`, the message is a JSON line.
-    let line: serde_json::Value = serde_json::from_str(&told(&["held", "list", "--log-format", "json"])).expect("JSON");
-    assert_eq!((&line["level"], &line["fields"]["message"]), (&"INFO".into(), &"no object is held, paused or blocked".into()));
+    let line: serde_json::Value =
+        serde_json::from_str(&told(&["held", "list", "--log-format", "json"])).expect("JSON");
+    assert_eq!(
+        (&line["level"], &line["fields"]["message"]),
+        (
+            &"INFO".into(),
+            &"no object is held, paused or blocked".into()
+        )
+    );
 }
 
 /// A running `log --follow` with its rows and messages.
@@ -66,16 +103,28 @@ impl Follow {
         let warmed = program(url, &["log"]).output().expect("the program runs");
         assert!(warmed.status.success(), "{warmed:?}");
         let mut child = program(url, &["log", "--follow", "--json"]);
-        let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program runs");
-        let (rows, messages) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
-        Self { child, rows: BufReader::new(rows), messages: BufReader::new(messages) }
+        let mut child = child
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program runs");
+        let (rows, messages) = (
+            child.stdout.take().expect("piped"),
+            child.stderr.take().expect("piped"),
+        );
+        Self {
+            child,
+            rows: BufReader::new(rows),
+            messages: BufReader::new(messages),
+        }
     }
 
     /// Waits for the next row, and returns the id of its event.
     fn row(&mut self) -> u64 {
         let mut line = String::new();
         self.rows.read_line(&mut line).expect("UTF-8");
-        let row: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"));
+        let row: serde_json::Value =
+            serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"));
         row["id"].as_u64().expect("an id")
     }
 
@@ -98,7 +147,17 @@ async fn row(redis: &Redis, id: u64) {
     redis
         .console()
         .await
-        .run::<String>(&["XADD", "event.log", "*", "status", "completed", "object", "x", "id", &id.to_string()])
+        .run::<String>(&[
+            "XADD",
+            "event.log",
+            "*",
+            "status",
+            "completed",
+            "object",
+            "x",
+            "id",
+            &id.to_string(),
+        ])
         .await;
 }
 
@@ -108,7 +167,11 @@ async fn row(redis: &Redis, id: u64) {
 #[tokio::test]
 async fn following_the_log_outlives_a_restart() {
     let mut redis = Redis::own(&["--appendonly", "yes", "--appendfsync", "always"]);
-    redis.console().await.run::<u64>(&["HSET", "seriatim.meta", "event.log", "on"]).await;
+    redis
+        .console()
+        .await
+        .run::<u64>(&["HSET", "seriatim.meta", "event.log", "on"])
+        .await;
     row(&redis, 1).await;
     let mut follow = Follow::start(redis.url());
     following(&redis, &mut follow).await;
@@ -116,7 +179,11 @@ async fn following_the_log_outlives_a_restart() {
     assert_eq!(follow.row(), 3);
     redis.server().kill();
     let message = follow.message();
-    assert!(message.starts_with("seriatim: Redis does not answer (") && message.ends_with("; waiting for it\n"), "{message}");
+    assert!(
+        message.starts_with("seriatim: Redis does not answer (")
+            && message.ends_with("; waiting for it\n"),
+        "{message}"
+    );
     redis.server().restart();
     row(&redis, 4).await;
     assert_eq!(follow.message(), "seriatim: Redis answers again\n");
@@ -129,7 +196,11 @@ async fn following_the_log_outlives_a_restart() {
 #[tokio::test]
 async fn following_the_log_goes_on_in_an_emptied_redis() {
     let mut redis = Redis::own(&[]);
-    redis.console().await.run::<u64>(&["HSET", "seriatim.meta", "event.log", "on"]).await;
+    redis
+        .console()
+        .await
+        .run::<u64>(&["HSET", "seriatim.meta", "event.log", "on"])
+        .await;
     row(&redis, 1).await;
     let mut follow = Follow::start(redis.url());
     following(&redis, &mut follow).await;
@@ -138,14 +209,34 @@ async fn following_the_log_goes_on_in_an_emptied_redis() {
     assert_eq!(follow.message(), "seriatim: Redis answers again\n");
     let message = follow.message();
     let told = "seriatim: the event log went back: 2 rows had been written to it, now ";
-    assert!(message.starts_with(told) && message.ends_with("; continuing with the existing rows\n"), "{message}");
+    assert!(
+        message.starts_with(told) && message.ends_with("; continuing with the existing rows\n"),
+        "{message}"
+    );
     row(&redis, 7).await;
     assert_eq!(follow.row(), 7);
     // The event log begins anew, and its first row has a time before the last row shown.
     let console = redis.console().await;
     console.run::<u64>(&["DEL", "event.log"]).await;
-    assert!(follow.message().contains("1 rows had been written to it, now 0;"), "it says so again");
-    console.run::<String>(&["XADD", "event.log", "5-1", "status", "completed", "object", "x", "id", "8"]).await;
+    assert!(
+        follow
+            .message()
+            .contains("1 rows had been written to it, now 0;"),
+        "it says so again"
+    );
+    console
+        .run::<String>(&[
+            "XADD",
+            "event.log",
+            "5-1",
+            "status",
+            "completed",
+            "object",
+            "x",
+            "id",
+            "8",
+        ])
+        .await;
     assert_eq!(follow.row(), 8);
 }
 
@@ -153,7 +244,12 @@ async fn following_the_log_goes_on_in_an_emptied_redis() {
 async fn following(redis: &Redis, follow: &mut Follow) {
     crate::support::until("it follows", PATIENCE, async || {
         let clients: String = redis.console().await.run(&["CLIENT", "LIST"]).await;
-        (clients.lines().filter(|line| line.contains(" cmd=evalsha ")).count() >= 1).then_some(())
+        (clients
+            .lines()
+            .filter(|line| line.contains(" cmd=evalsha "))
+            .count()
+            >= 1)
+            .then_some(())
     })
     .await;
     row(redis, 2).await;

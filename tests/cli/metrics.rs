@@ -21,18 +21,35 @@ use crate::support::{Redis, control, until};
 fn documented(head: &str) -> BTreeSet<String> {
     let page = include_str!("../../docs/operations.md");
     let (_, table) = page.split_once(head).expect("a table");
-    let rows = table.trim_start().lines().take_while(|line| line.starts_with('|')).skip(2);
-    let names = rows.flat_map(|row| row.split('|').nth(1).expect("a cell").split(", ").map(|name| name.trim().trim_matches('`')));
+    let rows = table
+        .trim_start()
+        .lines()
+        .take_while(|line| line.starts_with('|'))
+        .skip(2);
+    let names = rows.flat_map(|row| {
+        row.split('|')
+            .nth(1)
+            .expect("a cell")
+            .split(", ")
+            .map(|name| name.trim().trim_matches('`'))
+    });
     let names = names.map(str::to_owned).chain(
-        ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "process_start_time_seconds"]
-            .map(str::to_owned),
+        [
+            "process_cpu_seconds_total",
+            "process_resident_memory_bytes",
+            "process_open_fds",
+            "process_start_time_seconds",
+        ]
+        .map(str::to_owned),
     );
     names.collect()
 }
 
 /// Returns the metrics' names in a scrape, spelled as in the documents.
 fn names(scrape: &str) -> BTreeSet<String> {
-    let types = scrape.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let types = scrape
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "));
     let spelled = types.map(|line| match line.split_once(' ').expect("a type") {
         (name, "counter") => format!("{name}_total"),
         (name, "info") => format!("{name}_info"),
@@ -48,19 +65,30 @@ fn series(scrape: &str) -> usize {
 /// Returns the value of a series.
 #[track_caller]
 fn value(scrape: &str, series: &str) -> f64 {
-    let found = scrape.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-    found.unwrap_or_else(|| panic!("no {series} in {scrape}")).parse().expect("a number")
+    let found = scrape
+        .lines()
+        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    found
+        .unwrap_or_else(|| panic!("no {series} in {scrape}"))
+        .parse()
+        .expect("a number")
 }
 
 /// Asks for metrics with a `host` header that names another host, as a scraper in another pod does.
 async fn scrape(address: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).await.ok()?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: pod.example\r\n\r\n").await.ok()?;
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nhost: pod.example\r\n\r\n")
+        .await
+        .ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-    assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"), "{head}");
+    assert!(
+        head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"),
+        "{head}"
+    );
     Some(body.to_owned())
 }
 
@@ -69,7 +97,8 @@ async fn listening(log: impl Fn() -> String) -> String {
     until("it listens", PATIENCE, async || {
         let log = log();
         let (_, rest) = log.split_once("listening address=http://")?;
-        rest.contains('\n').then(|| rest.split_whitespace().next().map(str::to_owned))?
+        rest.contains('\n')
+            .then(|| rest.split_whitespace().next().map(str::to_owned))?
     })
     .await
 }
@@ -90,18 +119,36 @@ impl Exporter {
     async fn start_at(url: &str, redis: &Redis) -> Self {
         let log = NamedTempFile::new().expect("a log");
         let mut program = Command::new(crate::support::program());
-        program.args(["--redis", url, "--namespace", redis.namespace(), "exporter", "--listen", "127.0.0.1:0"]);
+        program.args([
+            "--redis",
+            url,
+            "--namespace",
+            redis.namespace(),
+            "exporter",
+            "--listen",
+            "127.0.0.1:0",
+        ]);
         program.args(["--depth=many,few,more:1", "--check"]);
-        let child = program.stdout(Stdio::null()).stderr(log.reopen().expect("a log")).spawn().expect("it starts");
+        let child = program
+            .stdout(Stdio::null())
+            .stderr(log.reopen().expect("a log"))
+            .spawn()
+            .expect("it starts");
         let address = listening(|| std::fs::read_to_string(log.path()).expect("a log")).await;
-        Self { child, address, log }
+        Self {
+            child,
+            address,
+            log,
+        }
     }
 
     /// Scrapes until the series has this value, and returns that scrape.
     async fn until(&self, series: &str, wanted: f64) -> String {
         until(&format!("{series} is {wanted}"), PATIENCE, async || {
             let scrape = scrape(&self.address).await?;
-            let is_there = scrape.lines().any(|line| line.starts_with(&format!("{series} ")));
+            let is_there = scrape
+                .lines()
+                .any(|line| line.starts_with(&format!("{series} ")));
             (is_there && (value(&scrape, series) - wanted).abs() < 1e-9).then_some(scrape)
         })
         .await
@@ -118,7 +165,11 @@ impl Drop for Exporter {
 /// Returns a metric's name with its labels, of which the first is the namespace.
 fn of(redis: &Redis, name: &str, label: &str) -> String {
     let namespace = redis.namespace();
-    let more = if label.is_empty() { String::new() } else { format!(",{label}") };
+    let more = if label.is_empty() {
+        String::new()
+    } else {
+        format!(",{label}")
+    };
     format!("{name}{{namespace=\"{namespace}\"{more}}}")
 }
 
@@ -128,7 +179,9 @@ async fn a_worker_shows_the_documented_metrics() {
     let console = redis.console().await;
     let worker = Process::start(&redis, "w", "null", &["--http", "127.0.0.1:0"]);
     let address = listening(|| worker.log()).await;
-    console.emit_all("work:1", (0..50).map(|n| n.to_string())).await;
+    console
+        .emit_all("work:1", (0..50).map(|n| n.to_string()))
+        .await;
     let delivered = of(&redis, "seriatim_events_total", "outcome=\"delivered\"");
     let seen = until("50 events are counted", PATIENCE, async || {
         let scrape = scrape(&address).await?;
@@ -137,11 +190,25 @@ async fn a_worker_shows_the_documented_metrics() {
     .await;
     assert_eq!(names(&seen), documented("Metrics of a worker:"));
     assert!(series(&seen) < 340, "{}", series(&seen));
-    assert_eq!(value(&seen, &of(&redis, "seriatim_event_attempts_sum", "")), 50.0);
-    assert_eq!(value(&seen, &of(&redis, "seriatim_event_attempts_bucket", "le=\"+Inf\"")), 50.0);
+    assert_eq!(
+        value(&seen, &of(&redis, "seriatim_event_attempts_sum", "")),
+        50.0
+    );
+    assert_eq!(
+        value(
+            &seen,
+            &of(&redis, "seriatim_event_attempts_bucket", "le=\"+Inf\"")
+        ),
+        50.0
+    );
     assert_eq!(value(&seen, &of(&redis, "seriatim_sink_up", "")), 1.0);
     let slots = ["free", "asked", "delivering", "reported", "parked"];
-    let slots = slots.map(|state| value(&seen, &of(&redis, "seriatim_slots", &format!("state=\"{state}\""))));
+    let slots = slots.map(|state| {
+        value(
+            &seen,
+            &of(&redis, "seriatim_slots", &format!("state=\"{state}\"")),
+        )
+    });
     assert_eq!(slots.iter().sum::<f64>(), 256.0);
     assert!(value(&seen, "process_resident_memory_bytes") > 1e6 && seen.ends_with("# EOF\n"));
 }
@@ -161,12 +228,27 @@ async fn an_exporter_shows_the_documented_metrics() {
         "\"later\"" => Act::Stop(Stop::transient("later")),
         _ => Act::Send,
     });
-    let worker = start(&redis, "w", &sink, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    let worker = start(&redis, "w", &sink, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
     let control = control(&redis.connect().await, redis.keys());
-    let by = By { who: "ada", why: "a test" };
-    control.set_rule(by, Kind::Pause, &"paused:*".parse().expect("a selector"), None).await.expect("set");
+    let by = By {
+        who: "ada",
+        why: "a test",
+    };
+    control
+        .set_rule(
+            by,
+            Kind::Pause,
+            &"paused:*".parse().expect("a selector"),
+            None,
+        )
+        .await
+        .expect("set");
     for event in ["bad", "later", "paused"] {
-        console.emit(&format!("{event}:1"), format!("\"{event}\"")).await;
+        console
+            .emit(&format!("{event}:1"), format!("\"{event}\""))
+            .await;
     }
     for (series, label, wanted) in [
         ("seriatim_dead_letters", "", 1.0),
@@ -189,18 +271,32 @@ async fn an_exporter_shows_the_documented_metrics() {
     console.emit("hangs:1", "\"hangs\"").await;
     gate.until_reached(1).await;
     console.emit("down:1", "\"down\"").await;
-    let seen = exporter.until(&of(&redis, "seriatim_workers_sink_down", ""), 1.0).await;
+    let seen = exporter
+        .until(&of(&redis, "seriatim_workers_sink_down", ""), 1.0)
+        .await;
     let mut documented_names = documented("Metrics of a namespace:");
     documented_names.extend(documented("With `--depth` also:"));
     documented_names.extend(documented("With `--check` also:"));
     documented_names.insert("seriatim_build_info".to_owned());
     assert_eq!(names(&seen), documented_names);
     assert!(series(&seen) < 60, "{}", series(&seen));
-    assert!(value(&seen, &of(&redis, "seriatim_dead_letter_oldest_seconds", "")) < 60.0);
+    assert!(
+        value(
+            &seen,
+            &of(&redis, "seriatim_dead_letter_oldest_seconds", "")
+        ) < 60.0
+    );
     worker.crash().await;
     console.end_lease("w").await;
-    exporter.until(&of(&redis, "seriatim_workers", "state=\"gone_with_work\""), 1.0).await;
-    exporter.until(&of(&redis, "seriatim_slots_registered", ""), 0.0).await;
+    exporter
+        .until(
+            &of(&redis, "seriatim_workers", "state=\"gone_with_work\""),
+            1.0,
+        )
+        .await;
+    exporter
+        .until(&of(&redis, "seriatim_slots_registered", ""), 0.0)
+        .await;
 }
 
 /// Tests the metrics of shares, also if there are more shares than have series.
@@ -210,14 +306,27 @@ async fn an_exporter_shows_how_far_shares_are_used() {
     let (console, keys) = (redis.console().await, redis.keys().clone());
     let exporter = Exporter::start(&redis).await;
     let run = async |words: &[&str]| drop(console.run::<redis::Value>(words).await);
-    run(&["HSET", &keys.event_shares(), "acme:*", "- - 50 20 - 5 0 ", "b:*", "2 - - - - 5 0 "]).await;
+    run(&[
+        "HSET",
+        &keys.event_shares(),
+        "acme:*",
+        "- - 50 20 - 5 0 ",
+        "b:*",
+        "2 - - - - 5 0 ",
+    ])
+    .await;
     run(&["LPUSH", &keys.group_waiting("acme"), "acme:1", "acme:2"]).await;
     run(&["SET", &keys.event_groups_waiting(), "2"]).await;
     run(&["HSET", &keys.event_groups_times(), "acme", "5 5 0"]).await;
     run(&["ZADD", &keys.objects_in_hand(), "0", "acme:7:"]).await;
     run(&["HSET", &keys.event_shares_used(), "acme:*", "120 0 0 0 0"]).await;
     let label = |of: &str| format!("selector=\"{of}\"");
-    let seen = exporter.until(&of(&redis, "seriatim_share_taken_total", &label("acme:*")), 120.0).await;
+    let seen = exporter
+        .until(
+            &of(&redis, "seriatim_share_taken_total", &label("acme:*")),
+            120.0,
+        )
+        .await;
     for (series, selector, wanted) in [
         ("seriatim_share_waiting", "acme:*", 2.0),
         ("seriatim_share_waiting", "b:*", 0.0),
@@ -225,20 +334,48 @@ async fn an_exporter_shows_how_far_shares_are_used() {
         ("seriatim_share_in_flight_limit", "acme:*", 50.0),
         ("seriatim_share_oldest_seconds", "b:*", 0.0),
     ] {
-        assert_eq!(value(&seen, &of(&redis, series, &label(selector))), wanted, "{series} {selector}");
+        assert_eq!(
+            value(&seen, &of(&redis, series, &label(selector))),
+            wanted,
+            "{series} {selector}"
+        );
     }
-    assert!(value(&seen, &of(&redis, "seriatim_share_oldest_seconds", &label("acme:*"))) > 1e6);
+    assert!(
+        value(
+            &seen,
+            &of(&redis, "seriatim_share_oldest_seconds", &label("acme:*"))
+        ) > 1e6
+    );
     assert_eq!(value(&seen, &of(&redis, "seriatim_shares", "")), 2.0);
-    assert!(!seen.contains(&of(&redis, "seriatim_share_in_flight_limit", &label("b:*"))), "{seen}");
+    assert!(
+        !seen.contains(&of(&redis, "seriatim_share_in_flight_limit", &label("b:*"))),
+        "{seen}"
+    );
     for n in 0..118 {
-        run(&["HSET", &keys.event_shares(), &format!("c{n:03}:*"), "2 - - - - 5 0 "]).await;
+        run(&[
+            "HSET",
+            &keys.event_shares(),
+            &format!("c{n:03}:*"),
+            "2 - - - - 5 0 ",
+        ])
+        .await;
     }
     run(&["LPUSH", &keys.group_waiting("c117"), "c117:1"]).await;
-    let seen = exporter.until(&of(&redis, "seriatim_shares", ""), 120.0).await;
-    let listed = seen.lines().filter(|line| line.starts_with("seriatim_share_waiting{")).count();
+    let seen = exporter
+        .until(&of(&redis, "seriatim_shares", ""), 120.0)
+        .await;
+    let listed = seen
+        .lines()
+        .filter(|line| line.starts_with("seriatim_share_waiting{"))
+        .count();
     assert_eq!(listed, 100, "{seen}");
     // The first ones have series, whatever waits.
-    assert!(seen.contains(&label("c097:*")) && !seen.contains(&label("c098:*")) && !seen.contains(&label("c117:*")), "{seen}");
+    assert!(
+        seen.contains(&label("c097:*"))
+            && !seen.contains(&label("c098:*"))
+            && !seen.contains(&label("c117:*")),
+        "{seen}"
+    );
 }
 
 /// Tests that queued events are counted by prefix, and that `--depth` refuses too many prefixes.
@@ -257,23 +394,46 @@ async fn queued_events_are_counted_by_prefix() {
     console.emit("more:2", "1").await;
     console.emit("more:11", "1").await;
     let exporter = Exporter::start(&redis).await;
-    for (prefix, objects, events) in [("many", 30.0, 60.0), ("few", 1.0, 1.0), ("more:1", 2.0, 4.0), ("other", 2.0, 2.0)] {
+    for (prefix, objects, events) in [
+        ("many", 30.0, 60.0),
+        ("few", 1.0, 1.0),
+        ("more:1", 2.0, 4.0),
+        ("other", 2.0, 2.0),
+    ] {
         let label = format!("prefix=\"{prefix}\"");
-        exporter.until(&of(&redis, "seriatim_events_queued", &label), events).await;
-        exporter.until(&of(&redis, "seriatim_objects_with_events", &label), objects).await;
+        exporter
+            .until(&of(&redis, "seriatim_events_queued", &label), events)
+            .await;
+        exporter
+            .until(&of(&redis, "seriatim_objects_with_events", &label), objects)
+            .await;
     }
     let seen = scrape(&exporter.address).await.expect("a scrape");
     assert!(value(&seen, &of(&redis, "seriatim_depth_age_seconds", "")) < 60.0);
     let many = (0..21).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
-    for (wrong, why) in
-        [(&*many, "21 prefixes"), ("more:", "no colon"), ("more:*", "no star"), ("a\\q", "backslash"), ("a,", "empty")]
-    {
+    for (wrong, why) in [
+        (&*many, "21 prefixes"),
+        ("more:", "no colon"),
+        ("more:*", "no star"),
+        ("a\\q", "backslash"),
+        ("a,", "empty"),
+    ] {
         let refused = Command::new(crate::support::program())
-            .args(["--redis", redis.url(), "exporter", "--listen", "127.0.0.1:0", &format!("--depth={wrong}")])
+            .args([
+                "--redis",
+                redis.url(),
+                "exporter",
+                "--listen",
+                "127.0.0.1:0",
+                &format!("--depth={wrong}"),
+            ])
             .output()
             .expect("it runs");
         let said = String::from_utf8_lossy(&refused.stderr);
-        assert!(refused.status.code() == Some(2) && said.contains(why), "{wrong}: {refused:?}");
+        assert!(
+            refused.status.code() == Some(2) && said.contains(why),
+            "{wrong}: {refused:?}"
+        );
     }
 }
 
@@ -289,15 +449,29 @@ async fn a_worker_logs_and_counts_the_lost_keys_that_it_meets() {
     let lost = of(&redis, "seriatim_lost_keys_total", "");
     let counted = async || value(&scrape(&address).await.expect("a scrape"), &lost);
     assert_eq!(counted().await, 0.0);
-    for (object, numbers, keys_lost) in [("work:1", "7 0 1 0 retry: down", 1.0), ("work:2", "8 0 1 0 retry: down", 2.0)] {
+    for (object, numbers, keys_lost) in [
+        ("work:1", "7 0 1 0 retry: down", 1.0),
+        ("work:2", "8 0 1 0 retry: down", 2.0),
+    ] {
         state.hold(object, "99999999999999", &["1"], numbers).await;
         state.run("DEL", &[&keys.event_worker(object)]).await;
         state.emit(object, "2").await;
-        until(&format!("{keys_lost} keys are counted"), PATIENCE, async || (counted().await >= keys_lost).then_some(())).await;
+        until(
+            &format!("{keys_lost} keys are counted"),
+            PATIENCE,
+            async || (counted().await >= keys_lost).then_some(()),
+        )
+        .await;
         assert_eq!(counted().await, keys_lost);
         let log = worker.log();
-        let told = log.lines().filter(|line| line.contains(&format!("{object}:event.worker"))).count();
-        assert!(told == 1 && log.contains("the owner of a held object was absent"), "{log}");
+        let told = log
+            .lines()
+            .filter(|line| line.contains(&format!("{object}:event.worker")))
+            .count();
+        assert!(
+            told == 1 && log.contains("the owner of a held object was absent"),
+            "{log}"
+        );
     }
 }
 
@@ -307,16 +481,35 @@ async fn events_that_no_worker_knows_show_in_a_metric() {
     let redis = Redis::start();
     let console = redis.console().await;
     let exporter = Exporter::start(&redis).await;
-    let sink = Recorder::with(|_| Act::Stop(Stop::Unknown { error: "no handler for \"titled\"".to_owned() }));
+    let sink = Recorder::with(|_| {
+        Act::Stop(Stop::Unknown {
+            error: "no handler for \"titled\"".to_owned(),
+        })
+    });
     let worker = start(&redis, "w", &sink, |_| {});
-    exporter.until(&of(&redis, "seriatim_workers_met_unknown", ""), 0.0).await;
+    exporter
+        .until(&of(&redis, "seriatim_workers_met_unknown", ""), 0.0)
+        .await;
     console.emit("work:1", "1").await;
-    exporter.until(&of(&redis, "seriatim_workers_met_unknown", ""), 1.0).await;
+    exporter
+        .until(&of(&redis, "seriatim_workers_met_unknown", ""), 1.0)
+        .await;
     let mut stats = Command::new(crate::support::program());
-    stats.args(["--redis", redis.url(), "--namespace", redis.namespace(), "stats"]);
+    stats.args([
+        "--redis",
+        redis.url(),
+        "--namespace",
+        redis.namespace(),
+        "stats",
+    ]);
     let told = String::from_utf8(stats.output().expect("it runs").stdout).expect("UTF-8");
     let words = told.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("times in the last minute, the objects wait for another worker: no handler for"), "{told}");
+    assert!(
+        words.contains(
+            "times in the last minute, the objects wait for another worker: no handler for"
+        ),
+        "{told}"
+    );
     worker.stop().await;
 }
 
@@ -327,16 +520,34 @@ async fn a_score_that_is_no_time_is_in_no_metric() {
     let redis = Redis::start();
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let keys = redis.keys().clone();
-    state.hold("work:1", "0", &["1"], "7 0 1 0 retry: down").await;
-    state.run("HSET", &[&keys.events_scheduled_of("work:2"), "k", "1"]).await;
-    state.run("ZADD", &[&keys.events_scheduled(), "0", "work:2\nk"]).await;
+    state
+        .hold("work:1", "0", &["1"], "7 0 1 0 retry: down")
+        .await;
+    state
+        .run("HSET", &[&keys.events_scheduled_of("work:2"), "k", "1"])
+        .await;
+    state
+        .run("ZADD", &[&keys.events_scheduled(), "0", "work:2\nk"])
+        .await;
     let exporter = Exporter::start(&redis).await;
-    let seen = exporter.until(&of(&redis, "seriatim_objects_held", "waits_for=\"worker\""), 1.0).await;
-    for name in ["seriatim_held_overdue_seconds", "seriatim_schedule_overdue_seconds"] {
+    let seen = exporter
+        .until(
+            &of(&redis, "seriatim_objects_held", "waits_for=\"worker\""),
+            1.0,
+        )
+        .await;
+    for name in [
+        "seriatim_held_overdue_seconds",
+        "seriatim_schedule_overdue_seconds",
+    ] {
         assert_eq!(value(&seen, &of(&redis, name, "")), 0.0, "{name}");
     }
-    let large = seen.lines().filter(|line| !line.starts_with('#') && !line.contains("_start_time_") && line.contains("_seconds"));
-    let large: Vec<_> = large.filter(|line| line.rsplit(' ').next().and_then(|n| n.parse::<f64>().ok()) > Some(1e8)).collect();
+    let large = seen.lines().filter(|line| {
+        !line.starts_with('#') && !line.contains("_start_time_") && line.contains("_seconds")
+    });
+    let large: Vec<_> = large
+        .filter(|line| line.rsplit(' ').next().and_then(|n| n.parse::<f64>().ok()) > Some(1e8))
+        .collect();
     assert!(large.is_empty(), "{large:?}");
 }
 
@@ -355,7 +566,10 @@ async fn an_exporter_warns_once_of_an_outage() {
         let looks = async |looks: usize| {
             for _ in 0..looks {
                 tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
-                assert_eq!(value(&scrape(&exporter.address).await.expect("a scrape"), &up), 0.0);
+                assert_eq!(
+                    value(&scrape(&exporter.address).await.expect("a scrape"), &up),
+                    0.0
+                );
             }
         };
         looks(3).await;
@@ -373,14 +587,25 @@ async fn a_lost_key_shows_in_a_metric() {
     let (console, keys) = (redis.console().await, redis.keys().clone());
     let run = async |words: &[&str]| console.run::<redis::Value>(words).await;
     let exporter = Exporter::start(&redis).await;
-    exporter.until(&of(&redis, "seriatim_shared_keys_broken", ""), 0.0).await;
-    exporter.until(&of(&redis, "seriatim_check_violations", ""), 0.0).await;
+    exporter
+        .until(&of(&redis, "seriatim_shared_keys_broken", ""), 0.0)
+        .await;
+    exporter
+        .until(&of(&redis, "seriatim_check_violations", ""), 0.0)
+        .await;
     run(&["SET", &keys.event_worker("x"), "held"]).await;
     run(&["ZADD", &keys.objects_paused(), "0", "x"]).await;
     run(&["SET", &keys.event_worker("y"), "held"]).await;
-    exporter.until(&of(&redis, "seriatim_shared_keys_broken", ""), 1.0).await;
-    let seen = exporter.until(&of(&redis, "seriatim_check_violations", ""), 2.0).await;
-    assert!(value(&seen, &of(&redis, "seriatim_check_age_seconds", "")) < 60.0, "{seen}");
+    exporter
+        .until(&of(&redis, "seriatim_shared_keys_broken", ""), 1.0)
+        .await;
+    let seen = exporter
+        .until(&of(&redis, "seriatim_check_violations", ""), 2.0)
+        .await;
+    assert!(
+        value(&seen, &of(&redis, "seriatim_check_age_seconds", "")) < 60.0,
+        "{seen}"
+    );
 }
 
 #[tokio::test]
@@ -391,11 +616,26 @@ async fn objects_add_no_series() {
     let address = listening(|| worker.log()).await;
     let exporter = Exporter::start(&redis).await;
     let before = until("it listens", PATIENCE, async || scrape(&address).await).await;
-    exporter.until(&of(&redis, "seriatim_events_queued", "prefix=\"other\""), 0.0).await;
-    exporter.until(&of(&redis, "seriatim_check_violations", ""), 0.0).await;
-    let before = (series(&before), series(&scrape(&exporter.address).await.expect("a scrape")));
+    exporter
+        .until(
+            &of(&redis, "seriatim_events_queued", "prefix=\"other\""),
+            0.0,
+        )
+        .await;
+    exporter
+        .until(&of(&redis, "seriatim_check_violations", ""), 0.0)
+        .await;
+    let before = (
+        series(&before),
+        series(&scrape(&exporter.address).await.expect("a scrape")),
+    );
     for number in 0..3000 {
-        console.emit(&format!("work-{number}:1"), format!("{{\"type\":\"t{number}\"}}")).await;
+        console
+            .emit(
+                &format!("work-{number}:1"),
+                format!("{{\"type\":\"t{number}\"}}"),
+            )
+            .await;
     }
     let delivered = of(&redis, "seriatim_events_total", "outcome=\"delivered\"");
     let after = until("all are counted", PATIENCE, async || {
@@ -403,7 +643,13 @@ async fn objects_add_no_series() {
         (value(&scrape, &delivered) >= 3000.0).then_some(scrape)
     })
     .await;
-    assert_eq!((series(&after), series(&scrape(&exporter.address).await.expect("a scrape"))), before);
+    assert_eq!(
+        (
+            series(&after),
+            series(&scrape(&exporter.address).await.expect("a scrape"))
+        ),
+        before
+    );
 }
 
 /// Tests that an exporter starts although Redis is not running yet. With a wrong password it does
@@ -419,7 +665,10 @@ async fn an_exporter_starts_without_redis() {
     exporter.until(&up, 1.0).await;
     let mut program = Command::new(crate::support::program());
     let refused = format!("{}?pass=wrong", redis.url());
-    let ended = program.args(["--redis", &refused, "exporter", "--listen", "127.0.0.1:0"]).output().expect("it runs");
+    let ended = program
+        .args(["--redis", &refused, "exporter", "--listen", "127.0.0.1:0"])
+        .output()
+        .expect("it runs");
     assert_eq!(ended.status.code(), Some(3), "{ended:?}");
 }
 
@@ -431,17 +680,27 @@ async fn an_exporter_outlives_an_outage() {
     exporter.until(&up, 1.0).await;
     redis.server().kill();
     let seen = exporter.until(&up, 0.0).await;
-    assert!(!seen.contains("seriatim_markers") && seen.contains("process_open_fds"), "{seen}");
+    assert!(
+        !seen.contains("seriatim_markers") && seen.contains("process_open_fds"),
+        "{seen}"
+    );
     redis.server().restart();
     assert!(exporter.until(&up, 1.0).await.contains("seriatim_markers"));
 }
 
 /// Returns the text between two marks on the page of the protocol, in one line, for this namespace.
 fn rights(redis: &Redis, begin: &str, end: &str) -> Vec<String> {
-    let page = include_str!("../../docs/protocol.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    let page = include_str!("../../docs/protocol.md")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
     let (_, rest) = page.split_once(begin).expect("the rights");
     let (rights, _) = rest.split_once(end).expect("their end");
-    rights.replace("{shop:0}:", redis.keys().prefix()).split(' ').map(str::to_owned).collect()
+    rights
+        .replace("{shop:0}:", redis.keys().prefix())
+        .split(' ')
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Tests that an exporter with exactly the documented rights pushes marks, so that the age is known
@@ -450,14 +709,20 @@ fn rights(redis: &Redis, begin: &str, end: &str) -> Vec<String> {
 async fn an_exporter_pushes_marks_if_its_user_may() {
     let redis = Redis::own(&[]);
     let console = redis.console().await;
-    let reads = rights(&redis, "ACL SETUSER viewer on >PASSWORD ~{shop:0}:* ", " ACL SETUSER");
+    let reads = rights(
+        &redis,
+        "ACL SETUSER viewer on >PASSWORD ~{shop:0}:* ",
+        " ACL SETUSER",
+    );
     let marks = rights(&redis, "add these selectors to its user: `", "`");
     let keys = format!("~{}*", redis.keys().prefix());
     console.emit("work:1", "1").await;
     let oldest = of(&redis, "seriatim_queue_oldest_seconds", "");
     let start = async |user: &str, more: &[String]| {
         let words = ["ACL", "SETUSER", user, "on", ">p", &keys].into_iter();
-        let words: Vec<&str> = words.chain(reads.iter().chain(more).map(String::as_str)).collect();
+        let words: Vec<&str> = words
+            .chain(reads.iter().chain(more).map(String::as_str))
+            .collect();
         let _: String = console.run(&words).await;
         Exporter::start_at(&format!("{}?user={user}&pass=p", redis.url()), &redis).await
     };
@@ -465,18 +730,29 @@ async fn an_exporter_pushes_marks_if_its_user_may() {
     const TOLD: &str = "the exporter pushes no marks";
     let weak = start("weak", &[]).await;
     let log = |exporter: &Exporter| std::fs::read_to_string(exporter.log.path()).expect("a log");
-    until("it is told", PATIENCE, async || log(&weak).contains(TOLD).then_some(())).await;
+    until("it is told", PATIENCE, async || {
+        log(&weak).contains(TOLD).then_some(())
+    })
+    .await;
     let seen = weak.until(&of(&redis, "seriatim_up", ""), 1.0).await;
     assert!(value(&seen, &oldest).is_nan(), "{seen}");
     let calls = async || {
         let stats: String = console.run(&["INFO", "commandstats"]).await;
-        let (_, rest) = stats.split_once("cmdstat_evalsha:calls=").expect("scripts are called");
-        rest.split(',').next().and_then(|number| number.parse::<u64>().ok()).expect("a number")
+        let (_, rest) = stats
+            .split_once("cmdstat_evalsha:calls=")
+            .expect("scripts are called");
+        rest.split(',')
+            .next()
+            .and_then(|number| number.parse::<u64>().ok())
+            .expect("a number")
     };
     // Without a scrape, the exporter calls only the script that pushes marks. A failed call is
     // repeated after 10 s.
     let before = calls().await;
-    until("it tries again", PATIENCE, async || (calls().await > before).then_some(())).await;
+    until("it tries again", PATIENCE, async || {
+        (calls().await > before).then_some(())
+    })
+    .await;
     assert_eq!(log(&weak).matches(TOLD).count(), 1, "{}", log(&weak));
 
     let able = start("able", &marks).await;
@@ -488,5 +764,8 @@ async fn an_exporter_pushes_marks_if_its_user_may() {
     println!("an age of {shown} s is shown");
     assert!(!log(&able).contains(TOLD), "{}", log(&able));
     let seen = weak.until(&of(&redis, "seriatim_markers", ""), 1.0).await;
-    assert!(value(&seen, &oldest) >= 2.0, "the marks of the other exporter count");
+    assert!(
+        value(&seen, &oldest) >= 2.0,
+        "the marks of the other exporter count"
+    );
 }

@@ -17,7 +17,8 @@ pub(crate) async fn address(worker: &Process) -> String {
     until("it listens", PATIENCE, async || {
         let log = worker.log();
         let (_, rest) = log.split_once("listening address=http://")?;
-        rest.contains('\n').then(|| rest.split_whitespace().next().map(str::to_owned))?
+        rest.contains('\n')
+            .then(|| rest.split_whitespace().next().map(str::to_owned))?
     })
     .await
 }
@@ -35,12 +36,19 @@ pub(crate) async fn ask(address: &str, path: &str) -> (u16, String) {
 
 pub(crate) async fn until_status(address: &str, path: &str, status: u16) {
     let what = format!("{path} is {status}");
-    until(&what, PATIENCE, async || (ask(address, path).await.0 == status).then_some(())).await;
+    until(&what, PATIENCE, async || {
+        (ask(address, path).await.0 == status).then_some(())
+    })
+    .await;
 }
 
 fn healthcheck(args: &[&str]) -> Output {
     let mut program = Command::new(crate::support::program());
-    program.arg("healthcheck").args(args).output().expect("it runs")
+    program
+        .arg("healthcheck")
+        .args(args)
+        .output()
+        .expect("it runs")
 }
 
 /// Tests that a worker is not ready from the moment it gets the signal to stop. It loses no event
@@ -55,19 +63,33 @@ async fn a_stopping_worker_is_not_ready_at_once() {
     assert_eq!(ask(&address, "/healthz").await, (200, "ok\n".to_owned()));
     assert_eq!(ask(&address, "/metrics/no").await.0, 404);
     // The event does not fit into the pipe, so its delivery stands still.
-    console.emit("work:1", format!("\"{}\"", "x".repeat(200_000))).await;
+    console
+        .emit("work:1", format!("\"{}\"", "x".repeat(200_000)))
+        .await;
     console.emit("work:2", "2").await;
     let queue = console.keys.events("work:1");
-    until("it is in hand", PATIENCE, async || console.list(&queue).await.is_empty().then_some(())).await;
+    until("it is in hand", PATIENCE, async || {
+        console.list(&queue).await.is_empty().then_some(())
+    })
+    .await;
     worker.terminate();
     until_status(&address, "/readyz", 503).await;
-    assert!(ask(&address, "/readyz").await.1.contains("the worker stops"));
+    assert!(
+        ask(&address, "/readyz")
+            .await
+            .1
+            .contains("the worker stops")
+    );
     assert_eq!(ask(&address, "/healthz").await.0, 200);
     // The delivery continues when the test reads the pipe, so no event is held with an attempt.
     let mut out = String::new();
     worker.stdout().read_to_string(&mut out).expect("UTF-8");
     assert!(worker.ended().await.success());
-    assert!(out.lines().any(|line| line.contains("work:1") && line.len() > 200_000), "it is delivered");
+    assert!(
+        out.lines()
+            .any(|line| line.contains("work:1") && line.len() > 200_000),
+        "it is delivered"
+    );
 }
 
 /// Tests that a worker is healthy although Redis is away, at its start and later for six times
@@ -77,7 +99,16 @@ async fn a_stopping_worker_is_not_ready_at_once() {
 async fn a_worker_without_redis_is_healthy() {
     let mut redis = Redis::own(&["--appendonly", "yes"]);
     redis.server().kill();
-    let options = ["--http", "127.0.0.1:0", "--stall-max", "2s", "--lease", "1s", "--response-timeout", "500ms"];
+    let options = [
+        "--http",
+        "127.0.0.1:0",
+        "--stall-max",
+        "2s",
+        "--lease",
+        "1s",
+        "--response-timeout",
+        "500ms",
+    ];
     let worker = Process::start(&redis, "w", "null", &options);
     let address = address(&worker).await;
     let is_healthy_for = async |time: Duration| {
@@ -104,7 +135,13 @@ async fn a_worker_without_redis_is_healthy() {
 async fn a_loop_that_stands_still_is_not_healthy() {
     let redis = Redis::start();
     let options = ["--http", "127.0.0.1:0", "--stall-max", "1s"];
-    let worker = Process::start_with(&redis, "w", "null", &options, &[("FAILPOINTS", "advance.before=3*off->1*sleep(6000)")]);
+    let worker = Process::start_with(
+        &redis,
+        "w",
+        "null",
+        &options,
+        &[("FAILPOINTS", "advance.before=3*off->1*sleep(6000)")],
+    );
     let address = address(&worker).await;
     until_status(&address, "/readyz", 200).await;
     assert_eq!(ask(&address, "/healthz").await.0, 200);
@@ -112,7 +149,12 @@ async fn a_loop_that_stands_still_is_not_healthy() {
     let console = redis.console().await;
     console.emit_all("work:1", ["1", "2", "3"]).await;
     until_status(&address, "/healthz", 503).await;
-    assert!(ask(&address, "/healthz").await.1.contains("the worker's loop has stood still"));
+    assert!(
+        ask(&address, "/healthz")
+            .await
+            .1
+            .contains("the worker's loop has stood still")
+    );
     until_status(&address, "/healthz", 200).await;
 }
 
@@ -128,9 +170,16 @@ async fn a_health_check_tells_by_its_exit_code() {
     let over_tcp = Process::start(&redis, "v", "null", &["--http", "127.0.0.1:0"]);
     let address = address(&over_tcp).await;
     until_status(&address, "/readyz", 200).await;
-    for url in [format!("{unix}:/healthz"), format!("http://{address}/healthz"), format!("http://{address}/readyz")] {
+    for url in [
+        format!("{unix}:/healthz"),
+        format!("http://{address}/healthz"),
+        format!("http://{address}/readyz"),
+    ] {
         let done = healthcheck(&[&url]);
-        assert!(done.status.success() && done.stderr.is_empty() && done.stdout.is_empty(), "{url}: {done:?}");
+        assert!(
+            done.status.success() && done.stderr.is_empty() && done.stdout.is_empty(),
+            "{url}: {done:?}"
+        );
     }
     let free = format!("http://127.0.0.1:{}/healthz", crate::support::free_port());
     for (url, exit, told) in [
@@ -139,10 +188,17 @@ async fn a_health_check_tells_by_its_exit_code() {
         ("localhost:1/healthz".to_owned(), 2, "write http://"),
         ("unix:/no/path".to_owned(), 2, "write unix:SOCKET:/PATH"),
     ] {
-        assert_eq!(healthcheck(&["--timeout", "2m", &url]).status.code(), Some(2));
+        assert_eq!(
+            healthcheck(&["--timeout", "2m", &url]).status.code(),
+            Some(2)
+        );
         let failed = healthcheck(&["--timeout", "2s", &url]);
         let text = String::from_utf8(failed.stderr).expect("UTF-8");
-        assert!(failed.status.code() == Some(exit) && text.contains(told), "{url}: {:?} {text}", failed.status);
+        assert!(
+            failed.status.code() == Some(exit) && text.contains(told),
+            "{url}: {:?} {text}",
+            failed.status
+        );
     }
 }
 
@@ -153,14 +209,29 @@ fn an_address_in_use_is_told_at_the_start() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("an address");
     let address = taken.local_addr().expect("an address").to_string();
     let mut program = Command::new(crate::support::program());
-    program.args(["--log", "off", "--redis", "localhost:1", "worker", "--sink", "null", "--http", &address]);
+    program.args([
+        "--log",
+        "off",
+        "--redis",
+        "localhost:1",
+        "worker",
+        "--sink",
+        "null",
+        "--http",
+        &address,
+    ]);
     let output = program.output().expect("it runs");
     let told = String::from_utf8(output.stderr).expect("UTF-8");
     let is_told = told.contains(&format!("--http: cannot listen on {address}"))
         && told.lines().count() == 1
-        && told.contains("another process listens there; end that process, or name another address");
+        && told
+            .contains("another process listens there; end that process, or name another address");
     // Exit code 1 lets a supervisor start the worker again, because the address may become free.
-    assert!(output.status.code() == Some(1) && is_told, "{:?} {told}", output.status);
+    assert!(
+        output.status.code() == Some(1) && is_told,
+        "{:?} {told}",
+        output.status
+    );
 }
 
 /// Regression: if `--http` or `--listen` named a file, or a link to a file, the program deleted it.
@@ -171,16 +242,30 @@ fn a_path_that_is_no_socket_is_left_alone() {
     let (file, link) = (dir.path().join("precious.txt"), dir.path().join("link"));
     std::fs::write(&file, "precious").expect("written");
     std::os::unix::fs::symlink(&file, &link).expect("a link");
-    for (command, option) in [(&["worker", "--sink", "null"][..], "--http"), (&["serve"], "--listen")] {
+    for (command, option) in [
+        (&["worker", "--sink", "null"][..], "--http"),
+        (&["serve"], "--listen"),
+    ] {
         for path in [&file, &link, &dir.path().to_owned()] {
             let mut program = Command::new(crate::support::program());
-            program.args(["--redis", "localhost:1"]).args(command).arg(option).arg(format!("unix:{}", path.display()));
+            program
+                .args(["--redis", "localhost:1"])
+                .args(command)
+                .arg(option)
+                .arg(format!("unix:{}", path.display()));
             let output = program.output().expect("it runs");
             let told = String::from_utf8(output.stderr).expect("UTF-8");
-            assert!(output.status.code() == Some(2) && told.contains("is not a socket"), "{:?} {told}", output.status);
+            assert!(
+                output.status.code() == Some(2) && told.contains("is not a socket"),
+                "{:?} {told}",
+                output.status
+            );
         }
     }
-    assert_eq!(std::fs::read_to_string(&link).expect("still there"), "precious");
+    assert_eq!(
+        std::fs::read_to_string(&link).expect("still there"),
+        "precious"
+    );
 }
 
 /// Regression: an error of the sink, after the listener was open, ended in a panic. The text of the
@@ -188,10 +273,22 @@ fn a_path_that_is_no_socket_is_left_alone() {
 #[test]
 fn an_error_of_the_sink_is_told_beside_probes() {
     let mut program = Command::new(crate::support::program());
-    program.args(["--redis", "localhost:1", "worker", "--sink", "file:/nonexistent/x", "--http", "127.0.0.1:0"]);
+    program.args([
+        "--redis",
+        "localhost:1",
+        "worker",
+        "--sink",
+        "file:/nonexistent/x",
+        "--http",
+        "127.0.0.1:0",
+    ]);
     let output = program.output().expect("it runs");
     let told = String::from_utf8(output.stderr).expect("UTF-8");
-    assert!(output.status.code() == Some(1) && told.contains("cannot open /nonexistent/x"), "{:?} {told}", output.status);
+    assert!(
+        output.status.code() == Some(1) && told.contains("cannot open /nonexistent/x"),
+        "{:?} {told}",
+        output.status
+    );
 }
 
 /// Regression: 256 connections that sent nothing kept all probes out.
@@ -209,7 +306,9 @@ async fn silent_connections_keep_no_probe_out() {
     }
     // The worker closes a silent connection after some time.
     let mut last = silent.pop().expect("a connection");
-    let read = tokio::time::timeout(PATIENCE, last.read(&mut [0])).await.expect("it is closed");
+    let read = tokio::time::timeout(PATIENCE, last.read(&mut [0]))
+        .await
+        .expect("it is closed");
     assert_eq!(read.unwrap_or(0), 0);
 }
 
@@ -218,7 +317,9 @@ async fn silent_connections_keep_no_probe_out() {
 #[tokio::test]
 async fn a_health_check_is_modest() {
     let answers = |head: &'static str, body: Vec<u8>| async move {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
         let address = listener.local_addr().expect("an address");
         let serving = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.expect("a connection");
@@ -236,18 +337,34 @@ async fn a_health_check_is_modest() {
     let check = |url: String| {
         tokio::task::spawn_blocking(move || {
             let mut program = Command::new(crate::support::program());
-            program.env("SSL_CERT_FILE", "/dev/null").env("SSL_CERT_DIR", "/nonexistent").args(["healthcheck", &url]);
+            program
+                .env("SSL_CERT_FILE", "/dev/null")
+                .env("SSL_CERT_DIR", "/nonexistent")
+                .args(["healthcheck", &url]);
             let output = program.output().expect("it runs");
-            (output.status.code(), String::from_utf8(output.stderr).expect("UTF-8"))
+            (
+                output.status.code(),
+                String::from_utf8(output.stderr).expect("UTF-8"),
+            )
         })
     };
     let (url, _) = answers("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", Vec::new()).await;
     assert_eq!(check(url).await.expect("it runs"), (Some(0), String::new()));
-    let (url, _) = answers("HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n", Vec::new()).await;
+    let (url, _) = answers(
+        "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+        Vec::new(),
+    )
+    .await;
     let (code, told) = check(url).await.expect("it runs");
-    assert!(code == Some(1) && told.contains("302 Found") && told.contains("user:***@"), "{told}");
+    assert!(
+        code == Some(1) && told.contains("302 Found") && told.contains("user:***@"),
+        "{told}"
+    );
     let (url, serving) = answers("HTTP/1.1 503 No\r\n\r\n", vec![b'x'; 100_000]).await;
     let (code, told) = check(url).await.expect("it runs");
     let written = serving.await.expect("served");
-    assert!(code == Some(1) && told.contains("503") && told.len() < 500 && written < 20_000_000, "{written} {told}");
+    assert!(
+        code == Some(1) && told.contains("503") && told.len() < 500 && written < 20_000_000,
+        "{written} {told}"
+    );
 }

@@ -9,11 +9,23 @@ use crate::support::Redis;
 
 fn seriatim(redis: &Redis, arguments: &[&str]) -> (i32, String) {
     let mut program = Command::new(crate::support::program());
-    program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(arguments);
-    let Output { status, stdout, stderr } =
-        program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs");
+    program
+        .args(["--redis", redis.url(), "--namespace", redis.namespace()])
+        .args(arguments);
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = program
+        .env_remove("SERIATIM_REDIS")
+        .env_remove("SERIATIM_NAMESPACE")
+        .output()
+        .expect("the program runs");
     assert!(stderr.is_empty(), "{}", String::from_utf8_lossy(&stderr));
-    (status.code().expect("a code"), String::from_utf8(stdout).expect("UTF-8"))
+    (
+        status.code().expect("a code"),
+        String::from_utf8(stdout).expect("UTF-8"),
+    )
 }
 
 #[tokio::test]
@@ -21,35 +33,80 @@ async fn a_repair_is_shown_first_and_recorded_once() {
     let redis = Redis::start();
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     state.clean().await;
-    assert_eq!(seriatim(&redis, &["repair"]), (0, "nothing to repair\n".to_owned()));
+    assert_eq!(
+        seriatim(&redis, &["repair"]),
+        (0, "nothing to repair\n".to_owned())
+    );
     state.run("DEL", &[&redis.keys().objects_held()]).await;
-    state.run("SET", &[&redis.keys().event_worker("odd\u{202e}"), "2"]).await;
+    state
+        .run("SET", &[&redis.keys().event_worker("odd\u{202e}"), "2"])
+        .await;
     let (code, planned) = seriatim(&redis, &["repair", "--limit", "3"]);
     assert_eq!(code, 1, "{planned}");
     let lines: Vec<&str> = planned.lines().collect();
-    assert!(lines[0].starts_with("held     object work:") && lines[0].contains(": is in objects.held again"), "{planned}");
+    assert!(
+        lines[0].starts_with("held     object work:")
+            && lines[0].contains(": is in objects.held again"),
+        "{planned}"
+    );
     let left = "left     object odd\\u{202e}: its owner 2 is no slot of a worker process of seriatim: \
                 if that worker is dead, --dead-owner 2 frees the object";
-    let rest =
-        ["         and 1 more (--limit)", left, "4 steps (held 4); nothing was done: --yes does them", "left: 1 need a decision"];
+    let rest = [
+        "         and 1 more (--limit)",
+        left,
+        "4 steps (held 4); nothing was done: --yes does them",
+        "left: 1 need a decision",
+    ];
     assert_eq!(lines[3..], rest, "{planned}");
-    let (code, done) = seriatim(&redis, &["repair", "--yes", "--json", "--actor", "ada", "--reason", "ticket 812"]);
+    let (code, done) = seriatim(
+        &redis,
+        &[
+            "repair",
+            "--yes",
+            "--json",
+            "--actor",
+            "ada",
+            "--reason",
+            "ticket 812",
+        ],
+    );
     let done: Value = serde_json::from_str(&done).expect("JSON");
     assert_eq!(code, 1, "an owner is left: {done}");
     assert_eq!(
-        (&done["dry_run"], &done["steps_total"], &done["kinds"]["held"], &done["left_total"]),
+        (
+            &done["dry_run"],
+            &done["steps_total"],
+            &done["kinds"]["held"],
+            &done["left_total"]
+        ),
         (&false.into(), &4.into(), &4.into(), &1.into())
     );
     assert_eq!(done["left"][0]["subject"]["object"], "odd\\u{202e}");
     let (code, freed) = seriatim(&redis, &["repair", "--yes", "--dead-owner", "2"]);
     assert_eq!(code, 0, "{freed}");
-    assert!(freed.contains("freed    object odd\\u{202e}: its owner 2 is dead: it is held, due now"), "{freed}");
+    assert!(
+        freed.contains("freed    object odd\\u{202e}: its owner 2 is dead: it is held, due now"),
+        "{freed}"
+    );
     let (_, actions) = seriatim(&redis, &["actions", "--json"]);
-    let actions: Vec<Value> = actions.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let repairs: Vec<_> = actions.iter().filter(|row| row["action"] == "repair").collect();
+    let actions: Vec<Value> = actions
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let repairs: Vec<_> = actions
+        .iter()
+        .filter(|row| row["action"] == "repair")
+        .collect();
     assert_eq!(repairs.len(), 2, "{actions:?}");
-    let first = repairs.iter().find(|row| row["why"] == "ticket 812").expect("a row");
-    assert_eq!((&first["who"], &first["many"]["count"]), (&"ada".into(), &4.into()), "{first}");
+    let first = repairs
+        .iter()
+        .find(|row| row["why"] == "ticket 812")
+        .expect("a row");
+    assert_eq!(
+        (&first["who"], &first["many"]["count"]),
+        (&"ada".into(), &4.into()),
+        "{first}"
+    );
     let (code, again) = seriatim(&redis, &["repair", "--yes"]);
     assert_eq!((code, again.as_str()), (0, "nothing to repair\n"));
 }

@@ -23,7 +23,10 @@ const HOSTILE: [&str; 9] = [
 
 fn run(redis: &Redis, args: &[&str]) -> Output {
     let mut program = Command::new(crate::support::program());
-    program.args(["--redis", redis.url()]).args(args).env_remove("SERIATIM_NAMESPACE");
+    program
+        .args(["--redis", redis.url()])
+        .args(args)
+        .env_remove("SERIATIM_NAMESPACE");
     program.output().expect("the program runs")
 }
 
@@ -36,7 +39,11 @@ fn done(redis: &Redis, args: &[&str]) -> String {
 }
 
 async fn fields(conn: &mut MultiplexedConnection, key: &str) -> Vec<String> {
-    let all: Vec<String> = redis::cmd("HKEYS").arg(key).query_async(conn).await.expect("HKEYS");
+    let all: Vec<String> = redis::cmd("HKEYS")
+        .arg(key)
+        .query_async(conn)
+        .await
+        .expect("HKEYS");
     // Rules have a further field, with the time of the next end.
     all.into_iter().filter(|field| field != "next").collect()
 }
@@ -51,52 +58,130 @@ async fn a_printed_name_given_to_any_command_means_the_same_object() {
     for name in HOSTILE {
         let shown = &*escape::name(name);
         done(&redis, &["emit", shown, "1"]);
-        let queued: u64 = redis::cmd("LLEN").arg(format!("{name}:events")).query_async(&mut conn).await.expect("LLEN");
+        let queued: u64 = redis::cmd("LLEN")
+            .arg(format!("{name}:events"))
+            .query_async(&mut conn)
+            .await
+            .expect("LLEN");
         assert_eq!(queued, 1, "emit {shown}");
         let seen = done(&redis, &["inspect", shown]);
-        let printed = seen.lines().next().and_then(|line| line.strip_prefix("object     ")).expect("a name");
+        let printed = seen
+            .lines()
+            .next()
+            .and_then(|line| line.strip_prefix("object     "))
+            .expect("a name");
         assert_eq!(printed, shown);
 
         for (set, lift) in [("pause", "resume"), ("block", "unblock")] {
             assert!(done(&redis, &[set, "--exact", printed]).starts_with(&format!("{shown} is ")));
-            assert_eq!(fields(&mut conn, "event.rules").await, [format!("{set} {name}")]);
+            assert_eq!(
+                fields(&mut conn, "event.rules").await,
+                [format!("{set} {name}")]
+            );
             let rules = done(&redis, &["rules"]);
-            let printed = rules.lines().next().and_then(|line| line.strip_prefix(set)?.strip_prefix(' ')).expect("a rule");
-            assert!(done(&redis, &["inspect", printed]).contains(&format!("rule       {set} {shown}\n")));
+            let printed = rules
+                .lines()
+                .next()
+                .and_then(|line| line.strip_prefix(set)?.strip_prefix(' '))
+                .expect("a rule");
+            assert!(
+                done(&redis, &["inspect", printed])
+                    .contains(&format!("rule       {set} {shown}\n"))
+            );
             done(&redis, &[lift, printed]);
             conn_del(&mut conn, "event.rules").await;
         }
 
-        let added = done(&redis, &["schedule", "add", shown, "1", "--in", "1h", "--key", shown]);
-        assert!(added.contains(&format!("  {shown}  {shown}  (new)")), "{added}");
-        assert_eq!(fields(&mut conn, &format!("{name}:events.scheduled")).await, [name]);
+        let added = done(
+            &redis,
+            &["schedule", "add", shown, "1", "--in", "1h", "--key", shown],
+        );
+        assert!(
+            added.contains(&format!("  {shown}  {shown}  (new)")),
+            "{added}"
+        );
+        assert_eq!(
+            fields(&mut conn, &format!("{name}:events.scheduled")).await,
+            [name]
+        );
         let listed = done(&redis, &["schedule", "list"]);
         assert_eq!(listed.lines().next(), Some(&*format!("{shown}  {shown}")));
-        assert_eq!(done(&redis, &["schedule", "list", "--object", shown]).lines().next(), listed.lines().next());
-        let line: Value = serde_json::from_str(&done(&redis, &["schedule", "list", "--json"])).expect("JSON");
-        assert_eq!((&line["object"], &line["key"]), (&name.into(), &name.into()));
+        assert_eq!(
+            done(&redis, &["schedule", "list", "--object", shown])
+                .lines()
+                .next(),
+            listed.lines().next()
+        );
+        let line: Value =
+            serde_json::from_str(&done(&redis, &["schedule", "list", "--json"])).expect("JSON");
+        assert_eq!(
+            (&line["object"], &line["key"]),
+            (&name.into(), &name.into())
+        );
         let escaped = escape::differing(name.as_bytes()).map_or(Value::Null, Value::from);
-        assert_eq!((&line["object_escaped"], &line["key_escaped"]), (&escaped, &escaped));
+        assert_eq!(
+            (&line["object_escaped"], &line["key_escaped"]),
+            (&escaped, &escaped)
+        );
         assert!(done(&redis, &["inspect", shown]).contains(&format!(": {shown}\n")));
         done(&redis, &["schedule", "cancel", shown, shown]);
-        assert_eq!(run(&redis, &["schedule", "cancel", shown, shown]).status.code(), Some(2));
+        assert_eq!(
+            run(&redis, &["schedule", "cancel", shown, shown])
+                .status
+                .code(),
+            Some(2)
+        );
 
-        assert_eq!(done(&redis, &["cron", "add", shown, "@daily", shown, "1"]), format!("{shown}: added\n"));
+        assert_eq!(
+            done(&redis, &["cron", "add", shown, "@daily", shown, "1"]),
+            format!("{shown}: added\n")
+        );
         assert_eq!(fields(&mut conn, "events.cron").await, [name]);
         let listed = done(&redis, &["cron", "list"]);
-        assert!(listed.starts_with(&format!("{shown}  @daily")) && listed.contains(&format!("object  {shown}, ")), "{listed}");
-        let job: Value = serde_json::from_str(&done(&redis, &["cron", "list", "--json"])).expect("JSON");
-        assert_eq!((&job["name"], &job["object"], &job["name_escaped"]), (&name.into(), &name.into(), &escaped));
-        for (step, word) in [("pause", "paused"), ("resume", "resumed"), ("run-now", "queued its event"), ("remove", "removed")] {
-            assert_eq!(done(&redis, &["cron", step, shown]), format!("{shown}: {word}\n"));
+        assert!(
+            listed.starts_with(&format!("{shown}  @daily"))
+                && listed.contains(&format!("object  {shown}, ")),
+            "{listed}"
+        );
+        let job: Value =
+            serde_json::from_str(&done(&redis, &["cron", "list", "--json"])).expect("JSON");
+        assert_eq!(
+            (&job["name"], &job["object"], &job["name_escaped"]),
+            (&name.into(), &name.into(), &escaped)
+        );
+        for (step, word) in [
+            ("pause", "paused"),
+            ("resume", "resumed"),
+            ("run-now", "queued its event"),
+            ("remove", "removed"),
+        ] {
+            assert_eq!(
+                done(&redis, &["cron", step, shown]),
+                format!("{shown}: {word}\n")
+            );
         }
-        assert_eq!(run(&redis, &["cron", "remove", shown]).status.code(), Some(2));
+        assert_eq!(
+            run(&redis, &["cron", "remove", shown]).status.code(),
+            Some(2)
+        );
 
         let (selector, shown_selector) = (format!("{name}:*"), format!("{shown}:*"));
-        for (command, option, key) in [("limit", "--queued", "event.limits"), ("share", "--weight", "event.shares")] {
-            assert_eq!(done(&redis, &[command, "set", &shown_selector, option, "7"]), format!("{shown_selector}: set\n"));
-            assert_eq!(fields(&mut conn, key).await, std::slice::from_ref(&selector));
-            assert_eq!(done(&redis, &[command, "list"]).lines().next(), Some(&*shown_selector));
+        for (command, option, key) in [
+            ("limit", "--queued", "event.limits"),
+            ("share", "--weight", "event.shares"),
+        ] {
+            assert_eq!(
+                done(&redis, &[command, "set", &shown_selector, option, "7"]),
+                format!("{shown_selector}: set\n")
+            );
+            assert_eq!(
+                fields(&mut conn, key).await,
+                std::slice::from_ref(&selector)
+            );
+            assert_eq!(
+                done(&redis, &[command, "list"]).lines().next(),
+                Some(&*shown_selector)
+            );
             done(&redis, &[command, "remove", &shown_selector]);
         }
         let actions = done(&redis, &["actions"]);
@@ -114,20 +199,43 @@ async fn a_printed_name_given_to_any_command_means_the_same_object() {
 }
 
 async fn conn_del(conn: &mut MultiplexedConnection, key: &str) {
-    redis::cmd("DEL").arg(key).exec_async(conn).await.expect("DEL");
+    redis::cmd("DEL")
+        .arg(key)
+        .exec_async(conn)
+        .await
+        .expect("DEL");
 }
 
 /// Holds the object, and releases it by its name and by its prefix.
 async fn held(redis: &Redis, conn: &mut MultiplexedConnection, name: &str, shown: &str) {
-    for release in [&["held", "release", shown][..], &["held", "release", "--prefix", shown]] {
+    for release in [
+        &["held", "release", shown][..],
+        &["held", "release", "--prefix", shown],
+    ] {
         let mut multi = redis::pipe();
-        multi.atomic().cmd("ZADD").arg("objects.held").arg("inf").arg(name);
-        multi.cmd("SET").arg(format!("{name}:event.worker")).arg("held");
+        multi
+            .atomic()
+            .cmd("ZADD")
+            .arg("objects.held")
+            .arg("inf")
+            .arg(name);
+        multi
+            .cmd("SET")
+            .arg(format!("{name}:event.worker"))
+            .arg("held");
         multi.query_async::<()>(conn).await.expect("it is held");
         let listed = done(redis, &["held", "list"]);
-        assert!(listed.starts_with(&format!("{shown}  operator, ")), "{listed}");
+        assert!(
+            listed.starts_with(&format!("{shown}  operator, ")),
+            "{listed}"
+        );
         assert!(done(redis, release).contains("released"), "{release:?}");
-        let score: f64 = redis::cmd("ZSCORE").arg("objects.held").arg(name).query_async(conn).await.expect("ZSCORE");
+        let score: f64 = redis::cmd("ZSCORE")
+            .arg("objects.held")
+            .arg(name)
+            .query_async(conn)
+            .await
+            .expect("ZSCORE");
         assert!(score.is_finite(), "{release:?}");
     }
     conn_del(conn, "objects.held").await;
@@ -175,6 +283,10 @@ async fn a_backslash_that_begins_no_escape_is_an_error_everywhere() {
         assert!(said.contains("backslash"), "{args:?}: {said}");
     }
     let mut conn = redis.connect().await;
-    let keys: Vec<String> = redis::cmd("KEYS").arg("[^{]*").query_async(&mut conn).await.expect("KEYS");
+    let keys: Vec<String> = redis::cmd("KEYS")
+        .arg("[^{]*")
+        .query_async(&mut conn)
+        .await
+        .expect("KEYS");
     assert_eq!(keys, Vec::<String>::new());
 }

@@ -9,8 +9,14 @@ use crate::support::Redis;
 
 pub(crate) fn run(redis: &Redis, args: &[&str]) -> Output {
     let mut command = Command::new(crate::support::program());
-    command.args(args).args(["--redis", redis.url(), "--namespace", redis.namespace()]);
-    command.env_remove("SERIATIM_REDIS").stdin(Stdio::null()).output().expect("the program runs")
+    command
+        .args(args)
+        .args(["--redis", redis.url(), "--namespace", redis.namespace()]);
+    command
+        .env_remove("SERIATIM_REDIS")
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program runs")
 }
 
 /// Runs a command that must succeed. Returns its output.
@@ -34,47 +40,115 @@ pub(crate) fn refused(redis: &Redis, args: &[&str]) -> String {
 #[track_caller]
 fn list(redis: &Redis, args: &[&str]) -> Vec<Value> {
     let lines = done(redis, &[&["schedule", "list", "--json"], args].concat());
-    lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    lines
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect()
 }
 
 fn now_ms() -> u64 {
-    u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_millis()).expect("a time")
+    u64::try_from(
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("a time")
+            .as_millis(),
+    )
+    .expect("a time")
 }
 
 #[test]
 fn a_schedule_is_added_replaced_listed_and_cancelled() {
     let redis = Redis::start();
     let before = now_ms();
-    let added = done(&redis, &["schedule", "add", "user:1", "{\"n\":1}", "--in", "10m", "--key", "renew"]);
+    let added = done(
+        &redis,
+        &[
+            "schedule",
+            "add",
+            "user:1",
+            "{\"n\":1}",
+            "--in",
+            "10m",
+            "--key",
+            "renew",
+        ],
+    );
     assert!(added.contains("user:1  renew  (new)"), "{added}");
     let json = done(
         &redis,
-        &["schedule", "add", "user:1", "{\"n\":2}", "--at", "2126-12-24T18:00:00+01:00", "--key", "renew", "--json"],
+        &[
+            "schedule",
+            "add",
+            "user:1",
+            "{\"n\":2}",
+            "--at",
+            "2126-12-24T18:00:00+01:00",
+            "--key",
+            "renew",
+            "--json",
+        ],
     );
     let json: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["change"], "replaced");
     assert_eq!(json["due_ms"], 4_953_805_200_000_u64);
-    let kept = done(&redis, &["schedule", "add", "user:1", "3", "--in", "1s", "--key", "renew", "--keep-first"]);
-    assert!(kept.contains("2126-12-24T17:00:00") && kept.contains("(kept)"), "{kept}");
+    let kept = done(
+        &redis,
+        &[
+            "schedule",
+            "add",
+            "user:1",
+            "3",
+            "--in",
+            "1s",
+            "--key",
+            "renew",
+            "--keep-first",
+        ],
+    );
+    assert!(
+        kept.contains("2126-12-24T17:00:00") && kept.contains("(kept)"),
+        "{kept}"
+    );
     done(&redis, &["schedule", "add", "user:2", "4", "--in", "1h"]);
     let all = list(&redis, &[]);
-    assert_eq!(all.iter().map(|one| one["object"].as_str()).collect::<Vec<_>>(), [Some("user:2"), Some("user:1")]);
-    assert_eq!((&all[1]["key"], &all[1]["event"]["n"]), (&Value::from("renew"), &Value::from(2)));
+    assert_eq!(
+        all.iter()
+            .map(|one| one["object"].as_str())
+            .collect::<Vec<_>>(),
+        [Some("user:2"), Some("user:1")]
+    );
+    assert_eq!(
+        (&all[1]["key"], &all[1]["event"]["n"]),
+        (&Value::from("renew"), &Value::from(2))
+    );
     let due = all[0]["due_ms"].as_u64().expect("a time");
-    assert!((before + 3_600_000..now_ms() + 3_600_000).contains(&due), "{due}");
+    assert!(
+        (before + 3_600_000..now_ms() + 3_600_000).contains(&due),
+        "{due}"
+    );
     assert_eq!(list(&redis, &["--object", "user:2"]), all[..1]);
     assert_eq!(list(&redis, &["--from", "4000000000"]), all[1..]);
-    assert_eq!(list(&redis, &["--to", "4000000000", "--limit", "5"]), all[..1]);
+    assert_eq!(
+        list(&redis, &["--to", "4000000000", "--limit", "5"]),
+        all[..1]
+    );
     assert_eq!(list(&redis, &["--limit", "1"]).len(), 1);
     let people = done(&redis, &["schedule", "list"]);
     assert!(
-        people.contains("user:1  renew\n  due    2126-12-24T17:00:00.000Z, in ") && people.contains("event  {\"n\":2}"),
+        people.contains("user:1  renew\n  due    2126-12-24T17:00:00.000Z, in ")
+            && people.contains("event  {\"n\":2}"),
         "{people}"
     );
     let stats = done(&redis, &["stats"]);
-    assert!(stats.contains("schedules     2: 0 due, the first in 59 min"), "{stats}");
+    assert!(
+        stats.contains("schedules     2: 0 due, the first in 59 min"),
+        "{stats}"
+    );
     let inspected = done(&redis, &["inspect", "user:1"]);
-    assert!(inspected.contains("scheduled  1 event\n") && inspected.contains("d: renew"), "{inspected}");
+    assert!(
+        inspected.contains("scheduled  1 event\n") && inspected.contains("d: renew"),
+        "{inspected}"
+    );
     assert!(done(&redis, &["check"]).contains("2 schedules"));
     done(&redis, &["schedule", "cancel", "user:1", "renew"]);
     let gone = refused(&redis, &["schedule", "cancel", "user:1", "renew"]);
@@ -88,18 +162,52 @@ fn a_schedule_is_added_replaced_listed_and_cancelled() {
 fn one_event_is_emitted_later() {
     let redis = Redis::start();
     assert_eq!(done(&redis, &["emit", "work:1", "1", "--in", "1h"]), "");
-    assert_eq!(done(&redis, &["emit", "work:1", "2", "--at", "4953805200"]), "");
-    let events: Vec<_> = list(&redis, &[]).iter().map(|one| one["event"].clone()).collect();
+    assert_eq!(
+        done(&redis, &["emit", "work:1", "2", "--at", "4953805200"]),
+        ""
+    );
+    let events: Vec<_> = list(&redis, &[])
+        .iter()
+        .map(|one| one["event"].clone())
+        .collect();
     assert_eq!(events, [1, 2]);
     for (args, what) in [
-        (&["emit", "work:1", "1", "2", "--in", "1h"][..], "without subevents"),
+        (
+            &["emit", "work:1", "1", "2", "--in", "1h"][..],
+            "without subevents",
+        ),
         (&["emit", "work:1", "1", "--in", "soon"], "--in"),
-        (&["emit", "work:1", "1", "--at", "tomorrow"], "2026-12-24T18:00:00Z"),
-        (&["emit", "work:1", "1", "--in", "1h", "--at", "1"], "cannot be used with"),
+        (
+            &["emit", "work:1", "1", "--at", "tomorrow"],
+            "2026-12-24T18:00:00Z",
+        ),
+        (
+            &["emit", "work:1", "1", "--in", "1h", "--at", "1"],
+            "cannot be used with",
+        ),
         (&["schedule", "add", "work:1", "1"], "--in"),
-        (&["schedule", "add", "work:1", "1", "--in", "1h", "--keep-time"], "--key"),
-        (&["schedule", "add", "work:1", "{", "--in", "1h"], "not JSON"),
-        (&["schedule", "add", "work:1", "1", "--in", "1h", "--key", "a\nb"], "control characters"),
+        (
+            &[
+                "schedule",
+                "add",
+                "work:1",
+                "1",
+                "--in",
+                "1h",
+                "--keep-time",
+            ],
+            "--key",
+        ),
+        (
+            &["schedule", "add", "work:1", "{", "--in", "1h"],
+            "not JSON",
+        ),
+        (
+            &[
+                "schedule", "add", "work:1", "1", "--in", "1h", "--key", "a\nb",
+            ],
+            "control characters",
+        ),
     ] {
         let why = refused(&redis, args);
         assert!(why.contains(what), "{args:?}: {why}");
@@ -129,9 +237,15 @@ fn a_file_of_tasks_is_scheduled() {
     let output = run(&redis, &["emit", "--tasks", &tasks]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(0), "{told}");
-    assert!(told.contains("4 events") && told.contains("all lines up to 5 are done"), "{told}");
+    assert!(
+        told.contains("4 events") && told.contains("all lines up to 5 are done"),
+        "{told}"
+    );
     let found = list(&redis, &[]);
-    let shown: Vec<_> = found.iter().map(|one| format!("{} {} {}", one["object"], one["key"], one["due_ms"])).collect();
+    let shown: Vec<_> = found
+        .iter()
+        .map(|one| format!("{} {} {}", one["object"], one["key"], one["due_ms"]))
+        .collect();
     let expected = [
         "\"user:1234\" \"7\" 4953805201000",
         "\"user:1\" \"x\" 4953805202000",
@@ -143,7 +257,10 @@ fn a_file_of_tasks_is_scheduled() {
         (r#"{"id":"x","time":1}"#, "no object at /key"),
         (r#"{"key":"a","time":1}"#, "no id"),
         (r#"{"key":"a","id":"","time":1}"#, "must not be empty"),
-        (r#"{"key":"a","id":{},"time":1}"#, "no string and no whole number"),
+        (
+            r#"{"key":"a","id":{},"time":1}"#,
+            "no string and no whole number",
+        ),
         (r#"{"key":"a","id":"x"}"#, "no time"),
         (r#"{"key":"a","id":"x","time":1.5}"#, "the task has no url"),
         (r#"{"key":"a","id":"x","time":1,"url":"x"}"#, "the url: "),
@@ -153,10 +270,15 @@ fn a_file_of_tasks_is_scheduled() {
     ] {
         let bad = file(
             "bad.ndjson",
-            &format!("{{\"key\":\"a\",\"id\":\"first\",\"time\":4953805200.5,\"url\":\"http://x/\"}}\n{line}\n"),
+            &format!(
+                "{{\"key\":\"a\",\"id\":\"first\",\"time\":4953805200.5,\"url\":\"http://x/\"}}\n{line}\n"
+            ),
         );
         let why = refused(&redis, &["emit", "--tasks", &bad]);
-        assert!(why.contains("bad.ndjson:2: ") && why.contains(what) && why.contains("--skip 1"), "{line}: {why}");
+        assert!(
+            why.contains("bad.ndjson:2: ") && why.contains(what) && why.contains("--skip 1"),
+            "{line}: {why}"
+        );
     }
     assert_eq!(list(&redis, &["--object", "a"]).len(), 1);
     let both = refused(&redis, &["emit", "--tasks", &tasks, "--from", &tasks]);
@@ -167,13 +289,37 @@ fn a_file_of_tasks_is_scheduled() {
 #[tokio::test]
 async fn the_list_of_actions_shows_the_key_of_a_cancelled_schedule() {
     let redis = Redis::start();
-    done(&redis, &["schedule", "add", "user:1", "1", "--in", "1h", "--key", "trial\u{202e}"]);
+    done(
+        &redis,
+        &[
+            "schedule",
+            "add",
+            "user:1",
+            "1",
+            "--in",
+            "1h",
+            "--key",
+            "trial\u{202e}",
+        ],
+    );
     let control = crate::support::control(&redis.connect().await, redis.keys());
-    let by = seriatim::control::By { who: "ada", why: "moved away" };
-    control.cancel_schedule(by, "user:1", "trial\u{202e}").await.expect("cancelled");
+    let by = seriatim::control::By {
+        who: "ada",
+        why: "moved away",
+    };
+    control
+        .cancel_schedule(by, "user:1", "trial\u{202e}")
+        .await
+        .expect("cancelled");
     let shown = done(&redis, &["actions"]);
-    assert!(shown.starts_with("cancel  user:1  key trial\\u{202e}\n  by     ada, "), "{shown}");
+    assert!(
+        shown.starts_with("cancel  user:1  key trial\\u{202e}\n  by     ada, "),
+        "{shown}"
+    );
     let line: Value = serde_json::from_str(&done(&redis, &["actions", "--json"])).expect("JSON");
-    assert_eq!((&line["action"], &line["key"]), (&"cancel".into(), &"trial\u{202e}".into()));
+    assert_eq!(
+        (&line["action"], &line["key"]),
+        (&"cancel".into(), &"trial\u{202e}".into())
+    );
     assert_eq!(line["key_escaped"], "trial\\u{202e}");
 }

@@ -10,7 +10,10 @@ use crate::support::{Redis, Server, until};
 
 fn run(url: &str, arguments: &[&str]) -> Output {
     let mut program = Command::new(crate::support::program());
-    program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").args(["--log", "error", "--redis", url]);
+    program
+        .env_remove("SERIATIM_REDIS")
+        .env_remove("SERIATIM_NAMESPACE")
+        .args(["--log", "error", "--redis", url]);
     program.args(arguments).output().expect("the program runs")
 }
 
@@ -19,7 +22,11 @@ fn run(url: &str, arguments: &[&str]) -> Output {
 fn refused(url: &str, arguments: &[&str]) -> String {
     let output = run(url, arguments);
     let told = String::from_utf8(output.stderr).expect("UTF-8");
-    assert!(output.status.code() == Some(3) && told.lines().count() == 1, "{arguments:?}: {:?} {told}", output.status);
+    assert!(
+        output.status.code() == Some(3) && told.lines().count() == 1,
+        "{arguments:?}: {:?} {told}",
+        output.status
+    );
     told
 }
 
@@ -31,7 +38,11 @@ fn a_host_and_a_port_are_enough() {
     let port = free_port().to_string();
     let redis = Redis::own(&["--port", &port, "--bind", "127.0.0.1"]);
     let socket = redis.url().strip_prefix("unix://").expect("a socket");
-    for url in [&format!("127.0.0.1:{port}"), &format!("localhost:{port}"), socket] {
+    for url in [
+        &format!("127.0.0.1:{port}"),
+        &format!("localhost:{port}"),
+        socket,
+    ] {
         let output = run(url, &["emit", "work:1", "1"]);
         assert_eq!(output.status.code(), Some(0), "{url}: {output:?}");
         assert_eq!(run(url, &["check"]).status.code(), Some(0), "{url}");
@@ -41,13 +52,25 @@ fn a_host_and_a_port_are_enough() {
 #[tokio::test]
 async fn a_wrong_password_is_told_in_words() {
     let redis = Redis::own(&[]);
-    let _: () = redis.console().await.run(&["CONFIG", "SET", "requirepass", "right"]).await;
+    let _: () = redis
+        .console()
+        .await
+        .run(&["CONFIG", "SET", "requirepass", "right"])
+        .await;
     for arguments in [&WORKER[..], &["check"], &["emit", "x", "1"], &["stats"]] {
         let told = refused(redis.url(), arguments);
-        let in_words = ["Redis wants a password", "the password is wrong"].iter().any(|words| told.contains(words));
-        assert!(in_words && told.contains("check user and password in --redis"), "{arguments:?}: {told}");
+        let in_words = ["Redis wants a password", "the password is wrong"]
+            .iter()
+            .any(|words| told.contains(words));
+        assert!(
+            in_words && told.contains("check user and password in --redis"),
+            "{arguments:?}: {told}"
+        );
         let told = refused(&format!("{}?pass=wrong", redis.url()), arguments);
-        assert!(told.contains("the password is wrong, or the user is unknown"), "{arguments:?}: {told}");
+        assert!(
+            told.contains("the password is wrong, or the user is unknown"),
+            "{arguments:?}: {told}"
+        );
     }
 }
 
@@ -56,31 +79,62 @@ async fn a_wrong_password_is_told_in_words() {
 #[tokio::test]
 async fn a_cluster_needs_a_namespace() {
     let (port, bus) = (free_port().to_string(), free_port().to_string());
-    let server = Server::start(&["--cluster-enabled", "yes", "--port", &port, "--cluster-port", &bus, "--bind", "127.0.0.1"]);
+    let server = Server::start(&[
+        "--cluster-enabled",
+        "yes",
+        "--port",
+        &port,
+        "--cluster-port",
+        &bus,
+        "--bind",
+        "127.0.0.1",
+    ]);
     let url = server.url();
     let client = redis::Client::open(url.as_str()).expect("a URL");
-    let conn = client.get_multiplexed_async_connection().await.expect("Redis answers");
+    let conn = client
+        .get_multiplexed_async_connection()
+        .await
+        .expect("Redis answers");
     let ask = async |words: &[&str]| {
-        let answer = redis::cmd(words[0]).arg(&words[1..]).query_async::<Option<String>>(&mut conn.clone()).await;
+        let answer = redis::cmd(words[0])
+            .arg(&words[1..])
+            .query_async::<Option<String>>(&mut conn.clone())
+            .await;
         answer.expect("an answer").unwrap_or_default()
     };
     ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
-    until("the cluster is up", PATIENCE, async || ask(&["CLUSTER", "INFO"]).await.contains("cluster_state:ok").then_some(()))
-        .await;
-    for arguments in [&WORKER[..], &["emit", "x", "1"], &["inspect", "x"], &["pause", "x"]] {
+    until("the cluster is up", PATIENCE, async || {
+        ask(&["CLUSTER", "INFO"])
+            .await
+            .contains("cluster_state:ok")
+            .then_some(())
+    })
+    .await;
+    for arguments in [
+        &WORKER[..],
+        &["emit", "x", "1"],
+        &["inspect", "x"],
+        &["pause", "x"],
+    ] {
         let told = refused(&url, arguments);
         assert!(
-            told.contains("this is a Redis Cluster: with --namespace NAME all keys are in one slot"),
+            told.contains(
+                "this is a Redis Cluster: with --namespace NAME all keys are in one slot"
+            ),
             "{arguments:?}: {told}"
         );
     }
     let mut program = Command::new(crate::support::program());
-    program.args(["--redis", &url, "--namespace", "shop", "--log", "off"]).args(WORKER);
+    program
+        .args(["--redis", &url, "--namespace", "shop", "--log", "off"])
+        .args(WORKER);
     let mut worker = program.spawn().expect("the program runs");
     let emit = run(&url, &["--namespace", "shop", "emit", "x", "1"]);
     assert_eq!(emit.status.code(), Some(0), "{emit:?}");
-    until("it is delivered", PATIENCE, async || (!ask(&["GET", "{shop:0}:x:last.event.id"]).await.is_empty()).then_some(()))
-        .await;
+    until("it is delivered", PATIENCE, async || {
+        (!ask(&["GET", "{shop:0}:x:last.event.id"]).await.is_empty()).then_some(())
+    })
+    .await;
     worker.kill().expect("it runs");
     worker.wait().expect("it can be reaped");
 }
@@ -92,11 +146,17 @@ async fn a_renamed_command_is_told_in_words() {
     for command in ["EVALSHA", "XTRIM"] {
         let redis = Redis::own(&["--rename-command", command, "HIDDEN"]);
         let told = refused(redis.url(), &WORKER);
-        assert!(told.contains("a command is renamed or disabled on this Redis (rename-command)"), "{command}: {told}");
+        assert!(
+            told.contains("a command is renamed or disabled on this Redis (rename-command)"),
+            "{command}: {told}"
+        );
     }
     let redis = Redis::own(&["--rename-command", "LPUSH", "HIDDEN"]);
     let told = refused(redis.url(), &["emit", "x", "1"]);
-    assert!(told.contains("LPUSH") && told.contains("renamed or disabled"), "{told}");
+    assert!(
+        told.contains("LPUSH") && told.contains("renamed or disabled"),
+        "{told}"
+    );
 }
 
 /// A worker works although `INFO` is renamed, as it works for a user without the right to `INFO`.
@@ -105,19 +165,36 @@ async fn a_worker_does_without_info() {
     let redis = Redis::own(&["--rename-command", "INFO", "HIDDEN"]);
     let console = redis.console().await;
     let worker = Process::start(&redis, "w", "null", &[]);
-    worker.until_logged("INFO is not allowed on this Redis").await;
+    worker
+        .until_logged("INFO is not allowed on this Redis")
+        .await;
     let last = console.keys.last_event_id("x");
     for round in 1..=3 {
         console.emit("x", "1").await;
-        let delivered =
-            async || (console.list(&console.keys.events("x")).await.is_empty() && console.number(&last).await > 0).then_some(());
+        let delivered = async || {
+            (console.list(&console.keys.events("x")).await.is_empty()
+                && console.number(&last).await > 0)
+                .then_some(())
+        };
         until(&format!("event {round} is delivered"), PATIENCE, delivered).await;
-        let _: i64 = console.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+        let _: i64 = console
+            .run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+            .await;
     }
     // Story: each connection logged the warning, and each new one after a loss.
     console.emit("x", "1").await;
-    until("it is delivered", PATIENCE, async || console.list(&console.keys.events("x")).await.is_empty().then_some(())).await;
-    let warnings = worker.log().matches("INFO is not allowed on this Redis").count();
+    until("it is delivered", PATIENCE, async || {
+        console
+            .list(&console.keys.events("x"))
+            .await
+            .is_empty()
+            .then_some(())
+    })
+    .await;
+    let warnings = worker
+        .log()
+        .matches("INFO is not allowed on this Redis")
+        .count();
     assert_eq!(warnings, 1, "{}", worker.log());
 }
 
@@ -126,9 +203,15 @@ async fn warned(redis: &Redis, console: &Console) -> Vec<String> {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     let worker = Process::start(redis, "w", "null", &[]);
-    let warnings: Vec<String> = text.lines().filter_map(|line| line.strip_prefix("warning: ")).map(str::to_owned).collect();
+    let warnings: Vec<String> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("warning: "))
+        .map(str::to_owned)
+        .collect();
     for warning in &warnings {
-        worker.until_logged(&format!("WARN seriatim::worker: {warning}")).await;
+        worker
+            .until_logged(&format!("WARN seriatim::worker: {warning}"))
+            .await;
     }
     console.until_lease("w").await;
     warnings
@@ -142,9 +225,18 @@ async fn settings_that_break_the_promise_are_told() {
     let console = redis.console().await;
     let warnings = warned(&redis, &console).await;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
-    assert!(warnings[0].starts_with("maxmemory-policy is allkeys-lru"), "{warnings:?}");
-    assert!(warnings[1].starts_with("persistence is off"), "{warnings:?}");
-    let output = run(redis.url(), &["--namespace", redis.namespace(), "check", "--json"]);
+    assert!(
+        warnings[0].starts_with("maxmemory-policy is allkeys-lru"),
+        "{warnings:?}"
+    );
+    assert!(
+        warnings[1].starts_with("persistence is off"),
+        "{warnings:?}"
+    );
+    let output = run(
+        redis.url(),
+        &["--namespace", redis.namespace(), "check", "--json"],
+    );
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["warnings"], serde_json::json!(warnings));
 

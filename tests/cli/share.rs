@@ -9,15 +9,44 @@ use crate::support::Redis;
 fn shares_are_set_listed_replaced_and_removed() {
     let redis = Redis::start();
     assert_eq!(done(&redis, &["share", "list"]), "");
-    let first = ["share", "set", "acme:*", "--weight", "5", "--priority", "high", "--reason", "a contract", "--actor", "ada"];
+    let first = [
+        "share",
+        "set",
+        "acme:*",
+        "--weight",
+        "5",
+        "--priority",
+        "high",
+        "--reason",
+        "a contract",
+        "--actor",
+        "ada",
+    ];
     assert_eq!(done(&redis, &first), "acme:*: set\n");
-    assert_eq!(done(&redis, &["share", "set", "acme:batch:*", "--priority", "low"]), "acme:batch:*: set\n");
+    assert_eq!(
+        done(
+            &redis,
+            &["share", "set", "acme:batch:*", "--priority", "low"]
+        ),
+        "acme:batch:*: set\n"
+    );
     let people = done(&redis, &["share", "list"]);
     assert!(people.starts_with("acme:*\n  weight    5\n  priority  high\n  waits     0 names\n  used      0 in hand, 0.0 events/s, 0 events taken\n  by        ada, 2"), "{people}");
-    assert!(people.contains("\n  why       a contract\nacme:batch:*\n  priority  low\n  waits "), "{people}");
+    assert!(
+        people.contains("\n  why       a contract\nacme:batch:*\n  priority  low\n  waits "),
+        "{people}"
+    );
     let json = done(&redis, &["share", "list", "--json"]);
-    let mut shares: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    assert!(shares[0]["set_ms"].as_u64().is_some_and(|ms| ms > 1_700_000_000_000), "{json}");
+    let mut shares: Vec<Value> = json
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert!(
+        shares[0]["set_ms"]
+            .as_u64()
+            .is_some_and(|ms| ms > 1_700_000_000_000),
+        "{json}"
+    );
     shares[0]["set_ms"] = 7.into();
     let expected = serde_json::json!({
         "selector": "acme:*", "weight": 5, "priority": "high", "in_flight": null, "rate": null, "burst": null, "actor": "ada",
@@ -25,41 +54,99 @@ fn shares_are_set_listed_replaced_and_removed() {
     });
     assert_eq!((shares.len(), &shares[0]), (2, &expected));
     // A set replaces the whole share, so the priority is gone.
-    assert_eq!(done(&redis, &["share", "set", "acme:*", "--weight", "100"]), "acme:*: replaced\n");
+    assert_eq!(
+        done(&redis, &["share", "set", "acme:*", "--weight", "100"]),
+        "acme:*: replaced\n"
+    );
     let people = done(&redis, &["share", "list"]);
     assert!(
-        people.starts_with("acme:*\n  weight    100\n  waits     0 names\n  used ") && !people.contains("a contract"),
+        people.starts_with("acme:*\n  weight    100\n  waits     0 names\n  used ")
+            && !people.contains("a contract"),
         "{people}"
     );
-    assert_eq!(done(&redis, &["share", "remove", "acme:*"]), "acme:*: removed\n");
+    assert_eq!(
+        done(&redis, &["share", "remove", "acme:*"]),
+        "acme:*: removed\n"
+    );
     let again = refused(&redis, &["share", "remove", "acme:*"]);
-    assert!(again.contains("there is no share for acme:*; `seriatim share list` shows them"), "{again}");
-    assert_eq!(done(&redis, &["share", "list", "--json"]).lines().count(), 1);
+    assert!(
+        again.contains("there is no share for acme:*; `seriatim share list` shows them"),
+        "{again}"
+    );
+    assert_eq!(
+        done(&redis, &["share", "list", "--json"]).lines().count(),
+        1
+    );
     let actions = done(&redis, &["actions", "--json"]);
-    let kept: Vec<Value> = actions.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let kept: Vec<_> = kept.iter().map(|action| (action["action"].as_str(), action["object"].as_str())).collect();
+    let kept: Vec<Value> = actions
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let kept: Vec<_> = kept
+        .iter()
+        .map(|action| (action["action"].as_str(), action["object"].as_str()))
+        .collect();
     let (set, remove) = (Some("share-set"), Some("share-remove"));
     let (acme, batch) = (Some("acme:*"), Some("acme:batch:*"));
-    assert_eq!(kept, [(remove, acme), (set, acme), (set, batch), (set, acme)]);
+    assert_eq!(
+        kept,
+        [(remove, acme), (set, acme), (set, batch), (set, acme)]
+    );
 }
 
 #[test]
 fn a_share_that_cannot_be_set_is_refused_with_the_reason() {
     let redis = Redis::start();
     for (arguments, why) in [
-        (&["*", "--weight", "5"][..], "for all objects it has no effect"),
-        (&["acme:*", "--in-flight", "0"], "must be a whole number from 1 to 1000000"),
-        (&["acme:*", "--rate", "50"], "write the events per second, as in 50/s"),
-        (&["acme:*", "--rate", "0/s"], "the rate of a share must be from 0.001"),
-        (&["acme:*", "--rate", "5/s,burst=x"], "write the events per second, as in 50/s"),
-        (&["acme:*", "--rate", "5/s,burst=0"], "the burst of a share must be a whole number"),
-        (&["acme:*", "--rate", "50/s,burst=1"], "the burst of a share must be at least 5 for 50 events per second"),
-        (&["acme:1", "--weight", "5"], r#"for this one object write "acme:1:*""#),
+        (
+            &["*", "--weight", "5"][..],
+            "for all objects it has no effect",
+        ),
+        (
+            &["acme:*", "--in-flight", "0"],
+            "must be a whole number from 1 to 1000000",
+        ),
+        (
+            &["acme:*", "--rate", "50"],
+            "write the events per second, as in 50/s",
+        ),
+        (
+            &["acme:*", "--rate", "0/s"],
+            "the rate of a share must be from 0.001",
+        ),
+        (
+            &["acme:*", "--rate", "5/s,burst=x"],
+            "write the events per second, as in 50/s",
+        ),
+        (
+            &["acme:*", "--rate", "5/s,burst=0"],
+            "the burst of a share must be a whole number",
+        ),
+        (
+            &["acme:*", "--rate", "50/s,burst=1"],
+            "the burst of a share must be at least 5 for 50 events per second",
+        ),
+        (
+            &["acme:1", "--weight", "5"],
+            r#"for this one object write "acme:1:*""#,
+        ),
         (&[":*", "--weight", "5"], "the prefix is empty"),
-        (&["ac*", "--weight", "5"], "has a star elsewhere than at the end"),
-        (&["a:b:c:d:e:f:g:h:i:*", "--weight", "5"], "has too many colons"),
-        (&["acme:*", "--weight", "0"], "must be a whole number from 1 to 100"),
-        (&["acme:*", "--weight", "101"], "must be a whole number from 1 to 100"),
+        (
+            &["ac*", "--weight", "5"],
+            "has a star elsewhere than at the end",
+        ),
+        (
+            &["a:b:c:d:e:f:g:h:i:*", "--weight", "5"],
+            "has too many colons",
+        ),
+        (
+            &["acme:*", "--weight", "0"],
+            "must be a whole number from 1 to 100",
+        ),
+        (
+            &["acme:*", "--weight", "101"],
+            "must be a whole number from 1 to 100",
+        ),
         (&["acme:*", "--weight", "2.5"], "--weight"),
         (&["acme:*", "--priority", "urgent"], "--priority"),
         (&["acme:*"], "--weight"),
@@ -69,7 +156,13 @@ fn a_share_that_cannot_be_set_is_refused_with_the_reason() {
     }
     assert_eq!(done(&redis, &["share", "list"]), "");
     assert_eq!(done(&redis, &["actions"]), "");
-    assert_eq!(done(&redis, &["share", "set", "a:b:c:d:e:f:g:h:*", "--weight", "1"]), "a:b:c:d:e:f:g:h:*: set\n");
+    assert_eq!(
+        done(
+            &redis,
+            &["share", "set", "a:b:c:d:e:f:g:h:*", "--weight", "1"]
+        ),
+        "a:b:c:d:e:f:g:h:*: set\n"
+    );
 }
 
 /// The commands show how far shares are used, and which objects wait for them.
@@ -77,13 +170,34 @@ fn a_share_that_cannot_be_set_is_refused_with_the_reason() {
 async fn commands_show_how_far_shares_are_used() {
     let redis = Redis::start();
     let (console, keys) = (redis.console().await, redis.keys());
-    done(&redis, &["share", "set", "acme:*", "--weight", "5", "--in-flight", "2", "--rate", "20/s,burst=5"]);
+    done(
+        &redis,
+        &[
+            "share",
+            "set",
+            "acme:*",
+            "--weight",
+            "5",
+            "--in-flight",
+            "2",
+            "--rate",
+            "20/s,burst=5",
+        ],
+    );
     let run = async |words: &[&str]| drop(console.run::<redis::Value>(words).await);
     run(&["LPUSH", &keys.events("acme:1"), "1"]).await;
     run(&["LPUSH", &keys.group_waiting("acme"), "acme:1", "acme:2"]).await;
     run(&["ZADD", &keys.event_groups(), "5", "acme"]).await;
     run(&["SET", &keys.event_groups_waiting(), "2"]).await;
-    run(&["ZADD", &keys.objects_in_hand(), "0", "acme:8:", "0", "acme:9:"]).await;
+    run(&[
+        "ZADD",
+        &keys.objects_in_hand(),
+        "0",
+        "acme:8:",
+        "0",
+        "acme:9:",
+    ])
+    .await;
     run(&["HSET", &keys.event_shares_used(), "acme:*", "120 0 0 0 0"]).await;
     run(&["SET", &keys.event_worker("acme:2"), "held"]).await;
     run(&["ZADD", &keys.objects_held(), "-1", "acme:2"]).await;
@@ -99,17 +213,47 @@ async fn commands_show_how_far_shares_are_used() {
     );
     let stats: Value = serde_json::from_str(&done(&redis, &["stats", "--json"])).expect("JSON");
     let shares = &stats["shares"];
-    assert_eq!((&shares["total"], &shares["listed"][0]["selector"]), (&1.into(), &"acme:*".into()), "{shares}");
-    assert_eq!((&shares["listed"][0]["waiting"], &shares["listed"][0]["in_hand"]), (&2.into(), &2.into()), "{shares}");
+    assert_eq!(
+        (&shares["total"], &shares["listed"][0]["selector"]),
+        (&1.into(), &"acme:*".into()),
+        "{shares}"
+    );
+    assert_eq!(
+        (
+            &shares["listed"][0]["waiting"],
+            &shares["listed"][0]["in_hand"]
+        ),
+        (&2.into(), &2.into()),
+        "{shares}"
+    );
     let seen = done(&redis, &["inspect", "acme:1"]);
     let flat = seen.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(flat.contains("it waits for its share acme:*: 2 of 2 in hand, in its group 'acme': 0 names before it"), "{seen}");
-    assert!(seen.contains("\nshare      acme:*: weight 5, at most 2 in hand, at most 20/s, burst 5\n"), "{seen}");
-    let seen: Value = serde_json::from_str(&done(&redis, &["inspect", "acme:1", "--json"])).expect("JSON");
-    assert_eq!(seen["waits_for_share"], serde_json::json!({ "selector": "acme:*", "in_hand": 2, "in_flight": 2 }));
-    assert_eq!((&seen["shares"][0]["selector"], &seen["shares"][0]["weight"]), (&"acme:*".into(), &5.into()));
+    assert!(
+        flat.contains(
+            "it waits for its share acme:*: 2 of 2 in hand, in its group 'acme': 0 names before it"
+        ),
+        "{seen}"
+    );
+    assert!(
+        seen.contains("\nshare      acme:*: weight 5, at most 2 in hand, at most 20/s, burst 5\n"),
+        "{seen}"
+    );
+    let seen: Value =
+        serde_json::from_str(&done(&redis, &["inspect", "acme:1", "--json"])).expect("JSON");
+    assert_eq!(
+        seen["waits_for_share"],
+        serde_json::json!({ "selector": "acme:*", "in_hand": 2, "in_flight": 2 })
+    );
+    assert_eq!(
+        (&seen["shares"][0]["selector"], &seen["shares"][0]["weight"]),
+        (&"acme:*".into(), &5.into())
+    );
     let held = done(&redis, &["held", "list"]);
-    assert!(held.contains("acme:2  yield, due now\n  waits  for its share acme:*: 2 of 2 in hand\n"), "{held}");
-    let held: Value = serde_json::from_str(&done(&redis, &["held", "list", "--json"])).expect("JSON");
+    assert!(
+        held.contains("acme:2  yield, due now\n  waits  for its share acme:*: 2 of 2 in hand\n"),
+        "{held}"
+    );
+    let held: Value =
+        serde_json::from_str(&done(&redis, &["held", "list", "--json"])).expect("JSON");
     assert_eq!(held["waits_for_share"]["selector"], "acme:*");
 }

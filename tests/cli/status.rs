@@ -16,15 +16,30 @@ use crate::support::{Redis, control, until};
 
 /// Returns the statistics of the only worker name.
 async fn name(redis: &Redis) -> NameStats {
-    let stats = control(&redis.connect().await, redis.keys()).stats().await.expect("stats");
+    let stats = control(&redis.connect().await, redis.keys())
+        .stats()
+        .await
+        .expect("stats");
     stats.workers.into_iter().next().expect("a name")
 }
 
 /// Runs `seriatim stats` and returns its output.
 fn stats(redis: &Redis, arguments: &[&str]) -> String {
     let mut program = Command::new(crate::support::program());
-    program.args(["--redis", redis.url(), "--namespace", redis.namespace(), "stats"]).args(arguments);
-    let output = program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs");
+    program
+        .args([
+            "--redis",
+            redis.url(),
+            "--namespace",
+            redis.namespace(),
+            "stats",
+        ])
+        .args(arguments);
+    let output = program
+        .env_remove("SERIATIM_REDIS")
+        .env_remove("SERIATIM_NAMESPACE")
+        .output()
+        .expect("the program runs");
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
@@ -35,29 +50,52 @@ async fn a_process_writes_its_status_again_and_again() {
     let redis = Redis::start();
     let console = redis.console().await;
     let worker = start(&redis, "w", &Arc::new(sink::Null), |_| {});
-    console.emit_all("work:1", (0..20).map(|n| n.to_string())).await;
+    console
+        .emit_all("work:1", (0..20).map(|n| n.to_string()))
+        .await;
     let key = console.keys.worker_status("w");
     let status = until("20 events are in the status", PATIENCE, async || {
-        name(&redis).await.status.filter(|status| status.delivered == 20)
+        name(&redis)
+            .await
+            .status
+            .filter(|status| status.delivered == 20)
     })
     .await;
-    assert_eq!((status.sink.as_str(), status.sink_down_ms, status.longest), ("null", None, None));
+    assert_eq!(
+        (status.sink.as_str(), status.sink_down_ms, status.longest),
+        ("null", None, None)
+    );
     assert_eq!(status.version, env!("CARGO_PKG_VERSION"));
     let later = until("a later status", PATIENCE, async || {
-        name(&redis).await.status.filter(|later| later.sink_up_ms > status.sink_up_ms && later.redis_rtt_us.is_some())
+        name(&redis)
+            .await
+            .status
+            .filter(|later| later.sink_up_ms > status.sink_up_ms && later.redis_rtt_us.is_some())
     })
     .await;
-    assert!(status.sink_up_ms.is_some() && later.redis_rtt_us > Some(0), "{later:?}");
+    assert!(
+        status.sink_up_ms.is_some() && later.redis_rtt_us > Some(0),
+        "{later:?}"
+    );
     let slots = status.slots;
-    assert_eq!(slots.free + slots.asked + slots.delivering + slots.reported + slots.parked, 4);
+    assert_eq!(
+        slots.free + slots.asked + slots.delivering + slots.reported + slots.parked,
+        4
+    );
     let left: i64 = console.run(&["PTTL", &key]).await;
     assert!((1..=60_000).contains(&left), "{left}");
     let _: () = console.run(&["DEL", &key]).await;
     let _: u64 = console.run(&["LPUSH", &key, "another type"]).await;
-    until("the status is written again", PATIENCE, async || name(&redis).await.status).await;
+    until("the status is written again", PATIENCE, async || {
+        name(&redis).await.status
+    })
+    .await;
     let _: () = console.run(&["SET", &key, "{\"sink\":7}"]).await;
     assert_eq!(name(&redis).await.status, None, "of an unknown version");
-    until("the status is written again", PATIENCE, async || name(&redis).await.status).await;
+    until("the status is written again", PATIENCE, async || {
+        name(&redis).await.status
+    })
+    .await;
     worker.finish().await;
 }
 
@@ -68,7 +106,9 @@ async fn a_status_is_as_old_as_3_s_at_most() {
     let redis = Redis::start();
     let console = redis.console().await;
     let lease = Duration::from_secs(41);
-    let worker = start(&redis, "w", &Arc::new(sink::Null), |config| config.lease = lease);
+    let worker = start(&redis, "w", &Arc::new(sink::Null), |config| {
+        config.lease = lease
+    });
     let key = console.keys.worker_status("w");
     let mut times = Vec::new();
     let look = Duration::from_millis(5);
@@ -89,7 +129,10 @@ async fn a_status_is_as_old_as_3_s_at_most() {
     times.sort();
     let (again, since) = times[2];
     println!("a status is written again after {again:?}");
-    assert!(again <= Duration::from_secs(3) && since <= Duration::from_secs(3), "{times:?}");
+    assert!(
+        again <= Duration::from_secs(3) && since <= Duration::from_secs(3),
+        "{times:?}"
+    );
 }
 
 /// Tests the lines of `stats` about an unavailable sink and about a delivery that hangs.
@@ -101,7 +144,9 @@ async fn stats_show_a_sink_that_is_down_and_the_longest_delivery() {
     let (down, waits) = (Arc::clone(&is_down), gate.clone());
     let sink = Recorder::with(move |offer| match offer.object.as_str() {
         "hangs:1" => Act::Wait(waits.clone()),
-        _ if down.load(Ordering::SeqCst) => Act::Stop(Stop::unavailable("no route to \u{1b}[2J the receiver")),
+        _ if down.load(Ordering::SeqCst) => {
+            Act::Stop(Stop::unavailable("no route to \u{1b}[2J the receiver"))
+        }
         _ => Act::Send,
     });
     let worker = start(&redis, "w", &sink, |_| {});
@@ -114,15 +159,27 @@ async fn stats_show_a_sink_that_is_down_and_the_longest_delivery() {
     let wanted = ["longest       hangs:1, event 2, in", "sink down     w, for"];
     let printed = until("both are shown", PATIENCE, async || {
         let printed = stats(&redis, &[]);
-        wanted.iter().all(|line| printed.contains(line)).then_some(printed)
+        wanted
+            .iter()
+            .all(|line| printed.contains(line))
+            .then_some(printed)
     })
     .await;
-    assert!(printed.contains("no route to \\u{1b}[2J the receiver") && printed.contains("last minute"), "{printed}");
-    assert!(printed.lines().all(|line| line.chars().count() <= 80), "{printed}");
+    assert!(
+        printed.contains("no route to \\u{1b}[2J the receiver") && printed.contains("last minute"),
+        "{printed}"
+    );
+    assert!(
+        printed.lines().all(|line| line.chars().count() <= 80),
+        "{printed}"
+    );
     let json: Value = serde_json::from_str(&stats(&redis, &["--json"])).expect("JSON");
     let status = &json["workers"][0]["status"];
     assert_eq!(status["longest"]["object"], "hangs:1");
-    assert!(status["sink_down_ms"].is_u64() && status["sink_up_ms"].is_null(), "{status}");
+    assert!(
+        status["sink_down_ms"].is_u64() && status["sink_up_ms"].is_null(),
+        "{status}"
+    );
     is_down.store(false, Ordering::SeqCst);
     gate.open();
     sink.until_sent(3).await;

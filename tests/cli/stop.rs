@@ -29,22 +29,37 @@ async fn a_stop_under_load_loses_nothing_and_counts_no_attempt() {
         let events = (0..EVENTS / OBJECTS).map(|m| format!("\"{n} {m} {}\"", "x".repeat(4000)));
         console.emit_all(object, events).await;
     }
-    let options = ["--http", "127.0.0.1:0", "--concurrency", "16", "--batch", "4"];
+    let options = [
+        "--http",
+        "127.0.0.1:0",
+        "--concurrency",
+        "16",
+        "--batch",
+        "4",
+    ];
     let mut worker = Process::start(&redis, "w", "stdout", &options);
     let address = address(&worker).await;
     until_status(&address, "/readyz", 200).await;
     let (first, second) = (dir.path().join("first"), dir.path().join("second"));
-    let (read, stdout, file) = (Arc::new(AtomicUsize::new(0)), worker.stdout(), first.clone());
+    let (read, stdout, file) = (
+        Arc::new(AtomicUsize::new(0)),
+        worker.stdout(),
+        first.clone(),
+    );
     let counter = read.clone();
     let reader = std::thread::spawn(move || {
         let mut file = std::fs::File::create(file).expect("a file");
         for line in BufReader::new(stdout).split(b'\n') {
-            file.write_all(&[&line.expect("a line")[..], b"\n"].concat()).expect("written");
+            file.write_all(&[&line.expect("a line")[..], b"\n"].concat())
+                .expect("written");
             counter.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(3));
         }
     });
-    until("200 events are read", PATIENCE, async || (read.load(Ordering::Relaxed) >= 200).then_some(())).await;
+    until("200 events are read", PATIENCE, async || {
+        (read.load(Ordering::Relaxed) >= 200).then_some(())
+    })
+    .await;
     worker.terminate();
     let since = Instant::now();
     until_status(&address, "/readyz", 503).await;
@@ -55,19 +70,43 @@ async fn a_stop_under_load_loses_nothing_and_counts_no_attempt() {
     assert!(worker.ended().await.success(), "{}", worker.log());
     reader.join().expect("it reads to the end");
     let delivered = sent_to(&first);
-    assert!(delivered.len() > read_then, "deliveries were under way: {read_then} of {}", delivered.len());
-    assert_eq!(delivered.iter().map(|sent| sent.id).collect::<HashSet<_>>().len(), delivered.len(), "none is there twice");
+    assert!(
+        delivered.len() > read_then,
+        "deliveries were under way: {read_then} of {}",
+        delivered.len()
+    );
+    assert_eq!(
+        delivered
+            .iter()
+            .map(|sent| sent.id)
+            .collect::<HashSet<_>>()
+            .len(),
+        delivered.len(),
+        "none is there twice"
+    );
 
     let (control, mut left) = (control(&redis.connect().await, redis.keys()), 0);
     for object in &objects {
         let seen = control.inspect(object).await.expect("inspected");
         assert_eq!(seen.events_in_flight, 0, "{object}: {}", seen.why);
-        assert!(seen.tries.as_ref().is_none_or(|tries| tries.attempts == 0 && tries.crashes == 0), "{object}: {:?}", seen.tries);
+        assert!(
+            seen.tries
+                .as_ref()
+                .is_none_or(|tries| tries.attempts == 0 && tries.crashes == 0),
+            "{object}: {:?}",
+            seen.tries
+        );
         left += seen.events_queued + seen.events_held;
     }
-    println!("not ready after {took:?}; {} delivered, {left} left", delivered.len());
+    println!(
+        "not ready after {took:?}; {} delivered, {left} left",
+        delivered.len()
+    );
     assert!(left > 0, "the worker stopped under load");
-    assert_eq!(delivered.len() + usize::try_from(left).expect("few"), EVENTS);
+    assert_eq!(
+        delivered.len() + usize::try_from(left).expect("few"),
+        EVENTS
+    );
     assert!(console.dead().await.is_empty());
     console.check().await;
 
@@ -76,6 +115,9 @@ async fn a_stop_under_load_loses_nothing_and_counts_no_attempt() {
     let _other = Process::start(&redis, "v", &sink, &[]);
     console.until_at_rest().await;
     let (all, rest) = (merged(&[first, second.clone()]), sent_to(&second).len());
-    assert_eq!((all.len(), all.values().map(Vec::len).sum::<usize>()), (OBJECTS, EVENTS));
+    assert_eq!(
+        (all.len(), all.values().map(Vec::len).sum::<usize>()),
+        (OBJECTS, EVENTS)
+    );
     assert_eq!(delivered.len() + rest, EVENTS, "nothing is delivered twice");
 }

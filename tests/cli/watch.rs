@@ -9,9 +9,17 @@ use crate::support::Redis;
 
 fn watching(redis: &Redis, args: &[&str]) -> Child {
     let mut program = Command::new(crate::support::program());
-    program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(args);
-    program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE");
-    program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs")
+    program
+        .args(["--redis", redis.url(), "--namespace", redis.namespace()])
+        .args(args);
+    program
+        .env_remove("SERIATIM_REDIS")
+        .env_remove("SERIATIM_NAMESPACE");
+    program
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs")
 }
 
 /// Tests that `--watch` prints each look as one line, and that a later line shows the change.
@@ -21,8 +29,11 @@ async fn stats_are_shown_again_and_again() {
     let console = redis.console().await;
     let mut program = watching(&redis, &["stats", "--json", "--watch=100ms"]);
     let mut lines = BufReader::new(program.stdout.take().expect("output")).lines();
-    let mut next =
-        || serde_json::from_str::<Value>(&lines.next().expect("a line").expect("text")).expect("JSON")["markers"].clone();
+    let mut next = || {
+        serde_json::from_str::<Value>(&lines.next().expect("a line").expect("text")).expect("JSON")
+            ["markers"]
+            .clone()
+    };
     assert_eq!(next(), 0);
     console.emit("work:1", "1").await;
     let mut looks = 0;
@@ -40,7 +51,9 @@ async fn stats_are_shown_again_and_again() {
 async fn looks_go_on_after_an_outage() {
     let mut redis = Redis::own(&["--appendonly", "yes"]);
     let mut program = watching(&redis, &["inspect", "work:1", "--watch=100ms"]);
-    let mut lines = BufReader::new(program.stdout.take().expect("output")).lines().map_while(Result::ok);
+    let mut lines = BufReader::new(program.stdout.take().expect("output"))
+        .lines()
+        .map_while(Result::ok);
     assert!(lines.any(|line| line.starts_with("object     work:1")));
     redis.server().kill();
     let mut errors = BufReader::new(program.stderr.take().expect("errors"));
@@ -55,7 +68,13 @@ async fn looks_go_on_after_an_outage() {
         std::thread::sleep(crate::support::console::PATIENCE);
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     });
-    assert_eq!(lines.filter(|line| line.starts_with("object     work:1")).take(30).count(), 30);
+    assert_eq!(
+        lines
+            .filter(|line| line.starts_with("object     work:1"))
+            .take(30)
+            .count(),
+        30
+    );
     drop(ending);
     program.kill().expect("it runs");
     program.wait().expect("it ends");
@@ -65,10 +84,15 @@ async fn looks_go_on_after_an_outage() {
 
 #[test]
 fn a_wrong_interval_and_a_wrong_url_end_it_at_once() {
-    for (args, code) in
-        [(&["stats", "--watch=1ms"][..], 2), (&["stats", "--watch=2h"], 2), (&["--redis", "localhost:1", "stats", "--watch"], 3)]
-    {
-        let output = Command::new(crate::support::program()).args(args).output().expect("it runs");
+    for (args, code) in [
+        (&["stats", "--watch=1ms"][..], 2),
+        (&["stats", "--watch=2h"], 2),
+        (&["--redis", "localhost:1", "stats", "--watch"], 3),
+    ] {
+        let output = Command::new(crate::support::program())
+            .args(args)
+            .output()
+            .expect("it runs");
         assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
     }
 }

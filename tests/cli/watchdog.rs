@@ -25,13 +25,25 @@ impl Supervisor {
     fn with_watchdog(within: Duration) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let socket = UnixDatagram::bind(dir.path().join("notify")).expect("a socket");
-        socket.set_read_timeout(Some(Duration::from_millis(50))).expect("set");
-        Self { socket, dir, within }
+        socket
+            .set_read_timeout(Some(Duration::from_millis(50)))
+            .expect("set");
+        Self {
+            socket,
+            dir,
+            within,
+        }
     }
 
     fn variables(&self) -> Vec<(String, String)> {
         let socket = self.dir.path().join("notify").display().to_string();
-        vec![("NOTIFY_SOCKET".to_owned(), socket), ("WATCHDOG_USEC".to_owned(), self.within.as_micros().to_string())]
+        vec![
+            ("NOTIFY_SOCKET".to_owned(), socket),
+            (
+                "WATCHDOG_USEC".to_owned(),
+                self.within.as_micros().to_string(),
+            ),
+        ]
     }
 
     /// Waits for this time. Returns the notices that arrived meanwhile.
@@ -40,7 +52,11 @@ impl Supervisor {
         while since.elapsed() < time {
             let mut bytes = [0; 500];
             match self.socket.recv(&mut bytes) {
-                Ok(length) => heard.extend(String::from_utf8_lossy(&bytes[..length]).lines().map(str::to_owned)),
+                Ok(length) => heard.extend(
+                    String::from_utf8_lossy(&bytes[..length])
+                        .lines()
+                        .map(str::to_owned),
+                ),
                 Err(_) => sleep(Duration::from_millis(10)).await,
             }
         }
@@ -52,7 +68,10 @@ impl Supervisor {
         let (mut longest, mut last, since) = (Duration::ZERO, Instant::now(), Instant::now());
         while since.elapsed() < time {
             let mut bytes = [0; 500];
-            let lives = self.socket.recv(&mut bytes).is_ok_and(|length| bytes[..length].starts_with(b"WATCHDOG=1"));
+            let lives = self
+                .socket
+                .recv(&mut bytes)
+                .is_ok_and(|length| bytes[..length].starts_with(b"WATCHDOG=1"));
             longest = longest.max(last.elapsed());
             last = if lives { Instant::now() } else { last };
         }
@@ -62,7 +81,11 @@ impl Supervisor {
     async fn until_heard(&self, text: &str) {
         let what = format!("{text} is heard");
         until(&what, PATIENCE, async || {
-            self.heard_for(Duration::from_millis(60)).await.iter().any(|line| line.contains(text)).then_some(())
+            self.heard_for(Duration::from_millis(60))
+                .await
+                .iter()
+                .any(|line| line.contains(text))
+                .then_some(())
         })
         .await;
     }
@@ -78,7 +101,10 @@ fn signs_of_life(heard: &[String]) -> usize {
 async fn systemd_hears_of_the_start_the_life_and_the_stop() {
     let (mut redis, systemd) = (Redis::own(&["--appendonly", "yes"]), Supervisor::start());
     let variables = systemd.variables();
-    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let variables: Vec<(&str, &str)> = variables
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
     let options = ["--lease", "1s", "--response-timeout", "500ms"];
     let mut worker = Process::start_with(&redis, "w", "null", &options, &variables);
     systemd.until_heard("READY=1").await;
@@ -99,8 +125,14 @@ async fn systemd_hears_of_the_start_the_life_and_the_stop() {
 async fn systemd_hears_nothing_of_a_loop_that_stands_still() {
     let (redis, systemd) = (Redis::start(), Supervisor::start());
     let mut variables = systemd.variables();
-    variables.push(("FAILPOINTS".to_owned(), "advance.before=1*off->1*sleep(6000)".to_owned()));
-    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    variables.push((
+        "FAILPOINTS".to_owned(),
+        "advance.before=1*off->1*sleep(6000)".to_owned(),
+    ));
+    let variables: Vec<(&str, &str)> = variables
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
     let worker = Process::start_with(&redis, "w", "null", &[], &variables);
     systemd.until_heard("READY=1").await;
     let (mut longest, mut last, since) = (Duration::ZERO, Instant::now(), Instant::now());
@@ -120,13 +152,29 @@ async fn systemd_hears_nothing_of_a_loop_that_stands_still() {
 async fn the_watchdog_is_fed_whatever_the_sink_and_redis_do() {
     const WITHIN: Duration = Duration::from_secs(4);
     let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("an address");
-    let (mute, down) = (mute.local_addr().map(|address| (address, mute)).expect("an address"), free_port());
-    let sinks = ["stdout".to_owned(), format!("http://{}/", mute.0), format!("http://127.0.0.1:{down}/"), "null".to_owned()];
+    let (mute, down) = (
+        mute.local_addr()
+            .map(|address| (address, mute))
+            .expect("an address"),
+        free_port(),
+    );
+    let sinks = [
+        "stdout".to_owned(),
+        format!("http://{}/", mute.0),
+        format!("http://127.0.0.1:{down}/"),
+        "null".to_owned(),
+    ];
     let mut started = Vec::new();
     for sink in &sinks {
-        let (redis, systemd) = (Redis::own(&["--appendonly", "yes"]), Supervisor::with_watchdog(WITHIN));
+        let (redis, systemd) = (
+            Redis::own(&["--appendonly", "yes"]),
+            Supervisor::with_watchdog(WITHIN),
+        );
         let variables = systemd.variables();
-        let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let variables: Vec<(&str, &str)> = variables
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
         let worker = Process::start_with(&redis, "w", sink, &[], &variables);
         systemd.until_heard("READY=1").await;
         started.push((redis, systemd, worker));
@@ -134,20 +182,34 @@ async fn the_watchdog_is_fed_whatever_the_sink_and_redis_do() {
     for (redis, _, worker) in &started[..3] {
         let console = redis.console().await;
         // The event does not fit into the pipe, so its delivery to standard output stands still.
-        console.emit("work:1", format!("\"{}\"", "x".repeat(200_000))).await;
+        console
+            .emit("work:1", format!("\"{}\"", "x".repeat(200_000)))
+            .await;
         let queue = console.keys.events("work:1");
-        until("it is in hand", PATIENCE, async || console.list(&queue).await.is_empty().then_some(())).await;
+        until("it is in hand", PATIENCE, async || {
+            console.list(&queue).await.is_empty().then_some(())
+        })
+        .await;
         assert!(!worker.log().contains("panicked"));
     }
     // One sink accepts the connection, but sends no answer; the other one refuses connections.
-    let _hanging = tokio::task::spawn_blocking(move || mute.1.accept()).await.expect("joined").expect("a connection");
+    let _hanging = tokio::task::spawn_blocking(move || mute.1.accept())
+        .await
+        .expect("joined")
+        .expect("a connection");
     started[2].2.until_logged("the sink is unavailable").await;
     started[3].0.server().kill();
     started[3].2.until_logged("waiting for Redis").await;
     let listen = |systemd: &Supervisor| systemd.longest_silence(3 * WITHIN);
     let silences: Vec<Duration> = std::thread::scope(|scope| {
-        let listening: Vec<_> = started.iter().map(|(_, systemd, _)| scope.spawn(move || listen(systemd))).collect();
-        listening.into_iter().map(|listening| listening.join().expect("no panic")).collect()
+        let listening: Vec<_> = started
+            .iter()
+            .map(|(_, systemd, _)| scope.spawn(move || listen(systemd)))
+            .collect();
+        listening
+            .into_iter()
+            .map(|listening| listening.join().expect("no panic"))
+            .collect()
     });
     println!("the longest silences: {silences:?}");
     for (sink, silence) in sinks.iter().zip(&silences) {

@@ -38,7 +38,9 @@ async fn step_back(clock: &Clock, console: &Console) {
     let before = now_ms(console).await;
     clock.step_back(HOUR);
     until("scripts see the step", PATIENCE, async || {
-        let seconds: u64 = console.run(&["EVAL", "return redis.call('TIME')[1]", "0"]).await;
+        let seconds: u64 = console
+            .run(&["EVAL", "return redis.call('TIME')[1]", "0"])
+            .await;
         (seconds * 1000 < before - 1_800_000).then_some(())
     })
     .await;
@@ -50,8 +52,20 @@ async fn adopt(conn: &mut MultiplexedConnection, keys: &Keys, since: Option<Dura
 
 /// Makes one sweep. `notice` is the time that a process needs at most to notice the end of its
 /// lease.
-async fn adopt_in(conn: &mut MultiplexedConnection, keys: &Keys, since: Option<Duration>, notice: Duration) -> Adopted {
-    let sweep = Sweep { own: "sweeper", crashes_max: 5, look: LOOK, forget: DAY, since, notice };
+async fn adopt_in(
+    conn: &mut MultiplexedConnection,
+    keys: &Keys,
+    since: Option<Duration>,
+    notice: Duration,
+) -> Adopted {
+    let sweep = Sweep {
+        own: "sweeper",
+        crashes_max: 5,
+        look: LOOK,
+        forget: DAY,
+        since,
+        notice,
+    };
     wire::adopt(conn, keys, &sweep).await.expect("a sweep")
 }
 
@@ -67,10 +81,18 @@ async fn a_clock_that_steps_back_makes_schedules_late_and_doubles_none() {
     let console = redis.console().await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
-    let emitter = seriatim::Emitter::connect(redis.url()).await.expect("a connection").with_keys(redis.keys().clone());
+    let emitter = seriatim::Emitter::connect(redis.url())
+        .await
+        .expect("a connection")
+        .with_keys(redis.keys().clone());
     let schedule = async |n: u32, after: Duration| {
         let event = seriatim::event::Json::new(n.to_string());
-        emitter.schedule("work:1", event).after(after).send().await.expect("scheduled");
+        emitter
+            .schedule("work:1", event)
+            .after(after)
+            .send()
+            .await
+            .expect("scheduled");
     };
     schedule(1, Duration::ZERO).await;
     sink.until_sent(1).await;
@@ -96,20 +118,38 @@ async fn what_was_due_is_due_after_a_step_back() {
     let now = now_ms(&console).await;
     for (n, why) in ["takeover", "stop", "slots"].into_iter().enumerate() {
         let first = n as u64 + 1;
-        state.hold(why, &now.to_string(), &["{}"], &format!("{first} 0 0 0 {why}")).await;
+        state
+            .hold(
+                why,
+                &now.to_string(),
+                &["{}"],
+                &format!("{first} 0 0 0 {why}"),
+            )
+            .await;
     }
     for object in ["yield", "wake"] {
         state.hold(object, &now.to_string(), &[], "0 0 0 0 ").await;
         state.run("DEL", &[&keys.events_held_id(object)]).await;
         state.run("LPUSH", &[&keys.events(object), "{}"]).await;
     }
-    state.hold("retry", &(now + 3000).to_string(), &["{}"], "4 0 1 0 retry: no").await;
-    state.hold("operator", "inf", &["{}"], "5 0 1 0 attempts: no").await;
+    state
+        .hold(
+            "retry",
+            &(now + 3000).to_string(),
+            &["{}"],
+            "4 0 1 0 retry: no",
+        )
+        .await;
+    state
+        .hold("operator", "inf", &["{}"], "5 0 1 0 attempts: no")
+        .await;
     adopt(&mut state.conn, &keys, None).await;
     step_back(&clock, &console).await;
     let stepped = Instant::now();
     let sink = Recorder::new();
-    let worker = start(&redis, "w", &sink, |config| config.sweep = Duration::from_secs(1));
+    let worker = start(&redis, "w", &sink, |config| {
+        config.sweep = Duration::from_secs(1)
+    });
     sink.until_sent(6).await;
     assert!(stepped.elapsed() < SOON, "{:?}", stepped.elapsed());
     assert_eq!(console.due("operator").await, Some(f64::INFINITY));
@@ -133,7 +173,12 @@ async fn a_dead_process_is_taken_over_in_time_after_a_step_back() {
         config.lease = five_s;
     });
     console.until_lease("lives").await;
-    let noted = async || console.run::<Option<String>>(&["HGET", &console.keys.meta(), "clock"]).await.map(drop);
+    let noted = async || {
+        console
+            .run::<Option<String>>(&["HGET", &console.keys.meta(), "clock"])
+            .await
+            .map(drop)
+    };
     until("a sweep has noted the time", PATIENCE, noted).await;
     step_back(&clock, &console).await;
     dies.crash().await;
@@ -163,11 +208,16 @@ async fn a_lease_is_cut_to_its_length_by_the_next_of_its_name() {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    wire::attach(&mut conn, &keys, &args).await.expect("attached");
+    wire::attach(&mut conn, &keys, &args)
+        .await
+        .expect("attached");
     step_back(&clock, &redis.console().await).await;
     args.token = "token-2";
     for _ in 0..2 {
-        let Attached::InUse { left, .. } = wire::attach(&mut conn, &keys, &args).await.expect("an answer") else {
+        let Attached::InUse { left, .. } = wire::attach(&mut conn, &keys, &args)
+            .await
+            .expect("an answer")
+        else {
             panic!("the name is in use")
         };
         assert!(left <= lease, "{left:?}");
@@ -180,16 +230,28 @@ async fn a_rule_ends_in_time_after_a_step_back() {
     let (clock, redis) = with_clock();
     let console = redis.console().await;
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let by = By { who: "ada", why: "" };
-    for (selector, after) in [("a:*", Some(Duration::from_secs(3))), ("b:*", None), ("c:*", Some(2 * HOUR))] {
+    let by = By {
+        who: "ada",
+        why: "",
+    };
+    for (selector, after) in [
+        ("a:*", Some(Duration::from_secs(3))),
+        ("b:*", None),
+        ("c:*", Some(2 * HOUR)),
+    ] {
         let selector: Selector = selector.parse().expect("a selector");
-        control(&conn, &keys).set_rule(by, Kind::Pause, &selector, after).await.expect("set");
+        control(&conn, &keys)
+            .set_rule(by, Kind::Pause, &selector, after)
+            .await
+            .expect("set");
     }
     adopt(&mut conn, &keys, None).await;
     step_back(&clock, &console).await;
     let stepped = Instant::now();
     let sink = Recorder::new();
-    let worker = start(&redis, "w", &sink, |config| config.sweep = Duration::from_secs(1));
+    let worker = start(&redis, "w", &sink, |config| {
+        config.sweep = Duration::from_secs(1)
+    });
     for object in ["a:1", "b:1", "c:1"] {
         console.emit(object, "1").await;
     }
@@ -197,10 +259,20 @@ async fn a_rule_ends_in_time_after_a_step_back() {
     assert!(stepped.elapsed() < SOON, "{:?}", stepped.elapsed());
     assert_eq!(sink.sent()[0].object, "a:1");
     let left = control(&conn, &keys).rules().await.expect("rules");
-    let ends: Vec<_> = left.rules.iter().filter(|rule| rule.in_force).map(|rule| rule.end_ms).collect();
-    let [None, Some(end)] = ends[..] else { panic!("{left:?}") };
+    let ends: Vec<_> = left
+        .rules
+        .iter()
+        .filter(|rule| rule.in_force)
+        .map(|rule| rule.end_ms)
+        .collect();
+    let [None, Some(end)] = ends[..] else {
+        panic!("{left:?}")
+    };
     let two_hours = 7_200_000;
-    assert!((two_hours - 60_000..=two_hours).contains(&(end - left.now_ms)), "{left:?}");
+    assert!(
+        (two_hours - 60_000..=two_hours).contains(&(end - left.now_ms)),
+        "{left:?}"
+    );
     worker.stop().await;
 }
 
@@ -216,15 +288,27 @@ async fn many_held_objects_move_in_bounded_steps() {
     let mut pipe = redis::pipe();
     for n in 0..HELD {
         // Several objects in a row have the same due time.
-        pipe.cmd("ZADD").arg(keys.objects_held()).arg(now + 60_000 + n / 3000 * 5).arg(format!("{n:05}")).ignore();
+        pipe.cmd("ZADD")
+            .arg(keys.objects_held())
+            .arg(now + 60_000 + n / 3000 * 5)
+            .arg(format!("{n:05}"))
+            .ignore();
     }
     for n in 0..1_200 {
-        pipe.cmd("ZADD").arg(keys.objects_held()).arg("inf").arg(format!("operator:{n}")).ignore();
+        pipe.cmd("ZADD")
+            .arg(keys.objects_held())
+            .arg("inf")
+            .arg(format!("operator:{n}"))
+            .ignore();
     }
     let () = pipe.query_async(&mut conn).await.expect("held");
     let mut gone = redis::pipe();
     for n in 0..1_500 {
-        gone.cmd("ZADD").arg(keys.event_workers_departed()).arg(now + 500_000 + n).arg(format!("gone-{n}")).ignore();
+        gone.cmd("ZADD")
+            .arg(keys.event_workers_departed())
+            .arg(now + 500_000 + n)
+            .arg(format!("gone-{n}"))
+            .ignore();
     }
     let () = gone.query_async(&mut conn).await.expect("departed");
     adopt(&mut conn, &keys, None).await;
@@ -236,16 +320,49 @@ async fn many_held_objects_move_in_bounded_steps() {
         moved.push(adopted.moved);
         more = adopted.more;
     }
-    assert!(!more, "objects that wait for an operator are moved without end: {moved:?}");
-    assert_eq!((moved.iter().sum::<u64>(), moved.iter().max()), (HELD, Some(&1000)), "{moved:?}");
-    let due = ["ZRANGE", &keys.objects_held(), "-inf", "(inf", "BYSCORE", "WITHSCORES"];
+    assert!(
+        !more,
+        "objects that wait for an operator are moved without end: {moved:?}"
+    );
+    assert_eq!(
+        (moved.iter().sum::<u64>(), moved.iter().max()),
+        (HELD, Some(&1000)),
+        "{moved:?}"
+    );
+    let due = [
+        "ZRANGE",
+        &keys.objects_held(),
+        "-inf",
+        "(inf",
+        "BYSCORE",
+        "WITHSCORES",
+    ];
     let all: Vec<(String, f64)> = console.run(&due).await;
-    let kept: u64 = console.run(&["ZCOUNT", &keys.objects_held(), "inf", "inf"]).await;
+    let kept: u64 = console
+        .run(&["ZCOUNT", &keys.objects_held(), "inf", "inf"])
+        .await;
     assert_eq!(kept, 1_200);
-    assert!(all.iter().map(|(object, _)| object).eq(&(0..HELD).map(|n| format!("{n:05}")).collect::<Vec<_>>()));
+    assert!(
+        all.iter()
+            .map(|(object, _)| object)
+            .eq(&(0..HELD).map(|n| format!("{n:05}")).collect::<Vec<_>>())
+    );
     let ahead = now_ms(&console).await as f64;
-    assert!(all.iter().all(|(_, due)| (ahead + 30_000.0..ahead + 62_000.0).contains(due)), "{:?}", all.first());
-    let latest: Vec<(String, f64)> = console.run(&["ZRANGE", &keys.event_workers_departed(), "-1", "-1", "WITHSCORES"]).await;
+    assert!(
+        all.iter()
+            .all(|(_, due)| (ahead + 30_000.0..ahead + 62_000.0).contains(due)),
+        "{:?}",
+        all.first()
+    );
+    let latest: Vec<(String, f64)> = console
+        .run(&[
+            "ZRANGE",
+            &keys.event_workers_departed(),
+            "-1",
+            "-1",
+            "WITHSCORES",
+        ])
+        .await;
     assert!(latest[0].1 < ahead + 504_000.0, "{latest:?}");
     let fields: Vec<String> = console.run(&["HKEYS", &keys.meta()]).await;
     assert!(!fields.contains(&"clock.step".to_owned()), "{fields:?}");
@@ -260,15 +377,29 @@ async fn watched_names_are_looked_at_after_a_step_back() {
     let (clock, redis) = with_clock();
     let console = redis.console().await;
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let _: u64 = console.run(&["HSET", &keys.event_workers(), "w", "1 token 1"]).await;
-    let _: () = console.run(&["SET", &keys.worker_lease("w"), "token h 1 1 5000ms", "PX", "5000"]).await;
-    let _: u64 = console.run(&["ZADD", &keys.event_workers_watched(), "1", "w"]).await;
+    let _: u64 = console
+        .run(&["HSET", &keys.event_workers(), "w", "1 token 1"])
+        .await;
+    let _: () = console
+        .run(&[
+            "SET",
+            &keys.worker_lease("w"),
+            "token h 1 1 5000ms",
+            "PX",
+            "5000",
+        ])
+        .await;
+    let _: u64 = console
+        .run(&["ZADD", &keys.event_workers_watched(), "1", "w"])
+        .await;
     adopt(&mut conn, &keys, None).await;
     step_back(&clock, &console).await;
     while adopt(&mut conn, &keys, None).await.more {}
     let left: i64 = console.run(&["PTTL", &keys.worker_lease("w")]).await;
     assert!((1..=5000).contains(&left), "{left} ms");
-    let next: f64 = console.run(&["ZSCORE", &keys.event_workers_watched(), "w"]).await;
+    let next: f64 = console
+        .run(&["ZSCORE", &keys.event_workers_watched(), "w"])
+        .await;
     assert!(next <= now_ms(&console).await as f64 + LOOK.as_millis() as f64);
 }
 
@@ -280,16 +411,29 @@ async fn a_departed_name_is_looked_at_soon_after_a_step_back() {
     let console = redis.console().await;
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let now = now_ms(&console).await;
-    let _: u64 = console.run(&["HSET", &keys.event_workers(), "gone", &format!("1 token {now}")]).await;
+    let _: u64 = console
+        .run(&[
+            "HSET",
+            &keys.event_workers(),
+            "gone",
+            &format!("1 token {now}"),
+        ])
+        .await;
     adopt(&mut conn, &keys, None).await;
     step_back(&clock, &console).await;
     while adopt(&mut conn, &keys, None).await.more {}
     until("it is looked at", PATIENCE, async || {
         let _: u64 = console.run(&["HDEL", &keys.meta(), "names.next"]).await;
         adopt(&mut conn.clone(), &keys, None).await;
-        let next: f64 = console.run(&["ZSCORE", &keys.event_workers_departed(), "gone"]).await;
+        let next: f64 = console
+            .run(&["ZSCORE", &keys.event_workers_departed(), "gone"])
+            .await;
         let registered: String = console.run(&["HGET", &keys.event_workers(), "gone"]).await;
-        let at: u64 = registered.rsplit(' ').next().and_then(|at| at.parse().ok()).expect("a time");
+        let at: u64 = registered
+            .rsplit(' ')
+            .next()
+            .and_then(|at| at.parse().ok())
+            .expect("a time");
         (at < now && next < now as f64).then_some(())
     })
     .await;
@@ -324,12 +468,22 @@ async fn a_step_ahead_counts_no_crash() {
     until("both have attached again", PATIENCE, async || {
         let now: Vec<String> = console.run(&["HVALS", &console.keys.event_workers()]).await;
         let token = |value: &String| value.split(' ').nth(1).map(str::to_owned);
-        now.iter().zip(&before).all(|(now, before)| token(now) != token(before)).then_some(())
+        now.iter()
+            .zip(&before)
+            .all(|(now, before)| token(now) != token(before))
+            .then_some(())
     })
     .await;
     gate.open();
-    until("all is delivered", PATIENCE, async || (sink.applied().len() == 8).then_some(())).await;
-    assert!(sink.offered().iter().all(|offer| offer.crashes == 0), "{:?}", sink.offered());
+    until("all is delivered", PATIENCE, async || {
+        (sink.applied().len() == 8).then_some(())
+    })
+    .await;
+    assert!(
+        sink.offered().iter().all(|offer| offer.crashes == 0),
+        "{:?}",
+        sink.offered()
+    );
     for worker in workers {
         worker.finish().await;
     }
@@ -354,13 +508,18 @@ async fn keep_busy(console: &Console) -> Infallible {
 #[case::first_sweep(Duration::from_secs(5), Duration::from_secs(60))]
 #[case::long_lease(Duration::from_secs(60), Duration::from_secs(1))]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_step_ahead_takes_nothing_from_a_long_handler(#[case] lease: Duration, #[case] sweep: Duration) {
+async fn a_step_ahead_takes_nothing_from_a_long_handler(
+    #[case] lease: Duration,
+    #[case] sweep: Duration,
+) {
     let (clock, redis) = with_clock();
     let console = redis.console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
     let slow = Recorder::with(move |_| Act::Wait(held_up.clone()));
-    let in_handlers = start(&redis, "in-handlers", &slow, |config| (config.lease, config.sweep) = (lease, sweep));
+    let in_handlers = start(&redis, "in-handlers", &slow, |config| {
+        (config.lease, config.sweep) = (lease, sweep)
+    });
     for n in 0..4 {
         console.emit(&format!("slow:{n}"), "1").await;
     }
@@ -370,7 +529,9 @@ async fn a_step_ahead_takes_nothing_from_a_long_handler(#[case] lease: Duration,
         (config.lease, config.sweep) = (Duration::from_secs(5), Duration::from_secs(1));
     });
     let token = async || {
-        let registered: String = console.run(&["HGET", &console.keys.event_workers(), "in-handlers"]).await;
+        let registered: String = console
+            .run(&["HGET", &console.keys.event_workers(), "in-handlers"])
+            .await;
         registered.split(' ').nth(1).map(str::to_owned)
     };
     let before = token().await;
@@ -378,11 +539,18 @@ async fn a_step_ahead_takes_nothing_from_a_long_handler(#[case] lease: Duration,
         quick.until_sent(100).await;
         // The process `commits` has made a sweep that recorded the time.
         until("a sweep has noted the time", PATIENCE, async || {
-            console.run::<Option<String>>(&["HGET", &console.keys.meta(), "clock"]).await
+            console
+                .run::<Option<String>>(&["HGET", &console.keys.meta(), "clock"])
+                .await
         })
         .await;
         clock.step_ahead(HOUR);
-        until("the process in handlers has attached again", PATIENCE, async || (token().await != before).then_some(())).await;
+        until(
+            "the process in handlers has attached again",
+            PATIENCE,
+            async || (token().await != before).then_some(()),
+        )
+        .await;
     };
     tokio::select! {
         never = keep_busy(&console) => match never {},
@@ -391,12 +559,24 @@ async fn a_step_ahead_takes_nothing_from_a_long_handler(#[case] lease: Duration,
     gate.open();
     until("the handlers have ended", PATIENCE, async || {
         let sent = [slow.sent(), quick.sent()].concat();
-        (sent.iter().filter(|offer| offer.object.starts_with("slow:")).count() >= 4).then_some(())
+        (sent
+            .iter()
+            .filter(|offer| offer.object.starts_with("slow:"))
+            .count()
+            >= 4)
+            .then_some(())
     })
     .await;
-    let crashed: Vec<_> = [slow.offered(), quick.offered()].concat().into_iter().filter(|offer| offer.crashes > 0).collect();
+    let crashed: Vec<_> = [slow.offered(), quick.offered()]
+        .concat()
+        .into_iter()
+        .filter(|offer| offer.crashes > 0)
+        .collect();
     assert!(crashed.is_empty(), "{crashed:?}");
-    assert!(quick.offered().iter().all(|offer| offer.object == "busy:1"), "something was taken over");
+    assert!(
+        quick.offered().iter().all(|offer| offer.object == "busy:1"),
+        "something was taken over"
+    );
     in_handlers.finish().await;
     commits.finish().await;
     console.check().await;
@@ -409,7 +589,9 @@ async fn a_takeover_waits_for_a_moment_after_a_step_ahead() {
     let redis = Redis::start();
     let console = redis.console().await;
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let _: u64 = console.run(&["HSET", &keys.event_workers(), "dead", "1 token 1"]).await;
+    let _: u64 = console
+        .run(&["HSET", &keys.event_workers(), "dead", "1 token 1"])
+        .await;
     let second = Some(Duration::from_secs(1));
     // The columns of each case:
     // - time since the last sweep by Redis' clock, in ms (by the caller's own clock always 1 s)
@@ -428,16 +610,35 @@ async fn a_takeover_waits_for_a_moment_after_a_step_ahead() {
         (2_000, Some(6_000), 1, 1),
     ] {
         let now = now_ms(&console).await;
-        let _: i64 = console.run(&["LREM", &keys.objects_with_events(), "0", "work:1"]).await;
+        let _: i64 = console
+            .run(&["LREM", &keys.objects_with_events(), "0", "work:1"])
+            .await;
         let _: i64 = console.run(&["DEL", &keys.worker_object("dead.0")]).await;
-        let _: u64 = console.run(&["LPUSH", &keys.worker_object("dead.0"), "work:1"]).await;
-        let _: u64 = console.run(&["ZADD", &keys.event_workers_watched(), "1", "dead"]).await;
-        let _: u64 = console.run(&["HSET", &keys.meta(), "clock", &(now - noted).to_string()]).await;
+        let _: u64 = console
+            .run(&["LPUSH", &keys.worker_object("dead.0"), "work:1"])
+            .await;
+        let _: u64 = console
+            .run(&["ZADD", &keys.event_workers_watched(), "1", "dead"])
+            .await;
+        let _: u64 = console
+            .run(&["HSET", &keys.meta(), "clock", &(now - noted).to_string()])
+            .await;
         if let Some(ahead) = ahead {
-            let _: u64 = console.run(&["HSET", &keys.meta(), "clock.ahead", &(now - ahead).to_string()]).await;
+            let _: u64 = console
+                .run(&[
+                    "HSET",
+                    &keys.meta(),
+                    "clock.ahead",
+                    &(now - ahead).to_string(),
+                ])
+                .await;
         }
         let adopted = adopt_in(&mut conn, &keys, second, Duration::from_secs(notice)).await;
-        assert_eq!((adopted.strays, adopted.is_ahead), (found, found == 0), "{noted} {ahead:?} {notice}");
+        assert_eq!(
+            (adopted.strays, adopted.is_ahead),
+            (found, found == 0),
+            "{noted} {ahead:?} {notice}"
+        );
     }
 }
 
@@ -446,12 +647,25 @@ async fn a_takeover_waits_for_a_moment_after_a_step_ahead() {
 async fn a_projection_is_free_in_time_after_a_step_back() {
     let (clock, redis) = with_clock();
     let lease = Duration::from_secs(2);
-    let mut store = RedisStore::new(redis.connect().await, redis.keys().clone(), "p").expect("a name");
-    assert!(store.open("token-1", lease).await.expect("an answer").is_some());
+    let mut store =
+        RedisStore::new(redis.connect().await, redis.keys().clone(), "p").expect("a name");
+    assert!(
+        store
+            .open("token-1", lease)
+            .await
+            .expect("an answer")
+            .is_some()
+    );
     step_back(&clock, &redis.console().await).await;
     let stepped = Instant::now();
-    let mut other = RedisStore::new(redis.connect().await, redis.keys().clone(), "p").expect("a name");
-    while other.open("token-2", lease).await.expect("an answer").is_none() {
+    let mut other =
+        RedisStore::new(redis.connect().await, redis.keys().clone(), "p").expect("a name");
+    while other
+        .open("token-2", lease)
+        .await
+        .expect("an answer")
+        .is_none()
+    {
         assert!(stepped.elapsed() < SOON);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -17,7 +17,10 @@ use crate::support::{Redis, until};
 const PLAIN: [&str; 2] = ["--first-id", "0"];
 
 fn now_us() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970")
+        .as_micros() as u64
 }
 
 fn file_sink(dir: &Path, name: &str) -> (PathBuf, String) {
@@ -27,17 +30,28 @@ fn file_sink(dir: &Path, name: &str) -> (PathBuf, String) {
 }
 
 async fn until_written(file: &Path, events: usize) -> Vec<Sent> {
-    until(&format!("{events} events are written"), PATIENCE, async || {
-        let sent = sent_to(file);
-        (sent.len() >= events).then_some(sent)
-    })
+    until(
+        &format!("{events} events are written"),
+        PATIENCE,
+        async || {
+            let sent = sent_to(file);
+            (sent.len() >= events).then_some(sent)
+        },
+    )
     .await
 }
 
 /// Asserts that every event passes the receiver's gate, and applies it.
 async fn take(gate: &mut Gate, sent: &[Sent]) {
-    for Sent { object, id, prev, .. } in sent {
-        assert_eq!(gate.check(object, *id, *prev).await.expect("sound numbers"), Verdict::Apply, "{id} after {prev}");
+    for Sent {
+        object, id, prev, ..
+    } in sent
+    {
+        assert_eq!(
+            gate.check(object, *id, *prev).await.expect("sound numbers"),
+            Verdict::Apply,
+            "{id} after {prev}"
+        );
         gate.applied(object, *id, *prev).await.expect("applied");
     }
 }
@@ -57,7 +71,10 @@ async fn a_redis_that_comes_back_empty_gives_no_id_again(#[case] stands_still: b
     let mut a = Process::start(&redis, "a", &a_sink, &PLAIN);
     redis.console().await.emit_all("work:1", ["1", "2"]).await;
     let before = until_written(&a_file, 2).await;
-    assert!(before[0].id > began, "a new namespace begins at the time: {before:?}");
+    assert!(
+        before[0].id > began,
+        "a new namespace begins at the time: {before:?}"
+    );
     if stands_still {
         a.pause();
     } else {
@@ -69,7 +86,10 @@ async fn a_redis_that_comes_back_empty_gives_no_id_again(#[case] stands_still: b
     let mut b = Process::start(&redis, "b", &b_sink, &PLAIN);
     redis.console().await.emit_all("work:1", ["3", "4"]).await;
     let after = until_written(&b_file, 2).await;
-    assert!(after[0].id > before[1].id && after[0].prev == 0, "{before:?}, {after:?}");
+    assert!(
+        after[0].id > before[1].id && after[0].prev == 0,
+        "{before:?}, {after:?}"
+    );
     for start in [Start::Origin, Start::FirstSeen] {
         let mut remembers = Gate::new(start);
         take(&mut remembers, &before).await;
@@ -82,7 +102,10 @@ async fn a_redis_that_comes_back_empty_gives_no_id_again(#[case] stands_still: b
         a.go_on();
         redis.console().await.emit("work:1", "5").await;
         let last = until_written(&a_file, 3).await.remove(2);
-        assert!(last.id > after[1].id && last.prev == after[1].id, "{after:?}, {last:?}");
+        assert!(
+            last.id > after[1].id && last.prev == after[1].id,
+            "{after:?}, {last:?}"
+        );
     }
 }
 
@@ -101,7 +124,9 @@ async fn lose_counter(console: &Console, counter: Option<&str>) {
 #[case::evicted(None)]
 #[case::set_back(Some("1"))]
 #[tokio::test]
-async fn a_counter_that_is_lost_under_a_running_worker_gives_no_id_again(#[case] counter: Option<&str>) {
+async fn a_counter_that_is_lost_under_a_running_worker_gives_no_id_again(
+    #[case] counter: Option<&str>,
+) {
     let redis = Redis::start();
     let console = redis.console().await;
     let sink = Recorder::new();
@@ -129,7 +154,9 @@ async fn a_counter_below_the_last_id_of_an_object_gives_no_id_again() {
     let console = redis.console().await;
     let sink = Recorder::new();
     let worker = start(&redis, "a", &sink, |_| {});
-    console.emit_all("work:1", (0..50).map(|n| n.to_string())).await;
+    console
+        .emit_all("work:1", (0..50).map(|n| n.to_string()))
+        .await;
     console.until_at_rest_after(50).await;
     worker.finish().await;
     lose_counter(&console, Some("10")).await;
@@ -158,6 +185,10 @@ async fn a_chosen_first_id_is_where_a_new_namespace_begins() {
         worker.finish().await;
         assert_eq!(sink.sent()[0].id, expected);
     }
-    assert_eq!(seriatim::worker::WorkerConfig::default().first_id, 0, "nobody has chosen");
+    assert_eq!(
+        seriatim::worker::WorkerConfig::default().first_id,
+        0,
+        "nobody has chosen"
+    );
     assert_eq!(config(&redis, "w").first_id, 1, "tests have");
 }

@@ -14,14 +14,24 @@ use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::{Running, start};
 use crate::support::{Redis, control, until};
 
-const ADA: By<'static> = By { who: "ada@host", why: "test" };
+const ADA: By<'static> = By {
+    who: "ada@host",
+    why: "test",
+};
 /// The time for which events are waited for that may never come, because the lost key led to them.
 const LOST_PATIENCE: Duration = Duration::from_secs(3);
 /// The time for which a repair, and the workers after it, may take.
 const REPAIR_PATIENCE: Duration = Duration::from_secs(20);
 /// The objects: in hand, queued, held, paused, and with a schedule.
-const OBJECTS: [(&str, u32); 7] =
-    [("hand:1", 3), ("hand:2", 3), ("queued:1", 2), ("queued:2", 2), ("held:1", 2), ("paused:1", 2), ("later:1", 1)];
+const OBJECTS: [(&str, u32); 7] = [
+    ("hand:1", 3),
+    ("hand:2", 3),
+    ("queued:1", 2),
+    ("queued:2", 2),
+    ("held:1", 2),
+    ("paused:1", 2),
+    ("later:1", 1),
+];
 
 fn event(object: &str, n: u32) -> String {
     format!("{{\"object\":\"{object}\",\"n\":{n}}}")
@@ -47,27 +57,64 @@ impl Scene {
             "hand:1" | "hand:2" => Act::Wait(at_gate.clone()),
             _ => Act::Send,
         });
-        let mut scene = Self { redis, console, sink, gate, worker: None };
+        let mut scene = Self {
+            redis,
+            console,
+            sink,
+            gate,
+            worker: None,
+        };
         scene.start().await;
         let keys = scene.console.keys.clone();
         let selector = "paused:1".parse().expect("a selector");
-        control(&scene.redis.connect().await, &keys).set_rule(ADA, Kind::Pause, &selector, None).await.expect("a rule");
+        control(&scene.redis.connect().await, &keys)
+            .set_rule(ADA, Kind::Pause, &selector, None)
+            .await
+            .expect("a rule");
         for (object, count) in [("held:1", 2), ("paused:1", 2)] {
-            scene.console.emit_all(object, (0..count).map(|n| event(object, n))).await;
+            scene
+                .console
+                .emit_all(object, (0..count).map(|n| event(object, n)))
+                .await;
         }
         scene.console.until_held("held:1", "retry").await;
         until("it is paused", PATIENCE, async || {
-            scene.console.run::<Option<f64>>(&["ZSCORE", &keys.objects_paused(), "paused:1"]).await
+            scene
+                .console
+                .run::<Option<f64>>(&["ZSCORE", &keys.objects_paused(), "paused:1"])
+                .await
         })
         .await;
-        scene.console.run::<u64>(&["HSET", &keys.events_scheduled_of("later:1"), "k", &event("later:1", 0)]).await;
-        scene.console.run::<u64>(&["ZADD", &keys.events_scheduled(), "99999999999999", "later:1\nk"]).await;
+        scene
+            .console
+            .run::<u64>(&[
+                "HSET",
+                &keys.events_scheduled_of("later:1"),
+                "k",
+                &event("later:1", 0),
+            ])
+            .await;
+        scene
+            .console
+            .run::<u64>(&[
+                "ZADD",
+                &keys.events_scheduled(),
+                "99999999999999",
+                "later:1\nk",
+            ])
+            .await;
         for object in ["hand:1", "hand:2"] {
-            scene.console.emit_all(object, (0..3).map(|n| event(object, n))).await;
+            scene
+                .console
+                .emit_all(object, (0..3).map(|n| event(object, n)))
+                .await;
         }
         scene.gate.until_reached(2).await;
         for object in ["queued:1", "queued:2"] {
-            scene.console.emit_all(object, (0..2).map(|n| event(object, n))).await;
+            scene
+                .console
+                .emit_all(object, (0..2).map(|n| event(object, n)))
+                .await;
         }
         scene
     }
@@ -98,7 +145,10 @@ impl Scene {
         match kind.as_str() {
             "list" => self.console.run(&["LRANGE", &key, "0", "-1"]).await,
             "hash" => self.console.run(&["HVALS", &key]).await,
-            "stream" => vec![format!("{:?}", self.console.run::<Value>(&["XRANGE", &key, "-", "+"]).await)],
+            "stream" => vec![format!(
+                "{:?}",
+                self.console.run::<Value>(&["XRANGE", &key, "-", "+"]).await
+            )],
             _ => Vec::new(),
         }
     }
@@ -121,20 +171,44 @@ impl Scene {
     /// worker runs, so a dry run and its repair make the same steps, and a reason to leave something
     /// may stay. Adds the steps to `told`.
     async fn repair(&self, is_alone: bool, told: &mut Vec<String>, what: &str) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_millis();
-        let plan = Repair { schedules_due_ms: Some(u64::try_from(now).expect("a time")), share: 1.0, ..Repair::default() };
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("a clock after 1970")
+            .as_millis();
+        let plan = Repair {
+            schedules_due_ms: Some(u64::try_from(now).expect("a time")),
+            share: 1.0,
+            ..Repair::default()
+        };
         let control = control(&self.redis.connect().await, &self.console.keys);
         let since = Instant::now();
         loop {
             let planned = control.repair(ADA, &plan).await.expect("a report");
-            let done = control.repair(ADA, &Repair { dry_run: false, ..plan.clone() }).await.expect("a report");
-            assert!(!is_alone || planned.kinds == done.kinds, "{what}: {:?}, then {:?}", planned.steps, done.steps);
+            let done = control
+                .repair(
+                    ADA,
+                    &Repair {
+                        dry_run: false,
+                        ..plan.clone()
+                    },
+                )
+                .await
+                .expect("a report");
+            assert!(
+                !is_alone || planned.kinds == done.kinds,
+                "{what}: {:?}, then {:?}",
+                planned.steps,
+                done.steps
+            );
             let lines = done.steps.iter().chain(&done.left);
             told.extend(lines.map(|step| format!("{} {}: {}", step.kind, step.subject, step.what)));
             if planned.steps_total + done.steps_total == 0 && (is_alone || done.left_total == 0) {
                 return;
             }
-            assert!(since.elapsed() < REPAIR_PATIENCE, "{what}: the repair goes on and on: {told:?}");
+            assert!(
+                since.elapsed() < REPAIR_PATIENCE,
+                "{what}: the repair goes on and on: {told:?}"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -145,13 +219,20 @@ impl Scene {
         loop {
             self.release_all().await;
             let missing: BTreeSet<String> = wanted.difference(&self.sent()).cloned().collect();
-            let report = control(&self.redis.connect().await, &self.console.keys).check().await.expect("checked");
+            let report = control(&self.redis.connect().await, &self.console.keys)
+                .check()
+                .await
+                .expect("checked");
             if missing.is_empty() && report.is_clean() {
                 return;
             }
             let found = &report.violations;
             let is_late = since.elapsed() > REPAIR_PATIENCE;
-            assert!(!is_late, "{what}: after {told:#?} {missing:?} stay, check finds {found:#?}, {:?}", self.keys().await);
+            assert!(
+                !is_late,
+                "{what}: after {told:#?} {missing:?} stay, check finds {found:#?}, {:?}",
+                self.keys().await
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -163,15 +244,25 @@ impl Scene {
         let mut id_of: BTreeMap<String, u64> = BTreeMap::new();
         for offer in self.sink.offered() {
             let text = offer.text();
-            assert!(text.contains(&format!("\"{}\"", offer.object)), "{what}: {offer:?} has the name of another object");
+            assert!(
+                text.contains(&format!("\"{}\"", offer.object)),
+                "{what}: {offer:?} has the name of another object"
+            );
             let other = ids.entry(offer.id).or_insert_with(|| text.clone());
             assert_eq!(*other, text, "{what}: one id");
             let id = *id_of.entry(text).or_insert(offer.id);
-            assert!(id == offer.id || has_new_ids, "{what}: one event, two ids: {offer:?}, {id}");
+            assert!(
+                id == offer.id || has_new_ids,
+                "{what}: one event, two ids: {offer:?}, {id}"
+            );
         }
         for (object, applied) in self.sink.applied() {
             let mut seen = BTreeSet::new();
-            let first: Vec<_> = applied.into_iter().map(|(_, text)| text).filter(|text| seen.insert(text.clone())).collect();
+            let first: Vec<_> = applied
+                .into_iter()
+                .map(|(_, text)| text)
+                .filter(|text| seen.insert(text.clone()))
+                .collect();
             assert!(first.is_sorted(), "{what}: {object} {first:?}");
         }
     }
@@ -180,13 +271,24 @@ impl Scene {
     async fn release_all(&self) {
         let (keys, conn) = (self.console.keys.clone(), self.redis.connect().await);
         let selector = "paused:1".parse().expect("a selector");
-        control(&conn, &keys).lift_rule(ADA, Kind::Pause, &selector).await.expect("an answer");
+        control(&conn, &keys)
+            .lift_rule(ADA, Kind::Pause, &selector)
+            .await
+            .expect("an answer");
         for (key, due) in [(keys.objects_held(), "0"), (keys.events_scheduled(), "1")] {
-            for member in self.console.run::<Vec<String>>(&["ZRANGE", &key, "0", "-1"]).await {
-                self.console.run::<u64>(&["ZADD", &key, "XX", due, &member]).await;
+            for member in self
+                .console
+                .run::<Vec<String>>(&["ZRANGE", &key, "0", "-1"])
+                .await
+            {
+                self.console
+                    .run::<u64>(&["ZADD", &key, "XX", due, &member])
+                    .await;
             }
         }
-        self.console.run::<u64>(&["ZADD", &keys.events_scheduled_wake(), "0", "wake"]).await;
+        self.console
+            .run::<u64>(&["ZADD", &keys.events_scheduled_wake(), "0", "wake"])
+            .await;
     }
 }
 
@@ -221,7 +323,10 @@ async fn lose(key: &str, when: When) -> bool {
         scene.start().await;
     }
     scene.gate.open();
-    let all: BTreeSet<String> = OBJECTS.iter().flat_map(|(object, count)| (0..*count).map(|n| event(object, n))).collect();
+    let all: BTreeSet<String> = OBJECTS
+        .iter()
+        .flat_map(|(object, count)| (0..*count).map(|n| event(object, n)))
+        .collect();
     let wanted: BTreeSet<String> = all.difference(&lost).cloned().collect();
     let since = Instant::now();
     let missing = loop {
@@ -232,19 +337,36 @@ async fn lose(key: &str, when: When) -> bool {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
-    let has_new_ids = |told: &[String]| told.iter().any(|line| line.contains("new ids") || line.contains("new ones"));
+    let has_new_ids = |told: &[String]| {
+        told.iter()
+            .any(|line| line.contains("new ids") || line.contains("new ones"))
+    };
     scene.judge(has_new_ids(&told), &what);
     if !missing.is_empty() {
         let there = scene.in_redis().await;
-        assert!(missing.is_subset(&there), "{what}: lost {:?}", missing.difference(&there));
-        let report = control(&scene.redis.connect().await, &scene.console.keys).check().await.expect("checked");
-        assert!(!report.is_clean(), "{what}: {missing:?} stay, and check is clean: {:?}", scene.keys().await);
+        assert!(
+            missing.is_subset(&there),
+            "{what}: lost {:?}",
+            missing.difference(&there)
+        );
+        let report = control(&scene.redis.connect().await, &scene.console.keys)
+            .check()
+            .await
+            .expect("checked");
+        assert!(
+            !report.is_clean(),
+            "{what}: {missing:?} stay, and check is clean: {:?}",
+            scene.keys().await
+        );
     }
     scene.repair(false, &mut told, &what).await;
     scene.until_delivered(&wanted, &told, &what).await;
     scene.judge(has_new_ids(&told), &what);
     scene.worker.take().expect("a worker").crash().await;
-    println!("{what}: {} events stayed until the repair; {told:#?}", missing.len());
+    println!(
+        "{what}: {} events stayed until the repair; {told:#?}",
+        missing.len()
+    );
     !missing.is_empty()
 }
 
@@ -257,7 +379,10 @@ async fn each_key(when: When) {
     assert!(keys.len() > 20, "{keys:?}");
     for key in keys {
         let stays = lose(&key, when).await;
-        assert!(when != When::Repaired || !stays, "after the repair, events stay without {key}");
+        assert!(
+            when != When::Repaired || !stays,
+            "after the repair, events stay without {key}"
+        );
     }
 }
 

@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Report, Seen, Suspects, Tag};
+use seriatim::wire::{
+    self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Report, Seen, Suspects, Tag,
+};
 use seriatim::worker::StopReason;
 
 use crate::state::State;
@@ -14,7 +16,10 @@ use crate::support::{Redis, until};
 
 /// Returns the time to which the counter jumps.
 fn now_us() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970")
+        .as_micros() as u64
 }
 
 /// Simulates a failover in one step: the server gets another replication id, these commands bring
@@ -25,8 +30,16 @@ async fn fail_over(redis: &Redis, earlier: &[&[&str]]) -> Console {
     for words in earlier {
         pipe.cmd(words[0]).arg(&words[1..]);
     }
-    pipe.cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes");
-    let _: redis::Value = pipe.query_async(&mut redis.connect().await).await.expect("an earlier state");
+    pipe.cmd("CLIENT")
+        .arg("KILL")
+        .arg("TYPE")
+        .arg("normal")
+        .arg("SKIPME")
+        .arg("yes");
+    let _: redis::Value = pipe
+        .query_async(&mut redis.connect().await)
+        .await
+        .expect("an earlier state");
     redis.console().await
 }
 
@@ -64,18 +77,27 @@ async fn a_counter_that_went_back_jumps_above_every_id_seen() {
     let console = redis.console().await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
-    console.emit_all("work:1", (0..50).map(|n| n.to_string())).await;
+    console
+        .emit_all("work:1", (0..50).map(|n| n.to_string()))
+        .await;
     sink.until_sent(50).await;
     console.until_at_rest().await;
     // Redis has lost the last writes to the counter and to the object's last id.
-    let (counter, last) = (console.keys.next_event_id(), console.keys.last_event_id("work:1"));
+    let (counter, last) = (
+        console.keys.next_event_id(),
+        console.keys.last_event_id("work:1"),
+    );
     let console = fail_over(&redis, &[&["SET", &counter, "10"], &["SET", &last, "10"]]).await;
     console.emit("work:1", "50").await;
     sink.until_sent(51).await;
     worker.finish().await;
     let last = sink.sent().pop().expect("an event");
     assert!(last.id > 1_000_000 && last.prev == 10, "{last:?}");
-    assert_eq!(sink.applied_of("work:1").last().map(String::as_str), Some("50"), "a receiver takes it");
+    assert_eq!(
+        sink.applied_of("work:1").last().map(String::as_str),
+        Some("50"),
+        "a receiver takes it"
+    );
 }
 
 /// Story: the first process to reach an emptied Redis made the counter jump. But this process took
@@ -87,7 +109,13 @@ async fn an_emptied_redis_is_worked_on_after_one_lease() {
     let console = redis.console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
-    let sink = Recorder::with(move |offer| if offer.text() == "2" { Act::SendThenWait(held_up.clone()) } else { Act::Send });
+    let sink = Recorder::with(move |offer| {
+        if offer.text() == "2" {
+            Act::SendThenWait(held_up.clone())
+        } else {
+            Act::Send
+        }
+    });
     let lease = Duration::from_millis(700);
     let workers = ["a", "b"].map(|name| start(&redis, name, &sink, |config| config.lease = lease));
     console.emit("work:1", "1").await;
@@ -101,12 +129,19 @@ async fn an_emptied_redis_is_worked_on_after_one_lease() {
     for name in ["a", "b"] {
         console.until_lease(name).await;
     }
-    assert!(began.elapsed() >= lease, "an old token may be revived: whoever holds it must have noticed");
+    assert!(
+        began.elapsed() >= lease,
+        "an old token may be revived: whoever holds it must have noticed"
+    );
     sink.until_sent(3).await;
     for worker in workers {
         worker.finish().await;
     }
-    let ids: Vec<_> = sink.sent().into_iter().map(|offer| (offer.text(), offer.id, offer.prev)).collect();
+    let ids: Vec<_> = sink
+        .sent()
+        .into_iter()
+        .map(|offer| (offer.text(), offer.id, offer.prev))
+        .collect();
     assert_eq!(ids[..2], [("1".to_owned(), 1, 0), ("2".to_owned(), 2, 1)]);
     // Redis has lost the event in flight with all other data. The id of this event is not given
     // again.
@@ -130,7 +165,13 @@ async fn a_revived_token_is_waited_out() {
     let keys = redis.keys();
     let began = Instant::now();
     let half_ms = (lease.as_millis() / 2).to_string();
-    let revived = ["SET", &keys.worker_lease("w"), "before elsewhere/1/2 77 5", "PX", &half_ms];
+    let revived = [
+        "SET",
+        &keys.worker_lease("w"),
+        "before elsewhere/1/2 77 5",
+        "PX",
+        &half_ms,
+    ];
     let registered = ["HSET", &keys.event_workers(), "w", "4 before 1"];
     let console = fail_over(&redis, &[&revived, &registered]).await;
     until("it has its name again", PATIENCE, async || {
@@ -156,7 +197,9 @@ async fn a_worker_goes_on_after_flushall() {
         let console = redis.console().await;
         let sink = Recorder::new();
         // If a new connection finds the lost writes first, the worker waits for one lease.
-        let worker = start(&redis, "w", &sink, |config| config.lease = Duration::from_secs(5));
+        let worker = start(&redis, "w", &sink, |config| {
+            config.lease = Duration::from_secs(5)
+        });
         if has_event {
             console.emit("work:1", "1").await;
             sink.until_sent(1).await;
@@ -168,7 +211,10 @@ async fn a_worker_goes_on_after_flushall() {
         sink.until_sent(1 + usize::from(has_event)).await;
         console.until_at_rest().await;
         let (first, last) = (sink.sent().remove(0), sink.sent().pop().expect("an event"));
-        assert!((last.id > first.id || !has_event) && last.prev == 0, "{last:?} after {first:?}");
+        assert!(
+            (last.id > first.id || !has_event) && last.prev == 0,
+            "{last:?} after {first:?}"
+        );
         worker.finish().await;
     }
 }
@@ -200,7 +246,10 @@ async fn a_stop_does_not_wait_for_a_redis_that_is_away() {
     console.until_idle(1).await;
     redis.server().kill();
     let stopped = worker.stop().await;
-    assert_eq!((stopped.reason, stopped.delivered), (StopReason::Unreachable, 1));
+    assert_eq!(
+        (stopped.reason, stopped.delivered),
+        (StopReason::Unreachable, 1)
+    );
 }
 
 /// Story: power failed twice within a second. The second failure undid the first jump of the
@@ -212,14 +261,26 @@ async fn a_jump_that_nobody_remembers_is_followed_by_one_that_goes_further() {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     let nobody = Seen::default();
-    wire::connect(&mut conn, keys, "replication-0", nobody).await.expect("an answer");
+    wire::connect(&mut conn, keys, "replication-0", nobody)
+        .await
+        .expect("an answer");
     let mut highest = 0;
     for restart in 1..=20 {
-        let connected = wire::connect(&mut conn, keys, &format!("replication-{restart}"), nobody).await.expect("an answer");
-        assert!(connected.changed && connected.counter > highest, "{connected:?} after {highest}");
+        let connected = wire::connect(&mut conn, keys, &format!("replication-{restart}"), nobody)
+            .await
+            .expect("an answer");
+        assert!(
+            connected.changed && connected.counter > highest,
+            "{connected:?} after {highest}"
+        );
         highest = connected.counter + 1;
         // An id is given. Then Redis loses all its data.
-        let () = redis::pipe().set(keys.next_event_id(), 7).ignore().query_async(&mut conn).await.expect("set");
+        let () = redis::pipe()
+            .set(keys.next_event_id(), 7)
+            .ignore()
+            .query_async(&mut conn)
+            .await
+            .expect("set");
         let () = redis::cmd("HSET")
             .arg(keys.meta())
             .arg("replication.id")
@@ -238,15 +299,25 @@ async fn a_counter_that_is_ahead_of_the_time_jumps_too() {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     let first_id = 5_000_000_000_000_000;
-    let seen = Seen { first_id, ..Seen::default() };
+    let seen = Seen {
+        first_id,
+        ..Seen::default()
+    };
     let mut counters = Vec::new();
     for replication_id in ["replication-0", "replication-1", "replication-2"] {
-        let connected = wire::connect(&mut conn, keys, replication_id, seen).await.expect("an answer");
+        let connected = wire::connect(&mut conn, keys, replication_id, seen)
+            .await
+            .expect("an answer");
         counters.push(connected.counter);
     }
-    let [first, second, third] = counters[..] else { panic!("{counters:?}") };
+    let [first, second, third] = counters[..] else {
+        panic!("{counters:?}")
+    };
     assert_eq!(first, first_id - 1);
-    assert!(second >= first + 1_000_000 && third >= second + 1_000_000, "{counters:?}");
+    assert!(
+        second >= first + 1_000_000 && third >= second + 1_000_000,
+        "{counters:?}"
+    );
     assert_ne!(third - second, second - first);
 }
 
@@ -255,9 +326,16 @@ async fn a_counter_that_is_ahead_of_the_time_jumps_too() {
 /// that batches in hand already had.
 #[tokio::test]
 async fn ids_of_batches_in_hand_are_not_given_again() {
-    let held = BatchResult::Hold { rest: tag(7), delay: None, reason: "stop".into() };
+    let held = BatchResult::Hold {
+        rest: tag(7),
+        delay: None,
+        reason: "stop".into(),
+    };
     let results = [BatchResult::Done, BatchResult::Yield, held];
-    for (counter, then) in ["6", "7"].into_iter().flat_map(|counter| results.clone().map(|then| (counter, then))) {
+    for (counter, then) in ["6", "7"]
+        .into_iter()
+        .flat_map(|counter| results.clone().map(|then| (counter, then)))
+    {
         let redis = Redis::own(&[]);
         let mut state = State::new(redis.connect().await, redis.keys().clone());
         let keys = state.keys.clone();
@@ -266,7 +344,9 @@ async fn ids_of_batches_in_hand_are_not_given_again() {
         state.own("w.0", "a", 7, &["1", "2"]).await;
         state.run("LPUSH", &[&keys.events("a"), "3"]).await;
         state.run("LPUSH", &[&keys.events("b"), "4"]).await;
-        state.run("LPUSH", &[&keys.objects_with_events(), "b"]).await;
+        state
+            .run("LPUSH", &[&keys.objects_with_events(), "b"])
+            .await;
         state.run("SET", &[&keys.next_event_id(), counter]).await;
         let bounds = Bounds {
             batch: 10,
@@ -281,10 +361,23 @@ async fn ids_of_batches_in_hand_are_not_given_again() {
         let held = matches!(then, BatchResult::Hold { .. });
         let (count, last) = if held { (0, None) } else { (2, Some(8)) };
         let mut call = Advance::new(&keys, "w", "token-of-w", bounds, ClaimFirst::Markers);
-        call.report(0, &Report { object: "a".into(), tag: tag(7), count, last, then });
+        call.report(
+            0,
+            &Report {
+                object: "a".into(),
+                tag: tag(7),
+                count,
+                last,
+                then,
+            },
+        );
         call.free(1);
-        let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
-        let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
+        let answer = wire::advance(&mut state.conn, &call)
+            .await
+            .expect("an answer");
+        let Advanced::Ok { batches, .. } = answer else {
+            panic!("{answer:?}")
+        };
         assert!(!batches.is_empty());
         for batch in &batches {
             assert!(batch.tag.first > 8, "{batch:?}");
@@ -294,5 +387,8 @@ async fn ids_of_batches_in_hand_are_not_given_again() {
 
 /// Returns the tag of a batch that was handed out once.
 fn tag(first: u64) -> Tag {
-    Tag { first, ..Tag::default() }
+    Tag {
+        first,
+        ..Tag::default()
+    }
 }

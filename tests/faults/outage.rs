@@ -15,14 +15,21 @@ const TRIED: &str = "DEBUG seriatim::worker::watch::outage";
 
 /// Returns the number of log lines with this text.
 fn lines(worker: &Process, text: &str) -> usize {
-    worker.log().lines().filter(|line| line.contains(text)).count()
+    worker
+        .log()
+        .lines()
+        .filter(|line| line.contains(text))
+        .count()
 }
 
 async fn delivers(redis: &Redis, worker: &mut Process) {
     let console = redis.console().await;
     console.emit("work:1", "1").await;
     let last = console.keys.last_event_id("work:1");
-    until("the event is delivered", PATIENCE, async || (console.number(&last).await > 0).then_some(())).await;
+    until("the event is delivered", PATIENCE, async || {
+        (console.number(&last).await > 0).then_some(())
+    })
+    .await;
     worker.terminate();
     assert!(worker.ended().await.success(), "{}", worker.log());
 }
@@ -45,11 +52,20 @@ async fn a_start_waits_for_a_redis_that_is_not_there_yet() {
 /// script.
 #[tokio::test]
 async fn a_start_waits_for_a_redis_that_is_loading() {
-    let slow = ["--key-load-delay", "100000", "--loading-process-events-interval-bytes", "1024", "--rdbcompression", "no"];
+    let slow = [
+        "--key-load-delay",
+        "100000",
+        "--loading-process-events-interval-bytes",
+        "1024",
+        "--rdbcompression",
+        "no",
+    ];
     let mut redis = Redis::own(&slow);
     let console = redis.console().await;
     for n in 0..20 {
-        let _: () = console.run(&["SET", &format!("other:{n}"), &"x".repeat(2000)]).await;
+        let _: () = console
+            .run(&["SET", &format!("other:{n}"), &"x".repeat(2000)])
+            .await;
     }
     let _: () = console.run(&["SAVE"]).await;
     redis.server().kill();
@@ -70,23 +86,47 @@ async fn a_start_waits_for_a_redis_that_is_loading() {
 #[tokio::test]
 async fn a_start_waits_for_nothing_else_and_not_for_ever() {
     let mut redis = Redis::own(&[]);
-    let _: () = redis.console().await.run(&["CONFIG", "SET", "requirepass", "right"]).await;
+    let _: () = redis
+        .console()
+        .await
+        .run(&["CONFIG", "SET", "requirepass", "right"])
+        .await;
     let began = Instant::now();
     let run = |url: &str, wait: &str| {
         let mut program = Command::new(crate::support::program());
-        let output = program.args(["--redis", url, "worker", "--sink", "null", "--connect-timeout", wait]).output();
+        let output = program
+            .args([
+                "--redis",
+                url,
+                "worker",
+                "--sink",
+                "null",
+                "--connect-timeout",
+                wait,
+            ])
+            .output();
         let output = output.expect("the program runs");
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         String::from_utf8(output.stderr).expect("UTF-8")
     };
-    for url in [redis.url().to_owned(), format!("{}?pass=wrong", redis.url())] {
+    for url in [
+        redis.url().to_owned(),
+        format!("{}?pass=wrong", redis.url()),
+    ] {
         let told = run(&url, "1h");
         assert_eq!(told.lines().count(), 1, "{told}");
     }
     redis.server().kill();
     let told = run(redis.url(), "300ms");
-    assert!(told.contains("waiting for Redis") && told.contains("cannot connect to Redis"), "{told}");
-    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    assert!(
+        told.contains("waiting for Redis") && told.contains("cannot connect to Redis"),
+        "{told}"
+    );
+    assert!(
+        began.elapsed() < Duration::from_secs(30),
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 /// Story: each connection of the worker logged a line at every attempt, up to fifty lines a second.
@@ -98,11 +138,20 @@ async fn an_outage_is_told_when_it_begins_and_when_it_ends() {
     console.until_idle(1).await;
     for outage in 1..=2 {
         redis.server().kill();
-        until("it begins", PATIENCE, async || (lines(&worker, TOLD) == outage).then_some(())).await;
+        until("it begins", PATIENCE, async || {
+            (lines(&worker, TOLD) == outage).then_some(())
+        })
+        .await;
         let before = lines(&worker, TRIED);
-        until("its parts try", PATIENCE, async || (lines(&worker, TRIED) > before + 5).then_some(())).await;
+        until("its parts try", PATIENCE, async || {
+            (lines(&worker, TRIED) > before + 5).then_some(())
+        })
+        .await;
         redis.server().restart();
-        until("it ends", PATIENCE, async || (lines(&worker, "Redis answers again") == outage).then_some(())).await;
+        until("it ends", PATIENCE, async || {
+            (lines(&worker, "Redis answers again") == outage).then_some(())
+        })
+        .await;
     }
     delivers(&redis, &mut worker).await;
     assert_eq!(lines(&worker, TOLD), 2, "{}", worker.log());

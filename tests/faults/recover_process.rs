@@ -18,7 +18,10 @@ fn large() -> String {
 
 async fn until_owned(console: &Console, object: &str) -> String {
     let key = console.keys.event_worker(object);
-    until(&format!("{object} has an owner"), PATIENCE, async || console.text(&key).await).await
+    until(&format!("{object} has an owner"), PATIENCE, async || {
+        console.text(&key).await
+    })
+    .await
 }
 
 #[tokio::test]
@@ -37,13 +40,22 @@ async fn a_killed_process_started_again_under_its_name_goes_on_at_once() {
     process.kill();
     drop(out);
     console.check().await;
-    assert_eq!(console.text(&console.keys.event_worker("work:1")).await, Some(owner));
+    assert_eq!(
+        console.text(&console.keys.event_worker("work:1")).await,
+        Some(owner)
+    );
 
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("out.ndjson");
     let mut again = Process::start(&redis, "w", &format!("file:{}", file.display()), &lease);
-    until("both are delivered", PATIENCE, async || (sent_to(&file).len() == 2).then_some(())).await;
-    let sent: Vec<_> = sent_to(&file).into_iter().map(|sent| (sent.id, sent.prev, sent.event)).collect();
+    until("both are delivered", PATIENCE, async || {
+        (sent_to(&file).len() == 2).then_some(())
+    })
+    .await;
+    let sent: Vec<_> = sent_to(&file)
+        .into_iter()
+        .map(|sent| (sent.id, sent.prev, sent.event))
+        .collect();
     assert_eq!(sent, [(1, 0, large()), (2, 1, "2".to_owned())]);
     again.terminate();
     assert_eq!(again.ended().await.code(), Some(0), "{}", again.log());
@@ -60,7 +72,10 @@ async fn a_name_in_use_is_refused_in_one_line() {
     assert_eq!(second.ended().await.code(), Some(4));
     let log = second.log();
     let last = log.lines().last().expect("a line");
-    assert!(last.contains("the name \"w\" is in use by process "), "{log}");
+    assert!(
+        last.contains("the name \"w\" is in use by process "),
+        "{log}"
+    );
     owner.terminate();
 }
 
@@ -73,10 +88,24 @@ async fn a_process_that_was_taken_over_ends_and_says_so() {
     until_owned(&console, "work:1").await;
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("out.ndjson");
-    let second = Process::start(&redis, "w", &format!("file:{}", file.display()), &["--takeover"]);
-    until("the other goes on", PATIENCE, async || (sent_to(&file).len() == 1).then_some(())).await;
+    let second = Process::start(
+        &redis,
+        "w",
+        &format!("file:{}", file.display()),
+        &["--takeover"],
+    );
+    until("the other goes on", PATIENCE, async || {
+        (sent_to(&file).len() == 1).then_some(())
+    })
+    .await;
     assert_eq!(first.ended().await.code(), Some(4), "{}", first.log());
-    assert!(first.log().contains("fenced: the name \"w\" was taken over by process "), "{}", first.log());
+    assert!(
+        first
+            .log()
+            .contains("fenced: the name \"w\" was taken over by process "),
+        "{}",
+        first.log()
+    );
     second.terminate();
     console.until_at_rest().await;
 }
@@ -89,13 +118,24 @@ async fn a_process_paused_for_longer_than_its_lease_goes_on() {
     let console = redis.console().await;
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("out.ndjson");
-    let paused = Process::start(&redis, "w", &format!("file:{}", file.display()), &["--lease", "600ms"]);
+    let paused = Process::start(
+        &redis,
+        "w",
+        &format!("file:{}", file.display()),
+        &["--lease", "600ms"],
+    );
     console.emit_all("work:1", ["1", "2"]).await;
-    until("it works", PATIENCE, async || (sent_to(&file).len() == 2).then_some(())).await;
+    until("it works", PATIENCE, async || {
+        (sent_to(&file).len() == 2).then_some(())
+    })
+    .await;
     console.until_at_rest().await;
     paused.pause();
     let lease = console.keys.worker_lease("w");
-    until("its lease is over", PATIENCE, async || console.text(&lease).await.is_none().then_some(())).await;
+    until("its lease is over", PATIENCE, async || {
+        console.text(&lease).await.is_none().then_some(())
+    })
+    .await;
     let sink = Recorder::new();
     let other = start(&redis, "other", &sink, |_| {});
     for n in 3..20 {
@@ -103,12 +143,18 @@ async fn a_process_paused_for_longer_than_its_lease_goes_on() {
     }
     // The pop of the paused process may have moved the marker. The sweep of the other process finds
     // this marker.
-    until("the other goes on", PATIENCE, async || (sink.sent().len() == 17).then_some(())).await;
+    until("the other goes on", PATIENCE, async || {
+        (sink.sent().len() == 17).then_some(())
+    })
+    .await;
     other.finish().await;
     paused.go_on();
     paused.until_logged("the lease lapsed").await;
     console.emit("work:1", "20").await;
-    until("it goes on", PATIENCE, async || (sent_to(&file).len() == 3).then_some(())).await;
+    until("it goes on", PATIENCE, async || {
+        (sent_to(&file).len() == 3).then_some(())
+    })
+    .await;
     let last = sent_to(&file).pop().expect("three events");
     assert_eq!((last.event.as_str(), last.prev), ("20", sink.sent()[16].id));
     paused.terminate();
@@ -128,10 +174,18 @@ async fn killed_processes_lose_and_reorder_nothing() {
         console.emit_all(&format!("work:{object}"), events).await;
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let files: Vec<PathBuf> = ["a", "b", "c"].iter().map(|name| dir.path().join(name)).collect();
+    let files: Vec<PathBuf> = ["a", "b", "c"]
+        .iter()
+        .map(|name| dir.path().join(name))
+        .collect();
     let run = |at: usize| {
         let sink = format!("file:{}", files[at].display());
-        Process::start(&redis, ["a", "b", "c"][at], &sink, &["--lease", "1s", "--concurrency", "6", "--batch", "4"])
+        Process::start(
+            &redis,
+            ["a", "b", "c"][at],
+            &sink,
+            &["--lease", "1s", "--concurrency", "6", "--batch", "4"],
+        )
     };
     let mut processes: Vec<_> = (0..3).map(run).collect();
     let wrote = async |at: usize, events: usize| {
@@ -147,7 +201,10 @@ async fn killed_processes_lose_and_reorder_nothing() {
     processes[1].kill();
     processes[1] = run(1);
     console.check().await;
-    until("everything is delivered", PATIENCE, async || (merged_len(&files) == EVENTS).then_some(())).await;
+    until("everything is delivered", PATIENCE, async || {
+        (merged_len(&files) == EVENTS).then_some(())
+    })
+    .await;
     for process in &processes[1..] {
         process.terminate();
     }
@@ -157,13 +214,21 @@ async fn killed_processes_lose_and_reorder_nothing() {
     let merged = merged(&files);
     for object in 0..OBJECTS {
         let sent = &merged[&format!("work:{object}")];
-        assert!(sent.iter().map(|sent| sent.event.clone()).eq((object..EVENTS).step_by(OBJECTS).map(|n| n.to_string())));
+        assert!(
+            sent.iter()
+                .map(|sent| sent.event.clone())
+                .eq((object..EVENTS).step_by(OBJECTS).map(|n| n.to_string()))
+        );
     }
     console.until_at_rest().await;
 }
 
 fn merged_len(files: &[PathBuf]) -> usize {
-    let mut ids: Vec<_> = files.iter().flat_map(|file| sent_to(file)).map(|sent| sent.id).collect();
+    let mut ids: Vec<_> = files
+        .iter()
+        .flat_map(|file| sent_to(file))
+        .map(|sent| sent.id)
+        .collect();
     ids.sort_unstable();
     ids.dedup();
     ids.len()
@@ -179,7 +244,10 @@ async fn sigterm_finishes_what_is_in_hand() {
     process.terminate();
     process.until_logged("finishing what is in hand").await;
     let mut out = String::new();
-    process.stdout().read_to_string(&mut out).expect("it writes");
+    process
+        .stdout()
+        .read_to_string(&mut out)
+        .expect("it writes");
     assert!(out.ends_with("x\"}\n"), "all of the event was written");
     assert_eq!(process.ended().await.code(), Some(0));
     console.until_at_rest().await;
@@ -198,8 +266,15 @@ async fn a_second_signal_stops_at_once() {
     process.terminate();
     assert_eq!(process.ended().await.code(), Some(0));
     // The stop must take less than the whole grace time, 25 s.
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-    assert_eq!(console.held_id("work:1").await.as_deref(), Some("1 0 0 0 stop"));
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(
+        console.held_id("work:1").await.as_deref(),
+        Some("1 0 0 0 stop")
+    );
 }
 
 /// Tests that a worker warns of a pipe: its reader loses what it has not read when it dies.
@@ -207,8 +282,14 @@ async fn a_second_signal_stops_at_once() {
 async fn a_worker_warns_of_a_pipe() {
     let redis = Redis::start();
     let piped = Process::start(&redis, "piped", "stdout", &[]);
-    piped.until_logged("it loses the lines that it has not read").await;
+    piped
+        .until_logged("it loses the lines that it has not read")
+        .await;
     let plain = Process::start(&redis, "plain", "null", &[]);
     plain.until_logged("recover: attached").await;
-    assert!(!plain.log().contains("it loses the lines"), "{}", plain.log());
+    assert!(
+        !plain.log().contains("it loses the lines"),
+        "{}",
+        plain.log()
+    );
 }

@@ -36,7 +36,11 @@ impl Producer {
         let script = "if tonumber(redis.call('GET', KEYS[1]) or -1) < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) \
                       redis.call('LPUSH', KEYS[2], ARGV[1]) redis.call('LPUSH', KEYS[3], ARGV[2]) end";
         let mut eval = redis::cmd("EVAL");
-        eval.arg(script).arg(3).arg(self.keys.data(object)).arg(self.keys.events(object)).arg(self.keys.objects_with_events());
+        eval.arg(script)
+            .arg(3)
+            .arg(self.keys.data(object))
+            .arg(self.keys.events(object))
+            .arg(self.keys.objects_with_events());
         eval.arg(event).arg(object).query_async(open).await
     }
 
@@ -64,7 +68,10 @@ async fn redis_killed_and_restarted_under_load_loses_nothing() {
             config.lease = Duration::from_secs(3);
         })
     });
-    let producer = Producer { url: redis.url().to_owned(), keys: redis.keys().clone() };
+    let producer = Producer {
+        url: redis.url().to_owned(),
+        keys: redis.keys().clone(),
+    };
     let emitting = tokio::spawn(async move { producer.emit_all(OBJECTS, EVENTS).await });
     for kill in 1..=3 {
         sink.until_sent(kill * EVENTS as usize / 5).await;
@@ -80,15 +87,25 @@ async fn redis_killed_and_restarted_under_load_loses_nothing() {
     let console = redis.console().await;
     for object in 0..OBJECTS {
         let applied = sink.applied_of(&format!("work:{object}"));
-        assert!(applied.into_iter().eq((object..EVENTS).step_by(OBJECTS as usize).map(|n| n.to_string())), "work:{object}");
-        let _: u64 = console.run(&["DEL", &console.keys.data(&format!("work:{object}"))]).await;
+        assert!(
+            applied.into_iter().eq((object..EVENTS)
+                .step_by(OBJECTS as usize)
+                .map(|n| n.to_string())),
+            "work:{object}"
+        );
+        let _: u64 = console
+            .run(&["DEL", &console.keys.data(&format!("work:{object}"))])
+            .await;
     }
     console.until_at_rest().await;
     for worker in workers {
         worker.finish().await;
     }
     let counter = console.number(&console.keys.next_event_id()).await;
-    assert!(counter > 3_000_000, "every restart made the ids jump: {counter}");
+    assert!(
+        counter > 3_000_000,
+        "every restart made the ids jump: {counter}"
+    );
 }
 
 /// Redis restarts during the delivery of a batch. The batch is committed after the restart, and
@@ -132,7 +149,9 @@ async fn a_redis_that_is_paused_for_longer_than_the_lease_changes_nothing() {
         })
     });
     for n in 0..600 {
-        console.emit(&format!("work:{}", n % 6), n.to_string()).await;
+        console
+            .emit(&format!("work:{}", n % 6), n.to_string())
+            .await;
     }
     sink.until_sent(50).await;
     let server = Pid::from_raw(i32::try_from(redis.server().pid()).expect("a pid")).expect("a pid");
@@ -145,7 +164,11 @@ async fn a_redis_that_is_paused_for_longer_than_the_lease_changes_nothing() {
     })
     .await;
     for object in 0..6 {
-        assert!(sink.applied_of(&format!("work:{object}")).into_iter().eq((object..600).step_by(6).map(|n| n.to_string())));
+        assert!(
+            sink.applied_of(&format!("work:{object}"))
+                .into_iter()
+                .eq((object..600).step_by(6).map(|n| n.to_string()))
+        );
     }
     let console = redis.console().await;
     console.until_at_rest().await;

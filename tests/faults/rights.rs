@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use redis::Value;
 use seriatim::control::check::Invariant;
-use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Report, ScriptError, Suspects, Tag};
+use seriatim::wire::{
+    self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Report, ScriptError, Suspects, Tag,
+};
 
 use crate::state::State;
 use crate::support::console::Console;
@@ -29,7 +31,16 @@ async fn call(
     reports: &BTreeMap<usize, Report>,
     group_depth: usize,
 ) -> Result<Vec<wire::BatchReply>, ScriptError> {
-    let mut call = Advance::new(&state.keys, "w", "token-of-w", Bounds { group_depth, ..BOUNDS }, ClaimFirst::Held);
+    let mut call = Advance::new(
+        &state.keys,
+        "w",
+        "token-of-w",
+        Bounds {
+            group_depth,
+            ..BOUNDS
+        },
+        ClaimFirst::Held,
+    );
     for slot in 0..2 {
         match reports.get(&slot) {
             Some(report) => call.report(slot, report),
@@ -52,7 +63,12 @@ async fn allow(console: &Console, rule: &str) {
 /// id. If Redis refused only the last command, the further events were lost.
 #[tokio::test]
 async fn a_batch_that_cannot_be_filled_loses_no_event_and_shares_no_id() {
-    for (command, slot_goes_on) in [("rpop", true), ("lpush", true), ("rpop", false), ("lpush", false)] {
+    for (command, slot_goes_on) in [
+        ("rpop", true),
+        ("lpush", true),
+        ("rpop", false),
+        ("lpush", false),
+    ] {
         let redis = Redis::own(&[]);
         let console = redis.console().await;
         let mut state = State::new(redis.connect().await, redis.keys().clone());
@@ -62,19 +78,38 @@ async fn a_batch_that_cannot_be_filled_loses_no_event_and_shares_no_id() {
         let mut reports = BTreeMap::new();
         if slot_goes_on {
             state.own("w.0", "a", 1, &["0"]).await;
-            let (tag, then) = (Tag { first: 1, ..Tag::default() }, BatchResult::Done);
-            reports.insert(0, Report { object: "a".into(), tag, count: 1, last: Some(1), then });
+            let (tag, then) = (
+                Tag {
+                    first: 1,
+                    ..Tag::default()
+                },
+                BatchResult::Done,
+            );
+            reports.insert(
+                0,
+                Report {
+                    object: "a".into(),
+                    tag,
+                    count: 1,
+                    last: Some(1),
+                    then,
+                },
+            );
         } else {
             // A pop has moved the marker.
             state.run("LPUSH", &[&keys.worker_object("w.0"), "a"]).await;
         }
         state.run("LPUSH", &[&keys.worker_object("w.1"), "b"]).await;
         for object in ["a", "b"] {
-            state.run("LPUSH", &[&keys.events(object), "1", "2", "3", "4"]).await;
+            state
+                .run("LPUSH", &[&keys.events(object), "1", "2", "3", "4"])
+                .await;
         }
 
         allow(&console, &format!("-{command}")).await;
-        let failed = call(&mut state, &reports, 0).await.expect_err("it is refused");
+        let failed = call(&mut state, &reports, 0)
+            .await
+            .expect_err("it is refused");
         assert!(matches!(failed, ScriptError::Redis(_)), "{failed}");
         allow(&console, "+@all").await;
 
@@ -86,34 +121,75 @@ async fn a_batch_that_cannot_be_filled_loses_no_event_and_shares_no_id() {
                 let (count, first) = (batch.events.len(), batch.tag.first);
                 ids.extend(first..first + count as u64);
                 let object = String::from_utf8_lossy(&batch.object).into_owned();
-                events
-                    .entry(object)
-                    .or_default()
-                    .extend(batch.events.iter().map(|event| String::from_utf8_lossy(event).into_owned()));
+                events.entry(object).or_default().extend(
+                    batch
+                        .events
+                        .iter()
+                        .map(|event| String::from_utf8_lossy(event).into_owned()),
+                );
                 let last = Some(first + count as u64 - 1);
-                reports.insert(batch.slot, Report { object: batch.object, tag: batch.tag, count, last, then: BatchResult::Done });
+                reports.insert(
+                    batch.slot,
+                    Report {
+                        object: batch.object,
+                        tag: batch.tag,
+                        count,
+                        last,
+                        then: BatchResult::Done,
+                    },
+                );
             }
             if reports.is_empty() {
                 break;
             }
         }
         for object in ["a", "b"] {
-            assert_eq!(events[object], ["1", "2", "3", "4"], "-{command}, a slot goes on: {slot_goes_on}");
+            assert_eq!(
+                events[object],
+                ["1", "2", "3", "4"],
+                "-{command}, a slot goes on: {slot_goes_on}"
+            );
         }
         ids.sort_unstable();
         ids.dedup();
-        assert_eq!(ids.len(), 8, "-{command}, a slot goes on: {slot_goes_on}: {ids:?}");
+        assert_eq!(
+            ids.len(),
+            8,
+            "-{command}, a slot goes on: {slot_goes_on}: {ids:?}"
+        );
         console.check().await;
     }
 }
 
 /// Takes the batches of a reply: counts their events, and reports them in the next call.
-fn deliver(batches: Vec<wire::BatchReply>, reports: &mut BTreeMap<usize, Report>, events: &mut BTreeMap<String, usize>) {
+fn deliver(
+    batches: Vec<wire::BatchReply>,
+    reports: &mut BTreeMap<usize, Report>,
+    events: &mut BTreeMap<String, usize>,
+) {
     reports.clear();
-    for wire::BatchReply { slot, object, tag, events: sent, .. } in batches {
+    for wire::BatchReply {
+        slot,
+        object,
+        tag,
+        events: sent,
+        ..
+    } in batches
+    {
         let (count, last) = (sent.len(), Some(tag.first + sent.len() as u64 - 1));
-        *events.entry(String::from_utf8_lossy(&object).into_owned()).or_default() += count;
-        reports.insert(slot, Report { object, tag, count, last, then: BatchResult::Done });
+        *events
+            .entry(String::from_utf8_lossy(&object).into_owned())
+            .or_default() += count;
+        reports.insert(
+            slot,
+            Report {
+                object,
+                tag,
+                count,
+                last,
+                then: BatchResult::Done,
+            },
+        );
     }
 }
 
@@ -124,14 +200,21 @@ fn deliver(batches: Vec<wire::BatchReply>, reports: &mut BTreeMap<usize, Report>
 /// not use. A call without groups could not trim the markers, so claimed events had no ids.
 #[tokio::test]
 async fn objects_that_cannot_be_claimed_or_set_aside_are_not_lost() {
-    const COMMANDS: [&str; 10] = ["lpush", "rpush", "rpop", "ltrim", "lrange", "lmove", "zadd", "zrem", "zmscore", "exists"];
-    for (command, group_depth) in COMMANDS.into_iter().flat_map(|command| [(command, 0), (command, 1)]) {
+    const COMMANDS: [&str; 10] = [
+        "lpush", "rpush", "rpop", "ltrim", "lrange", "lmove", "zadd", "zrem", "zmscore", "exists",
+    ];
+    for (command, group_depth) in COMMANDS
+        .into_iter()
+        .flat_map(|command| [(command, 0), (command, 1)])
+    {
         let redis = Redis::own(&[]);
         let console = redis.console().await;
         let mut state = State::new(redis.connect().await, redis.keys().clone());
         state.register("w", 2).await;
         state.lease("w").await;
-        let objects: Vec<String> = (0..16).map(|n| format!("{}:{n:02}", ["a", "b", "c"][n % 3])).collect();
+        let objects: Vec<String> = (0..16)
+            .map(|n| format!("{}:{n:02}", ["a", "b", "c"][n % 3]))
+            .collect();
         let (mut reports, mut events) = (BTreeMap::new(), BTreeMap::new());
         // In the second round, names are set aside already.
         for objects in objects.chunks(8) {
@@ -144,19 +227,37 @@ async fn objects_that_cannot_be_claimed_or_set_aside_are_not_lost() {
             if let Ok(batches) = refused {
                 deliver(batches, &mut reports, &mut events);
             }
-            let report = control(&state.conn, &state.keys).check().await.expect("a check");
-            let uncovered: Vec<_> = report.violations.iter().filter(|one| one.invariant == Invariant::I1).collect();
-            assert!(uncovered.is_empty(), "-{command}, depth {group_depth}: {uncovered:?}");
-            let batches = call(&mut state, &reports, group_depth).await.expect("an answer");
+            let report = control(&state.conn, &state.keys)
+                .check()
+                .await
+                .expect("a check");
+            let uncovered: Vec<_> = report
+                .violations
+                .iter()
+                .filter(|one| one.invariant == Invariant::I1)
+                .collect();
+            assert!(
+                uncovered.is_empty(),
+                "-{command}, depth {group_depth}: {uncovered:?}"
+            );
+            let batches = call(&mut state, &reports, group_depth)
+                .await
+                .expect("an answer");
             deliver(batches, &mut reports, &mut events);
         }
         while !reports.is_empty() {
-            let batches = call(&mut state, &reports, group_depth).await.expect("an answer");
+            let batches = call(&mut state, &reports, group_depth)
+                .await
+                .expect("an answer");
             deliver(batches, &mut reports, &mut events);
         }
         let mut wanted: Vec<_> = objects.into_iter().map(|object| (object, 1)).collect();
         wanted.sort();
-        assert_eq!(events.into_iter().collect::<Vec<_>>(), wanted, "-{command}, depth {group_depth}");
+        assert_eq!(
+            events.into_iter().collect::<Vec<_>>(),
+            wanted,
+            "-{command}, depth {group_depth}"
+        );
         console.check().await;
     }
 }

@@ -17,14 +17,27 @@ async fn a_hangup_opens_the_file_anew() {
     let (file, renamed) = (dir.path().join("out"), dir.path().join("out.1"));
     let mut process = Process::start(&redis, "w", &format!("file:{}", file.display()), &[]);
     console.emit("work:1", "1").await;
-    until("it is delivered", PATIENCE, async || (sent_to(&file).len() == 1).then_some(())).await;
+    until("it is delivered", PATIENCE, async || {
+        (sent_to(&file).len() == 1).then_some(())
+    })
+    .await;
     fs::rename(&file, &renamed).expect("renamed");
     process.hang_up();
     process.until_logged("the sink follows its path anew").await;
-    assert!(file.exists(), "nothing was delivered since, and yet the file is there");
+    assert!(
+        file.exists(),
+        "nothing was delivered since, and yet the file is there"
+    );
     console.emit("work:1", "2").await;
-    until("it is delivered", PATIENCE, async || (sent_to(&file).len() == 1).then_some(())).await;
-    assert_eq!(sent_to(&renamed).len(), 1, "nothing more is written into the renamed file");
+    until("it is delivered", PATIENCE, async || {
+        (sent_to(&file).len() == 1).then_some(())
+    })
+    .await;
+    assert_eq!(
+        sent_to(&renamed).len(),
+        1,
+        "nothing more is written into the renamed file"
+    );
     process.terminate();
     assert_eq!(process.ended().await.code(), Some(0));
     console.until_at_rest().await;
@@ -38,7 +51,9 @@ async fn a_hangup_is_ignored_by_other_sinks() {
     let mut process = Process::start(&redis, "w", "null", &[]);
     process.until_logged("recover: attached").await;
     process.hang_up();
-    process.until_logged("the sink has nothing to open anew").await;
+    process
+        .until_logged("the sink has nothing to open anew")
+        .await;
     console.emit("work:1", "1").await;
     console.until_at_rest().await;
     process.terminate();

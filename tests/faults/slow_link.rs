@@ -27,8 +27,18 @@ async fn fill(console: &Console, objects: usize, events: usize, kib: usize) -> u
 fn assert_in_order(sink: &Recorder, objects: usize, events: usize) {
     for object in 0..objects {
         let applied = sink.applied_of(&format!("work:{object}"));
-        let numbers = applied.iter().map(|event| event.trim_matches('"').split(' ').next().unwrap_or_default().to_owned());
-        assert!(numbers.eq((0..events).map(|n| n.to_string())), "work:{object}");
+        let numbers = applied.iter().map(|event| {
+            event
+                .trim_matches('"')
+                .split(' ')
+                .next()
+                .unwrap_or_default()
+                .to_owned()
+        });
+        assert!(
+            numbers.eq((0..events).map(|n| n.to_string())),
+            "work:{object}"
+        );
     }
 }
 
@@ -49,7 +59,10 @@ async fn a_reply_takes_as_long_as_a_slow_link_needs() {
     });
     sink.until_sent(total).await;
     assert_in_order(&sink, 8, 16);
-    assert!(sink.offered().iter().all(|offer| offer.before == 0), "no batch had to come twice");
+    assert!(
+        sink.offered().iter().all(|offer| offer.before == 0),
+        "no batch had to come twice"
+    );
     worker.finish().await;
     console.until_at_rest().await;
 }
@@ -62,7 +75,9 @@ async fn a_late_reply_to_a_commit_delays_no_other_object() {
     let console = redis.console().await;
     let proxy = Proxy::before(&redis);
     let sink = Recorder::new();
-    let worker = start_at(proxy.url(), &redis, "w", &sink, |config| config.response_timeout = 2 * PATIENCE);
+    let worker = start_at(proxy.url(), &redis, "w", &sink, |config| {
+        config.response_timeout = 2 * PATIENCE
+    });
     // After some short deliveries, the loop of the worker itself delivers a lone event. Only then does
     // the commit come before the next pop.
     for n in 1..=20 {
@@ -90,7 +105,9 @@ async fn after_a_timeout_the_worker_asks_for_less() {
     let redis = Redis::own(&[]);
     let console = redis.console().await;
     let total = fill(&console, 8, 8, 32).await;
-    console.emit("large", format!("\"{}\"", "x".repeat(400 * 1024))).await;
+    console
+        .emit("large", format!("\"{}\"", "x".repeat(400 * 1024)))
+        .await;
     let proxy = Proxy::before(&redis);
     proxy.get_stuck_after(600 * 1024);
     let sink = Recorder::new();
@@ -100,7 +117,11 @@ async fn after_a_timeout_the_worker_asks_for_less() {
     });
     sink.until_sent(total + 1).await;
     assert_in_order(&sink, 8, 8);
-    assert!(proxy.stuck() >= 2, "{} replies were too large", proxy.stuck());
+    assert!(
+        proxy.stuck() >= 2,
+        "{} replies were too large",
+        proxy.stuck()
+    );
     worker.finish().await;
     console.until_at_rest().await;
 }
@@ -113,18 +134,29 @@ async fn a_link_that_stands_still_is_given_up() {
     let console = redis.console().await;
     let proxy = Proxy::before(&redis);
     let sink = Recorder::new();
-    let worker = start_at(proxy.url(), &redis, "w", &sink, |config| config.response_timeout = Duration::from_millis(500));
+    let worker = start_at(proxy.url(), &redis, "w", &sink, |config| {
+        config.response_timeout = Duration::from_millis(500)
+    });
     console.emit("work:1", "1").await;
     sink.until_sent(1).await;
     console.until_idle(1).await;
     proxy.get_stuck_after(0);
     console.emit("work:1", "2").await;
-    crate::support::until("a connection stands still", Duration::from_secs(20), async || (proxy.stuck() > 0).then_some(())).await;
+    crate::support::until(
+        "a connection stands still",
+        Duration::from_secs(20),
+        async || (proxy.stuck() > 0).then_some(()),
+    )
+    .await;
     proxy.get_stuck_after(usize::MAX);
     let began = Instant::now();
     console.emit("work:1", "3").await;
     sink.until_sent(3).await;
-    assert!(began.elapsed() < Duration::from_secs(10), "given up after {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(10),
+        "given up after {:?}",
+        began.elapsed()
+    );
     assert_eq!(sink.applied_of("work:1"), ["1", "2", "3"]);
     worker.finish().await;
 }
@@ -135,7 +167,9 @@ async fn a_link_that_stands_still_is_given_up() {
 async fn large_emits_take_as_long_as_a_slow_link_needs() {
     let redis = Redis::own(&[]);
     let proxy = Proxy::before(&redis);
-    let emitter = Emitter::builder(proxy.url()).keys(redis.keys().clone()).response_timeout(Duration::from_secs(1));
+    let emitter = Emitter::builder(proxy.url())
+        .keys(redis.keys().clone())
+        .response_timeout(Duration::from_secs(1));
     let emitter = emitter.connect().await.expect("Redis answers");
     proxy.slow_down(SLOW);
     let event = format!("\"{}\"", "x".repeat(500 * 1024));
@@ -146,7 +180,10 @@ async fn large_emits_take_as_long_as_a_slow_link_needs() {
         })
         .collect();
     for emit in emits {
-        assert_eq!(emit.await.expect("no panic").expect("acknowledged").events, 1);
+        assert_eq!(
+            emit.await.expect("no panic").expect("acknowledged").events,
+            1
+        );
     }
 }
 
@@ -156,16 +193,25 @@ async fn large_emits_take_as_long_as_a_slow_link_needs() {
 async fn an_emit_over_a_link_that_stands_still_is_unknown() {
     let redis = Redis::own(&[]);
     let proxy = Proxy::before(&redis);
-    let emitter = Emitter::builder(proxy.url()).keys(redis.keys().clone()).response_timeout(Duration::from_millis(500));
+    let emitter = Emitter::builder(proxy.url())
+        .keys(redis.keys().clone())
+        .response_timeout(Duration::from_millis(500));
     let emitter = emitter.connect().await.expect("Redis answers");
-    emitter.emit("work:1", Json::new("1")).await.expect("acknowledged");
+    emitter
+        .emit("work:1", Json::new("1"))
+        .await
+        .expect("acknowledged");
     proxy.get_stuck_after(0);
     let first = tokio::spawn({
         let emitter = emitter.clone();
         async move { emitter.emit("work:1", Json::new("2")).await }
     });
-    crate::support::until("the connection stands still", Duration::from_secs(20), async || (proxy.stuck() > 0).then_some(()))
-        .await;
+    crate::support::until(
+        "the connection stands still",
+        Duration::from_secs(20),
+        async || (proxy.stuck() > 0).then_some(()),
+    )
+    .await;
     let mut others = tokio::task::JoinSet::new();
     while !first.is_finished() {
         let emitter = emitter.clone();
@@ -174,5 +220,8 @@ async fn an_emit_over_a_link_that_stands_still_is_unknown() {
         assert!(others.len() < 500, "the first emit waits for ever");
     }
     let answer = first.await.expect("no panic");
-    assert!(matches!(&answer, Err(EmitError::Unknown { .. })), "{answer:?}");
+    assert!(
+        matches!(&answer, Err(EmitError::Unknown { .. })),
+        "{answer:?}"
+    );
 }

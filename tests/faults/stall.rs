@@ -33,7 +33,11 @@ impl Block {
 
     fn pass(&self) {
         let open = self.0.0.lock().expect("no panic");
-        let (_open, waited) = self.0.1.wait_timeout_while(open, PATIENCE, |open| !*open).expect("no panic");
+        let (_open, waited) = self
+            .0
+            .1
+            .wait_timeout_while(open, PATIENCE, |open| !*open)
+            .expect("no panic");
         assert!(!waited.timed_out(), "nobody opened");
     }
 }
@@ -52,14 +56,21 @@ impl Blocks {
     }
 
     async fn until_given(&self, batches: usize) {
-        until("the sink has them", PATIENCE, async || (self.given().len() >= batches).then_some(())).await;
+        until("the sink has them", PATIENCE, async || {
+            (self.given().len() >= batches).then_some(())
+        })
+        .await;
     }
 }
 
 #[async_trait]
 impl Sink for Blocks {
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
-        self.given.lock().expect("no panic").push((batch.object().to_string(), cx.attempts, cx.crashes));
+        self.given.lock().expect("no panic").push((
+            batch.object().to_string(),
+            cx.attempts,
+            cx.crashes,
+        ));
         if batch.object().as_str().starts_with("block:") {
             self.block.pass();
         }
@@ -72,15 +83,29 @@ impl Sink for Blocks {
 }
 
 /// Starts a worker in a runtime of its own, so that its sink can block this runtime.
-fn apart(config: WorkerConfig, redis: &Redis, sink: impl Sink, threads: usize) -> (Shutdown, Ended) {
+fn apart(
+    config: WorkerConfig,
+    redis: &Redis,
+    sink: impl Sink,
+    threads: usize,
+) -> (Shutdown, Ended) {
     let (url, shutdown) = (redis.url().to_owned(), Shutdown::new());
     let told = shutdown.clone();
     let run = move || {
         let runtime = match threads {
-            1 => tokio::runtime::Builder::new_current_thread().enable_all().build(),
-            threads => tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
+            1 => tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build(),
+            threads => tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(threads)
+                .enable_all()
+                .build(),
         };
-        let worker = Worker::builder(url).config(config).sink(sink).build().expect("valid settings");
+        let worker = Worker::builder(url)
+            .config(config)
+            .sink(sink)
+            .build()
+            .expect("valid settings");
         let runtime = runtime.expect("a runtime");
         runtime.block_on(async { tokio::spawn(worker.run(told)).await.expect("no panic") })
     };
@@ -90,7 +115,10 @@ fn apart(config: WorkerConfig, redis: &Redis, sink: impl Sink, threads: usize) -
 type Ended = std::thread::JoinHandle<Result<Stopped, WorkerError>>;
 
 async fn until_ended(thread: Ended) -> Stopped {
-    until("it ends", PATIENCE, async || thread.is_finished().then_some(())).await;
+    until("it ends", PATIENCE, async || {
+        thread.is_finished().then_some(())
+    })
+    .await;
     thread.join().expect("no panic").expect("a graceful stop")
 }
 
@@ -145,8 +173,19 @@ async fn a_handler_that_blocks_its_thread_keeps_the_lease(#[case] threads: usize
     let mut given = sink.given();
     given.sort();
     let (blocked, free) = (("block:1".to_owned(), 0, 0), ("work:2".to_owned(), 0, 0));
-    assert_eq!(given, if threads > 1 { vec![blocked, free] } else { vec![blocked] }, "each once");
-    assert!(other.sent().iter().all(|offer| offer.object == "work:2"), "nobody took it over");
+    assert_eq!(
+        given,
+        if threads > 1 {
+            vec![blocked, free]
+        } else {
+            vec![blocked]
+        },
+        "each once"
+    );
+    assert!(
+        other.sent().iter().all(|offer| offer.object == "work:2"),
+        "nobody took it over"
+    );
 }
 
 /// If the loop stands still for `stall_max`, the process gives up its lease, and each of its
@@ -162,7 +201,10 @@ async fn a_lease_that_was_let_go_counts_a_crash() {
     console.emit("block:1", "1").await;
     sink.until_given(1).await;
     let key = console.keys.worker_lease("w");
-    until("the lease ends", PATIENCE, async || console.text(&key).await.is_none().then_some(())).await;
+    until("the lease ends", PATIENCE, async || {
+        console.text(&key).await.is_none().then_some(())
+    })
+    .await;
     sink.block.open();
     sink.until_given(2).await;
     console.until_at_rest().await;
@@ -178,17 +220,33 @@ async fn a_lease_that_was_let_go_counts_a_crash() {
 async fn a_paused_process_counts_no_crash() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let process = Process::start(&redis, "w", "stdout", &["--lease", "300ms", "--stall-max", "1s"]);
-    console.emit("work:1", format!("{:?}", "x".repeat(200_000))).await;
-    until("it has the event", PATIENCE, async || console.text(&console.keys.event_worker("work:1")).await).await;
+    let process = Process::start(
+        &redis,
+        "w",
+        "stdout",
+        &["--lease", "300ms", "--stall-max", "1s"],
+    );
+    console
+        .emit("work:1", format!("{:?}", "x".repeat(200_000)))
+        .await;
+    until("it has the event", PATIENCE, async || {
+        console.text(&console.keys.event_worker("work:1")).await
+    })
+    .await;
     process.pause();
     // A fixed wait: the pause must be longer than `stall_max` and than the lease.
     tokio::time::sleep(MS(2500)).await;
     process.go_on();
     process.until_logged("attaching again").await;
     process.until_logged("kept=1").await;
-    let owner = console.text(&console.keys.event_worker("work:1")).await.expect("an owner");
-    let tag = console.text(&console.keys.worker_event_id(&owner)).await.expect("a tag");
+    let owner = console
+        .text(&console.keys.event_worker("work:1"))
+        .await
+        .expect("an owner");
+    let tag = console
+        .text(&console.keys.worker_event_id(&owner))
+        .await
+        .expect("a tag");
     assert_eq!(tag.split(' ').nth(3), None, "{tag}");
 }
 
@@ -198,27 +256,45 @@ const CHILD: &str = "SERIATIM_TEST_STALL";
 /// Runs a worker whose handler blocks for ever. This is the program of the child process.
 #[test]
 fn child() {
-    let Ok(told) = std::env::var(CHILD) else { return };
+    let Ok(told) = std::env::var(CHILD) else {
+        return;
+    };
     let (url, namespace) = told.split_once('|').expect("a URL and a namespace");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let handlers = Handlers::builder().timeout(MS(50)).register_type("block", "blocks", |_: HashMap<String, String>, _| async {
-        std::thread::sleep(PATIENCE);
-        Ok(())
-    });
-    let handlers = handlers.register_other("works", |_: HashMap<String, String>, _| async { Ok(()) }).build().expect("a set");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let handlers = Handlers::builder().timeout(MS(50)).register_type(
+        "block",
+        "blocks",
+        |_: HashMap<String, String>, _| async {
+            std::thread::sleep(PATIENCE);
+            Ok(())
+        },
+    );
+    let handlers = handlers
+        .register_other("works", |_: HashMap<String, String>, _| async { Ok(()) })
+        .build()
+        .expect("a set");
     let mut config = WorkerConfig::default();
     config.keys = Keys::with_namespace(namespace).expect("a namespace");
     (config.name, config.crashes_max, config.stall_max) = ("w".to_owned(), 3, MS(1000));
     runtime.block_on(async {
         let shutdown = Shutdown::on_signals().expect("signals");
-        let worker = Worker::builder(url).config(config).sink(handlers).build().expect("valid settings");
+        let worker = Worker::builder(url)
+            .config(config)
+            .sink(handlers)
+            .build()
+            .expect("valid settings");
         worker.run(shutdown).await.expect("a graceful stop");
     });
 }
 
 fn start_child(redis: &Redis) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--exact", "stall::child", "--nocapture"]).env(CHILD, format!("{}|{}", redis.url(), redis.namespace()));
+    command
+        .args(["--exact", "stall::child", "--nocapture"])
+        .env(CHILD, format!("{}|{}", redis.url(), redis.namespace()));
     command
 }
 
@@ -234,16 +310,27 @@ async fn a_handler_that_blocks_for_ever_is_put_aside() {
         let Output { status, stderr, .. } = start_child(&redis).output().expect("it runs");
         let stderr = String::from_utf8_lossy(&stderr);
         assert_eq!(status.code(), Some(4), "{stderr}");
-        let told = stderr.lines().find(|line| line.contains("of work:1 (for ")).unwrap_or_default();
-        assert!(told.starts_with("seriatim: the delivery of event "), "crash {crashes}: {stderr}");
+        let told = stderr
+            .lines()
+            .find(|line| line.contains("of work:1 (for "))
+            .unwrap_or_default();
+        assert!(
+            told.starts_with("seriatim: the delivery of event "),
+            "crash {crashes}: {stderr}"
+        );
         if crashes == 1 {
             console.emit("work:2", "{}").await;
         }
     }
     let mut last = start_child(&redis).spawn().expect("it runs");
-    console.until_held("work:1", "crashes: died 3 times with this event in hand").await;
+    console
+        .until_held("work:1", "crashes: died 3 times with this event in hand")
+        .await;
     let neighbour = console.keys.last_event_id("work:2");
-    until("the neighbour is delivered", PATIENCE, async || console.text(&neighbour).await).await;
+    until("the neighbour is delivered", PATIENCE, async || {
+        console.text(&neighbour).await
+    })
+    .await;
     last.kill().expect("it can be killed");
     last.wait().expect("it can be reaped");
 }
@@ -251,8 +338,11 @@ async fn a_handler_that_blocks_for_ever_is_put_aside() {
 /// Returns the number of lease threads of this process.
 fn keepers() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("threads");
-    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.filter(|name| name.trim_end() == "seriatim-lease").count()
+    let names =
+        tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names
+        .filter(|name| name.trim_end() == "seriatim-lease")
+        .count()
 }
 
 /// Returns true if this process runs only this test. Otherwise runs the test in a process of its
@@ -263,10 +353,20 @@ fn is_alone(test: &str) -> bool {
         return true;
     }
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    let Output { status, stdout, stderr } =
-        command.args(["--exact", test, "--nocapture"]).env(ALONE, "").output().expect("it runs");
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command
+        .args(["--exact", test, "--nocapture"])
+        .env(ALONE, "")
+        .output()
+        .expect("it runs");
     let text = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
-    assert!(status.success() && text.contains("1 passed"), "{status:?}: {text}");
+    assert!(
+        status.success() && text.contains("1 passed"),
+        "{status:?}: {text}"
+    );
     false
 }
 
@@ -284,19 +384,31 @@ async fn no_thread_is_left() {
     for turn in 0..5 {
         let worker = start(&redis, "w", &sink, |_| {});
         let first = console.until_lease("w").await;
-        until("a thread", PATIENCE, async || (keepers() == 1).then_some(())).await;
-        console.end_lease("w").await;
-        until("another session", PATIENCE, async || {
-            console.text(&console.keys.worker_lease("w")).await.filter(|lease| *lease != first)
+        until("a thread", PATIENCE, async || {
+            (keepers() == 1).then_some(())
         })
         .await;
-        until("one thread", PATIENCE, async || (keepers() == 1).then_some(())).await;
+        console.end_lease("w").await;
+        until("another session", PATIENCE, async || {
+            console
+                .text(&console.keys.worker_lease("w"))
+                .await
+                .filter(|lease| *lease != first)
+        })
+        .await;
+        until("one thread", PATIENCE, async || {
+            (keepers() == 1).then_some(())
+        })
+        .await;
         if turn % 2 == 0 {
             worker.finish().await;
         } else {
             worker.crash().await;
             console.end_lease("w").await;
         }
-        until("no thread", PATIENCE, async || (keepers() == 0).then_some(())).await;
+        until("no thread", PATIENCE, async || {
+            (keepers() == 0).then_some(())
+        })
+        .await;
     }
 }

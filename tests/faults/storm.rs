@@ -48,7 +48,13 @@ fn run(redis: &Redis, proxy: &Proxy, name: &str, sink: &Recorder, choices: &Choi
 }
 
 /// Kills processes or ends their leases, until all events are emitted.
-async fn disturb(redis: &Redis, console: &Console, sink: &Recorder, choices: &Choices, emitted: impl Fn() -> bool) {
+async fn disturb(
+    redis: &Redis,
+    console: &Console,
+    sink: &Recorder,
+    choices: &Choices,
+    emitted: impl Fn() -> bool,
+) {
     let names = ["a", "b", "c"];
     let proxies = names.map(|_| Proxy::before(redis));
     let mut workers: HashMap<usize, Running> = HashMap::new();
@@ -104,7 +110,12 @@ async fn disturb(redis: &Redis, console: &Console, sink: &Recorder, choices: &Ch
 
 /// Returns the dead letters. Asserts that none of them comes twice.
 async fn dead(console: &Console) -> Vec<String> {
-    let mut dead: Vec<_> = console.dead().await.iter().map(|fields| String::from_utf8_lossy(&fields[3].1).into_owned()).collect();
+    let mut dead: Vec<_> = console
+        .dead()
+        .await
+        .iter()
+        .map(|fields| String::from_utf8_lossy(&fields[3].1).into_owned())
+        .collect();
     let all = dead.len();
     dead.sort();
     dead.dedup();
@@ -129,7 +140,9 @@ async fn storm(seed: u64) {
         let (console, choices) = (console.clone(), choices.clone());
         tokio::spawn(async move {
             for n in 0..EVENTS {
-                console.emit(&format!("work:{}", n % OBJECTS), n.to_string()).await;
+                console
+                    .emit(&format!("work:{}", n % OBJECTS), n.to_string())
+                    .await;
                 tokio::time::sleep(Duration::from_millis(choices.below(8))).await;
             }
         })
@@ -139,17 +152,39 @@ async fn storm(seed: u64) {
     for object in 0..OBJECTS {
         // A dead letter may also have been delivered. Then its delivery was interrupted, the event
         // came again, and the sink rejected it.
-        let alive = |events: Vec<String>| events.into_iter().filter(|event| !dead.contains(event)).collect::<Vec<_>>();
-        let pushed = (object..EVENTS).step_by(OBJECTS as usize).map(|n| n.to_string()).collect();
-        assert_eq!(alive(sink.applied_of(&format!("work:{object}"))), alive(pushed));
+        let alive = |events: Vec<String>| {
+            events
+                .into_iter()
+                .filter(|event| !dead.contains(event))
+                .collect::<Vec<_>>()
+        };
+        let pushed = (object..EVENTS)
+            .step_by(OBJECTS as usize)
+            .map(|n| n.to_string())
+            .collect();
+        assert_eq!(
+            alive(sink.applied_of(&format!("work:{object}"))),
+            alive(pushed)
+        );
     }
 }
 
 #[tokio::test]
 async fn nothing_is_lost_or_reordered_in_a_storm() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let random =
-        || u64::from(std::process::id()) << 32 | u64::from(std::time::UNIX_EPOCH.elapsed().expect("after 1970").subsec_nanos());
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
+    let random = || {
+        u64::from(std::process::id()) << 32
+            | u64::from(
+                std::time::UNIX_EPOCH
+                    .elapsed()
+                    .expect("after 1970")
+                    .subsec_nanos(),
+            )
+    };
     for _ in 0..number("SERIATIM_STORMS").unwrap_or(2) {
         storm(number("SERIATIM_STORM_SEED").unwrap_or_else(random)).await;
     }

@@ -37,9 +37,19 @@ async fn a_lost_reply_of_a_pop_leaves_no_object_behind() {
         sink.until_sent(2 * n).await;
         proxy.until_lost(n).await;
     }
-    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(15),
+        "{:?}",
+        began.elapsed()
+    );
     worker.finish().await;
-    assert_eq!((sink.applied_of("work:1").len(), sink.applied_of("work:2").len()), (5, 5));
+    assert_eq!(
+        (
+            sink.applied_of("work:1").len(),
+            sink.applied_of("work:2").len()
+        ),
+        (5, 5)
+    );
     console.until_at_rest().await;
 }
 
@@ -49,7 +59,9 @@ async fn a_lost_reply_of_a_pop_leaves_no_object_behind() {
 async fn two_names_in_the_list_of_one_slot() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let first = start(&redis, "w", &Recorder::new(), |config| config.concurrency = 1);
+    let first = start(&redis, "w", &Recorder::new(), |config| {
+        config.concurrency = 1
+    });
     console.until_lease("w").await;
     first.finish().await;
     // The list as several pops may leave it: three names, one of them twice, and an empty one.
@@ -58,7 +70,9 @@ async fn two_names_in_the_list_of_one_slot() {
         if !object.is_empty() {
             let _: u64 = console.run(&["LPUSH", &keys.events(object), "1"]).await;
         }
-        let _: u64 = console.run(&["LPUSH", &keys.worker_object("w.0"), object]).await;
+        let _: u64 = console
+            .run(&["LPUSH", &keys.worker_object("w.0"), object])
+            .await;
     }
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |config| config.concurrency = 1);
@@ -77,7 +91,13 @@ async fn a_name_that_arrives_at_a_busy_slot_goes_back_to_the_markers() {
     let console = redis.console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
-    let sink = Recorder::with(move |offer| if offer.object == "slow" { Act::Wait(held_up.clone()) } else { Act::Send });
+    let sink = Recorder::with(move |offer| {
+        if offer.object == "slow" {
+            Act::Wait(held_up.clone())
+        } else {
+            Act::Send
+        }
+    });
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = 2;
         config.lease = Duration::from_secs(3);
@@ -86,12 +106,19 @@ async fn a_name_that_arrives_at_a_busy_slot_goes_back_to_the_markers() {
     gate.until_reached(1).await;
     let slot = sink.offered()[0].worker.clone();
     for object in ["work:1", "work:2"] {
-        let _: u64 = console.run(&["LPUSH", &console.keys.events(object), "1"]).await;
-        let _: u64 = console.run(&["LPUSH", &console.keys.worker_object(&slot), object]).await;
+        let _: u64 = console
+            .run(&["LPUSH", &console.keys.events(object), "1"])
+            .await;
+        let _: u64 = console
+            .run(&["LPUSH", &console.keys.worker_object(&slot), object])
+            .await;
     }
     // The next renewal returns the names to the markers, and the other slot takes them.
     sink.until_sent(2).await;
-    assert_eq!(console.list(&console.keys.worker_object(&slot)).await, ["slow"]);
+    assert_eq!(
+        console.list(&console.keys.worker_object(&slot)).await,
+        ["slow"]
+    );
     gate.open();
     worker.finish().await;
     console.until_at_rest().await;
@@ -121,17 +148,27 @@ async fn a_ghost_pop_of_a_departed_process_is_found() {
         let keys = console.keys.clone();
         let pop = tokio::spawn(async move {
             let mut pop = redis::cmd("BLMOVE");
-            pop.arg(keys.objects_with_events()).arg(keys.worker_object(&format!("{departed}.2"))).arg("RIGHT").arg("LEFT").arg(0);
+            pop.arg(keys.objects_with_events())
+                .arg(keys.worker_object(&format!("{departed}.2")))
+                .arg("RIGHT")
+                .arg("LEFT")
+                .arg(0);
             pop.query_async::<String>(&mut ghost).await
         });
         console.until_idle(1).await;
         console.emit(departed, "1").await;
         assert_eq!(pop.await.expect("no panic").expect("a marker"), departed);
-        assert_eq!(console.list(&console.keys.objects_with_events()).await, Vec::<String>::new());
+        assert_eq!(
+            console.list(&console.keys.objects_with_events()).await,
+            Vec::<String>::new()
+        );
     }
     let worker = start(&redis, "w", &sink, |_| {});
     sink.until_sent(2).await;
-    assert!(sink.sent().iter().all(|offer| offer.crashes == 0), "there was no batch in flight");
+    assert!(
+        sink.sent().iter().all(|offer| offer.crashes == 0),
+        "there was no batch in flight"
+    );
     worker.finish().await;
     console.until_at_rest().await;
 }
@@ -145,10 +182,25 @@ async fn a_departed_name_is_forgotten_after_a_day() {
     let (now_s, _): (u64, u64) = console.run(&["TIME"]).await;
     let hours_ago = |hours: u64| format!("4 token {}", (now_s - hours * 3600) * 1000);
     for (name, hours) in [("lately", 23), ("long-ago", 25), ("has-something", 25)] {
-        let _: u64 = console.run(&["HSET", &console.keys.event_workers(), name, &hours_ago(hours)]).await;
+        let _: u64 = console
+            .run(&[
+                "HSET",
+                &console.keys.event_workers(),
+                name,
+                &hours_ago(hours),
+            ])
+            .await;
     }
-    let _: u64 = console.run(&["LPUSH", &console.keys.worker_object("has-something.3"), "work:1"]).await;
-    let _: u64 = console.run(&["LPUSH", &console.keys.events("work:1"), "1"]).await;
+    let _: u64 = console
+        .run(&[
+            "LPUSH",
+            &console.keys.worker_object("has-something.3"),
+            "work:1",
+        ])
+        .await;
+    let _: u64 = console
+        .run(&["LPUSH", &console.keys.events("work:1"), "1"])
+        .await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
     sink.until_sent(1).await;
@@ -158,7 +210,10 @@ async fn a_departed_name_is_forgotten_after_a_day() {
     })
     .await;
     let names: Vec<String> = console.run(&["HKEYS", &console.keys.event_workers()]).await;
-    assert!(names.contains(&"lately".to_owned()) && names.contains(&"has-something".to_owned()), "{names:?}");
+    assert!(
+        names.contains(&"lately".to_owned()) && names.contains(&"has-something".to_owned()),
+        "{names:?}"
+    );
     worker.finish().await;
 }
 
@@ -167,7 +222,9 @@ async fn a_departed_name_is_forgotten_after_a_day() {
 async fn ids_above_1e14_are_exact() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let _: () = console.run(&["SET", &console.keys.next_event_id(), "100000000000000"]).await;
+    let _: () = console
+        .run(&["SET", &console.keys.next_event_id(), "100000000000000"])
+        .await;
     let sink = Recorder::with(|offer| match (offer.text().as_str(), offer.before) {
         ("2", 0) => Act::Stop(seriatim::sink::Stop::transient("down")),
         ("3", _) => Act::Stop(seriatim::sink::Stop::rejected("never")),
@@ -178,26 +235,61 @@ async fn ids_above_1e14_are_exact() {
     sink.until_sent(3).await;
     worker.finish().await;
     const E: u64 = 100_000_000_000_000;
-    let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.id, offer.prev)).collect();
+    let sent: Vec<_> = sink
+        .sent()
+        .into_iter()
+        .map(|offer| (offer.id, offer.prev))
+        .collect();
     assert_eq!(sent, [(E + 1, 0), (E + 2, E + 1), (E + 4, E + 2)]);
-    assert_eq!(console.text(&console.keys.next_event_id()).await.as_deref(), Some("100000000000004"));
-    assert_eq!(console.text(&console.keys.last_event_id("work:1")).await.as_deref(), Some("100000000000004"));
+    assert_eq!(
+        console.text(&console.keys.next_event_id()).await.as_deref(),
+        Some("100000000000004")
+    );
+    assert_eq!(
+        console
+            .text(&console.keys.last_event_id("work:1"))
+            .await
+            .as_deref(),
+        Some("100000000000004")
+    );
     assert_eq!(console.dead().await[0][0].1, b"100000000000003");
     console.until_at_rest().await;
 }
 
 #[tokio::test]
 async fn a_counter_at_its_end_or_without_a_number_stops_the_worker() {
-    for value in ["9007199254740990", "9007199254740993", "1e99", "1.5", "-1", "nan", "0x10", "abc"] {
+    for value in [
+        "9007199254740990",
+        "9007199254740993",
+        "1e99",
+        "1.5",
+        "-1",
+        "nan",
+        "0x10",
+        "abc",
+    ] {
         let redis = Redis::start();
         let console = redis.console().await;
-        let _: () = console.run(&["SET", &console.keys.next_event_id(), value]).await;
+        let _: () = console
+            .run(&["SET", &console.keys.next_event_id(), value])
+            .await;
         console.emit("work:1", "1").await;
         let sink = Recorder::new();
-        let error = start(&redis, "w", &sink, |_| {}).ended().await.expect_err("no usable counter").to_string();
-        assert!(error.contains(&format!("next.event.id holds \"{value}\"")), "{error}");
+        let error = start(&redis, "w", &sink, |_| {})
+            .ended()
+            .await
+            .expect_err("no usable counter")
+            .to_string();
+        assert!(
+            error.contains(&format!("next.event.id holds \"{value}\"")),
+            "{error}"
+        );
         assert_eq!(sink.offered(), []);
-        assert_eq!(console.list(&console.keys.events("work:1")).await, ["1"], "nothing was taken");
+        assert_eq!(
+            console.list(&console.keys.events("work:1")).await,
+            ["1"],
+            "nothing was taken"
+        );
     }
 }
 
@@ -235,7 +327,9 @@ async fn scripts_are_loaded_again_after_a_flush() {
     let worker = start(&redis, "w", &sink, |_| {});
     let other = start(&redis, "other", &sink, |_| {});
     for n in 0..300 {
-        console.emit(&format!("work:{}", n % 5), n.to_string()).await;
+        console
+            .emit(&format!("work:{}", n % 5), n.to_string())
+            .await;
         if n % 10 == 0 {
             let _: () = console.run(&["SCRIPT", "FLUSH"]).await;
         }
@@ -261,8 +355,15 @@ async fn a_pop_may_last_longer_than_the_response_timeout() {
     console.until_idle(1).await;
     let pops = async |console: &Console| -> u64 {
         let stats: String = console.run(&["INFO", "commandstats"]).await;
-        let line = stats.lines().find(|line| line.starts_with("cmdstat_blmove:")).unwrap_or("cmdstat_blmove:calls=0,");
-        line.split(['=', ',']).nth(1).expect("calls=N").parse().expect("a number")
+        let line = stats
+            .lines()
+            .find(|line| line.starts_with("cmdstat_blmove:"))
+            .unwrap_or("cmdstat_blmove:calls=0,");
+        line.split(['=', ','])
+            .nth(1)
+            .expect("calls=N")
+            .parse()
+            .expect("a number")
     };
     let before = pops(&console).await;
     let clients: String = console.run(&["CLIENT", "LIST"]).await;
@@ -271,7 +372,10 @@ async fn a_pop_may_last_longer_than_the_response_timeout() {
         line.split(' ').next().map(str::to_owned)
     };
     let client = waiting(&clients).expect("it waits");
-    until("two pops found nothing", PATIENCE, async || (pops(&console).await >= before + 2).then_some(())).await;
+    until("two pops found nothing", PATIENCE, async || {
+        (pops(&console).await >= before + 2).then_some(())
+    })
+    .await;
     console.until_idle(1).await;
     let clients: String = console.run(&["CLIENT", "LIST"]).await;
     assert_eq!(waiting(&clients), Some(client), "on the same connection");
@@ -286,10 +390,18 @@ async fn a_pop_may_last_longer_than_the_response_timeout() {
 async fn data_of_another_version_is_refused() {
     let redis = Redis::start().empty();
     let console = redis.console().await;
-    let _: u64 = console.run(&["HSET", &console.keys.meta(), "schema", "3"]).await;
-    let error = start(&redis, "w", &Recorder::new(), |_| {}).ended().await.expect_err("another version");
+    let _: u64 = console
+        .run(&["HSET", &console.keys.meta(), "schema", "3"])
+        .await;
+    let error = start(&redis, "w", &Recorder::new(), |_| {})
+        .ended()
+        .await
+        .expect_err("another version");
     assert!(matches!(error, WorkerError::Refused(_)), "{error:?}");
-    assert_eq!(error.to_string(), "the data is of protocol version 3, this program knows version 1; run a version that knows it");
+    assert_eq!(
+        error.to_string(),
+        "the data is of protocol version 3, this program knows version 1; run a version that knows it"
+    );
     assert_eq!(console.left().await, ["seriatim.meta"]);
 }
 
@@ -298,7 +410,9 @@ async fn data_of_another_version_is_refused() {
 /// free.
 #[tokio::test]
 async fn a_name_that_came_late_to_a_busy_slot_goes_to_a_free_one_at_once() {
-    use seriatim::wire::{Advance, Advanced, Attach, Bounds, ClaimFirst, Suspects, advance, attach};
+    use seriatim::wire::{
+        Advance, Advanced, Attach, Bounds, ClaimFirst, Suspects, advance, attach,
+    };
     let redis = Redis::start();
     let console = redis.console().await;
     let keys = &console.keys;
@@ -331,14 +445,18 @@ async fn a_name_that_came_late_to_a_busy_slot_goes_to_a_free_one_at_once() {
         let mut call = Advance::new(keys, "w", "t", bounds, ClaimFirst::Markers);
         if busy {
             let (markers, taken) = (keys.objects_with_events(), keys.worker_object("w.0"));
-            let _: String = console.run(&["LMOVE", &markers, &taken, "RIGHT", "LEFT"]).await;
+            let _: String = console
+                .run(&["LMOVE", &markers, &taken, "RIGHT", "LEFT"])
+                .await;
             call.look(0);
             call.free(1);
         } else {
             call.free(0);
         }
         match advance(&mut conn, &call).await.expect("advanced") {
-            Advanced::Ok { batches, .. } => gave.extend(batches.into_iter().map(|batch| (batch.slot, batch.object))),
+            Advanced::Ok { batches, .. } => {
+                gave.extend(batches.into_iter().map(|batch| (batch.slot, batch.object)))
+            }
             other => panic!("{other:?}"),
         }
     }

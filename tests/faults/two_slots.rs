@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag};
+use seriatim::wire::{
+    self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag,
+};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -21,7 +23,18 @@ async fn an_object_put_aside_and_let_go_in_one_call_does_not_stop_redis() {
     state.own("w.0", "a", 1, &["1"]).await;
     state.own("w.1", "a", 11, &["11"]).await;
     state.run("LPUSH", &[&keys.events("a"), "12"]).await;
-    state.run("HSET", &[&keys.event_handled("a"), "id", "1", "emit:h", "0 1 2 9999 1 x"]).await;
+    state
+        .run(
+            "HSET",
+            &[
+                &keys.event_handled("a"),
+                "id",
+                "1",
+                "emit:h",
+                "0 1 2 9999 1 x",
+            ],
+        )
+        .await;
     let bounds = Bounds {
         batch: 10,
         batch_bytes: 1 << 20,
@@ -35,12 +48,39 @@ async fn an_object_put_aside_and_let_go_in_one_call_does_not_stop_redis() {
     let mut call = Advance::new(&keys, "w", "token-of-w", bounds, ClaimFirst::Held);
     call.handled(0);
     for (slot, first, then) in [(0, 1, BatchResult::Done), (1, 11, BatchResult::Yield)] {
-        let tag = Tag { first, ..Tag::default() };
-        call.report(slot, &Report { object: "a".into(), tag, count: 1, last: Some(first), then });
+        let tag = Tag {
+            first,
+            ..Tag::default()
+        };
+        call.report(
+            slot,
+            &Report {
+                object: "a".into(),
+                tag,
+                count: 1,
+                last: Some(first),
+                then,
+            },
+        );
     }
     call.free(2);
     let call = wire::advance(&mut state.conn, &call);
-    let answer = tokio::time::timeout(Duration::from_secs(20), call).await.expect("the call ends").expect("an answer");
-    let Advanced::Ok { batches, more, quarantined, .. } = answer else { panic!("{answer:?}") };
-    assert_eq!((batches.len(), more, quarantined.len()), (0, true, 1), "{quarantined:?}");
+    let answer = tokio::time::timeout(Duration::from_secs(20), call)
+        .await
+        .expect("the call ends")
+        .expect("an answer");
+    let Advanced::Ok {
+        batches,
+        more,
+        quarantined,
+        ..
+    } = answer
+    else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(
+        (batches.len(), more, quarantined.len()),
+        (0, true, 1),
+        "{quarantined:?}"
+    );
 }

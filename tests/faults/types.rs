@@ -23,8 +23,12 @@ async fn a_queue_of_a_wrong_type_quarantines_its_object() {
     let redis = Redis::start();
     let console = redis.console().await;
     let keys = &console.keys;
-    let _: () = console.run(&["SET", &keys.events("bad"), "not a list"]).await;
-    let _: u64 = console.run(&["LPUSH", &keys.objects_with_events(), "bad"]).await;
+    let _: () = console
+        .run(&["SET", &keys.events("bad"), "not a list"])
+        .await;
+    let _: u64 = console
+        .run(&["LPUSH", &keys.objects_with_events(), "bad"])
+        .await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
     let held = console.until_held("bad", "quarantine").await;
@@ -48,14 +52,26 @@ async fn a_queue_that_becomes_another_type_while_it_is_worked_on_quarantines_its
     let console = redis.console().await;
     let gate = crate::support::recorder::Gate::closed();
     let held_up = gate.clone();
-    let sink = Recorder::with(move |offer| if offer.object == "bad" { Act::Wait(held_up.clone()) } else { Act::Send });
+    let sink = Recorder::with(move |offer| {
+        if offer.object == "bad" {
+            Act::Wait(held_up.clone())
+        } else {
+            Act::Send
+        }
+    });
     let worker = start(&redis, "w", &sink, |_| {});
     console.emit("bad", "1").await;
     gate.until_reached(1).await;
-    let _: () = console.run(&["SET", &console.keys.events("bad"), "not a list"]).await;
+    let _: () = console
+        .run(&["SET", &console.keys.events("bad"), "not a list"])
+        .await;
     gate.open();
     console.until_held("bad", "quarantine").await;
-    assert_eq!(console.number(&console.keys.last_event_id("bad")).await, 1, "what was delivered is committed");
+    assert_eq!(
+        console.number(&console.keys.last_event_id("bad")).await,
+        1,
+        "what was delivered is committed"
+    );
     others_are_served(&console, &sink).await;
     worker.finish().await;
 }
@@ -65,8 +81,12 @@ async fn a_last_id_that_is_none_quarantines_its_object() {
     let redis = Redis::start();
     let console = redis.console().await;
     let keys = &console.keys;
-    let _: u64 = console.run(&["LPUSH", &keys.last_event_id("list"), "1"]).await;
-    let _: () = console.run(&["SET", &keys.last_event_id("text"), "abc"]).await;
+    let _: u64 = console
+        .run(&["LPUSH", &keys.last_event_id("list"), "1"])
+        .await;
+    let _: () = console
+        .run(&["SET", &keys.last_event_id("text"), "abc"])
+        .await;
     for object in ["list", "text"] {
         console.emit(object, "1").await;
     }
@@ -92,11 +112,23 @@ async fn a_held_batch_of_a_wrong_type_quarantines_its_object() {
     let console = redis.console().await;
     let keys = &console.keys;
     for (n, object) in ["bad", "gone"].into_iter().enumerate() {
-        let _: () = console.run(&["SET", &keys.event_worker(object), "held"]).await;
-        let _: () = console.run(&["SET", &keys.events_held_id(object), &format!("{} 1 2 0 retry: down", n + 1)]).await;
-        let _: u64 = console.run(&["ZADD", &keys.objects_held(), "1", object]).await;
+        let _: () = console
+            .run(&["SET", &keys.event_worker(object), "held"])
+            .await;
+        let _: () = console
+            .run(&[
+                "SET",
+                &keys.events_held_id(object),
+                &format!("{} 1 2 0 retry: down", n + 1),
+            ])
+            .await;
+        let _: u64 = console
+            .run(&["ZADD", &keys.objects_held(), "1", object])
+            .await;
     }
-    let _: () = console.run(&["SET", &keys.events_held("bad"), "not a list"]).await;
+    let _: () = console
+        .run(&["SET", &keys.events_held("bad"), "not a list"])
+        .await;
     let _: () = console.run(&["SET", &keys.next_event_id(), "2"]).await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
@@ -115,11 +147,19 @@ async fn an_owner_or_numbers_of_a_wrong_type_stop_nothing() {
     let redis = Redis::start();
     let console = redis.console().await;
     let keys = &console.keys;
-    let _: u64 = console.run(&["LPUSH", &keys.event_worker("owner"), "x"]).await;
+    let _: u64 = console
+        .run(&["LPUSH", &keys.event_worker("owner"), "x"])
+        .await;
     console.emit("owner", "1").await;
-    let _: u64 = console.run(&["LPUSH", &keys.events_held_id("numbers"), "x"]).await;
-    let _: () = console.run(&["SET", &keys.event_worker("numbers"), "held"]).await;
-    let _: u64 = console.run(&["ZADD", &keys.objects_held(), "1", "numbers"]).await;
+    let _: u64 = console
+        .run(&["LPUSH", &keys.events_held_id("numbers"), "x"])
+        .await;
+    let _: () = console
+        .run(&["SET", &keys.event_worker("numbers"), "held"])
+        .await;
+    let _: u64 = console
+        .run(&["ZADD", &keys.objects_held(), "1", "numbers"])
+        .await;
     let _: u64 = console.run(&["LPUSH", &keys.events("numbers"), "1"]).await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
@@ -135,20 +175,30 @@ async fn dead_letters_of_a_wrong_type_hold_the_event() {
     let redis = Redis::start();
     let console = redis.console().await;
     let keys = &console.keys;
-    let _: () = console.run(&["SET", &keys.events_dead(), "not a stream"]).await;
-    let sink = Recorder::with(|offer| match (offer.object.as_str(), offer.text().as_str()) {
-        ("bad", "2") => Act::Stop(Stop::rejected("never")),
-        _ => Act::Send,
-    });
+    let _: () = console
+        .run(&["SET", &keys.events_dead(), "not a stream"])
+        .await;
+    let sink = Recorder::with(
+        |offer| match (offer.object.as_str(), offer.text().as_str()) {
+            ("bad", "2") => Act::Stop(Stop::rejected("never")),
+            _ => Act::Send,
+        },
+    );
     let worker = start(&redis, "w", &sink, |_| {});
     console.emit_all("bad", ["1", "2", "3"]).await;
     let held = console.until_held("bad", "quarantine: events.dead").await;
-    assert!(held.starts_with("2 0 0 0 quarantine: events.dead: WRONGTYPE "), "{held}");
+    assert!(
+        held.starts_with("2 0 0 0 quarantine: events.dead: WRONGTYPE "),
+        "{held}"
+    );
     assert_eq!(console.list(&keys.events_held("bad")).await, ["2", "3"]);
     others_are_served(&console, &sink).await;
     let _: u64 = console.run(&["DEL", &keys.events_dead()]).await;
     console.release("bad").await;
-    until("it is dead", PATIENCE, async || (console.dead().await.len() == 1).then_some(())).await;
+    until("it is dead", PATIENCE, async || {
+        (console.dead().await.len() == 1).then_some(())
+    })
+    .await;
     console.until_at_rest().await;
     worker.finish().await;
     assert_eq!(sink.applied_of("bad"), ["1", "3"]);
@@ -156,7 +206,11 @@ async fn dead_letters_of_a_wrong_type_hold_the_event() {
 
 /// Waits until the worker has logged the name and type of the key, and the remedy.
 async fn until_named(worker: &Process, key: &str, found: &str, expected: &str) {
-    worker.until_logged(&format!("the key {key} is a {found}, not a {expected}; move it away, and workers go on")).await;
+    worker
+        .until_logged(&format!(
+            "the key {key} is a {found}, not a {expected}; move it away, and workers go on"
+        ))
+        .await;
 }
 
 /// Story: with the documented rights, a producer could stop every worker: `SET objects.held x`
@@ -198,11 +252,13 @@ async fn a_shared_key_that_becomes_a_wrong_type_holds_work_up_until_it_is_repair
         let redis = Redis::start();
         let console = redis.console().await;
         let keys = &console.keys;
-        let (key, expected) = [(keys.objects_held(), "zset"), (keys.event_rules(), "hash")][at].clone();
+        let (key, expected) =
+            [(keys.objects_held(), "zset"), (keys.event_rules(), "hash")][at].clone();
         let dir = tempfile::tempdir().expect("a temporary directory");
         let file = dir.path().join("events");
         let sink = format!("file:{}", file.display());
-        let mut worker = Process::start(&redis, "w", &sink, &["--concurrency", "4", "--lease", "1s"]);
+        let mut worker =
+            Process::start(&redis, "w", &sink, &["--concurrency", "4", "--lease", "1s"]);
         console.emit("work:1", "1").await;
         console.until_at_rest_after(1).await;
         let _: () = console.run(&["SET", &key, "wrong"]).await;
@@ -210,11 +266,19 @@ async fn a_shared_key_that_becomes_a_wrong_type_holds_work_up_until_it_is_repair
         until_named(&worker, &key, "string", expected).await;
         let _: u64 = console.run(&["DEL", &key]).await;
         console.emit("work:1", "4").await;
-        until("all are delivered", PATIENCE, async || (sent_to(&file).len() == 4).then_some(())).await;
+        until("all are delivered", PATIENCE, async || {
+            (sent_to(&file).len() == 4).then_some(())
+        })
+        .await;
         console.until_at_rest().await;
         worker.terminate();
         assert!(worker.ended().await.success(), "{}", worker.log());
-        let events: Vec<_> = merged(&[file]).remove("work:1").unwrap_or_default().into_iter().map(|sent| sent.event).collect();
+        let events: Vec<_> = merged(&[file])
+            .remove("work:1")
+            .unwrap_or_default()
+            .into_iter()
+            .map(|sent| sent.event)
+            .collect();
         assert_eq!(events, ["1", "2", "3", "4"]);
         console.check().await;
     }
@@ -251,8 +315,16 @@ async fn a_counter_or_meta_of_a_wrong_type_is_named() {
             console.until_at_rest().await;
         }
         let mut pipe = redis::pipe();
-        pipe.atomic().cmd("DEL").arg(&key).cmd("LPUSH").arg(&key).arg("wrong");
-        let () = pipe.query_async(&mut redis.connect().await).await.expect("set");
+        pipe.atomic()
+            .cmd("DEL")
+            .arg(&key)
+            .cmd("LPUSH")
+            .arg(&key)
+            .arg("wrong");
+        let () = pipe
+            .query_async(&mut redis.connect().await)
+            .await
+            .expect("set");
         // The second worker finds the wrong type at its start. The first worker finds it during its
         // work, if the key is the counter.
         let second = Process::start(&redis, "second", "null", &[]);
@@ -273,12 +345,31 @@ async fn a_user_without_a_right_that_the_scripts_need_is_refused_at_the_start() 
     let console = redis.console().await;
     console.emit("work:1", "1").await;
     for command in ["lmove", "rpop", "zrange", "blmove"] {
-        let _: String =
-            console.run(&["ACL", "SETUSER", "weak", "reset", "on", ">weak", "~*", "&*", "+@all", &format!("-{command}")]).await;
+        let _: String = console
+            .run(&[
+                "ACL",
+                "SETUSER",
+                "weak",
+                "reset",
+                "on",
+                ">weak",
+                "~*",
+                "&*",
+                "+@all",
+                &format!("-{command}"),
+            ])
+            .await;
         let url = redis.url().replace("unix://", "redis+unix://") + "?user=weak&pass=weak";
         let sink = Recorder::new();
-        let error = start_at(&url, &redis, "w", &sink, |_| {}).ended().await.expect_err("it is refused").to_string();
-        assert!(error.contains(&format!("may not use {}", command.to_uppercase())), "{error}");
+        let error = start_at(&url, &redis, "w", &sink, |_| {})
+            .ended()
+            .await
+            .expect_err("it is refused")
+            .to_string();
+        assert!(
+            error.contains(&format!("may not use {}", command.to_uppercase())),
+            "{error}"
+        );
         assert!(sink.sent().is_empty());
     }
     console.check().await;

@@ -27,15 +27,35 @@ async fn what_an_unavailable_sink_keeps_goes_to_others() {
     let sink = Recorder::new();
     let healthy = start(&redis, "healthy", &sink, |_| {});
     sink.until_sent(4).await;
-    assert!(sink.sent().iter().all(|offer| (offer.attempts, offer.crashes) == (0, 0)), "nothing is counted");
+    assert!(
+        sink.sent()
+            .iter()
+            .all(|offer| (offer.attempts, offer.crashes) == (0, 0)),
+        "nothing is counted"
+    );
     console.until_at_rest().await;
     healthy.finish().await;
     // Without other workers, the worker claims the event again only to try its sink. It does not
     // claim in a tight loop.
     console.emit("work:5", "1").await;
-    let offered = || broken.offered().iter().filter(|offer| offer.object == "work:5").count();
-    until("it is tried", crate::support::console::PATIENCE, async || (offered() >= 3).then_some(())).await;
-    let id = broken.offered().iter().rfind(|offer| offer.object == "work:5").map(|offer| offer.attempts);
+    let offered = || {
+        broken
+            .offered()
+            .iter()
+            .filter(|offer| offer.object == "work:5")
+            .count()
+    };
+    until(
+        "it is tried",
+        crate::support::console::PATIENCE,
+        async || (offered() >= 3).then_some(()),
+    )
+    .await;
+    let id = broken
+        .offered()
+        .iter()
+        .rfind(|offer| offer.object == "work:5")
+        .map(|offer| offer.attempts);
     assert_eq!(id, Some(0));
     sick.stop().await;
 }

@@ -27,7 +27,11 @@ async fn report(state: &mut State) -> CheckReport {
 /// Returns the invariant and the subject of each violation.
 fn found(report: &CheckReport) -> Vec<(Invariant, String)> {
     assert_eq!(report.violations_total, report.violations.len() as u64);
-    report.violations.iter().map(|violation| (violation.invariant, violation.subject.to_string())).collect()
+    report
+        .violations
+        .iter()
+        .map(|violation| (violation.invariant, violation.subject.to_string()))
+        .collect()
 }
 
 #[tokio::test]
@@ -45,7 +49,11 @@ async fn a_system_as_it_should_be_is_clean() {
     assert!(report.is_clean(), "{report:#?}");
     let seen = report.looked_at;
     assert_eq!((seen.names, seen.workers, seen.markers), (2, 4, 3));
-    assert_eq!((seen.objects_with_events, seen.objects_held), (4, 5), "{seen:?}");
+    assert_eq!(
+        (seen.objects_with_events, seen.objects_held),
+        (4, 5),
+        "{seen:?}"
+    );
     assert_eq!(seen.suspicions, 0);
 }
 
@@ -96,7 +104,11 @@ async fn each_broken_invariant_is_found_by_number(
     let case = context.description.expect("a case has a description");
     break_it(&mut state, case).await;
     let report = report(&mut state).await;
-    assert_eq!(found(&report), [(invariant, subject.to_owned())], "{case}: {report:#?}");
+    assert_eq!(
+        found(&report),
+        [(invariant, subject.to_owned())],
+        "{case}: {report:#?}"
+    );
 }
 
 /// Breaks one thing in a clean state, as the case says.
@@ -106,13 +118,23 @@ async fn break_it(state: &mut State, case: &str) {
         "no_marker" => state.run("LPUSH", &[&keys.events("x"), "{}"]).await,
         "in_the_list_of_an_unregistered_worker" => {
             state.run("LPUSH", &[&keys.events("x"), "{}"]).await;
-            state.run("LPUSH", &[&keys.worker_object("stranger.0"), "x"]).await;
+            state
+                .run("LPUSH", &[&keys.worker_object("stranger.0"), "x"])
+                .await;
         }
-        "idempotency_key_without_end" => state.run("HSET", &[&keys.events_emitted(), "x\nk", "digest"]).await,
+        "idempotency_key_without_end" => {
+            state
+                .run("HSET", &[&keys.events_emitted(), "x\nk", "digest"])
+                .await
+        }
         "list_lacks_owned" => state.run("SET", &[&keys.event_worker("x"), "a.1"]).await,
         "owner_of_no_registered_name" => {
-            state.run("SET", &[&keys.event_worker("x"), "stranger.0"]).await;
-            state.run("LPUSH", &[&keys.worker_object("stranger.0"), "x"]).await;
+            state
+                .run("SET", &[&keys.event_worker("x"), "stranger.0"])
+                .await;
+            state
+                .run("LPUSH", &[&keys.worker_object("stranger.0"), "x"])
+                .await;
         }
         "owner_slot_too_high" => {
             state.run("SET", &[&keys.event_worker("x"), "a.3"]).await;
@@ -124,7 +146,11 @@ async fn break_it(state: &mut State, case: &str) {
             state.run("ZADD", &[&keys.objects_paused(), "0", "x"]).await;
         }
         "in_held_without_owner" => state.run("ZADD", &[&keys.objects_held(), "1", "x"]).await,
-        "in_paused_with_worker" => state.run("ZADD", &[&keys.objects_paused(), "0", "work:2"]).await,
+        "in_paused_with_worker" => {
+            state
+                .run("ZADD", &[&keys.objects_paused(), "0", "work:2"])
+                .await
+        }
         "paused_without_rule" => {
             state.run("SET", &[&keys.event_worker("x"), "held"]).await;
             state.run("ZADD", &[&keys.objects_paused(), "0", "x"]).await;
@@ -141,17 +167,31 @@ async fn break_it(state: &mut State, case: &str) {
             state.run("SET", &[&keys.event_worker("x"), "a.0"]).await;
             state.run("LPUSH", &[&keys.worker_object("a.0"), "x"]).await;
         }
-        "tag_without_batch" => state.run("SET", &[&keys.worker_event_id("a.1"), "12 1"]).await,
+        "tag_without_batch" => {
+            state
+                .run("SET", &[&keys.worker_event_id("a.1"), "12 1"])
+                .await
+        }
         "batch_without_tag" => state.run("DEL", &[&keys.worker_event_id("a.0")]).await,
         "batch_and_held_batch" => {
-            state.run("LPUSH", &[&keys.events_held("work:2"), "{}"]).await;
-            state.run("SET", &[&keys.events_held_id("work:2"), "16 0 0 0 stop"]).await;
+            state
+                .run("LPUSH", &[&keys.events_held("work:2"), "{}"])
+                .await;
+            state
+                .run("SET", &[&keys.events_held_id("work:2"), "16 0 0 0 stop"])
+                .await;
         }
         "held_batch_of_nobody" => {
             state.run("LPUSH", &[&keys.events_held("x"), "{}"]).await;
-            state.run("SET", &[&keys.events_held_id("x"), "16 0 0 0 stop"]).await;
+            state
+                .run("SET", &[&keys.events_held_id("x"), "16 0 0 0 stop"])
+                .await;
         }
-        "held_numbers_without_batch" => state.run("SET", &[&keys.events_held_id("work:7"), "12 0 0 0 stop"]).await,
+        "held_numbers_without_batch" => {
+            state
+                .run("SET", &[&keys.events_held_id("work:7"), "12 0 0 0 stop"])
+                .await
+        }
         "held_batch_without_numbers" => state.run("DEL", &[&keys.events_held_id("work:6")]).await,
         "batch_of_delivered_ids" => state.delivered("work:2", 12).await,
         "batch_above_the_last_id" => {
@@ -163,18 +203,42 @@ async fn break_it(state: &mut State, case: &str) {
             state.delivered("x", 500).await;
             state.run("SET", &[&keys.next_event_id(), "499"]).await;
         }
-        "lease_of_another_token" => state.run("SET", &[&keys.worker_lease("a"), "another h 1 1"]).await,
+        "lease_of_another_token" => {
+            state
+                .run("SET", &[&keys.worker_lease("a"), "another h 1 1"])
+                .await
+        }
         "last_id_is_no_number" => state.run("SET", &[&keys.last_event_id("x"), "1e3"]).await,
-        "tag_is_no_number" => state.run("SET", &[&keys.worker_event_id("a.0"), "twelve"]).await,
-        "held_numbers_are_none" => state.run("SET", &[&keys.events_held_id("work:6"), "16 stop"]).await,
-        "name_without_slots" => state.run("HSET", &[&keys.event_workers(), "b", "many token 0"]).await,
+        "tag_is_no_number" => {
+            state
+                .run("SET", &[&keys.worker_event_id("a.0"), "twelve"])
+                .await
+        }
+        "held_numbers_are_none" => {
+            state
+                .run("SET", &[&keys.events_held_id("work:6"), "16 stop"])
+                .await
+        }
+        "name_without_slots" => {
+            state
+                .run("HSET", &[&keys.event_workers(), "b", "many token 0"])
+                .await
+        }
         "name_in_no_set" | "name_in_both_sets" => {
             // Marks the first pass over all names as done.
-            state.run("HSET", &[&keys.meta(), "names.indexed", "1"]).await;
-            state.run("ZADD", &[&keys.event_workers_watched(), "1", "a"]).await;
+            state
+                .run("HSET", &[&keys.meta(), "names.indexed", "1"])
+                .await;
+            state
+                .run("ZADD", &[&keys.event_workers_watched(), "1", "a"])
+                .await;
             if case == "name_in_both_sets" {
-                state.run("ZADD", &[&keys.event_workers_watched(), "1", "gone"]).await;
-                state.run("ZADD", &[&keys.event_workers_departed(), "1", "gone"]).await;
+                state
+                    .run("ZADD", &[&keys.event_workers_watched(), "1", "gone"])
+                    .await;
+                state
+                    .run("ZADD", &[&keys.event_workers_departed(), "1", "gone"])
+                    .await;
             }
         }
         other => panic!("no such case: {other}"),
@@ -188,10 +252,21 @@ async fn a_lost_owner_with_events_breaks_i1_and_i2() {
     let (_redis, mut state) = fresh().await;
     state.register("a", 1).await;
     state.run("LPUSH", &[&state.keys.events("x"), "{}"]).await;
-    state.run("SET", &[&state.keys.event_worker("x"), "a.0"]).await;
+    state
+        .run("SET", &[&state.keys.event_worker("x"), "a.0"])
+        .await;
     let report = report(&mut state).await;
-    assert_eq!(found(&report), [(Invariant::I2, "object x".to_owned()), (Invariant::I1, "object x".to_owned())]);
-    assert_eq!(report.violations[0].subject, Subject::Object("x".to_owned()));
+    assert_eq!(
+        found(&report),
+        [
+            (Invariant::I2, "object x".to_owned()),
+            (Invariant::I1, "object x".to_owned())
+        ]
+    );
+    assert_eq!(
+        report.violations[0].subject,
+        Subject::Object("x".to_owned())
+    );
 }
 
 /// Gives each key of an object, of a worker, and of all workers each wrong type. The check must
@@ -225,7 +300,10 @@ async fn a_wrong_type_is_a_finding() {
         (keys.meta(), "hash"),
     ];
     for (key, right) in &kinds {
-        for wrong in ["string", "list", "zset", "hash", "stream"].iter().filter(|wrong| *wrong != right) {
+        for wrong in ["string", "list", "zset", "hash", "stream"]
+            .iter()
+            .filter(|wrong| *wrong != right)
+        {
             state.run("FLUSHDB", &[]).await;
             state.clean().await;
             state.run("DEL", &[key]).await;
@@ -237,7 +315,10 @@ async fn a_wrong_type_is_a_finding() {
                 _ => state.run("XADD", &[key, "1-1", "1", "1"]).await,
             }
             let report = report(&mut state).await;
-            let told = report.violations.iter().filter(|v| v.invariant == Invariant::Layout && v.what.contains(key.as_str()));
+            let told = report
+                .violations
+                .iter()
+                .filter(|v| v.invariant == Invariant::Layout && v.what.contains(key.as_str()));
             assert_eq!(told.count(), 1, "{key} as {wrong}: {report:#?}");
         }
     }
@@ -253,16 +334,32 @@ async fn without_a_namespace_other_keys_are_left_alone() {
     state.run("SET", &["plain", "1"]).await;
     // The check does not report broken keys of another namespace on the same Redis.
     state.run("LPUSH", &["{other:0}:x:events", "{}"]).await;
-    state.run("ZADD", &[&state.keys.events_scheduled(), "1", "{other:0}:x\nkey"]).await;
+    state
+        .run(
+            "ZADD",
+            &[&state.keys.events_scheduled(), "1", "{other:0}:x\nkey"],
+        )
+        .await;
     let first = report(&mut state).await;
     assert!(first.is_clean(), "{first:#?}");
     assert_eq!(first.looked_at.foreign, 1);
     // A marker for `calendar` makes `calendar` an object of this namespace.
-    state.run("LPUSH", &[&state.keys.objects_with_events(), "calendar"]).await;
-    assert_eq!(found(&report(&mut state).await), [(Invariant::Layout, "object calendar".to_owned())]);
+    state
+        .run("LPUSH", &[&state.keys.objects_with_events(), "calendar"])
+        .await;
+    assert_eq!(
+        found(&report(&mut state).await),
+        [(Invariant::Layout, "object calendar".to_owned())]
+    );
 
-    let mut other = State::new(redis.connect().await, Keys::with_namespace("other").expect("a namespace"));
-    assert_eq!(found(&report(&mut other).await), [(Invariant::I1, "object x".to_owned())]);
+    let mut other = State::new(
+        redis.connect().await,
+        Keys::with_namespace("other").expect("a namespace"),
+    );
+    assert_eq!(
+        found(&report(&mut other).await),
+        [(Invariant::I1, "object x".to_owned())]
+    );
 }
 
 #[tokio::test]
@@ -272,10 +369,18 @@ async fn names_of_any_bytes_are_looked_at() {
         state.emit(object, "{}").await;
     }
     let key = [state.keys.prefix().as_bytes(), b"\xff\xfe:events"].concat();
-    redis::cmd("LPUSH").arg(key).arg("{}").query_async::<()>(&mut state.conn).await.expect("LPUSH");
+    redis::cmd("LPUSH")
+        .arg(key)
+        .arg("{}")
+        .query_async::<()>(&mut state.conn)
+        .await
+        .expect("LPUSH");
     let report = report(&mut state).await;
     let odd = r"object \xff\xfe".to_owned();
-    assert_eq!(found(&report), [(Invariant::Layout, odd.clone()), (Invariant::I1, odd)]);
+    assert_eq!(
+        found(&report),
+        [(Invariant::Layout, odd.clone()), (Invariant::I1, odd)]
+    );
 }
 
 #[tokio::test]
@@ -292,7 +397,10 @@ async fn all_violations_are_counted_and_some_reported() {
 }
 
 async fn report_of(state: &mut State, keys: &Keys, violations_max: usize) -> CheckReport {
-    control(&state.conn, keys).check_up_to(violations_max).await.expect("a report")
+    control(&state.conn, keys)
+        .check_up_to(violations_max)
+        .await
+        .expect("a report")
 }
 
 /// The scripts of the check only read. So the check works even if Redis refuses every write.
@@ -304,9 +412,16 @@ async fn it_runs_at_maxmemory() {
     state.run("LPUSH", &[&state.keys.events("x"), "{}"]).await;
     state.run("SCRIPT", &["FLUSH"]).await;
     state.run("CONFIG", &["SET", "maxmemory", "1"]).await;
-    let refused = redis::cmd("SET").arg("a").arg("b").query_async::<()>(&mut state.conn).await;
+    let refused = redis::cmd("SET")
+        .arg("a")
+        .arg("b")
+        .query_async::<()>(&mut state.conn)
+        .await;
     assert_eq!(refused.expect_err("no memory").code(), Some("OOM"));
-    assert_eq!(found(&report(&mut state).await), [(Invariant::I1, "object x".to_owned())]);
+    assert_eq!(
+        found(&report(&mut state).await),
+        [(Invariant::I1, "object x".to_owned())]
+    );
 }
 
 /// A Lua script that moves one object one step along its path, atomically. The steps are: emitted,
@@ -364,7 +479,12 @@ async fn what_only_moves_is_no_violation() {
     let stop = Arc::new(AtomicBool::new(false));
     let moves = Arc::new(AtomicU64::new(0));
     let mover = {
-        let (mut conn, keys, stop, moves) = (redis.connect().await, keys.clone(), stop.clone(), moves.clone());
+        let (mut conn, keys, stop, moves) = (
+            redis.connect().await,
+            keys.clone(),
+            stop.clone(),
+            moves.clone(),
+        );
         let script = redis::Script::new(MOVE);
         tokio::spawn(async move {
             let mut step = 0_u64;
@@ -372,9 +492,15 @@ async fn what_only_moves_is_no_violation() {
                 let object = format!("work:{}", step % 211);
                 let worker = format!("a.{}", step % 211 % 8);
                 let mut call = script.key(keys.events(&object));
-                call.key(keys.event_worker(&object)).key(keys.last_event_id(&object)).key(keys.events_held(&object));
-                call.key(keys.events_held_id(&object)).key(keys.objects_with_events()).key(keys.worker_object(&worker));
-                call.key(keys.worker_event(&worker)).key(keys.worker_event_id(&worker)).key(keys.objects_held());
+                call.key(keys.event_worker(&object))
+                    .key(keys.last_event_id(&object))
+                    .key(keys.events_held(&object));
+                call.key(keys.events_held_id(&object))
+                    .key(keys.objects_with_events())
+                    .key(keys.worker_object(&worker));
+                call.key(keys.worker_event(&worker))
+                    .key(keys.worker_event_id(&worker))
+                    .key(keys.objects_held());
                 call.key(keys.next_event_id()).arg(&object).arg(&worker);
                 call.invoke_async::<()>(&mut conn).await.expect("a move");
                 step += 1;
@@ -382,20 +508,32 @@ async fn what_only_moves_is_no_violation() {
             }
         })
     };
-    crate::support::until("objects move", Duration::from_secs(20), async || (moves.load(Ordering::Relaxed) > 2000).then_some(()))
-        .await;
+    crate::support::until("objects move", Duration::from_secs(20), async || {
+        (moves.load(Ordering::Relaxed) > 2000).then_some(())
+    })
+    .await;
     let deadline = Instant::now() + Duration::from_secs(60);
     let (mut looks, mut suspicions) = (0, 0);
     while looks < 100 || suspicions < 5 {
         let report = report(&mut state).await;
-        assert!(report.is_clean(), "after {looks} looks and {} moves: {report:#?}", moves.load(Ordering::Relaxed));
+        assert!(
+            report.is_clean(),
+            "after {looks} looks and {} moves: {report:#?}",
+            moves.load(Ordering::Relaxed)
+        );
         looks += 1;
         suspicions += report.looked_at.suspicions;
-        assert!(Instant::now() < deadline, "{looks} looks found only {suspicions} suspicions to heal");
+        assert!(
+            Instant::now() < deadline,
+            "{looks} looks found only {suspicions} suspicions to heal"
+        );
     }
     stop.store(true, Ordering::Relaxed);
     mover.await.expect("the mover ends well");
-    println!("{looks} looks, {suspicions} suspicions that healed, {} moves", moves.load(Ordering::Relaxed));
+    println!(
+        "{looks} looks, {suspicions} suspicions that healed, {} moves",
+        moves.load(Ordering::Relaxed)
+    );
     assert!(report(&mut state).await.is_clean());
 }
 
@@ -407,19 +545,34 @@ async fn an_object_that_is_fed_without_markers_is_found() {
     let (redis, mut state) = fresh().await;
     let keys = state.keys.clone();
     for _ in 0..20 {
-        state.run("LPUSH", &[&[keys.objects_with_events().as_str()], &["other"; 500][..]].concat()).await;
+        state
+            .run(
+                "LPUSH",
+                &[&[keys.objects_with_events().as_str()], &["other"; 500][..]].concat(),
+            )
+            .await;
     }
     let is_over = Arc::new(AtomicBool::new(false));
     let producer = {
         let (mut conn, queue, is_over) = (redis.connect().await, keys.events("x"), is_over.clone());
         tokio::spawn(async move {
             while !is_over.load(Ordering::Relaxed) {
-                redis::cmd("LPUSH").arg(&queue).arg("1").exec_async(&mut conn).await.expect("LPUSH");
+                redis::cmd("LPUSH")
+                    .arg(&queue)
+                    .arg("1")
+                    .exec_async(&mut conn)
+                    .await
+                    .expect("LPUSH");
             }
         })
     };
     crate::support::until("the first event", Duration::from_secs(5), async || {
-        redis::cmd("LLEN").arg(keys.events("x")).query_async::<u64>(&mut state.conn.clone()).await.ok().filter(|len| *len > 0)
+        redis::cmd("LLEN")
+            .arg(keys.events("x"))
+            .query_async::<u64>(&mut state.conn.clone())
+            .await
+            .ok()
+            .filter(|len| *len > 0)
     })
     .await;
     let report = report(&mut state).await;

@@ -15,22 +15,42 @@ use crate::support::{Redis, control, until};
 async fn claims(redis: &Redis, name: &str, change: impl FnOnce(&mut WorkerConfig)) -> Claims {
     let mut config = config(redis, name);
     change(&mut config);
-    Worker::builder(redis.url()).config(config).claims().await.expect("the name is free")
+    Worker::builder(redis.url())
+        .config(config)
+        .claims()
+        .await
+        .expect("the name is free")
 }
 
 async fn next(claims: &Claims) -> Claimed {
-    tokio::time::timeout(PATIENCE, claims.next()).await.expect("there is one").expect("claimed")
+    tokio::time::timeout(PATIENCE, claims.next())
+        .await
+        .expect("there is one")
+        .expect("claimed")
 }
 
 /// Waits until no event is left. The last claim removes markers that lead to no event.
 async fn at_rest(claims: &Claims, console: &Console) {
-    until("nothing more is there", PATIENCE, async || claims.try_next().await.expect("asked").is_none().then_some(())).await;
+    until("nothing more is there", PATIENCE, async || {
+        claims
+            .try_next()
+            .await
+            .expect("asked")
+            .is_none()
+            .then_some(())
+    })
+    .await;
     console.until_at_rest().await;
 }
 
 fn told(claimed: &Claimed) -> (String, String, u64, u64) {
     let event = claimed.event();
-    (event.object.to_string(), String::from_utf8_lossy(&event.payload).into_owned(), event.id, event.prev)
+    (
+        event.object.to_string(),
+        String::from_utf8_lossy(&event.payload).into_owned(),
+        event.id,
+        event.prev,
+    )
 }
 
 fn event(object: &str, text: &str, id: u64, prev: u64) -> (String, String, u64, u64) {
@@ -47,10 +67,20 @@ async fn events_are_claimed_one_by_one_and_in_order() {
     assert!(worker.try_next().await.expect("asked").is_none());
     console.emit_all("work:1", ["1", "2"]).await;
     let mut first = next(&worker).await;
-    assert_eq!((told(&first), first.attempt(), first.crashes()), (event("work:1", "1", 1, 0), 1, 0));
-    assert!(worker.try_next().await.expect("asked").is_none(), "the second event waits for the first one");
+    assert_eq!(
+        (told(&first), first.attempt(), first.crashes()),
+        (event("work:1", "1", 1, 0), 1, 0)
+    );
+    assert!(
+        worker.try_next().await.expect("asked").is_none(),
+        "the second event waits for the first one"
+    );
     console.emit("work:2", "3").await;
-    let mut other = worker.try_next().await.expect("asked").expect("another object's");
+    let mut other = worker
+        .try_next()
+        .await
+        .expect("asked")
+        .expect("another object's");
     assert_eq!(told(&other), event("work:2", "3", 2, 0));
     console.check().await;
     first.commit().await.expect("committed");
@@ -79,7 +109,11 @@ async fn what_is_not_asked_for_is_not_taken() {
     let other = start(&redis, "other", &sink, |_| {});
     sink.until_sent(2).await;
     other.finish().await;
-    let sent: Vec<_> = sink.sent().iter().map(|offer| (offer.text(), offer.prev)).collect();
+    let sent: Vec<_> = sink
+        .sent()
+        .iter()
+        .map(|offer| (offer.text(), offer.prev))
+        .collect();
     assert_eq!(sent, [("2".to_owned(), 1), ("3".to_owned(), 2)]);
     worker.close().await;
     console.until_at_rest().await;
@@ -90,27 +124,45 @@ async fn what_is_not_asked_for_is_not_taken() {
 async fn the_first_answer_counts() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let worker = claims(&redis, "w", |config| config.retry = "fixed:1h".parse().expect("a policy")).await;
+    let worker = claims(&redis, "w", |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    })
+    .await;
     console.emit_all("work:1", ["1", "2", "3"]).await;
     let mut first = next(&worker).await;
     for _ in 0..3 {
         first.commit().await.expect("committed");
     }
-    first.retry("too late", None).await.expect("nothing is done");
+    first
+        .retry("too late", None)
+        .await
+        .expect("nothing is done");
     first.reject("too late").await.expect("nothing is done");
     drop(first);
     let mut second = next(&worker).await;
     for _ in 0..2 {
-        second.retry("busy", Some(Duration::from_secs(1000))).await.expect("held");
+        second
+            .retry("busy", Some(Duration::from_secs(1000)))
+            .await
+            .expect("held");
     }
-    assert_eq!(console.held_id("work:1").await.as_deref(), Some("2 0 1 0 retry: busy"));
+    assert_eq!(
+        console.held_id("work:1").await.as_deref(),
+        Some("2 0 1 0 retry: busy")
+    );
     console.release("work:1").await;
     let mut again = next(&worker).await;
-    assert_eq!((told(&again), again.attempt()), (event("work:1", "2", 2, 1), 2));
+    assert_eq!(
+        (told(&again), again.attempt()),
+        (event("work:1", "2", 2, 1), 2)
+    );
     // The first hand-out already has a result. A second result of it changes nothing.
     second.commit().await.expect("nothing is done");
     again.reject("no such thing").await.expect("rejected");
-    again.reject("no such thing").await.expect("nothing is done");
+    again
+        .reject("no such thing")
+        .await
+        .expect("nothing is done");
     let mut third = next(&worker).await;
     assert_eq!(told(&third), event("work:1", "3", 3, 1));
     third.commit().await.expect("committed");
@@ -124,7 +176,9 @@ async fn the_first_answer_counts() {
 async fn attempts_end_as_the_policy_says() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let policy = "fixed:1ms,attempts=2,then=dead-letter".parse().expect("a policy");
+    let policy = "fixed:1ms,attempts=2,then=dead-letter"
+        .parse()
+        .expect("a policy");
     let worker = claims(&redis, "w", |config| config.retry = policy).await;
     console.emit("work:1", "1").await;
     for attempt in 1..=2 {
@@ -147,14 +201,20 @@ async fn what_is_dropped_comes_again() {
     console.emit("work:1", "1").await;
     drop(next(&worker).await);
     let mut again = next(&worker).await;
-    assert_eq!((told(&again), again.attempt()), (event("work:1", "1", 1, 0), 2));
+    assert_eq!(
+        (told(&again), again.attempt()),
+        (event("work:1", "1", 1, 0), 2)
+    );
     again.commit().await.expect("committed");
     at_rest(&worker, &console).await;
     let waiting = tokio::time::timeout(Duration::from_millis(1), worker.next()).await;
     assert!(waiting.is_err(), "there is nothing");
     console.emit("work:1", "2").await;
     let mut second = next(&worker).await;
-    assert_eq!((told(&second), second.attempt()), (event("work:1", "2", 2, 1), 1));
+    assert_eq!(
+        (told(&second), second.attempt()),
+        (event("work:1", "2", 2, 1), 1)
+    );
     second.commit().await.expect("committed");
     at_rest(&worker, &console).await;
     worker.close().await;
@@ -171,7 +231,9 @@ async fn slots_bound_what_is_claimed() {
     }
     let (mut first, mut second) = (next(&worker).await, next(&worker).await);
     assert!(worker.try_next().await.expect("asked").is_none());
-    let (mut third, ()) = tokio::join!(next(&worker), async { first.commit().await.expect("committed") });
+    let (mut third, ()) = tokio::join!(next(&worker), async {
+        first.commit().await.expect("committed")
+    });
     second.commit().await.expect("committed");
     third.commit().await.expect("committed");
     at_rest(&worker, &console).await;
@@ -185,9 +247,15 @@ async fn a_batch_of_another_worker_comes_one_by_one() {
     let redis = Redis::start();
     let console = redis.console().await;
     let other = claims(&redis, "other", |_| {}).await;
-    let sink = Recorder::with(|_| crate::support::recorder::Act::Stop(seriatim::sink::Stop::transient("down")));
-    console.emit_all("work:1", ["1", "2", "3", "not JSON", "5"]).await;
-    let worker = start(&redis, "w", &sink, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    let sink = Recorder::with(|_| {
+        crate::support::recorder::Act::Stop(seriatim::sink::Stop::transient("down"))
+    });
+    console
+        .emit_all("work:1", ["1", "2", "3", "not JSON", "5"])
+        .await;
+    let worker = start(&redis, "w", &sink, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
     console.until_held("work:1", "retry").await;
     worker.finish().await;
     console.release("work:1").await;
@@ -218,13 +286,23 @@ async fn a_close_gives_everything_back() {
         } else {
             drop(worker);
             until("it is given back", PATIENCE, async || {
-                console.text(&console.keys.worker_lease("w")).await.is_none().then_some(())
+                console
+                    .text(&console.keys.worker_lease("w"))
+                    .await
+                    .is_none()
+                    .then_some(())
             })
             .await;
         }
         assert!(claimed.cancelled().is_cancelled());
         assert!(matches!(claimed.commit().await, Err(ClaimError::Lost)));
-        assert_eq!(console.text(&console.keys.event_worker("work:1")).await.as_deref(), Some("held"));
+        assert_eq!(
+            console
+                .text(&console.keys.event_worker("work:1"))
+                .await
+                .as_deref(),
+            Some("held")
+        );
     }
     let worker = claims(&redis, "w", |_| {}).await;
     next(&worker).await.commit().await.expect("committed");
@@ -238,7 +316,10 @@ async fn a_close_gives_everything_back() {
 async fn after_a_lapse_the_event_comes_again() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let worker = claims(&redis, "w", |config| config.lease = Duration::from_millis(600)).await;
+    let worker = claims(&redis, "w", |config| {
+        config.lease = Duration::from_millis(600)
+    })
+    .await;
     console.emit("work:1", "1").await;
     let mut first = next(&worker).await;
     console.end_lease("w").await;
@@ -256,15 +337,27 @@ async fn after_a_lapse_the_event_comes_again() {
 async fn a_name_taken_over_ends_the_claims() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let worker = claims(&redis, "w", |config| config.lease = Duration::from_millis(600)).await;
+    let worker = claims(&redis, "w", |config| {
+        config.lease = Duration::from_millis(600)
+    })
+    .await;
     console.emit("work:1", "1").await;
     let mut first = next(&worker).await;
     let other = claims(&redis, "w", |config| config.takeover = true).await;
-    let ended = tokio::time::timeout(PATIENCE, worker.next()).await.expect("it ends").expect_err("the name is another's");
-    assert!(matches!(&ended, ClaimError::Ended(why) if matches!(**why, WorkerError::Fenced { .. })), "{ended}");
+    let ended = tokio::time::timeout(PATIENCE, worker.next())
+        .await
+        .expect("it ends")
+        .expect_err("the name is another's");
+    assert!(
+        matches!(&ended, ClaimError::Ended(why) if matches!(**why, WorkerError::Fenced { .. })),
+        "{ended}"
+    );
     assert!(matches!(first.commit().await, Err(ClaimError::Lost)));
     let mut again = next(&other).await;
-    assert_eq!((told(&again), again.crashes()), (event("work:1", "1", 1, 0), 1));
+    assert_eq!(
+        (told(&again), again.crashes()),
+        (event("work:1", "1", 1, 0), 1)
+    );
     again.commit().await.expect("committed");
     at_rest(&other, &console).await;
     worker.close().await;
@@ -278,7 +371,9 @@ async fn claims_go_on_over_new_connections() {
     let console = redis.console().await;
     let worker = claims(&redis, "w", |_| {}).await;
     let kill = async |console: &Console| {
-        let _: u64 = console.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+        let _: u64 = console
+            .run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+            .await;
     };
     for n in 1..=5u64 {
         let (mut claimed, ()) = tokio::join!(next(&worker), async {
@@ -300,7 +395,9 @@ async fn an_object_with_many_events_leaves_room() {
     let redis = Redis::start();
     let console = redis.console().await;
     let worker = claims(&redis, "w", |config| config.concurrency = 1).await;
-    console.emit_all("busy", (0..20).map(|n| n.to_string())).await;
+    console
+        .emit_all("busy", (0..20).map(|n| n.to_string()))
+        .await;
     next(&worker).await.commit().await.expect("committed");
     console.emit("other", "1").await;
     let mut objects = Vec::new();
@@ -309,7 +406,10 @@ async fn an_object_with_many_events_leaves_room() {
         objects.push(claimed.event().object.to_string());
         claimed.commit().await.expect("committed");
     }
-    let at = objects.iter().position(|object| object == "other").expect("it is claimed");
+    let at = objects
+        .iter()
+        .position(|object| object == "other")
+        .expect("it is claimed");
     assert!(at < 3, "{objects:?}");
     at_rest(&worker, &console).await;
     worker.close().await;
@@ -322,20 +422,49 @@ async fn what_is_answered_is_logged() {
     let console = redis.console().await;
     let worker = claims(&redis, "w", |config| {
         config.event_log = Some(EventLog::default());
-        config.retry = "fixed:1ms,attempts=1,then=complete-with-errors".parse().expect("a policy");
+        config.retry = "fixed:1ms,attempts=1,then=complete-with-errors"
+            .parse()
+            .expect("a policy");
     })
     .await;
-    console.emit_all("work:1", ["1", "2", "3", "no JSON", "5"]).await;
+    console
+        .emit_all("work:1", ["1", "2", "3", "no JSON", "5"])
+        .await;
     next(&worker).await.commit().await.expect("committed");
     next(&worker).await.reject("never").await.expect("rejected");
-    next(&worker).await.retry("busy", None).await.expect("completed with errors");
+    next(&worker)
+        .await
+        .retry("busy", None)
+        .await
+        .expect("completed with errors");
     next(&worker).await.commit().await.expect("committed");
     at_rest(&worker, &console).await;
-    let page = control(&redis.connect().await, redis.keys()).log(None, 100).await.expect("the log");
-    let rows: Vec<_> = page.entries.iter().map(|row| (row.status.to_string(), row.id, row.prev)).collect();
-    let expected = [("completed", 1, 0), ("dead", 2, 1), ("completed_with_errors", 3, 1), ("dead", 4, 1), ("completed", 5, 1)];
-    assert_eq!(rows, expected.map(|(status, id, prev)| (status.to_owned(), Some(id), Some(prev))));
-    assert!(page.entries.iter().all(|row| row.taken_ms.is_some_and(|taken| taken <= row.finalized_ms)), "{page:?}");
+    let page = control(&redis.connect().await, redis.keys())
+        .log(None, 100)
+        .await
+        .expect("the log");
+    let rows: Vec<_> = page
+        .entries
+        .iter()
+        .map(|row| (row.status.to_string(), row.id, row.prev))
+        .collect();
+    let expected = [
+        ("completed", 1, 0),
+        ("dead", 2, 1),
+        ("completed_with_errors", 3, 1),
+        ("dead", 4, 1),
+        ("completed", 5, 1),
+    ];
+    assert_eq!(
+        rows,
+        expected.map(|(status, id, prev)| (status.to_owned(), Some(id), Some(prev)))
+    );
+    assert!(
+        page.entries
+            .iter()
+            .all(|row| row.taken_ms.is_some_and(|taken| taken <= row.finalized_ms)),
+        "{page:?}"
+    );
     worker.close().await;
 }
 
@@ -346,7 +475,9 @@ async fn what_is_behind_many_markers_is_found() {
     let console = redis.console().await;
     let worker = claims(&redis, "w", |_| {}).await;
     for _ in 0..3000 {
-        console.run::<u64>(&["LPUSH", &console.keys.objects_with_events(), "nothing"]).await;
+        console
+            .run::<u64>(&["LPUSH", &console.keys.objects_with_events(), "nothing"])
+            .await;
     }
     console.emit("work:1", "1").await;
     let mut claimed = worker.try_next().await.expect("asked").expect("an event");
@@ -363,7 +494,9 @@ async fn what_is_behind_many_markers_is_found() {
 async fn an_event_that_next_never_returned_is_given_back() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let policy = "fixed:1ms,attempts=1,then=dead-letter".parse().expect("a policy");
+    let policy = "fixed:1ms,attempts=1,then=dead-letter"
+        .parse()
+        .expect("a policy");
     let worker = claims(&redis, "w", |config| config.retry = policy).await;
     for n in 1..=10u64 {
         {
@@ -377,7 +510,10 @@ async fn an_event_that_next_never_returned_is_given_back() {
             }
             console.emit("work:1", n.to_string()).await;
             let owner = console.keys.event_worker("work:1");
-            until("it is claimed", PATIENCE, async || console.text(&owner).await).await;
+            until("it is claimed", PATIENCE, async || {
+                console.text(&owner).await
+            })
+            .await;
             // One more round trip, so that the reply of the claim has arrived.
             console.run::<String>(&["PING"]).await;
         }
@@ -393,16 +529,27 @@ async fn an_event_that_next_never_returned_is_given_back() {
 /// Returns a number of `INFO`, e.g. `total_connections_received`.
 async fn figure(console: &Console, section: &str, name: &str) -> u64 {
     let info: String = console.run(&["INFO", section]).await;
-    let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or("0").trim();
+    let value = info
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .unwrap_or("0")
+        .trim();
     let value = value.strip_prefix("calls=").unwrap_or(value);
-    value.split(',').next().and_then(|value| value.parse().ok()).expect("a number")
+    value
+        .split(',')
+        .next()
+        .and_then(|value| value.parse().ok())
+        .expect("a number")
 }
 
 /// Waits until Redis has run this many more pops.
 async fn pops_pass(console: &Console, more: u64) {
     let pops = async || figure(console, "commandstats", "cmdstat_blmove").await;
     let seen = pops().await;
-    until("pops pass", PATIENCE, async || (pops().await >= seen + more).then_some(())).await;
+    until("pops pass", PATIENCE, async || {
+        (pops().await >= seen + more).then_some(())
+    })
+    .await;
 }
 
 /// Story: each waiting `next()` had its own connection. Now all callers share one pop, and as many
@@ -425,7 +572,9 @@ async fn any_number_of_waiters_shares_one_wait() {
         let before = connections().await;
         pops_pass(&console, 40).await;
         assert_eq!(connections().await, before, "{waiters} waiters");
-        let objects: Vec<String> = (0..waiters).map(|n| format!("work:{waiters}:{n}")).collect();
+        let objects: Vec<String> = (0..waiters)
+            .map(|n| format!("work:{waiters}:{n}"))
+            .collect();
         for object in &objects {
             console.emit(object, "1").await;
         }
@@ -433,7 +582,10 @@ async fn any_number_of_waiters_shares_one_wait() {
         while let Some(next) = waiting.join_next().await {
             claimed.push(next.expect("no panic").expect("claimed"));
         }
-        let mut found: Vec<String> = claimed.iter().map(|claimed| claimed.event().object.to_string()).collect();
+        let mut found: Vec<String> = claimed
+            .iter()
+            .map(|claimed| claimed.event().object.to_string())
+            .collect();
         found.sort_unstable();
         let mut expected = objects.clone();
         expected.sort_unstable();
@@ -443,7 +595,10 @@ async fn any_number_of_waiters_shares_one_wait() {
             claimed.commit().await.expect("committed");
         }
         at_rest(&worker, &console).await;
-        std::sync::Arc::into_inner(worker).expect("nobody else has it").close().await;
+        std::sync::Arc::into_inner(worker)
+            .expect("nobody else has it")
+            .close()
+            .await;
     }
 }
 
@@ -470,7 +625,10 @@ async fn waiters_that_give_up_and_ask_again_open_no_connections() {
     assert_eq!(connections().await, before);
     waiting.shutdown().await;
     at_rest(&worker, &console).await;
-    std::sync::Arc::into_inner(worker).expect("nobody else has it").close().await;
+    std::sync::Arc::into_inner(worker)
+        .expect("nobody else has it")
+        .close()
+        .await;
 }
 
 /// Story: a caller waited, and the result of another caller made an event due soon. The waiting
@@ -486,12 +644,22 @@ async fn an_object_that_becomes_due_during_the_wait_is_claimed() {
     for attempt in 2..=30 {
         let (again, ()) = tokio::join!(next(&worker), async {
             console.until_idle(1).await;
-            claimed.retry("busy", Some(Duration::from_millis(1))).await.expect("held");
+            claimed
+                .retry("busy", Some(Duration::from_millis(1)))
+                .await
+                .expect("held");
         });
         claimed = again;
-        assert_eq!((told(&claimed), claimed.attempt()), (event("work:1", "1", 1, 0), attempt));
+        assert_eq!(
+            (told(&claimed), claimed.attempt()),
+            (event("work:1", "1", 1, 0), attempt)
+        );
     }
-    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(15),
+        "{:?}",
+        began.elapsed()
+    );
     claimed.commit().await.expect("committed");
     at_rest(&worker, &console).await;
     worker.close().await;

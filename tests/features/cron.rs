@@ -17,7 +17,10 @@ use crate::support::recorder::Recorder;
 use crate::support::running::start;
 use crate::support::{Redis, control, until};
 
-const BY: By<'static> = By { who: "ada", why: "a test" };
+const BY: By<'static> = By {
+    who: "ada",
+    why: "a test",
+};
 
 async fn control_of(redis: &Redis) -> Control {
     control(&redis.connect().await, redis.keys())
@@ -33,14 +36,20 @@ fn tick_of(schedule: CronSchedule) -> CronDraft<Json> {
 
 /// Returns the time up to which the ticks of a job count as handled.
 async fn handled(console: &Console, name: &str) -> u64 {
-    let last: Option<String> = console.run(&["HGET", &console.keys.events_cron_last(), name]).await;
+    let last: Option<String> = console
+        .run(&["HGET", &console.keys.events_cron_last(), name])
+        .await;
     CronLast::read(&last.unwrap_or_default()).handled_ms
 }
 
 #[tokio::test]
 async fn ten_processes_fire_each_tick_once() {
     let redis = Redis::start();
-    let (console, control, sink) = (redis.console().await, control_of(&redis).await, Recorder::new());
+    let (console, control, sink) = (
+        redis.console().await,
+        control_of(&redis).await,
+        Recorder::new(),
+    );
     let mut workers = Vec::new();
     for n in 0..10 {
         workers.push(start(&redis, &format!("w{n}"), &sink, |_| {}));
@@ -50,16 +59,31 @@ async fn ten_processes_fire_each_tick_once() {
     assert_eq!(control.set_cron(BY, job).await.expect("set"), CronDone::New);
     let since = handled(&console, "tick").await;
     sink.until_sent(4).await;
-    assert_eq!(control.pause_cron(BY, "tick").await.expect("paused"), CronDone::Paused);
-    let fired = control.crons(None, 10).await.expect("a page").jobs[0].detail.clone().expect("a job");
-    assert!(fired.paused && fired.next_ms.is_none() && fired.last_ms.is_some_and(|last| last >= since + 4000), "{fired:?}");
+    assert_eq!(
+        control.pause_cron(BY, "tick").await.expect("paused"),
+        CronDone::Paused
+    );
+    let fired = control.crons(None, 10).await.expect("a page").jobs[0]
+        .detail
+        .clone()
+        .expect("a job");
+    assert!(
+        fired.paused
+            && fired.next_ms.is_none()
+            && fired.last_ms.is_some_and(|last| last >= since + 4000),
+        "{fired:?}"
+    );
     for worker in workers {
         worker.finish().await;
     }
     // Pausing a job counts all ticks before the pause as handled, even if the last of them did not
     // fire. So the events are compared with the last tick that fired.
     let (sent, last) = (sink.sent().len() as u64, fired.last_ms.expect("a run"));
-    assert!(sent == (last - since) / 1000, "{sent} events in {} ms", last - since);
+    assert!(
+        sent == (last - since) / 1000,
+        "{sent} events in {} ms",
+        last - since
+    );
     console.check().await;
 }
 
@@ -70,15 +94,26 @@ async fn a_process_that_is_paused_across_a_tick_fires_nothing_twice() {
     let (console, control) = (redis.console().await, control_of(&redis).await);
     let dir = tempfile::tempdir().expect("a directory");
     let files = ["a", "b"].map(|name| dir.path().join(name));
-    let sinks = files.each_ref().map(|file| format!("file:{}", file.display()));
-    let mut processes = [Process::start(&redis, "a", &sinks[0], &[]), Process::start(&redis, "b", &sinks[1], &[])];
+    let sinks = files
+        .each_ref()
+        .map(|file| format!("file:{}", file.display()));
+    let mut processes = [
+        Process::start(&redis, "a", &sinks[0], &[]),
+        Process::start(&redis, "b", &sinks[1], &[]),
+    ];
     console.until_idle(2).await;
-    control.set_cron(BY, tick_of(every_second()).missed(Missed::All)).await.expect("set");
+    control
+        .set_cron(BY, tick_of(every_second()).missed(Missed::All))
+        .await
+        .expect("set");
     let since = handled(&console, "tick").await;
     for process in &processes {
         let before = handled(&console, "tick").await;
         process.pause();
-        until("other processes go on", PATIENCE, async || (handled(&console, "tick").await >= before + 2000).then_some(())).await;
+        until("other processes go on", PATIENCE, async || {
+            (handled(&console, "tick").await >= before + 2000).then_some(())
+        })
+        .await;
         process.go_on();
     }
     control.pause_cron(BY, "tick").await.expect("paused");
@@ -92,7 +127,10 @@ async fn a_process_that_is_paused_across_a_tick_fires_nothing_twice() {
     let ticks = usize::try_from((paused_at - since) / 1000).expect("few");
     // Pausing a job counts all ticks before the pause as handled, even if the last of them did not
     // fire.
-    assert!((4..=ticks).contains(&events), "{events} events of {ticks} ticks");
+    assert!(
+        (4..=ticks).contains(&events),
+        "{events} events of {ticks} ticks"
+    );
 }
 
 /// Two processes compute the same tick, tested with direct script calls. The second call to fire
@@ -102,24 +140,65 @@ async fn a_tick_that_another_process_has_fired_is_refused() {
     let redis = Redis::start();
     let (console, control) = (redis.console().await, control_of(&redis).await);
     let (mut conn, keys) = (redis.connect().await, redis.keys());
-    control.set_cron(BY, tick_of(CronSchedule::new("@yearly", None).expect("a schedule"))).await.expect("set");
-    let _: () = console.run(&["ZADD", &keys.events_cron_next(), "1", "tick"]).await;
+    control
+        .set_cron(
+            BY,
+            tick_of(CronSchedule::new("@yearly", None).expect("a schedule")),
+        )
+        .await
+        .expect("set");
+    let _: () = console
+        .run(&["ZADD", &keys.events_cron_next(), "1", "tick"])
+        .await;
     let due = wire::cron(&mut conn, keys, &[]).await.expect("a reply").due;
     assert_eq!(due.len(), 1);
-    let ticks = |job: &DueJob| Ticks { job: job.clone(), handled_ms: job.handled_ms + 5, next_ms: None, events: Some(1) };
-    let fired = wire::cron(&mut conn, keys, &[ticks(&due[0]), ticks(&due[0])]).await.expect("a reply");
-    assert_eq!((fired.jobs, fired.events, fired.due.len(), fired.next_due), (1, 1, 0, None));
+    let ticks = |job: &DueJob| Ticks {
+        job: job.clone(),
+        handled_ms: job.handled_ms + 5,
+        next_ms: None,
+        events: Some(1),
+    };
+    let fired = wire::cron(&mut conn, keys, &[ticks(&due[0]), ticks(&due[0])])
+        .await
+        .expect("a reply");
+    assert_eq!(
+        (fired.jobs, fired.events, fired.due.len(), fired.next_due),
+        (1, 1, 0, None)
+    );
     for changed in [
-        DueJob { id: b"other".to_vec(), handled_ms: due[0].handled_ms + 5, ..due[0].clone() },
-        DueJob { name: b"gone".to_vec(), ..due[0].clone() },
+        DueJob {
+            id: b"other".to_vec(),
+            handled_ms: due[0].handled_ms + 5,
+            ..due[0].clone()
+        },
+        DueJob {
+            name: b"gone".to_vec(),
+            ..due[0].clone()
+        },
         due[0].clone(),
     ] {
-        assert_eq!(wire::cron(&mut conn, keys, &[ticks(&changed)]).await.expect("a reply").events, 0);
+        assert_eq!(
+            wire::cron(&mut conn, keys, &[ticks(&changed)])
+                .await
+                .expect("a reply")
+                .events,
+            0
+        );
     }
     assert_eq!(console.list(&keys.events("work:1")).await, ["\"tick\""]);
     control.pause_cron(BY, "tick").await.expect("paused");
-    let now = DueJob { handled_ms: handled(&console, "tick").await, ..due[0].clone() };
-    assert_eq!(wire::cron(&mut conn, keys, &[ticks(&now)]).await.expect("a reply").events, 0, "paused");
+    let now = DueJob {
+        handled_ms: handled(&console, "tick").await,
+        ..due[0].clone()
+    };
+    assert_eq!(
+        wire::cron(&mut conn, keys, &[ticks(&now)])
+            .await
+            .expect("a reply")
+            .events,
+        0,
+        "paused"
+    );
     console.check().await;
 }
 
@@ -130,15 +209,44 @@ async fn jobs_that_cannot_be_read_are_named() {
     let redis = Redis::start();
     let (console, mut conn, keys) = (redis.console().await, redis.connect().await, redis.keys());
     for name in ["a", "b"] {
-        let _: u64 = console.run(&["HSET", &keys.events_cron(), name, "nonsense"]).await;
+        let _: u64 = console
+            .run(&["HSET", &keys.events_cron(), name, "nonsense"])
+            .await;
     }
-    let _: u64 = console.run(&["ZADD", &keys.events_cron_next(), "1", "a", "2", "b", "3", "gone"]).await;
+    let _: u64 = console
+        .run(&[
+            "ZADD",
+            &keys.events_cron_next(),
+            "1",
+            "a",
+            "2",
+            "b",
+            "3",
+            "gone",
+        ])
+        .await;
     let fired = wire::cron(&mut conn, keys, &[]).await.expect("a reply");
-    let wrong: Vec<_> = fired.wrong.iter().map(|(name, why)| (String::from_utf8_lossy(name), why.as_str())).collect();
-    assert_eq!(wrong, [("a".into(), "value"), ("b".into(), "value"), ("gone".into(), "absent")]);
+    let wrong: Vec<_> = fired
+        .wrong
+        .iter()
+        .map(|(name, why)| (String::from_utf8_lossy(name), why.as_str()))
+        .collect();
+    assert_eq!(
+        wrong,
+        [
+            ("a".into(), "value"),
+            ("b".into(), "value"),
+            ("gone".into(), "absent")
+        ]
+    );
     assert_eq!((fired.events, fired.due.len()), (0, 0));
-    let next: Vec<(String, f64)> = console.run(&["ZRANGE", &keys.events_cron_next(), "0", "-1", "WITHSCORES"]).await;
-    assert!(next.len() == 2 && next.iter().all(|(_, at)| *at > 1e12), "{next:?}");
+    let next: Vec<(String, f64)> = console
+        .run(&["ZRANGE", &keys.events_cron_next(), "0", "-1", "WITHSCORES"])
+        .await;
+    assert!(
+        next.len() == 2 && next.iter().all(|(_, at)| *at > 1e12),
+        "{next:?}"
+    );
 }
 
 /// The days on which the clocks of Berlin go ahead and back in 2090, as days since 1970.
@@ -151,10 +259,18 @@ fn at(day: u64, hour: u64, minute: u64, second: u64) -> u64 {
 }
 
 async fn set_clock(clock: &Clock, console: &Console, to_ms: u64) {
-    let now = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_millis()).expect("a time");
+    let now = u64::try_from(
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("a time")
+            .as_millis(),
+    )
+    .expect("a time");
     clock.step_ahead(Duration::from_millis(to_ms - now));
     until("scripts see the step", PATIENCE, async || {
-        let seconds: u64 = console.run(&["EVAL", "return redis.call('TIME')[1]", "0"]).await;
+        let seconds: u64 = console
+            .run(&["EVAL", "return redis.call('TIME')[1]", "0"])
+            .await;
         (seconds * 1000 + 500 >= to_ms).then_some(())
     })
     .await;
@@ -167,20 +283,42 @@ async fn a_job_fires_once_across_both_changes_of_daylight_saving_time() {
     let redis = Redis::with(&[], clock.environment());
     let (console, control) = (redis.console().await, control_of(&redis).await);
     let daily = CronSchedule::new("30 2 * * *", Some("Europe/Berlin")).expect("a schedule");
-    let next = async || control.crons(None, 1).await.expect("a page").jobs[0].detail.clone().expect("a job").next_ms;
+    let next = async || {
+        control.crons(None, 1).await.expect("a page").jobs[0]
+            .detail
+            .clone()
+            .expect("a job")
+            .next_ms
+    };
     let sink = Recorder::new();
     // In spring 02:30 does not exist: the tick is at the end of the gap, 03:00. In autumn 02:30
     // comes twice, at 00:30 and at 01:30 UTC.
-    let spring = (at(SPRING, 0, 50, 0), at(SPRING, 1, 0, 0), at(SPRING + 1, 0, 30, 0), at(SPRING, 2, 30, 0));
-    let autumn = (at(AUTUMN, 0, 20, 0), at(AUTUMN, 0, 30, 0), at(AUTUMN + 1, 1, 30, 0), at(AUTUMN, 1, 30, 5));
+    let spring = (
+        at(SPRING, 0, 50, 0),
+        at(SPRING, 1, 0, 0),
+        at(SPRING + 1, 0, 30, 0),
+        at(SPRING, 2, 30, 0),
+    );
+    let autumn = (
+        at(AUTUMN, 0, 20, 0),
+        at(AUTUMN, 0, 30, 0),
+        at(AUTUMN + 1, 1, 30, 0),
+        at(AUTUMN, 1, 30, 5),
+    );
     for (n, (before, tick, next_tick, later)) in [spring, autumn].into_iter().enumerate() {
         set_clock(&clock, &console, before).await;
-        control.set_cron(BY, tick_of(daily.clone())).await.expect("set");
+        control
+            .set_cron(BY, tick_of(daily.clone()))
+            .await
+            .expect("set");
         assert_eq!(next().await, Some(tick));
         set_clock(&clock, &console, tick).await;
         let worker = start(&redis, &format!("w{n}"), &sink, |_| {});
         sink.until_sent(n + 1).await;
-        until("the next tick is known", PATIENCE, async || (next().await == Some(next_tick)).then_some(())).await;
+        until("the next tick is known", PATIENCE, async || {
+            (next().await == Some(next_tick)).then_some(())
+        })
+        .await;
         worker.finish().await;
         set_clock(&clock, &console, later).await;
         let worker = start(&redis, &format!("x{n}"), &sink, |_| {});
@@ -194,12 +332,28 @@ async fn a_job_fires_once_across_both_changes_of_daylight_saving_time() {
 /// Makes a job of `@every 1h` look as if it had been set this long ago.
 async fn set_back(console: &Console, name: &str, ms: u64) {
     let (keys, since) = (&console.keys, handled(console, name).await - ms);
-    let _: () = console.run(&["HSET", &keys.events_cron_last(), name, &format!("{since} 0")]).await;
-    let _: () = console.run(&["ZADD", &keys.events_cron_next(), &(since + 3_600_000).to_string(), name]).await;
+    let _: () = console
+        .run(&[
+            "HSET",
+            &keys.events_cron_last(),
+            name,
+            &format!("{since} 0"),
+        ])
+        .await;
+    let _: () = console
+        .run(&[
+            "ZADD",
+            &keys.events_cron_next(),
+            &(since + 3_600_000).to_string(),
+            name,
+        ])
+        .await;
     let value: String = console.run(&["HGET", &keys.events_cron(), name]).await;
     let mut parts: Vec<String> = value.splitn(4, ' ').map(str::to_owned).collect();
     parts[2] = since.to_string();
-    let _: () = console.run(&["HSET", &keys.events_cron(), name, &parts.join(" ")]).await;
+    let _: () = console
+        .run(&["HSET", &keys.events_cron(), name, &parts.join(" ")])
+        .await;
 }
 
 /// No worker runs for some ticks of a job. Afterwards the missed ticks are skipped, or fire once,
@@ -207,10 +361,19 @@ async fn set_back(console: &Console, name: &str, ms: u64) {
 #[tokio::test]
 async fn after_an_outage_ticks_are_skipped_or_fire_once_or_all() {
     let redis = Redis::start();
-    let (console, control, sink) = (redis.console().await, control_of(&redis).await, Recorder::new());
+    let (console, control, sink) = (
+        redis.console().await,
+        control_of(&redis).await,
+        Recorder::new(),
+    );
     let hourly = || CronSchedule::new("@every 1h", None).expect("a schedule");
-    for (name, missed) in [("skip", Missed::Skip), ("once", Missed::Once), ("all", Missed::All)] {
-        let job = CronDraft::new(name, hourly(), format!("{name}:1"), Json::new("1")).missed(missed);
+    for (name, missed) in [
+        ("skip", Missed::Skip),
+        ("once", Missed::Once),
+        ("all", Missed::All),
+    ] {
+        let job =
+            CronDraft::new(name, hourly(), format!("{name}:1"), Json::new("1")).missed(missed);
         control.set_cron(BY, job).await.expect("set");
         set_back(&console, name, 5 * 3_600_000 + 90_000).await;
     }
@@ -218,35 +381,85 @@ async fn after_an_outage_ticks_are_skipped_or_fire_once_or_all() {
     sink.until_sent(6).await;
     console.until_at_rest().await;
     worker.finish().await;
-    assert_eq!(["skip:1", "once:1", "all:1"].map(|object| sink.sent_of(object).len()), [0, 1, 5]);
+    assert_eq!(
+        ["skip:1", "once:1", "all:1"].map(|object| sink.sent_of(object).len()),
+        [0, 1, 5]
+    );
     console.check().await;
 }
 
 #[tokio::test]
 async fn a_change_takes_effect_within_a_second() {
     let redis = Redis::start();
-    let (console, control, sink) = (redis.console().await, control_of(&redis).await, Recorder::new());
+    let (console, control, sink) = (
+        redis.console().await,
+        control_of(&redis).await,
+        Recorder::new(),
+    );
     let workers = ["a", "b"].map(|name| start(&redis, name, &sink, |_| {}));
     console.until_idle(2).await;
     let yearly = CronSchedule::new("@yearly", None).expect("a schedule");
-    assert_eq!(control.set_cron(BY, tick_of(yearly.clone())).await.expect("set"), CronDone::New);
-    assert_eq!(control.set_cron(BY, tick_of(yearly.clone())).await.expect("set"), CronDone::Same);
+    assert_eq!(
+        control
+            .set_cron(BY, tick_of(yearly.clone()))
+            .await
+            .expect("set"),
+        CronDone::New
+    );
+    assert_eq!(
+        control
+            .set_cron(BY, tick_of(yearly.clone()))
+            .await
+            .expect("set"),
+        CronDone::Same
+    );
     let soon = CronSchedule::new("@every 3s", None).expect("a schedule");
-    assert_eq!(control.set_cron(BY, tick_of(soon)).await.expect("set"), CronDone::Replaced);
+    assert_eq!(
+        control.set_cron(BY, tick_of(soon)).await.expect("set"),
+        CronDone::Replaced
+    );
     let since = handled(&console, "tick").await;
     sink.until_sent(1).await;
-    let fired = control.crons(None, 10).await.expect("a page").jobs[0].detail.clone().expect("a job").last_ms;
-    assert!(fired.is_some_and(|fired| (since + 3000..since + 4000).contains(&fired)), "{fired:?} {since}");
-    assert_eq!(control.pause_cron(BY, "tick").await.expect("paused"), CronDone::Paused);
-    assert_eq!(control.set_cron(BY, tick_of(yearly)).await.expect("set"), CronDone::Replaced);
-    let paused = control.crons(None, 10).await.expect("a page").jobs[0].detail.clone().expect("a job");
+    let fired = control.crons(None, 10).await.expect("a page").jobs[0]
+        .detail
+        .clone()
+        .expect("a job")
+        .last_ms;
+    assert!(
+        fired.is_some_and(|fired| (since + 3000..since + 4000).contains(&fired)),
+        "{fired:?} {since}"
+    );
+    assert_eq!(
+        control.pause_cron(BY, "tick").await.expect("paused"),
+        CronDone::Paused
+    );
+    assert_eq!(
+        control.set_cron(BY, tick_of(yearly)).await.expect("set"),
+        CronDone::Replaced
+    );
+    let paused = control.crons(None, 10).await.expect("a page").jobs[0]
+        .detail
+        .clone()
+        .expect("a job");
     assert!(paused.paused && paused.schedule == "@yearly", "{paused:?}");
     let before = sink.sent().len();
-    assert_eq!(control.run_cron(BY, "tick").await.expect("run"), CronDone::Ran);
+    assert_eq!(
+        control.run_cron(BY, "tick").await.expect("run"),
+        CronDone::Ran
+    );
     sink.until_sent(before + 1).await;
-    assert_eq!(control.resume_cron(BY, "tick").await.expect("resumed"), CronDone::Resumed);
-    assert_eq!(control.resume_cron(BY, "tick").await.expect("no error"), CronDone::Changed);
-    assert_eq!(control.remove_cron(BY, "tick").await.expect("removed"), CronDone::Removed);
+    assert_eq!(
+        control.resume_cron(BY, "tick").await.expect("resumed"),
+        CronDone::Resumed
+    );
+    assert_eq!(
+        control.resume_cron(BY, "tick").await.expect("no error"),
+        CronDone::Changed
+    );
+    assert_eq!(
+        control.remove_cron(BY, "tick").await.expect("removed"),
+        CronDone::Removed
+    );
     for missing in [
         control.remove_cron(BY, "tick").await,
         control.pause_cron(BY, "tick").await,
@@ -259,9 +472,28 @@ async fn a_change_takes_effect_within_a_second() {
         worker.finish().await;
     }
     let actions = control.actions(None, 30).await.expect("a page").actions;
-    let actions: Vec<_> = actions.iter().rev().map(|action| action.action.as_str()).collect();
-    assert_eq!(actions, ["cron-set", "cron-set", "cron-pause", "cron-set", "cron-run", "cron-resume", "cron-remove"]);
-    assert!(console.left().await.iter().all(|key| !key.contains("cron")), "{:?}", console.left().await);
+    let actions: Vec<_> = actions
+        .iter()
+        .rev()
+        .map(|action| action.action.as_str())
+        .collect();
+    assert_eq!(
+        actions,
+        [
+            "cron-set",
+            "cron-set",
+            "cron-pause",
+            "cron-set",
+            "cron-run",
+            "cron-resume",
+            "cron-remove"
+        ]
+    );
+    assert!(
+        console.left().await.iter().all(|key| !key.contains("cron")),
+        "{:?}",
+        console.left().await
+    );
 }
 
 #[tokio::test]
@@ -270,14 +502,29 @@ async fn a_job_whose_queue_has_a_wrong_type_is_not_run() {
     let (console, control) = (redis.console().await, control_of(&redis).await);
     let yearly = CronSchedule::new("@yearly", None).expect("a schedule");
     let queue = redis.keys().events("work:1");
-    control.set_cron(BY, CronDraft::new("tick", yearly, "work:1", Json::new("1"))).await.expect("set");
+    control
+        .set_cron(BY, CronDraft::new("tick", yearly, "work:1", Json::new("1")))
+        .await
+        .expect("set");
     let _: () = console.run(&["SET", &queue, "x"]).await;
     let refused = control.run_cron(BY, "tick").await;
-    assert!(matches!(&refused, Err(ControlError::WrongType { found, .. }) if found == "string"), "{refused:?}");
+    assert!(
+        matches!(&refused, Err(ControlError::WrongType { found, .. }) if found == "string"),
+        "{refused:?}"
+    );
     let actions = control.actions(None, 10).await.expect("a page").actions;
-    assert_eq!(actions.iter().map(|action| action.action.as_str()).collect::<Vec<_>>(), ["cron-set"]);
+    assert_eq!(
+        actions
+            .iter()
+            .map(|action| action.action.as_str())
+            .collect::<Vec<_>>(),
+        ["cron-set"]
+    );
     let _: () = console.run(&["DEL", &queue]).await;
-    assert_eq!(control.run_cron(BY, "tick").await.expect("run"), CronDone::Ran);
+    assert_eq!(
+        control.run_cron(BY, "tick").await.expect("run"),
+        CronDone::Ran
+    );
 }
 
 #[tokio::test]
@@ -285,15 +532,41 @@ async fn bad_jobs_are_refused_and_nothing_is_written() {
     let redis = Redis::start();
     let control = control_of(&redis).await;
     let never = CronSchedule::new("0 0 30 2 *", None).expect("fields");
-    assert!(matches!(control.set_cron(BY, tick_of(never)).await, Err(ControlError::Cron(_))));
-    let with = |name: &str, object: &str, event: &str| CronDraft::new(name, every_second(), object, Json::new(event.to_owned()));
-    assert!(matches!(control.set_cron(BY, with("", "work:1", "1")).await, Err(ControlError::CronName(_))));
-    assert!(matches!(control.set_cron(BY, with("a", "", "1")).await, Err(ControlError::Name(_))));
-    assert!(matches!(control.set_cron(BY, with("a", "work:1", "{")).await, Err(ControlError::Event(_))));
+    assert!(matches!(
+        control.set_cron(BY, tick_of(never)).await,
+        Err(ControlError::Cron(_))
+    ));
+    let with = |name: &str, object: &str, event: &str| {
+        CronDraft::new(name, every_second(), object, Json::new(event.to_owned()))
+    };
+    assert!(matches!(
+        control.set_cron(BY, with("", "work:1", "1")).await,
+        Err(ControlError::CronName(_))
+    ));
+    assert!(matches!(
+        control.set_cron(BY, with("a", "", "1")).await,
+        Err(ControlError::Name(_))
+    ));
+    assert!(matches!(
+        control.set_cron(BY, with("a", "work:1", "{")).await,
+        Err(ControlError::Event(_))
+    ));
     let console = redis.console().await;
-    let _: () = console.run(&["SET", &redis.keys().events("work:1"), "x"]).await;
-    assert!(matches!(control.set_cron(BY, with("a", "work:1", "1").now()).await, Err(ControlError::WrongType { .. })));
-    assert!(control.crons(None, 10).await.expect("a page").jobs.is_empty());
+    let _: () = console
+        .run(&["SET", &redis.keys().events("work:1"), "x"])
+        .await;
+    assert!(matches!(
+        control.set_cron(BY, with("a", "work:1", "1").now()).await,
+        Err(ControlError::WrongType { .. })
+    ));
+    assert!(
+        control
+            .crons(None, 10)
+            .await
+            .expect("a page")
+            .jobs
+            .is_empty()
+    );
 }
 
 /// Jobs that cannot fire: one whose queue has a wrong type, one of a newer version, invalid ones,
@@ -301,7 +574,11 @@ async fn bad_jobs_are_refused_and_nothing_is_written() {
 #[tokio::test]
 async fn a_job_that_cannot_fire_keeps_its_ticks_and_stops_no_other() {
     let redis = Redis::start();
-    let (console, control, sink) = (redis.console().await, control_of(&redis).await, Recorder::new());
+    let (console, control, sink) = (
+        redis.console().await,
+        control_of(&redis).await,
+        Recorder::new(),
+    );
     let keys = redis.keys();
     let hourly = CronSchedule::new("@every 1h", None).expect("a schedule");
     for name in ["wrong", "newer", "good", "paused"] {
@@ -311,26 +588,88 @@ async fn a_job_that_cannot_fire_keeps_its_ticks_and_stops_no_other() {
     }
     control.pause_cron(BY, "paused").await.expect("paused");
     let _: () = console.run(&["SET", &keys.events("wrong:1"), "x"]).await;
-    let _: () = console.run(&["HSET", &keys.events_cron(), "newer", "id 0 5 7 2 newer:1{}1"]).await;
-    let _: () = console.run(&["HSET", &keys.events_cron(), "odd", "odd", "old", "id 0 99999999999999999999 5 2 old:1{}1"]).await;
-    let _: () = console.run(&["ZADD", &keys.events_cron_next(), "1", "gone", "2", "odd", "3", "paused", "4", "old"]).await;
+    let _: () = console
+        .run(&[
+            "HSET",
+            &keys.events_cron(),
+            "newer",
+            "id 0 5 7 2 newer:1{}1",
+        ])
+        .await;
+    let _: () = console
+        .run(&[
+            "HSET",
+            &keys.events_cron(),
+            "odd",
+            "odd",
+            "old",
+            "id 0 99999999999999999999 5 2 old:1{}1",
+        ])
+        .await;
+    let _: () = console
+        .run(&[
+            "ZADD",
+            &keys.events_cron_next(),
+            "1",
+            "gone",
+            "2",
+            "odd",
+            "3",
+            "paused",
+            "4",
+            "old",
+        ])
+        .await;
     let since = handled(&console, "wrong").await;
     let worker = start(&redis, "w", &sink, |_| {});
     sink.until_sent(1).await;
-    let due =
-        async || -> Vec<(String, f64)> { console.run(&["ZRANGE", &keys.events_cron_next(), "0", "-1", "WITHSCORES"]).await };
-    until("no job is due", PATIENCE, async || due().await.iter().all(|(_, due)| *due > since as f64 + 9_000_000.0).then_some(()))
-        .await;
-    let names: Vec<_> = due().await.into_iter().map(|(name, _)| name).filter(|name| name != "good").collect();
+    let due = async || -> Vec<(String, f64)> {
+        console
+            .run(&["ZRANGE", &keys.events_cron_next(), "0", "-1", "WITHSCORES"])
+            .await
+    };
+    until("no job is due", PATIENCE, async || {
+        due()
+            .await
+            .iter()
+            .all(|(_, due)| *due > since as f64 + 9_000_000.0)
+            .then_some(())
+    })
+    .await;
+    let names: Vec<_> = due()
+        .await
+        .into_iter()
+        .map(|(name, _)| name)
+        .filter(|name| name != "good")
+        .collect();
     assert_eq!(names.len(), 4, "neither `gone` nor `paused`: {names:?}");
-    assert_eq!((sink.sent_of("good:1").len(), handled(&console, "wrong").await), (1, since));
+    assert_eq!(
+        (
+            sink.sent_of("good:1").len(),
+            handled(&console, "wrong").await
+        ),
+        (1, since)
+    );
     let _: () = console.run(&["DEL", &keys.events("wrong:1")]).await;
-    let _: () = console.run(&["ZADD", &keys.events_cron_next(), "1", "wrong"]).await;
-    until("the job fires", PATIENCE, async || (!sink.sent_of("wrong:1").is_empty()).then_some(())).await;
+    let _: () = console
+        .run(&["ZADD", &keys.events_cron_next(), "1", "wrong"])
+        .await;
+    until("the job fires", PATIENCE, async || {
+        (!sink.sent_of("wrong:1").is_empty()).then_some(())
+    })
+    .await;
     worker.finish().await;
-    assert_eq!(sink.sent_of("wrong:1").len(), 1, "the ticks since then fire once");
+    assert_eq!(
+        sink.sent_of("wrong:1").len(),
+        1,
+        "the ticks since then fire once"
+    );
     let listed = control.crons(None, 10).await.expect("a page").jobs;
-    assert_eq!(listed.iter().filter(|job| job.detail.is_none()).count(), 3, "{listed:?}");
+    assert_eq!(
+        listed.iter().filter(|job| job.detail.is_none()).count(),
+        3,
+        "{listed:?}"
+    );
 }
 
 /// Story: a search that failed counted as "never", so the job was dead without a word. Now it keeps its
@@ -339,25 +678,50 @@ async fn a_job_that_cannot_fire_keeps_its_ticks_and_stops_no_other() {
 #[tokio::test]
 async fn a_job_whose_ticks_cannot_be_computed_is_tried_again_and_shown() {
     let redis = Redis::start();
-    let (console, control, sink) = (redis.console().await, control_of(&redis).await, Recorder::new());
-    let (keys, plan) = (redis.keys(), r#"{"schedule":"0 3 * * *","zone":"Mars/Base","missed":"once"}"#);
+    let (console, control, sink) = (
+        redis.console().await,
+        control_of(&redis).await,
+        Recorder::new(),
+    );
+    let (keys, plan) = (
+        redis.keys(),
+        r#"{"schedule":"0 3 * * *","zone":"Mars/Base","missed":"once"}"#,
+    );
     let job = format!("id 0 1 3 {} o:1{plan}1", plan.len());
-    let _: u64 = console.run(&["HSET", &keys.events_cron(), "lost", &job]).await;
-    let _: u64 = console.run(&["HSET", &keys.events_cron_last(), "lost", "1000 1000"]).await;
-    let _: u64 = console.run(&["ZADD", &keys.events_cron_next(), "2000", "lost"]).await;
+    let _: u64 = console
+        .run(&["HSET", &keys.events_cron(), "lost", &job])
+        .await;
+    let _: u64 = console
+        .run(&["HSET", &keys.events_cron_last(), "lost", "1000 1000"])
+        .await;
+    let _: u64 = console
+        .run(&["ZADD", &keys.events_cron_next(), "2000", "lost"])
+        .await;
     let began: (u64, u64) = console.run(&["TIME"]).await;
     let worker = start(&redis, "w", &sink, |_| {});
     let next = until("the job is put off", PATIENCE, async || {
-        let next: f64 = console.run(&["ZSCORE", &keys.events_cron_next(), "lost"]).await;
+        let next: f64 = console
+            .run(&["ZSCORE", &keys.events_cron_next(), "lost"])
+            .await;
         (next > 2000.0).then_some(next)
     })
     .await;
     let late_ms = next - (began.0 * 1000) as f64;
     assert!((59_000.0..120_000.0).contains(&late_ms), "{late_ms} ms");
-    assert_eq!(handled(&console, "lost").await, 1000, "its ticks are not handled");
-    let detail = control.crons(None, 10).await.expect("a page").jobs[0].detail.clone().expect("a job");
+    assert_eq!(
+        handled(&console, "lost").await,
+        1000,
+        "its ticks are not handled"
+    );
+    let detail = control.crons(None, 10).await.expect("a page").jobs[0]
+        .detail
+        .clone()
+        .expect("a job");
     let problem = detail.problem.expect("a problem");
-    assert!(problem.contains("Mars/Base") && problem.ends_with("; workers try again each minute"), "{problem}");
+    assert!(
+        problem.contains("Mars/Base") && problem.ends_with("; workers try again each minute"),
+        "{problem}"
+    );
     worker.finish().await;
     assert!(sink.sent().is_empty());
 }
@@ -368,17 +732,31 @@ async fn a_job_whose_ticks_cannot_be_computed_is_tried_again_and_shown() {
 #[tokio::test]
 async fn many_processes_fire_many_jobs_soon_and_schedules_do_not_wait() {
     let redis = Redis::start();
-    let (console, control, sink) = (redis.console().await, control_of(&redis).await, Recorder::new());
+    let (console, control, sink) = (
+        redis.console().await,
+        control_of(&redis).await,
+        Recorder::new(),
+    );
     let hourly = CronSchedule::new("@every 1h", None).expect("a schedule");
     for n in 0..500 {
         let name = format!("job {n}");
         control
-            .set_cron(BY, CronDraft::new(&name, hourly.clone(), format!("work:{n}"), Json::new("1")).missed(Missed::Skip))
+            .set_cron(
+                BY,
+                CronDraft::new(&name, hourly.clone(), format!("work:{n}"), Json::new("1"))
+                    .missed(Missed::Skip),
+            )
             .await
             .expect("set");
         set_back(&console, &name, 3_600_000).await;
     }
-    let workers: Vec<_> = (0..30).map(|n| start(&redis, &format!("w{n}"), &sink, |config| config.concurrency = 4)).collect();
+    let workers: Vec<_> = (0..30)
+        .map(|n| {
+            start(&redis, &format!("w{n}"), &sink, |config| {
+                config.concurrency = 4
+            })
+        })
+        .collect();
     sink.until_sent(500).await;
     let fired = handled(&console, "job 0").await;
     let mut last = 0;
@@ -397,15 +775,21 @@ async fn many_processes_fire_many_jobs_soon_and_schedules_do_not_wait() {
 #[tokio::test]
 async fn a_thousand_jobs_of_one_moment_all_fire_once() {
     let redis = Redis::start();
-    let (console, control, sink) = (redis.console().await, control_of(&redis).await, Recorder::new());
+    let (console, control, sink) = (
+        redis.console().await,
+        control_of(&redis).await,
+        Recorder::new(),
+    );
     let hourly = CronSchedule::new("@every 1h", None).expect("a schedule");
     for n in 0..1000 {
         let name = format!("job {n}");
-        let job = CronDraft::new(&name, hourly.clone(), format!("work:{n}"), Json::new("1")).missed(Missed::All);
+        let job = CronDraft::new(&name, hourly.clone(), format!("work:{n}"), Json::new("1"))
+            .missed(Missed::All);
         control.set_cron(BY, job).await.expect("set");
         set_back(&console, &name, 9_000_000).await;
     }
-    let workers = ["a", "b", "c"].map(|name| start(&redis, name, &sink, |config| config.concurrency = 64));
+    let workers =
+        ["a", "b", "c"].map(|name| start(&redis, name, &sink, |config| config.concurrency = 64));
     // Each job was set two and a half hours ago, so it has two ticks.
     sink.until_sent(2000).await;
     for worker in workers {
@@ -427,7 +811,11 @@ async fn a_resumed_job_keeps_the_ticks_of_its_interval() {
     let since = handled(&console, "tick").await;
     control.pause_cron(BY, "tick").await.expect("paused");
     control.resume_cron(BY, "tick").await.expect("resumed");
-    let next = control.crons(None, 1).await.expect("a page").jobs[0].detail.clone().expect("a job").next_ms;
+    let next = control.crons(None, 1).await.expect("a page").jobs[0]
+        .detail
+        .clone()
+        .expect("a job")
+        .next_ms;
     assert_eq!(next, Some(since + 3_600_000));
 }
 
@@ -436,14 +824,28 @@ async fn a_resumed_job_keeps_the_ticks_of_its_interval() {
 #[tokio::test]
 async fn another_event_keeps_the_ticks_that_are_due() {
     let redis = Redis::start();
-    let (console, control, sink) = (redis.console().await, control_of(&redis).await, Recorder::new());
+    let (console, control, sink) = (
+        redis.console().await,
+        control_of(&redis).await,
+        Recorder::new(),
+    );
     let hourly = CronSchedule::new("@every 1h", None).expect("a schedule");
-    control.set_cron(BY, tick_of(hourly.clone())).await.expect("set");
+    control
+        .set_cron(BY, tick_of(hourly.clone()))
+        .await
+        .expect("set");
     set_back(&console, "tick", 9_000_000).await;
     let other = CronDraft::new("tick", hourly.clone(), "work:1", Json::new("2"));
-    assert_eq!(control.set_cron(BY, other).await.expect("set"), CronDone::Replaced);
+    assert_eq!(
+        control.set_cron(BY, other).await.expect("set"),
+        CronDone::Replaced
+    );
     let now = CronDraft::new("tick", hourly, "work:1", Json::new("2")).now();
-    assert_eq!(control.set_cron(BY, now).await.expect("set"), CronDone::Same, "and nothing is queued");
+    assert_eq!(
+        control.set_cron(BY, now).await.expect("set"),
+        CronDone::Same,
+        "and nothing is queued"
+    );
     let worker = start(&redis, "w", &sink, |_| {});
     sink.until_sent(1).await;
     console.until_idle(1).await;

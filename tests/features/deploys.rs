@@ -33,21 +33,42 @@ async fn old_workers_leave_new_types_to_new_workers() {
     let redis = Redis::start();
     let console = redis.console().await;
     let ((old, by_old), (new, by_new)) = (version(&["created"]), version(&["created", "titled"]));
-    let workers = [start(&redis, "old-1", &old, |_| {}), start(&redis, "old-2", &old, |_| {})];
+    let workers = [
+        start(&redis, "old-1", &old, |_| {}),
+        start(&redis, "old-2", &old, |_| {}),
+    ];
     for object in 0..200 {
-        let events = [r#"{"type":"created"}"#, r#"{"type":"titled"}"#, r#"{"type":"created"}"#];
+        let events = [
+            r#"{"type":"created"}"#,
+            r#"{"type":"titled"}"#,
+            r#"{"type":"created"}"#,
+        ];
         console.emit_all(&format!("work:{object}"), events).await;
     }
     let control = control(&redis.connect().await, redis.keys());
     until("all new events are held", PATIENCE, async || {
         let page = control.held(false, None, 250).await.expect("a page");
-        let unknown = page.objects.iter().filter(|held| held.waits_for == WaitsFor::Unknown);
+        let unknown = page
+            .objects
+            .iter()
+            .filter(|held| held.waits_for == WaitsFor::Unknown);
         (unknown.count() == 200).then_some(())
     })
     .await;
-    assert_eq!((by_old.load(Ordering::SeqCst), console.dead().await.len()), (200, 0));
-    let held = console.until_held("work:7", "unknown: no handler is registered for events of type \"titled\"").await;
-    assert!(held.split(' ').nth(2) == Some("0"), "an unknown event has no failed attempt: {held}");
+    assert_eq!(
+        (by_old.load(Ordering::SeqCst), console.dead().await.len()),
+        (200, 0)
+    );
+    let held = console
+        .until_held(
+            "work:7",
+            "unknown: no handler is registered for events of type \"titled\"",
+        )
+        .await;
+    assert!(
+        held.split(' ').nth(2) == Some("0"),
+        "an unknown event has no failed attempt: {held}"
+    );
     let told = until("the status of a worker tells it", PATIENCE, async || {
         let stats = control.stats().await.expect("stats");
         let mut told = stats.workers.into_iter().filter_map(|worker| worker.status);
@@ -56,7 +77,10 @@ async fn old_workers_leave_new_types_to_new_workers() {
     .await;
     assert!(told.unknown_error.contains("titled"), "{told:?}");
     let third = start(&redis, "new", &new, |_| {});
-    until("the new worker has handled them", PATIENCE, async || (by_new.load(Ordering::SeqCst) >= 200).then_some(())).await;
+    until("the new worker has handled them", PATIENCE, async || {
+        (by_new.load(Ordering::SeqCst) >= 200).then_some(())
+    })
+    .await;
     for worker in workers {
         worker.stop().await;
     }
@@ -69,9 +93,17 @@ async fn old_workers_leave_new_types_to_new_workers() {
 /// Waits until the object is held as unknown, with more hand-outs than these. Returns the hand-outs.
 async fn met_more_than(console: &Console, handouts: u32) -> u32 {
     until("a worker has met the event", PATIENCE, async || {
-        let held = console.held_id("work:1").await.filter(|held| held.contains(" unknown: "))?;
+        let held = console
+            .held_id("work:1")
+            .await
+            .filter(|held| held.contains(" unknown: "))?;
         // The first hold of the event may have 0 hand-outs.
-        held.split(' ').nth(1)?.parse::<u32>().ok().map(|met| met + 1).filter(|met| *met > handouts)
+        held.split(' ')
+            .nth(1)?
+            .parse::<u32>()
+            .ok()
+            .map(|met| met + 1)
+            .filter(|met| *met > handouts)
     })
     .await
 }
@@ -84,13 +116,25 @@ async fn the_longest_wait_goes_on_over_restarts() {
     let console = redis.console().await;
     let (old, _) = version(&["created"]);
     let worker = start(&redis, "w", &old, |_| {});
-    console.emit_all("work:1", [r#"{"type":"created"}"#, r#"{"type":"titled"}"#, r#"{"type":"created"}"#]).await;
+    console
+        .emit_all(
+            "work:1",
+            [
+                r#"{"type":"created"}"#,
+                r#"{"type":"titled"}"#,
+                r#"{"type":"created"}"#,
+            ],
+        )
+        .await;
     met_more_than(&console, 0).await;
     worker.stop().await;
     let kept = console.keys.event_handled("work:1");
     let met = async || {
         let fields: Vec<String> = console.run(&["HKEYS", &kept]).await;
-        fields.into_iter().find(|field| field.starts_with("unknown:")).expect("the time of the first meeting")
+        fields
+            .into_iter()
+            .find(|field| field.starts_with("unknown:"))
+            .expect("the time of the first meeting")
     };
     let first = met().await;
     let before = met_more_than(&console, 0).await;
@@ -108,6 +152,15 @@ async fn the_longest_wait_goes_on_over_restarts() {
     worker.finish().await;
     let dead = console.dead().await;
     let error = String::from_utf8_lossy(&dead[0][4].1).into_owned();
-    assert_eq!(error, "no handler is registered for events of type \"titled\"; no worker knew the event for 1d");
-    assert_eq!((dead.len(), console.number(&console.keys.last_event_id("work:1")).await), (1, 3));
+    assert_eq!(
+        error,
+        "no handler is registered for events of type \"titled\"; no worker knew the event for 1d"
+    );
+    assert_eq!(
+        (
+            dead.len(),
+            console.number(&console.keys.last_event_id("work:1")).await
+        ),
+        (1, 3)
+    );
 }

@@ -18,9 +18,24 @@ use crate::support::{Redis, control, until};
 /// Runs `seriatim forget` against this Redis, with this text on standard input.
 fn seriatim(redis: &Redis, arguments: &[&str], input: &[u8]) -> Output {
     let mut program = Command::new(crate::support::program());
-    program.args(["--redis", redis.url(), "--namespace", redis.namespace(), "forget"]).args(arguments);
-    program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE");
-    let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    program
+        .args([
+            "--redis",
+            redis.url(),
+            "--namespace",
+            redis.namespace(),
+            "forget",
+        ])
+        .args(arguments);
+    program
+        .env_remove("SERIATIM_REDIS")
+        .env_remove("SERIATIM_NAMESPACE");
+    let mut child = program
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
     let mut stdin = child.stdin.take().expect("a pipe");
     stdin.write_all(input).expect("written");
     drop(stdin);
@@ -28,7 +43,11 @@ fn seriatim(redis: &Redis, arguments: &[&str], input: &[u8]) -> Output {
 }
 
 fn lines(output: &Output) -> Vec<String> {
-    String::from_utf8(output.stdout.clone()).expect("UTF-8").lines().map(str::to_owned).collect()
+    String::from_utf8(output.stdout.clone())
+        .expect("UTF-8")
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The command forgets idle objects, and keeps every other object with a reason. It exits with code
@@ -38,10 +57,17 @@ async fn the_command_forgets_what_is_idle_and_keeps_the_rest() {
     let redis = Redis::start();
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     state.clean().await;
-    let output = seriatim(&redis, &["bare", "never", "work:1", "work:2", "work:5"], b"");
+    let output = seriatim(
+        &redis,
+        &["bare", "never", "work:1", "work:2", "work:5"],
+        b"",
+    );
     let message = String::from_utf8(output.stderr.clone()).expect("UTF-8");
     assert_eq!(output.status.code(), Some(1), "one was kept: {message}");
-    assert!(message.contains("never is unknown,") && message.lines().count() == 1, "{message}");
+    assert!(
+        message.contains("never is unknown,") && message.lines().count() == 1,
+        "{message}"
+    );
     let expected = [
         "bare  forgotten, its last id was 16",
         "never  unknown",
@@ -50,11 +76,24 @@ async fn the_command_forgets_what_is_idle_and_keeps_the_rest() {
         "work:5  kept: it is held; seriatim inspect shows the reason",
     ];
     assert_eq!(lines(&output), expected);
-    assert!(!redis.console().await.left().await.contains(&"bare:last.event.id".to_owned()));
+    assert!(
+        !redis
+            .console()
+            .await
+            .left()
+            .await
+            .contains(&"bare:last.event.id".to_owned())
+    );
     let output = seriatim(&redis, &["--json", "bare", "work:1"], b"");
-    let expected =
-        [r#"{"object":"bare","outcome":"unknown"}"#, r#"{"object":"work:1","outcome":"queued","events":2}"#].map(str::to_owned);
-    assert_eq!((lines(&output), output.status.code()), (expected.to_vec(), Some(1)));
+    let expected = [
+        r#"{"object":"bare","outcome":"unknown"}"#,
+        r#"{"object":"work:1","outcome":"queued","events":2}"#,
+    ]
+    .map(str::to_owned);
+    assert_eq!(
+        (lines(&output), output.status.code()),
+        (expected.to_vec(), Some(1))
+    );
     redis.console().await.check().await;
 }
 
@@ -67,12 +106,26 @@ async fn a_name_of_which_nothing_is_known_is_told() {
     state.delivered("work:2", 4).await;
     let output = seriatim(&redis, &["work:l", "work:1", "work:I"], b"");
     let message = String::from_utf8(output.stderr.clone()).expect("UTF-8");
-    assert_eq!((output.status.code(), lines(&output).len()), (Some(2), 3), "{message}");
+    assert_eq!(
+        (output.status.code(), lines(&output).len()),
+        (Some(2), 3),
+        "{message}"
+    );
     let told = "seriatim: 2 of the objects are unknown, so nothing was forgotten for them; the first is work:l: ";
-    assert!(message.starts_with(told) && message.lines().count() == 1, "{message}");
+    assert!(
+        message.starts_with(told) && message.lines().count() == 1,
+        "{message}"
+    );
     let output = seriatim(&redis, &["--ignore-unknown", "work:l", "work:2"], b"");
-    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
-    assert_eq!(lines(&output), ["work:l  unknown", "work:2  forgotten, its last id was 4"]);
+    assert_eq!(
+        (output.status.code(), output.stderr.len()),
+        (Some(0), 0),
+        "{output:?}"
+    );
+    assert_eq!(
+        lines(&output),
+        ["work:l  unknown", "work:2  forgotten, its last id was 4"]
+    );
 }
 
 /// The command reads any number of names from standard input, one per line. An invalid name is
@@ -84,22 +137,43 @@ async fn names_come_from_standard_input() {
     let mut names = String::new();
     for n in 0..2500 {
         let object = format!("work:{n}");
-        state.run("SET", &[&state.keys.last_event_id(&object), "7"]).await;
+        state
+            .run("SET", &[&state.keys.last_event_id(&object), "7"])
+            .await;
         names += &format!("{object}\r\n\n");
     }
     state.given(7).await;
     let output = seriatim(&redis, &["first", "-", "last"], names.as_bytes());
-    assert_eq!((output.status.code(), lines(&output).len()), (Some(2), 2502));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("2 of the objects"), "{output:?}");
+    assert_eq!(
+        (output.status.code(), lines(&output).len()),
+        (Some(2), 2502)
+    );
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("2 of the objects"),
+        "{output:?}"
+    );
     assert_eq!(redis.console().await.left().await, ["next.event.id"]);
 
     state.delivered("good", 8).await;
     let output = seriatim(&redis, &["-"], b"good\nb\\d\nnever\n");
     let message = String::from_utf8(output.stderr.clone()).expect("UTF-8");
-    assert_eq!((output.status.code(), lines(&output)), (Some(2), vec!["good  forgotten, its last id was 8".to_owned()]));
-    assert!(message.contains("line 2 of standard input") && message.lines().count() == 1, "{message}");
+    assert_eq!(
+        (output.status.code(), lines(&output)),
+        (
+            Some(2),
+            vec!["good  forgotten, its last id was 8".to_owned()]
+        )
+    );
+    assert!(
+        message.contains("line 2 of standard input") && message.lines().count() == 1,
+        "{message}"
+    );
     for arguments in [&[][..], &[r"a\b"], &[""]] {
-        assert_eq!(seriatim(&redis, arguments, b"").status.code(), Some(2), "{arguments:?}");
+        assert_eq!(
+            seriatim(&redis, arguments, b"").status.code(),
+            Some(2),
+            "{arguments:?}"
+        );
     }
 }
 
@@ -113,15 +187,40 @@ async fn the_library_forgets_in_the_order_of_the_names() {
     state.emit("b", "1").await;
     let refused = control(&state.conn, &keys).forget(&["a", ""]).await;
     assert!(matches!(refused, Err(ControlError::Name(_))), "{refused:?}");
-    let forgot = control(&state.conn, &keys).forget(&["b", "a", "c"]).await.expect("an answer");
-    assert_eq!(forgot, [Forgot::Queued { events: 1 }, Forgot::Forgotten { last_event_id: "3".to_owned() }, Forgot::Unknown]);
-    assert_eq!(control(&state.conn, &keys).forget(&[""; 0]).await.expect("an answer"), []);
+    let forgot = control(&state.conn, &keys)
+        .forget(&["b", "a", "c"])
+        .await
+        .expect("an answer");
+    assert_eq!(
+        forgot,
+        [
+            Forgot::Queued { events: 1 },
+            Forgot::Forgotten {
+                last_event_id: "3".to_owned()
+            },
+            Forgot::Unknown
+        ]
+    );
+    assert_eq!(
+        control(&state.conn, &keys)
+            .forget(&[""; 0])
+            .await
+            .expect("an answer"),
+        []
+    );
 }
 
-const ADA: By<'static> = By { who: "ada@host", why: "sold" };
+const ADA: By<'static> = By {
+    who: "ada@host",
+    why: "sold",
+};
 
 async fn actions(state: &State) -> Vec<Action> {
-    control(&state.conn, &state.keys).actions(None, 32).await.expect("a page").actions
+    control(&state.conn, &state.keys)
+        .actions(None, 32)
+        .await
+        .expect("a page")
+        .actions
 }
 
 /// Forgetting as an operator is recorded with the operator, the reason, the object and its last id.
@@ -135,34 +234,101 @@ async fn an_operator_forgets_with_a_record() {
     for (object, kept) in [
         ("never", Forgot::Unknown),
         ("work:1", Forgot::Queued { events: 2 }),
-        ("work:2", Forgot::Owned { owner: "a.0".to_owned() }),
+        (
+            "work:2",
+            Forgot::Owned {
+                owner: "a.0".to_owned(),
+            },
+        ),
         ("work:5", Forgot::Held),
     ] {
-        assert_eq!(control.forget_as(ADA, object).await.expect("an answer"), kept, "{object}");
+        assert_eq!(
+            control.forget_as(ADA, object).await.expect("an answer"),
+            kept,
+            "{object}"
+        );
     }
-    state.run("HSET", &[&state.keys.events_scheduled_of("later"), "k", "1"]).await;
-    assert_eq!(control.forget_as(ADA, "later").await.expect("an answer"), Forgot::Scheduled { events: 1 });
-    state.run("DEL", &[&state.keys.events_scheduled_of("later")]).await;
-    assert!(matches!(control.forget_as(ADA, "").await, Err(ControlError::Name(_))));
+    state
+        .run(
+            "HSET",
+            &[&state.keys.events_scheduled_of("later"), "k", "1"],
+        )
+        .await;
+    assert_eq!(
+        control.forget_as(ADA, "later").await.expect("an answer"),
+        Forgot::Scheduled { events: 1 }
+    );
+    state
+        .run("DEL", &[&state.keys.events_scheduled_of("later")])
+        .await;
+    assert!(matches!(
+        control.forget_as(ADA, "").await,
+        Err(ControlError::Name(_))
+    ));
     assert_eq!(actions(&state).await, []);
 
-    assert_eq!(control.forget_as(ADA, "bare").await.expect("an answer"), Forgot::Forgotten { last_event_id: "16".to_owned() });
-    assert_eq!(control.forget_as(ADA, "bare").await.expect("an answer"), Forgot::Unknown);
+    assert_eq!(
+        control.forget_as(ADA, "bare").await.expect("an answer"),
+        Forgot::Forgotten {
+            last_event_id: "16".to_owned()
+        }
+    );
+    assert_eq!(
+        control.forget_as(ADA, "bare").await.expect("an answer"),
+        Forgot::Unknown
+    );
     let done = actions(&state).await;
-    let found: Vec<_> = done.iter().map(|one| (&*one.action, &*one.who, &*one.why, &*one.object, one.id)).collect();
+    let found: Vec<_> = done
+        .iter()
+        .map(|one| (&*one.action, &*one.who, &*one.why, &*one.object, one.id))
+        .collect();
     assert_eq!(found, [("forget", "ada@host", "sold", "bare", Some(16))]);
-    assert!(!redis.console().await.left().await.contains(&"bare:last.event.id".to_owned()));
+    assert!(
+        !redis
+            .console()
+            .await
+            .left()
+            .await
+            .contains(&"bare:last.event.id".to_owned())
+    );
 
     // The object's name has any bytes, and its last id was written by hand.
     let odd = b"odd\xff\n";
     let key = [state.keys.prefix().as_bytes(), odd, b":last.event.id"].concat();
-    redis::cmd("SET").arg(key).arg("1e5").exec_async(&mut state.conn).await.expect("set");
-    assert_eq!(control.forget_as(ADA, odd).await.expect("an answer"), Forgot::Forgotten { last_event_id: "1e5".to_owned() });
+    redis::cmd("SET")
+        .arg(key)
+        .arg("1e5")
+        .exec_async(&mut state.conn)
+        .await
+        .expect("set");
+    assert_eq!(
+        control.forget_as(ADA, odd).await.expect("an answer"),
+        Forgot::Forgotten {
+            last_event_id: "1e5".to_owned()
+        }
+    );
     let done = actions(&state).await;
-    assert_eq!((done[0].object_escaped.as_deref(), done[0].id), (Some("odd\\xff\\n"), None));
-    let rows: Vec<(String, Vec<redis::Value>)> =
-        redis.console().await.run(&["XREVRANGE", &state.keys.operator_actions(), "+", "-", "COUNT", "1"]).await;
-    assert_eq!(rows[0].1[9], redis::Value::BulkString(Vec::new()), "the text that is no id is left out");
+    assert_eq!(
+        (done[0].object_escaped.as_deref(), done[0].id),
+        (Some("odd\\xff\\n"), None)
+    );
+    let rows: Vec<(String, Vec<redis::Value>)> = redis
+        .console()
+        .await
+        .run(&[
+            "XREVRANGE",
+            &state.keys.operator_actions(),
+            "+",
+            "-",
+            "COUNT",
+            "1",
+        ])
+        .await;
+    assert_eq!(
+        rows[0].1[9],
+        redis::Value::BulkString(Vec::new()),
+        "the text that is no id is left out"
+    );
     redis.console().await.check().await;
 }
 
@@ -174,22 +340,74 @@ async fn an_operator_forgets_with_a_record_or_not_at_all() {
     let keys = state.keys.clone();
     state.delivered("a", 3).await;
     for command in ["xadd", "del", "hkeys"] {
-        state.run("ACL", &["SETUSER", "weak", "reset", "on", ">weak", "~*", "+@all", &format!("-{command}")]).await;
-        let client = redis::Client::open(format!("{}?user=weak&pass=weak", redis.url())).expect("a URL");
-        let weak = client.get_multiplexed_async_connection().await.expect("Redis answers");
-        let refused = control(&weak, &keys).forget_as(ADA, "a").await.expect_err("no right");
-        assert!(matches!(&refused, ControlError::Denied(told) if told.eq_ignore_ascii_case(command)), "{command}: {refused}");
+        state
+            .run(
+                "ACL",
+                &[
+                    "SETUSER",
+                    "weak",
+                    "reset",
+                    "on",
+                    ">weak",
+                    "~*",
+                    "+@all",
+                    &format!("-{command}"),
+                ],
+            )
+            .await;
+        let client =
+            redis::Client::open(format!("{}?user=weak&pass=weak", redis.url())).expect("a URL");
+        let weak = client
+            .get_multiplexed_async_connection()
+            .await
+            .expect("Redis answers");
+        let refused = control(&weak, &keys)
+            .forget_as(ADA, "a")
+            .await
+            .expect_err("no right");
+        assert!(
+            matches!(&refused, ControlError::Denied(told) if told.eq_ignore_ascii_case(command)),
+            "{command}: {refused}"
+        );
     }
-    for key in [keys.objects_held(), keys.objects_paused(), keys.operator_actions()] {
+    for key in [
+        keys.objects_held(),
+        keys.objects_paused(),
+        keys.operator_actions(),
+    ] {
         state.run("SET", &[&key, "wrong"]).await;
-        let refused = control(&state.conn, &keys).forget_as(ADA, "a").await.expect_err("a wrong type");
-        assert!(matches!(&refused, ControlError::WrongType { key: told, .. } if *told == key), "{key}: {refused}");
+        let refused = control(&state.conn, &keys)
+            .forget_as(ADA, "a")
+            .await
+            .expect_err("a wrong type");
+        assert!(
+            matches!(&refused, ControlError::WrongType { key: told, .. } if *told == key),
+            "{key}: {refused}"
+        );
         state.run("DEL", &[&key]).await;
     }
-    assert_eq!(redis.console().await.text(&keys.last_event_id("a")).await.as_deref(), Some("3"));
-    state.run("RPUSH", &[&keys.event_worker("a"), "wrong"]).await;
-    let forgot = control(&state.conn, &keys).forget_as(ADA, "a").await.expect("an answer");
-    assert_eq!(forgot, Forgot::Wrong { key: "a:event.worker".to_owned() });
+    assert_eq!(
+        redis
+            .console()
+            .await
+            .text(&keys.last_event_id("a"))
+            .await
+            .as_deref(),
+        Some("3")
+    );
+    state
+        .run("RPUSH", &[&keys.event_worker("a"), "wrong"])
+        .await;
+    let forgot = control(&state.conn, &keys)
+        .forget_as(ADA, "a")
+        .await
+        .expect("an answer");
+    assert_eq!(
+        forgot,
+        Forgot::Wrong {
+            key: "a:event.worker".to_owned()
+        }
+    );
     assert_eq!(actions(&state).await, []);
 }
 
@@ -200,19 +418,43 @@ async fn an_operator_needs_one_right_more() {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let keys = state.keys.clone();
     let pattern = format!("~{}*", keys.prefix());
-    let base = ["SETUSER", "operator", "on", ">secret", &pattern, "+@read", "+time", "+evalsha", "+script|load"];
+    let base = [
+        "SETUSER",
+        "operator",
+        "on",
+        ">secret",
+        &pattern,
+        "+@read",
+        "+time",
+        "+evalsha",
+        "+script|load",
+    ];
     state.run("ACL", &base).await;
     state.delivered("a", 3).await;
-    let client = redis::Client::open(format!("{}?user=operator&pass=secret", redis.url())).expect("a URL");
-    let conn = client.get_multiplexed_async_connection().await.expect("Redis answers");
+    let client =
+        redis::Client::open(format!("{}?user=operator&pass=secret", redis.url())).expect("a URL");
+    let conn = client
+        .get_multiplexed_async_connection()
+        .await
+        .expect("Redis answers");
     assert!(control(&conn, &keys).forget(&["a"]).await.is_err());
     state.run("ACL", &["SETUSER", "operator", "+del"]).await;
-    let forgot = control(&conn, &keys).forget(&["a"]).await.expect("an answer");
-    assert_eq!(forgot, [Forgot::Forgotten { last_event_id: "3".to_owned() }]);
+    let forgot = control(&conn, &keys)
+        .forget(&["a"])
+        .await
+        .expect("an answer");
+    assert_eq!(
+        forgot,
+        [Forgot::Forgotten {
+            last_event_id: "3".to_owned()
+        }]
+    );
 }
 
 async fn fades(console: &Console, object: &str) -> i64 {
-    console.run(&["PTTL", &console.keys.last_event_id(object)]).await
+    console
+        .run(&["PTTL", &console.keys.last_event_id(object)])
+        .await
 }
 
 /// A worker forgets an object some time after its last event, but not while an event is in flight.
@@ -224,27 +466,52 @@ async fn a_worker_forgets_after_a_while() {
     let console = redis.console().await;
     let barrier = Barrier::closed();
     let held_up = barrier.clone();
-    let sink = Recorder::with(move |offer| if offer.text() == "2" { Act::Wait(held_up.clone()) } else { Act::Send });
-    let worker = start(&redis, "w", &sink, |config| config.forget_after = Some(Duration::from_secs(1)));
+    let sink = Recorder::with(move |offer| {
+        if offer.text() == "2" {
+            Act::Wait(held_up.clone())
+        } else {
+            Act::Send
+        }
+    });
+    let worker = start(&redis, "w", &sink, |config| {
+        config.forget_after = Some(Duration::from_secs(1))
+    });
     console.emit("work:1", "1").await;
-    until("its time begins", PATIENCE, async || (fades(&console, "work:1").await > 0).then_some(())).await;
+    until("its time begins", PATIENCE, async || {
+        (fades(&console, "work:1").await > 0).then_some(())
+    })
+    .await;
     // The next event comes before the object is forgotten.
     console.emit("work:1", "2").await;
     barrier.until_reached(1).await;
-    assert_eq!(fades(&console, "work:1").await, -1, "it does not fade under a batch");
+    assert_eq!(
+        fades(&console, "work:1").await,
+        -1,
+        "it does not fade under a batch"
+    );
     barrier.open();
     sink.until_sent(2).await;
-    until("it is forgotten", PATIENCE, async || (fades(&console, "work:1").await == -2).then_some(())).await;
+    until("it is forgotten", PATIENCE, async || {
+        (fades(&console, "work:1").await == -2).then_some(())
+    })
+    .await;
     console.emit("work:1", "3").await;
     sink.until_sent(3).await;
     worker.finish().await;
-    let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.id, offer.prev)).collect();
+    let sent: Vec<_> = sink
+        .sent()
+        .into_iter()
+        .map(|offer| (offer.id, offer.prev))
+        .collect();
     assert_eq!(sent, [(1, 0), (2, 1), (3, 0)]);
     // One receiver remembers the object, a second receiver does not.
     for seen in [&sent[..], &sent[2..]] {
         let mut gate = Gate::new(Start::Origin);
         for (id, prev) in seen {
-            assert_eq!(gate.check("work:1", *id, *prev).await.expect("sound"), Verdict::Apply);
+            assert_eq!(
+                gate.check("work:1", *id, *prev).await.expect("sound"),
+                Verdict::Apply
+            );
             gate.applied("work:1", *id, *prev).await.expect("recorded");
         }
     }

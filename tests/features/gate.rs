@@ -60,22 +60,35 @@ fn sends(pushed: &[Pushed], batches: &[(usize, usize, bool)]) -> Vec<Send> {
 /// Moves each delivery by at most `reach` places. The keys are part of the test case, so a seed
 /// repeats the order.
 fn reorder(sends: &mut Vec<Send>, keys: &[usize], reach: usize) {
-    let mut keyed: Vec<_> =
-        sends.iter().enumerate().map(|(at, send)| (at + keys[at % keys.len()] % (reach + 1), *send)).collect();
+    let mut keyed: Vec<_> = sends
+        .iter()
+        .enumerate()
+        .map(|(at, send)| (at + keys[at % keys.len()] % (reach + 1), *send))
+        .collect();
     keyed.sort_by_key(|(key, _)| *key);
     *sends = keyed.into_iter().map(|(_, send)| send).collect();
 }
 
 fn numbers(pushed: &[Pushed], send: Send) -> (u64, u64) {
-    (pushed[send.event].id, send.prev.map_or(0, |at| pushed[at].id))
+    (
+        pushed[send.event].id,
+        send.prev.map_or(0, |at| pushed[at].id),
+    )
 }
 
 /// Asks the gate about an event. If the verdict is to apply the event, records the event as
 /// applied.
 fn offer(gate: &mut Gate, (id, prev): (u64, u64)) -> Verdict {
-    let verdict = gate.check("o", id, prev).now_or_never().expect("memory never waits").expect("sound numbers");
+    let verdict = gate
+        .check("o", id, prev)
+        .now_or_never()
+        .expect("memory never waits")
+        .expect("sound numbers");
     if verdict == Verdict::Apply {
-        gate.applied("o", id, prev).now_or_never().expect("memory never waits").expect("it is the next one");
+        gate.applied("o", id, prev)
+            .now_or_never()
+            .expect("memory never waits")
+            .expect("it is the next one");
     }
     verdict
 }
@@ -165,9 +178,15 @@ async fn the_first_seen_counts_even_if_it_was_not_applied() {
     assert_eq!(gate.check("o", 12, 7).await.expect("sound"), Verdict::Apply);
     // The receiver did not apply event 12, and recorded nothing. So event 13 must not pass before
     // event 12.
-    assert_eq!(gate.check("o", 13, 12).await.expect("sound"), Verdict::Early);
+    assert_eq!(
+        gate.check("o", 13, 12).await.expect("sound"),
+        Verdict::Early
+    );
     assert_eq!(gate.check("o", 12, 7).await.expect("sound"), Verdict::Apply);
-    assert_eq!(gate.check("another", 3, 0).await.expect("sound"), Verdict::Apply);
+    assert_eq!(
+        gate.check("another", 3, 0).await.expect("sound"),
+        Verdict::Apply
+    );
 }
 
 #[tokio::test]
@@ -178,8 +197,12 @@ async fn nonsense_is_refused_and_leaves_no_trace() {
         (5, 5, NumbersError::PrevNotBelow { id: 5, prev: 5 }),
         (1 << 53, 1, NumbersError::IdTooLarge(1 << 53)),
     ] {
-        assert!(matches!(gate.check("o", id, prev).await, Err(GateError::Numbers(found)) if found == why));
-        assert!(matches!(gate.applied("o", id, prev).await, Err(GateError::Numbers(found)) if found == why));
+        assert!(
+            matches!(gate.check("o", id, prev).await, Err(GateError::Numbers(found)) if found == why)
+        );
+        assert!(
+            matches!(gate.applied("o", id, prev).await, Err(GateError::Numbers(found)) if found == why)
+        );
     }
     assert!(gate.store().is_empty());
 }
@@ -187,10 +210,27 @@ async fn nonsense_is_refused_and_leaves_no_trace() {
 #[tokio::test]
 async fn of_two_consumers_over_one_store_one_is_overtaken() {
     let mut store = Memory::default();
-    assert_eq!(Gate::over(&mut store, Start::Origin).check("o", 1, 0).await.expect("sound"), Verdict::Apply);
-    assert_eq!(Gate::over(&mut store, Start::Origin).check("o", 1, 0).await.expect("sound"), Verdict::Apply);
-    Gate::over(&mut store, Start::Origin).applied("o", 1, 0).await.expect("the first one");
-    let second = Gate::over(&mut store, Start::Origin).applied("o", 1, 0).await;
+    assert_eq!(
+        Gate::over(&mut store, Start::Origin)
+            .check("o", 1, 0)
+            .await
+            .expect("sound"),
+        Verdict::Apply
+    );
+    assert_eq!(
+        Gate::over(&mut store, Start::Origin)
+            .check("o", 1, 0)
+            .await
+            .expect("sound"),
+        Verdict::Apply
+    );
+    Gate::over(&mut store, Start::Origin)
+        .applied("o", 1, 0)
+        .await
+        .expect("the first one");
+    let second = Gate::over(&mut store, Start::Origin)
+        .applied("o", 1, 0)
+        .await;
     assert!(matches!(second, Err(GateError::Overtaken { id: 1, .. })));
     assert_eq!(store.last("o", 0).await.expect("memory"), 1);
 }

@@ -19,7 +19,10 @@ use crate::support::recorder::{Act, Gate, Offer, Recorder};
 use crate::support::running::{Running, start};
 use crate::support::{Redis, control, until};
 
-const ADA: By<'static> = By { who: "ada", why: "a test" };
+const ADA: By<'static> = By {
+    who: "ada",
+    why: "a test",
+};
 
 /// Starts a worker with one slot.
 fn one_slot(redis: &Redis, name: &str, sink: &Recorder, depth: usize) -> Running {
@@ -32,7 +35,13 @@ fn one_slot(redis: &Redis, name: &str, sink: &Recorder, depth: usize) -> Running
 /// Returns a sink whose first delivery waits at the gate.
 fn stopped_at(gate: &Gate) -> Recorder {
     let (gate, is_first) = (gate.clone(), AtomicBool::new(true));
-    Recorder::with(move |_| if is_first.swap(false, Ordering::SeqCst) { Act::Wait(gate.clone()) } else { Act::Send })
+    Recorder::with(move |_| {
+        if is_first.swap(false, Ordering::SeqCst) {
+            Act::Wait(gate.clone())
+        } else {
+            Act::Send
+        }
+    })
 }
 
 async fn set_aside(console: &Console) -> u64 {
@@ -40,7 +49,12 @@ async fn set_aside(console: &Console) -> u64 {
 }
 
 async fn until_set_aside(console: &Console, names: u64) {
-    until(&format!("{names} names are set aside"), PATIENCE, async || (set_aside(console).await == names).then_some(())).await;
+    until(
+        &format!("{names} names are set aside"),
+        PATIENCE,
+        async || (set_aside(console).await == names).then_some(()),
+    )
+    .await;
 }
 
 /// Emits one event for each object, oldest first.
@@ -61,7 +75,10 @@ fn objects(sink: &Recorder) -> Vec<String> {
 
 /// Returns the position of an object among those that were sent.
 fn place(sink: &Recorder, object: &str) -> usize {
-    objects(sink).iter().position(|sent| sent == object).unwrap_or_else(|| panic!("{object} was not sent"))
+    objects(sink)
+        .iter()
+        .position(|sent| sent == object)
+        .unwrap_or_else(|| panic!("{object} was not sent"))
 }
 
 /// Tests that the groups take turns, and that the order of the markers stays within each group.
@@ -69,16 +86,32 @@ fn place(sink: &Recorder, object: &str) -> usize {
 async fn groups_take_turns_in_the_order_of_their_markers() {
     let redis = Redis::start();
     let console = redis.console().await;
-    emit(&console, [numbered("a", 40), numbered("b", 5), vec!["c:001".to_owned()]].concat()).await;
+    emit(
+        &console,
+        [
+            numbered("a", 40),
+            numbered("b", 5),
+            vec!["c:001".to_owned()],
+        ]
+        .concat(),
+    )
+    .await;
     let sink = Recorder::new();
     let worker = one_slot(&redis, "w", &sink, 1);
     sink.until_sent(46).await;
     worker.finish().await;
     for group in ["a", "b"] {
-        let of_group: Vec<_> = objects(&sink).into_iter().filter(|object| object.starts_with(group)).collect();
+        let of_group: Vec<_> = objects(&sink)
+            .into_iter()
+            .filter(|object| object.starts_with(group))
+            .collect();
         assert!(of_group.is_sorted(), "{of_group:?}");
     }
-    assert!(place(&sink, "c:001") < 4 && place(&sink, "b:005") < 13, "{:?}", objects(&sink));
+    assert!(
+        place(&sink, "c:001") < 4 && place(&sink, "b:005") < 13,
+        "{:?}",
+        objects(&sink)
+    );
     console.until_at_rest().await;
 }
 
@@ -94,7 +127,11 @@ async fn a_name_without_a_colon_is_a_group() {
         let worker = one_slot(&redis, "w", &sink, depth);
         sink.until_sent(42).await;
         worker.finish().await;
-        assert!(place(&sink, "b") < 6 && place(&sink, "c") < 6, "{depth}: {:?}", objects(&sink));
+        assert!(
+            place(&sink, "b") < 6 && place(&sink, "c") < 6,
+            "{depth}: {:?}",
+            objects(&sink)
+        );
         console.until_at_rest().await;
     }
 }
@@ -104,18 +141,33 @@ async fn a_name_without_a_colon_is_a_group() {
 async fn a_group_may_have_two_parts() {
     let redis = Redis::start();
     let console = redis.console().await;
-    emit(&console, [numbered("a:1", 30), numbered("a:2", 30), vec!["a:3:x".to_owned(), "a:4".to_owned()]].concat()).await;
+    emit(
+        &console,
+        [
+            numbered("a:1", 30),
+            numbered("a:2", 30),
+            vec!["a:3:x".to_owned(), "a:4".to_owned()],
+        ]
+        .concat(),
+    )
+    .await;
     let gate = Gate::closed();
     let sink = stopped_at(&gate);
     let worker = one_slot(&redis, "w", &sink, 2);
     until_set_aside(&console, 61).await;
-    let mut groups: Vec<String> = console.run(&["ZRANGE", &console.keys.event_groups(), "0", "-1"]).await;
+    let mut groups: Vec<String> = console
+        .run(&["ZRANGE", &console.keys.event_groups(), "0", "-1"])
+        .await;
     groups.sort();
     assert_eq!(groups, ["a:1", "a:2", "a:3", "a:4"]);
     gate.open();
     sink.until_sent(62).await;
     worker.finish().await;
-    assert!(place(&sink, "a:3:x") < 8 && place(&sink, "a:4") < 8, "{:?}", objects(&sink));
+    assert!(
+        place(&sink, "a:3:x") < 8 && place(&sink, "a:4") < 8,
+        "{:?}",
+        objects(&sink)
+    );
     console.until_at_rest().await;
 }
 
@@ -134,11 +186,17 @@ async fn further_groups_share_a_list() {
     let rest: Vec<String> = console.list(&console.keys.group_waiting("\0rest")).await;
     let rest = rest.iter().filter(|name| !name.starts_with("\0t")).count();
     // The worker has claimed one object, from this list or from the list of a group.
-    assert!(groups == 1025 && [475, 476].contains(&rest), "{groups} groups, {rest} names in the shared list");
+    assert!(
+        groups == 1025 && [475, 476].contains(&rest),
+        "{groups} groups, {rest} names in the shared list"
+    );
     gate.open();
     sink.until_sent(1500).await;
     worker.finish().await;
-    assert_eq!(objects(&sink).into_iter().collect::<HashSet<_>>().len(), 1500);
+    assert_eq!(
+        objects(&sink).into_iter().collect::<HashSet<_>>().len(),
+        1500
+    );
     console.until_at_rest().await;
 }
 
@@ -151,7 +209,10 @@ async fn groups_with_long_names_share_a_list() {
         let console = redis.console().await;
         if shares {
             let selector = "s:*".parse().expect("a selector");
-            control(&redis.connect().await, redis.keys()).set_share(ADA, &selector, Share::new().weight(2)).await.expect("set");
+            control(&redis.connect().await, redis.keys())
+                .set_share(ADA, &selector, Share::new().weight(2))
+                .await
+                .expect("set");
         }
         let (fits, long) = ("x".repeat(256), "y".repeat(257));
         emit(&console, [numbered(&fits, 3), numbered(&long, 3)].concat()).await;
@@ -161,19 +222,33 @@ async fn groups_with_long_names_share_a_list() {
         until_set_aside(&console, 5).await;
         let names = async |group: &str| {
             let names = console.list(&console.keys.group_waiting(group)).await;
-            names.into_iter().filter(|name| !name.starts_with('\0')).collect::<Vec<_>>()
+            names
+                .into_iter()
+                .filter(|name| !name.starts_with('\0'))
+                .collect::<Vec<_>>()
         };
         // The worker has claimed one object.
         let (of_fits, of_rest) = (names(&fits).await, names("\0rest").await);
-        assert!(of_fits.len() >= 2 && of_fits.iter().all(|name| name.starts_with(&fits)), "{of_fits:?}");
-        assert!(of_rest.len() >= 2 && of_rest.iter().all(|name| name.starts_with(&long)), "{of_rest:?}");
+        assert!(
+            of_fits.len() >= 2 && of_fits.iter().all(|name| name.starts_with(&fits)),
+            "{of_fits:?}"
+        );
+        assert!(
+            of_rest.len() >= 2 && of_rest.iter().all(|name| name.starts_with(&long)),
+            "{of_rest:?}"
+        );
         gate.open();
         sink.until_sent(6).await;
         worker.finish().await;
         if shares {
             let selector = "s:*".parse().expect("a selector");
-            control(&redis.connect().await, redis.keys()).remove_share(ADA, &selector).await.expect("removed");
-            let _: () = console.run(&["DEL", &console.keys.objects_with_events()]).await;
+            control(&redis.connect().await, redis.keys())
+                .remove_share(ADA, &selector)
+                .await
+                .expect("removed");
+            let _: () = console
+                .run(&["DEL", &console.keys.objects_with_events()])
+                .await;
         }
         console.until_at_rest().await;
     }
@@ -189,20 +264,37 @@ async fn a_key_of_a_wrong_type_loses_no_name() {
     let console = redis.console().await;
     let wrong = console.keys.group_waiting("a");
     let () = console.run(&["SET", &wrong, "x"]).await;
-    let () = console.run(&["ZADD", &console.keys.event_groups(), "1000", "b"]).await;
-    let () = console.run(&["SET", &console.keys.event_groups_waiting(), "0"]).await;
+    let () = console
+        .run(&["ZADD", &console.keys.event_groups(), "1000", "b"])
+        .await;
+    let () = console
+        .run(&["SET", &console.keys.event_groups_waiting(), "0"])
+        .await;
     emit(&console, [numbered("a", 40), numbered("b", 40)].concat()).await;
     let gate = Gate::closed();
     let sink = stopped_at(&gate);
     let worker = one_slot(&redis, "w", &sink, 1);
     until_set_aside(&console, 79).await;
     let rest: Vec<String> = console.list(&console.keys.group_waiting("\0rest")).await;
-    assert!(rest.len() >= 39 && rest.iter().all(|name| name.starts_with("a:") || name.starts_with("\0t")), "{rest:?}");
+    assert!(
+        rest.len() >= 39
+            && rest
+                .iter()
+                .all(|name| name.starts_with("a:") || name.starts_with("\0t")),
+        "{rest:?}"
+    );
     gate.open();
     sink.until_sent(80).await;
     worker.finish().await;
     let first: Vec<_> = objects(&sink).into_iter().take(20).collect();
-    assert!(first.iter().filter(|object| object.starts_with("b:")).count() >= 8, "{first:?}");
+    assert!(
+        first
+            .iter()
+            .filter(|object| object.starts_with("b:"))
+            .count()
+            >= 8,
+        "{first:?}"
+    );
     let _: u64 = console.run(&["DEL", &wrong]).await;
     console.until_at_rest().await;
 }
@@ -219,16 +311,26 @@ async fn a_worker_without_groups_drains_the_lists() {
     let with = one_slot(&redis, "w", &stopped, 1);
     until_set_aside(&console, 59).await;
     // The call that has set the names aside has also claimed an object. Its delivery begins later.
-    until("an object is offered", PATIENCE, async || (!stopped.offered().is_empty()).then_some(())).await;
+    until("an object is offered", PATIENCE, async || {
+        (!stopped.offered().is_empty()).then_some(())
+    })
+    .await;
     with.crash().await;
     console.end_lease("w").await;
     emit(&console, numbered("c", 30)).await;
     let without = one_slot(&redis, "v", &sink, 0);
     sink.until_sent(90).await;
     without.finish().await;
-    let sent: Vec<_> = objects(&sink).into_iter().filter(|object| object != &stopped.offered()[0].object).collect();
+    let sent: Vec<_> = objects(&sink)
+        .into_iter()
+        .filter(|object| object != &stopped.offered()[0].object)
+        .collect();
     // Names that were set aside are older. But a pop takes a marker, if the first call was slow.
-    let new = sent.iter().take(59).filter(|object| object.starts_with("c:")).count();
+    let new = sent
+        .iter()
+        .take(59)
+        .filter(|object| object.starts_with("c:"))
+        .count();
     assert!(new <= 1, "{sent:?}");
     console.until_at_rest().await;
 }
@@ -239,7 +341,9 @@ async fn workers_may_have_different_depths() {
     let redis = Redis::start();
     let console = redis.console().await;
     let sink = Recorder::new();
-    let workers: Vec<_> = (0..3).map(|depth| one_slot(&redis, &format!("w{depth}"), &sink, depth)).collect();
+    let workers: Vec<_> = (0..3)
+        .map(|depth| one_slot(&redis, &format!("w{depth}"), &sink, depth))
+        .collect();
     for round in 0..4 {
         for object in [numbered("a:1", 40), numbered("a:2", 10), numbered("b", 10)].concat() {
             console.emit(&object, round.to_string()).await;
@@ -268,23 +372,57 @@ async fn names_that_were_set_aside_survive_a_kill() {
     let mut pipe = redis::pipe();
     for n in 0..2 * OBJECTS {
         let object = format!("{}:{}", if n % 10 == 0 { "b" } else { "a" }, n % OBJECTS);
-        pipe.cmd("LPUSH").arg(console.keys.events(&object)).arg(n / OBJECTS).ignore();
-        pipe.cmd("LPUSH").arg(console.keys.objects_with_events()).arg(object).ignore();
+        pipe.cmd("LPUSH")
+            .arg(console.keys.events(&object))
+            .arg(n / OBJECTS)
+            .ignore();
+        pipe.cmd("LPUSH")
+            .arg(console.keys.objects_with_events())
+            .arg(object)
+            .ignore();
     }
-    let () = pipe.query_async(&mut redis.connect().await).await.expect("emitted");
+    let () = pipe
+        .query_async(&mut redis.connect().await)
+        .await
+        .expect("emitted");
     let dir = tempfile::tempdir().expect("a temporary directory");
     let files: Vec<_> = (0..4).map(|n| dir.path().join(n.to_string())).collect();
-    let options = ["--concurrency", "4", "--batch", "1", "--lease", "1s", "--group-depth", "1"];
-    let run = |n: usize| Process::start(&redis, &format!("w{n}"), &format!("file:{}", files[n].display()), &options);
+    let options = [
+        "--concurrency",
+        "4",
+        "--batch",
+        "1",
+        "--lease",
+        "1s",
+        "--group-depth",
+        "1",
+    ];
+    let run = |n: usize| {
+        Process::start(
+            &redis,
+            &format!("w{n}"),
+            &format!("file:{}", files[n].display()),
+            &options,
+        )
+    };
     for n in 0..3 {
         let mut process = run(n);
         let before = console.number(&console.keys.next_event_id()).await;
-        until("some are delivered while others are set aside", PATIENCE, async || {
-            (set_aside(&console).await > 0 && console.number(&console.keys.next_event_id()).await > before + 200).then_some(())
-        })
+        until(
+            "some are delivered while others are set aside",
+            PATIENCE,
+            async || {
+                (set_aside(&console).await > 0
+                    && console.number(&console.keys.next_event_id()).await > before + 200)
+                    .then_some(())
+            },
+        )
         .await;
         process.kill();
-        assert!(set_aside(&console).await > 0, "killed too late to say anything");
+        assert!(
+            set_aside(&console).await > 0,
+            "killed too late to say anything"
+        );
     }
     let mut last = run(3);
     console.until_at_rest_after(2 * OBJECTS as u64).await;
@@ -303,23 +441,38 @@ async fn names_that_were_set_aside_survive_a_kill() {
 #[tokio::test]
 async fn a_group_that_waits_can_be_paused_and_resumed() {
     let redis = Redis::start();
-    let (console, operator) = (redis.console().await, control(&redis.connect().await, redis.keys()));
+    let (console, operator) = (
+        redis.console().await,
+        control(&redis.connect().await, redis.keys()),
+    );
     emit(&console, [numbered("a", 40), numbered("b", 40)].concat()).await;
     let gate = Gate::closed();
     let sink = stopped_at(&gate);
     let worker = one_slot(&redis, "w", &sink, 1);
     until_set_aside(&console, 79).await;
     let selector: Selector = "b:*".parse().expect("a selector");
-    operator.set_rule(ADA, Kind::Pause, &selector, None).await.expect("set");
+    operator
+        .set_rule(ADA, Kind::Pause, &selector, None)
+        .await
+        .expect("set");
     gate.open();
     sink.until_sent(40).await;
     until("all of the group are paused", PATIENCE, async || {
-        let paused: usize = console.run(&["ZCARD", &console.keys.objects_paused()]).await;
+        let paused: usize = console
+            .run(&["ZCARD", &console.keys.objects_paused()])
+            .await;
         (paused == 40 && set_aside(&console).await == 0).then_some(())
     })
     .await;
-    assert!(objects(&sink).iter().all(|object| object.starts_with("a:")), "{:?}", objects(&sink));
-    operator.lift_rule(ADA, Kind::Pause, &selector).await.expect("lifted");
+    assert!(
+        objects(&sink).iter().all(|object| object.starts_with("a:")),
+        "{:?}",
+        objects(&sink)
+    );
+    operator
+        .lift_rule(ADA, Kind::Pause, &selector)
+        .await
+        .expect("lifted");
     sink.until_sent(80).await;
     worker.finish().await;
     console.until_at_rest().await;
@@ -331,20 +484,29 @@ async fn a_group_that_waits_can_be_paused_and_resumed() {
 #[tokio::test]
 async fn operators_can_act_on_objects_that_wait_for_their_group() {
     let redis = Redis::start();
-    let (console, operator) = (redis.console().await, control(&redis.connect().await, redis.keys()));
+    let (console, operator) = (
+        redis.console().await,
+        control(&redis.connect().await, redis.keys()),
+    );
     let (gate, down) = (Gate::closed(), Arc::new(AtomicBool::new(true)));
     let sink = Recorder::with({
         let (gate, down) = (gate.clone(), Arc::clone(&down));
         move |offer: &Offer| match offer.object.as_str() {
             "gate" => Act::Wait(gate.clone()),
-            object if object.starts_with("held:") && down.load(Ordering::SeqCst) => Act::Stop(Stop::transient("down")),
+            object if object.starts_with("held:") && down.load(Ordering::SeqCst) => {
+                Act::Stop(Stop::transient("down"))
+            }
             _ => Act::Send,
         }
     });
     let worker = one_slot(&redis, "w", &sink, 1);
     emit(&console, numbered("held", 20)).await;
     until("all have failed", PATIENCE, async || {
-        let failed: HashSet<_> = sink.offered().into_iter().map(|offer| offer.object).collect();
+        let failed: HashSet<_> = sink
+            .offered()
+            .into_iter()
+            .map(|offer| offer.object)
+            .collect();
         (failed.len() == 20).then_some(())
     })
     .await;
@@ -357,21 +519,33 @@ async fn operators_can_act_on_objects_that_wait_for_their_group() {
         let (gate, sink_down) = (other_gate.clone(), Arc::clone(&down));
         move |offer: &Offer| match others.swap(false, Ordering::SeqCst) {
             true => Act::Wait(gate.clone()),
-            false if offer.object.starts_with("held:") && sink_down.load(Ordering::SeqCst) => Act::Stop(Stop::transient("down")),
+            false if offer.object.starts_with("held:") && sink_down.load(Ordering::SeqCst) => {
+                Act::Stop(Stop::transient("down"))
+            }
             false => Act::Send,
         }
     });
     let other = one_slot(&redis, "v", &other_sink, 1);
     other_gate.until_reached(1).await;
     until("held objects are set aside", PATIENCE, async || {
-        let aside: usize = console.run(&["ZCOUNT", &console.keys.objects_held(), "-inf", "(0"]).await;
+        let aside: usize = console
+            .run(&["ZCOUNT", &console.keys.objects_held(), "-inf", "(0"])
+            .await;
         (aside > 0).then_some(())
     })
     .await;
-    assert!(matches!(operator.forget(&["a:020"]).await.expect("asked")[..], [Forgot::Queued { .. }]));
-    let aside: Vec<String> = console.run(&["ZRANGE", &console.keys.objects_held(), "0", "0"]).await;
+    assert!(matches!(
+        operator.forget(&["a:020"]).await.expect("asked")[..],
+        [Forgot::Queued { .. }]
+    ));
+    let aside: Vec<String> = console
+        .run(&["ZRANGE", &console.keys.objects_held(), "0", "0"])
+        .await;
     let released = operator.release(ADA, &aside[0]).await.expect("released");
-    assert!(matches!(released, Released::Released { .. }), "{released:?}");
+    assert!(
+        matches!(released, Released::Released { .. }),
+        "{released:?}"
+    );
     down.store(false, Ordering::SeqCst);
     gate.open();
     other_gate.open();
@@ -382,7 +556,11 @@ async fn operators_can_act_on_objects_that_wait_for_their_group() {
     for offer in sink.sent().into_iter().chain(other_sink.sent()) {
         *sent.entry(offer.object).or_default() += 1;
     }
-    assert_eq!((sent.len(), sent.values().max()), (41, Some(&1)), "{sent:?}");
+    assert_eq!(
+        (sent.len(), sent.values().max()),
+        (41, Some(&1)),
+        "{sent:?}"
+    );
 }
 
 /// Tests that a small group has its turn although markers of a large group come all the time.
@@ -407,14 +585,23 @@ async fn a_small_group_has_its_turn_although_markers_keep_coming() {
         Act::Send
     });
     let worker = one_slot(&redis, "w", &sink, 1);
-    until("many wait", PATIENCE, async || (set_aside(&console).await > 500).then_some(())).await;
+    until("many wait", PATIENCE, async || {
+        (set_aside(&console).await > 500).then_some(())
+    })
+    .await;
     for n in 0..5 {
         let before = sink.sent().len();
         let object = format!("b:{n}");
         console.emit(&object, "1").await;
-        until("b is delivered", PATIENCE, async || (!sink.sent_of(&object).is_empty()).then_some(())).await;
+        until("b is delivered", PATIENCE, async || {
+            (!sink.sent_of(&object).is_empty()).then_some(())
+        })
+        .await;
         let further = place(&sink, &object) - before;
-        assert!(further < 50, "{further} objects of the large group came before {object}");
+        assert!(
+            further < 50,
+            "{further} objects of the large group came before {object}"
+        );
     }
     done.store(true, Ordering::Relaxed);
     let emitted = feeder.await.expect("fed");
@@ -432,13 +619,19 @@ async fn a_wrong_number_of_names_is_corrected() {
     for number in ["7", "many", "1e999", "-3"] {
         let redis = Redis::start();
         let console = redis.console().await;
-        let () = console.run(&["SET", &console.keys.event_groups_waiting(), number]).await;
+        let () = console
+            .run(&["SET", &console.keys.event_groups_waiting(), number])
+            .await;
         let sink = Recorder::new();
         let worker = one_slot(&redis, "w", &sink, 1);
         emit(&console, numbered("a", 30)).await;
         sink.until_sent(30).await;
         until("the number is deleted", PATIENCE, async || {
-            console.text(&console.keys.event_groups_waiting()).await.is_none().then_some(())
+            console
+                .text(&console.keys.event_groups_waiting())
+                .await
+                .is_none()
+                .then_some(())
         })
         .await;
         worker.finish().await;

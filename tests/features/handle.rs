@@ -7,10 +7,17 @@ use seriatim::control::{By, Control, ControlError, Cursor, Settle};
 
 use crate::support::Redis;
 
-const BY: By<'static> = By { who: "ada@host", why: "a test" };
+const BY: By<'static> = By {
+    who: "ada@host",
+    why: "a test",
+};
 
 async fn killed(redis: &Redis) {
-    let killed: u64 = redis.console().await.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+    let killed: u64 = redis
+        .console()
+        .await
+        .run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+        .await;
     assert!(killed > 0, "no connection was there");
 }
 
@@ -19,7 +26,10 @@ async fn killed(redis: &Redis) {
 #[tokio::test]
 async fn the_next_operation_after_a_lost_connection_connects_again() {
     let redis = Redis::own(&[]);
-    let control = Control::connect(redis.url()).await.expect("connected").with_keys(redis.keys().clone());
+    let control = Control::connect(redis.url())
+        .await
+        .expect("connected")
+        .with_keys(redis.keys().clone());
     let clone = control.clone();
     for _ in 0..3 {
         killed(&redis).await;
@@ -31,17 +41,35 @@ async fn the_next_operation_after_a_lost_connection_connects_again() {
         assert_eq!(stats.expect("stats").markers, 0);
         assert!(report.expect("a report").is_clean());
     }
-    let connections: String = redis.console().await.run(&["CLIENT", "LIST", "TYPE", "normal"]).await;
-    assert_eq!(connections.lines().count(), 2, "the handle and this console: {connections}");
+    let connections: String = redis
+        .console()
+        .await
+        .run(&["CLIENT", "LIST", "TYPE", "normal"])
+        .await;
+    assert_eq!(
+        connections.lines().count(),
+        2,
+        "the handle and this console: {connections}"
+    );
 }
 
 /// Tests that the error for an invalid URL or an absent server does not contain the password.
 #[tokio::test]
 async fn a_url_that_leads_nowhere_is_told_without_its_password() {
-    let refused = Control::connect("redis://u:hush#hush@host").await.expect_err("no URL");
-    assert!(matches!(refused, ControlError::Url { .. }) && !refused.to_string().contains("hush"), "{refused}");
-    let refused = Control::connect("redis://u:hush@127.0.0.1:1").await.expect_err("nobody listens");
-    assert!(matches!(refused, ControlError::Redis { .. }) && !refused.to_string().contains("hush"), "{refused}");
+    let refused = Control::connect("redis://u:hush#hush@host")
+        .await
+        .expect_err("no URL");
+    assert!(
+        matches!(refused, ControlError::Url { .. }) && !refused.to_string().contains("hush"),
+        "{refused}"
+    );
+    let refused = Control::connect("redis://u:hush@127.0.0.1:1")
+        .await
+        .expect_err("nobody listens");
+    assert!(
+        matches!(refused, ControlError::Redis { .. }) && !refused.to_string().contains("hush"),
+        "{refused}"
+    );
     assert!(!format!("{refused:?}").contains("hush"));
 }
 
@@ -56,12 +84,21 @@ async fn a_cursor_of_another_list_is_refused() {
         control.paused(Some(&wrong), 1).await.err(),
         control.actions(Some(&wrong), 1).await.err(),
     ] {
-        assert!(matches!(&refused, Some(ControlError::Cursor(text)) if text == "work:1"), "{refused:?}");
+        assert!(
+            matches!(&refused, Some(ControlError::Cursor(text)) if text == "work:1"),
+            "{refused:?}"
+        );
     }
     let refused = control.dead_letters(Some(&wrong), 1).await;
-    assert!(matches!(refused, Err(ControlError::DeadId(_))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(ControlError::DeadId(_))),
+        "{refused:?}"
+    );
     let refused = control.log(Some(&wrong), 1).await;
-    assert!(matches!(refused, Err(ControlError::LogId(_))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(ControlError::LogId(_))),
+        "{refused:?}"
+    );
 }
 
 /// Checks at compile time that the future of every operation can run in a task of its own. A server
@@ -91,7 +128,12 @@ fn every_operation_can_be_a_task_of_its_own(control: &'static Control) {
     task(control.held(false, None, 1));
     task(control.paused(None, 1));
     task(control.release(BY, "work:1"));
-    const ALL: &Which<'static> = &Which { prefix: "", why: "", until_released: false, over: None };
+    const ALL: &Which<'static> = &Which {
+        prefix: "",
+        why: "",
+        until_released: false,
+        over: None,
+    };
     task(control.release_all(BY, ALL, |_| {}));
     task(control.skip(BY, "work:1", None));
     task(control.rules());

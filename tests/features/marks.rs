@@ -20,7 +20,10 @@ struct Pushed(Arc<Mutex<HashMap<String, Instant>>>);
 
 impl Pushed {
     async fn push(&self, console: &Console, object: &str) {
-        self.0.lock().expect("no panic").insert(object.to_owned(), Instant::now());
+        self.0
+            .lock()
+            .expect("no panic")
+            .insert(object.to_owned(), Instant::now());
         console.emit(object, "1").await;
     }
 
@@ -29,22 +32,36 @@ impl Pushed {
     async fn age(&self, console: &Console, list: &str) -> Duration {
         let names: Vec<Vec<u8>> = console.run(&["LRANGE", list, "-50", "-1"]).await;
         let pushed = self.0.lock().expect("no panic");
-        let oldest = names.iter().rev().find_map(|name| pushed.get(std::str::from_utf8(name).ok()?));
+        let oldest = names
+            .iter()
+            .rev()
+            .find_map(|name| pushed.get(std::str::from_utf8(name).ok()?));
         oldest.map_or(Duration::ZERO, Instant::elapsed)
     }
 
     /// Compares the age in `stats` with the true age.
-    async fn compare(&self, console: &Console, control: &Control, list: &str, worst: &mut Duration) {
+    async fn compare(
+        &self,
+        console: &Console,
+        control: &Control,
+        list: &str,
+        worst: &mut Duration,
+    ) {
         let before = self.age(console, list).await;
         let stats = control.stats().await.expect("stats");
         let after = self.age(console, list).await;
         // The age falls when workers take markers, and grows in between. So the true age lies
         // between both.
         let (least, most) = (before.min(after), before.max(after));
-        let Some(ms) = stats.oldest_waiting_ms else { panic!("the age is unknown, it is {before:?}") };
+        let Some(ms) = stats.oldest_waiting_ms else {
+            panic!("the age is unknown, it is {before:?}")
+        };
         let shown = Duration::from_millis(ms);
         let off = least.saturating_sub(shown).max(shown.saturating_sub(most));
-        assert!(off <= Duration::from_secs(2).max(most.mul_f64(0.05)), "{shown:?} is shown, it is {before:?} to {after:?}");
+        assert!(
+            off <= Duration::from_secs(2).max(most.mul_f64(0.05)),
+            "{shown:?} is shown, it is {before:?} to {after:?}"
+        );
         *worst = off.max(*worst);
     }
 }
@@ -75,7 +92,8 @@ async fn the_age_of_the_oldest_marker_is_shown() {
         if n > 100 && n % 10 == 0 {
             pushed.compare(&console, &watching, &list, &mut worst).await;
         }
-        sleep((began + Duration::from_millis(10) * n).saturating_duration_since(Instant::now())).await;
+        sleep((began + Duration::from_millis(10) * n).saturating_duration_since(Instant::now()))
+            .await;
     }
     // No worker runs now, so only this test pushes marks.
     worker.crash().await;
@@ -87,7 +105,10 @@ async fn the_age_of_the_oldest_marker_is_shown() {
     }
     redis.server().kill();
     redis.server().restart();
-    let (console, watching) = (redis.console().await, control(&redis.connect().await, redis.keys()));
+    let (console, watching) = (
+        redis.console().await,
+        control(&redis.connect().await, redis.keys()),
+    );
     pushed.compare(&console, &watching, &list, &mut worst).await;
     console.end_lease("w").await;
     let fast = Recorder::with(|_| {
@@ -116,8 +137,14 @@ async fn paused_objects_have_no_age() {
     let redis = Redis::start();
     let console = redis.console().await;
     let control = control(&redis.connect().await, redis.keys());
-    let ada = By { who: "ada", why: "a test" };
-    control.set_rule(ada, Kind::Pause, &"*".parse().expect("a selector"), None).await.expect("paused");
+    let ada = By {
+        who: "ada",
+        why: "a test",
+    };
+    control
+        .set_rule(ada, Kind::Pause, &"*".parse().expect("a selector"), None)
+        .await
+        .expect("paused");
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
     for n in 0..30 {
@@ -133,8 +160,13 @@ async fn paused_objects_have_no_age() {
         (stats.markers == 0 && stats.oldest_waiting_ms == Some(0)).then_some(())
     })
     .await;
-    let paused: Vec<String> = console.run(&["ZRANGE", &redis.keys().objects_paused(), "0", "-1"]).await;
-    assert!(paused.iter().all(|name| name.starts_with("work:")), "{paused:?}");
+    let paused: Vec<String> = console
+        .run(&["ZRANGE", &redis.keys().objects_paused(), "0", "-1"])
+        .await;
+    assert!(
+        paused.iter().all(|name| name.starts_with("work:")),
+        "{paused:?}"
+    );
     worker.finish().await;
 }
 
@@ -145,13 +177,22 @@ async fn without_a_mark_the_age_is_unknown() {
     let redis = Redis::start();
     let console = redis.console().await;
     let control = control(&redis.connect().await, redis.keys());
-    assert_eq!(control.stats().await.expect("stats").oldest_waiting_ms, Some(0));
+    assert_eq!(
+        control.stats().await.expect("stats").oldest_waiting_ms,
+        Some(0)
+    );
     console.emit("work:1", "1").await;
-    assert_eq!(control.stats().await.expect("stats").oldest_waiting_ms, None);
+    assert_eq!(
+        control.stats().await.expect("stats").oldest_waiting_ms,
+        None
+    );
     control.mark().await.expect("marked");
     let stats = control.stats().await.expect("stats");
     assert_eq!(stats.markers, 1, "a mark is no marker");
-    assert!(stats.oldest_waiting_ms.is_some_and(|ms| ms < 20_000), "{stats:?}");
+    assert!(
+        stats.oldest_waiting_ms.is_some_and(|ms| ms < 20_000),
+        "{stats:?}"
+    );
     console.check().await;
 }
 
@@ -174,9 +215,18 @@ async fn marks_are_few() {
     let age = async |ms: u64| {
         // The name of a mark is its time in ms, so two marks need different times.
         sleep(Duration::from_millis(5)).await;
-        let all: Vec<(String, u64)> = console.run(&["ZRANGE", &keys.event_marks(), "0", "-1", "WITHSCORES"]).await;
+        let all: Vec<(String, u64)> = console
+            .run(&["ZRANGE", &keys.event_marks(), "0", "-1", "WITHSCORES"])
+            .await;
         for (member, score) in all {
-            let _: () = console.run(&["ZADD", &keys.event_marks(), &(score - ms).to_string(), &member]).await;
+            let _: () = console
+                .run(&[
+                    "ZADD",
+                    &keys.event_marks(),
+                    &(score - ms).to_string(),
+                    &member,
+                ])
+                .await;
         }
     };
     age(hours).await;
@@ -184,12 +234,21 @@ async fn marks_are_few() {
     assert_eq!(marks().await, 2);
     age(9000).await;
     control.mark().await.expect("marked");
-    assert_eq!(marks().await, 2, "the newest mark is 9 s old, the oldest 11 h");
+    assert_eq!(
+        marks().await,
+        2,
+        "the newest mark is 9 s old, the oldest 11 h"
+    );
     age(2000).await;
     control.mark().await.expect("marked");
     assert_eq!(marks().await, 3);
-    let list: Vec<Vec<u8>> = console.run(&["LRANGE", &keys.objects_with_events(), "0", "-1"]).await;
-    assert_eq!(list.iter().filter(|name| name.starts_with(b"\0t")).count(), 3);
+    let list: Vec<Vec<u8>> = console
+        .run(&["LRANGE", &keys.objects_with_events(), "0", "-1"])
+        .await;
+    assert_eq!(
+        list.iter().filter(|name| name.starts_with(b"\0t")).count(),
+        3
+    );
 }
 
 /// Tests that a worker that meets a mark removes the older marks from `event.marks`. It ignores a
@@ -204,7 +263,16 @@ async fn a_mark_that_is_met_ends_older_ones() {
         let _: u64 = console.run(&["ZADD", &marks, ms, ms]).await;
     }
     // The list lacks the first mark, as if an older version of the worker had dropped it.
-    let _: u64 = console.run(&["LPUSH", &list, "\0t1700000000002", "\0t1799999999999", "\0t", "\0tx"]).await;
+    let _: u64 = console
+        .run(&[
+            "LPUSH",
+            &list,
+            "\0t1700000000002",
+            "\0t1799999999999",
+            "\0t",
+            "\0tx",
+        ])
+        .await;
     console.emit("work:1", "1").await;
     let _: u64 = console.run(&["LPUSH", &list, "\0t1700000000003"]).await;
     let gate = Gate::closed();
@@ -215,14 +283,21 @@ async fn a_mark_that_is_met_ends_older_ones() {
         config.sweep = Duration::from_secs(60);
     });
     gate.until_reached(1).await;
-    let left: Vec<(String, u64)> = console.run(&["ZRANGE", &marks, "0", "-1", "WITHSCORES"]).await;
+    let left: Vec<(String, u64)> = console
+        .run(&["ZRANGE", &marks, "0", "-1", "WITHSCORES"])
+        .await;
     // The first sweep may also have met the last mark, because no marker is before it any more.
     assert_eq!(left[0].0, "met", "{left:?}");
-    assert!(left.iter().all(|(_, ms)| *ms >= 1_700_000_000_002), "{left:?}");
+    assert!(
+        left.iter().all(|(_, ms)| *ms >= 1_700_000_000_002),
+        "{left:?}"
+    );
     gate.open();
     sink.until_sent(1).await;
     until("the last mark is met", PATIENCE, async || {
-        let left: Vec<(String, u64)> = console.run(&["ZRANGE", &marks, "0", "-1", "WITHSCORES"]).await;
+        let left: Vec<(String, u64)> = console
+            .run(&["ZRANGE", &marks, "0", "-1", "WITHSCORES"])
+            .await;
         (left[0].0 == "met" && left.iter().all(|(_, ms)| *ms >= 1_700_000_000_003)).then_some(())
     })
     .await;
@@ -241,7 +316,13 @@ async fn a_mark_that_is_met_ends_older_ones() {
     let stats = control.stats().await.expect("stats");
     assert_eq!(stats.unreadable, std::slice::from_ref(&marks));
     let report = control.check().await.expect("checked");
-    assert!(report.violations.iter().any(|violation| format!("{violation:?}").contains("event.marks")), "{report:#?}");
+    assert!(
+        report
+            .violations
+            .iter()
+            .any(|violation| format!("{violation:?}").contains("event.marks")),
+        "{report:#?}"
+    );
 }
 
 /// Tests that `inspect` shows since when an object waits, and that it does not count marks as
@@ -253,19 +334,49 @@ async fn an_inspection_tells_since_when_an_object_waits() {
     let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
     let now: (u64, u64) = console.run(&["TIME"]).await;
     let now = now.0 * 1000;
-    let _: u64 = console.run(&["ZADD", &keys.event_marks(), &(now - 99_000).to_string(), "met"]).await;
-    for (object, mark) in [("a", now - 90_000), ("b", now - 60_000), ("c", now - 30_000)] {
+    let _: u64 = console
+        .run(&[
+            "ZADD",
+            &keys.event_marks(),
+            &(now - 99_000).to_string(),
+            "met",
+        ])
+        .await;
+    for (object, mark) in [
+        ("a", now - 90_000),
+        ("b", now - 60_000),
+        ("c", now - 30_000),
+    ] {
         console.emit(object, "1").await;
-        let _: u64 = console.run(&["LPUSH", &keys.objects_with_events(), &format!("\0t{mark}")]).await;
-        let _: u64 = console.run(&["ZADD", &keys.event_marks(), &mark.to_string(), &mark.to_string()]).await;
+        let _: u64 = console
+            .run(&["LPUSH", &keys.objects_with_events(), &format!("\0t{mark}")])
+            .await;
+        let _: u64 = console
+            .run(&[
+                "ZADD",
+                &keys.event_marks(),
+                &mark.to_string(),
+                &mark.to_string(),
+            ])
+            .await;
     }
     console.emit("d", "1").await;
-    for (object, before, waits) in [("a", 0, Some(90)), ("b", 1, Some(60)), ("c", 2, Some(30)), ("d", 3, None)] {
+    for (object, before, waits) in [
+        ("a", 0, Some(90)),
+        ("b", 1, Some(60)),
+        ("c", 2, Some(30)),
+        ("d", 3, None),
+    ] {
         let seen = control.inspect(object).await.expect("inspected");
         assert_eq!(seen.markers_before, Some(before), "{seen:?}");
         let waited = seen.waits_ms.map(|ms| ms / 5000 * 5);
         assert_eq!(waited, waits, "{seen:?}");
-        assert_eq!(seen.why.contains("worker for "), waits.is_some(), "{}", seen.why);
+        assert_eq!(
+            seen.why.contains("worker for "),
+            waits.is_some(),
+            "{}",
+            seen.why
+        );
     }
 }
 
@@ -281,12 +392,21 @@ async fn a_step_of_the_clock_moves_the_marks_back() {
     let (now, hour) = (now.0 * 1000, 3_600_000);
     console.emit("work:1", "1").await;
     for ms in [now - 6000, now + hour] {
-        let _: u64 = console.run(&["ZADD", &marks, &ms.to_string(), &ms.to_string()]).await;
-        let _: u64 = console.run(&["LPUSH", &keys.objects_with_events(), &format!("\0t{ms}")]).await;
+        let _: u64 = console
+            .run(&["ZADD", &marks, &ms.to_string(), &ms.to_string()])
+            .await;
+        let _: u64 = console
+            .run(&["LPUSH", &keys.objects_with_events(), &format!("\0t{ms}")])
+            .await;
     }
     control.mark().await.expect("moved");
     let stats = control.stats().await.expect("stats");
-    assert!(stats.oldest_waiting_ms.is_some_and(|ms| (5000..8000).contains(&ms)), "{stats:?}");
+    assert!(
+        stats
+            .oldest_waiting_ms
+            .is_some_and(|ms| (5000..8000).contains(&ms)),
+        "{stats:?}"
+    );
     let _: u64 = console.run(&["DEL", &keys.objects_with_events()]).await;
     sleep(Duration::from_millis(1100)).await;
     control.mark().await.expect("noted");

@@ -18,7 +18,9 @@ use crate::support::until;
 /// events.
 fn failing() -> Recorder {
     Recorder::with(|offer| match offer.text() {
-        text if text.contains("bad") => Act::Stop(Stop::transient(format!("no {}", offer.before + 1))),
+        text if text.contains("bad") => {
+            Act::Stop(Stop::transient(format!("no {}", offer.before + 1)))
+        }
         _ => Act::Send,
     })
 }
@@ -31,10 +33,14 @@ fn retry(policy: &str) -> impl FnOnce(&mut WorkerConfig) {
 /// Waits until the object is held with this many failed attempts. Returns the seconds until the
 /// object is due.
 async fn wait_after(console: &Console, object: &str, attempts: usize) -> f64 {
-    until(&format!("{object} has failed {attempts} times"), PATIENCE, async || {
-        let held = console.held_id(object).await?;
-        (held.split(' ').nth(2) == Some(attempts.to_string().as_str())).then_some(())
-    })
+    until(
+        &format!("{object} has failed {attempts} times"),
+        PATIENCE,
+        async || {
+            let held = console.held_id(object).await?;
+            (held.split(' ').nth(2) == Some(attempts.to_string().as_str())).then_some(())
+        },
+    )
     .await;
     let (now_s, _): (f64, f64) = console.run(&["TIME"]).await;
     console.due(object).await.expect("held") / 1000.0 - now_s
@@ -46,18 +52,23 @@ fn is_about(wait: f64, most: f64) -> bool {
 
 /// Returns the entries of a stream as fields and values.
 async fn entries(console: &Console, key: &str) -> Vec<Vec<(String, String)>> {
-    let entries: Vec<(String, Vec<(String, String)>)> = console.run(&["XRANGE", key, "-", "+"]).await;
+    let entries: Vec<(String, Vec<(String, String)>)> =
+        console.run(&["XRANGE", key, "-", "+"]).await;
     entries.into_iter().map(|(_, fields)| fields).collect()
 }
 
 fn fields<const N: usize>(fields: [(&str, &str); N]) -> Vec<(String, String)> {
-    fields.into_iter().map(|(field, value)| (field.to_owned(), value.to_owned())).collect()
+    fields
+        .into_iter()
+        .map(|(field, value)| (field.to_owned(), value.to_owned()))
+        .collect()
 }
 
 /// The policy allows two retries, five minutes apart. After them the event is a dead letter with
 /// its error, and the chain continues without it.
 #[tokio::test]
-async fn three_failures_under_fixed_5m_2_leave_it_in_the_dead_letters_and_the_next_event_runs_with_the_right_prev() {
+async fn three_failures_under_fixed_5m_2_leave_it_in_the_dead_letters_and_the_next_event_runs_with_the_right_prev()
+ {
     let redis = Redis::start();
     let console = redis.console().await;
     let sink = failing();
@@ -70,10 +81,31 @@ async fn three_failures_under_fixed_5m_2_leave_it_in_the_dead_letters_and_the_ne
     }
     sink.until_sent(3).await;
     worker.finish().await;
-    let expected = [("id", "2"), ("prev", "1"), ("object", "work:1"), ("event", "\"bad\""), ("error", "no 3"), ("attempts", "3")];
-    assert_eq!(entries(&console, &console.keys.events_dead()).await, [fields(expected)]);
-    let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.text(), offer.id, offer.prev)).collect();
-    assert_eq!(sent, [("1".to_owned(), 1, 0), ("3".to_owned(), 3, 1), ("4".to_owned(), 4, 3)]);
+    let expected = [
+        ("id", "2"),
+        ("prev", "1"),
+        ("object", "work:1"),
+        ("event", "\"bad\""),
+        ("error", "no 3"),
+        ("attempts", "3"),
+    ];
+    assert_eq!(
+        entries(&console, &console.keys.events_dead()).await,
+        [fields(expected)]
+    );
+    let sent: Vec<_> = sink
+        .sent()
+        .into_iter()
+        .map(|offer| (offer.text(), offer.id, offer.prev))
+        .collect();
+    assert_eq!(
+        sent,
+        [
+            ("1".to_owned(), 1, 0),
+            ("3".to_owned(), 3, 1),
+            ("4".to_owned(), 4, 3)
+        ]
+    );
     assert_eq!(sink.applied_of("work:1"), ["1", "3", "4"]);
     console.until_at_rest().await;
     console.check().await;
@@ -87,7 +119,12 @@ async fn attempts_used_up_complete_with_errors_and_the_log_says_so() {
     let console = redis.console().await;
     let sink = failing();
     console.emit_all("work:1", ["1", "\"bad\"", "3"]).await;
-    let worker = start(&redis, "w", &sink, retry("fixed:1ms,attempts=3,then=complete-with-errors"));
+    let worker = start(
+        &redis,
+        "w",
+        &sink,
+        retry("fixed:1ms,attempts=3,then=complete-with-errors"),
+    );
     sink.until_sent(2).await;
     worker.finish().await;
     let expected = fields([
@@ -99,10 +136,23 @@ async fn attempts_used_up_complete_with_errors_and_the_log_says_so() {
         ("error", "no 3"),
         ("attempts", "3"),
     ]);
-    assert_eq!(entries(&console, &console.keys.event_log()).await, [expected]);
+    assert_eq!(
+        entries(&console, &console.keys.event_log()).await,
+        [expected]
+    );
     assert_eq!(console.dead().await.len(), 0);
-    assert_eq!(sink.offered().iter().filter(|offer| offer.text().contains("bad")).count(), 3);
-    let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.id, offer.prev)).collect();
+    assert_eq!(
+        sink.offered()
+            .iter()
+            .filter(|offer| offer.text().contains("bad"))
+            .count(),
+        3
+    );
+    let sent: Vec<_> = sink
+        .sent()
+        .into_iter()
+        .map(|offer| (offer.id, offer.prev))
+        .collect();
     assert_eq!(sent, [(1, 0), (3, 1)]);
     console.until_at_rest().await;
     console.check().await;
@@ -122,10 +172,15 @@ async fn attempts_used_up_hold_the_object_until_an_operator_releases_it() {
     let held = console.until_held("work:1", "attempts: ").await;
     assert_eq!(held, "1 1 2 0 attempts: failed 2 times, at last: no 2");
     assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
-    assert_eq!(console.list(&console.keys.events_held("work:1")).await, ["1", "2"]);
+    assert_eq!(
+        console.list(&console.keys.events_held("work:1")).await,
+        ["1", "2"]
+    );
     console.check().await;
     console.release("work:1").await;
-    let held = console.until_held("work:1", "attempts: failed 3 times").await;
+    let held = console
+        .until_held("work:1", "attempts: failed 3 times")
+        .await;
     assert_eq!(held, "1 2 3 0 attempts: failed 3 times, at last: no 3");
     console.release("work:1").await;
     sink.until_sent(2).await;
@@ -145,7 +200,11 @@ async fn the_only_slot_of_an_idle_redis_retries_in_time() {
     let of_rule = Arc::clone(&times);
     let sink = Recorder::with(move |offer| {
         of_rule.lock().expect("the times").push(Instant::now());
-        if offer.before < ATTEMPTS { Act::Stop(Stop::transient("no")) } else { Act::Send }
+        if offer.before < ATTEMPTS {
+            Act::Stop(Stop::transient("no"))
+        } else {
+            Act::Send
+        }
     });
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = 1;
@@ -158,7 +217,10 @@ async fn the_only_slot_of_an_idle_redis_retries_in_time() {
     let mut waits: Vec<Duration> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     waits.sort();
     println!("{waits:?}");
-    assert!(waits.len() == ATTEMPTS && waits[ATTEMPTS / 2] < Duration::from_millis(80), "{waits:?}");
+    assert!(
+        waits.len() == ATTEMPTS && waits[ATTEMPTS / 2] < Duration::from_millis(80),
+        "{waits:?}"
+    );
 }
 
 /// One process has two retry policies: one for a type of event, and one for all other events.
@@ -169,8 +231,16 @@ async fn a_type_has_a_policy_of_its_own() {
     let sink = failing();
     let worker = start(&redis, "w", &sink, |config| {
         config.retry = "fixed:1h,jitter=0".parse().expect("a policy");
-        config.retry_types.insert("moved".to_owned(), "fixed:2h,jitter=0".parse().expect("a policy"));
-        config.retry_types.insert("gone".to_owned(), "fixed:1s,attempts=1,then=dead-letter".parse().expect("a policy"));
+        config.retry_types.insert(
+            "moved".to_owned(),
+            "fixed:2h,jitter=0".parse().expect("a policy"),
+        );
+        config.retry_types.insert(
+            "gone".to_owned(),
+            "fixed:1s,attempts=1,then=dead-letter"
+                .parse()
+                .expect("a policy"),
+        );
     });
     for (object, event, wait) in [
         ("other", r#"{"bad":{"type":"moved"}}"#, 3600.0),
@@ -181,7 +251,9 @@ async fn a_type_has_a_policy_of_its_own() {
         let told = wait_after(&console, object, 1).await;
         assert!(is_about(told, wait), "{object}: {told} s");
     }
-    console.emit_all("gone", [r#"{"bad":1,"type":"gone"}"#, "2"]).await;
+    console
+        .emit_all("gone", [r#"{"bad":1,"type":"gone"}"#, "2"])
+        .await;
     sink.until_sent(1).await;
     assert_eq!(console.dead().await.len(), 1);
     worker.stop().await;
@@ -194,11 +266,19 @@ async fn a_wait_that_the_sink_names_is_no_attempt_more() {
     let redis = Redis::start();
     let console = redis.console().await;
     let sink = Recorder::with(|offer| match offer.text().as_str() {
-        "1" => Act::Stop(Stop::Transient { error: "busy".to_owned(), retry_after: Some(Duration::from_secs(5000)) }),
+        "1" => Act::Stop(Stop::Transient {
+            error: "busy".to_owned(),
+            retry_after: Some(Duration::from_secs(5000)),
+        }),
         _ => Act::Send,
     });
     console.emit_all("work:1", ["1", "2"]).await;
-    let worker = start(&redis, "w", &sink, retry("fixed:1ms,jitter=0,attempts=2,then=dead-letter"));
+    let worker = start(
+        &redis,
+        "w",
+        &sink,
+        retry("fixed:1ms,jitter=0,attempts=2,then=dead-letter"),
+    );
     let wait = wait_after(&console, "work:1", 1).await;
     assert!(is_about(wait, 5000.0), "{wait} s");
     console.release("work:1").await;
@@ -216,15 +296,30 @@ async fn a_postponed_event_costs_no_attempt() {
     let console = redis.console().await;
     let sink = Recorder::with(|offer| match (offer.text().as_str(), offer.before) {
         ("2", 0) => Act::Stop(Stop::transient("down")),
-        ("2", 1..=9) => Act::Stop(Stop::Postponed { reason: "it is slow".to_owned(), after: Duration::from_millis(10) }),
-        ("2", 10) => Act::Stop(Stop::Postponed { reason: "it is slow".to_owned(), after: Duration::from_secs(5000) }),
+        ("2", 1..=9) => Act::Stop(Stop::Postponed {
+            reason: "it is slow".to_owned(),
+            after: Duration::from_millis(10),
+        }),
+        ("2", 10) => Act::Stop(Stop::Postponed {
+            reason: "it is slow".to_owned(),
+            after: Duration::from_secs(5000),
+        }),
         _ => Act::Send,
     });
     console.emit_all("work:1", ["1", "2", "3"]).await;
-    let worker = start(&redis, "w", &sink, retry("fixed:1ms,attempts=2,then=dead-letter"));
+    let worker = start(
+        &redis,
+        "w",
+        &sink,
+        retry("fixed:1ms,attempts=2,then=dead-letter"),
+    );
     let (now_s, _): (f64, f64) = console.run(&["TIME"]).await;
     until("it is postponed for long", PATIENCE, async || {
-        console.due("work:1").await.filter(|due| due / 1000.0 - now_s > 1000.0).map(drop)
+        console
+            .due("work:1")
+            .await
+            .filter(|due| due / 1000.0 - now_s > 1000.0)
+            .map(drop)
     })
     .await;
     let wait = wait_after(&console, "work:1", 1).await;
@@ -232,8 +327,15 @@ async fn a_postponed_event_costs_no_attempt() {
     console.release("work:1").await;
     sink.until_sent(3).await;
     worker.finish().await;
-    let sent: Vec<_> = sink.sent().iter().map(|event| (event.id, event.prev)).collect();
-    assert_eq!((sent, console.dead().await.len()), (vec![(1, 0), (2, 1), (3, 2)], 0));
+    let sent: Vec<_> = sink
+        .sent()
+        .iter()
+        .map(|event| (event.id, event.prev))
+        .collect();
+    assert_eq!(
+        (sent, console.dead().await.len()),
+        (vec![(1, 0), (2, 1), (3, 2)], 0)
+    );
 }
 
 /// Failed attempts stay counted in whatever way the event comes back: after a restart under the
@@ -276,9 +378,24 @@ async fn attempts_survive_restarts_takeovers_stops_and_pauses() {
     second.ended().await.expect("a stop");
     let third = start(&redis, "third", &sink, retry(hour));
     gate.until_reached(5).await;
-    let seen: Vec<_> = sink.offered().iter().map(|offer| (offer.id, offer.attempts, offer.crashes)).collect();
+    let seen: Vec<_> = sink
+        .offered()
+        .iter()
+        .map(|offer| (offer.id, offer.attempts, offer.crashes))
+        .collect();
     // For each hand-out: id, failed attempts, crashes. Only the two deaths count as crashes.
-    assert_eq!(seen, [(1, 0, 0), (1, 1, 0), (1, 2, 0), (1, 2, 1), (1, 2, 1), (1, 2, 2), (1, 2, 2)]);
+    assert_eq!(
+        seen,
+        [
+            (1, 0, 0),
+            (1, 1, 0),
+            (1, 2, 0),
+            (1, 2, 1),
+            (1, 2, 1),
+            (1, 2, 2),
+            (1, 2, 2)
+        ]
+    );
     failing_now.store(true, Ordering::SeqCst);
     gate.open();
     sink.until_sent(1).await;
@@ -297,15 +414,32 @@ async fn five_deaths_hold_the_event_and_are_no_attempts() {
     let sink = Recorder::with(move |_| Act::Wait(held_up.clone()));
     console.emit_all("work:1", ["1", "2"]).await;
     for deaths in 1..=5 {
-        let worker = start(&redis, "w", &sink, retry("fixed:1ms,attempts=1,then=dead-letter"));
+        let worker = start(
+            &redis,
+            "w",
+            &sink,
+            retry("fixed:1ms,attempts=1,then=dead-letter"),
+        );
         gate.until_reached(deaths).await;
         worker.crash().await;
         console.end_lease("w").await;
     }
-    let other = start(&redis, "other", &sink, retry("fixed:1ms,attempts=1,then=dead-letter"));
+    let other = start(
+        &redis,
+        "other",
+        &sink,
+        retry("fixed:1ms,attempts=1,then=dead-letter"),
+    );
     let held = console.until_held("work:1", "crashes: ").await;
-    assert_eq!(held.split(' ').take(4).collect::<Vec<_>>()[2..], ["0", "5"], "{held}");
-    assert!(held.ends_with("crashes: died 5 times with this event in hand"), "{held}");
+    assert_eq!(
+        held.split(' ').take(4).collect::<Vec<_>>()[2..],
+        ["0", "5"],
+        "{held}"
+    );
+    assert!(
+        held.ends_with("crashes: died 5 times with this event in hand"),
+        "{held}"
+    );
     assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
     assert_eq!(console.dead().await.len(), 0);
     other.stop().await;
@@ -338,7 +472,13 @@ async fn a_stop_a_pause_and_an_unavailable_sink_count_nothing() {
     gate.open();
     sink.until_sent(1).await;
     worker.finish().await;
-    assert!(sink.offered().iter().all(|offer| (offer.attempts, offer.crashes) == (0, 0)), "{:?}", sink.offered());
+    assert!(
+        sink.offered()
+            .iter()
+            .all(|offer| (offer.attempts, offer.crashes) == (0, 0)),
+        "{:?}",
+        sink.offered()
+    );
     assert_eq!(console.dead().await.len(), 0);
     console.until_at_rest().await;
 }
@@ -360,12 +500,21 @@ async fn waiting_occupies_no_slot() {
     }
     sink.until_sent(10).await;
     for n in 0..10 {
-        console.until_held(&format!("waits:{n}"), "retry: no 1").await;
+        console
+            .until_held(&format!("waits:{n}"), "retry: no 1")
+            .await;
     }
-    assert_eq!(console.list(&console.keys.worker_object("w.0")).await, Vec::<String>::new());
+    assert_eq!(
+        console.list(&console.keys.worker_object("w.0")).await,
+        Vec::<String>::new()
+    );
     console.emit_all("goes:0", ["2", "3"]).await;
     sink.until_sent(12).await;
-    assert_eq!(sink.offered().len(), 22, "no failed event is tried before its time");
+    assert_eq!(
+        sink.offered().len(),
+        22,
+        "no failed event is tried before its time"
+    );
     worker.finish().await;
 }
 
@@ -374,11 +523,20 @@ async fn waiting_occupies_no_slot() {
 async fn an_event_that_the_log_cannot_take_is_held() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let _: () = console.run(&["SET", &console.keys.event_log(), "wrong"]).await;
+    let _: () = console
+        .run(&["SET", &console.keys.event_log(), "wrong"])
+        .await;
     let sink = failing();
     console.emit_all("work:1", ["1", "\"bad\"", "3"]).await;
-    let worker = start(&redis, "w", &sink, retry("fixed:1ms,attempts=1,then=complete-with-errors"));
-    let held = console.until_held("work:1", "quarantine: event.log: WRONGTYPE").await;
+    let worker = start(
+        &redis,
+        "w",
+        &sink,
+        retry("fixed:1ms,attempts=1,then=complete-with-errors"),
+    );
+    let held = console
+        .until_held("work:1", "quarantine: event.log: WRONGTYPE")
+        .await;
     assert!(held.starts_with("2 0 1 0 "), "{held}");
     let _: u64 = console.run(&["DEL", &console.keys.event_log()]).await;
     console.release("work:1").await;
@@ -393,8 +551,15 @@ async fn the_log_keeps_about_the_last_thousand() {
     let redis = Redis::start();
     let console = redis.console().await;
     let sink = failing();
-    console.emit_all("work:1", (0..1500).map(|_| "\"bad\"").chain(["1"])).await;
-    let worker = start(&redis, "w", &sink, retry("fixed:1ms,attempts=1,then=complete-with-errors"));
+    console
+        .emit_all("work:1", (0..1500).map(|_| "\"bad\"").chain(["1"]))
+        .await;
+    let worker = start(
+        &redis,
+        "w",
+        &sink,
+        retry("fixed:1ms,attempts=1,then=complete-with-errors"),
+    );
     sink.until_sent(1).await;
     worker.finish().await;
     let kept: usize = console.run(&["XLEN", &console.keys.event_log()]).await;
@@ -413,30 +578,66 @@ async fn a_policy_decides_the_fate_of_a_rejected_event() {
     });
     let worker = start(&redis, "w", &sink, |config| {
         config.retry = "minute,rejected=hold".parse().expect("a policy");
-        config.retry_types.insert("soft".to_owned(), "minute,rejected=complete-with-errors".parse().expect("a policy"));
-        config.retry_types.insert("dead".to_owned(), RetryPolicy::MINUTE);
+        config.retry_types.insert(
+            "soft".to_owned(),
+            "minute,rejected=complete-with-errors"
+                .parse()
+                .expect("a policy"),
+        );
+        config
+            .retry_types
+            .insert("dead".to_owned(), RetryPolicy::MINUTE);
     });
     let bad = |name: &str| format!(r#"{{"type":"{name}","bad":1}}"#);
     for name in ["soft", "dead", "hard"] {
-        console.emit_all(&format!("{name}:1"), ["1".to_owned(), bad(name), "2".to_owned()]).await;
+        console
+            .emit_all(
+                &format!("{name}:1"),
+                ["1".to_owned(), bad(name), "2".to_owned()],
+            )
+            .await;
     }
-    let held = console.until_held("hard:1", "rejected: no such place").await;
-    assert_eq!(held.split(' ').skip(2).collect::<Vec<_>>(), ["0", "0", "rejected:", "no", "such", "place"]);
+    let held = console
+        .until_held("hard:1", "rejected: no such place")
+        .await;
+    assert_eq!(
+        held.split(' ').skip(2).collect::<Vec<_>>(),
+        ["0", "0", "rejected:", "no", "such", "place"]
+    );
     assert_eq!(console.due("hard:1").await, Some(f64::INFINITY));
     sink.until_sent(5).await;
     // A release gives the sink the event once more.
     console.release("hard:1").await;
-    console.until_held("hard:1", "rejected: no such place").await;
-    let by = seriatim::control::By { who: "ada", why: "" };
-    crate::support::control(&redis.connect().await, redis.keys()).skip(by, "hard:1", None).await.expect("skipped");
+    console
+        .until_held("hard:1", "rejected: no such place")
+        .await;
+    let by = seriatim::control::By {
+        who: "ada",
+        why: "",
+    };
+    crate::support::control(&redis.connect().await, redis.keys())
+        .skip(by, "hard:1", None)
+        .await
+        .expect("skipped");
     sink.until_sent(6).await;
     console.until_at_rest().await;
     worker.finish().await;
     let completed = entries(&console, &console.keys.event_log()).await;
     assert_eq!(completed.len(), 1);
-    assert!(completed[0].contains(&("status".to_owned(), "completed_with_errors".to_owned())), "{completed:?}");
+    assert!(
+        completed[0].contains(&("status".to_owned(), "completed_with_errors".to_owned())),
+        "{completed:?}"
+    );
     let dead = entries(&console, &console.keys.events_dead()).await;
-    let mut errors: Vec<_> = dead.into_iter().flatten().filter(|(field, _)| field == "error").map(|(_, error)| error).collect();
+    let mut errors: Vec<_> = dead
+        .into_iter()
+        .flatten()
+        .filter(|(field, _)| field == "error")
+        .map(|(_, error)| error)
+        .collect();
     errors.sort();
-    assert_eq!(errors, ["no such place", "skipped: rejected: no such place"]);
+    assert_eq!(
+        errors,
+        ["no such place", "skipped: rejected: no such place"]
+    );
 }

@@ -19,15 +19,28 @@ use crate::support::console::PATIENCE;
 use crate::support::running::config;
 use crate::support::{Redis, control};
 
-const BY: By<'static> = By { who: "ada", why: "a test" };
+const BY: By<'static> = By {
+    who: "ada",
+    why: "a test",
+};
 
 /// Sets aside names, as a worker does: the oldest name at the tail of its group's list.
 async fn set_aside(state: &mut State, groups: &[(&str, &[&str])]) {
     let keys = state.keys.clone();
     for (group, names) in groups {
         state.run("ZADD", &[&keys.event_groups(), "3", group]).await;
-        state.run("LPUSH", &[&[keys.group_waiting(group).as_str()], *names].concat()).await;
-        state.run("INCRBY", &[&keys.event_groups_waiting(), &names.len().to_string()]).await;
+        state
+            .run(
+                "LPUSH",
+                &[&[keys.group_waiting(group).as_str()], *names].concat(),
+            )
+            .await;
+        state
+            .run(
+                "INCRBY",
+                &[&keys.event_groups_waiting(), &names.len().to_string()],
+            )
+            .await;
     }
 }
 
@@ -44,46 +57,106 @@ async fn stats_count_what_is_set_aside() {
     state.emit("work:1", "{}").await;
     set_aside(&mut state, &[("a", &["a:1", "a:2", "a:1"]), ("b", &["b"])]).await;
     let stats = control.stats().await.expect("stats");
-    assert_eq!((stats.markers, stats.groups.waiting, stats.groups.set_aside), (5, 2, 4), "{stats:?}");
+    assert_eq!(
+        (stats.markers, stats.groups.waiting, stats.groups.set_aside),
+        (5, 2, 4),
+        "{stats:?}"
+    );
     let json = serde_json::to_value(&stats).expect("JSON");
-    assert_eq!(json["groups"], serde_json::json!({"waiting": 2, "set_aside": 4}));
+    assert_eq!(
+        json["groups"],
+        serde_json::json!({"waiting": 2, "set_aside": 4})
+    );
 
     // Of the held objects, two are set aside, and one came later. The first has been due longest.
     let now = stats.now_ms;
     for (object, score) in [("h:1", now - 7000), ("h:2", now - 9000)] {
-        state.hold(object, &format!("-{score}"), &[], "0 0 0 0 yield").await;
+        state
+            .hold(object, &format!("-{score}"), &[], "0 0 0 0 yield")
+            .await;
     }
-    state.hold("h:3", &(now - 5000).to_string(), &[], "0 0 0 0 yield").await;
+    state
+        .hold("h:3", &(now - 5000).to_string(), &[], "0 0 0 0 yield")
+        .await;
     let held = control.stats().await.expect("stats").held;
     assert_eq!((held.total, held.due, held.waiting), (3, 3, 0));
     assert!((9000..20_000).contains(&held.overdue_ms), "{held:?}");
-    state.run("ZREM", &[&keys.objects_held(), "h:2", "h:1"]).await;
+    state
+        .run("ZREM", &[&keys.objects_held(), "h:2", "h:1"])
+        .await;
     let held = control.stats().await.expect("stats").held;
     assert!((5000..9000).contains(&held.overdue_ms), "{held:?}");
 
-    state.run("DEL", &[&keys.event_groups(), &keys.event_groups_waiting()]).await;
+    state
+        .run("DEL", &[&keys.event_groups(), &keys.event_groups_waiting()])
+        .await;
     state.run("SET", &[&keys.event_groups(), "x"]).await;
-    state.run("LPUSH", &[&keys.event_groups_waiting(), "x"]).await;
+    state
+        .run("LPUSH", &[&keys.event_groups_waiting(), "x"])
+        .await;
     let stats = control.stats().await.expect("stats");
-    assert_eq!((stats.markers, stats.groups.waiting, stats.groups.set_aside), (1, 0, 0));
-    assert_eq!(stats.unreadable, [keys.event_groups(), keys.event_groups_waiting()]);
+    assert_eq!(
+        (stats.markers, stats.groups.waiting, stats.groups.set_aside),
+        (1, 0, 0)
+    );
+    assert_eq!(
+        stats.unreadable,
+        [keys.event_groups(), keys.event_groups_waiting()]
+    );
 }
 
 #[tokio::test]
 async fn a_limit_of_markers_counts_what_is_set_aside() {
     let (redis, mut state) = fresh().await;
     let limit = control(&state.conn, &state.keys);
-    limit.set_limit(BY, &"*".parse().expect("a selector"), None, NonZeroU64::new(4)).await.expect("set");
-    let emitter = Emitter::builder(redis.url()).keys(redis.keys().clone()).connect().await.expect("a connection");
+    limit
+        .set_limit(
+            BY,
+            &"*".parse().expect("a selector"),
+            None,
+            NonZeroU64::new(4),
+        )
+        .await
+        .expect("set");
+    let emitter = Emitter::builder(redis.url())
+        .keys(redis.keys().clone())
+        .connect()
+        .await
+        .expect("a connection");
     set_aside(&mut state, &[("a", &["a:1", "a:2"]), ("b", &["b"])]).await;
-    emitter.emit("work:1", Json::new("1".to_owned())).await.expect("queued");
-    let error = emitter.emit("work:2", Json::new("1".to_owned())).await.expect_err("full");
-    assert!(matches!(error, EmitError::Full { full: Full::Markers { markers: 4, limit: 4 }, .. }), "{error}");
+    emitter
+        .emit("work:1", Json::new("1".to_owned()))
+        .await
+        .expect("queued");
+    let error = emitter
+        .emit("work:2", Json::new("1".to_owned()))
+        .await
+        .expect_err("full");
+    assert!(
+        matches!(
+            error,
+            EmitError::Full {
+                full: Full::Markers {
+                    markers: 4,
+                    limit: 4
+                },
+                ..
+            }
+        ),
+        "{error}"
+    );
     // A number that cannot be read counts nothing.
     for (object, command) in [("work:3", "SET"), ("work:4", "LPUSH")] {
-        state.run("DEL", &[&redis.keys().event_groups_waiting()]).await;
-        state.run(command, &[&redis.keys().event_groups_waiting(), "1e9"]).await;
-        emitter.emit(object, Json::new("1".to_owned())).await.expect("queued");
+        state
+            .run("DEL", &[&redis.keys().event_groups_waiting()])
+            .await;
+        state
+            .run(command, &[&redis.keys().event_groups_waiting(), "1e9"])
+            .await;
+        emitter
+            .emit(object, Json::new("1".to_owned()))
+            .await
+            .expect("queued");
     }
 }
 
@@ -93,19 +166,36 @@ async fn with_many_names_set_aside_few_schedules_are_promoted() {
     let keys = redis.keys();
     for n in 0..300 {
         let object = format!("work:{n}");
-        state.run("HSET", &[&keys.events_scheduled_of(&object), "k", "1"]).await;
-        state.run("ZADD", &[&keys.events_scheduled(), "1", &format!("{object}\nk")]).await;
+        state
+            .run("HSET", &[&keys.events_scheduled_of(&object), "k", "1"])
+            .await;
+        state
+            .run(
+                "ZADD",
+                &[&keys.events_scheduled(), "1", &format!("{object}\nk")],
+            )
+            .await;
     }
     set_aside(&mut state, &[("busy", &["busy:1"; 900])]).await;
     let mut promoted = Vec::new();
     for _ in 0..2 {
-        let step = wire::promote(&mut state.conn, keys, 256, 1 << 20).await.expect("promoted");
+        let step = wire::promote(&mut state.conn, keys, 256, 1 << 20)
+            .await
+            .expect("promoted");
         promoted.push((step.events, step.markers));
     }
     assert_eq!(promoted, [(100, 1000), (8, 1008)]);
     state.run("DEL", &[&keys.event_groups_waiting()]).await;
-    state.run("LPUSH", &[&keys.event_groups_waiting(), "x"]).await;
-    assert_eq!(wire::promote(&mut state.conn, keys, 64, 1 << 20).await.expect("promoted").events, 64);
+    state
+        .run("LPUSH", &[&keys.event_groups_waiting(), "x"])
+        .await;
+    assert_eq!(
+        wire::promote(&mut state.conn, keys, 64, 1 << 20)
+            .await
+            .expect("promoted")
+            .events,
+        64
+    );
 }
 
 /// A drain is not over while names are set aside, also if the worker has no groups.
@@ -114,12 +204,17 @@ async fn a_drain_waits_for_names_that_are_set_aside() {
     let (redis, mut state) = fresh().await;
     let keys = state.keys.clone();
     for object in ["a:1", "a:2", "b"] {
-        state.run("LPUSH", &[&keys.events(object), "{\"type\":\"x\"}"]).await;
+        state
+            .run("LPUSH", &[&keys.events(object), "{\"type\":\"x\"}"])
+            .await;
     }
     set_aside(&mut state, &[("a", &["a:1", "a:2"]), ("b", &["b"])]).await;
-    let handlers = Handlers::builder().register_type("x", "x", |_: serde_json::Value, _| async { Ok(()) });
+    let handlers =
+        Handlers::builder().register_type("x", "x", |_: serde_json::Value, _| async { Ok(()) });
     let handlers = handlers.build().expect("a set");
-    let worker = Worker::builder(redis.url()).config(config(&redis, "w")).sink(handlers);
+    let worker = Worker::builder(redis.url())
+        .config(config(&redis, "w"))
+        .sink(handlers);
     let drained = drain(worker, PATIENCE).await.expect("drained");
     assert_eq!(drained.delivered(), 3);
 }
@@ -131,21 +226,60 @@ async fn inspect_tells_the_place_in_the_list_of_the_group() {
     for object in ["a:b:1", "bare", "z:9", "lost"] {
         state.run("LPUSH", &[&keys.events(object), "{}"]).await;
     }
-    set_aside(&mut state, &[("a:b", &["a:b:2", "a:b:3", "a:b:1", "a:b:1"]), ("bare", &["bare"]), ("\0rest", &["y", "z:9"])])
-        .await;
+    set_aside(
+        &mut state,
+        &[
+            ("a:b", &["a:b:2", "a:b:3", "a:b:1", "a:b:1"]),
+            ("bare", &["bare"]),
+            ("\0rest", &["y", "z:9"]),
+        ],
+    )
+    .await;
     for (object, group, before, why) in [
-        ("a:b:1", "a:b", 2, "in its group 'a:b': 2 names before it, 3 groups wait"),
-        ("bare", "bare", 0, "in its group 'bare': 0 names before it, 3 groups wait"),
-        ("z:9", "\0rest", 1, "in the list of the groups beyond the first 1024: 1 name before it, 3 groups wait"),
+        (
+            "a:b:1",
+            "a:b",
+            2,
+            "in its group 'a:b': 2 names before it, 3 groups wait",
+        ),
+        (
+            "bare",
+            "bare",
+            0,
+            "in its group 'bare': 0 names before it, 3 groups wait",
+        ),
+        (
+            "z:9",
+            "\0rest",
+            1,
+            "in the list of the groups beyond the first 1024: 1 name before it, 3 groups wait",
+        ),
     ] {
         let seen = control.inspect(object).await.expect("an inspection");
-        assert_eq!((seen.standing, seen.state), (Standing::Marked, Some(EventState::Queued)), "{object}");
-        assert_eq!((seen.group.as_deref(), seen.group_before, seen.groups_waiting), (Some(group), Some(before), 3));
-        assert_eq!(seen.why, format!("it waits for a free worker {why}, but no worker process is running"));
+        assert_eq!(
+            (seen.standing, seen.state),
+            (Standing::Marked, Some(EventState::Queued)),
+            "{object}"
+        );
+        assert_eq!(
+            (
+                seen.group.as_deref(),
+                seen.group_before,
+                seen.groups_waiting
+            ),
+            (Some(group), Some(before), 3)
+        );
+        assert_eq!(
+            seen.why,
+            format!("it waits for a free worker {why}, but no worker process is running")
+        );
         assert_eq!((seen.markers_before, seen.group_beyond), (None, false));
     }
     let lost = control.inspect("lost").await.expect("an inspection");
-    assert_eq!((lost.standing, lost.group, lost.groups_waiting), (Standing::Uncovered, None, 3));
+    assert_eq!(
+        (lost.standing, lost.group, lost.groups_waiting),
+        (Standing::Uncovered, None, 3)
+    );
 
     // The search for the name is bounded.
     let many: Vec<String> = (0..10_001).map(|n| format!("a:b:c{n}")).collect();
@@ -153,11 +287,25 @@ async fn inspect_tells_the_place_in_the_list_of_the_group() {
         let names: Vec<&str> = some.iter().map(String::as_str).collect();
         set_aside(&mut state, &[("a:b", &names)]).await;
     }
-    state.run("LPUSH", &[&keys.events("a:b:c10000"), "{}"]).await;
+    state
+        .run("LPUSH", &[&keys.events("a:b:c10000"), "{}"])
+        .await;
     let seen = control.inspect("a:b:c10000").await.expect("an inspection");
-    assert_eq!((seen.standing, seen.group, seen.group_beyond), (Standing::Marked, None, true), "{}", seen.why);
+    assert_eq!(
+        (seen.standing, seen.group, seen.group_beyond),
+        (Standing::Marked, None, true),
+        "{}",
+        seen.why
+    );
     state.run("DEL", &[&keys.event_groups()]).await;
-    assert_eq!(control.inspect("bare").await.expect("an inspection").standing, Standing::Uncovered);
+    assert_eq!(
+        control
+            .inspect("bare")
+            .await
+            .expect("an inspection")
+            .standing,
+        Standing::Uncovered
+    );
 }
 
 /// A held object that is set aside keeps its due time below 0. It is shown as due at that time.
@@ -178,16 +326,30 @@ async fn a_held_object_that_is_set_aside_is_shown_as_due() {
         // The clock was set back since.
         ("c:1", format!("-{}", now + 7_200_000)),
     ] {
-        state.hold(object, &score, &["{}", "{}"], "7 1 2 0 retry: it failed").await;
+        state
+            .hold(object, &score, &["{}", "{}"], "7 1 2 0 retry: it failed")
+            .await;
     }
     set_aside(&mut state, &[("a", &["a:2", "a:1"])]).await;
     // The same order whatever the size of the pages.
     // The object a:3 is due at once: its score is no time.
-    let dues = [None, Some(early), Some(late), Some(late), None, Some(now - 2000), Some(now + 3_600_000), None];
+    let dues = [
+        None,
+        Some(early),
+        Some(late),
+        Some(late),
+        None,
+        Some(now - 2000),
+        Some(now + 3_600_000),
+        None,
+    ];
     for size in [1, 2, 3, 8] {
         let (mut seen, mut after) = (Vec::new(), None);
         loop {
-            let page = control.held(false, after.as_ref(), size).await.expect("a page");
+            let page = control
+                .held(false, after.as_ref(), size)
+                .await
+                .expect("a page");
             seen.extend(page.objects);
             after = page.next;
             if after.is_none() {
@@ -195,40 +357,93 @@ async fn a_held_object_that_is_set_aside_is_shown_as_due() {
             }
         }
         let names: Vec<&str> = seen.iter().map(|held| held.object.as_str()).collect();
-        assert_eq!(names, ["a:3", "a:2", "a:4", "a:1", "c:1", "b:1", "b:2", "b:3"], "{size}");
+        assert_eq!(
+            names,
+            ["a:3", "a:2", "a:4", "a:1", "c:1", "b:1", "b:2", "b:3"],
+            "{size}"
+        );
         for (held, due) in seen.iter().zip(dues) {
             assert_eq!(held.at_once, held.object == "a:3", "{held:?}");
             let is_right = held.object == "c:1" || held.due_ms == due;
-            assert!(is_right && held.due_ms.is_none_or(|due| held.object == "b:2" || due <= now + 60_000), "{held:?}");
+            assert!(
+                is_right
+                    && held
+                        .due_ms
+                        .is_none_or(|due| held.object == "b:2" || due <= now + 60_000),
+                "{held:?}"
+            );
         }
     }
-    let due = HeldFilter { due: true, waits_for: Some(WaitsFor::Retry), ..HeldFilter::default() };
+    let due = HeldFilter {
+        due: true,
+        waits_for: Some(WaitsFor::Retry),
+        ..HeldFilter::default()
+    };
     let page = control.held_where(&due, None, 5).await.expect("a page");
-    let rest = control.held_where(&due, page.next.as_ref(), 5).await.expect("a page");
-    let names: Vec<&str> = page.objects.iter().chain(&rest.objects).map(|held| held.object.as_str()).collect();
+    let rest = control
+        .held_where(&due, page.next.as_ref(), 5)
+        .await
+        .expect("a page");
+    let names: Vec<&str> = page
+        .objects
+        .iter()
+        .chain(&rest.objects)
+        .map(|held| held.object.as_str())
+        .collect();
     assert_eq!(names, ["a:3", "a:2", "a:4", "a:1", "c:1", "b:1"]);
 
     let seen = control.inspect("a:2").await.expect("an inspection");
-    assert_eq!((seen.standing, seen.due_ms, seen.state), (Standing::Held, Some(early), Some(EventState::Waiting)));
+    assert_eq!(
+        (seen.standing, seen.due_ms, seen.state),
+        (Standing::Held, Some(early), Some(EventState::Waiting))
+    );
     let why = "held (retry: it failed), and due now: it waits for a free worker in its group 'a': 0 names before it, 1 group waits, \
                but no worker process is running";
     assert_eq!(seen.why, why);
     let seen = control.inspect("c:1").await.expect("an inspection");
-    assert!(seen.why.contains("due now: a free worker takes it"), "{}", seen.why);
+    assert!(
+        seen.why.contains("due now: a free worker takes it"),
+        "{}",
+        seen.why
+    );
 
     // An operator may act on the object, as on any held object that is due.
-    let all = control.release_all(BY, &Which { prefix: "a:", ..Which::default() }, |_| {}).await.expect("released");
+    let all = control
+        .release_all(
+            BY,
+            &Which {
+                prefix: "a:",
+                ..Which::default()
+            },
+            |_| {},
+        )
+        .await
+        .expect("released");
     assert_eq!((all.released, all.due), (0, 4));
-    assert_eq!(control.release(BY, "a:1").await.expect("released"), Released::Released("retry: it failed".to_owned()));
+    assert_eq!(
+        control.release(BY, "a:1").await.expect("released"),
+        Released::Released("retry: it failed".to_owned())
+    );
     let skipped = control.skip(BY, "a:2", Some(7)).await.expect("skipped");
-    assert!(matches!(skipped, Skipped::Skipped { id: 7, left: 1, .. }), "{skipped:?}");
+    assert!(
+        matches!(skipped, Skipped::Skipped { id: 7, left: 1, .. }),
+        "{skipped:?}"
+    );
     let forgotten = control.forget(&["a:2"]).await.expect("an answer");
     assert!(format!("{forgotten:?}").contains("Held"), "{forgotten:?}");
     let checked = control.check().await.expect("a report");
     assert!(checked.is_clean(), "{checked:#?}");
-    let score: Option<f64> =
-        redis::cmd("ZSCORE").arg(keys.objects_held()).arg("a:4").query_async(&mut state.conn).await.expect("a score");
-    assert_eq!(score, Some(-(late as f64)), "what nobody has acted on is as it was");
+    let score: Option<f64> = redis::cmd("ZSCORE")
+        .arg(keys.objects_held())
+        .arg("a:4")
+        .query_async(&mut state.conn)
+        .await
+        .expect("a score");
+    assert_eq!(
+        score,
+        Some(-(late as f64)),
+        "what nobody has acted on is as it was"
+    );
 }
 
 /// After operators have acted on objects that are set aside, each event is delivered once.
@@ -236,23 +451,49 @@ async fn a_held_object_that_is_set_aside_is_shown_as_due() {
 async fn what_is_set_aside_is_delivered_once_after_a_release_and_a_skip() {
     let (redis, mut state) = fresh().await;
     let (keys, control) = (state.keys.clone(), control(&state.conn, &state.keys));
-    for (object, score) in [("a:1", "-1700000000000"), ("a:2", "-1700000000001"), ("a:3", "-1")] {
-        state.hold(object, score, &["{\"type\":\"x\"}", "{\"type\":\"x\"}"], "7 1 2 0 retry: it failed").await;
+    for (object, score) in [
+        ("a:1", "-1700000000000"),
+        ("a:2", "-1700000000001"),
+        ("a:3", "-1"),
+    ] {
+        state
+            .hold(
+                object,
+                score,
+                &["{\"type\":\"x\"}", "{\"type\":\"x\"}"],
+                "7 1 2 0 retry: it failed",
+            )
+            .await;
     }
     set_aside(&mut state, &[("a", &["a:1", "a:2", "a:3"])]).await;
     control.release(BY, "a:1").await.expect("released");
     control.skip(BY, "a:2", None).await.expect("skipped");
-    let handlers = Handlers::builder().register_type("x", "x", |_: serde_json::Value, _| async { Ok(()) });
+    let handlers =
+        Handlers::builder().register_type("x", "x", |_: serde_json::Value, _| async { Ok(()) });
     let handlers = handlers.build().expect("a set");
     for depth in [1, 0] {
         let mut config = config(&redis, &format!("w{depth}"));
         config.group_depth = depth;
-        let worker = Worker::builder(redis.url()).config(config).sink(handlers.clone());
+        let worker = Worker::builder(redis.url())
+            .config(config)
+            .sink(handlers.clone());
         let drained = drain(worker, PATIENCE).await.expect("drained");
-        assert_eq!((drained.delivered(), drained.held.len()), (if depth == 1 { 5 } else { 0 }, 0), "{drained:?}");
+        assert_eq!(
+            (drained.delivered(), drained.held.len()),
+            (if depth == 1 { 5 } else { 0 }, 0),
+            "{drained:?}"
+        );
         let stats = control.stats().await.expect("stats");
-        assert_eq!((stats.markers, stats.groups.set_aside, stats.held.total), (0, 0, 0), "{stats:?}");
-        let left: u64 = redis::cmd("EXISTS").arg(keys.group_waiting("a")).query_async(&mut state.conn).await.expect("a number");
+        assert_eq!(
+            (stats.markers, stats.groups.set_aside, stats.held.total),
+            (0, 0, 0),
+            "{stats:?}"
+        );
+        let left: u64 = redis::cmd("EXISTS")
+            .arg(keys.group_waiting("a"))
+            .query_async(&mut state.conn)
+            .await
+            .expect("a number");
         assert_eq!(left, 0);
     }
 }

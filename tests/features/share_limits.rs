@@ -17,18 +17,27 @@ use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::{Running, start};
 use crate::support::{Redis, control, until};
 
-const BY: By<'static> = By { who: "ada", why: "a test" };
+const BY: By<'static> = By {
+    who: "ada",
+    why: "a test",
+};
 /// The time in which a worker would claim an object that it may claim.
 const SOON: Duration = Duration::from_millis(1500);
 
 async fn set(redis: &Redis, selector: &str, share: Share) {
     let conn = redis.connect().await;
-    control(&conn, redis.keys()).set_share(BY, &selector.parse().expect("a selector"), share).await.expect("set");
+    control(&conn, redis.keys())
+        .set_share(BY, &selector.parse().expect("a selector"), share)
+        .await
+        .expect("set");
 }
 
 async fn remove(redis: &Redis, selector: &str) {
     let conn = redis.connect().await;
-    control(&conn, redis.keys()).remove_share(BY, &selector.parse().expect("a selector")).await.expect("removed");
+    control(&conn, redis.keys())
+        .remove_share(BY, &selector.parse().expect("a selector"))
+        .await
+        .expect("removed");
 }
 
 fn in_flight(objects: u64) -> Share {
@@ -40,7 +49,9 @@ async fn end(redis: &Redis, console: &Console, selectors: &[&str]) {
     for selector in selectors {
         remove(redis, selector).await;
     }
-    let _: () = console.run(&["DEL", &console.keys.objects_with_events()]).await;
+    let _: () = console
+        .run(&["DEL", &console.keys.objects_with_events()])
+        .await;
     console.until_at_rest().await;
 }
 
@@ -67,28 +78,44 @@ impl Gates {
     }
 
     fn open(&self, objects: &[&str]) {
-        objects.iter().for_each(|object| gate(&self.gates, object).open());
+        objects
+            .iter()
+            .for_each(|object| gate(&self.gates, object).open());
     }
 
     /// Waits until these objects are at their gates, and then asserts that no others come.
     async fn until_only(&self, objects: &[&str]) {
         let mut expected: Vec<String> = objects.iter().map(|object| (*object).to_owned()).collect();
         expected.sort();
-        until(&format!("{expected:?} are in hand"), PATIENCE, async || (self.seen() == expected).then_some(())).await;
+        until(&format!("{expected:?} are in hand"), PATIENCE, async || {
+            (self.seen() == expected).then_some(())
+        })
+        .await;
         tokio::time::sleep(SOON).await;
         assert_eq!(self.seen(), expected);
     }
 
     /// Returns the objects that have reached their gates, open or not.
     fn seen(&self) -> Vec<String> {
-        let mut seen: Vec<String> = self.gates.lock().expect("no panic").keys().cloned().collect();
+        let mut seen: Vec<String> = self
+            .gates
+            .lock()
+            .expect("no panic")
+            .keys()
+            .cloned()
+            .collect();
         seen.sort();
         seen
     }
 }
 
 fn gate(gates: &Mutex<HashMap<String, Gate>>, object: &str) -> Gate {
-    gates.lock().expect("no panic").entry(object.to_owned()).or_insert_with(Gate::closed).clone()
+    gates
+        .lock()
+        .expect("no panic")
+        .entry(object.to_owned())
+        .or_insert_with(Gate::closed)
+        .clone()
 }
 
 fn worker(redis: &Redis, name: &str, sink: &Recorder) -> Running {
@@ -96,7 +123,9 @@ fn worker(redis: &Redis, name: &str, sink: &Recorder) -> Running {
 }
 
 async fn in_hand(console: &Console) -> Vec<String> {
-    console.run(&["ZRANGE", &console.keys.objects_in_hand(), "0", "-1"]).await
+    console
+        .run(&["ZRANGE", &console.keys.objects_in_hand(), "0", "-1"])
+        .await
 }
 
 /// Tests that an object behind a limit is claimed when another object leaves its slot, and not before.
@@ -107,7 +136,10 @@ async fn an_object_goes_when_another_one_is_done() {
     set(&redis, "a:*", in_flight(2)).await;
     emit(&console, &["a:1", "a:2", "a:3", "a:4", "b:1"]).await;
     let gates = Gates::new();
-    let workers = [worker(&redis, "v", &gates.sink), worker(&redis, "w", &gates.sink)];
+    let workers = [
+        worker(&redis, "v", &gates.sink),
+        worker(&redis, "w", &gates.sink),
+    ];
     gates.until_only(&["a:1", "a:2", "b:1"]).await;
     assert_eq!(in_hand(&console).await, ["a:1:", "a:2:", "b:1:"]);
     console.check().await;
@@ -134,11 +166,21 @@ async fn all_limits_of_an_object_count() {
     emit(&console, &["a:x:1", "a:x:2", "a", "a:1", "ab", "c", "d"]).await;
     let gates = Gates::new();
     let worker = worker(&redis, "w", &gates.sink);
-    until("four objects are in hand", PATIENCE, async || (gates.seen().len() == 4).then_some(())).await;
+    until("four objects are in hand", PATIENCE, async || {
+        (gates.seen().len() == 4).then_some(())
+    })
+    .await;
     tokio::time::sleep(SOON).await;
     let seen = gates.seen();
-    let of = |prefix: &str| seen.iter().filter(|name| *name == prefix || name.starts_with(&format!("{prefix}:"))).count();
-    assert!(seen.len() == 4 && of("a") <= 2 && of("a:x") <= 1, "{seen:?}");
+    let of = |prefix: &str| {
+        seen.iter()
+            .filter(|name| *name == prefix || name.starts_with(&format!("{prefix}:")))
+            .count()
+    };
+    assert!(
+        seen.len() == 4 && of("a") <= 2 && of("a:x") <= 1,
+        "{seen:?}"
+    );
     console.check().await;
     gates.open(&["a:x:1", "a:x:2", "a", "a:1", "ab", "c", "d"]);
     gates.sink.until_sent(7).await;
@@ -157,7 +199,9 @@ async fn objects_that_were_in_hand_before_count() {
     let worker = worker(&redis, "w", &gates.sink);
     gates.until_only(&["a:1", "a:2", "a:3", "b:1"]).await;
     // A member that no slot owns is removed.
-    let _: () = console.run(&["ZADD", &console.keys.objects_in_hand(), "0", "a:9:"]).await;
+    let _: () = console
+        .run(&["ZADD", &console.keys.objects_in_hand(), "0", "a:9:"])
+        .await;
     set(&redis, "a:*", in_flight(2)).await;
     assert_eq!(in_hand(&console).await, ["a:1:", "a:2:", "a:3:", "b:1:"]);
     console.check().await;
@@ -183,7 +227,9 @@ async fn a_held_batch_waits_for_its_limit() {
     let (of_rule, failed) = (gate.clone(), Mutex::new(false));
     let sink = Recorder::with(move |offer| match (&offer.object[..], &offer.text()[..]) {
         ("a:2", _) => Act::Wait(of_rule.clone()),
-        ("a:1", "1") if !std::mem::replace(&mut *failed.lock().expect("no panic"), true) => Act::Stop(Stop::transient("no")),
+        ("a:1", "1") if !std::mem::replace(&mut *failed.lock().expect("no panic"), true) => {
+            Act::Stop(Stop::transient("no"))
+        }
         _ => Act::Send,
     });
     let worker = start(&redis, "w", &sink, |config| {
@@ -199,7 +245,12 @@ async fn a_held_batch_waits_for_its_limit() {
     console.check().await;
     gate.open();
     sink.until_sent(4).await;
-    let of_1: Vec<_> = sink.sent().into_iter().filter(|offer| offer.object == "a:1").map(|offer| offer.text()).collect();
+    let of_1: Vec<_> = sink
+        .sent()
+        .into_iter()
+        .filter(|offer| offer.object == "a:1")
+        .map(|offer| offer.text())
+        .collect();
     assert_eq!(of_1, ["1", "2", "3"]);
     worker.finish().await;
     end(&redis, &console, &["a:*"]).await;
@@ -210,12 +261,19 @@ async fn a_held_batch_waits_for_its_limit() {
 async fn a_removed_limit_lets_its_objects_go() {
     let redis = Redis::start();
     let console = redis.console().await;
-    for (selector, share) in [("a:*", in_flight(1)), ("*", in_flight(2)), ("a:*", Share::new().rate(0.001))] {
+    for (selector, share) in [
+        ("a:*", in_flight(1)),
+        ("*", in_flight(2)),
+        ("a:*", Share::new().rate(0.001)),
+    ] {
         set(&redis, selector, share).await;
         let gates = Gates::new();
         emit(&console, &["a:1", "a:2", "a:3"]).await;
         let worker = worker(&redis, "w", &gates.sink);
-        until("an object is in hand", PATIENCE, async || (!gates.seen().is_empty()).then_some(())).await;
+        until("an object is in hand", PATIENCE, async || {
+            (!gates.seen().is_empty()).then_some(())
+        })
+        .await;
         tokio::time::sleep(SOON).await;
         assert!(gates.seen().len() < 3, "{:?}", gates.seen());
         remove(&redis, selector).await;
@@ -241,8 +299,14 @@ async fn a_removed_limit_lets_its_objects_go() {
 async fn names_of_an_old_group_keep_a_new_limit() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let objects: Vec<String> = (0..30).map(|n| format!("a:{}:{n}", if n % 2 == 0 { "x" } else { "y" })).collect();
-    emit(&console, &objects.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let objects: Vec<String> = (0..30)
+        .map(|n| format!("a:{}:{n}", if n % 2 == 0 { "x" } else { "y" }))
+        .collect();
+    emit(
+        &console,
+        &objects.iter().map(String::as_str).collect::<Vec<_>>(),
+    )
+    .await;
     let gates = Gates::new();
     let worker = start(&redis, "w", &gates.sink, |config| {
         config.concurrency = 1;
@@ -255,11 +319,24 @@ async fn names_of_an_old_group_keep_a_new_limit() {
     set(&redis, "a:x:*", in_flight(1)).await;
     let more = start(&redis, "v", &gates.sink, |config| config.concurrency = 20);
     until("all of y are in hand", PATIENCE, async || {
-        (gates.seen().iter().filter(|name| name.starts_with("a:y:")).count() == 15).then_some(())
+        (gates
+            .seen()
+            .iter()
+            .filter(|name| name.starts_with("a:y:"))
+            .count()
+            == 15)
+            .then_some(())
     })
     .await;
     tokio::time::sleep(SOON).await;
-    assert_eq!(gates.seen().iter().filter(|name| name.starts_with("a:x:")).count(), 1);
+    assert_eq!(
+        gates
+            .seen()
+            .iter()
+            .filter(|name| name.starts_with("a:x:"))
+            .count(),
+        1
+    );
     console.check().await;
     gates.open(&objects.iter().map(String::as_str).collect::<Vec<_>>());
     gates.sink.until_sent(30).await;
@@ -280,7 +357,11 @@ async fn groups_behind_a_common_limit_take_turns() {
     }
     set(&redis, "p:*", in_flight(1)).await;
     for n in 0..100 {
-        emit(&console, &[&format!("p:a:{n}"), &format!("p:z:{n}"), &format!("c:{n}")]).await;
+        emit(
+            &console,
+            &[&format!("p:a:{n}"), &format!("p:z:{n}"), &format!("c:{n}")],
+        )
+        .await;
     }
     let sink = Recorder::new();
     let running = start(&redis, "w", &sink, |config| config.concurrency = 2);
@@ -293,11 +374,31 @@ async fn groups_behind_a_common_limit_take_turns() {
     sink.until_sent(400).await;
     running.finish().await;
     let sent: Vec<String> = sink.sent().into_iter().map(|offer| offer.object).collect();
-    let count = |prefix: &str, most: usize| sent[..most].iter().filter(|name| name.starts_with(prefix)).count();
-    println!("of 60: p:a {}, p:z {}, c {}", count("p:a:", 60), count("p:z:", 60), count("c:", 60));
-    assert!(count("p:a:", 60) >= 5 && count("p:z:", 60) >= 5 && count("c:", 60) >= 5, "{:?}", &sent[..60]);
-    let began = sent.iter().position(|name| name.starts_with("h:")).expect("h was sent");
-    let others = sent[began..began + 40].iter().filter(|name| !name.starts_with("h:")).count();
+    let count = |prefix: &str, most: usize| {
+        sent[..most]
+            .iter()
+            .filter(|name| name.starts_with(prefix))
+            .count()
+    };
+    println!(
+        "of 60: p:a {}, p:z {}, c {}",
+        count("p:a:", 60),
+        count("p:z:", 60),
+        count("c:", 60)
+    );
+    assert!(
+        count("p:a:", 60) >= 5 && count("p:z:", 60) >= 5 && count("c:", 60) >= 5,
+        "{:?}",
+        &sent[..60]
+    );
+    let began = sent
+        .iter()
+        .position(|name| name.starts_with("h:"))
+        .expect("h was sent");
+    let others = sent[began..began + 40]
+        .iter()
+        .filter(|name| !name.starts_with("h:"))
+        .count();
     assert!(others >= 10, "{:?}", &sent[began..began + 40]);
     end(&redis, &console, &["p:a:*", "p:z:*", "c:*", "p:*", "h:*"]).await;
 }
@@ -308,7 +409,9 @@ async fn a_rate_counts_each_event_of_a_batch() {
     let redis = Redis::start();
     let console = redis.console().await;
     set(&redis, "r:*", Share::new().rate(0.001).burst(7)).await;
-    console.emit_all("r:1", (0..20).map(|event| event.to_string())).await;
+    console
+        .emit_all("r:1", (0..20).map(|event| event.to_string()))
+        .await;
     let sink = Recorder::new();
     let running = start(&redis, "w", &sink, |config| {
         config.concurrency = 2;
@@ -316,11 +419,19 @@ async fn a_rate_counts_each_event_of_a_batch() {
     });
     sink.until_sent(7).await;
     tokio::time::sleep(SOON).await;
-    assert_eq!(sink.sent().iter().map(|offer| offer.batch).collect::<Vec<_>>(), [3, 3, 3, 3, 3, 3, 1]);
+    assert_eq!(
+        sink.sent()
+            .iter()
+            .map(|offer| offer.batch)
+            .collect::<Vec<_>>(),
+        [3, 3, 3, 3, 3, 3, 1]
+    );
     remove(&redis, "r:*").await;
     sink.until_sent(20).await;
     running.finish().await;
-    let _: () = console.run(&["DEL", &console.keys.objects_with_events()]).await;
+    let _: () = console
+        .run(&["DEL", &console.keys.objects_with_events()])
+        .await;
     console.until_at_rest().await;
 }
 
@@ -339,10 +450,15 @@ async fn a_time_far_ahead_stops_no_share() {
     assert_eq!(sink.sent().len(), 1);
     set(&redis, "r:*", Share::new().rate(1000.0)).await;
     sink.until_sent(3).await;
-    let ahead = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock after 1970").as_micros()
+    let ahead = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .expect("a clock after 1970")
+        .as_micros()
         + 3_600_000_000;
     let used = format!("3 {ahead} 1 1 1");
-    let _: () = console.run(&["HSET", &console.keys.event_shares_used(), "r:*", &used]).await;
+    let _: () = console
+        .run(&["HSET", &console.keys.event_shares_used(), "r:*", &used])
+        .await;
     emit(&console, &["r:4"]).await;
     sink.until_sent(4).await;
     running.finish().await;
@@ -365,7 +481,9 @@ async fn broken_keys_stop_no_group() {
     let _: () = console.run(&["DEL", &list]).await;
     emit(&console, &["a:4"]).await;
     tokio::time::sleep(SOON).await;
-    let _: () = console.run(&["DEL", &console.keys.event_groups_blocked()]).await;
+    let _: () = console
+        .run(&["DEL", &console.keys.event_groups_blocked()])
+        .await;
     gates.open(&["a:1", "a:2", "a:3", "a:4"]);
     gates.sink.until_sent(4).await;
     running.finish().await;
@@ -394,7 +512,12 @@ async fn an_event_can_be_cancelled_while_its_object_waits() {
     let running = worker(&redis, "w", &sink);
     let emitter = Emitter::new(redis.connect().await).with_keys(keys.clone());
     let schedule = async |object: &str| {
-        emitter.schedule(object, Json::new("1")).key("renew").send().await.expect("scheduled");
+        emitter
+            .schedule(object, Json::new("1"))
+            .key("renew")
+            .send()
+            .await
+            .expect("scheduled");
     };
     schedule("a:retry").await;
     failed.pass().await;
@@ -407,9 +530,17 @@ async fn an_event_can_be_cancelled_while_its_object_waits() {
     })
     .await;
     for object in ["a:retry", "a:queued"] {
-        assert_eq!(emitter.cancel(object, "renew").await.expect("cancelled"), Cancelled::Cancelled, "{object}");
+        assert_eq!(
+            emitter.cancel(object, "renew").await.expect("cancelled"),
+            Cancelled::Cancelled,
+            "{object}"
+        );
     }
-    let offered = sink.offered().iter().filter(|offer| offer.object == "a:retry").count();
+    let offered = sink
+        .offered()
+        .iter()
+        .filter(|offer| offer.object == "a:retry")
+        .count();
     console.check().await;
     gate.open();
     sink.until_sent(2).await;
@@ -417,5 +548,12 @@ async fn an_event_can_be_cancelled_while_its_object_waits() {
     running.finish().await;
     let sent: Vec<_> = sink.sent().into_iter().map(|offer| offer.object).collect();
     assert_eq!(sent, ["a:1", "a:2"]);
-    assert_eq!(sink.offered().iter().filter(|offer| offer.object == "a:retry").count(), offered, "no further try");
+    assert_eq!(
+        sink.offered()
+            .iter()
+            .filter(|offer| offer.object == "a:retry")
+            .count(),
+        offered,
+        "no further try"
+    );
 }

@@ -2,14 +2,19 @@
 #![cfg(feature = "worker")]
 
 use seriatim::control::rules::Selector;
-use seriatim::control::shares::{PREFIX_BYTES_MAX, Priority, SHARES_MAX, SelectorShare, Share, ShareDone, WEIGHT_MAX};
+use seriatim::control::shares::{
+    PREFIX_BYTES_MAX, Priority, SHARES_MAX, SelectorShare, Share, ShareDone, WEIGHT_MAX,
+};
 use seriatim::control::{By, Control, ControlError};
 
 use crate::state::State;
 use crate::support::console::Console;
 use crate::support::{Redis, control};
 
-const BY: By<'static> = By { who: "ada", why: "a test" };
+const BY: By<'static> = By {
+    who: "ada",
+    why: "a test",
+};
 /// The size of the range of scores that each priority has in `event.groups`.
 const CLASS: f64 = 1_099_511_627_776.0;
 
@@ -22,7 +27,9 @@ async fn set(control: &Control, text: &str, share: Share) -> Result<ShareDone, C
 }
 
 async fn give(control: &Control, text: &str, priority: Priority) {
-    set(control, text, Share::new().priority(priority)).await.expect("set");
+    set(control, text, Share::new().priority(priority))
+        .await
+        .expect("set");
 }
 
 async fn remove(control: &Control, text: &str) -> Result<ShareDone, ControlError> {
@@ -31,7 +38,15 @@ async fn remove(control: &Control, text: &str) -> Result<ShareDone, ControlError
 
 /// Returns the groups that wait, each with its score.
 async fn groups(console: &Console) -> Vec<(String, f64)> {
-    console.run(&["ZRANGE", &console.keys.event_groups(), "0", "-1", "WITHSCORES"]).await
+    console
+        .run(&[
+            "ZRANGE",
+            &console.keys.event_groups(),
+            "0",
+            "-1",
+            "WITHSCORES",
+        ])
+        .await
 }
 
 async fn scene() -> (Redis, Console, State, Control) {
@@ -58,24 +73,69 @@ async fn a_share_is_set_replaced_listed_and_removed() {
     let (_redis, console, _, control) = scene().await;
     assert_eq!(control.shares().await.expect("read"), []);
     let share = Share::new().weight(5).priority(Priority::High);
-    assert_eq!(set(&control, "b:*", share).await.expect("set"), ShareDone::New);
-    assert_eq!(set(&control, "b:*", Share::new().weight(WEIGHT_MAX)).await.expect("set"), ShareDone::Again);
-    assert_eq!(set(&control, "a:1:*", Share::new().priority(Priority::Low)).await.expect("set"), ShareDone::New);
+    assert_eq!(
+        set(&control, "b:*", share).await.expect("set"),
+        ShareDone::New
+    );
+    assert_eq!(
+        set(&control, "b:*", Share::new().weight(WEIGHT_MAX))
+            .await
+            .expect("set"),
+        ShareDone::Again
+    );
+    assert_eq!(
+        set(&control, "a:1:*", Share::new().priority(Priority::Low))
+            .await
+            .expect("set"),
+        ShareDone::New
+    );
     let shares = control.shares().await.expect("read");
     let parts = |share: &SelectorShare| (share.selector.clone(), share.weight, share.priority);
-    let expected = [("a:1:*".to_owned(), None, Some(Priority::Low)), ("b:*".to_owned(), Some(WEIGHT_MAX), None)];
+    let expected = [
+        ("a:1:*".to_owned(), None, Some(Priority::Low)),
+        ("b:*".to_owned(), Some(WEIGHT_MAX), None),
+    ];
     assert_eq!(shares.iter().map(parts).collect::<Vec<_>>(), expected);
     for share in &shares {
-        assert_eq!((share.in_flight, share.rate, share.burst), (None, None, None));
-        assert_eq!((share.actor.as_str(), share.reason.as_str()), ("ada", "a test"));
+        assert_eq!(
+            (share.in_flight, share.rate, share.burst),
+            (None, None, None)
+        );
+        assert_eq!(
+            (share.actor.as_str(), share.reason.as_str()),
+            ("ada", "a test")
+        );
     }
-    assert_eq!(remove(&control, "a:1:*").await.expect("removed"), ShareDone::Removed);
-    assert_eq!(remove(&control, "a:1:*").await.expect("no error"), ShareDone::NotSet);
+    assert_eq!(
+        remove(&control, "a:1:*").await.expect("removed"),
+        ShareDone::Removed
+    );
+    assert_eq!(
+        remove(&control, "a:1:*").await.expect("no error"),
+        ShareDone::NotSet
+    );
     assert_eq!(control.shares().await.expect("read"), shares[1..]);
     let actions = control.actions(None, 9).await.expect("a page").actions;
-    let kept: Vec<_> = actions.iter().map(|kept| (kept.action.as_str(), kept.object.as_str(), kept.who.as_str())).collect();
-    let expected = [("share-remove", "a:1:*"), ("share-set", "a:1:*"), ("share-set", "b:*"), ("share-set", "b:*")];
-    assert_eq!(kept, expected.map(|(action, object)| (action, object, "ada")));
+    let kept: Vec<_> = actions
+        .iter()
+        .map(|kept| {
+            (
+                kept.action.as_str(),
+                kept.object.as_str(),
+                kept.who.as_str(),
+            )
+        })
+        .collect();
+    let expected = [
+        ("share-remove", "a:1:*"),
+        ("share-set", "a:1:*"),
+        ("share-set", "b:*"),
+        ("share-set", "b:*"),
+    ];
+    assert_eq!(
+        kept,
+        expected.map(|(action, object)| (action, object, "ada"))
+    );
     console.check().await;
 }
 
@@ -85,51 +145,153 @@ async fn a_share_that_cannot_be_set_is_refused() {
     let share = Share::new().weight(5);
     let long = Selector::existing("a:b:c:d:e:f:g:h:i:*").expect("a selector of an older version");
     for (selector, why) in [
-        (selector("acme:1"), r#"for this one object write "acme:1:*", because a share for PREFIX:* also covers the object"#),
+        (
+            selector("acme:1"),
+            r#"for this one object write "acme:1:*", because a share for PREFIX:* also covers the object"#,
+        ),
         (selector(":*"), "the prefix is empty"),
         (long, "more than 8 parts"),
-        (selector(&format!("{}:*", "x".repeat(PREFIX_BYTES_MAX + 1))), "the prefix has 257 bytes; at most 256 are allowed"),
+        (
+            selector(&format!("{}:*", "x".repeat(PREFIX_BYTES_MAX + 1))),
+            "the prefix has 257 bytes; at most 256 are allowed",
+        ),
     ] {
-        for refused in [control.set_share(BY, &selector, share).await, control.remove_share(BY, &selector).await] {
+        for refused in [
+            control.set_share(BY, &selector, share).await,
+            control.remove_share(BY, &selector).await,
+        ] {
             let error = refused.expect_err("refused");
-            assert!(matches!(&error, ControlError::ShareSelector { .. }) && error.to_string().contains(why), "{error}");
+            assert!(
+                matches!(&error, ControlError::ShareSelector { .. })
+                    && error.to_string().contains(why),
+                "{error}"
+            );
         }
     }
     for (text, share, why) in [
-        ("acme:*", Share::new().weight(0), "the weight of a share must be a whole number from 1 to 100"),
-        ("acme:*", Share::new().weight(WEIGHT_MAX + 1), "the weight of a share must be a whole number from 1 to 100"),
+        (
+            "acme:*",
+            Share::new().weight(0),
+            "the weight of a share must be a whole number from 1 to 100",
+        ),
+        (
+            "acme:*",
+            Share::new().weight(WEIGHT_MAX + 1),
+            "the weight of a share must be a whole number from 1 to 100",
+        ),
         (
             "acme:*",
             Share::new().in_flight(0),
             "the number of objects in hand of a share must be a whole number from 1 to 1000000",
         ),
-        ("acme:*", Share::new().rate(0.0), "the rate of a share must be from 0.001 to 1000000 events per second"),
-        ("acme:*", Share::new().rate(f64::NAN), "the rate of a share must be from"),
-        ("acme:*", Share::new().rate(1.0).burst(0), "the burst of a share must be a whole number from 1 to 1000000"),
-        ("acme:*", Share::new().rate(50.0).burst(4), "the burst of a share must be at least 5 for 50 events per second"),
-        ("acme:*", Share::new().rate(20.1).burst(2), "the burst of a share must be at least 3 for"),
-        ("acme:*", Share::new().rate(2.1).burst(1), "the burst of a share must be at least 2 for"),
-        ("acme:*", Share::new().burst(1), "a burst of a share must be set together with a rate"),
-        ("*", Share::new().weight(5), "for all objects it has no effect"),
-        ("*", Share::new().in_flight(5).priority(Priority::High), "for all objects it has no effect"),
+        (
+            "acme:*",
+            Share::new().rate(0.0),
+            "the rate of a share must be from 0.001 to 1000000 events per second",
+        ),
+        (
+            "acme:*",
+            Share::new().rate(f64::NAN),
+            "the rate of a share must be from",
+        ),
+        (
+            "acme:*",
+            Share::new().rate(1.0).burst(0),
+            "the burst of a share must be a whole number from 1 to 1000000",
+        ),
+        (
+            "acme:*",
+            Share::new().rate(50.0).burst(4),
+            "the burst of a share must be at least 5 for 50 events per second",
+        ),
+        (
+            "acme:*",
+            Share::new().rate(20.1).burst(2),
+            "the burst of a share must be at least 3 for",
+        ),
+        (
+            "acme:*",
+            Share::new().rate(2.1).burst(1),
+            "the burst of a share must be at least 2 for",
+        ),
+        (
+            "acme:*",
+            Share::new().burst(1),
+            "a burst of a share must be set together with a rate",
+        ),
+        (
+            "*",
+            Share::new().weight(5),
+            "for all objects it has no effect",
+        ),
+        (
+            "*",
+            Share::new().in_flight(5).priority(Priority::High),
+            "for all objects it has no effect",
+        ),
     ] {
         let error = set(&control, text, share).await.expect_err("refused");
-        assert!(matches!(&error, ControlError::SharePart { .. }) && error.to_string().contains(why), "{error}");
+        assert!(
+            matches!(&error, ControlError::SharePart { .. }) && error.to_string().contains(why),
+            "{error}"
+        );
     }
-    assert!(matches!(set(&control, "acme:*", Share::new()).await, Err(ControlError::ShareEmpty)));
-    assert_eq!(console.run::<u64>(&["EXISTS", &redis.keys().event_shares(), &redis.keys().operator_actions()]).await, 0);
-    assert_eq!(set(&control, "a:b:c:d:e:f:g:h:*", share).await.expect("8 parts"), ShareDone::New);
-    for (rate, burst) in [(2.0, 1), (0.001, 1), (10.0, 2), (50.0, 5), (1000.0, 100), (1_000_000.0, 100_000)] {
-        set(&control, "acme:*", Share::new().rate(rate).burst(burst)).await.expect("the smallest burst");
+    assert!(matches!(
+        set(&control, "acme:*", Share::new()).await,
+        Err(ControlError::ShareEmpty)
+    ));
+    assert_eq!(
+        console
+            .run::<u64>(&[
+                "EXISTS",
+                &redis.keys().event_shares(),
+                &redis.keys().operator_actions()
+            ])
+            .await,
+        0
+    );
+    assert_eq!(
+        set(&control, "a:b:c:d:e:f:g:h:*", share)
+            .await
+            .expect("8 parts"),
+        ShareDone::New
+    );
+    for (rate, burst) in [
+        (2.0, 1),
+        (0.001, 1),
+        (10.0, 2),
+        (50.0, 5),
+        (1000.0, 100),
+        (1_000_000.0, 100_000),
+    ] {
+        set(&control, "acme:*", Share::new().rate(rate).burst(burst))
+            .await
+            .expect("the smallest burst");
     }
-    for (rate, burst) in [(0.001, 1), (2.0, 1), (2.1, 2), (3.9, 2), (4.0, 2), (50.0, 14), (1_000_000.0, 250_001)] {
-        set(&control, "acme:*", Share::new().rate(rate)).await.expect("a rate");
+    for (rate, burst) in [
+        (0.001, 1),
+        (2.0, 1),
+        (2.1, 2),
+        (3.9, 2),
+        (4.0, 2),
+        (50.0, 14),
+        (1_000_000.0, 250_001),
+    ] {
+        set(&control, "acme:*", Share::new().rate(rate))
+            .await
+            .expect("a rate");
         let listed = control.shares().await.expect("listed");
-        let share = listed.iter().find(|share| share.selector == "acme:*").expect("a share");
+        let share = listed
+            .iter()
+            .find(|share| share.selector == "acme:*")
+            .expect("a share");
         assert_eq!(share.burst, Some(burst), "{rate}");
     }
     let longest = format!("{}:*", "x".repeat(PREFIX_BYTES_MAX));
-    assert_eq!(set(&control, &longest, share).await.expect("256 bytes"), ShareDone::New);
+    assert_eq!(
+        set(&control, &longest, share).await.expect("256 bytes"),
+        ShareDone::New
+    );
 }
 
 /// Workers look for shares of prefixes with so many parts as the summary says.
@@ -138,24 +300,46 @@ async fn the_summary_has_the_most_parts_of_a_prefix() {
     let (redis, console, mut state, control) = scene().await;
     let keys = redis.keys();
     let summary = async || {
-        let text = console.text(&keys.event_shares_summary()).await.expect("a summary");
+        let text = console
+            .text(&keys.event_shares_summary())
+            .await
+            .expect("a summary");
         let (parts, since) = text.rsplit_once(' ').expect("three numbers");
-        assert!(since.parse::<u64>().is_ok_and(|ms| ms > 1_700_000_000_000), "{text}");
+        assert!(
+            since.parse::<u64>().is_ok_and(|ms| ms > 1_700_000_000_000),
+            "{text}"
+        );
         parts.to_owned()
     };
     state.run("SET", &[&keys.event_groups_turns(), "7"]).await;
-    for (text, parts) in [("a:*", "1 1"), ("a:b:c:*", "1 3"), ("x:y:*", "1 3"), ("a:b:c:d:e:f:g:h:*", "1 8")] {
-        set(&control, text, Share::new().weight(2)).await.expect("set");
+    for (text, parts) in [
+        ("a:*", "1 1"),
+        ("a:b:c:*", "1 3"),
+        ("x:y:*", "1 3"),
+        ("a:b:c:d:e:f:g:h:*", "1 8"),
+    ] {
+        set(&control, text, Share::new().weight(2))
+            .await
+            .expect("set");
         assert_eq!(summary().await, parts, "{text}");
     }
-    for (text, parts) in [("a:b:c:d:e:f:g:h:*", "1 3"), ("a:*", "1 3"), ("a:b:c:*", "1 2")] {
+    for (text, parts) in [
+        ("a:b:c:d:e:f:g:h:*", "1 3"),
+        ("a:*", "1 3"),
+        ("a:b:c:*", "1 2"),
+    ] {
         remove(&control, text).await.expect("removed");
         assert_eq!(summary().await, parts, "{text}");
         assert_eq!(console.number(&keys.event_groups_turns()).await, 7);
     }
     console.check().await;
     remove(&control, "x:y:*").await.expect("removed");
-    let left = ["EXISTS", &keys.event_shares(), &keys.event_shares_summary(), &keys.event_groups_turns()];
+    let left = [
+        "EXISTS",
+        &keys.event_shares(),
+        &keys.event_shares_summary(),
+        &keys.event_groups_turns(),
+    ];
     assert_eq!(console.run::<u64>(&left).await, 0);
     console.check().await;
 }
@@ -165,35 +349,89 @@ async fn the_summary_has_the_most_parts_of_a_prefix() {
 #[tokio::test]
 async fn groups_that_wait_follow_a_change_of_their_priority() {
     let (_redis, console, mut state, control) = scene().await;
-    let waiting = [("acme", 10.5), ("acme:1", 40.0), ("acme:1:x", 41.0), ("acmeb", 20.0), ("other", 30.25), ("\0rest", 3.0)];
+    let waiting = [
+        ("acme", 10.5),
+        ("acme:1", 40.0),
+        ("acme:1:x", 41.0),
+        ("acmeb", 20.0),
+        ("other", 30.25),
+        ("\0rest", 3.0),
+    ];
     wait(&mut state, &waiting).await;
     let sorted = |mut expected: Vec<(&str, f64)>| {
         expected.sort_by(|one, other| one.1.total_cmp(&other.1).then(one.0.cmp(other.0)));
-        expected.into_iter().map(|(group, score)| (group.to_owned(), score)).collect::<Vec<_>>()
+        expected
+            .into_iter()
+            .map(|(group, score)| (group.to_owned(), score))
+            .collect::<Vec<_>>()
     };
     // A weight moves no group.
-    set(&control, "acme:*", Share::new().weight(9)).await.expect("set");
+    set(&control, "acme:*", Share::new().weight(9))
+        .await
+        .expect("set");
     assert_eq!(groups(&console).await, sorted(waiting.to_vec()));
     // No group had this priority, so all begin at its first score.
     give(&control, "acme:*", Priority::High).await;
     let (rest, other) = (("\0rest", 3.0), ("other", 30.25));
     let high = [("acme", -CLASS), ("acme:1", -CLASS), ("acme:1:x", -CLASS)];
-    assert_eq!(groups(&console).await, sorted([&high[..], &[("acmeb", 20.0), rest, other]].concat()));
+    assert_eq!(
+        groups(&console).await,
+        sorted([&high[..], &[("acmeb", 20.0), rest, other]].concat())
+    );
     // The longest prefix that sets a priority counts.
     wait(&mut state, &[("acme", -CLASS + 8.0)]).await;
     give(&control, "acme:1:*", Priority::Low).await;
-    let now = [("acme", -CLASS + 8.0), ("acme:1", CLASS), ("acme:1:x", CLASS), ("acmeb", 20.0), rest, other];
+    let now = [
+        ("acme", -CLASS + 8.0),
+        ("acme:1", CLASS),
+        ("acme:1:x", CLASS),
+        ("acmeb", 20.0),
+        rest,
+        other,
+    ];
     assert_eq!(groups(&console).await, sorted(now.to_vec()));
     // In each priority there is a group already, so the others begin one claim behind it.
-    wait(&mut state, &[("acme:1:x", CLASS + 4.125), ("acme:1", CLASS + 5.0)]).await;
+    wait(
+        &mut state,
+        &[("acme:1:x", CLASS + 4.125), ("acme:1", CLASS + 5.0)],
+    )
+    .await;
     give(&control, "other:*", Priority::High).await;
     give(&control, "acmeb:*", Priority::Low).await;
-    let now = [("acme", -CLASS + 8.0), ("acme:1", CLASS + 5.0), ("acme:1:x", CLASS + 4.125), rest];
-    assert_eq!(groups(&console).await, sorted([&now[..], &[("other", -CLASS + 9.0), ("acmeb", CLASS + 5.125)]].concat()));
+    let now = [
+        ("acme", -CLASS + 8.0),
+        ("acme:1", CLASS + 5.0),
+        ("acme:1:x", CLASS + 4.125),
+        rest,
+    ];
+    assert_eq!(
+        groups(&console).await,
+        sorted(
+            [
+                &now[..],
+                &[("other", -CLASS + 9.0), ("acmeb", CLASS + 5.125)]
+            ]
+            .concat()
+        )
+    );
     // Without its own share, a group has the priority of the shorter prefix.
     remove(&control, "acme:1:*").await.expect("removed");
-    let now = [("acme", -CLASS + 8.0), ("acme:1", -CLASS + 9.0), ("acme:1:x", -CLASS + 9.0), rest];
-    assert_eq!(groups(&console).await, sorted([&now[..], &[("other", -CLASS + 9.0), ("acmeb", CLASS + 5.125)]].concat()));
+    let now = [
+        ("acme", -CLASS + 8.0),
+        ("acme:1", -CLASS + 9.0),
+        ("acme:1:x", -CLASS + 9.0),
+        rest,
+    ];
+    assert_eq!(
+        groups(&console).await,
+        sorted(
+            [
+                &now[..],
+                &[("other", -CLASS + 9.0), ("acmeb", CLASS + 5.125)]
+            ]
+            .concat()
+        )
+    );
     // The shared list has the lowest pass of its priority.
     for text in ["acme:*", "other:*", "acmeb:*"] {
         remove(&control, text).await.expect("removed");
@@ -209,11 +447,23 @@ async fn groups_with_the_first_score_of_a_priority_stay() {
     for (text, priority) in [("high:*", Priority::High), ("low:*", Priority::Low)] {
         give(&control, text, priority).await;
     }
-    let waiting =
-        [("high:1", -CLASS), ("high:2", -0.5), ("a", 0.0), ("b", 0.5), ("c", 3.0), ("low:1", CLASS), ("low:2", CLASS + 7.0)];
+    let waiting = [
+        ("high:1", -CLASS),
+        ("high:2", -0.5),
+        ("a", 0.0),
+        ("b", 0.5),
+        ("c", 3.0),
+        ("low:1", CLASS),
+        ("low:2", CLASS + 7.0),
+    ];
     wait(&mut state, &waiting).await;
-    set(&control, "x:*", Share::new().weight(2)).await.expect("set");
-    assert_eq!(groups(&console).await, waiting.map(|(group, score)| (group.to_owned(), score)));
+    set(&control, "x:*", Share::new().weight(2))
+        .await
+        .expect("set");
+    assert_eq!(
+        groups(&console).await,
+        waiting.map(|(group, score)| (group.to_owned(), score))
+    );
 }
 
 /// Groups that wait for a limit have turns again, in their order, beside the groups that have turns. If
@@ -222,13 +472,30 @@ async fn groups_with_the_first_score_of_a_priority_stay() {
 async fn groups_that_wait_for_a_limit_have_turns_again_after_a_change() {
     let (_redis, console, mut state, control) = scene().await;
     give(&control, "low:*", Priority::Low).await;
-    let waiting = [("a", PARKED + 2.0), ("b", PARKED + 5.0), ("c", 10.5), ("low", PARKED + CLASS + 7.0)];
+    let waiting = [
+        ("a", PARKED + 2.0),
+        ("b", PARKED + 5.0),
+        ("c", 10.5),
+        ("low", PARKED + CLASS + 7.0),
+    ];
     wait(&mut state, &waiting).await;
-    state.run("ZADD", &[&console.keys.event_groups_blocked(), "5", "a"]).await;
-    set(&control, "x:*", Share::new().weight(2)).await.expect("set");
+    state
+        .run("ZADD", &[&console.keys.event_groups_blocked(), "5", "a"])
+        .await;
+    set(&control, "x:*", Share::new().weight(2))
+        .await
+        .expect("set");
     let expected = [("a", 10.5), ("c", 10.5), ("b", 13.5), ("low", CLASS + 7.0)];
-    assert_eq!(groups(&console).await, expected.map(|(group, score)| (group.to_owned(), score)));
-    assert_eq!(console.run::<u64>(&["EXISTS", &console.keys.event_groups_blocked()]).await, 0);
+    assert_eq!(
+        groups(&console).await,
+        expected.map(|(group, score)| (group.to_owned(), score))
+    );
+    assert_eq!(
+        console
+            .run::<u64>(&["EXISTS", &console.keys.event_groups_blocked()])
+            .await,
+        0
+    );
 }
 
 /// The only group of a priority leaves it, while others come. They do not begin behind the group that
@@ -238,10 +505,19 @@ async fn a_group_that_leaves_a_priority_is_not_the_first_there() {
     let (_redis, console, mut state, control) = scene().await;
     give(&control, "new:*", Priority::High).await;
     // An older worker has entered both groups, and knows no shares.
-    wait(&mut state, &[("new", 5.0), ("stray", -CLASS + 7.0), ("normal", 90.0)]).await;
-    set(&control, "x:*", Share::new().weight(2)).await.expect("set");
+    wait(
+        &mut state,
+        &[("new", 5.0), ("stray", -CLASS + 7.0), ("normal", 90.0)],
+    )
+    .await;
+    set(&control, "x:*", Share::new().weight(2))
+        .await
+        .expect("set");
     let expected = [("new", -CLASS), ("normal", 90.0), ("stray", 91.0)];
-    assert_eq!(groups(&console).await, expected.map(|(group, score)| (group.to_owned(), score)));
+    assert_eq!(
+        groups(&console).await,
+        expected.map(|(group, score)| (group.to_owned(), score))
+    );
 }
 
 /// Each prefix of up to 8 parts counts, and the longest one that sets a priority decides. The shared
@@ -249,17 +525,38 @@ async fn a_group_that_leaves_a_priority_is_not_the_first_there() {
 #[tokio::test]
 async fn a_prefix_of_8_parts_decides() {
     let (_redis, console, mut state, control) = scene().await;
-    wait(&mut state, &[("a:b:c:d:e:f:g:h", 5.0), ("a:b:c:d:e:f:g", 6.0), ("a:b", 7.0), ("\0rest", CLASS + 3.0)]).await;
+    wait(
+        &mut state,
+        &[
+            ("a:b:c:d:e:f:g:h", 5.0),
+            ("a:b:c:d:e:f:g", 6.0),
+            ("a:b", 7.0),
+            ("\0rest", CLASS + 3.0),
+        ],
+    )
+    .await;
     give(&control, "a:b:c:d:e:f:g:h:*", Priority::High).await;
     give(&control, "a:b:c:*", Priority::Low).await;
-    let expected = [("a:b:c:d:e:f:g:h", -CLASS), ("a:b", 7.0), ("\0rest", CLASS + 3.0), ("a:b:c:d:e:f:g", CLASS + 4.0)];
-    assert_eq!(groups(&console).await, expected.map(|(group, score)| (group.to_owned(), score)));
+    let expected = [
+        ("a:b:c:d:e:f:g:h", -CLASS),
+        ("a:b", 7.0),
+        ("\0rest", CLASS + 3.0),
+        ("a:b:c:d:e:f:g", CLASS + 4.0),
+    ];
+    assert_eq!(
+        groups(&console).await,
+        expected.map(|(group, score)| (group.to_owned(), score))
+    );
 }
 
 #[tokio::test]
 async fn a_check_finds_nothing_in_shares_of_each_priority() {
     let (_redis, console, _, control) = scene().await;
-    for (text, priority) in [("a:*", Priority::High), ("b:*", Priority::Normal), ("c:*", Priority::Low)] {
+    for (text, priority) in [
+        ("a:*", Priority::High),
+        ("b:*", Priority::Normal),
+        ("c:*", Priority::Low),
+    ] {
         give(&control, text, priority).await;
     }
     console.check().await;
@@ -270,7 +567,10 @@ async fn a_check_finds_nothing_in_shares_of_each_priority() {
 async fn a_change_of_a_share_wakes_a_worker() {
     let (redis, console, _, control) = scene().await;
     let markers = redis.keys().objects_with_events();
-    assert_eq!(remove(&control, "acme:*").await.expect("no error"), ShareDone::NotSet);
+    assert_eq!(
+        remove(&control, "acme:*").await.expect("no error"),
+        ShareDone::NotSet
+    );
     assert_eq!(console.list(&markers).await, [""; 0]);
     give(&control, "acme:*", Priority::Low).await;
     assert_eq!(console.list(&markers).await, [""]);
@@ -284,8 +584,16 @@ async fn a_key_of_a_wrong_type_changes_no_share() {
     let (redis, console, mut state, control) = scene().await;
     let keys = redis.keys();
     give(&control, "acme:*", Priority::Low).await;
-    let before = (control.shares().await.expect("read"), console.text(&keys.event_shares_summary()).await);
-    for key in [keys.event_groups(), keys.event_shares_summary(), keys.event_groups_turns(), keys.operator_actions()] {
+    let before = (
+        control.shares().await.expect("read"),
+        console.text(&keys.event_shares_summary()).await,
+    );
+    for key in [
+        keys.event_groups(),
+        keys.event_shares_summary(),
+        keys.event_groups_turns(),
+        keys.operator_actions(),
+    ] {
         let aside = format!("{key}.aside");
         let is_there: bool = console.run(&["EXISTS", &key]).await;
         if is_there {
@@ -293,22 +601,43 @@ async fn a_key_of_a_wrong_type_changes_no_share() {
         }
         state.run("HSET", &[&key, "wrong", "type"]).await;
         let again = Share::new().priority(Priority::High);
-        for refused in [set(&control, "acme:*", again).await, remove(&control, "acme:*").await] {
-            assert!(matches!(&refused, Err(ControlError::WrongType { key: told, .. }) if *told == key), "{key}: {refused:?}");
+        for refused in [
+            set(&control, "acme:*", again).await,
+            remove(&control, "acme:*").await,
+        ] {
+            assert!(
+                matches!(&refused, Err(ControlError::WrongType { key: told, .. }) if *told == key),
+                "{key}: {refused:?}"
+            );
         }
         state.run("DEL", &[&key]).await;
         if is_there {
             state.run("RENAME", &[&aside, &key]).await;
         }
-        let after = (control.shares().await.expect("read"), console.text(&keys.event_shares_summary()).await);
+        let after = (
+            control.shares().await.expect("read"),
+            console.text(&keys.event_shares_summary()).await,
+        );
         assert_eq!(after, before, "{key}");
     }
     let shares = keys.event_shares();
     state.run("DEL", &[&shares]).await;
     state.run("SET", &[&shares, "mine"]).await;
-    let error = set(&control, "acme:*", Share::new().weight(2)).await.expect_err("no share");
-    assert!(matches!(&error, ControlError::WrongType { key, .. } if *key == shares), "{error}");
-    assert!(control.shares().await.expect_err("no hash").to_string().contains("event.shares"));
+    let error = set(&control, "acme:*", Share::new().weight(2))
+        .await
+        .expect_err("no share");
+    assert!(
+        matches!(&error, ControlError::WrongType { key, .. } if *key == shares),
+        "{error}"
+    );
+    assert!(
+        control
+            .shares()
+            .await
+            .expect_err("no hash")
+            .to_string()
+            .contains("event.shares")
+    );
     assert_eq!(console.text(&shares).await.as_deref(), Some("mine"));
 }
 
@@ -322,14 +651,43 @@ async fn there_are_at_most_1024_shares() {
     for n in 1..SHARES_MAX {
         fields.arg(format!("work{n}:*")).arg("1 - - - - 5 0 ");
     }
-    fields.query_async::<u64>(&mut state.conn).await.expect("HSET");
-    assert_eq!(set(&control, "last:*", Share::new().weight(5)).await.expect("set"), ShareDone::New);
-    let refused = set(&control, "more:*", Share::new().weight(5)).await.expect_err("too many");
-    assert!(matches!(refused, ControlError::Shares(SHARES_MAX)), "{refused}");
-    assert_eq!(set(&control, "last:*", Share::new().weight(6)).await.expect("set"), ShareDone::Again);
-    assert_eq!(control.shares().await.expect("read").len() as u64, SHARES_MAX);
-    assert_eq!(remove(&control, "work1:*").await.expect("removed"), ShareDone::Removed);
-    assert_eq!(set(&control, "more:*", Share::new().weight(5)).await.expect("set"), ShareDone::New);
+    fields
+        .query_async::<u64>(&mut state.conn)
+        .await
+        .expect("HSET");
+    assert_eq!(
+        set(&control, "last:*", Share::new().weight(5))
+            .await
+            .expect("set"),
+        ShareDone::New
+    );
+    let refused = set(&control, "more:*", Share::new().weight(5))
+        .await
+        .expect_err("too many");
+    assert!(
+        matches!(refused, ControlError::Shares(SHARES_MAX)),
+        "{refused}"
+    );
+    assert_eq!(
+        set(&control, "last:*", Share::new().weight(6))
+            .await
+            .expect("set"),
+        ShareDone::Again
+    );
+    assert_eq!(
+        control.shares().await.expect("read").len() as u64,
+        SHARES_MAX
+    );
+    assert_eq!(
+        remove(&control, "work1:*").await.expect("removed"),
+        ShareDone::Removed
+    );
+    assert_eq!(
+        set(&control, "more:*", Share::new().weight(5))
+            .await
+            .expect("set"),
+        ShareDone::New
+    );
 }
 
 /// The rights of an operator in the protocol are enough to set and remove a share.
@@ -340,20 +698,40 @@ async fn the_rights_of_an_operator_are_enough_for_shares() {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     wait(&mut state, &[("acme", 5.0)]).await;
     let protocol = include_str!("../../docs/protocol.md");
-    let line = protocol.lines().map(str::trim).find(|line| line.starts_with("ACL SETUSER operator ")).expect("its rights");
+    let line = protocol
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("ACL SETUSER operator "))
+        .expect("its rights");
     let line = line.replace("{shop:0}:", redis.keys().prefix());
-    console.run::<()>(&line.split(' ').collect::<Vec<_>>()).await;
+    console
+        .run::<()>(&line.split(' ').collect::<Vec<_>>())
+        .await;
     let operator_url = format!("{}?user=operator&pass=PASSWORD", redis.url());
     let client = redis::Client::open(operator_url).expect("a URL");
-    let operator = control(&client.get_multiplexed_async_connection().await.expect("Redis answers"), redis.keys());
+    let operator = control(
+        &client
+            .get_multiplexed_async_connection()
+            .await
+            .expect("Redis answers"),
+        redis.keys(),
+    );
     give(&operator, "acme:*", Priority::High).await;
     assert_eq!(groups(&console).await, [("acme".to_owned(), -CLASS)]);
-    assert_eq!(remove(&operator, "acme:*").await.expect("removed"), ShareDone::Removed);
+    assert_eq!(
+        remove(&operator, "acme:*").await.expect("removed"),
+        ShareDone::Removed
+    );
     assert_eq!(groups(&console).await, [("acme".to_owned(), 0.0)]);
     assert_eq!(operator.shares().await.expect("read"), []);
     let without = ["ACL", "SETUSER", "operator", "-zrem"];
     console.run::<()>(&without).await;
-    let refused = set(&operator, "acme:*", Share::new().weight(2)).await.expect_err("no right");
-    assert!(matches!(&refused, ControlError::Denied(told) if told == "ZREM"), "{refused}");
+    let refused = set(&operator, "acme:*", Share::new().weight(2))
+        .await
+        .expect_err("no right");
+    assert!(
+        matches!(&refused, ControlError::Denied(told) if told == "ZREM"),
+        "{refused}"
+    );
     assert_eq!(operator.shares().await.expect("read"), []);
 }

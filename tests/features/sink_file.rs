@@ -20,8 +20,16 @@ use seriatim::sink::{Batch, Context, Delivered, File, Sink, SinkError, Stop};
 const CHILD_FILE: &str = "SERIATIM_TEST_SINK_FILE";
 
 fn batch(object: &str, first: u64, prev: u64, payloads: &[&str]) -> Batch {
-    let payloads = payloads.iter().map(|payload| Bytes::copy_from_slice(payload.as_bytes())).collect();
-    Batch::new(ObjectName::new(object).expect("a name"), first, prev, payloads)
+    let payloads = payloads
+        .iter()
+        .map(|payload| Bytes::copy_from_slice(payload.as_bytes()))
+        .collect();
+    Batch::new(
+        ObjectName::new(object).expect("a name"),
+        first,
+        prev,
+        payloads,
+    )
 }
 
 async fn deliver(sink: &File, batch: &Batch) -> Delivered {
@@ -40,7 +48,9 @@ fn line(id: u64) -> String {
 fn child(test: &str, shell: &str, file: &Path) -> Output {
     Command::new("sh")
         .arg("-c")
-        .arg(format!("{shell} exec \"$0\" --exact sink_file::{test} --nocapture"))
+        .arg(format!(
+            "{shell} exec \"$0\" --exact sink_file::{test} --nocapture"
+        ))
         .arg(std::env::current_exe().expect("this program"))
         .env(CHILD_FILE, file)
         .output()
@@ -51,7 +61,11 @@ fn child(test: &str, shell: &str, file: &Path) -> Output {
 fn passed(output: &Output) {
     let text = [&output.stdout[..], &output.stderr[..]].concat();
     let text = String::from_utf8_lossy(&text);
-    assert!(output.status.success() && text.contains("1 passed"), "{:?}: {text}", output.status);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{:?}: {text}",
+        output.status
+    );
 }
 
 #[tokio::test]
@@ -59,13 +73,26 @@ async fn each_event_is_one_line_exactly() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("out.ndjson");
     let sink = File::open(&path).expect("opens");
-    assert_eq!(deliver(&sink, &batch("work:\"1\"", 12, 7, &["{\"a\":\r\n 1}", "[ 2 ]"])).await, Delivered::all());
+    assert_eq!(
+        deliver(
+            &sink,
+            &batch("work:\"1\"", 12, 7, &["{\"a\":\r\n 1}", "[ 2 ]"])
+        )
+        .await,
+        Delivered::all()
+    );
     // A delivered event is in the file at once, although the sink is not closed or dropped yet.
     let expected = "{\"id\":12,\"prev\":7,\"object\":\"work:\\\"1\\\"\",\"event\":{\"a\":   1}}\n\
                     {\"id\":13,\"prev\":12,\"object\":\"work:\\\"1\\\"\",\"event\":[ 2 ]}\n";
     assert_eq!(read(&path), expected);
-    assert_eq!(deliver(&sink, &batch("é", 14, 0, &["null"])).await, Delivered::all());
-    assert_eq!(read(&path), expected.to_owned() + "{\"id\":14,\"prev\":0,\"object\":\"é\",\"event\":null}\n");
+    assert_eq!(
+        deliver(&sink, &batch("é", 14, 0, &["null"])).await,
+        Delivered::all()
+    );
+    assert_eq!(
+        read(&path),
+        expected.to_owned() + "{\"id\":14,\"prev\":0,\"object\":\"é\",\"event\":null}\n"
+    );
     let mode = fs::metadata(&path).expect("the file").permissions().mode();
     assert_eq!(mode & 0o133, 0, "{mode:o} lets others write or run it");
 }
@@ -84,7 +111,10 @@ async fn a_torn_last_line_is_cut(#[case] whole: &str, #[case] torn: &str, #[case
     fs::write(&path, whole.to_owned() + torn).expect("written");
     let sink = File::open(&path).expect("opens");
     assert_eq!(read(&path), kept);
-    assert_eq!(deliver(&sink, &batch("o", 2, 0, &["{}"])).await, Delivered::all());
+    assert_eq!(
+        deliver(&sink, &batch("o", 2, 0, &["{}"])).await,
+        Delivered::all()
+    );
     assert_eq!(read(&path), kept.to_owned() + &line(2));
 }
 
@@ -92,7 +122,11 @@ async fn a_torn_last_line_is_cut(#[case] whole: &str, #[case] torn: &str, #[case
 fn a_torn_line_longer_than_a_block_is_cut() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("out.ndjson");
-    fs::write(&path, line(1) + "{\"id\":2,\"event\":\"" + &"x".repeat(300_000)).expect("written");
+    fs::write(
+        &path,
+        line(1) + "{\"id\":2,\"event\":\"" + &"x".repeat(300_000),
+    )
+    .expect("written");
     drop(File::open(&path).expect("opens"));
     assert_eq!(read(&path), line(1));
 }
@@ -119,7 +153,10 @@ fn what_is_no_regular_file_is_refused() {
     }
     let missing = dir.path().join("no/such/out.ndjson");
     let error = File::open(&missing).expect_err("refused").to_string();
-    let expected = format!("cannot open {}: No such file or directory", missing.display());
+    let expected = format!(
+        "cannot open {}: No such file or directory",
+        missing.display()
+    );
     assert!(error.starts_with(&expected), "{error}");
 }
 
@@ -129,8 +166,10 @@ fn a_second_sink_is_refused_and_the_file_is_free_again_after_the_first() {
     let path = dir.path().join("out.ndjson");
     let first = File::open(&path).expect("opens");
     let error = File::open(&path).expect_err("locked");
-    let expected =
-        format!("{} is locked by another worker process; stop it, or give each process a file of its own", path.display());
+    let expected = format!(
+        "{} is locked by another worker process; stop it, or give each process a file of its own",
+        path.display()
+    );
     assert_eq!(error.to_string(), expected);
     passed(&child("child_is_refused", "", &path));
     drop(first);
@@ -140,7 +179,9 @@ fn a_second_sink_is_refused_and_the_file_is_free_again_after_the_first() {
 /// The test above runs this test in a child process. In any other run it does nothing.
 #[test]
 fn child_is_refused() {
-    let Some(path) = std::env::var_os(CHILD_FILE) else { return };
+    let Some(path) = std::env::var_os(CHILD_FILE) else {
+        return;
+    };
     let error = File::open(path).expect_err("locked");
     assert!(matches!(error, SinkError::Locked { .. }), "{error}");
 }
@@ -151,34 +192,62 @@ fn child_is_refused() {
 fn a_full_disk_makes_the_sink_unavailable_and_cuts_the_partial_write() {
     let dir = tempfile::tempdir().expect("a directory");
     // Ignores the signal SIGXFSZ of the limit, which would end the process.
-    passed(&child("child_with_a_full_disk", "trap '' XFSZ;", &dir.path().join("out.ndjson")));
+    passed(&child(
+        "child_with_a_full_disk",
+        "trap '' XFSZ;",
+        &dir.path().join("out.ndjson"),
+    ));
 }
 
 /// The test above runs this test in a child process, because the limit applies to a whole process.
 #[tokio::test]
 async fn child_with_a_full_disk() {
-    let Some(path) = std::env::var_os(CHILD_FILE) else { return };
+    let Some(path) = std::env::var_os(CHILD_FILE) else {
+        return;
+    };
     let path = Path::new(&path);
     let sink = Arc::new(File::open(path).expect("opens"));
     let before = getrlimit(Resource::Fsize);
-    setrlimit(Resource::Fsize, Rlimit { current: Some(10_000), maximum: before.maximum }).expect("a lower limit");
+    setrlimit(
+        Resource::Fsize,
+        Rlimit {
+            current: Some(10_000),
+            maximum: before.maximum,
+        },
+    )
+    .expect("a lower limit");
 
-    assert_eq!(deliver(&sink, &batch("o", 1, 0, &["{}"])).await, Delivered::all());
+    assert_eq!(
+        deliver(&sink, &batch("o", 1, 0, &["{}"])).await,
+        Delivered::all()
+    );
     let large = format!("\"{}\"", "x".repeat(20_000));
     for _ in 0..3 {
         let delivered = deliver(&sink, &batch("large", 2, 0, &["1", &large])).await;
         assert_eq!(delivered.count(2), 0);
-        let Some(Stop::Unavailable { error }) = delivered.stop() else { panic!("{delivered:?}") };
+        let Some(Stop::Unavailable { error }) = delivered.stop() else {
+            panic!("{delivered:?}")
+        };
         let expected = format!("cannot write to {}: File too large", path.display());
         assert!(error.starts_with(&expected), "{error}");
         assert_eq!(read(path), line(1));
     }
     // Events that still fit below the limit are delivered.
-    assert_eq!(deliver(&sink, &batch("o", 4, 0, &["{}"])).await, Delivered::all());
+    assert_eq!(
+        deliver(&sink, &batch("o", 4, 0, &["{}"])).await,
+        Delivered::all()
+    );
     setrlimit(Resource::Fsize, before).expect("the old limit");
-    assert_eq!(deliver(&sink, &batch("large", 2, 0, &["1", &large])).await, Delivered::all());
+    assert_eq!(
+        deliver(&sink, &batch("large", 2, 0, &["1", &large])).await,
+        Delivered::all()
+    );
     let text = read(path);
-    assert!(text.starts_with(&(line(1) + &line(4))), "{:?}", &text[..200]);
+    assert!(
+        text.starts_with(&(line(1) + &line(4))),
+        "{:?}",
+        &text[..200]
+    );
     assert_eq!(text.lines().count(), 4);
 }
 
@@ -190,16 +259,25 @@ async fn a_file_that_is_taken_away_is_opened_anew(#[case] renamed: bool) {
     let dir = tempfile::tempdir().expect("a directory");
     let (path, old) = (dir.path().join("out.ndjson"), dir.path().join("old.ndjson"));
     let sink = File::open(&path).expect("opens");
-    assert_eq!(deliver(&sink, &batch("o", 1, 0, &["{}"])).await, Delivered::all());
+    assert_eq!(
+        deliver(&sink, &batch("o", 1, 0, &["{}"])).await,
+        Delivered::all()
+    );
     if renamed {
         fs::rename(&path, &old).expect("renamed");
     } else {
         fs::remove_file(&path).expect("deleted");
     }
-    assert_eq!(deliver(&sink, &batch("o", 2, 0, &["{}"])).await, Delivered::all());
+    assert_eq!(
+        deliver(&sink, &batch("o", 2, 0, &["{}"])).await,
+        Delivered::all()
+    );
     assert_eq!(read(&path), line(2));
     assert!(!renamed || read(&old) == line(1));
-    assert!(matches!(File::open(&path), Err(SinkError::Locked { .. })), "the new file is not locked");
+    assert!(
+        matches!(File::open(&path), Err(SinkError::Locked { .. })),
+        "the new file is not locked"
+    );
 }
 
 #[tokio::test]
@@ -207,9 +285,20 @@ async fn a_file_that_is_emptied_goes_on_at_its_beginning() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("out.ndjson");
     let sink = File::open(&path).expect("opens");
-    assert_eq!(deliver(&sink, &batch("o", 1, 0, &["{}"])).await, Delivered::all());
-    fs::OpenOptions::new().write(true).open(&path).expect("opens").set_len(0).expect("emptied");
-    assert_eq!(deliver(&sink, &batch("o", 2, 0, &["{}"])).await, Delivered::all());
+    assert_eq!(
+        deliver(&sink, &batch("o", 1, 0, &["{}"])).await,
+        Delivered::all()
+    );
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .expect("opens")
+        .set_len(0)
+        .expect("emptied");
+    assert_eq!(
+        deliver(&sink, &batch("o", 2, 0, &["{}"])).await,
+        Delivered::all()
+    );
     assert_eq!(read(&path), line(2));
 }
 
@@ -228,7 +317,12 @@ async fn many_slots_at_once_never_interleave_and_each_object_keeps_its_order() {
                 let mut last = 0;
                 for n in 0..BATCHES {
                     let first = 1 + n * 1000 + slot;
-                    let batch = batch(&format!("o:{slot}"), first, last, &[&payload, "1", &payload]);
+                    let batch = batch(
+                        &format!("o:{slot}"),
+                        first,
+                        last,
+                        &[&payload, "1", &payload],
+                    );
                     assert_eq!(deliver(&sink, &batch).await, Delivered::all());
                     last = first + 2;
                 }
@@ -243,9 +337,14 @@ async fn many_slots_at_once_never_interleave_and_each_object_keeps_its_order() {
     let mut gate = Gate::new(Start::Origin);
     for line in text.lines() {
         let envelope = Envelope::parse(line.as_bytes()).expect("a whole line");
-        let verdict = gate.check(&envelope.object, envelope.id, envelope.prev).await.expect("sound");
+        let verdict = gate
+            .check(&envelope.object, envelope.id, envelope.prev)
+            .await
+            .expect("sound");
         assert_eq!(verdict, Verdict::Apply, "{line}");
-        gate.applied(&envelope.object, envelope.id, envelope.prev).await.expect("the next one");
+        gate.applied(&envelope.object, envelope.id, envelope.prev)
+            .await
+            .expect("the next one");
     }
 }
 
@@ -260,7 +359,10 @@ async fn a_dropped_delivery_leaves_whole_lines_and_a_working_sink() {
         // Polls the delivery once, so that it has begun. Then it is dropped.
         let _ = futures_util::poll!(&mut delivery);
     }
-    assert_eq!(deliver(&sink, &batch("o", 1, 0, &["{}"])).await, Delivered::all());
+    assert_eq!(
+        deliver(&sink, &batch("o", 1, 0, &["{}"])).await,
+        Delivered::all()
+    );
     let text = read(&path);
     assert!(text.ends_with(&line(1)));
     let mut last = 0;
@@ -285,22 +387,37 @@ fn a_killed_process_leaves_a_file_that_opens() {
         .spawn()
         .expect("starts");
     let ready = || async { (fs::metadata(&path).ok()?.len() > 0).then_some(()) };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(crate::support::until("the child has written", Duration::from_secs(20), ready));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(crate::support::until(
+        "the child has written",
+        Duration::from_secs(20),
+        ready,
+    ));
     assert!(matches!(File::open(&path), Err(SinkError::Locked { .. })));
     holder.kill().expect("SIGKILL");
     let sink = File::open(&path).expect("opens");
     holder.wait().expect("it ends");
-    assert_eq!(runtime.block_on(deliver(&sink, &batch("o", 2, 0, &["{}"]))), Delivered::all());
+    assert_eq!(
+        runtime.block_on(deliver(&sink, &batch("o", 2, 0, &["{}"]))),
+        Delivered::all()
+    );
     assert_eq!(read(&path), line(1) + &line(2));
 }
 
 /// The test above runs this test in a child process, and kills it.
 #[tokio::test]
 async fn child_holds_the_file() {
-    let Some(path) = std::env::var_os(CHILD_FILE) else { return };
+    let Some(path) = std::env::var_os(CHILD_FILE) else {
+        return;
+    };
     let sink = File::open(path).expect("opens");
-    assert_eq!(deliver(&sink, &batch("o", 1, 0, &["{}"])).await, Delivered::all());
+    assert_eq!(
+        deliver(&sink, &batch("o", 1, 0, &["{}"])).await,
+        Delivered::all()
+    );
     // The parent kills this process. The time limit is needed only if the parent has died.
     tokio::time::sleep(Duration::from_secs(60)).await;
 }

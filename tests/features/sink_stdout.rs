@@ -24,17 +24,27 @@ fn start(events: u64) -> Child {
 /// The tests below run this test in a child process, and read its standard output.
 #[tokio::test]
 async fn child_writes() {
-    let Ok(events) = std::env::var(CHILD) else { return };
+    let Ok(events) = std::env::var(CHILD) else {
+        return;
+    };
     let events: u64 = events.parse().expect("a number");
     let sink = sink::stdout().expect("opens");
     let mut last = 0;
     while last < events {
         let payloads = vec![format!("\"{}\"", "x".repeat(1000)).into(), "1".into()];
-        let batch = Batch::new(ObjectName::new("work:1").expect("a name"), last + 1, last, payloads);
+        let batch = Batch::new(
+            ObjectName::new("work:1").expect("a name"),
+            last + 1,
+            last,
+            payloads,
+        );
         let delivered = sink.deliver(&batch, &Context::detached()).await;
         if delivered != Delivered::all() {
             assert_eq!(delivered.count(2), 0);
-            assert!(matches!(delivered.stop(), Some(Stop::Unavailable { .. })), "{delivered:?}");
+            assert!(
+                matches!(delivered.stop(), Some(Stop::Unavailable { .. })),
+                "{delivered:?}"
+            );
             assert!(sink.closed().is_cancelled());
             eprintln!("closed");
             return;
@@ -52,7 +62,9 @@ fn lines_reach_the_reader_whole_and_in_order() {
     // The test program also prints to standard output: between the lines of the sink, never inside
     // one.
     for line in BufReader::new(out).lines().map(|line| line.expect("text")) {
-        let Some(at) = line.find("{\"id\"") else { continue };
+        let Some(at) = line.find("{\"id\"") else {
+            continue;
+        };
         let envelope = Envelope::parse(&line.as_bytes()[at..]).expect("a whole line");
         assert_eq!((envelope.id, envelope.prev), (next, next - 1));
         next += 1;
@@ -68,11 +80,19 @@ fn a_reader_that_leaves_makes_the_sink_unavailable_and_closes_it() {
     let mut line = String::new();
     while !line.contains("\"id\":3,") {
         line.clear();
-        assert!(out.read_line(&mut line).expect("text") > 0, "it ended early");
+        assert!(
+            out.read_line(&mut line).expect("text") > 0,
+            "it ended early"
+        );
     }
     drop(out);
     let mut told = String::new();
-    child.stderr.take().expect("a pipe").read_to_string(&mut told).expect("text");
+    child
+        .stderr
+        .take()
+        .expect("a pipe")
+        .read_to_string(&mut told)
+        .expect("text");
     child.wait().expect("it ends");
     assert!(told.contains("closed"), "{told}");
 }

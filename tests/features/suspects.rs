@@ -31,7 +31,11 @@ async fn crashes_in_hand(console: &Console) -> Vec<u32> {
     let mut crashes = Vec::new();
     for key in keys {
         let tag = console.text(&key).await.unwrap_or_default();
-        crashes.push(tag.split(' ').nth(3).map_or(0, |text| text.parse().expect("a number")));
+        crashes.push(
+            tag.split(' ')
+                .nth(3)
+                .map_or(0, |text| text.parse().expect("a number")),
+        );
     }
     crashes
 }
@@ -59,25 +63,54 @@ async fn five_deaths_put_only_the_killer_aside() {
     // After two deaths, all events in flight have two crashes.
     for deaths in 0..2 {
         let worker = run();
-        let full = |crashes: &Vec<u32>| crashes.iter().filter(|crashes| **crashes == deaths).count() == 256;
-        until("all slots are full", PATIENCE, async || Some(crashes_in_hand(&console).await).filter(full)).await;
+        let full = |crashes: &Vec<u32>| {
+            crashes.iter().filter(|crashes| **crashes == deaths).count() == 256
+        };
+        until("all slots are full", PATIENCE, async || {
+            Some(crashes_in_hand(&console).await).filter(full)
+        })
+        .await;
         kill(&console, worker).await;
     }
     all_hang.store(false, Ordering::SeqCst);
-    let of_killer = |crashes: u32| move |offer: &Offer| offer.object == "killer" && offer.crashes == crashes;
+    let of_killer =
+        |crashes: u32| move |offer: &Offer| offer.object == "killer" && offer.crashes == crashes;
     for (crashes, most) in [(2, 8), (3, 4), (4, 1)] {
         let worker = run();
-        until("the killer is in hand", PATIENCE, async || sink.offered().iter().any(of_killer(crashes)).then_some(())).await;
-        let suspects = crashes_in_hand(&console).await.into_iter().filter(|crashes| *crashes >= 2).count();
-        assert!((1..=most).contains(&suspects), "{suspects} suspects in hand beside {crashes} crashes");
+        until("the killer is in hand", PATIENCE, async || {
+            sink.offered().iter().any(of_killer(crashes)).then_some(())
+        })
+        .await;
+        let suspects = crashes_in_hand(&console)
+            .await
+            .into_iter()
+            .filter(|crashes| *crashes >= 2)
+            .count();
+        assert!(
+            (1..=most).contains(&suspects),
+            "{suspects} suspects in hand beside {crashes} crashes"
+        );
         kill(&console, worker).await;
     }
     let worker = run();
-    let held = console.until_held("killer", "crashes: died 5 times with this event in hand").await;
-    let delivered = || sink.sent().into_iter().map(|offer| offer.object).collect::<BTreeSet<_>>().len();
-    until("all others are delivered", PATIENCE, async || (delivered() == OBJECTS - 1).then_some(())).await;
+    let held = console
+        .until_held("killer", "crashes: died 5 times with this event in hand")
+        .await;
+    let delivered = || {
+        sink.sent()
+            .into_iter()
+            .map(|offer| offer.object)
+            .collect::<BTreeSet<_>>()
+            .len()
+    };
+    until("all others are delivered", PATIENCE, async || {
+        (delivered() == OBJECTS - 1).then_some(())
+    })
+    .await;
     worker.finish().await;
-    let waiting: Vec<String> = console.run(&["ZRANGE", &console.keys.objects_held(), "0", "-1"]).await;
+    let waiting: Vec<String> = console
+        .run(&["ZRANGE", &console.keys.objects_held(), "0", "-1"])
+        .await;
     assert_eq!(waiting, ["killer"], "{held}");
     console.check().await;
 }
@@ -92,23 +125,41 @@ impl Program {
     async fn start(redis: &Redis, change: impl FnOnce(&mut WorkerConfig)) -> Self {
         let mut config = config(redis, "w");
         change(&mut config);
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
         let claims = Worker::builder(redis.url()).config(config).claims();
-        let claims = Arc::new(runtime.spawn(claims).await.expect("no panic").expect("the name is free"));
+        let claims = Arc::new(
+            runtime
+                .spawn(claims)
+                .await
+                .expect("no panic")
+                .expect("the name is free"),
+        );
         Self { runtime, claims }
     }
 
     /// Calls `try_next` in the runtime of the program.
     async fn try_next(&self) -> Option<Claimed> {
         let claims = Arc::clone(&self.claims);
-        self.runtime.spawn(async move { claims.try_next().await }).await.expect("no panic").expect("asked")
+        self.runtime
+            .spawn(async move { claims.try_next().await })
+            .await
+            .expect("no panic")
+            .expect("asked")
     }
 
     /// Calls `next` in the runtime of the program.
     async fn next(&self) -> Claimed {
         let claims = Arc::clone(&self.claims);
         let next = self.runtime.spawn(async move { claims.next().await });
-        tokio::time::timeout(PATIENCE, next).await.expect("one is due").expect("no panic").expect("claimed")
+        tokio::time::timeout(PATIENCE, next)
+            .await
+            .expect("one is due")
+            .expect("no panic")
+            .expect("claimed")
     }
 
     /// Kills the program, and ends its lease.
@@ -126,7 +177,10 @@ impl Program {
 async fn claim_the_killer(program: &Program) -> Vec<Claimed> {
     loop {
         let in_hand = claim_all(program).await;
-        if in_hand.iter().any(|claimed| claimed.event().object.as_str() == "killer") {
+        if in_hand
+            .iter()
+            .any(|claimed| claimed.event().object.as_str() == "killer")
+        {
             return in_hand;
         }
         for mut claimed in in_hand {
@@ -166,21 +220,37 @@ async fn five_deaths_of_a_program_put_only_the_killer_aside() {
     }
     for (crashes, most) in [(2, 8), (3, 4), (4, 1)] {
         let program = run().await;
-        let in_hand = tokio::time::timeout(PATIENCE, claim_the_killer(&program)).await.expect("the killer is due");
-        let killer = in_hand.iter().find(|claimed| claimed.event().object.as_str() == "killer").map(Claimed::crashes);
+        let in_hand = tokio::time::timeout(PATIENCE, claim_the_killer(&program))
+            .await
+            .expect("the killer is due");
+        let killer = in_hand
+            .iter()
+            .find(|claimed| claimed.event().object.as_str() == "killer")
+            .map(Claimed::crashes);
         assert_eq!(killer, Some(crashes));
-        let suspects = crashes_in_hand(&console).await.into_iter().filter(|crashes| *crashes >= 2).count();
-        assert!((1..=most).contains(&suspects), "{suspects} suspects in hand beside {crashes} crashes");
+        let suspects = crashes_in_hand(&console)
+            .await
+            .into_iter()
+            .filter(|crashes| *crashes >= 2)
+            .count();
+        assert!(
+            (1..=most).contains(&suspects),
+            "{suspects} suspects in hand beside {crashes} crashes"
+        );
         program.kill(&console, in_hand).await;
     }
     let program = run().await;
-    let held = console.until_held("killer", "crashes: died 5 times with this event in hand").await;
+    let held = console
+        .until_held("killer", "crashes: died 5 times with this event in hand")
+        .await;
     until("all others are delivered", PATIENCE, async || {
         for mut claimed in claim_all(&program).await {
             assert_ne!(claimed.event().object.as_str(), "killer");
             claimed.commit().await.expect("committed");
         }
-        let waiting: Vec<String> = console.run(&["ZRANGE", &console.keys.objects_held(), "0", "-1"]).await;
+        let waiting: Vec<String> = console
+            .run(&["ZRANGE", &console.keys.objects_held(), "0", "-1"])
+            .await;
         (waiting == ["killer"]).then_some(held.clone())
     })
     .await;
@@ -194,13 +264,24 @@ async fn five_deaths_of_a_program_put_only_the_killer_aside() {
 async fn who_waits_gets_a_suspect() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let run = async || Program::start(&redis, |config| (config.concurrency, config.block) = (1, Duration::from_secs(1))).await;
+    let run = async || {
+        Program::start(&redis, |config| {
+            (config.concurrency, config.block) = (1, Duration::from_secs(1))
+        })
+        .await
+    };
     console.emit("killer", "0").await;
     for crashes in 0..5 {
         let program = run().await;
         let mut claimed = program.next().await;
-        assert_eq!((claimed.crashes(), claimed.attempt()), (crashes, 1 + crashes));
-        claimed.retry("busy", Some(Duration::from_millis(200))).await.expect("held");
+        assert_eq!(
+            (claimed.crashes(), claimed.attempt()),
+            (crashes, 1 + crashes)
+        );
+        claimed
+            .retry("busy", Some(Duration::from_millis(200)))
+            .await
+            .expect("held");
         let again = program.next().await;
         assert_eq!((again.crashes(), again.attempt()), (crashes, 2 + crashes));
         program.kill(&console, vec![claimed, again]).await;
@@ -215,9 +296,20 @@ async fn a_worker_with_one_slot_gets_a_suspect() {
     let console = redis.console().await;
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     state.hold("work:1", "1", &["1"], "1 0 0 2 takeover").await;
-    let again = || Stop::Transient { error: "busy".to_owned(), retry_after: Some(Duration::from_millis(200)) };
-    let sink = Recorder::with(move |offer| if offer.attempts == 0 { Act::Stop(again()) } else { Act::Send });
-    let worker = start(&redis, "w", &sink, |config| (config.concurrency, config.block) = (1, Duration::from_secs(1)));
+    let again = || Stop::Transient {
+        error: "busy".to_owned(),
+        retry_after: Some(Duration::from_millis(200)),
+    };
+    let sink = Recorder::with(move |offer| {
+        if offer.attempts == 0 {
+            Act::Stop(again())
+        } else {
+            Act::Send
+        }
+    });
+    let worker = start(&redis, "w", &sink, |config| {
+        (config.concurrency, config.block) = (1, Duration::from_secs(1))
+    });
     sink.until_sent(1).await;
     worker.finish().await;
     console.until_at_rest().await;
@@ -233,13 +325,29 @@ async fn a_killer_ends_as_it_is_said(#[case] then: UsedUp) {
     let redis = Redis::start();
     let console = redis.console().await;
     let gate = Gate::closed();
-    let sink = Recorder::with(move |offer| if offer.text() == "0" { Act::Wait(gate.clone()) } else { Act::Send });
-    let run = || start(&redis, "w", &sink, |config| (config.crashes_max, config.crashes_then) = (2, then));
+    let sink = Recorder::with(move |offer| {
+        if offer.text() == "0" {
+            Act::Wait(gate.clone())
+        } else {
+            Act::Send
+        }
+    });
+    let run = || {
+        start(&redis, "w", &sink, |config| {
+            (config.crashes_max, config.crashes_then) = (2, then)
+        })
+    };
     console.emit_all("work:1", ["0", "1"]).await;
     for deaths in 1..=2 {
         let worker = run();
         until("it is in hand", PATIENCE, async || {
-            (sink.offered().iter().filter(|offer| offer.text() == "0").count() == deaths).then_some(())
+            (sink
+                .offered()
+                .iter()
+                .filter(|offer| offer.text() == "0")
+                .count()
+                == deaths)
+                .then_some(())
         })
         .await;
         kill(&console, worker).await;
@@ -248,10 +356,24 @@ async fn a_killer_ends_as_it_is_said(#[case] then: UsedUp) {
     sink.until_sent(1).await;
     worker.finish().await;
     assert_eq!(sink.sent_of("work:1"), ["1"]);
-    assert_eq!(sink.offered().iter().filter(|offer| offer.text() == "0").count(), 2, "not delivered again");
-    let stream = if then == UsedUp::DeadLetter { console.keys.events_dead() } else { console.keys.event_log() };
+    assert_eq!(
+        sink.offered()
+            .iter()
+            .filter(|offer| offer.text() == "0")
+            .count(),
+        2,
+        "not delivered again"
+    );
+    let stream = if then == UsedUp::DeadLetter {
+        console.keys.events_dead()
+    } else {
+        console.keys.event_log()
+    };
     let entries: Vec<(String, Vec<String>)> = console.run(&["XRANGE", &stream, "-", "+"]).await;
     let fields: Vec<String> = entries.into_iter().flat_map(|(_, fields)| fields).collect();
-    assert!(fields.contains(&"crashes: died 2 times with this event in hand".to_owned()), "{fields:?}");
+    assert!(
+        fields.contains(&"crashes: died 2 times with this event in hand".to_owned()),
+        "{fields:?}"
+    );
     console.until_at_rest().await;
 }

@@ -26,7 +26,9 @@ fn moved() -> TestEvent {
 
 /// Returns the panic message of an `assert_…` function that must fail.
 fn refused<T>(assertion: impl FnOnce() -> T) -> String {
-    let panic = catch_unwind(AssertUnwindSafe(assertion)).map(drop).expect_err("the assertion fails");
+    let panic = catch_unwind(AssertUnwindSafe(assertion))
+        .map(drop)
+        .expect_err("the assertion fails");
     panic.downcast_ref::<String>().expect("a text").clone()
 }
 
@@ -34,12 +36,16 @@ fn refused<T>(assertion: impl FnOnce() -> T) -> String {
 #[tokio::test]
 async fn a_stored_value_is_returned_again() {
     let test = HandlerTest::one("charge", |_: Value, cx: HandlerContext| async move {
-        let attempt: u32 = cx.once("card", || async { Ok::<_, Failure>(cx.attempt()) }).await?;
+        let attempt: u32 = cx
+            .once("card", || async { Ok::<_, Failure>(cx.attempt()) })
+            .await?;
         Err(Failure::transient(format!("charged at attempt {attempt}")))
     });
     let test = test.expect("a handler");
     for attempt in 1..=3 {
-        test.run(moved().attempt(attempt)).await.assert_failed("charge", "charged at attempt 1");
+        test.run(moved().attempt(attempt))
+            .await
+            .assert_failed("charge", "charged at attempt 1");
     }
 }
 
@@ -52,16 +58,34 @@ async fn the_example_is_tested_with_the_kit() {
     let first = test.run(placed.clone()).await;
     first.assert_failed("payment", "the bank has not confirmed");
     let retry_after = Some(Duration::from_millis(100));
-    assert!(matches!(first.stop(), Some(Stop::Transient { retry_after: wait, .. }) if *wait == retry_after));
-    test.run(placed.attempt(2)).await.assert_delivered().assert_succeeded("payment");
+    assert!(
+        matches!(first.stop(), Some(Stop::Transient { retry_after: wait, .. }) if *wait == retry_after)
+    );
+    test.run(placed.attempt(2))
+        .await
+        .assert_delivered()
+        .assert_succeeded("payment");
 
-    let too_much = test.run(event(&json!({"type": "placed", "cents": 990_000})).id(2)).await;
-    assert_eq!(too_much.stop(), Some(&Stop::rejected("payment: 990000 cents are too many")));
+    let too_much = test
+        .run(event(&json!({"type": "placed", "cents": 990_000})).id(2))
+        .await;
+    assert_eq!(
+        too_much.stop(),
+        Some(&Stop::rejected("payment: 990000 cents are too many"))
+    );
 
-    let closed = test.run(event(&json!({"type": "closed"})).id(3).prev(1)).await;
-    closed.assert_delivered().assert_emitted("archive:1", json!({"order": "order:1"}));
-    let archived = TestEvent::new("archive:1", Json::new(closed.emitted()[0].payload.clone())).expect("an event");
-    test.run(archived).await.assert_delivered().assert_succeeded("stop");
+    let closed = test
+        .run(event(&json!({"type": "closed"})).id(3).prev(1))
+        .await;
+    closed
+        .assert_delivered()
+        .assert_emitted("archive:1", json!({"order": "order:1"}));
+    let archived = TestEvent::new("archive:1", Json::new(closed.emitted()[0].payload.clone()))
+        .expect("an event");
+    test.run(archived)
+        .await
+        .assert_delivered()
+        .assert_succeeded("stop");
 }
 
 /// If an event is run again, the kit treats the run as a retry: successful handlers and subtasks do
@@ -90,7 +114,11 @@ async fn a_second_run_does_what_a_retry_does() {
                     Ok::<(), Failure>(())
                 })
                 .await?;
-                if cx.attempt() < 2 { Err(Failure::transient("declined")) } else { Ok(()) }
+                if cx.attempt() < 2 {
+                    Err(Failure::transient("declined"))
+                } else {
+                    Ok(())
+                }
             }
         })
         .build()
@@ -99,7 +127,9 @@ async fn a_second_run_does_what_a_retry_does() {
     let counts = || (mail.load(Relaxed), charged.load(Relaxed));
 
     let first = test.run(moved()).await;
-    first.assert_succeeded("mail").assert_failed("charge", "declined");
+    first
+        .assert_succeeded("mail")
+        .assert_failed("charge", "declined");
     assert!(!first.is_delivered() && !first.is_cancelled());
     first.assert_emitted("mail:1", json!({}));
     first.assert_not_emitted("charge:1", json!({}));
@@ -107,8 +137,15 @@ async fn a_second_run_does_what_a_retry_does() {
 
     let second = test.run(moved().attempt(2)).await;
     second.assert_delivered().assert_succeeded("charge");
-    assert_eq!(second.outcome("mail"), Some(&HandlerOutcome::SucceededBefore));
-    let objects: Vec<_> = second.emitted().iter().map(|event| event.object.as_str()).collect();
+    assert_eq!(
+        second.outcome("mail"),
+        Some(&HandlerOutcome::SucceededBefore)
+    );
+    let objects: Vec<_> = second
+        .emitted()
+        .iter()
+        .map(|event| event.object.as_str())
+        .collect();
     assert_eq!(objects, ["mail:1", "charge:1"]);
     second.assert_emitted("charge:1", |event: &Value| event["attempt"] == 2);
     assert_eq!(counts(), (2 - 1, 1));
@@ -141,19 +178,36 @@ async fn every_way_to_end_is_told() {
         .expect("a set");
     let test = HandlerTest::new(handlers.clone());
     let ran = test.run(moved()).await;
-    let outcomes: Vec<_> = ran.outcomes().map(|(id, outcome)| (id, outcome.clone())).collect();
+    let outcomes: Vec<_> = ran
+        .outcomes()
+        .map(|(id, outcome)| (id, outcome.clone()))
+        .collect();
     let panicked = HandlerOutcome::Panicked("no null".to_owned());
-    let expected =
-        [("ok", HandlerOutcome::Succeeded), ("panics", panicked), ("slow", HandlerOutcome::TimedOut(Duration::from_millis(20)))];
+    let expected = [
+        ("ok", HandlerOutcome::Succeeded),
+        ("panics", panicked),
+        ("slow", HandlerOutcome::TimedOut(Duration::from_millis(20))),
+    ];
     assert_eq!(outcomes, expected);
     ran.assert_failed("panics", "it panicked: no null")
         .assert_failed("slow", "it took longer than 20ms")
         .assert_nothing_emitted();
-    assert_eq!(ran.stop(), Some(&Stop::transient("panics: it panicked: no null; slow: it took longer than 20ms")));
+    assert_eq!(
+        ran.stop(),
+        Some(&Stop::transient(
+            "panics: it panicked: no null; slow: it took longer than 20ms"
+        ))
+    );
     assert_eq!(ran.outcome("other"), None);
 
-    let ran = HandlerTest::new(handlers).timeout(Duration::from_millis(5)).run(moved()).await;
-    assert_eq!(ran.outcome("slow"), Some(&HandlerOutcome::TimedOut(Duration::from_millis(5))));
+    let ran = HandlerTest::new(handlers)
+        .timeout(Duration::from_millis(5))
+        .run(moved())
+        .await;
+    assert_eq!(
+        ran.outcome("slow"),
+        Some(&HandlerOutcome::TimedOut(Duration::from_millis(5)))
+    );
 }
 
 /// The context of a handler has the values that the test chose. An event that the handler cannot
@@ -163,24 +217,45 @@ async fn a_handler_is_told_what_the_test_chose() {
     let seen = Arc::new(Mutex::new(String::new()));
     let noted = Arc::clone(&seen);
     let test = HandlerTest::one("note", move |n: u32, cx: HandlerContext| {
-        *noted.lock().expect("no panic") =
-            format!("{n} {} {} {} {} {:?}", cx.id(), cx.prev(), cx.object(), cx.attempt(), cx.payload());
+        *noted.lock().expect("no panic") = format!(
+            "{n} {} {} {} {} {:?}",
+            cx.id(),
+            cx.prev(),
+            cx.object(),
+            cx.attempt(),
+            cx.payload()
+        );
         async { Ok(()) }
     });
     let test = test.expect("a handler");
     let seven = TestEvent::new("work:7", Json::new(" 7")).expect("an event");
-    test.run(seven.id(12).prev(9).attempt(3)).await.assert_delivered();
+    test.run(seven.id(12).prev(9).attempt(3))
+        .await
+        .assert_delivered();
     assert_eq!(*seen.lock().expect("no panic"), "7 12 9 work:7 3 [32, 55]");
 
     let ran = test.run(moved()).await;
     ran.assert_failed("note", "the event does not fit the type of this handler");
     assert!(matches!(ran.stop(), Some(Stop::Rejected { .. })));
-    let none = HandlerTest::new(Handlers::builder().build().expect("a set")).run(moved()).await;
+    let none = HandlerTest::new(Handlers::builder().build().expect("a set"))
+        .run(moved())
+        .await;
     assert_eq!(none.outcomes().len(), 0);
-    assert_eq!(none.stop(), Some(&Stop::unknown("no handler is registered for events of type \"moved\"")));
+    assert_eq!(
+        none.stop(),
+        Some(&Stop::unknown(
+            "no handler is registered for events of type \"moved\""
+        ))
+    );
 
-    assert!(matches!(TestEvent::new("", &1), Err(TestEventError::Name(NameError::Empty))));
-    assert!(matches!(TestEvent::new("a", Json::new("{")), Err(TestEventError::Event(EventError::NotJson(_)))));
+    assert!(matches!(
+        TestEvent::new("", &1),
+        Err(TestEventError::Name(NameError::Empty))
+    ));
+    assert!(matches!(
+        TestEvent::new("a", Json::new("{")),
+        Err(TestEventError::Event(EventError::NotJson(_)))
+    ));
     assert!(HandlerTest::one("", |_: Value, _| async { Ok(()) }).is_err());
 }
 
@@ -188,10 +263,15 @@ async fn a_handler_is_told_what_the_test_chose() {
 /// Handlers that have succeeded stay successful.
 #[tokio::test]
 async fn a_run_can_be_cancelled() {
-    let (waiting, token) = (Arc::new(Notify::new()), Arc::new(Mutex::new(CancellationToken::new())));
+    let (waiting, token) = (
+        Arc::new(Notify::new()),
+        Arc::new(Mutex::new(CancellationToken::new())),
+    );
     let (told, its_token) = (Arc::clone(&waiting), Arc::clone(&token));
     let handlers = Handlers::builder()
-        .register_all("quick", |_: Value, cx: HandlerContext| async move { Ok(cx.emit("a", &json!({}))?) })
+        .register_all("quick", |_: Value, cx: HandlerContext| async move {
+            Ok(cx.emit("a", &json!({}))?)
+        })
         .register_all("waits", move |_: Value, cx: HandlerContext| {
             *its_token.lock().expect("no panic") = cx.cancelled().clone();
             let told = Arc::clone(&told);
@@ -211,14 +291,20 @@ async fn a_run_can_be_cancelled() {
     ran.assert_succeeded("quick").assert_emitted("a", json!({}));
     assert!(token.lock().expect("no panic").is_cancelled());
     let again = test.run_until(moved(), async {}).await;
-    assert_eq!(again.outcome("quick"), Some(&HandlerOutcome::SucceededBefore));
+    assert_eq!(
+        again.outcome("quick"),
+        Some(&HandlerOutcome::SucceededBefore)
+    );
 }
 
 /// The kit has the same limits of emits as a worker.
 #[tokio::test]
 async fn what_a_worker_refuses_is_refused() {
     let test = HandlerTest::one("emits", |_: Value, cx: HandlerContext| async move {
-        assert!(matches!(cx.emit("{a}", &1), Err(HandlerEmitError::Name(NameError::Brace(_)))));
+        assert!(matches!(
+            cx.emit("{a}", &1),
+            Err(HandlerEmitError::Name(NameError::Brace(_)))
+        ));
         for _ in 0..seriatim::handlers::EMITS_MAX {
             cx.emit("a", &1)?;
         }
@@ -226,7 +312,10 @@ async fn what_a_worker_refuses_is_refused() {
         Ok(())
     });
     let ran = test.expect("a handler").run(moved()).await;
-    assert_eq!(ran.assert_delivered().emitted().len(), seriatim::handlers::EMITS_MAX);
+    assert_eq!(
+        ran.assert_delivered().emitted().len(),
+        seriatim::handlers::EMITS_MAX
+    );
 }
 
 /// The kit has the same limit of subtasks as a worker. Subtasks of earlier runs count. One subtask
@@ -248,9 +337,12 @@ async fn one_subtask_too_many_is_refused() {
         }
     });
     let test = test.expect("a handler");
-    test.run(moved()).await.assert_failed("names", "all are done");
+    test.run(moved())
+        .await
+        .assert_failed("names", "all are done");
     let ran = test.run(moved().attempt(2)).await;
-    ran.assert_failed("names", "at most 1000 subtasks").assert_failed("names", r#"refused: "step:1000""#);
+    ran.assert_failed("names", "at most 1000 subtasks")
+        .assert_failed("names", r#"refused: "step:1000""#);
     assert!(matches!(ran.stop(), Some(Stop::Transient { .. })));
     assert_eq!(runs.load(Relaxed), 1000);
 }
@@ -259,24 +351,49 @@ async fn one_subtask_too_many_is_refused() {
 #[tokio::test]
 async fn a_failed_assertion_tells_what_happened() {
     let handlers = Handlers::builder()
-        .register_all("emits", |_: Value, cx: HandlerContext| async move { Ok(cx.emit("a", &json!({"n": 1}))?) })
-        .register_all("fails", |_: Value, _| async { Err(Failure::transient("down")) })
+        .register_all("emits", |_: Value, cx: HandlerContext| async move {
+            Ok(cx.emit("a", &json!({"n": 1}))?)
+        })
+        .register_all("fails", |_: Value, _| async {
+            Err(Failure::transient("down"))
+        })
         .build()
         .expect("a set");
     let ran = HandlerTest::new(handlers).run(moved()).await;
     let happened = "\nevent 1 of order:1 is tried again: fails: down\nhandlers:\n  emits  Succeeded\n  \
                     fails  Failed(Transient { error: \"down\", retry_after: None })\nemitted:\n  a  {\"n\":1}";
     for (said, expected) in [
-        (refused(|| ran.assert_delivered().is_delivered()), "the event was not delivered"),
-        (refused(|| ran.assert_succeeded("fails").is_delivered()), "the handler \"fails\" did not succeed in this run"),
-        (refused(|| ran.assert_failed("fails", "up").is_delivered()), "the handler \"fails\" did not fail with \"up\""),
-        (refused(|| ran.assert_emitted("b", json!({})).object.clone()), "no event was emitted for b like {}"),
-        (refused(|| ran.assert_emitted("a", json!({"n": 2})).object.clone()), "no event was emitted for a like {\"n\":2}"),
         (
-            refused(|| ran.assert_not_emitted("a", |event: &Value| event["n"] == 1).is_delivered()),
+            refused(|| ran.assert_delivered().is_delivered()),
+            "the event was not delivered",
+        ),
+        (
+            refused(|| ran.assert_succeeded("fails").is_delivered()),
+            "the handler \"fails\" did not succeed in this run",
+        ),
+        (
+            refused(|| ran.assert_failed("fails", "up").is_delivered()),
+            "the handler \"fails\" did not fail with \"up\"",
+        ),
+        (
+            refused(|| ran.assert_emitted("b", json!({})).object.clone()),
+            "no event was emitted for b like {}",
+        ),
+        (
+            refused(|| ran.assert_emitted("a", json!({"n": 2})).object.clone()),
+            "no event was emitted for a like {\"n\":2}",
+        ),
+        (
+            refused(|| {
+                ran.assert_not_emitted("a", |event: &Value| event["n"] == 1)
+                    .is_delivered()
+            }),
             "an event was emitted for a like an event of which the predicate is true",
         ),
-        (refused(|| ran.assert_nothing_emitted().is_delivered()), "something was emitted"),
+        (
+            refused(|| ran.assert_nothing_emitted().is_delivered()),
+            "something was emitted",
+        ),
     ] {
         assert_eq!(said, format!("{expected}{happened}"));
     }

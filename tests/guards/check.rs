@@ -16,7 +16,18 @@ pub(super) async fn told(state: &mut State) -> Vec<String> {
     let keys = state.keys.clone();
     let report = control(&state.conn, &keys).check().await.expect("a report");
     let text = |what: &str| what.replace(keys.prefix(), "");
-    report.violations.iter().map(|found| format!("{} {}: {}", found.invariant, found.subject, text(&found.what))).collect()
+    report
+        .violations
+        .iter()
+        .map(|found| {
+            format!(
+                "{} {}: {}",
+                found.invariant,
+                found.subject,
+                text(&found.what)
+            )
+        })
+        .collect()
 }
 
 /// Makes a clean state, then runs these commands, with `@` for the namespace and `~` for a blank.
@@ -24,8 +35,10 @@ pub(super) async fn broken_by(state: &mut State, commands: &str) {
     state.run("FLUSHDB", &[]).await;
     state.clean().await;
     for command in commands.split("; ") {
-        let words: Vec<String> =
-            command.split(' ').map(|word| word.replace('@', state.keys.prefix()).replace('~', " ")).collect();
+        let words: Vec<String> = command
+            .split(' ')
+            .map(|word| word.replace('@', state.keys.prefix()).replace('~', " "))
+            .collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         state.run(words[0], &words[1..]).await;
     }
@@ -132,7 +145,8 @@ async fn what_is_wrong_with_a_held_batch_is_told() {
 
 #[tokio::test]
 async fn what_is_wrong_with_a_worker_is_told() {
-    const NO_TAG: &str = "layout worker a.0: event.worker:a.0:event.id is not an id and up to three counts";
+    const NO_TAG: &str =
+        "layout worker a.0: event.worker:a.0:event.id is not an id and up to three counts";
     each(&[
         (
             "LPUSH @event.worker:a.1:event {} {}; SET @event.worker:a.1:event.id 3",
@@ -172,7 +186,10 @@ async fn a_schedule_has_an_event_and_a_due_time() {
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     state.clean().await;
-    let (hash, set) = (state.keys.events_scheduled_of("x"), state.keys.events_scheduled());
+    let (hash, set) = (
+        state.keys.events_scheduled_of("x"),
+        state.keys.events_scheduled(),
+    );
     state.run("HSET", &[&hash, "whole", "{}"]).await;
     state.run("ZADD", &[&set, "1", "x\nwhole"]).await;
     assert_eq!(told(&mut state).await, Vec::<String>::new());
@@ -182,24 +199,38 @@ async fn a_schedule_has_an_event_and_a_due_time() {
     state.run("HDEL", &[&hash, "timeless"]).await;
     state.run("HSET", &[&hash, "never", "{}"]).await;
     state.run("ZADD", &[&set, "inf", "x\nnever"]).await;
-    let never = "I8 schedule x\\nnever: is due at inf, a time that never comes; schedule or cancel it";
+    let never =
+        "I8 schedule x\\nnever: is due at inf, a time that never comes; schedule or cancel it";
     assert_eq!(told(&mut state).await, [never]);
     // Scores at the edges of the times at which an event can be due or have been queued.
     state.emit("x", "{}").await;
-    for (score, is_found) in
-        [("-9007199254740992", true), ("-9007199254740991", false), ("9007199254740991", false), ("9007199254740992", true)]
-    {
+    for (score, is_found) in [
+        ("-9007199254740992", true),
+        ("-9007199254740991", false),
+        ("9007199254740991", false),
+        ("9007199254740992", true),
+    ] {
         state.run("ZADD", &[&set, score, "x\nnever"]).await;
-        let never = format!("I8 schedule x\\nnever: is due at {score}, a time that never comes; schedule or cancel it");
+        let never = format!(
+            "I8 schedule x\\nnever: is due at {score}, a time that never comes; schedule or cancel it"
+        );
         assert_eq!(told(&mut state).await, is_found.then_some(never).as_slice());
     }
     state.run("HDEL", &[&hash, "never"]).await;
     state.run("ZREM", &[&set, "x\nnever"]).await;
-    state.run("ZADD", &[&set, "1", "x\nempty", "2", "odd"]).await;
+    state
+        .run("ZADD", &[&set, "1", "x\nempty", "2", "odd"])
+        .await;
     let mut found = told(&mut state).await;
     found.sort();
     let empty = "I8 schedule x\\nempty: is due, but x:events.scheduled has no event for it: workers will remove it";
-    assert_eq!(found, ["I8 schedule odd: events.scheduled has an entry that is not an object and a key", empty]);
+    assert_eq!(
+        found,
+        [
+            "I8 schedule odd: events.scheduled has an entry that is not an object and a key",
+            empty
+        ]
+    );
 }
 
 #[tokio::test]
@@ -208,11 +239,24 @@ async fn a_cron_job_that_is_not_paused_has_a_next_tick() {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     state.clean().await;
     let (jobs, ticks) = (state.keys.events_cron(), state.keys.events_cron_next());
-    state.run("HSET", &[&jobs, "good", "1 0 5 3 2 x:1{}1", "paused", "1 1 5 3 2 x:1{}1"]).await;
+    state
+        .run(
+            "HSET",
+            &[
+                &jobs,
+                "good",
+                "1 0 5 3 2 x:1{}1",
+                "paused",
+                "1 1 5 3 2 x:1{}1",
+            ],
+        )
+        .await;
     state.run("ZADD", &[&ticks, "inf", "good"]).await;
     assert_eq!(told(&mut state).await, Vec::<String>::new());
     state.run("ZREM", &[&ticks, "good"]).await;
-    state.run("ZADD", &[&ticks, "7", "paused", "8", "gone"]).await;
+    state
+        .run("ZADD", &[&ticks, "7", "paused", "8", "gone"])
+        .await;
     state.run("HSET", &[&jobs, "odd", "odd"]).await;
     let mut found = told(&mut state).await;
     found.sort();
@@ -227,8 +271,7 @@ async fn a_cron_job_that_is_not_paused_has_a_next_tick() {
 
 #[tokio::test]
 async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
-    const NO_SHARE: &str =
-        "layout shared key: event.shares has a field a:* that is no share: delete that field, and set the share again";
+    const NO_SHARE: &str = "layout shared key: event.shares has a field a:* that is no share: delete that field, and set the share again";
     const NO_VALUE: &str = "layout name b: its value in event.workers is not slots, token and time";
     each(&[
         (
@@ -306,19 +349,34 @@ async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
 /// Neither an invalid owner, nor a worker whose list lacks the object, covers queued events.
 #[tokio::test]
 async fn what_nobody_has_is_told_with_what_is_queued() {
-    const QUEUED: &str = "I1 object x: has 1 events queued, but no marker, no worker that has it, and is not held";
+    const QUEUED: &str =
+        "I1 object x: has 1 events queued, but no marker, no worker that has it, and is not held";
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     for (owner, found) in [
-        ("held", "is held, but is neither in objects.held nor in objects.paused: `seriatim repair` puts it back"),
+        (
+            "held",
+            "is held, but is neither in objects.held nor in objects.paused: `seriatim repair` puts it back",
+        ),
         (
             "b.0",
             "its owner b.0 is no slot of a name in event.workers: no process adopts it; if it is dead, `seriatim repair --dead-owner` frees its object",
         ),
-        ("a.1", "its owner is a.1, but event.worker:a.1:object lacks it"),
+        (
+            "a.1",
+            "its owner is a.1, but event.worker:a.1:object lacks it",
+        ),
     ] {
-        broken_by(&mut state, &format!("LPUSH @x:events {{}}; SET @x:event.worker {owner}")).await;
-        assert_eq!(told(&mut state).await, [format!("I2 object x: {found}"), QUEUED.to_owned()], "{owner}");
+        broken_by(
+            &mut state,
+            &format!("LPUSH @x:events {{}}; SET @x:event.worker {owner}"),
+        )
+        .await;
+        assert_eq!(
+            told(&mut state).await,
+            [format!("I2 object x: {found}"), QUEUED.to_owned()],
+            "{owner}"
+        );
     }
 }
 
@@ -355,11 +413,20 @@ async fn an_object_behind_many_names_in_a_list_is_found() {
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let list = state.keys.worker_object("a.1");
-    let without = "I3 worker a.1: has a batch of 1 events, but owns no object in event.worker:a.1:object";
-    for (before, batch, expected) in [(999, true, &[] as &[&str]), (1000, true, &[without]), (1500, false, &[])] {
+    let without =
+        "I3 worker a.1: has a batch of 1 events, but owns no object in event.worker:a.1:object";
+    for (before, batch, expected) in [
+        (999, true, &[] as &[&str]),
+        (1000, true, &[without]),
+        (1500, false, &[]),
+    ] {
         broken_by(&mut state, "SET @x:event.worker a.1; LPUSH @x:events {}").await;
         let names: Vec<String> = (0..before).map(|n| format!("stray:{n}")).collect();
-        let names: Vec<&str> = [list.as_str()].into_iter().chain(names.iter().map(String::as_str)).chain(["x"]).collect();
+        let names: Vec<&str> = [list.as_str()]
+            .into_iter()
+            .chain(names.iter().map(String::as_str))
+            .chain(["x"])
+            .collect();
         state.run("RPUSH", &names).await;
         if batch {
             state.batch("a.1", 16, &["{}"]).await;
@@ -370,7 +437,8 @@ async fn an_object_behind_many_names_in_a_list_is_found() {
 
 #[tokio::test]
 async fn what_is_wrong_with_the_lists_of_groups_is_told() {
-    const QUEUED: &str = "I1 object g:1: has 1 events queued, but no marker, no worker that has it, and is not held";
+    const QUEUED: &str =
+        "I1 object g:1: has 1 events queued, but no marker, no worker that has it, and is not held";
     const STRANDED: &str = "layout group g: has 1 names set aside, but is not in event.groups: no worker takes these names; \
                             add the group to event.groups with score 0";
     each(&[
@@ -397,16 +465,32 @@ async fn what_is_wrong_with_the_lists_of_groups_is_told() {
     .await;
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, redis.keys().clone());
-    broken_by(&mut state, "LPUSH @g:1:events {}; LPUSH @event.group:g:waiting g:1").await;
-    assert_eq!(told(&mut state).await, [STRANDED, QUEUED], "a list that is not in event.groups covers nothing");
-    let many: Vec<String> = (0..2050).flat_map(|n| ["0".to_owned(), format!("g{n}")]).collect();
+    broken_by(
+        &mut state,
+        "LPUSH @g:1:events {}; LPUSH @event.group:g:waiting g:1",
+    )
+    .await;
+    assert_eq!(
+        told(&mut state).await,
+        [STRANDED, QUEUED],
+        "a list that is not in event.groups covers nothing"
+    );
+    let many: Vec<String> = (0..2050)
+        .flat_map(|n| ["0".to_owned(), format!("g{n}")])
+        .collect();
     broken_by(&mut state, "PING").await;
     let groups = state.keys.event_groups();
-    let many: Vec<&str> = [groups.as_str()].into_iter().chain(many.iter().map(String::as_str)).collect();
+    let many: Vec<&str> = [groups.as_str()]
+        .into_iter()
+        .chain(many.iter().map(String::as_str))
+        .collect();
     state.run("ZADD", &many[..many.len() - 2]).await;
     assert_eq!(told(&mut state).await, [""; 0], "2,049 groups");
     state.run("ZADD", &many).await;
-    assert_eq!(told(&mut state).await, ["layout shared key: event.groups has more than 2049 groups"]);
+    assert_eq!(
+        told(&mut state).await,
+        ["layout shared key: event.groups has more than 2049 groups"]
+    );
 }
 
 /// An object is covered by the list of each group to which it can belong, in the walk and in the
@@ -416,21 +500,57 @@ async fn a_name_that_is_set_aside_covers_its_object() {
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let keys = state.keys.clone();
-    for group in ["a", "a:b", "a:b:c:d:e:f:g:h", "a:b:c:d:e:f:g:h:i:j", "\0rest"] {
-        broken_by(&mut state, "SET @event.groups.waiting 3; LPUSH @a:b:c:d:e:f:g:h:i:j:events {}").await;
+    for group in [
+        "a",
+        "a:b",
+        "a:b:c:d:e:f:g:h",
+        "a:b:c:d:e:f:g:h:i:j",
+        "\0rest",
+    ] {
+        broken_by(
+            &mut state,
+            "SET @event.groups.waiting 3; LPUSH @a:b:c:d:e:f:g:h:i:j:events {}",
+        )
+        .await;
         state.run("ZADD", &[&keys.event_groups(), "1", group]).await;
-        state.run("LPUSH", &[&keys.group_waiting(group), "x", "a:b:c:d:e:f:g:h:i:j", "y"]).await;
+        state
+            .run(
+                "LPUSH",
+                &[&keys.group_waiting(group), "x", "a:b:c:d:e:f:g:h:i:j", "y"],
+            )
+            .await;
         // The name of the object is the member of a held object with a negative score, too.
-        state.run("ZADD", &[&keys.objects_held(), "XX", "-5", "work:5"]).await;
+        state
+            .run("ZADD", &[&keys.objects_held(), "XX", "-5", "work:5"])
+            .await;
         let report = control(&state.conn, &keys).check().await.expect("a report");
         assert!(report.is_clean(), "{group}: {report:#?}");
-        assert_eq!((report.looked_at.groups, report.looked_at.set_aside, report.looked_at.suspicions), (1, 3, 0), "{group}");
+        assert_eq!(
+            (
+                report.looked_at.groups,
+                report.looked_at.set_aside,
+                report.looked_at.suspicions
+            ),
+            (1, 3, 0),
+            "{group}"
+        );
         // The walk does not see the list. Then the search sees it, or only the script does.
         for blind in [1, usize::MAX] {
-            let conn = Blind { conn: state.conn.clone(), blind };
-            let report = Control::new(conn).with_keys(keys.clone()).check().await.expect("a report");
+            let conn = Blind {
+                conn: state.conn.clone(),
+                blind,
+            };
+            let report = Control::new(conn)
+                .with_keys(keys.clone())
+                .check()
+                .await
+                .expect("a report");
             assert!(report.is_clean(), "{group}: {report:#?}");
-            assert_eq!((report.looked_at.groups, report.looked_at.suspicions), (0, 1), "{group}");
+            assert_eq!(
+                (report.looked_at.groups, report.looked_at.suspicions),
+                (0, 1),
+                "{group}"
+            );
         }
     }
 }
@@ -444,7 +564,13 @@ struct Blind {
 
 impl ConnectionLike for Blind {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
-        let words = cmd.args_iter().filter_map(|arg| if let redis::Arg::Simple(word) = arg { Some(word) } else { None });
+        let words = cmd.args_iter().filter_map(|arg| {
+            if let redis::Arg::Simple(word) = arg {
+                Some(word)
+            } else {
+                None
+            }
+        });
         let words: Vec<&[u8]> = words.take(2).collect();
         if self.blind > 0 && words[0] == b"ZRANGE" && words[1].ends_with(b"event.groups") {
             self.blind -= 1;
@@ -453,7 +579,12 @@ impl ConnectionLike for Blind {
         self.conn.req_packed_command(cmd)
     }
 
-    fn req_packed_commands<'a>(&'a mut self, pipe: &'a Pipeline, offset: usize, count: usize) -> RedisFuture<'a, Vec<Value>> {
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipe: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
         self.conn.req_packed_commands(pipe, offset, count)
     }
 

@@ -10,7 +10,8 @@ use super::support::Redis;
 #[tokio::test]
 async fn damage_to_one_key_is_told_alone() {
     const RULES: &str = "layout shared key: event.rules is a string, it should be a hash";
-    const ERRORS: &str = ":event.errors tells how an event has failed, but the object has none in hand that has";
+    const ERRORS: &str =
+        ":event.errors tells how an event has failed, but the object has none in hand that has";
     each(&[
         (
             "LPUSH @x:events {}; ZADD @event.groups 0 other",
@@ -130,18 +131,38 @@ async fn damage_to_a_shared_key_is_told_with_its_effects() {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     const NEITHER: &str = "is held, but is neither in objects.held nor in objects.paused: `seriatim repair` puts it back";
     const NO_SLOT: &str = "is no slot of a name in event.workers: no process adopts it; if it is dead, `seriatim repair --dead-owner` frees its object";
-    let held =
-        |objects: &[&str]| -> Vec<String> { objects.iter().map(|object| format!("I2 object {object}: {NEITHER}")).collect() };
-    let queued =
-        |object: &str| format!("I1 object {object}: has 1 events queued, but no marker, no worker that has it, and is not held");
-    let wrong = |key: &str, kind: &str| vec![format!("layout shared key: {key} is a string, it should be a {kind}")];
-    let owner = |object: &str, owner: &str| format!("I2 object {object}: its owner {owner} {NO_SLOT}");
+    let held = |objects: &[&str]| -> Vec<String> {
+        objects
+            .iter()
+            .map(|object| format!("I2 object {object}: {NEITHER}"))
+            .collect()
+    };
+    let queued = |object: &str| {
+        format!(
+            "I1 object {object}: has 1 events queued, but no marker, no worker that has it, and is not held"
+        )
+    };
+    let wrong = |key: &str, kind: &str| {
+        vec![format!(
+            "layout shared key: {key} is a string, it should be a {kind}"
+        )]
+    };
+    let owner =
+        |object: &str, owner: &str| format!("I2 object {object}: its owner {owner} {NO_SLOT}");
     for (commands, mut expected) in [
         (
             "DEL @objects.held; SET @objects.held x",
-            [held(&["work:5", "work:6", "work:7", "work:8"]), vec![queued("work:5")], wrong("objects.held", "zset")].concat(),
+            [
+                held(&["work:5", "work:6", "work:7", "work:8"]),
+                vec![queued("work:5")],
+                wrong("objects.held", "zset"),
+            ]
+            .concat(),
         ),
-        ("DEL @objects.paused; SET @objects.paused x", [held(&["work:9"]), wrong("objects.paused", "zset")].concat()),
+        (
+            "DEL @objects.paused; SET @objects.paused x",
+            [held(&["work:9"]), wrong("objects.paused", "zset")].concat(),
+        ),
         (
             "DEL @event.workers; SET @event.workers x",
             [
@@ -155,31 +176,50 @@ async fn damage_to_a_shared_key_is_told_with_its_effects() {
             ]
             .concat(),
         ),
-        ("SET @event.groups x; LPUSH @x:events {}", [vec![queued("x")], wrong("event.groups", "zset")].concat()),
-        ("FLUSHDB; SET @next.event.id 1e3", vec!["layout shared key: next.event.id is not a whole number below 2^53".to_owned()]),
+        (
+            "SET @event.groups x; LPUSH @x:events {}",
+            [vec![queued("x")], wrong("event.groups", "zset")].concat(),
+        ),
+        (
+            "FLUSHDB; SET @next.event.id 1e3",
+            vec!["layout shared key: next.event.id is not a whole number below 2^53".to_owned()],
+        ),
         ("FLUSHDB; SET @next.event.id 9007199254740991", vec![]),
         ("ZADD @event.marks 1 met 5 5", vec![]),
-        ("HSET @events.emitted k v; ZADD @events.emitted.ends 1 k", vec![]),
-        ("HSET @events.emitted k v l w; ZADD @events.emitted.ends 1 k", {
-            vec!["layout shared key: events.emitted has 2 keys, but events.emitted.ends has 1".to_owned()]
-        }),
+        (
+            "HSET @events.emitted k v; ZADD @events.emitted.ends 1 k",
+            vec![],
+        ),
+        (
+            "HSET @events.emitted k v l w; ZADD @events.emitted.ends 1 k",
+            {
+                vec![
+                    "layout shared key: events.emitted has 2 keys, but events.emitted.ends has 1"
+                        .to_owned(),
+                ]
+            },
+        ),
         // A list covers nothing unless its group is in event.groups.
-        ("LPUSH @g:1:events {}; LPUSH @event.group:g:waiting g:1; ZADD @event.groups 0 other", {
-            vec![
+        (
+            "LPUSH @g:1:events {}; LPUSH @event.group:g:waiting g:1; ZADD @event.groups 0 other",
+            {
+                vec![
                 queued("g:1"),
                 "layout group g: has 1 names set aside, but is not in event.groups: no worker takes these names; add the \
                  group to event.groups with score 0"
                     .to_owned(),
             ]
-        }),
+            },
+        ),
         // Marks in the list of a group are no names.
         (
             "SET @event.groups.waiting 1; LPUSH @event.group:g:waiting a b; ZADD @event.groups 0 g; HSET @event.groups.times g 7~5~1",
             vec![],
         ),
-        ("SET @event.groups.waiting 2; LPUSH @event.group:g:waiting a b; ZADD @event.groups 0 g; SET @event.groups.times x", {
-            wrong("event.groups.times", "hash")
-        }),
+        (
+            "SET @event.groups.waiting 2; LPUSH @event.group:g:waiting a b; ZADD @event.groups 0 g; SET @event.groups.times x",
+            { wrong("event.groups.times", "hash") },
+        ),
     ] {
         broken_by(&mut state, commands).await;
         let mut found = told(&mut state).await;
@@ -200,18 +240,36 @@ async fn a_key_of_another_program_is_told_apart() {
         ("PING", false),
         ("SET @x:last.event.id 1", true),
         ("ZADD @objects.held 1 x; SET @x:event.worker held", true),
-        ("ZADD @objects.paused 0 x; HSET @event.rules pause~x 1~0~0~3~0~ada; SET @x:event.worker held", true),
+        (
+            "ZADD @objects.paused 0 x; HSET @event.rules pause~x 1~0~0~3~0~ada; SET @x:event.worker held",
+            true,
+        ),
         ("LPUSH @objects.with.events x", true),
     ] {
         broken_by(&mut state, &format!("SET @x:events 1; {commands}")).await;
         let found = told(&mut state).await;
-        assert_eq!(found, if layout { wrong.as_slice() } else { &[] }, "{commands}");
+        assert_eq!(
+            found,
+            if layout { wrong.as_slice() } else { &[] },
+            "{commands}"
+        );
     }
     broken_by(&mut state, "LPUSH @x:events {}").await;
-    let queued = "I1 object x: has 1 events queued, but no marker, no worker that has it, and is not held";
-    assert_eq!(told(&mut state).await, [queued], "a list is one of an object");
+    let queued =
+        "I1 object x: has 1 events queued, but no marker, no worker that has it, and is not held";
+    assert_eq!(
+        told(&mut state).await,
+        [queued],
+        "a list is one of an object"
+    );
     broken_by(&mut state, "PING").await;
     let schedules = state.keys.events_scheduled();
-    state.run("ZADD", &[&schedules, "1", "{shop:0}work:1\nk"]).await;
-    assert_eq!(told(&mut state).await, [""; 0], "a schedule of another namespace");
+    state
+        .run("ZADD", &[&schedules, "1", "{shop:0}work:1\nk"])
+        .await;
+    assert_eq!(
+        told(&mut state).await,
+        [""; 0],
+        "a schedule of another namespace"
+    );
 }

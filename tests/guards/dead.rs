@@ -19,8 +19,16 @@ async fn a_call_settles_a_mebibyte_and_no_more() {
         state.run("DEL", &[&keys.events_dead()]).await;
         state.dead_letter("1-0", "work:1", &vec![b'x'; bytes]).await;
         state.dead_letter("2-0", "work:1", b"{}").await;
-        let (by, dead_ids) = (By { who: "ada", why: "large" }, ["1-0", "2-0"].map(str::to_owned));
-        let done = operator::dead(&mut state.conn, &keys, by, Settle::Drop, &dead_ids).await.expect("settled");
+        let (by, dead_ids) = (
+            By {
+                who: "ada",
+                why: "large",
+            },
+            ["1-0", "2-0"].map(str::to_owned),
+        );
+        let done = operator::dead(&mut state.conn, &keys, by, Settle::Drop, &dead_ids)
+            .await
+            .expect("settled");
         assert_eq!(done, vec![Settled::Dropped; settled], "{bytes}");
     }
 }

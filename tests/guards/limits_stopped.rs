@@ -25,17 +25,33 @@ async fn limited() -> (Clock, Redis, State) {
 /// Makes a call. Returns its objects, and the time after which the next call is due.
 async fn call(state: &mut State) -> (Vec<String>, Option<Duration>) {
     let answer = ask(state, BOUNDS).await.expect("an answer");
-    let Advanced::Ok { next_due, .. } = &answer else { panic!("{answer:?}") };
-    (objects(&answer).into_iter().map(str::to_owned).collect(), *next_due)
+    let Advanced::Ok { next_due, .. } = &answer else {
+        panic!("{answer:?}")
+    };
+    (
+        objects(&answer).into_iter().map(str::to_owned).collect(),
+        *next_due,
+    )
 }
 
 async fn look(state: &mut State) -> Option<String> {
-    redis::cmd("GET").arg(state.keys.event_groups_look()).query_async(&mut state.conn).await.expect("a look")
+    redis::cmd("GET")
+        .arg(state.keys.event_groups_look())
+        .query_async(&mut state.conn)
+        .await
+        .expect("a look")
 }
 
 async fn passes(state: &mut State) -> Vec<(String, f64)> {
     let key = state.keys.event_groups();
-    redis::cmd("ZRANGE").arg(key).arg("0").arg("-1").arg("WITHSCORES").query_async(&mut state.conn).await.expect("scores")
+    redis::cmd("ZRANGE")
+        .arg(key)
+        .arg("0")
+        .arg("-1")
+        .arg("WITHSCORES")
+        .query_async(&mut state.conn)
+        .await
+        .expect("scores")
 }
 
 /// One worker looks when a look is of use. Another one takes its place if it is more than 10 ms
@@ -63,9 +79,19 @@ async fn the_next_look_is_exact() {
         if let Some((at, name)) = told {
             state.run("SET", &[&key, &format!("{at} {name}")]).await;
         }
-        assert_eq!(call(&mut state).await, (vec![], Some(Duration::from_millis(after))), "{due} {told:?}");
-        let at = told.filter(|(_, name)| *name == by && by != "w").map_or(NOW + after, |(at, _)| at);
-        assert_eq!(look(&mut state).await, Some(format!("{at} {by}")), "{due} {told:?}");
+        assert_eq!(
+            call(&mut state).await,
+            (vec![], Some(Duration::from_millis(after))),
+            "{due} {told:?}"
+        );
+        let at = told
+            .filter(|(_, name)| *name == by && by != "w")
+            .map_or(NOW + after, |(at, _)| at);
+        assert_eq!(
+            look(&mut state).await,
+            Some(format!("{at} {by}")),
+            "{due} {told:?}"
+        );
     }
 }
 
@@ -74,23 +100,52 @@ async fn the_next_look_is_exact() {
 #[tokio::test]
 async fn the_looks_of_other_workers_are_exact() {
     // The first digits of the SHA-1 of these names are aff0 and 8000.
-    for (name, names, later) in [("w", 1, 16), ("w", 19, 320), ("w", 20, 337), ("w", 21, 337), ("w13926", 20, 300)] {
+    for (name, names, later) in [
+        ("w", 1, 16),
+        ("w", 19, 320),
+        ("w", 20, 337),
+        ("w", 21, 337),
+        ("w13926", 20, 300),
+    ] {
         let (_clock, _redis, mut state) = limited().await;
         set(&state, "r:*", Share::new().rate(0.2)).await;
         park(&mut state, "r", 2.0).await;
         block(&mut state, "r", NOW + 5000).await;
         let keys = state.keys.clone();
-        state.run("SET", &[&keys.event_groups_look(), &format!("{} a", NOW + 5000)]).await;
+        state
+            .run(
+                "SET",
+                &[&keys.event_groups_look(), &format!("{} a", NOW + 5000)],
+            )
+            .await;
         state.run("DEL", &[&keys.event_workers_watched()]).await;
         for n in 0..names {
-            state.run("ZADD", &[&keys.event_workers_watched(), "1", &n.to_string()]).await;
+            state
+                .run(
+                    "ZADD",
+                    &[&keys.event_workers_watched(), "1", &n.to_string()],
+                )
+                .await;
         }
-        state.run("SET", &[&keys.worker_lease(name), "token-1 host 1 1", "PX", "600000"]).await;
+        state
+            .run(
+                "SET",
+                &[&keys.worker_lease(name), "token-1 host 1 1", "PX", "600000"],
+            )
+            .await;
         let mut call = Advance::new(&keys, name, "token-1", BOUNDS, ClaimFirst::Markers);
         call.free(0);
-        let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
-        let Advanced::Ok { next_due, .. } = answer else { panic!("{answer:?}") };
-        assert_eq!(next_due, Some(Duration::from_millis(5000 + later)), "{name} {names}");
+        let answer = wire::advance(&mut state.conn, &call)
+            .await
+            .expect("an answer");
+        let Advanced::Ok { next_due, .. } = answer else {
+            panic!("{answer:?}")
+        };
+        assert_eq!(
+            next_due,
+            Some(Duration::from_millis(5000 + later)),
+            "{name} {names}"
+        );
     }
 }
 
@@ -100,13 +155,31 @@ async fn the_looks_of_other_workers_are_exact() {
 async fn a_slow_rate_is_looked_at_after_10_seconds() {
     let (_clock, redis, mut state) = limited().await;
     set(&state, "a:*", Share::new().rate(0.001).burst(1)).await;
-    let (keys, used) = (state.keys.clone(), format!("9 {} 3 4 5", NOW_US + 1_000_000_000));
-    state.run("HSET", &[&keys.event_shares_used(), "a:*", &used]).await;
+    let (keys, used) = (
+        state.keys.clone(),
+        format!("9 {} 3 4 5", NOW_US + 1_000_000_000),
+    );
+    state
+        .run("HSET", &[&keys.event_shares_used(), "a:*", &used])
+        .await;
     state.emit("a:1", "1").await;
     // A part of a ms counts as a whole one.
-    assert_eq!(call(&mut state).await, (vec![], Some(Duration::from_millis(10_001))));
-    assert_eq!(blocked(&mut state).await, [pair("a", (NOW + 10_001) as f64)]);
-    assert_eq!(redis.console().await.run::<String>(&["HGET", &keys.event_shares_used(), "a:*"]).await, used);
+    assert_eq!(
+        call(&mut state).await,
+        (vec![], Some(Duration::from_millis(10_001)))
+    );
+    assert_eq!(
+        blocked(&mut state).await,
+        [pair("a", (NOW + 10_001) as f64)]
+    );
+    assert_eq!(
+        redis
+            .console()
+            .await
+            .run::<String>(&["HGET", &keys.event_shares_used(), "a:*"])
+            .await,
+        used
+    );
 }
 
 /// A call looks at groups that are due, and at those that have waited for an object in hand for a
@@ -129,8 +202,20 @@ async fn a_call_looks_at_groups_by_their_times() {
         park(&mut state, group, 2.0).await;
         block(&mut state, group, score).await;
     }
-    ask(&mut state, Bounds { claims: 1, ..BOUNDS }).await.expect("an answer");
-    let left: Vec<_> = times.iter().filter(|(.., looked)| !looked).map(|(group, score, _)| pair(group, *score as f64)).collect();
+    ask(
+        &mut state,
+        Bounds {
+            claims: 1,
+            ..BOUNDS
+        },
+    )
+    .await
+    .expect("an answer");
+    let left: Vec<_> = times
+        .iter()
+        .filter(|(.., looked)| !looked)
+        .map(|(group, score, _)| pair(group, *score as f64))
+        .collect();
     assert_eq!(blocked(&mut state).await, left);
 }
 
@@ -148,14 +233,29 @@ async fn the_time_of_a_prefix_is_the_soonest_for_its_rate() {
         set(&state, "a:*", Share::new().rate(0.01).burst(1).in_flight(2)).await;
         set(&state, "a:x:*", Share::new().weight(1)).await;
         let keys = state.keys.clone();
-        state.run("HSET", &[&keys.event_shares_used(), "a:*", &format!("9 {} 0 0 0", NOW_US + 9_000_000)]).await;
+        state
+            .run(
+                "HSET",
+                &[
+                    &keys.event_shares_used(),
+                    "a:*",
+                    &format!("9 {} 0 0 0", NOW_US + 9_000_000),
+                ],
+            )
+            .await;
         for member in in_hand {
-            state.run("ZADD", &[&keys.objects_in_hand(), "0", member]).await;
+            state
+                .run("ZADD", &[&keys.objects_in_hand(), "0", member])
+                .await;
         }
         block(&mut state, "a\n", before).await;
         state.emit("a:x:1", "1").await;
         assert_eq!(call(&mut state).await.0, [""; 0], "{before}");
-        assert_eq!(blocked(&mut state).await, [pair("a\n", after as f64)], "{before}");
+        assert_eq!(
+            blocked(&mut state).await,
+            [pair("a\n", after as f64)],
+            "{before}"
+        );
     }
 }
 
@@ -170,7 +270,12 @@ async fn a_group_that_also_waits_for_another_prefix_is_left_out() {
         set(&state, "p:x:y:*", Share::new().weight(1)).await;
         park(&mut state, "p:x:y", 2.0).await;
         block(&mut state, "p\n", 0).await;
-        block(&mut state, if other { "p:x\n" } else { "p:z\n" }, LATER + NOW).await;
+        block(
+            &mut state,
+            if other { "p:x\n" } else { "p:z\n" },
+            LATER + NOW,
+        )
+        .await;
         let expected: &[&str] = if other { &[] } else { &["p:x:y:1"] };
         assert_eq!(call(&mut state).await.0, expected, "{other}");
     }
@@ -187,7 +292,10 @@ async fn of_equal_limits_a_group_waits_for_that_of_the_shorter_prefix() {
     state.run("ZADD", &[&in_hand, "0", "a:x:9:"]).await;
     state.emit("a:x:1", "1").await;
     assert_eq!(call(&mut state).await, (vec![], None));
-    assert_eq!(blocked(&mut state).await, [pair("a\n", (LATER + NOW) as f64)]);
+    assert_eq!(
+        blocked(&mut state).await,
+        [pair("a\n", (LATER + NOW) as f64)]
+    );
 }
 
 /// A group that has waited with a higher pass than the others keeps its pass.
@@ -201,6 +309,14 @@ async fn a_group_does_not_come_back_with_a_higher_pass() {
     let key = state.keys.event_groups();
     state.run("ZADD", &[&key, "20", "a"]).await;
     block(&mut state, "b", 0).await;
-    ask(&mut state, Bounds { claims: 1, ..BOUNDS }).await.expect("an answer");
+    ask(
+        &mut state,
+        Bounds {
+            claims: 1,
+            ..BOUNDS
+        },
+    )
+    .await
+    .expect("an answer");
     assert_eq!(passes(&mut state).await, [pair("a", 21.0), pair("b", 50.0)]);
 }

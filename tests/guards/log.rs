@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, EventLog, Report, Seen, Tag};
+use seriatim::wire::{
+    self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, EventLog, Report, Seen, Tag,
+};
 
 use crate::state::State;
 use crate::stopped::{NOW, scene};
@@ -20,28 +22,102 @@ async fn what_completes_with_errors_is_in_the_log() {
     state.delivered("work:1", 4).await;
     state.own("w.0", "work:1", 5, &["5", "6"]).await;
     state.own("w.1", "work:2", 7, &["7"]).await;
-    state.run("SET", &[&keys.worker_event_id("w.1"), "7 3 1 2"]).await;
+    state
+        .run("SET", &[&keys.worker_event_id("w.1"), "7 3 1 2"])
+        .await;
     let complete = |object: &str, tag: Tag, next| {
-        let then = BatchResult::Complete { next, id: tag.first, error: "no".to_owned(), attempts: 2 };
-        Report { object: object.to_owned().into(), tag, count: 0, last: None, then }
+        let then = BatchResult::Complete {
+            next,
+            id: tag.first,
+            error: "no".to_owned(),
+            attempts: 2,
+        };
+        Report {
+            object: object.to_owned().into(),
+            tag,
+            count: 0,
+            last: None,
+            then,
+        }
     };
     let console = redis.console().await;
-    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Held);
-    call.report(0, &complete("work:1", Tag { first: 5, ..Tag::default() }, Some(Tag { first: 6, ..Tag::default() })));
-    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
-    let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
-    assert_eq!((batches[0].tag.to_string().as_str(), batches[0].prev), ("6", 4));
-    let kept: Vec<(String, Vec<String>)> = console.run(&["XRANGE", &keys.event_log(), "-", "+"]).await;
-    let fields = "status completed_with_errors id 5 prev 4 object work:1 event 5 error no attempts 2";
-    assert_eq!((kept[0].1.join(" ").as_str(), console.dead().await.len()), (fields, 0));
+    let mut call = Advance::new(
+        &keys,
+        "w",
+        "token-1",
+        Bounds {
+            claims: 0,
+            ..BOUNDS
+        },
+        ClaimFirst::Held,
+    );
+    call.report(
+        0,
+        &complete(
+            "work:1",
+            Tag {
+                first: 5,
+                ..Tag::default()
+            },
+            Some(Tag {
+                first: 6,
+                ..Tag::default()
+            }),
+        ),
+    );
+    let answer = wire::advance(&mut state.conn, &call)
+        .await
+        .expect("an answer");
+    let Advanced::Ok { batches, .. } = answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(
+        (batches[0].tag.to_string().as_str(), batches[0].prev),
+        ("6", 4)
+    );
+    let kept: Vec<(String, Vec<String>)> =
+        console.run(&["XRANGE", &keys.event_log(), "-", "+"]).await;
+    let fields =
+        "status completed_with_errors id 5 prev 4 object work:1 event 5 error no attempts 2";
+    assert_eq!(
+        (kept[0].1.join(" ").as_str(), console.dead().await.len()),
+        (fields, 0)
+    );
 
     state.run("DEL", &[&keys.event_log()]).await;
     state.run("SET", &[&keys.event_log(), "wrong"]).await;
-    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Held);
-    call.report(1, &complete("work:2", Tag { first: 7, handouts: 3, attempts: 1, crashes: 2, is_keyed: false }, None));
-    wire::advance(&mut state.conn, &call).await.expect("an answer");
+    let mut call = Advance::new(
+        &keys,
+        "w",
+        "token-1",
+        Bounds {
+            claims: 0,
+            ..BOUNDS
+        },
+        ClaimFirst::Held,
+    );
+    call.report(
+        1,
+        &complete(
+            "work:2",
+            Tag {
+                first: 7,
+                handouts: 3,
+                attempts: 1,
+                crashes: 2,
+                is_keyed: false,
+            },
+            None,
+        ),
+    );
+    wire::advance(&mut state.conn, &call)
+        .await
+        .expect("an answer");
     let held = console.held_id("work:2").await.expect("held");
-    assert!(held.starts_with("7 3 2 2 quarantine: event.log: WRONGTYPE "), "{held}");
+    assert!(
+        held.starts_with("7 3 2 2 quarantine: event.log: WRONGTYPE "),
+        "{held}"
+    );
 }
 
 /// Adds rows to the log, then completes an event with errors in a worker whose log is off. Returns
@@ -50,15 +126,43 @@ async fn rows_after_completion(state: &mut State, rows: usize) -> usize {
     let keys = state.keys.clone();
     let mut fill = redis::pipe();
     for _ in 0..rows {
-        fill.cmd("XADD").arg(keys.event_log()).arg(&["*", "a", "b"]).ignore();
+        fill.cmd("XADD")
+            .arg(keys.event_log())
+            .arg(&["*", "a", "b"])
+            .ignore();
     }
-    fill.query_async::<()>(&mut state.conn).await.expect("filled");
+    fill.query_async::<()>(&mut state.conn)
+        .await
+        .expect("filled");
     state.own("w.0", "work:1", 1, &["1"]).await;
     let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
-    let then = BatchResult::Complete { next: None, id: 1, error: "no".to_owned(), attempts: 1 };
-    call.report(0, &Report { object: "work:1".into(), tag: Tag { first: 1, ..Tag::default() }, count: 0, last: None, then });
-    wire::advance(&mut state.conn, &call).await.expect("an answer");
-    redis::cmd("XLEN").arg(keys.event_log()).query_async(&mut state.conn).await.expect("XLEN")
+    let then = BatchResult::Complete {
+        next: None,
+        id: 1,
+        error: "no".to_owned(),
+        attempts: 1,
+    };
+    call.report(
+        0,
+        &Report {
+            object: "work:1".into(),
+            tag: Tag {
+                first: 1,
+                ..Tag::default()
+            },
+            count: 0,
+            last: None,
+            then,
+        },
+    );
+    wire::advance(&mut state.conn, &call)
+        .await
+        .expect("an answer");
+    redis::cmd("XLEN")
+        .arg(keys.event_log())
+        .query_async(&mut state.conn)
+        .await
+        .expect("XLEN")
 }
 
 /// After any number of events completed with errors, the log keeps about a thousand rows.
@@ -70,7 +174,9 @@ async fn the_log_is_bounded() {
     assert!((1000..1200).contains(&kept), "{kept}");
     // If the stored number of rows to keep cannot be read, it counts as absent.
     let keys = state.keys.clone();
-    state.run("HSET", &[&keys.meta(), "event.log.keep", "many"]).await;
+    state
+        .run("HSET", &[&keys.meta(), "event.log.keep", "many"])
+        .await;
     let kept = rows_after_completion(&mut state, 500).await;
     assert!((1000..1200).contains(&kept), "{kept}");
 }
@@ -86,7 +192,17 @@ async fn a_worker_without_the_log_keeps_the_rows_of_those_with_it() {
     let mut log = EventLog::default();
     log.keep = 2000;
     for event_log in [Some(log), None] {
-        wire::connect(&mut state.conn, &keys, "", Seen { event_log, ..Seen::default() }).await.expect("connected");
+        wire::connect(
+            &mut state.conn,
+            &keys,
+            "",
+            Seen {
+                event_log,
+                ..Seen::default()
+            },
+        )
+        .await
+        .expect("connected");
     }
     assert_eq!(rows_after_completion(&mut state, 1500).await, 1501);
     // The worker without the log trims rows above that number.
@@ -104,18 +220,30 @@ async fn rows_above_the_age_limit_are_dropped() {
         let keys = state.keys.clone();
         let mut fill = redis::pipe();
         for n in 1..=500 {
-            fill.cmd("XADD").arg(keys.event_log()).arg(format!("1-{n}")).arg(&["a", "b"]).ignore();
+            fill.cmd("XADD")
+                .arg(keys.event_log())
+                .arg(format!("1-{n}"))
+                .arg(&["a", "b"])
+                .ignore();
         }
-        fill.query_async::<()>(&mut state.conn).await.expect("filled");
+        fill.query_async::<()>(&mut state.conn)
+            .await
+            .expect("filled");
         state.own("w.0", "work:1", 1, &["1"]).await;
         let mut log = EventLog::default();
         log.keep_for = keep_for;
         let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
         call.log(log);
         call.report(0, &done("work:1", 1));
-        wire::advance(&mut state.conn, &call).await.expect("an answer");
+        wire::advance(&mut state.conn, &call)
+            .await
+            .expect("an answer");
         // Redis drops whole nodes of at most 100 rows.
-        let rows: u64 = redis.console().await.run(&["XLEN", &keys.event_log()]).await;
+        let rows: u64 = redis
+            .console()
+            .await
+            .run(&["XLEN", &keys.event_log()])
+            .await;
         assert!(left.contains(&rows), "{rows} rows, {keep_for:?}");
     }
 }
@@ -138,24 +266,40 @@ async fn a_call_trims_as_many_rows_as_it_has_written_and_1000_more() {
         let (_clock, redis, mut state) = scene().await;
         let keys = state.keys.clone();
         attach(&mut state.conn, &keys, "token-1", "").await;
-        state.run("CONFIG", &["SET", "stream-node-max-entries", "1"]).await;
+        state
+            .run("CONFIG", &["SET", "stream-node-max-entries", "1"])
+            .await;
         let mut fill = redis::pipe();
         for id in rows {
-            fill.cmd("XADD").arg(keys.event_log()).arg(id).arg(&["a", "b"]).ignore();
+            fill.cmd("XADD")
+                .arg(keys.event_log())
+                .arg(id)
+                .arg(&["a", "b"])
+                .ignore();
         }
-        fill.query_async::<()>(&mut state.conn).await.expect("filled");
+        fill.query_async::<()>(&mut state.conn)
+            .await
+            .expect("filled");
         let mut log = EventLog::default();
         (log.keep, log.keep_for) = (keep, keep_for);
         let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
         call.log(log);
         if events > 0 {
-            state.own("w.0", "work:1", 1, &["1", "2", "3"][..events]).await;
+            state
+                .own("w.0", "work:1", 1, &["1", "2", "3"][..events])
+                .await;
             let mut report = done("work:1", 1);
             (report.count, report.last) = (events, Some(events as u64));
             call.report(0, &report);
         }
-        wire::advance(&mut state.conn, &call).await.expect("an answer");
-        let rows: u64 = redis.console().await.run(&["XLEN", &keys.event_log()]).await;
+        wire::advance(&mut state.conn, &call)
+            .await
+            .expect("an answer");
+        let rows: u64 = redis
+            .console()
+            .await
+            .run(&["XLEN", &keys.event_log()])
+            .await;
         assert_eq!(rows, left, "{events} {keep} {keep_for:?}");
     }
 }

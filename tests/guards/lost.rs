@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use seriatim::wire::{self, Advance, Advanced, Attach, Attached, BatchResult, ClaimFirst, Renewed, Report, Suspects, Tag};
+use seriatim::wire::{
+    self, Advance, Advanced, Attach, Attached, BatchResult, ClaimFirst, Renewed, Report, Suspects,
+    Tag,
+};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -13,22 +16,35 @@ use crate::{BOUNDS, attached, done, objects};
 async fn advance(state: &mut State, results: &[(usize, Report)], free: &[usize]) -> Advanced {
     let keys = state.keys.clone();
     let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
-    results.iter().for_each(|(slot, report)| call.report(*slot, report));
+    results
+        .iter()
+        .for_each(|(slot, report)| call.report(*slot, report));
     free.iter().for_each(|slot| call.free(*slot));
-    wire::advance(&mut state.conn, &call).await.expect("an answer")
+    wire::advance(&mut state.conn, &call)
+        .await
+        .expect("an answer")
 }
 
 /// Returns what the call has told: names and texts.
 fn told(answer: &Advanced) -> Vec<(&str, &str)> {
-    let Advanced::Ok { quarantined, .. } = answer else { panic!("{answer:?}") };
-    quarantined.iter().map(|(name, what)| (name.as_str(), what.as_str())).collect()
+    let Advanced::Ok { quarantined, .. } = answer else {
+        panic!("{answer:?}")
+    };
+    quarantined
+        .iter()
+        .map(|(name, what)| (name.as_str(), what.as_str()))
+        .collect()
 }
 
 /// Attaches as another process, as after a restart. Returns the batches kept, the objects held, and
 /// what was told.
 async fn restart(state: &mut State) -> (u64, u64, Vec<(String, String)>) {
     let keys = state.keys.clone();
-    let lease: String = redis::cmd("GET").arg(keys.worker_lease("w")).query_async(&mut state.conn).await.expect("a lease");
+    let lease: String = redis::cmd("GET")
+        .arg(keys.worker_lease("w"))
+        .query_async(&mut state.conn)
+        .await
+        .expect("a lease");
     let args = Attach {
         name: "w",
         token: "token-2",
@@ -40,7 +56,10 @@ async fn restart(state: &mut State) -> (u64, u64, Vec<(String, String)>) {
         crashes_max: 5,
         suspects: Suspects::of(5, false),
     };
-    match wire::attach(&mut state.conn, &keys, &args).await.expect("an answer") {
+    match wire::attach(&mut state.conn, &keys, &args)
+        .await
+        .expect("an answer")
+    {
         Attached::Attached { kept, held, lost } => (kept, held, lost),
         Attached::InUse { lease, .. } => panic!("{lease}"),
     }
@@ -60,9 +79,15 @@ async fn a_lost_tag_is_written_again_for_the_result_of_its_batch() {
     state.run("DEL", &[&keys.worker_event_id("w.0")]).await;
     state.emit("work:2", "2").await;
     let answer = advance(&mut state, &[(0, done("work:1", 7))], &[]).await;
-    assert_eq!(told(&answer), [("event.worker:w.0:event.id", "mended: the tag was absent")]);
+    assert_eq!(
+        told(&answer),
+        [("event.worker:w.0:event.id", "mended: the tag was absent")]
+    );
     assert_eq!(objects(&answer), ["work:2"]);
-    assert_eq!(console.text(&keys.last_event_id("work:1")).await.as_deref(), Some("7"));
+    assert_eq!(
+        console.text(&keys.last_event_id("work:1")).await.as_deref(),
+        Some("7")
+    );
     assert_eq!(console.text(&keys.event_worker("work:1")).await, None);
     assert_eq!(console.list(&keys.worker_event("w.0")).await, ["2"]);
     console.check().await;
@@ -82,7 +107,11 @@ async fn a_batch_without_a_tag_is_held_without_ids() {
         state.emit("work:2", "2").await;
         let why = "quarantine: event.worker:w.0:event.id is absent";
         let report = match case {
-            "count" => Report { count: 2, last: Some(8), ..done("work:1", 7) },
+            "count" => Report {
+                count: 2,
+                last: Some(8),
+                ..done("work:1", 7)
+            },
             "object" => done("work:3", 7),
             _ => done("work:1", 7),
         };
@@ -90,19 +119,41 @@ async fn a_batch_without_a_tag_is_held_without_ids() {
             state.delivered("work:1", 7).await;
         }
         if case == "restart" {
-            assert_eq!(restart(&mut state).await, (0, 1, vec![("work:1".to_owned(), why.to_owned())]));
+            assert_eq!(
+                restart(&mut state).await,
+                (0, 1, vec![("work:1".to_owned(), why.to_owned())])
+            );
         } else {
             let results = [(0, report)];
-            let (results, free) = if case == "free" { (&[][..], &[0][..]) } else { (&results[..], &[][..]) };
+            let (results, free) = if case == "free" {
+                (&[][..], &[0][..])
+            } else {
+                (&results[..], &[][..])
+            };
             let answer = advance(&mut state, results, free).await;
             assert_eq!(told(&answer), [("work:1", why)], "{case}");
             assert_eq!(objects(&answer), ["work:2"], "{case}");
-            assert_eq!(console.list(&keys.worker_event("w.0")).await, ["2"], "{case}");
+            assert_eq!(
+                console.list(&keys.worker_event("w.0")).await,
+                ["2"],
+                "{case}"
+            );
         }
-        assert_eq!(console.list(&keys.events_held("work:1")).await, ["1"], "{case}");
-        assert_eq!(console.text(&keys.events_held_id("work:1")).await, Some(format!("0 0 0 0 {why}")), "{case}");
+        assert_eq!(
+            console.list(&keys.events_held("work:1")).await,
+            ["1"],
+            "{case}"
+        );
+        assert_eq!(
+            console.text(&keys.events_held_id("work:1")).await,
+            Some(format!("0 0 0 0 {why}")),
+            "{case}"
+        );
         assert_eq!(console.due("work:1").await, Some(f64::INFINITY), "{case}");
-        let report = crate::support::control(&state.conn, &keys).check().await.expect("checked");
+        let report = crate::support::control(&state.conn, &keys)
+            .check()
+            .await
+            .expect("checked");
         assert!(!report.is_clean(), "{case}");
     }
 }
@@ -134,14 +185,19 @@ async fn a_slot_without_its_list_goes_on() {
         state.own("w.0", "work:1", 7, &["1"]).await;
         state.run("DEL", &[&keys.worker_object("w.0")]).await;
         if is_held {
-            state.hold("work:2", "1", &["2"], "8 0 1 0 retry: down").await;
+            state
+                .hold("work:2", "1", &["2"], "8 0 1 0 retry: down")
+                .await;
         } else {
             state.emit("work:2", "2").await;
         }
         let answer = advance(&mut state, &[(0, done("work:1", 7))], &[]).await;
         assert_eq!(objects(&answer), ["work:2"]);
         assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:2"]);
-        assert_eq!(console.text(&keys.last_event_id("work:1")).await.as_deref(), Some("7"));
+        assert_eq!(
+            console.text(&keys.last_event_id("work:1")).await.as_deref(),
+            Some("7")
+        );
         console.check().await;
     }
 }
@@ -156,19 +212,45 @@ async fn a_batch_of_an_unknown_object_is_kept() {
     let (keys, console) = (state.keys.clone(), redis.console().await);
     state.own("w.0", "work:1", 7, &["1"]).await;
     state.run("DEL", &[&keys.worker_object("w.0")]).await;
-    assert_eq!(restart(&mut state).await, (0, 0, vec![("event.worker:w.0".to_owned(), LOST.to_owned())]));
+    assert_eq!(
+        restart(&mut state).await,
+        (0, 0, vec![("event.worker:w.0".to_owned(), LOST.to_owned())])
+    );
     assert_eq!(console.list(&keys.worker_lost("w.0")).await, ["1", "7"]);
     assert_eq!(console.text(&keys.worker_event_id("w.0")).await, None);
-    let report = crate::support::control(&state.conn, &keys).check().await.expect("checked");
-    assert!(report.violations.iter().any(|found| format!("{found:?}").contains(":lost")), "{:?}", report.violations);
+    let report = crate::support::control(&state.conn, &keys)
+        .check()
+        .await
+        .expect("checked");
+    assert!(
+        report
+            .violations
+            .iter()
+            .any(|found| format!("{found:?}").contains(":lost")),
+        "{:?}",
+        report.violations
+    );
     let lease = state.keys.worker_lease("w");
     state.run("SET", &[&lease, "token-1 host 1 1"]).await;
     state.batch("w.0", 8, &["2"]).await;
     state.emit("work:2", "3").await;
     // A pop has moved the name of another object to the list of this slot.
-    state.run("LMOVE", &[&keys.objects_with_events(), &keys.worker_object("w.0"), "RIGHT", "LEFT"]).await;
+    state
+        .run(
+            "LMOVE",
+            &[
+                &keys.objects_with_events(),
+                &keys.worker_object("w.0"),
+                "RIGHT",
+                "LEFT",
+            ],
+        )
+        .await;
     let answer = advance(&mut state, &[], &[0]).await;
-    assert!(matches!(&told(&answer)[..], [("event.worker:w.0", what)] if what.starts_with("stuck: ")), "{answer:?}");
+    assert!(
+        matches!(&told(&answer)[..], [("event.worker:w.0", what)] if what.starts_with("stuck: ")),
+        "{answer:?}"
+    );
     assert_eq!(objects(&answer), Vec::<&str>::new());
     assert_eq!(console.list(&keys.worker_event("w.0")).await, ["2"]);
     assert_eq!(console.list(&keys.objects_with_events()).await, ["work:2"]);
@@ -187,7 +269,9 @@ async fn a_batch_of_no_object_leaves_its_slot() {
     state.emit("work:2", "2").await;
     let answer = advance(&mut state, &[], &[0]).await;
     assert_eq!(objects(&answer), ["work:2"]);
-    let Advanced::Ok { quarantined, .. } = &answer else { panic!("{answer:?}") };
+    let Advanced::Ok { quarantined, .. } = &answer else {
+        panic!("{answer:?}")
+    };
     assert!(quarantined[0].1.starts_with("lost: "), "{quarantined:?}");
     assert_eq!(console.list(&keys.worker_lost("w.0")).await, ["1", "1"]);
     assert_eq!(console.list(&keys.worker_event("w.0")).await, ["2"]);
@@ -216,22 +300,44 @@ async fn a_lost_owner_of_an_object_in_hand() {
         let (keys, console) = (state.keys.clone(), redis.console().await);
         state.own("w.0", "work:1", 7, &["1"]).await;
         // A late pop has added another name.
-        state.run("LPUSH", &[&keys.worker_object("w.0"), "work:3"]).await;
+        state
+            .run("LPUSH", &[&keys.worker_object("w.0"), "work:3"])
+            .await;
         state.run("DEL", &[&keys.event_worker("work:1")]).await;
         if is_restart {
             let why = "quarantine: work:1:event.worker is absent".to_owned();
-            assert_eq!(restart(&mut state).await, (0, 0, vec![("work:1".to_owned(), why)]));
             assert_eq!(
-                console.text(&keys.events_held_id("work:1")).await.as_deref(),
+                restart(&mut state).await,
+                (0, 0, vec![("work:1".to_owned(), why)])
+            );
+            assert_eq!(
+                console
+                    .text(&keys.events_held_id("work:1"))
+                    .await
+                    .as_deref(),
                 Some("7 0 0 0 quarantine: work:1:event.worker is absent")
             );
             assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
         } else {
-            let renewed =
-                wire::renew(&mut state.conn, &keys, "w", "token-1", Duration::from_secs(600), 2).await.expect("an answer");
-            let lost = vec![("work:1:event.worker".to_owned(), "mended: the owner of an object in hand was absent".to_owned())];
+            let renewed = wire::renew(
+                &mut state.conn,
+                &keys,
+                "w",
+                "token-1",
+                Duration::from_secs(600),
+                2,
+            )
+            .await
+            .expect("an answer");
+            let lost = vec![(
+                "work:1:event.worker".to_owned(),
+                "mended: the owner of an object in hand was absent".to_owned(),
+            )];
             assert_eq!(renewed, Renewed::Renewed { strays: 1, lost });
-            assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
+            assert_eq!(
+                console.text(&keys.event_worker("work:1")).await.as_deref(),
+                Some("w.0")
+            );
         }
         console.check().await;
     }
@@ -241,7 +347,14 @@ async fn a_lost_owner_of_an_object_in_hand() {
 /// the slot has no batch, or if it is a mark or the empty name.
 #[tokio::test]
 async fn only_the_object_of_a_batch_gets_its_owner_again() {
-    for case in ["owned before it", "no batch", "no tag", "mark", "empty", "other owner"] {
+    for case in [
+        "owned before it",
+        "no batch",
+        "no tag",
+        "mark",
+        "empty",
+        "other owner",
+    ] {
         let redis = Redis::start();
         let mut state = attached(&redis).await;
         let (keys, console) = (state.keys.clone(), redis.console().await);
@@ -250,24 +363,58 @@ async fn only_the_object_of_a_batch_gets_its_owner_again() {
             "empty" => "",
             _ => "work:2",
         };
-        state.run("LPUSH", &[&keys.worker_object("w.0"), name]).await;
+        state
+            .run("LPUSH", &[&keys.worker_object("w.0"), name])
+            .await;
         if case != "no batch" && case != "no tag" {
             state.batch("w.0", 7, &["1"]).await;
         }
         match case {
             "owned before it" => {
-                state.run("LPUSH", &[&keys.worker_object("w.0"), "work:1"]).await;
-                state.run("SET", &[&keys.event_worker("work:1"), "w.0"]).await;
+                state
+                    .run("LPUSH", &[&keys.worker_object("w.0"), "work:1"])
+                    .await;
+                state
+                    .run("SET", &[&keys.event_worker("work:1"), "w.0"])
+                    .await;
             }
             "no batch" => state.run("SET", &[&keys.worker_event_id("w.0"), "7"]).await,
             "no tag" => state.run("LPUSH", &[&keys.worker_event("w.0"), "1"]).await,
-            "other owner" => state.run("SET", &[&keys.event_worker("work:2"), "w.1"]).await,
+            "other owner" => {
+                state
+                    .run("SET", &[&keys.event_worker("work:2"), "w.1"])
+                    .await
+            }
             _ => {}
         }
-        let renewed = wire::renew(&mut state.conn, &keys, "w", "token-1", Duration::from_secs(600), 2).await.expect("an answer");
-        assert_eq!(renewed, Renewed::Renewed { strays: 1, lost: Vec::new() }, "{case}");
-        let owner = if case == "other owner" { Some("w.1") } else { None };
-        assert_eq!(console.text(&keys.event_worker(name)).await.as_deref(), owner, "{case}");
+        let renewed = wire::renew(
+            &mut state.conn,
+            &keys,
+            "w",
+            "token-1",
+            Duration::from_secs(600),
+            2,
+        )
+        .await
+        .expect("an answer");
+        assert_eq!(
+            renewed,
+            Renewed::Renewed {
+                strays: 1,
+                lost: Vec::new()
+            },
+            "{case}"
+        );
+        let owner = if case == "other owner" {
+            Some("w.1")
+        } else {
+            None
+        };
+        assert_eq!(
+            console.text(&keys.event_worker(name)).await.as_deref(),
+            owner,
+            "{case}"
+        );
     }
 }
 
@@ -279,7 +426,9 @@ async fn a_held_object_without_an_owner_key_stays_held() {
         let redis = Redis::start();
         let mut state = attached(&redis).await;
         let (keys, console) = (state.keys.clone(), redis.console().await);
-        state.hold("work:1", "99999999999999", &["1"], "7 0 1 0 retry: down").await;
+        state
+            .hold("work:1", "99999999999999", &["1"], "7 0 1 0 retry: down")
+            .await;
         state.run("DEL", &[&keys.event_worker("work:1")]).await;
         state.emit("work:1", "2").await;
         if is_popped {
@@ -287,7 +436,13 @@ async fn a_held_object_without_an_owner_key_stays_held() {
         }
         let answer = advance(&mut state, &[], &[0]).await;
         assert_eq!(objects(&answer), Vec::<&str>::new());
-        assert_eq!(told(&answer), [("work:1:event.worker", "mended: the owner of a held object was absent")]);
+        assert_eq!(
+            told(&answer),
+            [(
+                "work:1:event.worker",
+                "mended: the owner of a held object was absent"
+            )]
+        );
         assert_eq!(console.list(&keys.events("work:1")).await, ["2"]);
         console.check().await;
     }
@@ -300,15 +455,24 @@ async fn an_object_whose_held_batch_is_lost_goes_on_after_a_release() {
     let redis = Redis::start();
     let mut state = attached(&redis).await;
     let (keys, console) = (state.keys.clone(), redis.console().await);
-    state.hold("work:1", "1", &["1"], "7 1 1 0 retry: down").await;
-    state.run("LPUSH", &[&keys.event_errors("work:1"), "1 1 down"]).await;
+    state
+        .hold("work:1", "1", &["1"], "7 1 1 0 retry: down")
+        .await;
+    state
+        .run("LPUSH", &[&keys.event_errors("work:1"), "1 1 down"])
+        .await;
     state.run("SET", &[&keys.event_key("work:1"), "7 k"]).await;
     state.run("DEL", &[&keys.events_held("work:1")]).await;
     state.run("LPUSH", &[&keys.events("work:1"), "2"]).await;
     let answer = advance(&mut state, &[], &[0]).await;
-    assert_eq!(told(&answer), [("work:1", "quarantine: work:1:events.held is absent")]);
+    assert_eq!(
+        told(&answer),
+        [("work:1", "quarantine: work:1:events.held is absent")]
+    );
     console.check().await;
-    state.run("ZADD", &[&keys.objects_held(), "XX", "0", "work:1"]).await;
+    state
+        .run("ZADD", &[&keys.objects_held(), "XX", "0", "work:1"])
+        .await;
     let answer = advance(&mut state, &[], &[0]).await;
     assert_eq!(objects(&answer), ["work:1"]);
     assert_eq!(console.text(&keys.event_key("work:1")).await, None);
@@ -327,14 +491,30 @@ async fn a_part_of_a_batch_counts_without_the_list() {
         let tag: Tag = "7".parse().expect("a tag");
         let next = tag.after(1, 1);
         let then = match is_hold {
-            true => BatchResult::Hold { rest: next, delay: Some(Duration::ZERO), reason: "retry: no".into() },
+            true => BatchResult::Hold {
+                rest: next,
+                delay: Some(Duration::ZERO),
+                reason: "retry: no".into(),
+            },
             false => BatchResult::Part { next },
         };
-        let report = Report { object: "work:1".into(), tag, count: 1, last: Some(7), then };
+        let report = Report {
+            object: "work:1".into(),
+            tag,
+            count: 1,
+            last: Some(7),
+            then,
+        };
         let answer = advance(&mut state, &[(0, report)], &[]).await;
         assert_eq!(objects(&answer), ["work:1"]);
-        assert_eq!(console.text(&keys.last_event_id("work:1")).await.as_deref(), Some("7"));
+        assert_eq!(
+            console.text(&keys.last_event_id("work:1")).await.as_deref(),
+            Some("7")
+        );
         advance(&mut state, &[(0, done("work:1", 8))], &[]).await;
-        assert_eq!(console.list(&keys.worker_event("w.0")).await.len(), usize::from(is_hold));
+        assert_eq!(
+            console.list(&keys.worker_event("w.0")).await.len(),
+            usize::from(is_hold)
+        );
     }
 }

@@ -50,7 +50,10 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::wire::{self, Advance, Advanced, Attach, Attached, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag};
+use seriatim::wire::{
+    self, Advance, Advanced, Attach, Attached, BatchResult, Bounds, ClaimFirst, Report, Suspects,
+    Tag,
+};
 use state::State;
 use support::Redis;
 
@@ -66,7 +69,12 @@ const BOUNDS: Bounds = Bounds {
     suspects: Suspects::NONE,
 };
 
-async fn attach(conn: &mut MultiplexedConnection, keys: &Keys, token: &str, displace: &str) -> Attached {
+async fn attach(
+    conn: &mut MultiplexedConnection,
+    keys: &Keys,
+    token: &str,
+    displace: &str,
+) -> Attached {
     let args = Attach {
         name: "w",
         token,
@@ -100,18 +108,37 @@ async fn ask(state: &mut State, bounds: Bounds) -> Result<Advanced, wire::Script
 
 /// Returns the report of a batch of one delivered event.
 fn done(object: &'static str, id: u64) -> Report {
-    let tag = Tag { first: id, ..Tag::default() };
-    Report { object: object.into(), tag, count: 1, last: Some(id), then: BatchResult::Done }
+    let tag = Tag {
+        first: id,
+        ..Tag::default()
+    };
+    Report {
+        object: object.into(),
+        tag,
+        count: 1,
+        last: Some(id),
+        then: BatchResult::Done,
+    }
 }
 
 /// Returns the objects of the batches that a call gave.
 fn objects(answer: &Advanced) -> Vec<&str> {
-    let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
-    batches.iter().map(|batch| std::str::from_utf8(&batch.object).expect("a name")).collect()
+    let Advanced::Ok { batches, .. } = answer else {
+        panic!("{answer:?}")
+    };
+    batches
+        .iter()
+        .map(|batch| std::str::from_utf8(&batch.object).expect("a name"))
+        .collect()
 }
 
 /// Moves the oldest marker into the slot's list, as a pop does.
 async fn pop(state: &mut State, worker: &str) {
-    let (markers, taken) = (state.keys.objects_with_events(), state.keys.worker_object(worker));
-    state.run("LMOVE", &[&markers, &taken, "RIGHT", "LEFT"]).await;
+    let (markers, taken) = (
+        state.keys.objects_with_events(),
+        state.keys.worker_object(worker),
+    );
+    state
+        .run("LMOVE", &[&markers, &taken, "RIGHT", "LEFT"])
+        .await;
 }

@@ -10,8 +10,15 @@ use crate::{BOUNDS, attached, done, pop};
 async fn called(state: &mut State) -> (Vec<BatchReply>, Vec<(String, String)>) {
     let mut call = Advance::new(&state.keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
     call.free(0);
-    match wire::advance(&mut state.conn, &call).await.expect("an answer") {
-        Advanced::Ok { batches, quarantined, .. } => (batches, quarantined),
+    match wire::advance(&mut state.conn, &call)
+        .await
+        .expect("an answer")
+    {
+        Advanced::Ok {
+            batches,
+            quarantined,
+            ..
+        } => (batches, quarantined),
         other => panic!("{other:?}"),
     }
 }
@@ -29,9 +36,17 @@ async fn a_popped_object_with_more_events_fills_its_batch() {
         for event in ["1", "2", "3"] {
             state.run("LPUSH", &[&keys.events("work:1"), event]).await;
         }
-        state.run("LPUSH", &[&keys.worker_object("w.0"), "work:1"]).await;
+        state
+            .run("LPUSH", &[&keys.worker_object("w.0"), "work:1"])
+            .await;
         let (batches, _) = called(&mut state).await;
-        assert_eq!(batches.iter().map(|batch| batch.events.len()).collect::<Vec<_>>(), [3]);
+        assert_eq!(
+            batches
+                .iter()
+                .map(|batch| batch.events.len())
+                .collect::<Vec<_>>(),
+            [3]
+        );
         assert_eq!(batches[0].prev, last.unwrap_or(0));
         redis.console().await.check().await;
     }
@@ -50,14 +65,28 @@ async fn a_popped_object_with_a_damaged_key_is_put_aside() {
         state.run("DEL", &[&key]).await;
         state.run("HSET", &[&key, "wrong", "type"]).await;
         if wrong == "event.worker" {
-            state.run("ZADD", &[&keys.objects_held(), "9999999999999", "work:1"]).await;
+            state
+                .run("ZADD", &[&keys.objects_held(), "9999999999999", "work:1"])
+                .await;
         }
         let (batches, quarantined) = called(&mut state).await;
         assert!(batches.is_empty(), "{wrong}: {batches:?}");
-        assert_eq!(quarantined, [("work:1".to_owned(), format!("quarantine: work:1:{wrong} is a hash"))]);
+        assert_eq!(
+            quarantined,
+            [(
+                "work:1".to_owned(),
+                format!("quarantine: work:1:{wrong} is a hash")
+            )]
+        );
         assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
-        assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("held"));
-        assert_eq!(console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
+        assert_eq!(
+            console.text(&keys.event_worker("work:1")).await.as_deref(),
+            Some("held")
+        );
+        assert_eq!(
+            console.list(&keys.worker_object("w.0")).await,
+            Vec::<String>::new()
+        );
     }
 }
 
@@ -71,9 +100,15 @@ async fn a_popped_object_of_another_slot_stays_there() {
     state.emit("work:1", "2").await;
     pop(&mut state, "w.0").await;
     assert!(called(&mut state).await.0.is_empty());
-    assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.1"));
+    assert_eq!(
+        console.text(&keys.event_worker("work:1")).await.as_deref(),
+        Some("w.1")
+    );
     assert_eq!(console.list(&keys.events("work:1")).await, ["2"]);
-    assert_eq!(console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
+    assert_eq!(
+        console.list(&keys.worker_object("w.0")).await,
+        Vec::<String>::new()
+    );
     console.check().await;
 }
 
@@ -85,25 +120,47 @@ async fn the_names_of_released_objects_leave_their_lists() {
         let redis = Redis::start();
         let mut state = attached(&redis).await;
         let (keys, console) = (state.keys.clone(), redis.console().await);
-        let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Markers);
+        let mut call = Advance::new(
+            &keys,
+            "w",
+            "token-1",
+            Bounds {
+                claims: 0,
+                ..BOUNDS
+            },
+            ClaimFirst::Markers,
+        );
         for (slot, object, id) in [(0, "work:1", 11), (1, "work:2", 12)] {
             state.own(&format!("w.{slot}"), object, id, &["1"]).await;
             call.report(slot, &done(object, id));
         }
         if is_damaged {
-            state.run("SET", &[&keys.worker_object("w.1"), "wrong"]).await;
+            state
+                .run("SET", &[&keys.worker_object("w.1"), "wrong"])
+                .await;
         }
         let answer = wire::advance(&mut state.conn, &call).await;
         match answer {
-            Err(ScriptError::Redis(error)) => assert_eq!((is_damaged, error.code()), (true, Some("WRONGTYPE"))),
+            Err(ScriptError::Redis(error)) => {
+                assert_eq!((is_damaged, error.code()), (true, Some("WRONGTYPE")))
+            }
             Err(error) => panic!("{error}"),
             Ok(_) => {
                 assert!(!is_damaged);
-                assert_eq!(console.list(&keys.worker_object("w.1")).await, Vec::<String>::new());
+                assert_eq!(
+                    console.list(&keys.worker_object("w.1")).await,
+                    Vec::<String>::new()
+                );
             }
         }
-        assert_eq!(console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
-        let last = [console.number(&keys.last_event_id("work:1")).await, console.number(&keys.last_event_id("work:2")).await];
+        assert_eq!(
+            console.list(&keys.worker_object("w.0")).await,
+            Vec::<String>::new()
+        );
+        let last = [
+            console.number(&keys.last_event_id("work:1")).await,
+            console.number(&keys.last_event_id("work:2")).await,
+        ];
         assert_eq!(last, [11, 12]);
     }
 }
@@ -120,7 +177,9 @@ async fn a_damaged_key_of_paused_objects_ends_a_call_before_its_first_write() {
     state.run("SET", &[&keys.objects_paused(), "wrong"]).await;
     let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
     call.report(0, &done("work:1", 1));
-    wire::advance(&mut state.conn, &call).await.expect_err("a wrong type");
+    wire::advance(&mut state.conn, &call)
+        .await
+        .expect_err("a wrong type");
     assert_eq!(console.text(&keys.last_event_id("work:1")).await, None);
     assert_eq!(console.list(&keys.worker_event("w.0")).await, ["1"]);
 }

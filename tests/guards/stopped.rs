@@ -26,22 +26,44 @@ pub(crate) async fn scene() -> (Clock, Redis, State) {
 
 async fn sweep(state: &mut State) -> Adopted {
     let keys = state.keys.clone();
-    let sweep = Sweep { own: "w", crashes_max: 5, look: LOOK, forget: Duration::from_secs(86_400), since: None, notice: LOOK };
-    wire::adopt(&mut state.conn, &keys, &sweep).await.expect("a sweep")
+    let sweep = Sweep {
+        own: "w",
+        crashes_max: 5,
+        look: LOOK,
+        forget: Duration::from_secs(86_400),
+        since: None,
+        notice: LOOK,
+    };
+    wire::adopt(&mut state.conn, &keys, &sweep)
+        .await
+        .expect("a sweep")
 }
 
 /// Returns the fields of seriatim.meta whose names begin with `clock`.
 async fn clock_fields(state: &mut State) -> Vec<String> {
-    let all: Vec<(String, String)> =
-        redis::cmd("HGETALL").arg(state.keys.meta()).query_async(&mut state.conn).await.expect("fields");
-    let mut fields: Vec<_> =
-        all.into_iter().filter(|(name, _)| name.starts_with("clock")).map(|(name, value)| format!("{name} {value}")).collect();
+    let all: Vec<(String, String)> = redis::cmd("HGETALL")
+        .arg(state.keys.meta())
+        .query_async(&mut state.conn)
+        .await
+        .expect("fields");
+    let mut fields: Vec<_> = all
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("clock"))
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
     fields.sort();
     fields
 }
 
 async fn scores(state: &mut State, key: &str) -> Vec<(String, f64)> {
-    redis::cmd("ZRANGE").arg(key).arg("0").arg("-1").arg("WITHSCORES").query_async(&mut state.conn).await.expect("scores")
+    redis::cmd("ZRANGE")
+        .arg(key)
+        .arg("0")
+        .arg("-1")
+        .arg("WITHSCORES")
+        .query_async(&mut state.conn)
+        .await
+        .expect("scores")
 }
 
 /// A clock is behind the written time by more than a second if it has stepped back. The time is
@@ -51,9 +73,18 @@ async fn a_step_back_is_one_by_more_than_a_second() {
     let (_clock, _redis, mut state) = scene().await;
     let meta = state.keys.meta();
     for (noted, fields) in [
-        ((NOW + 1001).to_string(), vec![format!("clock {NOW}"), "clock.step 1001 held 0".to_owned()]),
-        ((NOW + 999).to_string(), vec![format!("clock {}", NOW + 999)]),
-        ((NOW - 999).to_string(), vec![format!("clock {}", NOW - 999)]),
+        (
+            (NOW + 1001).to_string(),
+            vec![format!("clock {NOW}"), "clock.step 1001 held 0".to_owned()],
+        ),
+        (
+            (NOW + 999).to_string(),
+            vec![format!("clock {}", NOW + 999)],
+        ),
+        (
+            (NOW - 999).to_string(),
+            vec![format!("clock {}", NOW - 999)],
+        ),
         ((NOW - 1000).to_string(), vec![format!("clock {NOW}")]),
         ("never".to_owned(), vec![format!("clock {NOW}")]),
     ] {
@@ -66,7 +97,12 @@ async fn a_step_back_is_one_by_more_than_a_second() {
     // Without a step, no times move, however many there are.
     let departed = state.keys.event_workers_departed();
     for n in 0..1000 {
-        state.run("ZADD", &[&departed, &(NOW + HOUR).to_string(), &format!("m{n}")]).await;
+        state
+            .run(
+                "ZADD",
+                &[&departed, &(NOW + HOUR).to_string(), &format!("m{n}")],
+            )
+            .await;
     }
     state.run("DEL", &[&meta]).await;
     assert!(!sweep(&mut state).await.more);
@@ -78,12 +114,24 @@ async fn a_step_back_is_one_by_more_than_a_second() {
 #[tokio::test]
 async fn each_kind_of_times_moves_in_its_call() {
     let (_clock, _redis, mut state) = scene().await;
-    let (meta, rules, keys) = (state.keys.meta(), state.keys.event_rules(), state.keys.clone());
+    let (meta, rules, keys) = (
+        state.keys.meta(),
+        state.keys.event_rules(),
+        state.keys.clone(),
+    );
     let text = |set: u64, ends: u64| format!("{set} {ends} 0 3 0 ada");
     // Of each rule: when it was set, its end, and what both are after the call.
     let of_rules = [
-        ("pause now", text(NOW, NOW + 2 * HOUR), text(NOW, NOW + 2 * HOUR)),
-        ("pause since", text(NOW + 1, NOW + 2 * HOUR), text(NOW + 1 - HOUR, NOW + HOUR)),
+        (
+            "pause now",
+            text(NOW, NOW + 2 * HOUR),
+            text(NOW, NOW + 2 * HOUR),
+        ),
+        (
+            "pause since",
+            text(NOW + 1, NOW + 2 * HOUR),
+            text(NOW + 1 - HOUR, NOW + HOUR),
+        ),
         ("block ever", text(NOW + HOUR, 0), text(NOW, 0)),
         ("block over", text(NOW + HOUR, HOUR), text(NOW, 1)),
         ("block early", text(NOW + HOUR, HOUR + 2), text(NOW, 2)),
@@ -101,8 +149,14 @@ async fn each_kind_of_times_moves_in_its_call() {
         ("later", NOW + HOUR + 1, NOW + 1),
         ("late", NOW + HOUR + MINUTE, NOW + MINUTE),
     ];
-    let mut expected: Vec<_> = times.iter().map(|(member, _, after)| ((*member).to_owned(), *after as f64)).collect();
-    let mut before: Vec<_> = times.iter().map(|(member, before, _)| ((*member).to_owned(), *before as f64)).collect();
+    let mut expected: Vec<_> = times
+        .iter()
+        .map(|(member, _, after)| ((*member).to_owned(), *after as f64))
+        .collect();
+    let mut before: Vec<_> = times
+        .iter()
+        .map(|(member, before, _)| ((*member).to_owned(), *before as f64))
+        .collect();
     for pairs in [&mut expected, &mut before] {
         pairs.push(("never".to_owned(), f64::INFINITY));
         pairs.sort_by(|(a, at), (b, then)| at.total_cmp(then).then_with(|| a.cmp(b)));
@@ -115,31 +169,83 @@ async fn each_kind_of_times_moves_in_its_call() {
     }
     // A step back of half an hour before this one has not moved times yet. A gain counts only once.
     let step = format!("{} held 0", HOUR / 2);
-    state.run("HSET", &[&meta, "clock", &(NOW + HOUR / 2).to_string(), "clock.step", &step, "clock.gained", "5"]).await;
+    state
+        .run(
+            "HSET",
+            &[
+                &meta,
+                "clock",
+                &(NOW + HOUR / 2).to_string(),
+                "clock.step",
+                &step,
+                "clock.gained",
+                "5",
+            ],
+        )
+        .await;
 
     let swept = sweep(&mut state).await;
     assert_eq!((swept.more, swept.moved), (true, 0));
-    assert_eq!(clock_fields(&mut state).await, [format!("clock {NOW}"), format!("clock.step {HOUR} held 0")]);
+    assert_eq!(
+        clock_fields(&mut state).await,
+        [format!("clock {NOW}"), format!("clock.step {HOUR} held 0")]
+    );
     for (field, _, after) in &of_rules {
-        let rule: String = redis::cmd("HGET").arg(&rules).arg(field).query_async(&mut state.conn).await.expect("a rule");
+        let rule: String = redis::cmd("HGET")
+            .arg(&rules)
+            .arg(field)
+            .query_async(&mut state.conn)
+            .await
+            .expect("a rule");
         assert_eq!(rule, *after, "{field}");
     }
-    let next: String = redis::cmd("HGET").arg(&rules).arg("next").query_async(&mut state.conn).await.expect("a time");
+    let next: String = redis::cmd("HGET")
+        .arg(&rules)
+        .arg("next")
+        .query_async(&mut state.conn)
+        .await
+        .expect("a time");
     assert_eq!(next, "1");
-    assert_eq!((scores(&mut state, &held).await, scores(&mut state, &departed).await), (before.clone(), before.clone()));
+    assert_eq!(
+        (
+            scores(&mut state, &held).await,
+            scores(&mut state, &departed).await
+        ),
+        (before.clone(), before.clone())
+    );
 
     let swept = sweep(&mut state).await;
     assert_eq!((swept.more, swept.moved), (true, 5));
-    assert_eq!(clock_fields(&mut state).await, [format!("clock {NOW}"), format!("clock.step {HOUR} departed 0")]);
-    assert_eq!((scores(&mut state, &held).await, scores(&mut state, &departed).await), (expected.clone(), before));
+    assert_eq!(
+        clock_fields(&mut state).await,
+        [
+            format!("clock {NOW}"),
+            format!("clock.step {HOUR} departed 0")
+        ]
+    );
+    assert_eq!(
+        (
+            scores(&mut state, &held).await,
+            scores(&mut state, &departed).await
+        ),
+        (expected.clone(), before)
+    );
 
     let swept = sweep(&mut state).await;
     assert!(swept.moved == 0, "{swept:?}");
     assert_eq!(clock_fields(&mut state).await, [format!("clock {NOW}")]);
     assert_eq!(scores(&mut state, &held).await, expected);
     // The call has also looked at the departed names that are due.
-    let not_due = |pairs: Vec<(String, f64)>| pairs.into_iter().filter(|(_, at)| *at > NOW as f64).collect::<Vec<_>>();
-    assert_eq!(not_due(scores(&mut state, &departed).await), not_due(expected));
+    let not_due = |pairs: Vec<(String, f64)>| {
+        pairs
+            .into_iter()
+            .filter(|(_, at)| *at > NOW as f64)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        not_due(scores(&mut state, &departed).await),
+        not_due(expected)
+    );
 }
 
 /// A rule was set at 0 at the earliest, however far the clock steps back.
@@ -147,11 +253,31 @@ async fn each_kind_of_times_moves_in_its_call() {
 async fn a_rule_does_not_move_below_0() {
     let (_clock, redis, mut state) = scene().await;
     let (meta, keys) = (state.keys.meta(), state.keys.clone());
-    state.rule("pause a", &format!("{} 0 0 3 0 ada", NOW + 1), "never").await;
-    state.run("HSET", &[&meta, "clock", &NOW.to_string(), "clock.step", &format!("{} rules 0", NOW + HOUR)]).await;
+    state
+        .rule("pause a", &format!("{} 0 0 3 0 ada", NOW + 1), "never")
+        .await;
+    state
+        .run(
+            "HSET",
+            &[
+                &meta,
+                "clock",
+                &NOW.to_string(),
+                "clock.step",
+                &format!("{} rules 0", NOW + HOUR),
+            ],
+        )
+        .await;
     sweep(&mut state).await;
-    assert_eq!(clock_fields(&mut state).await[1], format!("clock.step {} held 0", NOW + HOUR));
-    let rule: String = redis.console().await.run(&["HGET", &keys.event_rules(), "pause a"]).await;
+    assert_eq!(
+        clock_fields(&mut state).await[1],
+        format!("clock.step {} held 0", NOW + HOUR)
+    );
+    let rule: String = redis
+        .console()
+        .await
+        .run(&["HGET", &keys.event_rules(), "pause a"])
+        .await;
     assert_eq!(rule, "0 0 0 3 0 ada");
 }
 
@@ -160,30 +286,84 @@ async fn a_rule_does_not_move_below_0() {
 async fn a_call_moves_1000_times() {
     let (_clock, _redis, mut state) = scene().await;
     let (meta, keys) = (state.keys.meta(), state.keys.clone());
-    for (key, kind, left) in [(keys.objects_held(), "held", Some("departed")), (keys.event_workers_departed(), "departed", None)]
-    {
+    for (key, kind, left) in [
+        (keys.objects_held(), "held", Some("departed")),
+        (keys.event_workers_departed(), "departed", None),
+    ] {
         for members in [1000, 1001] {
-            state.run("DEL", &[&keys.objects_held(), &keys.event_workers_departed(), &meta]).await;
-            state.run("HSET", &[&meta, "clock", &NOW.to_string(), "clock.step", &format!("{HOUR} {kind} 0")]).await;
-            let pairs: Vec<String> = (1..=members).flat_map(|n| [(NOW + 2 * HOUR + n).to_string(), format!("m{n}")]).collect();
+            state
+                .run(
+                    "DEL",
+                    &[&keys.objects_held(), &keys.event_workers_departed(), &meta],
+                )
+                .await;
+            state
+                .run(
+                    "HSET",
+                    &[
+                        &meta,
+                        "clock",
+                        &NOW.to_string(),
+                        "clock.step",
+                        &format!("{HOUR} {kind} 0"),
+                    ],
+                )
+                .await;
+            let pairs: Vec<String> = (1..=members)
+                .flat_map(|n| [(NOW + 2 * HOUR + n).to_string(), format!("m{n}")])
+                .collect();
             let pairs: Vec<&str> = pairs.iter().map(String::as_str).collect();
-            state.run("ZADD", &[&[key.as_str()], &pairs[..]].concat()).await;
+            state
+                .run("ZADD", &[&[key.as_str()], &pairs[..]].concat())
+                .await;
             let moved = |count: usize| if kind == "held" { count as u64 } else { 0 };
             let swept = sweep(&mut state).await;
-            assert_eq!((swept.more, swept.moved), (true, moved(1000)), "{kind} {members}");
+            assert_eq!(
+                (swept.more, swept.moved),
+                (true, moved(1000)),
+                "{kind} {members}"
+            );
             let step = format!("clock.step {HOUR} {kind} {}", NOW + 2 * HOUR + 1000);
-            assert_eq!(clock_fields(&mut state).await, [format!("clock {NOW}"), step], "{kind} {members}");
+            assert_eq!(
+                clock_fields(&mut state).await,
+                [format!("clock {NOW}"), step],
+                "{kind} {members}"
+            );
             let least = NOW + HOUR + 1;
             let expected = |moved: u64| -> Vec<(String, f64)> {
-                let at = |n: u64| if n <= moved { least - 1 + n } else { NOW + 2 * HOUR + n };
-                (1..=members).map(|n| (format!("m{n}"), at(n) as f64)).collect()
+                let at = |n: u64| {
+                    if n <= moved {
+                        least - 1 + n
+                    } else {
+                        NOW + 2 * HOUR + n
+                    }
+                };
+                (1..=members)
+                    .map(|n| (format!("m{n}"), at(n) as f64))
+                    .collect()
             };
-            assert_eq!(scores(&mut state, &key).await, expected(1000), "{kind} {members}");
+            assert_eq!(
+                scores(&mut state, &key).await,
+                expected(1000),
+                "{kind} {members}"
+            );
             let swept = sweep(&mut state).await;
-            assert_eq!(swept.moved, moved(members as usize - 1000), "{kind} {members}");
+            assert_eq!(
+                swept.moved,
+                moved(members as usize - 1000),
+                "{kind} {members}"
+            );
             let step = left.map(|left| format!("clock.step {HOUR} {left} 0"));
-            assert_eq!(clock_fields(&mut state).await[1..], step.into_iter().collect::<Vec<_>>(), "{kind} {members}");
-            assert_eq!(scores(&mut state, &key).await, expected(members), "{kind} {members}");
+            assert_eq!(
+                clock_fields(&mut state).await[1..],
+                step.into_iter().collect::<Vec<_>>(),
+                "{kind} {members}"
+            );
+            assert_eq!(
+                scores(&mut state, &key).await,
+                expected(members),
+                "{kind} {members}"
+            );
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use seriatim::wire::values::{
-    CronLast, CronValue, Due, EmitEntry, Emits, HeldId, Holder, Later, LaterMode, Lease, LimitValue, Priority, Registration,
-    RuleValue, ShareUsed, ShareValue,
+    CronLast, CronValue, Due, EmitEntry, Emits, HeldId, Holder, Later, LaterMode, Lease,
+    LimitValue, Priority, Registration, RuleValue, ShareUsed, ShareValue,
 };
 use seriatim::wire::{Attached, Tag};
 
@@ -14,9 +14,13 @@ use crate::{LEASE, attach};
 /// Returns the text of a module. As for the scripts themselves, `SERIATIM_LUA_DIR` may name a
 /// directory with another text.
 fn module(name: &str, compiled: &str) -> String {
-    let other = std::env::var_os("SERIATIM_LUA_DIR").map(|dir| Path::new(&dir).join(format!("lib/{name}.lua")));
+    let other = std::env::var_os("SERIATIM_LUA_DIR")
+        .map(|dir| Path::new(&dir).join(format!("lib/{name}.lua")));
     let text = other.and_then(|file| std::fs::read_to_string(file).ok());
-    format!("M.{name} = (function()\n{}end)()\n", text.as_deref().unwrap_or(compiled))
+    format!(
+        "M.{name} = (function()\n{}end)()\n",
+        text.as_deref().unwrap_or(compiled)
+    )
 }
 
 /// Runs Lua with the modules of these names.
@@ -34,22 +38,44 @@ macro_rules! lua {
 #[tokio::test]
 async fn a_tag() {
     let redis = Redis::start();
-    for text in ["7", "7 1", "7 0 1", "7 0 2", "7 0 0 1", "7 1 0 3", "9007199254740991 1 2 3"] {
+    for text in [
+        "7",
+        "7 1",
+        "7 0 1",
+        "7 0 2",
+        "7 0 0 1",
+        "7 1 0 3",
+        "9007199254740991 1 2 3",
+    ] {
         let (first, handouts, attempts, crashes, again): (u64, u32, u32, u32, String) = lua!(
             redis,
             ["tag"],
             "local a, b, c, d = M.tag.numbers(ARGV[1])\nreturn { a, b, c, d, M.tag.text(a, b, c, d) }",
             text
         );
-        let tag = Tag { first, handouts, attempts, crashes, is_keyed: false };
+        let tag = Tag {
+            first,
+            handouts,
+            attempts,
+            crashes,
+            is_keyed: false,
+        };
         assert_eq!(text.parse(), Ok(tag), "{text}");
         assert_eq!((again, tag.to_string()), (text.to_owned(), text.to_owned()));
     }
     let (keyed, first, is_odd): (String, u64, bool) = lua!(redis, ["tag" "ids"], "local tag = M.tag.keyed(ARGV[1])\nreturn { tag, M.tag.first_of(tag), M.tag.is_odd(tag) and 1 or 0 }", "7");
-    let tag = Tag { first, is_keyed: true, ..Tag::default() };
-    assert_eq!((keyed.parse(), tag.to_string(), is_odd), (Ok(tag), keyed, true));
+    let tag = Tag {
+        first,
+        is_keyed: true,
+        ..Tag::default()
+    };
+    assert_eq!(
+        (keyed.parse(), tag.to_string(), is_odd),
+        (Ok(tag), keyed, true)
+    );
     for text in ["", "0", "x", "7 x", "7 1 x", "7 1 2 3 4", "-7"] {
-        let first: Option<u64> = lua!(redis, ["tag" "ids"], "return M.tag.first_of(ARGV[1]) or false", text);
+        let first: Option<u64> =
+            lua!(redis, ["tag" "ids"], "return M.tag.first_of(ARGV[1]) or false", text);
         assert_eq!(first, None, "{text}");
     }
 }
@@ -58,15 +84,35 @@ async fn a_tag() {
 async fn a_held_id() {
     let redis = Redis::start();
     for text in ["7 0 0 0 stop", "7 1 2 3 retry: down at 5", "7 0 0 0 "] {
-        let (first, handouts, attempts, crashes, reason, again): (u64, u32, u32, u32, String, String) = lua!(
+        let (first, handouts, attempts, crashes, reason, again): (
+            u64,
+            u32,
+            u32,
+            u32,
+            String,
+            String,
+        ) = lua!(
             redis,
             ["tag"],
             "local a, b, c, d, at = M.tag.held_numbers(ARGV[1])\nlocal why = string.sub(ARGV[1], at)\n\
              return { a, b, c, d, why, M.tag.held_text(a, b, c, d, why) }",
             text
         );
-        let held_id = HeldId { tag: Some(Tag { first, handouts, attempts, crashes, is_keyed: false }), reason: reason.into() };
-        assert_eq!((text.parse(), held_id.to_string()), (Ok(held_id), again), "{text}");
+        let held_id = HeldId {
+            tag: Some(Tag {
+                first,
+                handouts,
+                attempts,
+                crashes,
+                is_keyed: false,
+            }),
+            reason: reason.into(),
+        };
+        assert_eq!(
+            (text.parse(), held_id.to_string()),
+            (Ok(held_id), again),
+            "{text}"
+        );
     }
     for (reason, error) in [
         ("retry: down: x", "down: x"),
@@ -81,7 +127,12 @@ async fn a_held_id() {
         assert_eq!(found, error, "{reason}");
     }
     // An object that is held without a batch.
-    let text: String = lua!(redis, ["tag"], "return M.tag.held_text('0', 0, 0, 0, ARGV[1])", "quarantine: x");
+    let text: String = lua!(
+        redis,
+        ["tag"],
+        "return M.tag.held_text('0', 0, 0, 0, ARGV[1])",
+        "quarantine: x"
+    );
     assert_eq!(text.parse::<HeldId>().map(|held_id| held_id.tag), Ok(None));
 }
 
@@ -89,11 +140,23 @@ async fn a_held_id() {
 async fn a_lease() {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys());
-    assert!(matches!(attach(&mut conn, keys, "token-1", "").await, Attached::Attached { .. }));
-    let text: String = redis::cmd("GET").arg(keys.worker_lease("w")).query_async(&mut conn).await.expect("a lease");
+    assert!(matches!(
+        attach(&mut conn, keys, "token-1", "").await,
+        Attached::Attached { .. }
+    ));
+    let text: String = redis::cmd("GET")
+        .arg(keys.worker_lease("w"))
+        .query_async(&mut conn)
+        .await
+        .expect("a lease");
     let lease: Lease = text.parse().expect("a lease");
     assert_eq!((lease.token.as_str(), lease.to_string()), ("token-1", text));
-    let lease = Lease { token: "t".to_owned(), holder: Holder::current(), length: Some(LEASE) }.to_string();
+    let lease = Lease {
+        token: "t".to_owned(),
+        holder: Holder::current(),
+        length: Some(LEASE),
+    }
+    .to_string();
     let length_ms: u64 = lua!(redis, ["lease"], "return M.lease.length_ms(ARGV[1])", lease);
     assert_eq!(u128::from(length_ms), LEASE.as_millis());
 }
@@ -101,7 +164,11 @@ async fn a_lease() {
 #[tokio::test]
 async fn a_registration() {
     let redis = Redis::own(&[]);
-    let registration = Registration { slots: 4, token: "token-1".to_owned(), last_seen_ms: 1_767_225_600_000 };
+    let registration = Registration {
+        slots: 4,
+        token: "token-1".to_owned(),
+        last_seen_ms: 1_767_225_600_000,
+    };
     let (slots, token, last_seen_ms, text): (u32, String, u64, String) = lua!(
         redis,
         ["registry"],
@@ -109,7 +176,14 @@ async fn a_registration() {
          M.registry.register('w', slots, token, at_ms)\nreturn { slots, token, at_ms, call('HGET', 'event_workers', 'w') }",
         registration.to_string()
     );
-    assert_eq!(Registration { slots, token, last_seen_ms }, registration);
+    assert_eq!(
+        Registration {
+            slots,
+            token,
+            last_seen_ms
+        },
+        registration
+    );
     assert_eq!(text.parse(), Ok(registration));
 }
 
@@ -124,7 +198,10 @@ async fn a_rule() {
         cursor: cursor.to_vec(),
         why: b"a reason: it".to_vec(),
     };
-    for rule in [rule(None, false, b""), rule(Some(1_767_225_600_001), true, b"a\0 b")] {
+    for rule in [
+        rule(None, false, b""),
+        rule(Some(1_767_225_600_001), true, b"a\0 b"),
+    ] {
         let (set_ms, end_ms, lifted, texts): (u64, u64, bool, [Vec<u8>; 4]) = lua!(
             redis,
             ["rules"],
@@ -133,7 +210,17 @@ async fn a_rule() {
             rule.text()
         );
         let (end_ms, [who, cursor, why, text]) = ((end_ms > 0).then_some(end_ms), texts);
-        assert_eq!(RuleValue { set_ms, end_ms, lifted, who, cursor, why }, rule);
+        assert_eq!(
+            RuleValue {
+                set_ms,
+                end_ms,
+                lifted,
+                who,
+                cursor,
+                why
+            },
+            rule
+        );
         assert_eq!(RuleValue::read(&text), Some(rule));
     }
 }
@@ -144,7 +231,11 @@ async fn emits() {
     let mut emits = Emits::default();
     emits.push(b"a 1", b"{} ");
     let later = |key, mode, due| Later { key, mode, due };
-    emits.push_later(b"b", b"[1]", later(b"k 1", LaterMode::KeepTime, Due::After(5)));
+    emits.push_later(
+        b"b",
+        b"[1]",
+        later(b"k 1", LaterMode::KeepTime, Due::After(5)),
+    );
     emits.push("\u{e9}".as_bytes(), b"7");
     emits.push_later(b"c 2", b"", later(b"", LaterMode::KeepFirst, Due::At(17)));
     emits.push_later(b"d", b"1", later(b"x", LaterMode::Replace, Due::At(0)));
@@ -158,7 +249,11 @@ async fn emits() {
     );
     let expected = Emits::read(&value).expect("emits").1;
     let now = expected.iter().filter(|entry| entry.later.is_none());
-    assert_eq!(list, now.flat_map(|entry| [entry.object.to_vec(), entry.event.to_vec()]).collect::<Vec<_>>());
+    assert_eq!(
+        list,
+        now.flat_map(|entry| [entry.object.to_vec(), entry.event.to_vec()])
+            .collect::<Vec<_>>()
+    );
     let text = |entry: &EmitEntry<'_>| {
         let later = entry.later?;
         let mode = match later.mode {
@@ -170,18 +265,41 @@ async fn emits() {
             Due::At(ms) => format!("@{ms}"),
             Due::After(ms) => format!("+{ms}"),
         };
-        Some([entry.object, entry.event, later.key, mode.as_bytes(), due.as_bytes()].map(<[u8]>::to_vec).to_vec())
+        Some(
+            [
+                entry.object,
+                entry.event,
+                later.key,
+                mode.as_bytes(),
+                due.as_bytes(),
+            ]
+            .map(<[u8]>::to_vec)
+            .to_vec(),
+        )
     };
-    assert_eq!(scheduled, expected.iter().filter_map(text).collect::<Vec<_>>());
+    assert_eq!(
+        scheduled,
+        expected.iter().filter_map(text).collect::<Vec<_>>()
+    );
     let cut = &value[..value.len() - 1];
-    for invalid in [cut, b"3 1 5 s1 1 1 x@1 abc", b"3 1 5 s1 1 1 r1 abc", b"3 1 5 s1 1 9 r@1 abc", b"3 1 5 s1 1 r@1 ab"] {
+    for invalid in [
+        cut,
+        b"3 1 5 s1 1 1 x@1 abc",
+        b"3 1 5 s1 1 1 r1 abc",
+        b"3 1 5 s1 1 9 r@1 abc",
+        b"3 1 5 s1 1 r@1 ab",
+    ] {
         let is_invalid: bool = lua!(
             redis,
             ["ids" "emits"],
             "local _, list = M.emits.parse({ 'id', '7', 'emit:h', ARGV[1] })\nreturn list == nil and 1 or 0",
             invalid
         );
-        assert!(is_invalid && Emits::read(invalid).is_none(), "{}", String::from_utf8_lossy(invalid));
+        assert!(
+            is_invalid && Emits::read(invalid).is_none(),
+            "{}",
+            String::from_utf8_lossy(invalid)
+        );
     }
 }
 
@@ -191,8 +309,28 @@ async fn emits() {
 async fn emits_of_an_event() {
     let redis = Redis::start();
     for (hash, expected) in [
-        (&["id", "1", "emit:a", "2 1 2 1 1 ax", "emit:b", "1 2 4 1 1 by1 1 cz"][..], "1: b y c z a x"),
-        (&["emit:b", "1 1 2 1 1 ax", "id", "7", "emit:a", "1 1 2 1 1 by"], "7: b y a x"),
+        (
+            &[
+                "id",
+                "1",
+                "emit:a",
+                "2 1 2 1 1 ax",
+                "emit:b",
+                "1 2 4 1 1 by1 1 cz",
+            ][..],
+            "1: b y c z a x",
+        ),
+        (
+            &[
+                "emit:b",
+                "1 1 2 1 1 ax",
+                "id",
+                "7",
+                "emit:a",
+                "1 1 2 1 1 by",
+            ],
+            "7: b y a x",
+        ),
         (&["result:a", "\"a\":1", "id", "7"], "7: "),
         (&["id", "0", "emit:a", "1 1 2 1 1 ax"], "0"),
         (&["id", "x", "emit:a", "1 1 2 1 1 ax"], "0"),
@@ -209,8 +347,12 @@ async fn emits_of_an_event() {
         );
         assert_eq!(found, expected, "{hash:?}");
     }
-    for (hash, expected) in [(&["result:a", "\"a\":1"][..], Some("{\"a\":1}")), (&["id", "7"], None)] {
-        let found: Option<String> = lua!(redis, ["ids" "emits"], "return M.emits.results_of(ARGV)", hash);
+    for (hash, expected) in [
+        (&["result:a", "\"a\":1"][..], Some("{\"a\":1}")),
+        (&["id", "7"], None),
+    ] {
+        let found: Option<String> =
+            lua!(redis, ["ids" "emits"], "return M.emits.results_of(ARGV)", hash);
         assert_eq!(found.as_deref(), expected);
     }
 }
@@ -244,8 +386,24 @@ async fn emits_that_are_pushed() {
 #[tokio::test]
 async fn emits_that_are_scheduled() {
     for (mode, is_there, sign, ms, event, due, wakes) in [
-        ("r", false, "@", 99_999_999_999_999_u64, "new", Some(99_999_999_999_999_u64), false),
-        ("r", true, "@", 99_999_999_999_999, "new", Some(99_999_999_999_999), false),
+        (
+            "r",
+            false,
+            "@",
+            99_999_999_999_999_u64,
+            "new",
+            Some(99_999_999_999_999_u64),
+            false,
+        ),
+        (
+            "r",
+            true,
+            "@",
+            99_999_999_999_999,
+            "new",
+            Some(99_999_999_999_999),
+            false,
+        ),
         ("r", true, "@", 7, "new", Some(7), true),
         ("t", false, "@", 7, "new", Some(7), true),
         ("t", true, "@", 7, "new", Some(5), false),
@@ -258,8 +416,12 @@ async fn emits_that_are_scheduled() {
         let console = redis.console().await;
         let member = "a\nk";
         if is_there {
-            console.run::<()>(&["ZADD", "events_scheduled", "5", member]).await;
-            console.run::<()>(&["HSET", "aevents_scheduled_of", "k", "old"]).await;
+            console
+                .run::<()>(&["ZADD", "events_scheduled", "5", member])
+                .await;
+            console
+                .run::<()>(&["HSET", "aevents_scheduled_of", "k", "old"])
+                .await;
         }
         let now_ms: u64 = lua!(
             redis,
@@ -272,10 +434,24 @@ async fn emits_that_are_scheduled() {
             ms
         );
         let case = format!("{mode} {is_there} {sign}{ms}");
-        assert_eq!(console.run::<String>(&["HGET", "aevents_scheduled_of", "k"]).await, event, "{case}");
-        let score: u64 = console.run::<f64>(&["ZSCORE", "events_scheduled", member]).await as u64;
+        assert_eq!(
+            console
+                .run::<String>(&["HGET", "aevents_scheduled_of", "k"])
+                .await,
+            event,
+            "{case}"
+        );
+        let score: u64 = console
+            .run::<f64>(&["ZSCORE", "events_scheduled", member])
+            .await as u64;
         assert_eq!(score, due.unwrap_or(now_ms + ms), "{case}");
-        assert_eq!(console.run::<bool>(&["EXISTS", "events_scheduled_wake"]).await, wakes, "{case}");
+        assert_eq!(
+            console
+                .run::<bool>(&["EXISTS", "events_scheduled_wake"])
+                .await,
+            wakes,
+            "{case}"
+        );
     }
 }
 
@@ -283,25 +459,61 @@ async fn emits_that_are_scheduled() {
 async fn a_limit() {
     let redis = Redis::start();
     let control = crate::support::control(&redis.connect().await, redis.keys());
-    let by = seriatim::control::By { who: "ada b", why: "why not" };
+    let by = seriatim::control::By {
+        who: "ada b",
+        why: "why not",
+    };
     let selector = "work:*".parse().expect("a selector");
-    control.set_limit(by, &selector, std::num::NonZeroU64::new(7), None).await.expect("set");
+    control
+        .set_limit(by, &selector, std::num::NonZeroU64::new(7), None)
+        .await
+        .expect("set");
     let mut conn = redis.connect().await;
-    let value: Vec<u8> =
-        redis::cmd("HGET").arg(redis.keys().event_limits()).arg("work:*").query_async(&mut conn).await.expect("a value");
+    let value: Vec<u8> = redis::cmd("HGET")
+        .arg(redis.keys().event_limits())
+        .arg("work:*")
+        .query_async(&mut conn)
+        .await
+        .expect("a value");
     let limit = LimitValue::read(&value).expect("a limit");
-    assert_eq!((limit.queued_max, limit.markers_max, limit.set_ms > 1_700_000_000_000), (Some(7), None, true));
-    assert_eq!((&limit.who[..], &limit.why[..]), (&b"ada b"[..], &b"why not"[..]));
+    assert_eq!(
+        (
+            limit.queued_max,
+            limit.markers_max,
+            limit.set_ms > 1_700_000_000_000
+        ),
+        (Some(7), None, true)
+    );
+    assert_eq!(
+        (&limit.who[..], &limit.why[..]),
+        (&b"ada b"[..], &b"why not"[..])
+    );
     // Emitters read all limits. So a limit has only the first 200 bytes of each text.
     for (bytes, kept) in [(200, 200), (201, 200)] {
         let (who, why) = ("a".repeat(bytes), "b".repeat(bytes));
-        let by = seriatim::control::By { who: &who, why: &why };
-        control.set_limit(by, &selector, std::num::NonZeroU64::new(8), None).await.expect("set");
-        let value: Vec<u8> =
-            redis::cmd("HGET").arg(redis.keys().event_limits()).arg("work:*").query_async(&mut conn).await.expect("a value");
+        let by = seriatim::control::By {
+            who: &who,
+            why: &why,
+        };
+        control
+            .set_limit(by, &selector, std::num::NonZeroU64::new(8), None)
+            .await
+            .expect("set");
+        let value: Vec<u8> = redis::cmd("HGET")
+            .arg(redis.keys().event_limits())
+            .arg("work:*")
+            .query_async(&mut conn)
+            .await
+            .expect("a value");
         let limit = LimitValue::read(&value).expect("a limit");
         assert_eq!((limit.queued_max, limit.markers_max), (Some(8), None));
-        assert_eq!((limit.who, limit.why), (who.as_bytes()[..kept].to_vec(), why.as_bytes()[..kept].to_vec()));
+        assert_eq!(
+            (limit.who, limit.why),
+            (
+                who.as_bytes()[..kept].to_vec(),
+                why.as_bytes()[..kept].to_vec()
+            )
+        );
     }
 }
 
@@ -315,14 +527,35 @@ async fn a_share() {
     get.arg(redis.keys().event_shares()).arg("work:*");
     // A call reads all shares. So a share has only the first 200 bytes of each text.
     for (bytes, kept) in [(7, 7), (200, 200), (201, 200)] {
-        let (who, why) = (format!("a {}", "a".repeat(bytes - 2)), format!("b {}", "b".repeat(bytes - 2)));
-        let by = seriatim::control::By { who: &who, why: &why };
-        let share = seriatim::control::Share::new().weight(7).priority(Priority::Low);
+        let (who, why) = (
+            format!("a {}", "a".repeat(bytes - 2)),
+            format!("b {}", "b".repeat(bytes - 2)),
+        );
+        let by = seriatim::control::By {
+            who: &who,
+            why: &why,
+        };
+        let share = seriatim::control::Share::new()
+            .weight(7)
+            .priority(Priority::Low);
         control.set_share(by, &selector, share).await.expect("set");
         let value: Vec<u8> = get.query_async(&mut conn).await.expect("a value");
         let share = ShareValue::read(&value).expect("a share");
-        assert_eq!((share.weight, share.priority, share.set_ms > 1_700_000_000_000), (Some(7), Some(Priority::Low), true));
-        assert_eq!((share.who, share.why), (who.as_bytes()[..kept].to_vec(), why.as_bytes()[..kept].to_vec()));
+        assert_eq!(
+            (
+                share.weight,
+                share.priority,
+                share.set_ms > 1_700_000_000_000
+            ),
+            (Some(7), Some(Priority::Low), true)
+        );
+        assert_eq!(
+            (share.who, share.why),
+            (
+                who.as_bytes()[..kept].to_vec(),
+                why.as_bytes()[..kept].to_vec()
+            )
+        );
     }
     for text in [
         "5 high - - - 1700 0 ",
@@ -340,21 +573,53 @@ async fn a_share() {
             text
         );
         let share = ShareValue::read(text.as_bytes()).expect("a share");
-        let number = |number: Option<u64>| number.map_or_else(|| "-1".to_owned(), |number| number.to_string());
+        let number = |number: Option<u64>| {
+            number.map_or_else(|| "-1".to_owned(), |number| number.to_string())
+        };
         let class = share.priority.map_or("9", |priority| match priority {
             Priority::High => "-1",
             Priority::Normal => "0",
             Priority::Low => "1",
         });
-        let rate = share.rate.map_or_else(|| "-1".to_owned(), |rate| rate.to_string());
-        let (weight, in_flight, burst) = (number(share.weight), number(share.in_flight), number(share.burst));
-        assert_eq!(parts, [weight, class.to_owned(), in_flight, rate, burst, share.set_ms.to_string()], "{text}");
+        let rate = share
+            .rate
+            .map_or_else(|| "-1".to_owned(), |rate| rate.to_string());
+        let (weight, in_flight, burst) = (
+            number(share.weight),
+            number(share.in_flight),
+            number(share.burst),
+        );
+        assert_eq!(
+            parts,
+            [
+                weight,
+                class.to_owned(),
+                in_flight,
+                rate,
+                burst,
+                share.set_ms.to_string()
+            ],
+            "{text}"
+        );
     }
-    for text in
-        ["", "5 high - - - 1700 3", "5 high - - - x 0 ", "5  - - - - 1700 0 ", "5 high - - 1700 0 ", " 5 high - - - 1700 0 "]
-    {
-        let read: bool = lua!(redis, ["share"], "return M.share.parse(ARGV[1]) and 1 or 0", text);
-        assert!(!read && ShareValue::read(text.as_bytes()).is_none(), "{text:?}");
+    for text in [
+        "",
+        "5 high - - - 1700 3",
+        "5 high - - - x 0 ",
+        "5  - - - - 1700 0 ",
+        "5 high - - 1700 0 ",
+        " 5 high - - - 1700 0 ",
+    ] {
+        let read: bool = lua!(
+            redis,
+            ["share"],
+            "return M.share.parse(ARGV[1]) and 1 or 0",
+            text
+        );
+        assert!(
+            !read && ShareValue::read(text.as_bytes()).is_none(),
+            "{text:?}"
+        );
     }
 }
 
@@ -368,17 +633,36 @@ async fn the_prefixes_of_a_name() {
         ("a:b:c", 3, &["a", "a:b", "a:b:c"]),
         (":a::b:", 8, &["", ":a", ":a:", ":a::b", ":a::b:"]),
     ] {
-        let prefixes: Vec<String> = lua!(redis, ["share"], "return M.share.prefixes_of(ARGV[1], tonumber(ARGV[2]))", name, most);
+        let prefixes: Vec<String> = lua!(
+            redis,
+            ["share"],
+            "return M.share.prefixes_of(ARGV[1], tonumber(ARGV[2]))",
+            name,
+            most
+        );
         assert_eq!(prefixes, expected, "{name} {most}");
     }
-    for (selector, prefix, parts) in
-        [("a:*", "a", 1), (":a:*", ":a", 2), ("a::*", "a:", 2), ("a:b:c:d:e:f:g:h:*", "a:b:c:d:e:f:g:h", 8)]
-    {
-        let found: (String, u64) = lua!(redis, ["share"], "return { M.share.prefix_of(ARGV[1]) }", selector);
+    for (selector, prefix, parts) in [
+        ("a:*", "a", 1),
+        (":a:*", ":a", 2),
+        ("a::*", "a:", 2),
+        ("a:b:c:d:e:f:g:h:*", "a:b:c:d:e:f:g:h", 8),
+    ] {
+        let found: (String, u64) = lua!(
+            redis,
+            ["share"],
+            "return { M.share.prefix_of(ARGV[1]) }",
+            selector
+        );
         assert_eq!(found, (prefix.to_owned(), parts), "{selector}");
     }
     for selector in ["*", ":*", "a", "a:", "a*", "a:b:c:d:e:f:g:h:i:*"] {
-        let has: bool = lua!(redis, ["share"], "return M.share.prefix_of(ARGV[1]) and 1 or 0", selector);
+        let has: bool = lua!(
+            redis,
+            ["share"],
+            "return M.share.prefix_of(ARGV[1]) and 1 or 0",
+            selector
+        );
         assert!(!has, "{selector}");
     }
 }
@@ -392,11 +676,21 @@ async fn the_pass_of_a_new_group() {
     for (groups, high, normal, low) in [
         (&[][..], -class, 0.0, class),
         (&[5.5, 8.0], -class, 6.5, class),
-        (&[-class + 7.5, parked + 5.0, parked + 9.0], -class + 8.5, 6.0, class),
+        (
+            &[-class + 7.5, parked + 5.0, parked + 9.0],
+            -class + 8.5,
+            6.0,
+            class,
+        ),
         (&[3.0, parked + 1.0], -class, 4.0, class),
         (&[parked - class + 2.0], -class + 3.0, 0.0, class),
         (&[-class, 0.0, class], -class + 1.0, 1.0, class + 1.0),
-        (&[parked - class, parked, parked + class], -class + 1.0, 1.0, class + 1.0),
+        (
+            &[parked - class, parked, parked + class],
+            -class + 1.0,
+            1.0,
+            class + 1.0,
+        ),
         (&[class], -class, 0.0, class + 1.0),
         (&[parked + class], -class, 0.0, class + 1.0),
     ] {
@@ -409,7 +703,11 @@ async fn the_pass_of_a_new_group() {
              return { M.share.first_pass(-1), M.share.first_pass(0), M.share.first_pass(1) }",
             scores.join(" ")
         );
-        assert_eq!(passes, [high, normal, low].map(|pass: f64| pass.to_string()), "{groups:?}");
+        assert_eq!(
+            passes,
+            [high, normal, low].map(|pass: f64| pass.to_string()),
+            "{groups:?}"
+        );
     }
 }
 
@@ -419,27 +717,61 @@ async fn the_pass_of_a_new_group() {
 async fn the_events_that_a_share_has_taken() {
     let redis = Redis::start();
     let text_after = async |text: &str, now_ms: u64| -> String {
-        lua!(redis, ["share"], "return M.share.used_text(M.share.used_of(ARGV[1]), 2, nil, tonumber(ARGV[2]))", text, now_ms)
+        lua!(
+            redis,
+            ["share"],
+            "return M.share.used_text(M.share.used_of(ARGV[1]), 2, nil, tonumber(ARGV[2]))",
+            text,
+            now_ms
+        )
     };
-    for (now_ms, expected) in
-        [(79_999, "11 8 7 8 5"), (80_000, "11 8 8 2 6"), (89_999, "11 8 8 2 6"), (90_000, "11 8 9 2 0"), (69_999, "11 8 6 2 0")]
-    {
-        assert_eq!(text_after("9 8 7 6 5", now_ms).await, expected, "at {now_ms}");
+    for (now_ms, expected) in [
+        (79_999, "11 8 7 8 5"),
+        (80_000, "11 8 8 2 6"),
+        (89_999, "11 8 8 2 6"),
+        (90_000, "11 8 9 2 0"),
+        (69_999, "11 8 6 2 0"),
+    ] {
+        assert_eq!(
+            text_after("9 8 7 6 5", now_ms).await,
+            expected,
+            "at {now_ms}"
+        );
         let used = ShareUsed::read(expected.as_bytes());
-        assert_eq!((used.period, used.this >= 2), (now_ms / 10_000, true), "at {now_ms}");
+        assert_eq!(
+            (used.period, used.this >= 2),
+            (now_ms / 10_000, true),
+            "at {now_ms}"
+        );
     }
     // Without a valid value, all numbers are 0. Period 0 shows the number for the period before.
     for text in ["", "9 8 7 6", "9 8 7 6 5 4", "9 8 7 6 x"] {
         assert_eq!(text_after(text, 5).await, "2 0 0 2 0", "{text:?}");
-        assert_eq!(ShareUsed::read(text.as_bytes()), ShareUsed::default(), "{text:?}");
+        assert_eq!(
+            ShareUsed::read(text.as_bytes()),
+            ShareUsed::default(),
+            "{text:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_cron_job_and_its_last_run() {
     let redis = Redis::start();
-    for text in ["a-1 0 5 3 2 o:1{}[1] 2", "x 1 0 0 0 ", "y 0 1700000000000 4 2 a bc{}\"é\""] {
-        let (id, paused, since, object, plan, event, again): (String, u8, u64, String, String, String, String) = lua!(
+    for text in [
+        "a-1 0 5 3 2 o:1{}[1] 2",
+        "x 1 0 0 0 ",
+        "y 0 1700000000000 4 2 a bc{}\"é\"",
+    ] {
+        let (id, paused, since, object, plan, event, again): (
+            String,
+            u8,
+            u64,
+            String,
+            String,
+            String,
+            String,
+        ) = lua!(
             redis,
             ["cron"],
             "local job = M.cron.parse(ARGV[1])\nreturn { job.id, job.is_paused and 1 or 0, job.since, job.object, job.plan, job.event, \
@@ -454,16 +786,44 @@ async fn a_cron_job_and_its_last_run() {
             plan: plan.into(),
             event: event.into(),
         };
-        assert_eq!((CronValue::read(text.as_bytes()), &again[..]), (Some(value.clone()), text));
+        assert_eq!(
+            (CronValue::read(text.as_bytes()), &again[..]),
+            (Some(value.clone()), text)
+        );
         assert_eq!(value.text(), text.as_bytes());
     }
-    for text in ["", "a 2 5 0 0 ", "a 0 5 3 0 ob", "a 0 5 3 2 o:1{", "a 0 x 0 0 ", " 0 5 0 0 "] {
-        let read: bool = lua!(redis, ["cron"], "return M.cron.parse(ARGV[1]) and 1 or 0", text);
-        assert_eq!((read, CronValue::read(text.as_bytes())), (false, None), "{text:?}");
+    for text in [
+        "",
+        "a 2 5 0 0 ",
+        "a 0 5 3 0 ob",
+        "a 0 5 3 2 o:1{",
+        "a 0 x 0 0 ",
+        " 0 5 0 0 ",
+    ] {
+        let read: bool = lua!(
+            redis,
+            ["cron"],
+            "return M.cron.parse(ARGV[1]) and 1 or 0",
+            text
+        );
+        assert_eq!(
+            (read, CronValue::read(text.as_bytes())),
+            (false, None),
+            "{text:?}"
+        );
     }
     for (text, handled_ms, fired_ms) in [("7 5", 7, 5), ("7", 0, 0), ("", 0, 0)] {
         let read: (u64, u64) = lua!(redis, ["cron"], "return { M.cron.last_of(ARGV[1]) }", text);
-        assert_eq!((read, CronLast::read(text)), ((handled_ms, fired_ms), CronLast { handled_ms, fired_ms }));
+        assert_eq!(
+            (read, CronLast::read(text)),
+            (
+                (handled_ms, fired_ms),
+                CronLast {
+                    handled_ms,
+                    fired_ms
+                }
+            )
+        );
     }
 }
 
@@ -484,7 +844,13 @@ async fn the_beginning_of_a_text() {
         (&broken, 19, 15),
         (&broken, 4, 0),
     ] {
-        let found: Vec<u8> = lua!(redis, ["text"], "return M.text.beginning(ARGV[1], tonumber(ARGV[2]))", text, bytes_max);
+        let found: Vec<u8> = lua!(
+            redis,
+            ["text"],
+            "return M.text.beginning(ARGV[1], tonumber(ARGV[2]))",
+            text,
+            bytes_max
+        );
         assert_eq!(found, &text[..length], "{bytes_max}");
     }
 }

@@ -13,7 +13,10 @@ fn has(got: &Got, text: &str) -> bool {
 async fn dead_errors(console: &crate::support::console::Console) -> Vec<String> {
     let letters = console.dead().await;
     let error = |letter: &Vec<(String, Vec<u8>)>| {
-        let found = letter.iter().find(|(field, _)| field == "error").expect("an error");
+        let found = letter
+            .iter()
+            .find(|(field, _)| field == "error")
+            .expect("an error");
         String::from_utf8(found.1.clone()).expect("UTF-8")
     };
     letters.iter().map(error).collect()
@@ -25,7 +28,11 @@ async fn a_transient_answer_holds_one_object() {
     for status in [301, 408, 425, 429, 500, 504, 599] {
         let redis = Redis::start();
         let receiver = Receiver::with(move |got| match has(got, "bad") {
-            true => Reply::With(status, vec!["location: /other".to_owned()], " no\u{1b}[31m luck ".to_owned()),
+            true => Reply::With(
+                status,
+                vec!["location: /other".to_owned()],
+                " no\u{1b}[31m luck ".to_owned(),
+            ),
             false => Reply::Status(200),
         })
         .await;
@@ -38,7 +45,11 @@ async fn a_transient_answer_holds_one_object() {
         console.until_held("a", "retry").await;
         receiver.until_accepted(2).await;
         worker.finish().await;
-        assert_eq!(receiver.got().iter().filter(|got| has(got, "bad")).count(), 1, "{status} is sent once");
+        assert_eq!(
+            receiver.got().iter().filter(|got| has(got, "bad")).count(),
+            1,
+            "{status} is sent once"
+        );
         let held = console.held_id("a").await.expect("held");
         assert!(held.starts_with("1 "), "{held}");
         receiver.behave(|_| Reply::Status(200));
@@ -54,7 +65,9 @@ async fn a_transient_answer_holds_one_object() {
 #[tokio::test]
 async fn a_retry_after_of_0_does_not_count() {
     let redis = Redis::start();
-    let receiver = Receiver::with(|_| Reply::With(500, vec!["retry-after: 0".to_owned()], String::new())).await;
+    let receiver =
+        Receiver::with(|_| Reply::With(500, vec!["retry-after: 0".to_owned()], String::new()))
+            .await;
     let console = redis.console().await;
     console.emit("a", "1").await;
     let worker = start(&redis, "w", &sink(&receiver.url("/"), |_| {}), |config| {
@@ -78,14 +91,27 @@ async fn retry_after_is_honoured() {
     let console = redis.console().await;
     console.emit("a", "1").await;
     let worker = start(&redis, "w", &sink(&receiver.url("/"), |_| {}), |config| {
-        config.retry = "fixed:1h,attempts=3,then=dead-letter".parse().expect("a policy");
+        config.retry = "fixed:1h,attempts=3,then=dead-letter"
+            .parse()
+            .expect("a policy");
     });
     receiver.until_accepted(1).await;
     worker.finish().await;
     let got = receiver.got();
-    let waits: Vec<_> = got.windows(2).map(|pair| (pair[1].at - pair[0].at).as_secs_f64()).collect();
-    assert!(waits.iter().all(|wait| (1.0..3.0).contains(wait)), "{waits:?}");
-    assert_eq!(got.iter().map(|got| got.header("seriatim-attempt")).collect::<Vec<_>>(), ["1", "2", "3"]);
+    let waits: Vec<_> = got
+        .windows(2)
+        .map(|pair| (pair[1].at - pair[0].at).as_secs_f64())
+        .collect();
+    assert!(
+        waits.iter().all(|wait| (1.0..3.0).contains(wait)),
+        "{waits:?}"
+    );
+    assert_eq!(
+        got.iter()
+            .map(|got| got.header("seriatim-attempt"))
+            .collect::<Vec<_>>(),
+        ["1", "2", "3"]
+    );
     assert!(dead_errors(&console).await.is_empty());
 }
 
@@ -93,18 +119,27 @@ async fn retry_after_is_honoured() {
 async fn a_rejected_event_is_a_dead_letter_with_the_answer() {
     let redis = Redis::start();
     let receiver = Receiver::with(|got| match has(got, "bad") {
-        true => Reply::With(422, Vec::new(), format!("no such field in {} by Bearer hunter3\n", &got.target[6..])),
+        true => Reply::With(
+            422,
+            Vec::new(),
+            format!("no such field in {} by Bearer hunter3\n", &got.target[6..]),
+        ),
         false => Reply::Status(200),
     })
     .await;
     let console = redis.console().await;
     console.emit_all("a", ["1", "\"bad\"", "3"]).await;
-    let sink = sink(&receiver.url("/hook?token=hunter2"), |options| options.header("X-Key", "Bearer hunter3").expect("a header"));
+    let sink = sink(&receiver.url("/hook?token=hunter2"), |options| {
+        options.header("X-Key", "Bearer hunter3").expect("a header")
+    });
     let worker = start(&redis, "w", &sink, |_| {});
     receiver.until_accepted(2).await;
     console.until_at_rest().await;
     worker.finish().await;
-    let expected = format!("{} answered 422 Unprocessable Entity: no such field in *** by ***", receiver.url("/hook"));
+    let expected = format!(
+        "{} answered 422 Unprocessable Entity: no such field in *** by ***",
+        receiver.url("/hook")
+    );
     assert_eq!(dead_errors(&console).await, [expected]);
 }
 
@@ -113,13 +148,34 @@ async fn a_rejected_event_is_a_dead_letter_with_the_answer() {
 #[tokio::test]
 async fn a_rejected_list_is_sent_again_one_by_one() {
     let redis = Redis::start();
-    let receiver = Receiver::with(|got| Reply::Status(if has(got, "bad") { 413 } else { 200 })).await;
+    let receiver =
+        Receiver::with(|got| Reply::Status(if has(got, "bad") { 413 } else { 200 })).await;
     let console = redis.console().await;
-    console.emit_all("a", (0..20).map(|n| if n == 7 { "\"bad\"".to_owned() } else { n.to_string() })).await;
-    let worker = start(&redis, "w", &sink(&receiver.url("/?batch=10"), |_| {}), |_| {});
+    console
+        .emit_all(
+            "a",
+            (0..20).map(|n| {
+                if n == 7 {
+                    "\"bad\"".to_owned()
+                } else {
+                    n.to_string()
+                }
+            }),
+        )
+        .await;
+    let worker = start(
+        &redis,
+        "w",
+        &sink(&receiver.url("/?batch=10"), |_| {}),
+        |_| {},
+    );
     console.until_at_rest().await;
     worker.finish().await;
-    let sizes: Vec<_> = receiver.got().iter().map(|got| got.events().len()).collect();
+    let sizes: Vec<_> = receiver
+        .got()
+        .iter()
+        .map(|got| got.events().len())
+        .collect();
     assert_eq!(sizes[..9], [10, 1, 1, 1, 1, 1, 1, 1, 1]);
     let expected: Vec<_> = (0..20).filter(|n| *n != 7).map(|n| n.to_string()).collect();
     assert_eq!(receiver.applied()["a"], expected);
@@ -130,13 +186,18 @@ async fn a_rejected_list_is_sent_again_one_by_one() {
 #[tokio::test]
 async fn a_wrong_token_stops_everything_and_loses_nothing() {
     for status in [401, 403, 404, 405, 407, 502, 503] {
-        let (redis, receiver) = (Redis::start(), Receiver::with(move |_| Reply::Status(status)).await);
+        let (redis, receiver) = (
+            Redis::start(),
+            Receiver::with(move |_| Reply::Status(status)).await,
+        );
         let console = redis.console().await;
         for object in 0..20 {
             console.emit(&object.to_string(), "1").await;
         }
         let worker = start(&redis, "w", &sink(&receiver.url("/"), |_| {}), |config| {
-            config.retry = "fixed:1ms,attempts=1,then=dead-letter".parse().expect("a policy");
+            config.retry = "fixed:1ms,attempts=1,then=dead-letter"
+                .parse()
+                .expect("a policy");
         });
         receiver.until_got(2).await;
         receiver.behave(|_| Reply::Status(200));
@@ -151,11 +212,16 @@ async fn a_wrong_token_stops_everything_and_loses_nothing() {
 /// idle connections.
 #[tokio::test]
 async fn a_closed_idle_connection_costs_no_attempt() {
-    let (redis, receiver) = (Redis::start(), Receiver::with(|_| Reply::ThenClose(200)).await);
+    let (redis, receiver) = (
+        Redis::start(),
+        Receiver::with(|_| Reply::ThenClose(200)).await,
+    );
     let console = redis.console().await;
     console.emit_all("a", (0..100).map(|n| n.to_string())).await;
     let worker = start(&redis, "w", &sink(&receiver.url("/"), |_| {}), |config| {
-        config.retry = "fixed:1ms,attempts=1,then=dead-letter".parse().expect("a policy");
+        config.retry = "fixed:1ms,attempts=1,then=dead-letter"
+            .parse()
+            .expect("a policy");
     });
     receiver.until_accepted(100).await;
     console.until_at_rest().await;

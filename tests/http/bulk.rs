@@ -25,40 +25,105 @@ async fn many_dead_letters_and_held_objects_are_handled_at_once() {
         console.emit(&format!("dead:{n}"), "1").await;
         console.emit(&format!("held:{n}"), "2").await;
     }
-    let worker = start(&redis, "w", &sink, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    let worker = start(&redis, "w", &sink, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
     for n in 0..50 {
         console.until_held(&format!("held:{n}"), "retry").await;
     }
-    crate::support::until("all are dead", PATIENCE, async || (console.dead().await.len() == 50).then_some(())).await;
+    crate::support::until("all are dead", PATIENCE, async || {
+        (console.dead().await.len() == 50).then_some(())
+    })
+    .await;
     worker.stop().await;
-    let count = async |target: &str, body: serde_json::Value| serving.post(target, &body.to_string()).await;
-    for body in [json!({}), json!({ "all": true, "object": "dead:1" }), json!({ "ids": [] }), json!({ "all": false })] {
+    let count =
+        async |target: &str, body: serde_json::Value| serving.post(target, &body.to_string()).await;
+    for body in [
+        json!({}),
+        json!({ "all": true, "object": "dead:1" }),
+        json!({ "ids": [] }),
+        json!({ "all": false }),
+    ] {
         assert_eq!(count("/v1/dead/retry", body).await.problem().0, 400);
     }
-    assert_eq!(count("/v1/dead/drop", json!({ "all": true })).await.problem().0, 400, "a drop needs a reason");
-    let id = console.run::<Vec<(String, Vec<String>)>>(&["XRANGE", &console.keys.events_dead(), "-", "+", "COUNT", "1"]).await;
-    let wrong = count("/v1/dead/retry", json!({ "ids": [id[0].0, "x"] })).await;
-    assert_eq!((wrong.problem().0, console.dead().await.len()), (400, 50), "nothing is done");
-    assert_eq!(count("/v1/dead/retry", json!({ "all": true, "after": "1-1" })).await.problem().0, 400);
     assert_eq!(
-        count("/v1/dead/retry", json!({ "object": "dead:7" })).await.json(),
+        count("/v1/dead/drop", json!({ "all": true }))
+            .await
+            .problem()
+            .0,
+        400,
+        "a drop needs a reason"
+    );
+    let id = console
+        .run::<Vec<(String, Vec<String>)>>(&[
+            "XRANGE",
+            &console.keys.events_dead(),
+            "-",
+            "+",
+            "COUNT",
+            "1",
+        ])
+        .await;
+    let wrong = count("/v1/dead/retry", json!({ "ids": [id[0].0, "x"] })).await;
+    assert_eq!(
+        (wrong.problem().0, console.dead().await.len()),
+        (400, 50),
+        "nothing is done"
+    );
+    assert_eq!(
+        count("/v1/dead/retry", json!({ "all": true, "after": "1-1" }))
+            .await
+            .problem()
+            .0,
+        400
+    );
+    assert_eq!(
+        count("/v1/dead/retry", json!({ "object": "dead:7" }))
+            .await
+            .json(),
         json!({ "done": 1, "left": 0, "newer_delivered": 0 })
     );
-    let id = console.run::<Vec<(String, Vec<String>)>>(&["XRANGE", &console.keys.events_dead(), "-", "+", "COUNT", "1"]).await;
+    let id = console
+        .run::<Vec<(String, Vec<String>)>>(&[
+            "XRANGE",
+            &console.keys.events_dead(),
+            "-",
+            "+",
+            "COUNT",
+            "1",
+        ])
+        .await;
     let some = json!({ "ids": [id[0].0, "1-1"], "reason": "known" });
-    assert_eq!(count("/v1/dead/drop", some).await.json(), json!({ "done": 1, "left": 1, "newer_delivered": 0 }));
+    assert_eq!(
+        count("/v1/dead/drop", some).await.json(),
+        json!({ "done": 1, "left": 1, "newer_delivered": 0 })
+    );
     assert_eq!(
         count("/v1/dead/retry", json!({ "all": true })).await.json(),
         json!({ "done": 48, "left": 0, "newer_delivered": 0 })
     );
     assert_eq!(console.dead().await.len(), 0);
-    for body in [json!({}), json!({ "all": true, "prefix": "held:" }), json!({ "prefix": "" })] {
+    for body in [
+        json!({}),
+        json!({ "all": true, "prefix": "held:" }),
+        json!({ "prefix": "" }),
+    ] {
         assert_eq!(count("/v1/held/release", body).await.problem().0, 400);
     }
-    let some = count("/v1/held/release", json!({ "prefix": "held:1", "reason": "it is back" })).await;
-    assert_eq!(some.json(), json!({ "released": 11, "due": 0, "more": false }));
+    let some = count(
+        "/v1/held/release",
+        json!({ "prefix": "held:1", "reason": "it is back" }),
+    )
+    .await;
+    assert_eq!(
+        some.json(),
+        json!({ "released": 11, "due": 0, "more": false })
+    );
     let all = count("/v1/held/release", json!({ "why": "busy" })).await;
-    assert_eq!(all.json(), json!({ "released": 39, "due": 11, "more": false }));
+    assert_eq!(
+        all.json(),
+        json!({ "released": 39, "due": 11, "more": false })
+    );
 }
 
 /// Tests that an action does not retry an event a second time if the event dies again while the
@@ -73,10 +138,21 @@ async fn what_dies_again_is_not_retried_again() {
         console.emit(&format!("dead:{n}"), "1").await;
     }
     let worker = start(&redis, "w", &sink, |_| {});
-    until("all are dead", PATIENCE, async || (console.dead().await.len() == 300).then_some(())).await;
-    let retried = serving.post("/v1/dead/retry", &json!({ "all": true }).to_string()).await;
-    assert_eq!(retried.json(), json!({ "done": 300, "left": 0, "newer_delivered": 0 }));
-    until("all are dead again", PATIENCE, async || (console.dead().await.len() == 300).then_some(())).await;
+    until("all are dead", PATIENCE, async || {
+        (console.dead().await.len() == 300).then_some(())
+    })
+    .await;
+    let retried = serving
+        .post("/v1/dead/retry", &json!({ "all": true }).to_string())
+        .await;
+    assert_eq!(
+        retried.json(),
+        json!({ "done": 300, "left": 0, "newer_delivered": 0 })
+    );
+    until("all are dead again", PATIENCE, async || {
+        (console.dead().await.len() == 300).then_some(())
+    })
+    .await;
     worker.finish().await;
 }
 
@@ -93,12 +169,18 @@ async fn an_action_that_fails_in_the_middle_can_go_on() {
         console.emit(&format!("dead:{n}"), "1").await;
     }
     let worker = start(&redis, "w", &sink, |_| {});
-    until("all are dead", PATIENCE, async || (console.dead().await.len() == 200).then_some(())).await;
+    until("all are dead", PATIENCE, async || {
+        (console.dead().await.len() == 200).then_some(())
+    })
+    .await;
     worker.stop().await;
     // After these requests Redis has loaded the scripts.
     assert_eq!(serving.get("/v1/dead").await.status, 200);
     let drop_some = json!({ "object": "dead:7", "reason": "known" }).to_string();
-    assert_eq!(serving.post("/v1/dead/drop", &drop_some).await.json()["done"], 1);
+    assert_eq!(
+        serving.post("/v1/dead/drop", &drop_some).await.json()["done"],
+        1
+    );
     let mut calls = 0;
     proxy.lose(move |request| {
         let is_script = request.windows(4).any(|part| part == b"EVAL");
@@ -107,13 +189,23 @@ async fn an_action_that_fails_in_the_middle_can_go_on() {
     });
     let all = json!({ "all": true, "reason": "known" });
     let failed = serving.post("/v1/dead/drop", &all.to_string()).await;
-    assert_eq!(failed.problem(), (504, "partly-done".to_owned()), "{failed:?}");
+    assert_eq!(
+        failed.problem(),
+        (504, "partly-done".to_owned()),
+        "{failed:?}"
+    );
     let part = failed.json();
     let done = part["done"].as_u64().expect("a number");
-    assert!(done > 0 && console.dead().await.len() as u64 == 199 - done, "{part}");
+    assert!(
+        done > 0 && console.dead().await.len() as u64 == 199 - done,
+        "{part}"
+    );
     let rest = json!({ "all": true, "reason": "known", "after": part["next"] });
     assert_eq!(
-        serving.post("/v1/dead/drop", &rest.to_string()).await.json(),
+        serving
+            .post("/v1/dead/drop", &rest.to_string())
+            .await
+            .json(),
         json!({ "done": 199 - done, "left": 0, "newer_delivered": 0 })
     );
 }
@@ -125,16 +217,30 @@ async fn an_action_whose_reply_is_lost_has_an_unknown_outcome() {
     let proxy = Proxy::before(&redis);
     let serving = Serving::start_behind(&proxy, &redis).await;
     let rule = |selector: &str| json!({ "kind": "pause", "selector": selector }).to_string();
-    assert_eq!(serving.post("/v1/rules", &rule("other:*")).await.status, 200, "Redis has the script");
+    assert_eq!(
+        serving.post("/v1/rules", &rule("other:*")).await.status,
+        200,
+        "Redis has the script"
+    );
     let rule = rule("work:*");
-    proxy.lose(|request| request.windows(4).any(|part| part == b"EVAL").then_some(Lose::Reply));
+    proxy.lose(|request| {
+        request
+            .windows(4)
+            .any(|part| part == b"EVAL")
+            .then_some(Lose::Reply)
+    });
     let lost = serving.post("/v1/rules", &rule).await;
     assert_eq!(lost.problem(), (504, "outcome-unknown".to_owned()));
     proxy.lose(|_| None);
-    assert_eq!(serving.post("/v1/rules", &rule).await.json()["was_set"], true, "it was done");
+    assert_eq!(
+        serving.post("/v1/rules", &rule).await.json()["was_set"],
+        true,
+        "it was done"
+    );
     drop(proxy);
     crate::support::until("it is refused", PATIENCE, async || {
-        (serving.post("/v1/rules", &rule).await.problem() == (503, "redis".to_owned())).then_some(())
+        (serving.post("/v1/rules", &rule).await.problem() == (503, "redis".to_owned()))
+            .then_some(())
     })
     .await;
 }

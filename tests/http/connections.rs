@@ -25,7 +25,10 @@ fn count(got: &Got) -> usize {
 }
 
 async fn until_got(got: &Got, requests: usize) {
-    until(&format!("{requests} requests come"), PATIENCE, async || (count(got) >= requests).then_some(())).await;
+    until(&format!("{requests} requests come"), PATIENCE, async || {
+        (count(got) >= requests).then_some(())
+    })
+    .await;
 }
 
 /// Story: a receiver over HTTP/2 took 100 requests at a time, and answered in half of the time
@@ -35,8 +38,16 @@ async fn until_got(got: &Got, requests: usize) {
 async fn a_wait_for_the_connection_is_no_attempt() {
     // In the last case, more requests come than 8 connections take. The others wait for a second, and
     // with this wait each of them would take longer than its limit.
-    for (streams, objects, delay_ms, limit) in [(100, 250, 300, 3), (250, 250, 300, 3), (100, 900, 1000, 2)] {
-        each_is_taken_once(streams, objects, Duration::from_millis(delay_ms), Duration::from_secs(limit)).await;
+    for (streams, objects, delay_ms, limit) in
+        [(100, 250, 300, 3), (250, 250, 300, 3), (100, 900, 1000, 2)]
+    {
+        each_is_taken_once(
+            streams,
+            objects,
+            Duration::from_millis(delay_ms),
+            Duration::from_secs(limit),
+        )
+        .await;
     }
 }
 
@@ -54,8 +65,17 @@ async fn each_is_taken_once(streams: u32, objects: usize, delay: Duration, limit
     let redis = Redis::start();
     let console = redis.console().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("https://localhost:{}/", listener.local_addr().expect("an address").port());
-    let (_task, got) = serve(listener, &authority.certify("localhost"), &["h2"], streams, delay);
+    let url = format!(
+        "https://localhost:{}/",
+        listener.local_addr().expect("an address").port()
+    );
+    let (_task, got) = serve(
+        listener,
+        &authority.certify("localhost"),
+        &["h2"],
+        streams,
+        delay,
+    );
     for object in 0..objects {
         console.emit(&object.to_string(), "1").await;
     }
@@ -65,15 +85,22 @@ async fn each_is_taken_once(streams: u32, objects: usize, delay: Duration, limit
     });
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = objects;
-        config.retry = "fixed:1ms,attempts=1,then=dead-letter".parse().expect("a policy");
+        config.retry = "fixed:1ms,attempts=1,then=dead-letter"
+            .parse()
+            .expect("a policy");
     });
     until_got(&got, objects).await;
     console.until_at_rest().await;
     worker.finish().await;
-    assert_eq!((count(&got), console.dead().await.len()), (objects, 0), "{streams} streams");
+    assert_eq!(
+        (count(&got), console.dead().await.len()),
+        (objects, 0),
+        "{streams} streams"
+    );
     let got = got.lock().expect("no panic");
     let mut by_connection: HashMap<usize, usize> = HashMap::new();
-    got.iter().for_each(|(connection, ..)| *by_connection.entry(*connection).or_default() += 1);
+    got.iter()
+        .for_each(|(connection, ..)| *by_connection.entry(*connection).or_default() += 1);
     println!("{streams} streams: requests by connection {by_connection:?}");
     assert!((2..=8).contains(&by_connection.len()), "{by_connection:?}");
 }
@@ -84,15 +111,27 @@ async fn each_is_taken_once(streams: u32, objects: usize, delay: Duration, limit
 #[tokio::test]
 async fn a_wait_for_one_of_a_few_streams_is_no_attempt() {
     let authority = Authority::new();
-    for (streams, objects, exclusive) in
-        [(3, 64, Exclusive::None), (3, 64, Exclusive::All), (1, 24, Exclusive::None), (1, 24, Exclusive::All)]
-    {
+    for (streams, objects, exclusive) in [
+        (3, 64, Exclusive::None),
+        (3, 64, Exclusive::All),
+        (1, 24, Exclusive::None),
+        (1, 24, Exclusive::All),
+    ] {
         let redis = Redis::start();
         let console = redis.console().await;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("https://localhost:{}/", listener.local_addr().expect("an address").port());
+        let url = format!(
+            "https://localhost:{}/",
+            listener.local_addr().expect("an address").port()
+        );
         let limit = Duration::from_secs(2);
-        let (_task, got) = serve(listener, &authority.certify("localhost"), &["h2"], streams, limit / 2);
+        let (_task, got) = serve(
+            listener,
+            &authority.certify("localhost"),
+            &["h2"],
+            streams,
+            limit / 2,
+        );
         for object in 0..objects {
             console.emit(&object.to_string(), "1").await;
         }
@@ -102,14 +141,23 @@ async fn a_wait_for_one_of_a_few_streams_is_no_attempt() {
         });
         let worker = start(&redis, "w", &sink, |config| {
             config.concurrency = 64;
-            config.retry = "fixed:1ms,attempts=1,then=dead-letter".parse().expect("a policy");
+            config.retry = "fixed:1ms,attempts=1,then=dead-letter"
+                .parse()
+                .expect("a policy");
         });
         let began = Instant::now();
         until_got(&got, objects).await;
         console.until_at_rest().await;
-        println!("{streams} streams, {exclusive:?}: {objects} requests in {:?}", began.elapsed());
+        println!(
+            "{streams} streams, {exclusive:?}: {objects} requests in {:?}",
+            began.elapsed()
+        );
         worker.finish().await;
-        assert_eq!((count(&got), console.dead().await.len()), (objects, 0), "{streams} streams, {exclusive:?}");
+        assert_eq!(
+            (count(&got), console.dead().await.len()),
+            (objects, 0),
+            "{streams} streams, {exclusive:?}"
+        );
     }
 }
 
@@ -123,7 +171,13 @@ async fn a_busy_connection_is_replaced() {
     let console = redis.console().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
-    let (old_task, old) = serve(listener, &certificate, &["h2"], 100, Duration::from_millis(5));
+    let (old_task, old) = serve(
+        listener,
+        &certificate,
+        &["h2"],
+        100,
+        Duration::from_millis(5),
+    );
     let sink = sink(&format!("https://localhost:{port}/"), |options| {
         options.ca_file = Some(authority.file());
         options.connection_age = Duration::from_secs(1);
@@ -133,12 +187,18 @@ async fn a_busy_connection_is_replaced() {
     until_got(&old, 10).await;
     old_task.abort();
     let _ = old_task.await;
-    let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("its port");
+    let listener = TcpListener::bind(("127.0.0.1", port))
+        .await
+        .expect("its port");
     let (_task, new) = serve(listener, &certificate, &["h2"], 100, Duration::ZERO);
     until_got(&new, 10).await;
     let at_old = count(&old);
     until_got(&new, 100).await;
-    assert_eq!(count(&old), at_old, "no request goes to the old address any more");
+    assert_eq!(
+        count(&old),
+        at_old,
+        "no request goes to the old address any more"
+    );
     console.until_at_rest().await;
     worker.finish().await;
     assert_eq!(count(&old) + count(&new), 600);
@@ -154,14 +214,24 @@ async fn a_new_token_is_read() {
     let accepted = Arc::new(Mutex::new("Bearer old"));
     let wanted = accepted.clone();
     let receiver = Receiver::with(move |got| {
-        Reply::Status(if got.header("authorization") == *wanted.lock().expect("no panic") { 200 } else { 401 })
+        Reply::Status(
+            if got.header("authorization") == *wanted.lock().expect("no panic") {
+                200
+            } else {
+                401
+            },
+        )
     })
     .await;
     let redis = Redis::start();
     let console = redis.console().await;
-    let sink = sink(&receiver.url("/"), |options| options.header_file = Some(file.clone()));
+    let sink = sink(&receiver.url("/"), |options| {
+        options.header_file = Some(file.clone())
+    });
     let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1ms,attempts=1,then=dead-letter".parse().expect("a policy");
+        config.retry = "fixed:1ms,attempts=1,then=dead-letter"
+            .parse()
+            .expect("a policy");
     });
     console.emit_all("a", ["1", "2"]).await;
     receiver.until_accepted(2).await;
@@ -172,15 +242,22 @@ async fn a_new_token_is_read() {
     receiver.until_accepted(4).await;
     // A file with a mistake changes nothing.
     fs::write(&file, "Authorization\n").expect("written");
-    assert!(
-        sink.reopen().await.is_err_and(|error| error.to_string().contains("headers: a header is invalid: write NAME: VALUE"))
-    );
+    assert!(sink.reopen().await.is_err_and(|error| {
+        error
+            .to_string()
+            .contains("headers: a header is invalid: write NAME: VALUE")
+    }));
     console.emit_all("a", ["5"]).await;
     receiver.until_accepted(5).await;
     console.until_at_rest().await;
     worker.finish().await;
     assert!(console.dead().await.is_empty());
-    assert!(receiver.got().iter().all(|got| got.header("seriatim-attempt") == "1"));
+    assert!(
+        receiver
+            .got()
+            .iter()
+            .all(|got| got.header("seriatim-attempt") == "1")
+    );
 }
 
 /// Writes a text of the same length. The time, the length and the inode of the file stay.
@@ -189,7 +266,8 @@ fn replace_unseen(file: &Path, text: &str) {
     assert_eq!(before.len(), text.len() as u64);
     fs::write(file, text).expect("written");
     let open = fs::File::options().write(true).open(file).expect("opened");
-    open.set_modified(before.modified().expect("a time")).expect("set");
+    open.set_modified(before.modified().expect("a time"))
+        .expect("set");
 }
 
 /// Tests that a 401 makes the sink read its files, even if they look as before.
@@ -198,10 +276,19 @@ async fn a_token_is_read_after_a_401() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("headers");
     fs::write(&file, "Authorization: Bearer old\n").expect("written");
-    let receiver = Receiver::with(|got| Reply::Status(if got.header("authorization") == "Bearer new" { 200 } else { 401 })).await;
+    let receiver = Receiver::with(|got| {
+        Reply::Status(if got.header("authorization") == "Bearer new" {
+            200
+        } else {
+            401
+        })
+    })
+    .await;
     let redis = Redis::start();
     let console = redis.console().await;
-    let sink = sink(&receiver.url("/"), |options| options.header_file = Some(file.clone()));
+    let sink = sink(&receiver.url("/"), |options| {
+        options.header_file = Some(file.clone())
+    });
     let worker = start(&redis, "w", &sink, |_| {});
     console.emit("a", "1").await;
     receiver.until_got(1).await;
@@ -217,7 +304,10 @@ async fn a_token_is_read_after_a_401() {
 #[tokio::test]
 async fn files_are_read_again_at_sighup() {
     let directory = tempfile::tempdir().expect("a directory");
-    let (headers, secrets) = (directory.path().join("headers"), directory.path().join("secrets"));
+    let (headers, secrets) = (
+        directory.path().join("headers"),
+        directory.path().join("secrets"),
+    );
     let secret = |letter: &str| format!("whsec_{}\n", letter.repeat(32));
     fs::write(&headers, "X-Token: old\n").expect("written");
     fs::write(&secrets, secret("A")).expect("written");
@@ -225,24 +315,40 @@ async fn files_are_read_again_at_sighup() {
     let console = redis.console().await;
     let path = |file: &Path| file.to_str().expect("a path").to_owned();
     let (of_headers, of_secrets) = (path(&headers), path(&secrets));
-    let files = ["--sink-header-file", &of_headers, "--sink-secret-file", &of_secrets];
+    let files = [
+        "--sink-header-file",
+        &of_headers,
+        "--sink-secret-file",
+        &of_secrets,
+    ];
     let worker = crate::support::process::Process::start(&redis, "w", &receiver.url("/"), &files);
     console.emit("a", "1").await;
     receiver.until_accepted(1).await;
     replace_unseen(&headers, "X-Token: new\n");
     replace_unseen(&secrets, &secret("B"));
     worker.hang_up();
-    worker.until_logged("the files of the HTTP sink are read again").await;
+    worker
+        .until_logged("the files of the HTTP sink are read again")
+        .await;
     console.emit("b", "2").await;
     receiver.until_accepted(2).await;
-    let [first, second] = &receiver.got()[..] else { panic!("{:?}", receiver.got()) };
-    assert_eq!((first.header("x-token"), second.header("x-token")), ("old", "new"));
+    let [first, second] = &receiver.got()[..] else {
+        panic!("{:?}", receiver.got())
+    };
+    assert_eq!(
+        (first.header("x-token"), second.header("x-token")),
+        ("old", "new")
+    );
     let signed_with = |got: &crate::receiver::Got, letter: &str| {
         let secret: seriatim::sink::http::Secret = secret(letter).trim().parse().expect("a secret");
         let at = got.header("webhook-timestamp").parse().expect("a time");
-        got.header("webhook-signature") == secret.sign(got.header("webhook-id"), at, got.body.as_bytes())
+        got.header("webhook-signature")
+            == secret.sign(got.header("webhook-id"), at, got.body.as_bytes())
     };
-    assert!(signed_with(first, "A") && signed_with(second, "B"), "{first:?} {second:?}");
+    assert!(
+        signed_with(first, "A") && signed_with(second, "B"),
+        "{first:?} {second:?}"
+    );
 }
 
 /// Tests that a second secret in the file signs requests, without a restart and without an answer
@@ -255,12 +361,19 @@ async fn a_second_secret_is_read() {
     fs::write(&file, secret("A")).expect("written");
     let (redis, receiver) = (Redis::start(), Receiver::start().await);
     let console = redis.console().await;
-    let sink = sink(&receiver.url("/"), |options| options.secret_file = Some(file.clone()));
+    let sink = sink(&receiver.url("/"), |options| {
+        options.secret_file = Some(file.clone())
+    });
     let worker = start(&redis, "w", &sink, |_| {});
     console.emit("a", "1").await;
     receiver.until_accepted(1).await;
     fs::write(&file, secret("A") + &secret("B")).expect("written");
-    let two = || receiver.got().last().is_some_and(|got| got.header("webhook-signature").contains(' '));
+    let two = || {
+        receiver
+            .got()
+            .last()
+            .is_some_and(|got| got.header("webhook-signature").contains(' '))
+    };
     until("two signatures", PATIENCE, async || {
         console.emit("a", "2").await;
         two().then_some(())
@@ -269,7 +382,10 @@ async fn a_second_secret_is_read() {
     fs::write(&file, secret("B")).expect("written");
     assert!(sink.reopen().await.expect("valid"));
     console.emit("b", "3").await;
-    until("the last event", PATIENCE, async || receiver.applied().contains_key("b").then_some(())).await;
+    until("the last event", PATIENCE, async || {
+        receiver.applied().contains_key("b").then_some(())
+    })
+    .await;
     assert!(!two());
     console.until_at_rest().await;
     worker.finish().await;
@@ -286,11 +402,22 @@ async fn a_new_authority_is_read() {
     let console = redis.console().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
-    let (_task, got) = serve(listener, &second.certify("localhost"), &["h2"], 100, Duration::ZERO);
-    let sink = sink(&format!("https://localhost:{port}/"), |options| options.ca_file = Some(file.clone()));
+    let (_task, got) = serve(
+        listener,
+        &second.certify("localhost"),
+        &["h2"],
+        100,
+        Duration::ZERO,
+    );
+    let sink = sink(&format!("https://localhost:{port}/"), |options| {
+        options.ca_file = Some(file.clone())
+    });
     let worker = start(&redis, "w", &sink, |_| {});
     console.emit("a", "1").await;
-    until("it is unavailable", PATIENCE, async || worker.vitals.figures().sink.down_for.map(drop)).await;
+    until("it is unavailable", PATIENCE, async || {
+        worker.vitals.figures().sink.down_for.map(drop)
+    })
+    .await;
     fs::copy(second.file(), &file).expect("copied");
     until_got(&got, 1).await;
     console.until_at_rest().await;

@@ -24,32 +24,99 @@ const PAGES_MAX: usize = 100;
 async fn fill(redis: &Redis) -> Vec<String> {
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     let control = control(&conn, keys);
-    let emitter = seriatim::Emitter::connect(redis.url()).await.expect("connected").with_keys(keys.clone());
+    let emitter = seriatim::Emitter::connect(redis.url())
+        .await
+        .expect("connected")
+        .with_keys(keys.clone());
     let mut dead = Vec::new();
     for n in 0..4 {
         for prefix in ["work", FOREIGN] {
             let object = format!("{prefix}:{n}");
             held(redis, &object, 7, &format!("410244480{n}000"), "1", "no").await;
             let paused = format!("{prefix}:paused{n}");
-            let _: u64 = cmd("ZADD").arg(keys.objects_paused()).arg(0).arg(&paused).query_async(&mut conn).await.expect("added");
-            let _: bool = cmd("SET").arg(keys.event_worker(&paused)).arg("held").query_async(&mut conn).await.expect("set");
+            let _: u64 = cmd("ZADD")
+                .arg(keys.objects_paused())
+                .arg(0)
+                .arg(&paused)
+                .query_async(&mut conn)
+                .await
+                .expect("added");
+            let _: bool = cmd("SET")
+                .arg(keys.event_worker(&paused))
+                .arg("held")
+                .query_async(&mut conn)
+                .await
+                .expect("set");
             let later = std::time::Duration::from_secs(1_000_000 + n);
-            emitter.schedule(&object, &json!(1)).after(later).key(format!("{prefix}-key{n}")).send().await.expect("scheduled");
-            emitter.schedule(&object, &json!(1)).after(later).key(format!("{prefix}-second{n}")).send().await.expect("scheduled");
-            let letter = ["id", "1", "prev", "0", "object", &object, "event", "1", "error", "no", "attempts", "1"];
-            let id = cmd("XADD").arg(keys.events_dead()).arg("*").arg(&letter).query_async(&mut conn).await.expect("added");
+            emitter
+                .schedule(&object, &json!(1))
+                .after(later)
+                .key(format!("{prefix}-key{n}"))
+                .send()
+                .await
+                .expect("scheduled");
+            emitter
+                .schedule(&object, &json!(1))
+                .after(later)
+                .key(format!("{prefix}-second{n}"))
+                .send()
+                .await
+                .expect("scheduled");
+            let letter = [
+                "id", "1", "prev", "0", "object", &object, "event", "1", "error", "no", "attempts",
+                "1",
+            ];
+            let id = cmd("XADD")
+                .arg(keys.events_dead())
+                .arg("*")
+                .arg(&letter)
+                .query_async(&mut conn)
+                .await
+                .expect("added");
             dead.push(id);
-            let row = ["id", "2", "prev", "0", "object", &object, "event", "1", "status", "completed", "attempts", "1"];
-            let _: String = cmd("XADD").arg(keys.event_log()).arg("*").arg(&row).query_async(&mut conn).await.expect("added");
-            let by = By { who: "test", why: prefix };
+            let row = [
+                "id",
+                "2",
+                "prev",
+                "0",
+                "object",
+                &object,
+                "event",
+                "1",
+                "status",
+                "completed",
+                "attempts",
+                "1",
+            ];
+            let _: String = cmd("XADD")
+                .arg(keys.event_log())
+                .arg("*")
+                .arg(&row)
+                .query_async(&mut conn)
+                .await
+                .expect("added");
+            let by = By {
+                who: "test",
+                why: prefix,
+            };
             let schedule = CronSchedule::new("0 3 * * *", None).expect("a schedule");
             let event = json!(1);
             let job = CronDraft::new(format!("{prefix}-nightly{n}"), schedule, &object, &event);
             control.set_cron(by, job).await.expect("set");
             let selector = format!("{prefix}:rule{n}").parse().expect("a selector");
-            control.set_rule(by, Kind::Pause, &selector, None).await.expect("set");
+            control
+                .set_rule(by, Kind::Pause, &selector, None)
+                .await
+                .expect("set");
             let share = seriatim::control::Share::new().weight(2);
-            control.set_share(by, &format!("{prefix}:s{n}:*").parse().expect("a selector"), share).await.expect("set");
+            control
+                .set_share(
+                    by,
+                    &format!("{prefix}:s{n}:*").parse().expect("a selector"),
+                    share,
+                )
+                .await
+                .expect("set");
         }
     }
     dead
@@ -58,19 +125,37 @@ async fn fill(redis: &Redis) -> Vec<String> {
 /// Checks that an answer has no part of a foreign name, also in the bytes of its cursors.
 fn check(what: &str, text: &str) {
     assert!(!text.to_lowercase().contains(FOREIGN), "{what}: {text}");
-    for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_')).filter(|word| word.len() > 8) {
+    for word in text
+        .split(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_'))
+        .filter(|word| word.len() > 8)
+    {
         let bytes = URL_SAFE_NO_PAD.decode(word).unwrap_or_default();
-        assert!(!bytes.windows(FOREIGN.len()).any(|part| part == FOREIGN.as_bytes()), "{what}: {word}");
+        assert!(
+            !bytes
+                .windows(FOREIGN.len())
+                .any(|part| part == FOREIGN.as_bytes()),
+            "{what}: {word}"
+        );
     }
 }
 
 async fn get(serving: &Serving, user: &str, target: &str) -> Answer {
-    let response = serving.request(Method::GET, target).bearer_auth(token(user)).send().await.expect("an answer");
+    let response = serving
+        .request(Method::GET, target)
+        .bearer_auth(token(user))
+        .send()
+        .await
+        .expect("an answer");
     for (name, value) in response.headers() {
         check(target, &format!("{name}: {value:?}"));
     }
     drop(response);
-    answer(serving.request(Method::GET, target).bearer_auth(token(user))).await
+    answer(
+        serving
+            .request(Method::GET, target)
+            .bearer_auth(token(user)),
+    )
+    .await
 }
 
 fn encoded(text: &str) -> String {
@@ -92,9 +177,15 @@ async fn walk(serving: &Serving, user: &str, target: &str) -> (Vec<Value>, Vec<S
         }
         let page = page.json();
         rows.extend(page["rows"].as_array().cloned().unwrap_or_default());
-        let Some(next) = page["next"].as_str() else { return (rows, cursors) };
+        let Some(next) = page["next"].as_str() else {
+            return (rows, cursors);
+        };
         cursors.push(next.to_owned());
-        at = format!("{target}{}after={}", if target.contains('?') { "&" } else { "?" }, encoded(next));
+        at = format!(
+            "{target}{}after={}",
+            if target.contains('?') { "&" } else { "?" },
+            encoded(next)
+        );
     }
     panic!("{target}: {PAGES_MAX} pages, {rows:?}");
 }
@@ -106,24 +197,43 @@ async fn no_answer_has_a_foreign_name() {
     let (redis, file) = (Redis::start(), users(&USERS));
     let dead = fill(&redis).await;
     let serving = Serving::start(&redis, &["--users", path(&file)]).await;
-    let document: Value = serde_json::from_str(include_str!("../../crates/web/src/serve/openapi.json")).expect("JSON");
+    let document: Value =
+        serde_json::from_str(include_str!("../../crates/web/src/serve/openapi.json"))
+            .expect("JSON");
     let (mut lists, mut seen) = (0, 0);
     for (route, methods) in document["paths"].as_object().expect("paths") {
-        let Some(operation) = methods.get("get") else { continue };
+        let Some(operation) = methods.get("get") else {
+            continue;
+        };
         let parameters = operation["parameters"].to_string();
         let mut queries = vec!["?object=work:1&name=w".to_owned()];
         if parameters.contains("/after") {
-            queries = ["", "&newest=true", "&until_released=true", "&due=true", "&prefix=work:", "&prefix=w", "&prefix=xen"]
-                .iter()
-                .flat_map(|more| {
-                    [format!("?limit=1{more}"), format!("?object=work:1&name=w&limit=1{more}"), format!("?limit=3{more}")]
-                })
-                .collect();
+            queries = [
+                "",
+                "&newest=true",
+                "&until_released=true",
+                "&due=true",
+                "&prefix=work:",
+                "&prefix=w",
+                "&prefix=xen",
+            ]
+            .iter()
+            .flat_map(|more| {
+                [
+                    format!("?limit=1{more}"),
+                    format!("?object=work:1&name=w&limit=1{more}"),
+                    format!("?limit=3{more}"),
+                ]
+            })
+            .collect();
             lists += 1;
         }
         for id in &dead[..if route.contains("{id}") { 2 } else { 1 }] {
             for query in &queries {
-                let target = format!("{}{query}", route.replace("{object}", "work:1").replace("{id}", id));
+                let target = format!(
+                    "{}{query}",
+                    route.replace("{object}", "work:1").replace("{id}", id)
+                );
                 let answer = get(&serving, "bound", &target).await;
                 check(&target, &answer.text);
                 if answer.status == 200 && parameters.contains("/after") {
@@ -134,11 +244,26 @@ async fn no_answer_has_a_foreign_name() {
     }
     assert!(lists >= 12 && seen >= 100, "{lists} lists, {seen} rows");
     // All own rows are there, and the user without prefixes has all rows.
-    for (list, own) in [("schedule", 8), ("held", 4), ("paused", 4), ("dead", 4), ("log", 4), ("cron", 4)] {
+    for (list, own) in [
+        ("schedule", 8),
+        ("held", 4),
+        ("paused", 4),
+        ("dead", 4),
+        ("log", 4),
+        ("cron", 4),
+    ] {
         for limit in [1, 3, 100] {
             let target = format!("/v1/{list}?limit={limit}");
-            assert_eq!(walk(&serving, "bound", &target).await.0.len(), own, "{target}");
-            assert_eq!(walk(&serving, "viewer", &target).await.0.len(), 2 * own, "{target}");
+            assert_eq!(
+                walk(&serving, "bound", &target).await.0.len(),
+                own,
+                "{target}"
+            );
+            assert_eq!(
+                walk(&serving, "viewer", &target).await.0.len(),
+                2 * own,
+                "{target}"
+            );
         }
     }
 }
@@ -149,16 +274,37 @@ async fn no_page_has_a_foreign_name() {
     let (redis, file) = (Redis::start(), users(&USERS));
     fill(&redis).await;
     // They fill the first page of the schedules, which then has no row and leads to a next page.
-    let emitter = seriatim::Emitter::connect(redis.url()).await.expect("connected").with_keys(redis.keys().clone());
+    let emitter = seriatim::Emitter::connect(redis.url())
+        .await
+        .expect("connected")
+        .with_keys(redis.keys().clone());
     for n in 0..60 {
-        let (object, later) = (format!("{FOREIGN}:more{n}"), std::time::Duration::from_secs(900_000));
-        emitter.schedule(object, &json!(1)).after(later).key(format!("{FOREIGN}-key")).send().await.expect("scheduled");
+        let (object, later) = (
+            format!("{FOREIGN}:more{n}"),
+            std::time::Duration::from_secs(900_000),
+        );
+        emitter
+            .schedule(object, &json!(1))
+            .after(later)
+            .key(format!("{FOREIGN}-key"))
+            .send()
+            .await
+            .expect("scheduled");
     }
     let dash = Dash::start(&redis, &["--users", path(&file)]).await;
     let mut followed = 0;
-    for page in
-        ["/", "/held", "/paused", "/dead", "/schedules", "/cron", "/log", "/log?follow=true", "/rules", "/object?name=work:1"]
-    {
+    for page in [
+        "/",
+        "/held",
+        "/paused",
+        "/dead",
+        "/schedules",
+        "/cron",
+        "/log",
+        "/log?follow=true",
+        "/rules",
+        "/object?name=work:1",
+    ] {
         let mut at = page.to_owned();
         for _ in 0..10 {
             let found = reply(dash.page(&at).bearer_auth(token("bound"))).await;
@@ -167,8 +313,13 @@ async fn no_page_has_a_foreign_name() {
             }
             // The page of an error names the path, which has no foreign name either.
             check(&at, &found.text);
-            let next = found.text.split("href=\"").map(|rest| rest.split('"').next().unwrap_or_default());
-            let Some(next) = next.filter(|link| link.contains("after=")).last() else { break };
+            let next = found
+                .text
+                .split("href=\"")
+                .map(|rest| rest.split('"').next().unwrap_or_default());
+            let Some(next) = next.filter(|link| link.contains("after=")).last() else {
+                break;
+            };
             followed += 1;
             at = next.replace("&amp;", "&");
         }
@@ -187,16 +338,34 @@ async fn a_cursor_is_of_one_view() {
         let target = format!("/v1/{list}?limit=1");
         let cursor = walk(&serving, "viewer", &target).await.1.remove(0);
         let with = |query: &str, cursor: &str| format!("/v1/{query}after={}", encoded(cursor));
-        assert_eq!(get(&serving, "viewer", &with(&format!("{list}?limit=7&"), &cursor)).await.status, 200, "{list}");
+        assert_eq!(
+            get(
+                &serving,
+                "viewer",
+                &with(&format!("{list}?limit=7&"), &cursor)
+            )
+            .await
+            .status,
+            200,
+            "{list}"
+        );
         let mut others = vec![
             ("bound", with(&format!("{list}?"), &cursor)),
             ("viewer", with(&format!("{list}?"), "4102444800000 xenon:1")),
             ("viewer", with(&format!("{list}?"), "1-1")),
             ("viewer", with(&format!("{list}?"), &cursor[1..])),
             ("viewer", with("objects/work:1/schedule?", &cursor)),
-            ("viewer", with(&format!("{list}?newest=true&prefix=w&from=1&"), &cursor)),
+            (
+                "viewer",
+                with(&format!("{list}?newest=true&prefix=w&from=1&"), &cursor),
+            ),
         ];
-        others.extend(lists.iter().filter(|other| **other != list).map(|other| ("viewer", with(&format!("{other}?"), &cursor))));
+        others.extend(
+            lists
+                .iter()
+                .filter(|other| **other != list)
+                .map(|other| ("viewer", with(&format!("{other}?"), &cursor))),
+        );
         for (user, target) in others {
             let found = get(&serving, user, &target).await;
             // Each list ignores or refuses the filters of others; a refused one is 400, too.
@@ -206,9 +375,17 @@ async fn a_cursor_is_of_one_view() {
     }
     let elsewhere = Redis::start();
     fill(&elsewhere).await;
-    let cursor = walk(&serving, "viewer", "/v1/held?limit=1").await.1.remove(0);
+    let cursor = walk(&serving, "viewer", "/v1/held?limit=1")
+        .await
+        .1
+        .remove(0);
     let other = Serving::start(&elsewhere, &["--users", path(&file)]).await;
-    let found = get(&other, "viewer", &format!("/v1/held?limit=1&after={}", encoded(&cursor))).await;
+    let found = get(
+        &other,
+        "viewer",
+        &format!("/v1/held?limit=1&after={}", encoded(&cursor)),
+    )
+    .await;
     assert_eq!(found.problem(), (400, "invalid".to_owned()));
 }
 
@@ -219,8 +396,17 @@ async fn a_cursor_is_for_all_servers_of_the_namespace() {
     fill(&redis).await;
     let options = ["--users", path(&file)];
     let mut conn = redis.connect().await;
-    let _: u64 = cmd("HSETNX").arg(redis.keys().meta()).arg("schema").arg(1).query_async(&mut conn).await.expect("set");
-    let (first, second) = (Serving::start(&redis, &options).await, Serving::start(&redis, &options).await);
+    let _: u64 = cmd("HSETNX")
+        .arg(redis.keys().meta())
+        .arg("schema")
+        .arg(1)
+        .query_async(&mut conn)
+        .await
+        .expect("set");
+    let (first, second) = (
+        Serving::start(&redis, &options).await,
+        Serving::start(&redis, &options).await,
+    );
     let cursor = walk(&first, "viewer", "/v1/held?limit=1").await.1.remove(0);
     let target = format!("/v1/held?limit=1&after={}", encoded(&cursor));
     assert_eq!(get(&second, "viewer", &target).await.status, 200);
@@ -228,11 +414,27 @@ async fn a_cursor_is_for_all_servers_of_the_namespace() {
     let again = Serving::start(&redis, &options).await;
     assert_eq!(get(&again, "viewer", &target).await.status, 200);
     let dash = Dash::start(&redis, &["--users", path(&file), "--read-only"]).await;
-    assert_eq!(reply(dash.request(Method::GET, &target).bearer_auth(token("viewer"))).await.status, 200);
+    assert_eq!(
+        reply(
+            dash.request(Method::GET, &target)
+                .bearer_auth(token("viewer"))
+        )
+        .await
+        .status,
+        200
+    );
     // If the secret is lost, old cursors are refused and new ones work.
-    let _: u64 = cmd("HDEL").arg(redis.keys().meta()).arg("cursors.secret").query_async(&mut conn).await.expect("deleted");
+    let _: u64 = cmd("HDEL")
+        .arg(redis.keys().meta())
+        .arg("cursors.secret")
+        .query_async(&mut conn)
+        .await
+        .expect("deleted");
     let fresh = Serving::start(&redis, &options).await;
-    assert_eq!(get(&fresh, "viewer", &target).await.problem(), (400, "invalid".to_owned()));
+    assert_eq!(
+        get(&fresh, "viewer", &target).await.problem(),
+        (400, "invalid".to_owned())
+    );
     assert_eq!(walk(&fresh, "viewer", "/v1/held?limit=1").await.0.len(), 8);
 }
 
@@ -242,11 +444,36 @@ async fn the_last_page_of_the_log_leads_to_later_rows() {
     let redis = Redis::start();
     fill(&redis).await;
     let serving = Serving::start(&redis, &[]).await;
-    let later = serving.get("/v1/log").await.json()["later"].as_str().expect("a cursor").to_owned();
+    let later = serving.get("/v1/log").await.json()["later"]
+        .as_str()
+        .expect("a cursor")
+        .to_owned();
     let target = format!("/v1/log?after={}", encoded(&later));
     assert_eq!(serving.get(&target).await.json()["rows"], json!([]));
-    let row = ["id", "9", "prev", "0", "object", "work:late", "event", "1", "status", "completed", "attempts", "1"];
+    let row = [
+        "id",
+        "9",
+        "prev",
+        "0",
+        "object",
+        "work:late",
+        "event",
+        "1",
+        "status",
+        "completed",
+        "attempts",
+        "1",
+    ];
     let mut conn = redis.connect().await;
-    let _: String = cmd("XADD").arg(redis.keys().event_log()).arg("*").arg(&row).query_async(&mut conn).await.expect("added");
-    assert_eq!(serving.get(&target).await.json()["rows"][0]["object"], "work:late");
+    let _: String = cmd("XADD")
+        .arg(redis.keys().event_log())
+        .arg("*")
+        .arg(&row)
+        .query_async(&mut conn)
+        .await
+        .expect("added");
+    assert_eq!(
+        serving.get(&target).await.json()["rows"][0]["object"],
+        "work:late"
+    );
 }

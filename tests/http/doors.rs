@@ -23,7 +23,10 @@ const PARTS: [&[u8]; 4] = [
 
 fn raise_file_limit() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let raised = rustix::process::Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).expect("raised");
 }
 
@@ -54,7 +57,9 @@ impl Kept {
 
     /// Sends a request. Returns the status of its answer.
     async fn get(&mut self, target: &str, token: &str) -> String {
-        let head = format!("GET {target} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\r\n");
+        let head = format!(
+            "GET {target} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\r\n"
+        );
         self.send(&head).await
     }
 
@@ -70,10 +75,18 @@ impl Kept {
         self.0.write_all(request.as_bytes()).await.expect("sent");
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
-            head.push(timeout(PATIENCE, self.0.read_u8()).await.expect("an answer in time").expect("an answer"));
+            head.push(
+                timeout(PATIENCE, self.0.read_u8())
+                    .await
+                    .expect("an answer in time")
+                    .expect("an answer"),
+            );
         }
         let head = String::from_utf8(head).expect("text").to_lowercase();
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).and_then(|length| length.parse().ok());
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "))
+            .and_then(|length| length.parse().ok());
         let mut body = vec![0; length.expect("a length")];
         self.0.read_exact(&mut body).await.expect("a body");
         head[9..12].to_owned()
@@ -97,17 +110,44 @@ async fn silent_connections_keep_nobody_out_of_the_dashboard() {
     let mut held = strangers(dash.address(), 256).await;
     for round in 0..30 {
         probe(dash.address(), &format!("round {round}")).await;
-        assert_eq!(reply(dash.page("/rules").bearer_auth(token("viewer"))).await.status, 200, "{round}");
+        assert_eq!(
+            reply(dash.page("/rules").bearer_auth(token("viewer")))
+                .await
+                .status,
+            200,
+            "{round}"
+        );
         let cookie = dash.log_in(&token("operator")).await;
-        assert_eq!(reply(dash.page("/rules").header("cookie", cookie)).await.status, 200, "{round}");
+        assert_eq!(
+            reply(dash.page("/rules").header("cookie", cookie))
+                .await
+                .status,
+            200,
+            "{round}"
+        );
         held.extend(strangers(dash.address(), 40).await);
     }
-    assert_eq!(kept.get("/rules", &token("viewer")).await, "200", "a connection of a user does not give way to strangers");
+    assert_eq!(
+        kept.get("/rules", &token("viewer")).await,
+        "200",
+        "a connection of a user does not give way to strangers"
+    );
     // The oldest strangers are closed, and the newest are not.
     let mut nothing = [0];
-    assert_eq!(timeout(PATIENCE, held[0].read(&mut nothing)).await.expect("it is closed").unwrap_or(0), 0);
+    assert_eq!(
+        timeout(PATIENCE, held[0].read(&mut nothing))
+            .await
+            .expect("it is closed")
+            .unwrap_or(0),
+        0
+    );
     let newest = held.len() - 4;
-    assert!(timeout(Duration::from_millis(50), held[newest].read(&mut nothing)).await.is_err(), "it is open");
+    assert!(
+        timeout(Duration::from_millis(50), held[newest].read(&mut nothing))
+            .await
+            .is_err(),
+        "it is open"
+    );
 }
 
 /// Tests that the connection of a login is one of its user at once, so that it does not give way.
@@ -115,12 +155,21 @@ async fn silent_connections_keep_nobody_out_of_the_dashboard() {
 async fn a_login_does_not_give_way() {
     let (redis, file) = (Redis::start(), users(&USERS));
     let dash = Dash::start(&redis, &["--users", path(&file)]).await;
-    let (mut stranger, mut user) = (Kept::open(dash.address()).await, Kept::open(dash.address()).await);
+    let (mut stranger, mut user) = (
+        Kept::open(dash.address()).await,
+        Kept::open(dash.address()).await,
+    );
     assert_eq!(stranger.get("/healthz", "none").await, "200");
     assert_eq!(user.log_in(&token("operator")).await, "303");
     let _held = strangers(dash.address(), 600).await;
     let mut nothing = [0];
-    assert_eq!(timeout(PATIENCE, stranger.0.read(&mut nothing)).await.expect("it is closed").unwrap_or(0), 0);
+    assert_eq!(
+        timeout(PATIENCE, stranger.0.read(&mut nothing))
+            .await
+            .expect("it is closed")
+            .unwrap_or(0),
+        0
+    );
     // The browser has its cookie now, but has not used it yet.
     assert_eq!(user.get("/healthz", "none").await, "200");
 }
@@ -132,7 +181,11 @@ async fn silent_connections_keep_nobody_out_of_serve() {
     raise_file_limit();
     let (redis, file) = (Redis::start(), users(&USERS));
     let serving = Serving::start(&redis, &["--users", path(&file)]).await;
-    let address = serving.url.strip_prefix("http://").expect("http").to_owned();
+    let address = serving
+        .url
+        .strip_prefix("http://")
+        .expect("http")
+        .to_owned();
     let mut kept = Kept::open(&address).await;
     assert_eq!(kept.get("/v1/rules", &token("viewer")).await, "200");
     let before = resident(serving.pid());
@@ -150,7 +203,10 @@ async fn silent_connections_keep_nobody_out_of_serve() {
         probe(&address, &format!("round {round}")).await;
         if round % 10 == 0 {
             let status = kept.get("/v1/rules", &token("viewer")).await;
-            assert_eq!(status, "200", "a connection of a user does not give way to strangers");
+            assert_eq!(
+                status, "200",
+                "a connection of a user does not give way to strangers"
+            );
         }
         // A part of the strangers comes again at once.
         for at in 0..40 {
@@ -164,11 +220,30 @@ async fn silent_connections_keep_nobody_out_of_serve() {
 #[tokio::test]
 async fn probes_have_a_listener_of_their_own() {
     let (redis, file) = (Redis::start(), users(&USERS));
-    let serving = Serving::start(&redis, &["--users", path(&file), "--probe-listen", "127.0.0.1:0", "--connections", "1"]).await;
-    serving.until_logged("listening for probes address=http://").await;
+    let serving = Serving::start(
+        &redis,
+        &[
+            "--users",
+            path(&file),
+            "--probe-listen",
+            "127.0.0.1:0",
+            "--connections",
+            "1",
+        ],
+    )
+    .await;
+    serving
+        .until_logged("listening for probes address=http://")
+        .await;
     let log = serving.log();
-    let (_, rest) = log.split_once("listening for probes address=http://").expect("an address");
-    let address = rest.split_whitespace().next().expect("an address").to_owned();
+    let (_, rest) = log
+        .split_once("listening for probes address=http://")
+        .expect("an address");
+    let address = rest
+        .split_whitespace()
+        .next()
+        .expect("an address")
+        .to_owned();
     let held = strangers(&address, 200).await;
     probe(&address, "its own listener").await;
     let mut other = Kept::open(&address).await;
@@ -181,21 +256,46 @@ async fn probes_have_a_listener_of_their_own() {
 async fn unfinished_handshakes_keep_nobody_out() {
     let (redis, file, authority) = (Redis::start(), users(&USERS), Authority::new());
     let certificate = authority.certify("127.0.0.1");
-    let trusted = reqwest::Certificate::from_pem(&std::fs::read(authority.file()).expect("a file")).expect("a certificate");
+    let trusted = reqwest::Certificate::from_pem(&std::fs::read(authority.file()).expect("a file"))
+        .expect("a certificate");
     let client = client_of(|client| client.tls_certs_only([trusted]).pool_max_idle_per_host(0));
-    let (cert, key) = (certificate.certificate.to_str().expect("a path"), certificate.key.to_str().expect("a path"));
-    let options = ["--users", path(&file), "--tls-cert", cert, "--tls-key", key, "--connections", "256"];
+    let (cert, key) = (
+        certificate.certificate.to_str().expect("a path"),
+        certificate.key.to_str().expect("a path"),
+    );
+    let options = [
+        "--users",
+        path(&file),
+        "--tls-cert",
+        cert,
+        "--tls-key",
+        key,
+        "--connections",
+        "256",
+    ];
     let serving = Serving::start_at(&redis, "127.0.0.1:0", &options, client).await;
-    let address = serving.url.strip_prefix("https://").expect("https").to_owned();
+    let address = serving
+        .url
+        .strip_prefix("https://")
+        .expect("https")
+        .to_owned();
     let mut held = Vec::new();
     for number in 0..300 {
         let mut stream = TcpStream::connect(&address).await.expect("connected");
         // Half of them send the beginning of a handshake.
-        let _ = stream.write_all(if number % 2 == 0 { b"" } else { b"\x16\x03\x01\x02\x00\x01" }).await;
+        let _ = stream
+            .write_all(if number % 2 == 0 {
+                b""
+            } else {
+                b"\x16\x03\x01\x02\x00\x01"
+            })
+            .await;
         held.push(stream);
         if number % 10 == 0 {
             assert_eq!(serving.get("/healthz").await.status, 200, "{number}");
-            let rules = serving.request(reqwest::Method::GET, "/v1/rules").bearer_auth(token("viewer"));
+            let rules = serving
+                .request(reqwest::Method::GET, "/v1/rules")
+                .bearer_auth(token("viewer"));
             assert_eq!(crate::serving::answer(rules).await.status, 200, "{number}");
         }
     }
@@ -222,6 +322,12 @@ async fn a_user_leaves_places_to_others() {
     assert_eq!(own.get("/rules", &token("operator")).await, "200");
     // The connections that were unused for the longest time gave way, those of the same user first.
     let mut nothing = [0];
-    assert_eq!(timeout(PATIENCE, idle[0].0.read(&mut nothing)).await.expect("it is closed").unwrap_or(0), 0);
+    assert_eq!(
+        timeout(PATIENCE, idle[0].0.read(&mut nothing))
+            .await
+            .expect("it is closed")
+            .unwrap_or(0),
+        0
+    );
     assert_eq!(idle[119].get("/rules", &token("viewer")).await, "200");
 }

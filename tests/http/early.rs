@@ -22,7 +22,9 @@ async fn impatient(status: &'static str) -> u16 {
                         return;
                     }
                 }
-                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 9\r\nconnection: close\r\n\r\ntoo large");
+                let answer = format!(
+                    "HTTP/1.1 {status}\r\ncontent-length: 9\r\nconnection: close\r\n\r\ntoo large"
+                );
                 let _ = stream.write_all(answer.as_bytes()).await;
                 // Unread bytes are left, so the system resets the connection.
             });
@@ -43,17 +45,29 @@ async fn an_answer_that_comes_before_the_end_of_the_body_counts() {
         console.emit(&format!("work:{object}"), &large).await;
     }
     let url = format!("http://127.0.0.1:{port}/");
-    let worker = start(&redis, "w", &sink(&url, |options| options.timeout = Duration::from_secs(20)), |_| {});
+    let worker = start(
+        &redis,
+        "w",
+        &sink(&url, |options| options.timeout = Duration::from_secs(20)),
+        |_| {},
+    );
     console.until_at_rest().await;
     worker.finish().await;
     let letters = console.dead().await;
     assert_eq!(letters.len(), 20);
     for letter in letters {
         let of = |name: &str| {
-            let found = letter.iter().find(|(field, _)| field == name).expect("a field");
+            let found = letter
+                .iter()
+                .find(|(field, _)| field == name)
+                .expect("a field");
             String::from_utf8(found.1.clone()).expect("UTF-8")
         };
-        assert!(of("error").contains("413") && of("error").contains("too large"), "{}", of("error"));
+        assert!(
+            of("error").contains("413") && of("error").contains("too large"),
+            "{}",
+            of("error")
+        );
         assert_eq!(of("attempts"), "0", "a rejection is no failed attempt");
     }
 }

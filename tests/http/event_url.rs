@@ -11,12 +11,29 @@ use crate::support::console::{Console, PATIENCE};
 use crate::support::running::start;
 use crate::support::{Redis, until};
 
-fn sink(prefixes: &[String], networks: &[&str], change: impl FnOnce(&mut Options)) -> Arc<EventUrl> {
+fn sink(
+    prefixes: &[String],
+    networks: &[&str],
+    change: impl FnOnce(&mut Options),
+) -> Arc<EventUrl> {
     let mut options = Options::default();
     change(&mut options);
-    let allowed = Allowed::new(prefixes.iter().map(|prefix| prefix.parse().expect("a prefix")))
-        .networks(networks.iter().map(|network| network.parse().expect("a network")));
-    Arc::new(EventUrl::at("/url".parse().expect("a pointer"), allowed).options(options).open().expect("valid settings"))
+    let allowed = Allowed::new(
+        prefixes
+            .iter()
+            .map(|prefix| prefix.parse().expect("a prefix")),
+    )
+    .networks(
+        networks
+            .iter()
+            .map(|network| network.parse().expect("a network")),
+    );
+    Arc::new(
+        EventUrl::at("/url".parse().expect("a pointer"), allowed)
+            .options(options)
+            .open()
+            .expect("valid settings"),
+    )
 }
 
 fn event(url: &str) -> String {
@@ -24,9 +41,15 @@ fn event(url: &str) -> String {
 }
 
 async fn dead_errors(console: &Console, count: usize) -> Vec<String> {
-    until("the dead letters", PATIENCE, async || (console.dead().await.len() >= count).then_some(())).await;
+    until("the dead letters", PATIENCE, async || {
+        (console.dead().await.len() >= count).then_some(())
+    })
+    .await;
     let error = |letter: &Vec<(String, Vec<u8>)>| {
-        let found = letter.iter().find(|(field, _)| field == "error").expect("an error");
+        let found = letter
+            .iter()
+            .find(|(field, _)| field == "error")
+            .expect("an error");
         String::from_utf8(found.1.clone()).expect("UTF-8")
     };
     console.dead().await.iter().map(error).collect()
@@ -34,16 +57,42 @@ async fn dead_errors(console: &Console, count: usize) -> Vec<String> {
 
 #[tokio::test]
 async fn each_event_goes_to_its_own_url() {
-    let (redis, one, other) = (Redis::start(), Receiver::start().await, Receiver::start().await);
+    let (redis, one, other) = (
+        Redis::start(),
+        Receiver::start().await,
+        Receiver::start().await,
+    );
     let console = redis.console().await;
     let urls = [one.url("/a?b=c#d"), other.url("/x"), one.url("/b")];
-    console.emit_all("work:1", urls.iter().map(|url| event(url))).await;
-    let worker = start(&redis, "w", &sink(&[one.url("/"), other.url("/")], &[], |_| {}), |_| {});
+    console
+        .emit_all("work:1", urls.iter().map(|url| event(url)))
+        .await;
+    let worker = start(
+        &redis,
+        "w",
+        &sink(&[one.url("/"), other.url("/")], &[], |_| {}),
+        |_| {},
+    );
     console.until_at_rest().await;
     worker.finish().await;
-    let targets = |receiver: &Receiver| receiver.got().iter().map(|got| got.target.clone()).collect::<Vec<_>>();
-    assert_eq!((targets(&one), targets(&other)), (vec!["/a?b=c".to_owned(), "/b".to_owned()], vec!["/x".to_owned()]));
-    assert_eq!(other.got()[0].events(), [(2, 1, "work:1".to_owned(), event(&urls[1]))]);
+    let targets = |receiver: &Receiver| {
+        receiver
+            .got()
+            .iter()
+            .map(|got| got.target.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (targets(&one), targets(&other)),
+        (
+            vec!["/a?b=c".to_owned(), "/b".to_owned()],
+            vec!["/x".to_owned()]
+        )
+    );
+    assert_eq!(
+        other.got()[0].events(),
+        [(2, 1, "work:1".to_owned(), event(&urls[1]))]
+    );
 }
 
 /// Tests that a URL is refused if it is not allowed, or if it leads to an address that is not
@@ -54,28 +103,74 @@ async fn what_is_not_allowed_is_a_dead_letter_with_the_reason() {
     let console = redis.console().await;
     let port = receiver.port();
     let cases = [
-        (event("https://evil.example/"), "begins with none of the allowed prefixes"),
-        (event(&format!("http://127.0.0.1:{port}/")), "127.0.0.1 is a loopback address; allow it with --allow-address"),
-        (event(&format!("http://2130706433:{port}/")), "127.0.0.1 is a loopback address"),
-        (event(&format!("http://0x7f.1:{port}/")), "127.0.0.1 is a loopback address"),
-        (event(&format!("http://[::1]:{port}/")), "::1 is a loopback address"),
-        (event(&format!("http://[::ffff:127.0.0.1]:{port}/")), "127.0.0.1 is a loopback address"),
-        (event(&format!("http://localhost:{port}/")), "its host leads to an address that is not public"),
-        (event(&format!("http://LocalHost:{port}/")), "its host leads to an address that is not public"),
-        (event(&format!("http://user:hunter2@localhost:{port}/")), "it has a user or a password"),
+        (
+            event("https://evil.example/"),
+            "begins with none of the allowed prefixes",
+        ),
+        (
+            event(&format!("http://127.0.0.1:{port}/")),
+            "127.0.0.1 is a loopback address; allow it with --allow-address",
+        ),
+        (
+            event(&format!("http://2130706433:{port}/")),
+            "127.0.0.1 is a loopback address",
+        ),
+        (
+            event(&format!("http://0x7f.1:{port}/")),
+            "127.0.0.1 is a loopback address",
+        ),
+        (
+            event(&format!("http://[::1]:{port}/")),
+            "::1 is a loopback address",
+        ),
+        (
+            event(&format!("http://[::ffff:127.0.0.1]:{port}/")),
+            "127.0.0.1 is a loopback address",
+        ),
+        (
+            event(&format!("http://localhost:{port}/")),
+            "its host leads to an address that is not public",
+        ),
+        (
+            event(&format!("http://LocalHost:{port}/")),
+            "its host leads to an address that is not public",
+        ),
+        (
+            event(&format!("http://user:hunter2@localhost:{port}/")),
+            "it has a user or a password",
+        ),
         (event(&format!("http://a{{b:{port}/")), "cannot be sent to"),
-        (event(&format!("http://localhost:{port}/{}", "x".repeat(60_000))), "it has more than 60000 bytes"),
-        (event("http://localhost:65536/?token=hunter2"), "invalid port number"),
-        (event("file:///etc/passwd"), "it must begin with http:// or https://"),
+        (
+            event(&format!("http://localhost:{port}/{}", "x".repeat(60_000))),
+            "it has more than 60000 bytes",
+        ),
+        (
+            event("http://localhost:65536/?token=hunter2"),
+            "invalid port number",
+        ),
+        (
+            event("file:///etc/passwd"),
+            "it must begin with http:// or https://",
+        ),
         (event("/relative"), "relative URL without a base"),
         ("{}".to_owned(), "the event has no URL at /url"),
         ("{\"url\":7}".to_owned(), "the URL at /url is not a text"),
     ];
-    console.emit_all("work:1", cases.iter().map(|(event, _)| event)).await;
-    let worker = start(&redis, "w", &sink(&["http://".to_owned()], &[], |_| {}), |_| {});
+    console
+        .emit_all("work:1", cases.iter().map(|(event, _)| event))
+        .await;
+    let worker = start(
+        &redis,
+        "w",
+        &sink(&["http://".to_owned()], &[], |_| {}),
+        |_| {},
+    );
     let errors = dead_errors(&console, cases.len()).await;
     for (error, (event, reason)) in errors.iter().zip(&cases) {
-        assert!(error.contains(reason) && !error.contains("hunter2"), "{event}: {error}");
+        assert!(
+            error.contains(reason) && !error.contains("hunter2"),
+            "{event}: {error}"
+        );
     }
     assert_eq!(errors.len(), cases.len());
     assert_eq!(receiver.connections(), 0);
@@ -98,11 +193,25 @@ async fn a_name_that_leads_to_an_allowed_address_is_used() {
 /// second over all objects, each time of another object.
 #[tokio::test]
 async fn a_receiver_that_is_down_holds_its_own_objects_only() {
-    let (redis, good, bad) = (Redis::start(), Receiver::start().await, Receiver::with(|_| Reply::Status(503)).await);
+    let (redis, good, bad) = (
+        Redis::start(),
+        Receiver::start().await,
+        Receiver::with(|_| Reply::Status(503)).await,
+    );
     let console = redis.console().await;
     for object in 0..10 {
-        console.emit_all(&format!("bad:{object}"), [event(&bad.url("/")), event(&bad.url("/"))]).await;
-        console.emit_all(&format!("good:{object}"), [event(&good.url("/")), event(&good.url("/"))]).await;
+        console
+            .emit_all(
+                &format!("bad:{object}"),
+                [event(&bad.url("/")), event(&bad.url("/"))],
+            )
+            .await;
+        console
+            .emit_all(
+                &format!("good:{object}"),
+                [event(&good.url("/")), event(&good.url("/"))],
+            )
+            .await;
     }
     let sink = sink(&[good.url("/"), bad.url("/")], &[], |_| {});
     // With one slot, the first answer is known before the next request.
@@ -114,13 +223,22 @@ async fn a_receiver_that_is_down_holds_its_own_objects_only() {
     // The first object that is refused twice opens the circuit. All later requests are probes.
     let probes = until("5 probes", PATIENCE, async || {
         let got = bad.got();
-        let opened = got.iter().position(|got| got.header("seriatim-attempt") == "2")?;
+        let opened = got
+            .iter()
+            .position(|got| got.header("seriatim-attempt") == "2")?;
         got.get(opened + 1..opened + 6).map(<[_]>::to_vec)
     });
     let probes = probes.await;
     let apart = probes.windows(2).map(|pair| pair[1].at - pair[0].at);
-    assert!(apart.clone().all(|time| time >= Duration::from_millis(990)), "{:?}", apart.collect::<Vec<_>>());
-    let objects: Vec<_> = probes.iter().map(|got| got.header("seriatim-object").to_owned()).collect();
+    assert!(
+        apart.clone().all(|time| time >= Duration::from_millis(990)),
+        "{:?}",
+        apart.collect::<Vec<_>>()
+    );
+    let objects: Vec<_> = probes
+        .iter()
+        .map(|got| got.header("seriatim-object").to_owned())
+        .collect();
     let different: std::collections::HashSet<_> = objects.iter().collect();
     assert_eq!(different.len(), 5, "probes rotate: {objects:?}");
     bad.behave(|_| Reply::Status(200));
@@ -136,28 +254,50 @@ async fn a_wait_behind_an_open_circuit_is_no_attempt() {
     let (redis, bad) = (Redis::start(), Receiver::with(|_| Reply::Status(503)).await);
     let console = redis.console().await;
     for object in 0..20 {
-        console.emit(&format!("bad:{object}"), event(&bad.url("/"))).await;
+        console
+            .emit(&format!("bad:{object}"), event(&bad.url("/")))
+            .await;
     }
     let worker = start(&redis, "w", &sink(&[bad.url("/")], &[], |_| {}), |config| {
         config.concurrency = 1;
-        config.retry = "fixed:20ms,attempts=3,then=dead-letter".parse().expect("a policy");
+        config.retry = "fixed:20ms,attempts=3,then=dead-letter"
+            .parse()
+            .expect("a policy");
     });
     // Each object has one request, and one of them a second one. Then the circuit is open.
     bad.until_got(24).await;
-    let requests = |object: &str| bad.got().iter().filter(|got| got.header("seriatim-object") == object).count();
+    let requests = |object: &str| {
+        bad.got()
+            .iter()
+            .filter(|got| got.header("seriatim-object") == object)
+            .count()
+    };
     let dead = console.dead().await.len();
-    let offered = (0..20).filter(|object| requests(&format!("bad:{object}")) >= 3).count();
-    assert!(dead <= offered, "{dead} dead letters, but only {offered} events were offered 3 times");
+    let offered = (0..20)
+        .filter(|object| requests(&format!("bad:{object}")) >= 3)
+        .count();
+    assert!(
+        dead <= offered,
+        "{dead} dead letters, but only {offered} events were offered 3 times"
+    );
     bad.behave(|_| Reply::Status(200));
     console.until_at_rest().await;
     worker.finish().await;
     let mut attempts: std::collections::HashMap<_, Vec<_>> = std::collections::HashMap::new();
     for got in bad.got() {
-        attempts.entry(got.header("seriatim-object").to_owned()).or_default().push(got.header("seriatim-attempt").to_owned());
+        attempts
+            .entry(got.header("seriatim-object").to_owned())
+            .or_default()
+            .push(got.header("seriatim-attempt").to_owned());
     }
     for (object, attempts) in attempts {
-        let counted: Vec<_> = (1..=attempts.len()).map(|attempt| attempt.to_string()).collect();
-        assert_eq!(attempts, counted, "{object}: each request counts, and nothing else");
+        let counted: Vec<_> = (1..=attempts.len())
+            .map(|attempt| attempt.to_string())
+            .collect();
+        assert_eq!(
+            attempts, counted,
+            "{object}: each request counts, and nothing else"
+        );
     }
 }
 
@@ -165,21 +305,39 @@ async fn a_wait_behind_an_open_circuit_is_no_attempt() {
 /// it does not occupy all slots.
 #[tokio::test]
 async fn a_receiver_that_stalls_does_not_occupy_the_slots() {
-    let (redis, good, bad) = (Redis::start(), Receiver::start().await, Receiver::with(|_| Reply::Stall).await);
+    let (redis, good, bad) = (
+        Redis::start(),
+        Receiver::start().await,
+        Receiver::with(|_| Reply::Stall).await,
+    );
     let console = redis.console().await;
     for object in 0..50 {
-        console.emit(&format!("bad:{object}"), event(&bad.url("/"))).await;
+        console
+            .emit(&format!("bad:{object}"), event(&bad.url("/")))
+            .await;
     }
-    let sink = sink(&[good.url("/"), bad.url("/")], &[], |options| options.timeout = Duration::from_millis(500));
+    let sink = sink(&[good.url("/"), bad.url("/")], &[], |options| {
+        options.timeout = Duration::from_millis(500)
+    });
     let worker = start(&redis, "w", &sink, |config| config.concurrency = 4);
     bad.until_got(4).await;
     for object in 0..50 {
-        console.emit(&format!("good:{object}"), event(&good.url("/"))).await;
+        console
+            .emit(&format!("good:{object}"), event(&good.url("/")))
+            .await;
     }
     let began = Instant::now();
     good.until_accepted(50).await;
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
-    assert!(bad.got().len() <= 4 + 2 + began.elapsed().as_secs() as usize, "{} requests", bad.got().len());
+    assert!(
+        began.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        began.elapsed()
+    );
+    assert!(
+        bad.got().len() <= 4 + 2 + began.elapsed().as_secs() as usize,
+        "{} requests",
+        bad.got().len()
+    );
     worker.crash().await;
 }
 
@@ -187,14 +345,20 @@ async fn a_receiver_that_stalls_does_not_occupy_the_slots() {
 /// still sent to the same receiver.
 #[tokio::test]
 async fn a_receiver_that_refuses_a_url_holds_that_object() {
-    let refuse = |got: &crate::receiver::Got| Reply::Status(if got.target == "/gone" { 404 } else { 200 });
+    let refuse =
+        |got: &crate::receiver::Got| Reply::Status(if got.target == "/gone" { 404 } else { 200 });
     let (redis, receiver) = (Redis::start(), Receiver::with(refuse).await);
     let console = redis.console().await;
     console.emit("a", event(&receiver.url("/gone"))).await;
     console.emit("b", event(&receiver.url("/there"))).await;
-    let worker = start(&redis, "w", &sink(&[receiver.url("/")], &[], |_| {}), |config| {
-        config.retry = "fixed:1h".parse().expect("a policy");
-    });
+    let worker = start(
+        &redis,
+        "w",
+        &sink(&[receiver.url("/")], &[], |_| {}),
+        |config| {
+            config.retry = "fixed:1h".parse().expect("a policy");
+        },
+    );
     receiver.until_accepted(1).await;
     console.until_held("a", "retry").await;
     worker.finish().await;
@@ -207,7 +371,9 @@ async fn a_receiver_that_resets_has_an_open_circuit() {
     let (redis, bad) = (Redis::start(), Receiver::with(|_| Reply::Reset).await);
     let console = redis.console().await;
     for object in 0..50 {
-        console.emit(&format!("bad:{object}"), event(&bad.url("/"))).await;
+        console
+            .emit(&format!("bad:{object}"), event(&bad.url("/")))
+            .await;
     }
     let worker = start(&redis, "w", &sink(&[bad.url("/")], &[], |_| {}), |config| {
         config.concurrency = 4;
@@ -217,7 +383,11 @@ async fn a_receiver_that_resets_has_an_open_circuit() {
     bad.until_got(1).await;
     let began = Instant::now();
     sleep(Duration::from_millis(4200)).await;
-    let late = bad.got().into_iter().filter(|got| got.at > began + Duration::from_millis(200)).count();
+    let late = bad
+        .got()
+        .into_iter()
+        .filter(|got| got.at > began + Duration::from_millis(200))
+        .count();
     assert!((2..=5).contains(&late), "{late} requests in 4 s");
     bad.behave(|_| Reply::Status(200));
     bad.until_accepted(50).await;
@@ -228,19 +398,38 @@ async fn a_receiver_that_resets_has_an_open_circuit() {
 /// Tests that events for a slow receiver wait without attempts.
 #[tokio::test]
 async fn a_slow_receiver_costs_no_attempts() {
-    let (redis, slow) = (Redis::start(), Receiver::with(|_| Reply::Late(Duration::from_millis(1500))).await);
+    let (redis, slow) = (
+        Redis::start(),
+        Receiver::with(|_| Reply::Late(Duration::from_millis(1500))).await,
+    );
     let console = redis.console().await;
     for object in 0..12 {
-        console.emit(&format!("slow:{object}"), event(&slow.url("/"))).await;
+        console
+            .emit(&format!("slow:{object}"), event(&slow.url("/")))
+            .await;
     }
-    let sink = EventUrl::at("/url".parse().expect("a pointer"), Allowed::new([slow.url("/").parse().expect("a prefix")]));
-    let worker = start(&redis, "w", &Arc::new(sink.slots(8).open().expect("a sink")), |config| {
-        config.concurrency = 8;
-        config.retry = "fixed:100ms,attempts=1,then=dead-letter".parse().expect("a policy");
-    });
+    let sink = EventUrl::at(
+        "/url".parse().expect("a pointer"),
+        Allowed::new([slow.url("/").parse().expect("a prefix")]),
+    );
+    let worker = start(
+        &redis,
+        "w",
+        &Arc::new(sink.slots(8).open().expect("a sink")),
+        |config| {
+            config.concurrency = 8;
+            config.retry = "fixed:100ms,attempts=1,then=dead-letter"
+                .parse()
+                .expect("a policy");
+        },
+    );
     slow.until_accepted(12).await;
     console.until_at_rest().await;
-    assert!(slow.got().iter().all(|got| got.header("seriatim-attempt") == "1"));
+    assert!(
+        slow.got()
+            .iter()
+            .all(|got| got.header("seriatim-attempt") == "1")
+    );
     assert_eq!(console.dead().await.len(), 0);
     worker.finish().await;
 }
@@ -254,12 +443,21 @@ async fn secrets_that_an_answer_repeats_are_left_out() {
     receiver.behave(move |_| Reply::With(400, Vec::new(), echo.to_owned()));
     let console = redis.console().await;
     console.emit("a", "1").await;
-    let url = format!("http://bob:hunter3@127.0.0.1:{}/?user=1&token=hunter2", receiver.port());
+    let url = format!(
+        "http://bob:hunter3@127.0.0.1:{}/?user=1&token=hunter2",
+        receiver.port()
+    );
     let mut options = Options::default();
     options.header("x-key", "Bearer hunter4").expect("a header");
-    let sink = seriatim::sink::http::Http::to(url.parse().expect("a target")).options(options).open().expect("a sink");
+    let sink = seriatim::sink::http::Http::to(url.parse().expect("a target"))
+        .options(options)
+        .open()
+        .expect("a sink");
     let worker = start(&redis, "w", &Arc::new(sink), |_| {});
     let errors = dead_errors(&console, 1).await;
-    assert!(errors[0].contains("token ***, bearer ***, basic ***, password ***"), "{errors:?}");
+    assert!(
+        errors[0].contains("token ***, bearer ***, basic ***, password ***"),
+        "{errors:?}"
+    );
     worker.finish().await;
 }

@@ -18,12 +18,16 @@ use crate::support::running::start;
 const MARGIN: Duration = Duration::from_secs(2);
 
 fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970");
     u64::try_from(now.as_millis()).expect("a time of today")
 }
 
 fn number(got: &Got, header: &str) -> u64 {
-    got.header(header).parse().unwrap_or_else(|_| panic!("{header} is {:?}", got.header(header)))
+    got.header(header)
+        .parse()
+        .unwrap_or_else(|_| panic!("{header} is {:?}", got.header(header)))
 }
 
 fn exclusive(options: &mut Options, timeout: Duration) {
@@ -38,9 +42,16 @@ async fn an_event_comes_again_only_after_its_time() {
     let (redis, receiver) = (Redis::start(), Receiver::with(|_| Reply::Stall).await);
     let console = redis.console().await;
     console.emit_all("a", ["1", "2"]).await;
-    let worker = start(&redis, "w", &sink(&receiver.url("/"), |options| exclusive(options, limit)), |config| {
-        config.retry = "fixed:1ms,attempts=2,then=dead-letter".parse().expect("a policy");
-    });
+    let worker = start(
+        &redis,
+        "w",
+        &sink(&receiver.url("/"), |options| exclusive(options, limit)),
+        |config| {
+            config.retry = "fixed:1ms,attempts=2,then=dead-letter"
+                .parse()
+                .expect("a policy");
+        },
+    );
     receiver.until_got(1).await;
     receiver.behave(|_| Reply::Status(200));
     receiver.until_accepted(2).await;
@@ -48,11 +59,24 @@ async fn an_event_comes_again_only_after_its_time() {
     console.until_at_rest().await;
     let got = receiver.got();
     assert_eq!(got.len(), 3, "the first one again, and the second one");
-    assert!(got[1].at - got[0].at >= limit + MARGIN - Duration::from_millis(100), "{:?}", got[1].at - got[0].at);
-    let numbers: Vec<_> = got.iter().map(|got| number(got, "seriatim-attempt")).collect();
-    assert!(numbers.is_sorted_by(|before, after| before < after), "{numbers:?}");
+    assert!(
+        got[1].at - got[0].at >= limit + MARGIN - Duration::from_millis(100),
+        "{:?}",
+        got[1].at - got[0].at
+    );
+    let numbers: Vec<_> = got
+        .iter()
+        .map(|got| number(got, "seriatim-attempt"))
+        .collect();
+    assert!(
+        numbers.is_sorted_by(|before, after| before < after),
+        "{numbers:?}"
+    );
     assert!(number(&got[0], "seriatim-deadline") <= number(&got[1], "seriatim-deadline") - 2000);
-    assert!(console.dead().await.is_empty(), "one attempt has failed, and waits are none");
+    assert!(
+        console.dead().await.is_empty(),
+        "one attempt has failed, and waits are none"
+    );
 }
 
 /// Tests that the next worker process does not send the event while the receiver may work on the
@@ -77,7 +101,11 @@ async fn a_takeover_waits_for_the_open_request() {
     second.finish().await;
     console.until_at_rest().await;
     let got = receiver.got();
-    assert!(got[1].at - got[0].at >= limit + MARGIN - Duration::from_millis(100), "{:?}", got[1].at - got[0].at);
+    assert!(
+        got[1].at - got[0].at >= limit + MARGIN - Duration::from_millis(100),
+        "{:?}",
+        got[1].at - got[0].at
+    );
     assert_eq!(got.len(), 100);
 }
 
@@ -87,22 +115,36 @@ async fn a_takeover_waits_for_the_open_request() {
 async fn a_deadline_is_a_time_of_redis() {
     let clock = Clock::new();
     clock.step_ahead(Duration::from_secs(3600));
-    let (redis, receiver) = (Redis::with(&[], clock.environment()), Receiver::start().await);
+    let (redis, receiver) = (
+        Redis::with(&[], clock.environment()),
+        Receiver::start().await,
+    );
     let console = redis.console().await;
     let limit = Duration::from_secs(20);
-    let worker = start(&redis, "w", &sink(&receiver.url("/"), |options| exclusive(options, limit)), |_| {});
+    let worker = start(
+        &redis,
+        "w",
+        &sink(&receiver.url("/"), |options| exclusive(options, limit)),
+        |_| {},
+    );
     console.emit("a", "1").await;
     receiver.until_accepted(1).await;
     worker.finish().await;
     console.until_at_rest().await;
     let deadline = number(&receiver.got()[0], "seriatim-deadline");
     let ahead_ms = deadline - now_ms();
-    assert!((3_600_000..=3_620_000).contains(&ahead_ms), "{ahead_ms} ms from now");
+    assert!(
+        (3_600_000..=3_620_000).contains(&ahead_ms),
+        "{ahead_ms} ms from now"
+    );
 }
 
 /// Returns a 503 with the number of the request plus `more`.
 fn repeated(got: &Got, more: u64) -> Reply {
-    let header = format!("seriatim-attempt: {}", number(got, "seriatim-attempt") + more);
+    let header = format!(
+        "seriatim-attempt: {}",
+        number(got, "seriatim-attempt") + more
+    );
     Reply::With(503, vec![header], String::new())
 }
 
@@ -123,17 +165,32 @@ async fn the_answer_of_a_gateway_is_no_end() {
     ];
     let limit = Duration::from_millis(200);
     for (what, answer, is_end) in firsts {
-        let first = move |got: &Got| if got.number == 0 { answer(got) } else { Reply::Status(200) };
+        let first = move |got: &Got| {
+            if got.number == 0 {
+                answer(got)
+            } else {
+                Reply::Status(200)
+            }
+        };
         let (redis, receiver) = (Redis::start(), Receiver::with(first).await);
         let console = redis.console().await;
         console.emit("a", "1").await;
-        let worker = start(&redis, "w", &sink(&receiver.url("/"), |options| exclusive(options, limit)), |_| {});
+        let worker = start(
+            &redis,
+            "w",
+            &sink(&receiver.url("/"), |options| exclusive(options, limit)),
+            |_| {},
+        );
         receiver.until_accepted(1).await;
         worker.finish().await;
         console.until_at_rest().await;
         let got = receiver.got();
         let between = got[1].at - got[0].at;
-        assert_eq!((got.len(), between < MARGIN), (2, is_end), "{what}: {between:?}");
+        assert_eq!(
+            (got.len(), between < MARGIN),
+            (2, is_end),
+            "{what}: {between:?}"
+        );
     }
 }
 
@@ -143,19 +200,30 @@ async fn a_prefix_names_the_exclusive_urls() {
     let (redis, receiver) = (Redis::start(), Receiver::start().await);
     let console = redis.console().await;
     let event = |path: &str| format!(r#"{{"url":"{}"}}"#, receiver.url(path));
-    console.emit_all("a", [event("/one/x"), event("/many"), event("/one/y")]).await;
+    console
+        .emit_all("a", [event("/one/x"), event("/many"), event("/one/y")])
+        .await;
     let mut options = Options::default();
     options.exclusive = Exclusive::Prefixes(vec![receiver.url("/one/").parse().expect("a prefix")]);
     let allowed = Allowed::new([receiver.url("/").parse().expect("a prefix")]);
     let pointer = "/url".parse().expect("a pointer");
-    let sink = Arc::new(EventUrl::at(pointer, allowed).options(options).open().expect("valid settings"));
+    let sink = Arc::new(
+        EventUrl::at(pointer, allowed)
+            .options(options)
+            .open()
+            .expect("valid settings"),
+    );
     let worker = start(&redis, "w", &sink, |_| {});
     receiver.until_accepted(3).await;
     worker.finish().await;
     console.until_at_rest().await;
     let has = |got: &Got| !got.header("seriatim-deadline").is_empty();
     assert_eq!(
-        receiver.got().iter().map(|got| (got.target.as_str(), has(got))).collect::<Vec<_>>(),
+        receiver
+            .got()
+            .iter()
+            .map(|got| (got.target.as_str(), has(got)))
+            .collect::<Vec<_>>(),
         [("/one/x", true), ("/many", false), ("/one/y", true)]
     );
 }
@@ -163,20 +231,48 @@ async fn a_prefix_names_the_exclusive_urls() {
 /// Tests that the program passes `--sink-exclusive=PREFIX` and `--sink-status` to its sink.
 #[tokio::test]
 async fn the_options_of_the_program_reach_the_sink() {
-    let receiver = Receiver::with(|got| Reply::Status(if got.target == "/one/gone" { 404 } else { 200 })).await;
+    let receiver =
+        Receiver::with(|got| Reply::Status(if got.target == "/one/gone" { 404 } else { 200 }))
+            .await;
     let redis = Redis::start();
     let console = redis.console().await;
-    let (allowed, prefixes) = (receiver.url("/"), ["/one/", "/two/"].map(|path| receiver.url(path)));
+    let (allowed, prefixes) = (
+        receiver.url("/"),
+        ["/one/", "/two/"].map(|path| receiver.url(path)),
+    );
     let exclusive = prefixes.map(|prefix| format!("--sink-exclusive={prefix}"));
-    let options =
-        [&exclusive[0], &exclusive[1], "--allow", &allowed, "--allow-address", "127.0.0.1", "--sink-status", "404=reject"];
+    let options = [
+        &exclusive[0],
+        &exclusive[1],
+        "--allow",
+        &allowed,
+        "--allow-address",
+        "127.0.0.1",
+        "--sink-status",
+        "404=reject",
+    ];
     let _worker = Process::start(&redis, "w", "event-url", &options);
     let event = |path: &str| format!(r#"{{"url":"{}"}}"#, receiver.url(path));
-    console.emit_all("a", ["/one/x", "/many", "/one/gone", "/two/y"].map(event)).await;
+    console
+        .emit_all("a", ["/one/x", "/many", "/one/gone", "/two/y"].map(event))
+        .await;
     receiver.until_accepted(3).await;
-    let has = |got: &Got| (got.target.clone(), !got.header("seriatim-deadline").is_empty());
-    let expected = [("/one/x", true), ("/many", false), ("/one/gone", true), ("/two/y", true)];
-    assert_eq!(receiver.got().iter().map(has).collect::<Vec<_>>(), expected.map(|(path, has)| (path.to_owned(), has)));
+    let has = |got: &Got| {
+        (
+            got.target.clone(),
+            !got.header("seriatim-deadline").is_empty(),
+        )
+    };
+    let expected = [
+        ("/one/x", true),
+        ("/many", false),
+        ("/one/gone", true),
+        ("/two/y", true),
+    ];
+    assert_eq!(
+        receiver.got().iter().map(has).collect::<Vec<_>>(),
+        expected.map(|(path, has)| (path.to_owned(), has))
+    );
     assert_eq!(console.dead().await.len(), 1);
 }
 
@@ -193,20 +289,32 @@ type Works = Arc<Mutex<HashMap<String, Vec<Work>>>>;
 
 /// Returns the behaviour of a receiver that takes 100 ms to 3 s for a request, and stops its work at
 /// the deadline.
-fn slow(works: Works, random: impl Fn() -> u64 + Send + Sync + 'static) -> impl Fn(&Got) -> Reply + Send + Sync {
+fn slow(
+    works: Works,
+    random: impl Fn() -> u64 + Send + Sync + 'static,
+) -> impl Fn(&Got) -> Reply + Send + Sync {
     move |got| {
         let (now, deadline) = (now_ms(), number(got, "seriatim-deadline"));
         if now >= deadline {
             return Reply::Status(503);
         }
-        let takes = if random().is_multiple_of(8) { 3000 } else { 100 + random() % 900 };
+        let takes = if random().is_multiple_of(8) {
+            3000
+        } else {
+            100 + random() % 900
+        };
         let is_done = now + takes < deadline;
         let work = Work {
             number: number(got, "seriatim-attempt"),
             begins_ms: now,
             ends_ms: if is_done { now + takes } else { deadline },
         };
-        works.lock().expect("no panic").entry(got.header("seriatim-object").to_owned()).or_default().push(work);
+        works
+            .lock()
+            .expect("no panic")
+            .entry(got.header("seriatim-object").to_owned())
+            .or_default()
+            .push(work);
         match is_done {
             true => Reply::Late(Duration::from_millis(takes)),
             false => Reply::Stall,
@@ -218,14 +326,33 @@ fn slow(works: Works, random: impl Fn() -> u64 + Send + Sync + 'static) -> impl 
 /// `SERIATIM_EXCLUSIVE_SECONDS`.
 #[tokio::test]
 async fn no_two_requests_of_an_object_are_open() {
-    let seconds = std::env::var("SERIATIM_EXCLUSIVE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
-    let seed = std::env::var("SERIATIM_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(now_ms);
+    let seconds = std::env::var("SERIATIM_EXCLUSIVE_SECONDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(20);
+    let seed = std::env::var("SERIATIM_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(now_ms);
     println!("SERIATIM_SEED={seed}");
     let (works, random) = (Works::default(), crate::weather::random(seed));
-    let (redis, receiver) = (Redis::start(), Receiver::with(slow(works.clone(), crate::weather::random(seed + 1))).await);
+    let (redis, receiver) = (
+        Redis::start(),
+        Receiver::with(slow(works.clone(), crate::weather::random(seed + 1))).await,
+    );
     let console = redis.console().await;
     let url = receiver.url("/");
-    let options = ["--sink-exclusive", "--sink-timeout", "2s", "--lease", "1s", "--concurrency", "8", "--retry", "fixed:50ms"];
+    let options = [
+        "--sink-exclusive",
+        "--sink-timeout",
+        "2s",
+        "--lease",
+        "1s",
+        "--concurrency",
+        "8",
+        "--retry",
+        "fixed:50ms",
+    ];
     let begin = |name: &str| Process::start(&redis, name, &url, &options);
     let names = ["one", "two", "three"];
     let mut processes: Vec<_> = names.iter().map(|name| begin(name)).collect();
@@ -233,11 +360,16 @@ async fn no_two_requests_of_an_object_are_open() {
     while began.elapsed() < Duration::from_secs(seconds) {
         if 12 * emitted < receiver.accepted() + 60 {
             for object in 0..12 {
-                console.emit(&format!("o:{object}"), emitted.to_string()).await;
+                console
+                    .emit(&format!("o:{object}"), emitted.to_string())
+                    .await;
             }
             emitted += 1;
         }
-        let (at, pause) = (usize::try_from(random() % 3).expect("below 3"), Duration::from_millis(random() % 2500));
+        let (at, pause) = (
+            usize::try_from(random() % 3).expect("below 3"),
+            Duration::from_millis(random() % 2500),
+        );
         match random() % 5 {
             0 => processes[at].kill(),
             1 => processes[at].terminate(),
@@ -265,15 +397,29 @@ async fn no_two_requests_of_an_object_are_open() {
     drop(processes);
     let applied = receiver.applied();
     let expected: Vec<_> = (0..emitted).map(|n| n.to_string()).collect();
-    assert!(applied.len() == 12 && applied.values().all(|events| *events == expected), "{applied:?}");
+    assert!(
+        applied.len() == 12 && applied.values().all(|events| *events == expected),
+        "{applied:?}"
+    );
     assert!(console.dead().await.is_empty());
     console.check().await;
     let works = works.lock().expect("no panic");
     for (object, works) in &*works {
         for pair in works.windows(2) {
-            assert!(pair[0].ends_ms <= pair[1].begins_ms && pair[0].number < pair[1].number, "{object}: {pair:?}");
+            assert!(
+                pair[0].ends_ms <= pair[1].begins_ms && pair[0].number < pair[1].number,
+                "{object}: {pair:?}"
+            );
         }
     }
-    let late = works.values().flatten().filter(|work| work.ends_ms - work.begins_ms > 1000).count();
-    println!("{} requests, {late} without an answer, {} events", works.values().map(Vec::len).sum::<usize>(), 12 * emitted);
+    let late = works
+        .values()
+        .flatten()
+        .filter(|work| work.ends_ms - work.begins_ms > 1000)
+        .count();
+    println!(
+        "{} requests, {late} without an answer, {} events",
+        works.values().map(Vec::len).sum::<usize>(),
+        12 * emitted
+    );
 }

@@ -14,7 +14,10 @@ use crate::support::console::{Console, PATIENCE};
 use crate::support::process::Process;
 use crate::support::{Redis, control, until};
 
-const BY: By<'static> = By { who: "ada", why: "" };
+const BY: By<'static> = By {
+    who: "ada",
+    why: "",
+};
 const PROCESSES: u64 = 8;
 const IN_HAND_MAX: usize = 5;
 const TAKES: Duration = Duration::from_millis(40);
@@ -52,9 +55,31 @@ impl Scene<'_> {
         self.starts += 1;
         let target = format!("/{}", self.starts);
         let lease = format!("{}ms", LEASE.as_millis());
-        let options = ["--lease", &lease, "--concurrency", "3", "--grace", "1s", "--takeover", "--retry", "fixed:100ms"];
-        let process = Process::start(self.redis, &format!("w{name}"), &self.receiver.url(&target), &options);
-        (Worker { process, name, paused: None }, target)
+        let options = [
+            "--lease",
+            &lease,
+            "--concurrency",
+            "3",
+            "--grace",
+            "1s",
+            "--takeover",
+            "--retry",
+            "fixed:100ms",
+        ];
+        let process = Process::start(
+            self.redis,
+            &format!("w{name}"),
+            &self.receiver.url(&target),
+            &options,
+        );
+        (
+            Worker {
+                process,
+                name,
+                paused: None,
+            },
+            target,
+        )
     }
 }
 
@@ -72,7 +97,10 @@ impl Choices {
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")),
+    )
 }
 
 async fn waiting(console: &Console) -> u64 {
@@ -83,7 +111,9 @@ async fn waiting(console: &Console) -> u64 {
 async fn sample(console: &Console, end: Instant) -> (f64, u64) {
     let (mut sum, mut samples, mut most) = (0, 0u64, 0);
     while Instant::now() < end {
-        let in_hand: u64 = console.run(&["ZCARD", &console.keys.objects_in_hand()]).await;
+        let in_hand: u64 = console
+            .run(&["ZCARD", &console.keys.objects_in_hand()])
+            .await;
         if waiting(console).await > 0 {
             sum += in_hand;
             samples += 1;
@@ -101,14 +131,21 @@ async fn disturb(scene: &mut Scene<'_>, choices: &mut Choices, end: Instant) -> 
     while Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(100 + choices.below(300))).await;
         let now = Instant::now();
-        for (name, _) in down.extract_if(.., |(_, at)| *at <= now).collect::<Vec<_>>() {
+        for (name, _) in down
+            .extract_if(.., |(_, at)| *at <= now)
+            .collect::<Vec<_>>()
+        {
             workers.push(scene.start(name));
         }
         for (worker, target) in &mut workers {
             if let Some(since) = worker.paused.filter(|since| now - *since > LEASE * 2) {
                 worker.process.go_on();
                 worker.paused = None;
-                scene.fenced.entry(target.clone()).or_default().push((since, Instant::now() + NOTICED));
+                scene
+                    .fenced
+                    .entry(target.clone())
+                    .or_default()
+                    .push((since, Instant::now() + NOTICED));
             }
         }
         if workers.is_empty() {
@@ -130,7 +167,11 @@ async fn disturb(scene: &mut Scene<'_>, choices: &mut Choices, end: Instant) -> 
             3 => {
                 let (worker, target) = workers.swap_remove(at);
                 let name = worker.name;
-                scene.fenced.entry(target).or_default().push((worker.paused.unwrap_or(now), now + NOTICED * 2));
+                scene
+                    .fenced
+                    .entry(target)
+                    .or_default()
+                    .push((worker.paused.unwrap_or(now), now + NOTICED * 2));
                 workers.push(scene.start(name));
                 if worker.paused.is_some() {
                     worker.process.go_on();
@@ -150,12 +191,20 @@ async fn disturb(scene: &mut Scene<'_>, choices: &mut Choices, end: Instant) -> 
     for (worker, target) in &workers {
         if let Some(since) = worker.paused {
             worker.process.go_on();
-            scene.fenced.entry(target.clone()).or_default().push((since, Instant::now() + NOTICED));
+            scene
+                .fenced
+                .entry(target.clone())
+                .or_default()
+                .push((since, Instant::now() + NOTICED));
         }
     }
     let running: Vec<u64> = workers.iter().map(|(worker, _)| worker.name).collect();
-    let missing = (0..PROCESSES).filter(|name| !running.contains(name)).collect::<Vec<_>>();
-    missing.into_iter().for_each(|name| workers.push(scene.start(name)));
+    let missing = (0..PROCESSES)
+        .filter(|name| !running.contains(name))
+        .collect::<Vec<_>>();
+    missing
+        .into_iter()
+        .for_each(|name| workers.push(scene.start(name)));
     workers.into_iter().map(|(worker, _)| worker).collect()
 }
 
@@ -164,24 +213,40 @@ async fn disturb(scene: &mut Scene<'_>, choices: &mut Choices, end: Instant) -> 
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_that_die_keep_the_limit_of_objects_in_hand() {
     let seconds = number("SERIATIM_IN_HAND_SECONDS").unwrap_or(20);
-    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_nanos() as u64;
+    let nanos = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("a clock after 1970")
+        .as_nanos() as u64;
     let seed = number("SERIATIM_IN_HAND_SEED").unwrap_or(nanos) | 1;
     println!("SERIATIM_IN_HAND_SEED={seed}, {seconds} s");
     let redis = Redis::own(&[]);
     let console = redis.console().await;
     let conn = redis.connect().await;
     let share = Share::new().in_flight(IN_HAND_MAX as u64);
-    control(&conn, redis.keys()).set_share(BY, &"a:*".parse().expect("a selector"), share).await.expect("set");
+    control(&conn, redis.keys())
+        .set_share(BY, &"a:*".parse().expect("a selector"), share)
+        .await
+        .expect("set");
     // Five objects at a time, each for at least the time of its delivery.
     let objects = IN_HAND_MAX as u128 * u128::from(seconds) * 1000 / TAKES.as_millis() + 100;
     let (first, last) = ("0".to_owned(), (objects - 1).to_string());
-    let _: () = console.run(&["EVAL", FILL, "0", redis.keys().prefix(), &first, &last]).await;
+    let _: () = console
+        .run(&["EVAL", FILL, "0", redis.keys().prefix(), &first, &last])
+        .await;
 
     let receiver = Receiver::with(|_| Reply::Late(TAKES)).await;
-    let mut scene = Scene { redis: &redis, receiver: &receiver, starts: 0, fenced: HashMap::new() };
+    let mut scene = Scene {
+        redis: &redis,
+        receiver: &receiver,
+        starts: 0,
+        fenced: HashMap::new(),
+    };
     let mut choices = Choices(seed);
     let end = Instant::now() + Duration::from_secs(seconds);
-    let ((mean, most), workers) = tokio::join!(sample(&console, end), disturb(&mut scene, &mut choices, end));
+    let ((mean, most), workers) = tokio::join!(
+        sample(&console, end),
+        disturb(&mut scene, &mut choices, end)
+    );
     let (fenced, starts) = (std::mem::take(&mut scene.fenced), scene.starts);
 
     // The receiver's own times. A process that may be fenced does not count.
@@ -189,7 +254,11 @@ async fn processes_that_die_keep_the_limit_of_objects_in_hand() {
     let (mut worst, mut requests) = (0, 0);
     for got in receiver.got() {
         let windows = fenced.get(&got.target);
-        let is_fenced = windows.is_some_and(|windows| windows.iter().any(|(from, until)| (*from..=*until).contains(&got.at)));
+        let is_fenced = windows.is_some_and(|windows| {
+            windows
+                .iter()
+                .any(|(from, until)| (*from..=*until).contains(&got.at))
+        });
         if is_fenced {
             continue;
         }
@@ -200,17 +269,32 @@ async fn processes_that_die_keep_the_limit_of_objects_in_hand() {
             in_hand.push((got.at + TAKES, object, got.target.clone()));
         }
         worst = worst.max(in_hand.len());
-        assert!(in_hand.len() <= IN_HAND_MAX, "{} objects are in hand: {in_hand:?}; fenced: {fenced:?}", in_hand.len());
+        assert!(
+            in_hand.len() <= IN_HAND_MAX,
+            "{} objects are in hand: {in_hand:?}; fenced: {fenced:?}",
+            in_hand.len()
+        );
     }
-    println!("{starts} processes, {requests} requests: at most {worst} objects in the receiver, {most} in Redis, mean {mean:.2}");
-    assert!(most as usize <= IN_HAND_MAX && mean >= USED_MIN, "{most}, {mean}");
+    println!(
+        "{starts} processes, {requests} requests: at most {worst} objects in the receiver, {most} in Redis, mean {mean:.2}"
+    );
+    assert!(
+        most as usize <= IN_HAND_MAX && mean >= USED_MIN,
+        "{most}, {mean}"
+    );
     console.check().await;
 
     // Without the limit the rest comes soon.
-    control(&conn, redis.keys()).remove_share(BY, &"a:*".parse().expect("a selector")).await.expect("removed");
+    control(&conn, redis.keys())
+        .remove_share(BY, &"a:*".parse().expect("a selector"))
+        .await
+        .expect("removed");
     receiver.behave(|_| Reply::Status(204));
     let events = objects as usize;
-    until("all events are accepted", PATIENCE * 4, async || (receiver.accepted() >= events).then_some(())).await;
+    until("all events are accepted", PATIENCE * 4, async || {
+        (receiver.accepted() >= events).then_some(())
+    })
+    .await;
     assert_eq!(receiver.accepted(), events);
     for mut worker in workers {
         worker.process.terminate();

@@ -35,12 +35,18 @@ impl Got {
     pub(crate) fn events(&self) -> Vec<(u64, u64, String, String)> {
         let one = |text: &str| {
             let envelope = Envelope::parse(text.as_bytes()).expect("an envelope");
-            (envelope.id, envelope.prev, envelope.object.to_string(), envelope.event.to_string())
+            (
+                envelope.id,
+                envelope.prev,
+                envelope.object.to_string(),
+                envelope.event.to_string(),
+            )
         };
         match self.body.starts_with('[') {
             false => vec![one(&self.body)],
             true => {
-                let parts: Vec<Box<serde_json::value::RawValue>> = serde_json::from_str(&self.body).expect("a list");
+                let parts: Vec<Box<serde_json::value::RawValue>> =
+                    serde_json::from_str(&self.body).expect("a list");
                 parts.iter().map(|part| one(part.get())).collect()
             }
         }
@@ -89,10 +95,18 @@ impl Receiver {
     }
 
     pub(crate) async fn with(rule: impl Fn(&Got) -> Reply + Send + Sync + 'static) -> Self {
-        let state = State { rule: Mutex::new(Arc::new(rule)), got: Mutex::default(), connections: Mutex::default() };
+        let state = State {
+            rule: Mutex::new(Arc::new(rule)),
+            got: Mutex::default(),
+            connections: Mutex::default(),
+        };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let mut this = Self { port, state: Arc::new(state), task: None };
+        let mut this = Self {
+            port,
+            state: Arc::new(state),
+            task: None,
+        };
         this.serve(listener);
         this
     }
@@ -123,7 +137,9 @@ impl Receiver {
 
     /// Starts the server again on the same port.
     pub(crate) async fn revive(&mut self) {
-        let listener = TcpListener::bind(("127.0.0.1", self.port)).await.expect("its port");
+        let listener = TcpListener::bind(("127.0.0.1", self.port))
+            .await
+            .expect("its port");
         self.serve(listener);
     }
 
@@ -147,15 +163,26 @@ impl Receiver {
     /// id is not above the last one is a repetition. Fails if an event is early.
     pub(crate) fn applied(&self) -> HashMap<String, Vec<String>> {
         let mut applied: HashMap<String, (u64, Vec<String>)> = HashMap::new();
-        for (id, prev, object, event) in self.got().iter().filter(|got| got.is_accepted).flat_map(Got::events) {
+        for (id, prev, object, event) in self
+            .got()
+            .iter()
+            .filter(|got| got.is_accepted)
+            .flat_map(Got::events)
+        {
             let (last, events) = applied.entry(object.clone()).or_default();
             if id > *last {
-                assert!(prev <= *last, "{object}: {id} after {prev} came before {prev}");
+                assert!(
+                    prev <= *last,
+                    "{object}: {id} after {prev} came before {prev}"
+                );
                 *last = id;
                 events.push(event);
             }
         }
-        applied.into_iter().map(|(object, (_, events))| (object, events)).collect()
+        applied
+            .into_iter()
+            .map(|(object, (_, events))| (object, events))
+            .collect()
     }
 
     pub(crate) fn accepted(&self) -> usize {
@@ -164,12 +191,20 @@ impl Receiver {
 
     /// Waits until this number of different events is accepted.
     pub(crate) async fn until_accepted(&self, events: usize) {
-        until(&format!("{events} events are accepted"), PATIENCE, async || (self.accepted() >= events).then_some(())).await;
+        until(
+            &format!("{events} events are accepted"),
+            PATIENCE,
+            async || (self.accepted() >= events).then_some(()),
+        )
+        .await;
     }
 
     /// Waits until this number of requests has come.
     pub(crate) async fn until_got(&self, requests: usize) {
-        until(&format!("{requests} requests come"), PATIENCE, async || (self.got().len() >= requests).then_some(())).await;
+        until(&format!("{requests} requests come"), PATIENCE, async || {
+            (self.got().len() >= requests).then_some(())
+        })
+        .await;
     }
 }
 
@@ -185,7 +220,14 @@ async fn serve(stream: TcpStream, state: Arc<State>) {
     let mut stream = BufReader::new(stream);
     while let Some((target, headers, body)) = read(&mut stream).await {
         let (at, rule) = (Instant::now(), state.rule.lock().expect("no panic").clone());
-        let mut got = Got { at, number: 0, target, headers, body, is_accepted: false };
+        let mut got = Got {
+            at,
+            number: 0,
+            target,
+            headers,
+            body,
+            is_accepted: false,
+        };
         let reply = {
             let mut all = state.got.lock().expect("no panic");
             got.number = all.len();
@@ -206,7 +248,10 @@ async fn serve(stream: TcpStream, state: Arc<State>) {
             Reply::With(status, headers, text) => (status, headers, text, false),
             Reply::ThenClose(status) => (status, Vec::new(), String::new(), true),
             Reply::Endless(bytes) => {
-                let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n{}", "x".repeat(bytes));
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n{}",
+                    "x".repeat(bytes)
+                );
                 let _ = stream.get_mut().write_all(answer.as_bytes()).await;
                 tokio::time::sleep(Duration::from_secs(3600)).await;
                 return;
@@ -228,7 +273,11 @@ async fn serve(stream: TcpStream, state: Arc<State>) {
                 return;
             }
         };
-        let length = if status == 204 { String::new() } else { format!("content-length: {}\r\n", text.len()) };
+        let length = if status == 204 {
+            String::new()
+        } else {
+            format!("content-length: {}\r\n", text.len())
+        };
         let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
         let answer = format!("HTTP/1.1 {status} Some Words\r\n{length}{headers}\r\n{text}");
         if stream.get_mut().write_all(answer.as_bytes()).await.is_err() || closes {
@@ -238,16 +287,28 @@ async fn serve(stream: TcpStream, state: Arc<State>) {
 }
 
 /// Reads a request: its target, its headers and its body.
-async fn read(stream: &mut BufReader<TcpStream>) -> Option<(String, HashMap<String, String>, String)> {
+async fn read(
+    stream: &mut BufReader<TcpStream>,
+) -> Option<(String, HashMap<String, String>, String)> {
     let mut line = String::new();
-    stream.read_line(&mut line).await.ok().filter(|bytes| *bytes > 0)?;
+    stream
+        .read_line(&mut line)
+        .await
+        .ok()
+        .filter(|bytes| *bytes > 0)?;
     let target = line.split(' ').nth(1)?.to_owned();
     assert!(line.starts_with("POST "), "{line}");
     let mut headers = HashMap::new();
     loop {
         let mut line = String::new();
-        stream.read_line(&mut line).await.ok().filter(|bytes| *bytes > 0)?;
-        let Some((name, value)) = line.trim_end().split_once(": ") else { break };
+        stream
+            .read_line(&mut line)
+            .await
+            .ok()
+            .filter(|bytes| *bytes > 0)?;
+        let Some((name, value)) = line.trim_end().split_once(": ") else {
+            break;
+        };
         headers.insert(name.to_ascii_lowercase(), value.to_owned());
     }
     let mut body = vec![0; headers.get("content-length")?.parse().ok()?];

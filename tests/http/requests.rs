@@ -13,25 +13,56 @@ use crate::support::running::start;
 pub(crate) fn sink(url: &str, change: impl FnOnce(&mut Options)) -> Arc<Http> {
     let mut options = Options::default();
     change(&mut options);
-    Arc::new(Http::to(url.parse().expect("a target")).options(options).open().expect("valid settings"))
+    Arc::new(
+        Http::to(url.parse().expect("a target"))
+            .options(options)
+            .open()
+            .expect("valid settings"),
+    )
 }
 
 #[tokio::test]
 async fn each_event_is_one_envelope_and_the_connection_is_kept() {
     let (redis, receiver) = (Redis::start(), Receiver::start().await);
     let console = redis.console().await;
-    console.emit_all("work/é 1", (0..50).map(|n| n.to_string())).await;
-    let sink = sink(&receiver.url("/in?a=b"), |options| options.header("Authorization", "Bearer x").expect("a header"));
+    console
+        .emit_all("work/é 1", (0..50).map(|n| n.to_string()))
+        .await;
+    let sink = sink(&receiver.url("/in?a=b"), |options| {
+        options
+            .header("Authorization", "Bearer x")
+            .expect("a header")
+    });
     let worker = start(&redis, "w", &sink, |_| {});
     receiver.until_accepted(50).await;
     worker.finish().await;
     let got = receiver.got();
     assert_eq!((got.len(), receiver.connections()), (50, 1));
     for (at, got) in (1u64..).zip(&got) {
-        assert_eq!(got.events(), [(at, at - 1, "work/é 1".to_owned(), (at - 1).to_string())]);
-        let names = ["seriatim-id", "seriatim-prev", "seriatim-object", "seriatim-attempt", "content-type", "authorization"];
+        assert_eq!(
+            got.events(),
+            [(at, at - 1, "work/é 1".to_owned(), (at - 1).to_string())]
+        );
+        let names = [
+            "seriatim-id",
+            "seriatim-prev",
+            "seriatim-object",
+            "seriatim-attempt",
+            "content-type",
+            "authorization",
+        ];
         let (id, prev) = (at.to_string(), (at - 1).to_string());
-        assert_eq!(names.map(|name| got.header(name)), [&id, &prev, "work/%C3%A9%201", "1", "application/json", "Bearer x"]);
+        assert_eq!(
+            names.map(|name| got.header(name)),
+            [
+                &id,
+                &prev,
+                "work/%C3%A9%201",
+                "1",
+                "application/json",
+                "Bearer x"
+            ]
+        );
         assert_eq!(got.target, "/in?a=b");
         assert!(got.header("user-agent").starts_with("seriatim/"));
     }
@@ -43,18 +74,40 @@ async fn a_list_has_at_most_so_many_events_of_one_object() {
     let (redis, receiver) = (Redis::start(), Receiver::start().await);
     let console = redis.console().await;
     for object in ["a", "b", "c"] {
-        console.emit_all(object, (0..25).map(|n| n.to_string())).await;
+        console
+            .emit_all(object, (0..25).map(|n| n.to_string()))
+            .await;
     }
-    let worker = start(&redis, "w", &sink(&receiver.url("/?batch=10"), |_| {}), |_| {});
+    let worker = start(
+        &redis,
+        "w",
+        &sink(&receiver.url("/?batch=10"), |_| {}),
+        |_| {},
+    );
     receiver.until_accepted(75).await;
     worker.finish().await;
-    let lists: Vec<_> = receiver.got().iter().map(|got| (got.events(), got.header("seriatim-events").to_owned())).collect();
+    let lists: Vec<_> = receiver
+        .got()
+        .iter()
+        .map(|got| (got.events(), got.header("seriatim-events").to_owned()))
+        .collect();
     assert_eq!(lists.len(), 9);
     for (events, count) in &lists {
-        assert!(events.iter().all(|event| event.2 == events[0].2), "one object: {events:?}");
-        assert_eq!((events.len() <= 10, count), (true, &events.len().to_string()));
+        assert!(
+            events.iter().all(|event| event.2 == events[0].2),
+            "one object: {events:?}"
+        );
+        assert_eq!(
+            (events.len() <= 10, count),
+            (true, &events.len().to_string())
+        );
     }
-    assert!(receiver.got().iter().all(|got| got.target == "/" && got.body.starts_with('[')));
+    assert!(
+        receiver
+            .got()
+            .iter()
+            .all(|got| got.target == "/" && got.body.starts_with('['))
+    );
     console.until_at_rest().await;
 }
 
@@ -62,24 +115,55 @@ async fn a_list_has_at_most_so_many_events_of_one_object() {
 /// timestamp is that of the attempt.
 #[tokio::test]
 async fn requests_are_signed_with_both_secrets() {
-    let (redis, receiver) = (Redis::start(), Receiver::with(|got| Reply::Status(if got.number == 0 { 500 } else { 200 })).await);
+    let (redis, receiver) = (
+        Redis::start(),
+        Receiver::with(|got| Reply::Status(if got.number == 0 { 500 } else { 200 })).await,
+    );
     let console = redis.console().await;
     console.emit("a", "{\"type\":\"moved\"}").await;
-    let texts = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"];
-    let secrets: Vec<Secret> = texts.iter().map(|text| text.parse().expect("a secret")).collect();
+    let texts = [
+        "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+        "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD",
+    ];
+    let secrets: Vec<Secret> = texts
+        .iter()
+        .map(|text| text.parse().expect("a secret"))
+        .collect();
     let signers = secrets.clone();
-    let worker = start(&redis, "w", &sink(&receiver.url("/"), |options| options.secrets = signers), |_| {});
+    let worker = start(
+        &redis,
+        "w",
+        &sink(&receiver.url("/"), |options| options.secrets = signers),
+        |_| {},
+    );
     receiver.until_accepted(1).await;
     worker.finish().await;
     let got = receiver.got();
-    assert_eq!(got.iter().map(|got| got.header("seriatim-attempt")).collect::<Vec<_>>(), ["1", "2"]);
+    assert_eq!(
+        got.iter()
+            .map(|got| got.header("seriatim-attempt"))
+            .collect::<Vec<_>>(),
+        ["1", "2"]
+    );
     for got in &got {
-        let [id, timestamp, signatures] = ["webhook-id", "webhook-timestamp", "webhook-signature"].map(|name| got.header(name));
+        let [id, timestamp, signatures] =
+            ["webhook-id", "webhook-timestamp", "webhook-signature"].map(|name| got.header(name));
         assert_eq!(id, "1");
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
-        assert!(timestamp.parse::<u64>().is_ok_and(|at| at <= now && now - at < 60), "{timestamp}");
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("after 1970")
+            .as_secs();
+        assert!(
+            timestamp
+                .parse::<u64>()
+                .is_ok_and(|at| at <= now && now - at < 60),
+            "{timestamp}"
+        );
         for secret in &secrets {
-            assert_eq!(secret.verify(id, timestamp, signatures, got.body.as_bytes()), Ok(()));
+            assert_eq!(
+                secret.verify(id, timestamp, signatures, got.body.as_bytes()),
+                Ok(())
+            );
         }
         assert!(secrets[0].verify(id, timestamp, signatures, b"{}").is_err());
     }
@@ -89,22 +173,68 @@ async fn requests_are_signed_with_both_secrets() {
 async fn cloud_events_are_binary_or_batched() {
     let (redis, receiver) = (Redis::start(), Receiver::start().await);
     let console = redis.console().await;
-    console.emit_all("work 1", ["{\"type\":\"moved\"}", "7"]).await;
+    console
+        .emit_all("work 1", ["{\"type\":\"moved\"}", "7"])
+        .await;
     let cloud = |options: &mut Options| options.format = Format::CloudEvents;
     let worker = start(&redis, "w", &sink(&receiver.url("/"), cloud), |_| {});
     receiver.until_got(2).await;
     worker.finish().await;
     console.emit_all("work 1", ["8", "9"]).await;
-    let worker = start(&redis, "w", &sink(&receiver.url("/?batch=2"), cloud), |_| {});
+    let worker = start(
+        &redis,
+        "w",
+        &sink(&receiver.url("/?batch=2"), cloud),
+        |_| {},
+    );
     receiver.until_got(3).await;
     worker.finish().await;
     let got = receiver.got();
-    let attributes = ["ce-specversion", "ce-id", "ce-prev", "ce-source", "ce-type", "ce-subject", "content-type"];
-    let moved = ["1.0", "1", "0", "/seriatim", "moved", "work%201", "application/json"];
-    assert_eq!((attributes.map(|name| got[0].header(name)), got[0].body.as_str()), (moved, "{\"type\":\"moved\"}"));
-    let plain = ["1.0", "2", "1", "/seriatim", "seriatim.event", "work%201", "application/json"];
-    assert_eq!((attributes.map(|name| got[1].header(name)), got[1].body.as_str()), (plain, "7"));
-    assert_eq!(got[2].header("content-type"), "application/cloudevents-batch+json");
+    let attributes = [
+        "ce-specversion",
+        "ce-id",
+        "ce-prev",
+        "ce-source",
+        "ce-type",
+        "ce-subject",
+        "content-type",
+    ];
+    let moved = [
+        "1.0",
+        "1",
+        "0",
+        "/seriatim",
+        "moved",
+        "work%201",
+        "application/json",
+    ];
+    assert_eq!(
+        (
+            attributes.map(|name| got[0].header(name)),
+            got[0].body.as_str()
+        ),
+        (moved, "{\"type\":\"moved\"}")
+    );
+    let plain = [
+        "1.0",
+        "2",
+        "1",
+        "/seriatim",
+        "seriatim.event",
+        "work%201",
+        "application/json",
+    ];
+    assert_eq!(
+        (
+            attributes.map(|name| got[1].header(name)),
+            got[1].body.as_str()
+        ),
+        (plain, "7")
+    );
+    assert_eq!(
+        got[2].header("content-type"),
+        "application/cloudevents-batch+json"
+    );
     let list: serde_json::Value = serde_json::from_str(&got[2].body).expect("JSON");
     let event = |id: &str, prev: &str, data: u8| {
         serde_json::json!({
@@ -112,5 +242,8 @@ async fn cloud_events_are_binary_or_batched() {
             "subject": "work 1", "datacontenttype": "application/json", "data": data,
         })
     };
-    assert_eq!(list, serde_json::json!([event("3", "2", 8), event("4", "3", 9)]));
+    assert_eq!(
+        list,
+        serde_json::json!([event("3", "2", 8), event("4", "3", 9)])
+    );
 }

@@ -13,37 +13,81 @@ use crate::support::Redis;
 async fn fill(redis: &Redis) {
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     let mut pipe = redis::pipe();
-    for (at, (object, score)) in [("work:once", "0"), ("work:aside", "-1"), ("work:operator", "inf")].into_iter().enumerate() {
+    for (at, (object, score)) in [
+        ("work:once", "0"),
+        ("work:aside", "-1"),
+        ("work:operator", "inf"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
         pipe.cmd("SET").arg(keys.event_worker(object)).arg("held");
-        pipe.cmd("ZADD").arg(keys.objects_held()).arg(score).arg(object);
-        pipe.cmd("SET").arg(keys.events_held_id(object)).arg(format!("{} 1 1 0 retry: down", at + 1));
+        pipe.cmd("ZADD")
+            .arg(keys.objects_held())
+            .arg(score)
+            .arg(object);
+        pipe.cmd("SET")
+            .arg(keys.events_held_id(object))
+            .arg(format!("{} 1 1 0 retry: down", at + 1));
         pipe.cmd("LPUSH").arg(keys.events_held(object)).arg("1");
     }
     pipe.cmd("SET").arg(keys.next_event_id()).arg(9);
-    pipe.cmd("LPUSH").arg(keys.group_waiting("work")).arg("work:aside");
+    pipe.cmd("LPUSH")
+        .arg(keys.group_waiting("work"))
+        .arg("work:aside");
     pipe.cmd("ZADD").arg(keys.event_groups()).arg(1).arg("work");
     pipe.cmd("SET").arg(keys.event_groups_waiting()).arg(1);
-    pipe.cmd("HSET").arg(keys.events_scheduled_of("work:once")).arg("k").arg("1");
-    pipe.cmd("ZADD").arg(keys.events_scheduled()).arg(0).arg("work:once\nk");
+    pipe.cmd("HSET")
+        .arg(keys.events_scheduled_of("work:once"))
+        .arg("k")
+        .arg("1");
+    pipe.cmd("ZADD")
+        .arg(keys.events_scheduled())
+        .arg(0)
+        .arg("work:once\nk");
     let plan = r#"{"schedule":"0 0 30 2 *","zone":"UTC","missed":"once"}"#;
-    pipe.cmd("HSET").arg(keys.events_cron()).arg("never").arg(format!("id 0 1 6 {} work:1{plan}1", plan.len()));
-    pipe.cmd("ZADD").arg(keys.events_cron_next()).arg("inf").arg("never");
+    pipe.cmd("HSET")
+        .arg(keys.events_cron())
+        .arg("never")
+        .arg(format!("id 0 1 6 {} work:1{plan}1", plan.len()));
+    pipe.cmd("ZADD")
+        .arg(keys.events_cron_next())
+        .arg("inf")
+        .arg("never");
     pipe.query_async::<()>(&mut conn).await.expect("filled");
-    let all: u64 = cmd("ZCARD").arg(keys.objects_held()).query_async(&mut conn).await.expect("counted");
+    let all: u64 = cmd("ZCARD")
+        .arg(keys.objects_held())
+        .query_async(&mut conn)
+        .await
+        .expect("counted");
     assert_eq!(all, 3);
 }
 
 /// Checks that a text has no time of 1970, and no age since then: `20783 d`, or the same in ms.
 fn check(what: &str, text: &str) {
     assert!(!text.contains("1970-01-01"), "{what}: {text}");
-    let words: Vec<&str> =
-        text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|word| !word.is_empty()).collect();
+    let words: Vec<&str> = text
+        .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+        .filter(|word| !word.is_empty())
+        .collect();
     for pair in words.windows(2) {
         let number = pair[0].parse::<u64>().unwrap_or(0);
-        assert!(!(number > 10_000 && pair[1] == "d"), "{what}: {pair:?} in {text}");
-        let (is_age, number) = (pair[0].ends_with("overdue_ms"), pair[1].parse::<u64>().unwrap_or(0));
-        assert!(!(is_age && number > 1_000_000_000), "{what}: {pair:?} in {text}");
-        assert!(pair != ["due_ms", "0"] && pair != ["due_ms", "1"] && pair != ["next_ms", "0"], "{what}: {pair:?} in {text}");
+        assert!(
+            !(number > 10_000 && pair[1] == "d"),
+            "{what}: {pair:?} in {text}"
+        );
+        let (is_age, number) = (
+            pair[0].ends_with("overdue_ms"),
+            pair[1].parse::<u64>().unwrap_or(0),
+        );
+        assert!(
+            !(is_age && number > 1_000_000_000),
+            "{what}: {pair:?} in {text}"
+        );
+        assert!(
+            pair != ["due_ms", "0"] && pair != ["due_ms", "1"] && pair != ["next_ms", "0"],
+            "{what}: {pair:?} in {text}"
+        );
     }
 }
 
@@ -85,12 +129,21 @@ async fn no_list_page_or_command_shows_a_score_that_is_no_time() {
         assert_eq!(found.status, 200, "{page}: {found:?}");
         check(page, &found.text);
     }
-    for words in
-        ["stats", "held list", "inspect work:once", "inspect work:aside", "inspect work:operator", "schedule list", "cron list"]
-    {
+    for words in [
+        "stats",
+        "held list",
+        "inspect work:once",
+        "inspect work:aside",
+        "inspect work:operator",
+        "schedule list",
+        "cron list",
+    ] {
         for more in [None, Some("--json")] {
             let mut program = Command::new(crate::support::program());
-            program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(words.split(' ')).args(more);
+            program
+                .args(["--redis", redis.url(), "--namespace", redis.namespace()])
+                .args(words.split(' '))
+                .args(more);
             let output = program.output().expect("it runs");
             assert!(output.status.success(), "{words}: {output:?}");
             check(words, &String::from_utf8_lossy(&output.stdout));

@@ -43,28 +43,44 @@ pub(crate) fn serve(
     streams: u32,
     delay: Duration,
 ) -> (JoinHandle<()>, Got) {
-    let chain: Vec<_> =
-        CertificateDer::pem_file_iter(&certificate.certificate).expect("a file").map(|one| one.expect("one")).collect();
+    let chain: Vec<_> = CertificateDer::pem_file_iter(&certificate.certificate)
+        .expect("a file")
+        .map(|one| one.expect("one"))
+        .collect();
     let key = PrivateKeyDer::from_pem_file(&certificate.key).expect("a key");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
-    let mut config = config.with_no_client_auth().with_single_cert(chain, key).expect("a pair");
-    config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions");
+    let mut config = config
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .expect("a pair");
+    config.alpn_protocols = protocols
+        .iter()
+        .map(|name| name.as_bytes().to_vec())
+        .collect();
     let (acceptor, got) = (TlsAcceptor::from(Arc::new(config)), Got::default());
     let seen = got.clone();
     let task = tokio::spawn(async move {
         for connection in 0.. {
-            let Ok((stream, _)) = listener.accept().await else { return };
+            let Ok((stream, _)) = listener.accept().await else {
+                return;
+            };
             let (acceptor, seen) = (acceptor.clone(), seen.clone());
             tokio::spawn(async move {
-                let Ok(stream) = acceptor.accept(stream).await else { return };
+                let Ok(stream) = acceptor.accept(stream).await else {
+                    return;
+                };
                 let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 let service = service_fn(move |request: Request<Incoming>| {
                     let seen = seen.clone();
                     async move {
                         let version = request.version();
                         let body = request.into_body().collect().await?.to_bytes();
-                        seen.lock().expect("no panic").push((connection, version, body));
+                        seen.lock()
+                            .expect("no panic")
+                            .push((connection, version, body));
                         tokio::time::sleep(delay).await;
                         Ok::<_, hyper::Error>(Response::new(Empty::<Bytes>::new()))
                     }
@@ -76,7 +92,11 @@ pub(crate) fn serve(
                             .serve_connection(TokioIo::new(stream), service)
                             .await
                     }
-                    false => hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await,
+                    false => {
+                        hyper::server::conn::http1::Builder::new()
+                            .serve_connection(TokioIo::new(stream), service)
+                            .await
+                    }
                 };
             });
         }
@@ -87,7 +107,9 @@ pub(crate) fn serve(
 async fn deliver(redis: &Redis, url: &str, ca_file: &Path, got: &Got) -> (usize, Version) {
     let console = redis.console().await;
     for object in 0..20 {
-        console.emit_all(&format!("work:{object}"), ["1", "2"]).await;
+        console
+            .emit_all(&format!("work:{object}"), ["1", "2"])
+            .await;
     }
     let sink = sink(url, |options| options.ca_file = Some(ca_file.to_owned()));
     let worker = start(redis, "w", &sink, |config| config.concurrency = 16);
@@ -95,7 +117,11 @@ async fn deliver(redis: &Redis, url: &str, ca_file: &Path, got: &Got) -> (usize,
     worker.finish().await;
     let got = got.lock().expect("no panic");
     assert_eq!(got.len(), 40);
-    let connections = got.iter().map(|(connection, ..)| connection).collect::<std::collections::HashSet<_>>().len();
+    let connections = got
+        .iter()
+        .map(|(connection, ..)| connection)
+        .collect::<std::collections::HashSet<_>>()
+        .len();
     (connections, got[0].1)
 }
 
@@ -105,15 +131,20 @@ async fn deliver(redis: &Redis, url: &str, ca_file: &Path, got: &Got) -> (usize,
 async fn http_2_is_used_if_it_is_offered() {
     let authority = Authority::new();
     let certificate = authority.certify("localhost");
-    for (protocols, version, connections_max) in
-        [(&["h2", "http/1.1"][..], Version::HTTP_2, 16), (&["http/1.1"], Version::HTTP_11, 16), (&[], Version::HTTP_11, 16)]
-    {
+    for (protocols, version, connections_max) in [
+        (&["h2", "http/1.1"][..], Version::HTTP_2, 16),
+        (&["http/1.1"], Version::HTTP_11, 16),
+        (&[], Version::HTTP_11, 16),
+    ] {
         let redis = Redis::start();
         let (port, got) = receiver(&certificate, protocols).await;
         let url = format!("https://localhost:{port}/events");
         let (connections, used) = deliver(&redis, &url, &authority.file(), &got).await;
         assert_eq!(used, version);
-        assert!((1..=connections_max).contains(&connections), "{connections} connections");
+        assert!(
+            (1..=connections_max).contains(&connections),
+            "{connections} connections"
+        );
     }
 }
 
@@ -126,11 +157,22 @@ async fn a_wrong_certificate_makes_the_sink_unavailable() {
     let redis = Redis::start();
     let console = redis.console().await;
     console.emit("work:1", "1").await;
-    let sink = sink(&format!("https://localhost:{port}/"), |options| options.ca_file = Some(authority.file()));
-    let batch = seriatim::sink::Batch::new(seriatim::event::ObjectName::new("work:1").expect("a name"), 1, 0, vec!["1".into()]);
-    let delivered = seriatim::sink::Sink::deliver(&*sink, &batch, &seriatim::sink::Context::detached()).await;
+    let sink = sink(&format!("https://localhost:{port}/"), |options| {
+        options.ca_file = Some(authority.file())
+    });
+    let batch = seriatim::sink::Batch::new(
+        seriatim::event::ObjectName::new("work:1").expect("a name"),
+        1,
+        0,
+        vec!["1".into()],
+    );
+    let delivered =
+        seriatim::sink::Sink::deliver(&*sink, &batch, &seriatim::sink::Context::detached()).await;
     let stop = delivered.stop().expect("it stops");
-    assert!(matches!(stop, seriatim::sink::Stop::Unavailable { error } if error.contains("certificate")), "{stop:?}");
+    assert!(
+        matches!(stop, seriatim::sink::Stop::Unavailable { error } if error.contains("certificate")),
+        "{stop:?}"
+    );
     assert!(got.lock().expect("no panic").is_empty());
 }
 
@@ -147,7 +189,11 @@ mod serve {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let pem = std::fs::read(authority.file()).expect("a file");
         let trusted = Trusted::from_pem(&pem).expect("a certificate");
-        Client::builder().tls_certs_only([trusted]).pool_max_idle_per_host(0).build().expect("a client")
+        Client::builder()
+            .tls_certs_only([trusted])
+            .pool_max_idle_per_host(0)
+            .build()
+            .expect("a client")
     }
 
     /// Story: a certificate was renewed on the disk, and the server presented the old one until it was
@@ -158,17 +204,36 @@ mod serve {
         let redis = Redis::start();
         let (first, second) = (Authority::new(), Authority::new());
         let (old, new) = (first.certify("127.0.0.1"), second.certify("127.0.0.1"));
-        let options = ["--tls-cert", old.certificate.to_str().expect("a path"), "--tls-key", old.key.to_str().expect("a path")];
+        let options = [
+            "--tls-cert",
+            old.certificate.to_str().expect("a path"),
+            "--tls-key",
+            old.key.to_str().expect("a path"),
+        ];
         let serving = Serving::start_at(&redis, "127.0.0.1:0", &options, client(&first)).await;
         assert_eq!(serving.get("/v1/rules").await.status, 200);
         std::fs::copy(&new.certificate, &old.certificate).expect("copied");
         serving.until_logged("not read again").await;
-        assert_eq!(serving.get("/v1/rules").await.status, 200, "the key does not fit yet");
+        assert_eq!(
+            serving.get("/v1/rules").await.status,
+            200,
+            "the key does not fit yet"
+        );
         std::fs::copy(&new.key, &old.key).expect("copied");
-        serving.until_logged(" read again what=\"certificate\"").await;
+        serving
+            .until_logged(" read again what=\"certificate\"")
+            .await;
         let rules = format!("{}/v1/rules", serving.url);
         assert!(client(&first).get(&rules).send().await.is_err());
-        assert_eq!(client(&second).get(&rules).send().await.expect("an answer").status(), 200);
+        assert_eq!(
+            client(&second)
+                .get(&rules)
+                .send()
+                .await
+                .expect("an answer")
+                .status(),
+            200
+        );
     }
 
     /// Tests that SIGHUP makes the server read a new certificate. If the new certificate is broken,
@@ -178,7 +243,12 @@ mod serve {
         let redis = Redis::start();
         let (first, second) = (Authority::new(), Authority::new());
         let (old, new) = (first.certify("127.0.0.1"), second.certify("127.0.0.1"));
-        let options = ["--tls-cert", old.certificate.to_str().expect("a path"), "--tls-key", old.key.to_str().expect("a path")];
+        let options = [
+            "--tls-cert",
+            old.certificate.to_str().expect("a path"),
+            "--tls-key",
+            old.key.to_str().expect("a path"),
+        ];
         let serving = Serving::start_at(&redis, "127.0.0.1:0", &options, client(&first)).await;
         assert!(serving.url.starts_with("https://"), "{}", serving.url);
         assert_eq!(serving.get("/v1/rules").await.status, 200);
@@ -186,11 +256,25 @@ mod serve {
         std::fs::copy(&new.certificate, &old.certificate).expect("copied");
         serving.signal(Signal::HUP);
         serving.until_logged("not read again").await;
-        assert_eq!(serving.get("/v1/rules").await.status, 200, "the key does not fit yet");
+        assert_eq!(
+            serving.get("/v1/rules").await.status,
+            200,
+            "the key does not fit yet"
+        );
         std::fs::copy(&new.key, &old.key).expect("copied");
         serving.signal(Signal::HUP);
-        serving.until_logged(" read again what=\"certificate\"").await;
+        serving
+            .until_logged(" read again what=\"certificate\"")
+            .await;
         assert!(client(&first).get(&rules).send().await.is_err());
-        assert_eq!(client(&second).get(&rules).send().await.expect("an answer").status(), 200);
+        assert_eq!(
+            client(&second)
+                .get(&rules)
+                .send()
+                .await
+                .expect("an answer")
+                .status(),
+            200
+        );
     }
 }

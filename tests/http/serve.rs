@@ -17,14 +17,28 @@ use crate::support::{Redis, until};
 async fn an_event_is_emitted_and_reaches_its_sink_byte_for_byte() {
     let redis = Redis::start();
     let serving = Serving::start(&redis, &[]).await;
-    let events = ["{\"n\": 1.50,\"n\":90071992547409931}", "7", "\"é\"", "[ ]", "null"];
+    let events = [
+        "{\"n\": 1.50,\"n\":90071992547409931}",
+        "7",
+        "\"é\"",
+        "[ ]",
+        "null",
+    ];
     for (at, event) in events.iter().enumerate() {
         let answer = serving.post("/v1/objects/work:1/events", event).await;
-        assert_eq!((answer.status, answer.json()), (202, json!({ "events": 1, "queued": at + 1 })));
+        assert_eq!(
+            (answer.status, answer.json()),
+            (202, json!({ "events": 1, "queued": at + 1 }))
+        );
     }
     let parts = "{\"event\":\"main\",\"subevents\":[1,{\"a\":2}],\"data\":{\"x\": 1}}";
-    let answer = serving.post("/v1/objects/work:2/events?parts=true", parts).await;
-    assert_eq!((answer.status, answer.json()), (202, json!({ "events": 3, "queued": 3 })));
+    let answer = serving
+        .post("/v1/objects/work:2/events?parts=true", parts)
+        .await;
+    assert_eq!(
+        (answer.status, answer.json()),
+        (202, json!({ "events": 3, "queued": 3 }))
+    );
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
     sink.until_sent(8).await;
@@ -32,7 +46,10 @@ async fn an_event_is_emitted_and_reaches_its_sink_byte_for_byte() {
     assert_eq!(sink.applied_of("work:1"), events);
     assert_eq!(sink.applied_of("work:2"), ["\"main\"", "1", "{\"a\":2}"]);
     let console = redis.console().await;
-    assert_eq!(console.text(&console.keys.data("work:2")).await.as_deref(), Some("{\"x\": 1}"));
+    assert_eq!(
+        console.text(&console.keys.data("work:2")).await.as_deref(),
+        Some("{\"x\": 1}")
+    );
 }
 
 /// Tests objects whose names a path cannot contain, or can contain only with an escape.
@@ -55,12 +72,23 @@ async fn every_object_is_reachable() {
     for (target, object) in cases {
         let before = console.list(&console.keys.events(object)).await.len();
         assert_eq!(serving.post(target, "1").await.status, 202, "{target}");
-        assert_eq!(console.list(&console.keys.events(object)).await.len(), before + 1, "{target}");
-        let view = target.replace("/events?parts=false&", "?").replace("/events?", "?");
+        assert_eq!(
+            console.list(&console.keys.events(object)).await.len(),
+            before + 1,
+            "{target}"
+        );
+        let view = target
+            .replace("/events?parts=false&", "?")
+            .replace("/events?", "?");
         let view = view.strip_suffix("/events").unwrap_or(&view);
         assert_eq!(serving.get(view).await.json()["object"], object, "{view}");
     }
-    for target in ["/v1/object/events", "/v1/object/events?object=", "/v1/objects/%00/events", "/v1/objects/%FF/events"] {
+    for target in [
+        "/v1/object/events",
+        "/v1/object/events?object=",
+        "/v1/objects/%00/events",
+        "/v1/objects/%FF/events",
+    ] {
         assert_eq!(serving.post(target, "1").await.problem().0, 400, "{target}");
     }
 }
@@ -70,15 +98,32 @@ async fn a_repeat_has_the_first_answer_and_pushes_nothing() {
     let redis = Redis::start();
     let serving = Serving::start(&redis, &[]).await;
     let post = |key: &'static str, body: &'static str| {
-        answer(serving.posted("/v1/objects/work:1/events", body).header("idempotency-key", key))
+        answer(
+            serving
+                .posted("/v1/objects/work:1/events", body)
+                .header("idempotency-key", key),
+        )
     };
     let first = post("\"k 1\"", "1").await;
     assert_eq!((first.status, first.replayed), (202, false));
-    assert_eq!(serving.post("/v1/objects/work:1/events", "2").await.json()["queued"], 2);
+    assert_eq!(
+        serving.post("/v1/objects/work:1/events", "2").await.json()["queued"],
+        2
+    );
     let again = post("k 1", "1").await;
-    assert_eq!((again.status, &again.text, again.replayed), (202, &first.text, true));
-    assert_eq!(post("k 1", "other").await.problem().0, 400, "it is not JSON");
-    assert_eq!(post("k 1", "3").await.problem(), (422, "key-reused".to_owned()));
+    assert_eq!(
+        (again.status, &again.text, again.replayed),
+        (202, &first.text, true)
+    );
+    assert_eq!(
+        post("k 1", "other").await.problem().0,
+        400,
+        "it is not JSON"
+    );
+    assert_eq!(
+        post("k 1", "3").await.problem(),
+        (422, "key-reused".to_owned())
+    );
     assert_eq!(post("", "3").await.problem().0, 400);
     let console = redis.console().await;
     assert_eq!(console.list(&console.keys.events("work:1")).await.len(), 2);
@@ -89,22 +134,46 @@ async fn a_full_queue_is_429_with_retry_after() {
     let redis = Redis::start();
     let console = redis.console().await;
     let control = crate::support::control(&redis.connect().await, redis.keys());
-    let by = seriatim::control::By { who: "test", why: "" };
-    control.set_limit(by, &"work:*".parse().expect("a selector"), std::num::NonZero::new(2), None).await.expect("set");
+    let by = seriatim::control::By {
+        who: "test",
+        why: "",
+    };
+    control
+        .set_limit(
+            by,
+            &"work:*".parse().expect("a selector"),
+            std::num::NonZero::new(2),
+            None,
+        )
+        .await
+        .expect("set");
     let serving = Serving::start(&redis, &[]).await;
     for status in [202, 202, 429] {
         let answer = serving.post("/v1/objects/work:1/events", "1").await;
         assert_eq!(answer.status, status, "{answer:?}");
         if status == 429 {
-            assert_eq!((answer.problem().1.as_str(), answer.retry_after.as_deref()), ("full", Some("1")));
+            assert_eq!(
+                (answer.problem().1.as_str(), answer.retry_after.as_deref()),
+                ("full", Some("1"))
+            );
         }
     }
     // In a stream, all lines of the full object fail, even a line that would fit.
     let lines = serving
         .lines("{\"object\":\"work:1\",\"event\":1}\n{\"object\":\"other\",\"event\":2}\n{\"object\":\"work:1\",\"event\":3}\n")
         .await;
-    let statuses: Vec<_> = lines.iter().map(|line| (line["line"].as_u64(), line["status"].as_u64())).collect();
-    assert_eq!(statuses, [(Some(1), Some(429)), (Some(2), Some(202)), (Some(3), Some(429))]);
+    let statuses: Vec<_> = lines
+        .iter()
+        .map(|line| (line["line"].as_u64(), line["status"].as_u64()))
+        .collect();
+    assert_eq!(
+        statuses,
+        [
+            (Some(1), Some(429)),
+            (Some(2), Some(202)),
+            (Some(3), Some(429))
+        ]
+    );
     assert_eq!(console.list(&console.keys.events("work:1")).await.len(), 2);
 }
 
@@ -113,14 +182,23 @@ async fn each_line_has_its_answer() {
     let redis = Redis::start();
     let serving = Serving::start(&redis, &[]).await;
     let lines = "{\"object\":\"a\",\"event\":{\"n\":1}}\n\n  \r\n{\"object\":\"\",\"event\":1}\n{\"object\":\"a\",\"event\":2}";
-    assert_eq!(told(&serving.lines(lines).await), [(1, 202), (4, 400), (5, 202)]);
+    assert_eq!(
+        told(&serving.lines(lines).await),
+        [(1, 202), (4, 400), (5, 202)]
+    );
     let console = redis.console().await;
-    assert_eq!(console.list(&console.keys.events("a")).await, ["{\"n\":1}", "2"]);
+    assert_eq!(
+        console.list(&console.keys.events("a")).await,
+        ["{\"n\":1}", "2"]
+    );
 }
 
 fn told(answers: &[serde_json::Value]) -> Vec<(u64, u64)> {
     let number = |line: &serde_json::Value, name: &str| line[name].as_u64().unwrap_or(0);
-    answers.iter().map(|line| (number(line, "line"), number(line, "status"))).collect()
+    answers
+        .iter()
+        .map(|line| (number(line, "line"), number(line, "status")))
+        .collect()
 }
 
 /// Tests that a line whose object is unknown ends the stream: a later line may be of the same
@@ -131,12 +209,25 @@ async fn a_line_that_cannot_be_read_ends_the_lines() {
     let console = redis.console().await;
     let serving = Serving::start(&redis, &["--body-bytes", "1KiB"]).await;
     let long = format!("{{\"object\":\"a\",\"event\":\"{}\"}}", "x".repeat(1100));
-    let cases = [("{\"object\":\"a\",\"event\":2", 400), ("{\"object\":\"a\",\"event\":2,\"subevents\":[3]}", 400), (&long, 413)];
+    let cases = [
+        ("{\"object\":\"a\",\"event\":2", 400),
+        ("{\"object\":\"a\",\"event\":2,\"subevents\":[3]}", 400),
+        (&long, 413),
+    ];
     for (number, (line, status)) in cases.into_iter().enumerate() {
-        let lines = format!("{{\"object\":\"a\",\"event\":{number}}}\n\n{line}\n{{\"object\":\"a\",\"event\":\"later\"}}\n");
-        assert_eq!(told(&serving.lines(&lines).await), [(1, 202), (3, status)], "{line}");
+        let lines = format!(
+            "{{\"object\":\"a\",\"event\":{number}}}\n\n{line}\n{{\"object\":\"a\",\"event\":\"later\"}}\n"
+        );
+        assert_eq!(
+            told(&serving.lines(&lines).await),
+            [(1, 202), (3, status)],
+            "{line}"
+        );
     }
-    assert_eq!(console.list(&console.keys.events("a")).await, ["0", "1", "2"]);
+    assert_eq!(
+        console.list(&console.keys.events("a")).await,
+        ["0", "1", "2"]
+    );
 }
 
 /// Tests that empty lines, which keep a connection alive, do not end a stream, however many.
@@ -153,14 +244,43 @@ async fn empty_lines_do_not_end_a_stream() {
 async fn an_idempotency_key_is_for_single_events() {
     let redis = Redis::start();
     let serving = Serving::start(&redis, &[]).await;
-    let schedule = |body: &str| serving.posted("/v1/objects/a/schedule", body).header("idempotency-key", "k");
-    assert_eq!(answer(schedule("{\"event\":1,\"after_ms\":60000}")).await.problem().0, 400);
-    assert_eq!(answer(schedule("{\"event\":1,\"after_ms\":60000,\"key\":\"k\"}")).await.status, 202);
-    let lines = serving.posted("/v1/events", "{\"object\":\"a\",\"event\":1}").header("idempotency-key", "k");
+    let schedule = |body: &str| {
+        serving
+            .posted("/v1/objects/a/schedule", body)
+            .header("idempotency-key", "k")
+    };
+    assert_eq!(
+        answer(schedule("{\"event\":1,\"after_ms\":60000}"))
+            .await
+            .problem()
+            .0,
+        400
+    );
+    assert_eq!(
+        answer(schedule("{\"event\":1,\"after_ms\":60000,\"key\":\"k\"}"))
+            .await
+            .status,
+        202
+    );
+    let lines = serving
+        .posted("/v1/events", "{\"object\":\"a\",\"event\":1}")
+        .header("idempotency-key", "k");
     assert_eq!(answer(lines).await.problem().0, 400);
-    let far = serving.post("/v1/objects/a/schedule", "{\"event\":1,\"after_ms\":18446744073709551615}").await;
+    let far = serving
+        .post(
+            "/v1/objects/a/schedule",
+            "{\"event\":1,\"after_ms\":18446744073709551615}",
+        )
+        .await;
     assert_eq!(far.problem().0, 400);
-    assert_eq!(serving.post("/v1/object/events?object=a&object=b", "1").await.problem().0, 400);
+    assert_eq!(
+        serving
+            .post("/v1/object/events?object=a&object=b", "1")
+            .await
+            .problem()
+            .0,
+        400
+    );
 }
 
 /// Tests that the events of many lines are queued in order, and that each line is answered.
@@ -168,14 +288,26 @@ async fn an_idempotency_key_is_for_single_events() {
 async fn a_long_stream_keeps_the_order() {
     let redis = Redis::start();
     let serving = Serving::start(&redis, &[]).await;
-    let lines: String = (0..20_000).map(|n| format!("{{\"object\":\"work:{}\",\"event\":{n}}}\n", n % 7)).collect();
+    let lines: String = (0..20_000)
+        .map(|n| format!("{{\"object\":\"work:{}\",\"event\":{n}}}\n", n % 7))
+        .collect();
     let answers = serving.lines(&lines).await;
     assert_eq!(answers.len(), 20_000);
-    assert!(answers.iter().zip(1u64..).all(|(answer, number)| answer["line"] == number && answer["status"] == 202));
+    assert!(
+        answers
+            .iter()
+            .zip(1u64..)
+            .all(|(answer, number)| answer["line"] == number && answer["status"] == 202)
+    );
     let console = redis.console().await;
     for object in 0..7 {
-        let found = console.list(&console.keys.events(&format!("work:{object}"))).await;
-        let expected: Vec<_> = (0..20_000).filter(|n| n % 7 == object).map(|n| n.to_string()).collect();
+        let found = console
+            .list(&console.keys.events(&format!("work:{object}")))
+            .await;
+        let expected: Vec<_> = (0..20_000)
+            .filter(|n| n % 7 == object)
+            .map(|n| n.to_string())
+            .collect();
         assert!(found == expected, "work:{object}");
     }
 }
@@ -184,20 +316,53 @@ async fn a_long_stream_keeps_the_order() {
 async fn events_are_scheduled_listed_and_cancelled() {
     let redis = Redis::start();
     let serving = Serving::start(&redis, &[]).await;
-    let post = async |body: Value| serving.post("/v1/objects/user:1/schedule", &body.to_string()).await;
-    let first = post(json!({ "key": "a/b", "time": "2100-01-01T00:00:00Z", "event": { "n": 1 } })).await;
-    assert_eq!((first.status, first.json()), (202, json!({ "key": "a/b", "due_ms": 4_102_444_800_000u64, "change": "new" })));
+    let post = async |body: Value| {
+        serving
+            .post("/v1/objects/user:1/schedule", &body.to_string())
+            .await
+    };
+    let first =
+        post(json!({ "key": "a/b", "time": "2100-01-01T00:00:00Z", "event": { "n": 1 } })).await;
+    assert_eq!(
+        (first.status, first.json()),
+        (
+            202,
+            json!({ "key": "a/b", "due_ms": 4_102_444_800_000u64, "change": "new" })
+        )
+    );
     let moved = post(json!({ "key": "a/b", "time": 4_102_444_801u64, "event": 2 })).await;
     assert_eq!(moved.json()["change"], "replaced");
     let kept = post(json!({ "key": "a/b", "after_ms": 5, "event": 3, "mode": "keep_first" })).await;
     assert_eq!(kept.json()["change"], "kept");
-    let task = serving.post("/v1/object/tasks?object=user:1", "{\"id\":7,\"time\":\"4102444802\",\"url\":\"http://x/\"}").await;
-    assert_eq!(task.json(), json!({ "key": "7", "due_ms": 4_102_444_802_000u64, "change": "new" }));
+    let task = serving
+        .post(
+            "/v1/object/tasks?object=user:1",
+            "{\"id\":7,\"time\":\"4102444802\",\"url\":\"http://x/\"}",
+        )
+        .await;
+    assert_eq!(
+        task.json(),
+        json!({ "key": "7", "due_ms": 4_102_444_802_000u64, "change": "new" })
+    );
     let rows = serving.get("/v1/objects/user:1/schedule").await.json()["rows"].clone();
-    let keys: Vec<_> = rows.as_array().expect("rows").iter().map(|row| row["key"].clone()).collect();
-    assert!(keys.len() == 2 && keys.contains(&json!("a/b")) && keys.contains(&json!("7")), "{rows}");
-    let page = serving.get("/v1/schedule?limit=1&from=4102444800").await.json();
-    assert_eq!((&page["rows"][0]["key"], page["next"].is_string()), (&json!("a/b"), true));
+    let keys: Vec<_> = rows
+        .as_array()
+        .expect("rows")
+        .iter()
+        .map(|row| row["key"].clone())
+        .collect();
+    assert!(
+        keys.len() == 2 && keys.contains(&json!("a/b")) && keys.contains(&json!("7")),
+        "{rows}"
+    );
+    let page = serving
+        .get("/v1/schedule?limit=1&from=4102444800")
+        .await
+        .json();
+    assert_eq!(
+        (&page["rows"][0]["key"], page["next"].is_string()),
+        (&json!("a/b"), true)
+    );
     for body in [
         json!({ "event": 1 }),
         json!({ "event": 1, "time": 1, "after_ms": 1 }),
@@ -209,10 +374,36 @@ async fn events_are_scheduled_listed_and_cancelled() {
     ] {
         assert_eq!(post(body.clone()).await.problem().0, 400, "{body}");
     }
-    assert_eq!(serving.delete("/v1/objects/user:1/schedule/a%2Fb").await.status, 204);
-    assert_eq!(serving.delete("/v1/objects/user:1/schedule/a%2Fb").await.problem().0, 404);
-    assert_eq!(serving.delete("/v1/object/schedule?object=user:1&key=7").await.status, 204);
-    assert_eq!(serving.delete("/v1/object/schedule?object=user:1").await.problem().0, 400);
+    assert_eq!(
+        serving
+            .delete("/v1/objects/user:1/schedule/a%2Fb")
+            .await
+            .status,
+        204
+    );
+    assert_eq!(
+        serving
+            .delete("/v1/objects/user:1/schedule/a%2Fb")
+            .await
+            .problem()
+            .0,
+        404
+    );
+    assert_eq!(
+        serving
+            .delete("/v1/object/schedule?object=user:1&key=7")
+            .await
+            .status,
+        204
+    );
+    assert_eq!(
+        serving
+            .delete("/v1/object/schedule?object=user:1")
+            .await
+            .problem()
+            .0,
+        400
+    );
 }
 
 #[tokio::test]
@@ -227,39 +418,121 @@ async fn dead_letters_held_objects_and_rules_are_as_the_commands_have_them() {
     });
     console.emit_all("dead", ["1", "3"]).await;
     console.emit_all("held", ["2", "4"]).await;
-    let worker = start(&redis, "w", &sink, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    let worker = start(&redis, "w", &sink, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
     console.until_held("held", "retry").await;
     sink.until_sent(1).await;
     worker.stop().await;
     let letter = serving.get("/v1/dead").await.json()["rows"][0].clone();
-    assert_eq!((&letter["object"], &letter["error"], &letter["event"]), (&json!("dead"), &json!("no"), &json!(1)));
+    assert_eq!(
+        (&letter["object"], &letter["error"], &letter["event"]),
+        (&json!("dead"), &json!("no"), &json!(1))
+    );
     let id = letter["dead_id"].as_str().expect("an id");
     assert_eq!(serving.get(&format!("/v1/dead/{id}")).await.json(), letter);
-    assert_eq!(serving.get("/v1/dead?object=held").await.json(), json!({ "rows": [] }));
-    assert_eq!(serving.post(&format!("/v1/dead/{id}/drop"), "").await.problem().0, 400, "a drop needs a reason");
     assert_eq!(
-        serving.post(&format!("/v1/dead/{id}/retry"), "{\"reason\":\"open again\"}").await.json(),
+        serving.get("/v1/dead?object=held").await.json(),
+        json!({ "rows": [] })
+    );
+    assert_eq!(
+        serving
+            .post(&format!("/v1/dead/{id}/drop"), "")
+            .await
+            .problem()
+            .0,
+        400,
+        "a drop needs a reason"
+    );
+    assert_eq!(
+        serving
+            .post(
+                &format!("/v1/dead/{id}/retry"),
+                "{\"reason\":\"open again\"}"
+            )
+            .await
+            .json(),
         // The event 3 of the object was delivered meanwhile.
         json!({ "retried": id, "newer_delivered": true })
     );
-    assert_eq!(serving.post(&format!("/v1/dead/{id}/retry"), "").await.problem().0, 404);
+    assert_eq!(
+        serving
+            .post(&format!("/v1/dead/{id}/retry"), "")
+            .await
+            .problem()
+            .0,
+        404
+    );
     assert_eq!(console.list(&console.keys.events("dead")).await, ["1"]);
     let held = serving.get("/v1/held").await.json();
-    assert_eq!((&held["rows"][0]["object"], &held["rows"][0]["waits_for"]), (&json!("held"), &json!("retry")));
-    assert_eq!(serving.post("/v1/objects/held/skip", "{\"id\":9}").await.problem(), (409, "conflict".to_owned()));
-    assert_eq!(serving.post("/v1/objects/held/release", "{\"reason\":\"now\"}").await.json()["released"], true);
-    assert_eq!(serving.post("/v1/objects/other/release", "").await.problem().0, 409);
+    assert_eq!(
+        (&held["rows"][0]["object"], &held["rows"][0]["waits_for"]),
+        (&json!("held"), &json!("retry"))
+    );
+    assert_eq!(
+        serving
+            .post("/v1/objects/held/skip", "{\"id\":9}")
+            .await
+            .problem(),
+        (409, "conflict".to_owned())
+    );
+    assert_eq!(
+        serving
+            .post("/v1/objects/held/release", "{\"reason\":\"now\"}")
+            .await
+            .json()["released"],
+        true
+    );
+    assert_eq!(
+        serving
+            .post("/v1/objects/other/release", "")
+            .await
+            .problem()
+            .0,
+        409
+    );
     let rule = json!({ "kind": "pause", "selector": "work:*", "for_ms": 60_000, "reason": "move" });
-    assert_eq!(serving.post("/v1/rules", &rule.to_string()).await.json()["was_set"], false);
+    assert_eq!(
+        serving.post("/v1/rules", &rule.to_string()).await.json()["was_set"],
+        false
+    );
     let rules = serving.get("/v1/rules").await.json();
-    assert_eq!((&rules["rules"][0]["selector"], &rules["rules"][0]["reason"]), (&json!("work:*"), &json!("move")));
-    assert_eq!(serving.delete("/v1/rules?kind=pause&selector=work:*").await.json()["lifted"], true);
-    assert_eq!(serving.delete("/v1/rules?kind=block&selector=work:*").await.problem().0, 404);
+    assert_eq!(
+        (&rules["rules"][0]["selector"], &rules["rules"][0]["reason"]),
+        (&json!("work:*"), &json!("move"))
+    );
+    assert_eq!(
+        serving
+            .delete("/v1/rules?kind=pause&selector=work:*")
+            .await
+            .json()["lifted"],
+        true
+    );
+    assert_eq!(
+        serving
+            .delete("/v1/rules?kind=block&selector=work:*")
+            .await
+            .problem()
+            .0,
+        404
+    );
     let actions = serving.get("/v1/actions").await.json();
-    let told: Vec<_> =
-        actions["rows"].as_array().expect("rows").iter().map(|row| (row["action"].as_str(), row["who"].as_str())).collect();
+    let told: Vec<_> = actions["rows"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .map(|row| (row["action"].as_str(), row["who"].as_str()))
+        .collect();
     let http = Some("http");
-    assert_eq!(told, [(Some("resume"), http), (Some("pause"), http), (Some("release"), http), (Some("retry"), http)]);
+    assert_eq!(
+        told,
+        [
+            (Some("resume"), http),
+            (Some("pause"), http),
+            (Some("release"), http),
+            (Some("retry"), http)
+        ]
+    );
     assert_eq!(serving.get("/v1/stats").await.json()["dead_letters"], 0);
 }
 
@@ -270,19 +543,37 @@ async fn a_stop_answers_the_requests_under_way() {
     let redis = Redis::start();
     let mut serving = Serving::start(&redis, &[]).await;
     let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Vec<u8>, std::io::Error>>(1);
-    let body = http_body_util::StreamBody::new(futures_util::stream::unfold(receiver, |mut receiver| async {
-        let part = receiver.recv().await?;
-        Some((part.map(|part| hyper::body::Frame::data(bytes::Bytes::from(part))), receiver))
-    }));
-    let request = serving.request(reqwest::Method::POST, "/v1/events").header("content-type", "application/x-ndjson");
+    let body = http_body_util::StreamBody::new(futures_util::stream::unfold(
+        receiver,
+        |mut receiver| async {
+            let part = receiver.recv().await?;
+            Some((
+                part.map(|part| hyper::body::Frame::data(bytes::Bytes::from(part))),
+                receiver,
+            ))
+        },
+    ));
+    let request = serving
+        .request(reqwest::Method::POST, "/v1/events")
+        .header("content-type", "application/x-ndjson");
     let mut response = {
-        sender.send(Ok(b"{\"object\":\"a\",\"event\":1}\n".to_vec())).await.expect("taken");
-        request.body(reqwest::Body::wrap(body)).send().await.expect("an answer")
+        sender
+            .send(Ok(b"{\"object\":\"a\",\"event\":1}\n".to_vec()))
+            .await
+            .expect("taken");
+        request
+            .body(reqwest::Body::wrap(body))
+            .send()
+            .await
+            .expect("an answer")
     };
     let first = response.chunk().await.expect("a part").expect("a part");
     assert_eq!(first, "{\"line\":1,\"status\":202}\n");
     serving.signal(rustix::process::Signal::TERM);
-    let rest = tokio::time::timeout(Duration::from_secs(20), response.text()).await.expect("it ends").expect("text");
+    let rest = tokio::time::timeout(Duration::from_secs(20), response.text())
+        .await
+        .expect("it ends")
+        .expect("text");
     assert!(rest.contains("stopping"), "{rest}");
     drop(sender);
     assert!(serving.ended().await.success());
@@ -296,7 +587,11 @@ async fn a_stopping_server_answers_probes() {
     // Each request has its own connection, because a stop closes connections that are kept open.
     let client = client_of(|client| client.pool_max_idle_per_host(0));
     let mut serving = Serving::start_at(&redis, "127.0.0.1:0", &[], client).await;
-    let address = serving.url.strip_prefix("http://").expect("a URL").to_owned();
+    let address = serving
+        .url
+        .strip_prefix("http://")
+        .expect("a URL")
+        .to_owned();
     let mut under_way = TcpStream::connect(&address).await.expect("it listens");
     let head = "POST /v1/objects/work:1/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n1";
     under_way.write_all(head.as_bytes()).await.expect("written");
@@ -311,11 +606,27 @@ async fn a_stopping_server_answers_probes() {
     })
     .await;
     assert_eq!(serving.get("/healthz").await.status, 200);
-    assert_eq!(serving.post("/v1/objects/work:2/events", "2").await.problem(), (503, "stopping".to_owned()));
+    assert_eq!(
+        serving
+            .post("/v1/objects/work:2/events", "2")
+            .await
+            .problem(),
+        (503, "stopping".to_owned())
+    );
     under_way.write_all(b"23").await.expect("written");
     let mut answer = String::new();
-    under_way.read_to_string(&mut answer).await.expect("an answer");
+    under_way
+        .read_to_string(&mut answer)
+        .await
+        .expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 202"), "{answer}");
     assert!(serving.ended().await.success());
-    assert_eq!(redis.console().await.list(&redis.keys().events("work:1")).await, ["123"]);
+    assert_eq!(
+        redis
+            .console()
+            .await
+            .list(&redis.keys().events("work:1"))
+            .await,
+        ["123"]
+    );
 }

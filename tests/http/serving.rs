@@ -39,9 +39,17 @@ impl Answer {
         assert_eq!(self.content_type, "application/problem+json", "{self:?}");
         let document = self.json();
         assert_eq!(document["status"], self.status, "{self:?}");
-        assert!(document["title"].is_string() && document["detail"].is_string(), "{self:?}");
+        assert!(
+            document["title"].is_string() && document["detail"].is_string(),
+            "{self:?}"
+        );
         let kind = document["type"].as_str().expect("a type");
-        (self.status, kind.strip_prefix("urn:seriatim:").expect("a URN").to_owned())
+        (
+            self.status,
+            kind.strip_prefix("urn:seriatim:")
+                .expect("a URN")
+                .to_owned(),
+        )
     }
 }
 
@@ -51,13 +59,23 @@ impl Serving {
         Self::start_at(redis, "127.0.0.1:0", options, client()).await
     }
 
-    pub(crate) async fn start_at(redis: &Redis, address: &str, options: &[&str], client: Client) -> Self {
+    pub(crate) async fn start_at(
+        redis: &Redis,
+        address: &str,
+        options: &[&str],
+        client: Client,
+    ) -> Self {
         Self::spawn(command(redis, options), address, client).await
     }
 
     /// Starts a server behind a proxy, on a free port.
     pub(crate) async fn start_behind(proxy: &Proxy, redis: &Redis) -> Self {
-        Self::spawn(command_to(&proxy.url(), redis, &[]), "127.0.0.1:0", client()).await
+        Self::spawn(
+            command_to(&proxy.url(), redis, &[]),
+            "127.0.0.1:0",
+            client(),
+        )
+        .await
     }
 
     async fn spawn(mut command: Command, address: &str, client: Client) -> Self {
@@ -67,7 +85,12 @@ impl Serving {
             .stderr(File::create(dir.path().join("log")).expect("a log"))
             .spawn()
             .expect("the program starts");
-        let mut this = Self { child, dir, url: String::new(), client };
+        let mut this = Self {
+            child,
+            dir,
+            url: String::new(),
+            client,
+        };
         this.url = until("it listens", PATIENCE, async || {
             let log = this.log();
             let (_, rest) = log.split_once("listening address=")?;
@@ -94,15 +117,27 @@ impl Serving {
     }
 
     pub(crate) fn posted(&self, target: &str, body: &str) -> RequestBuilder {
-        self.request(Method::POST, target).header("content-type", "application/json").body(body.to_owned())
+        self.request(Method::POST, target)
+            .header("content-type", "application/json")
+            .body(body.to_owned())
     }
 
     /// Sends lines, and returns the answers.
     pub(crate) async fn lines(&self, lines: &str) -> Vec<Value> {
-        let request = self.request(Method::POST, "/v1/events").header("content-type", "application/x-ndjson");
+        let request = self
+            .request(Method::POST, "/v1/events")
+            .header("content-type", "application/x-ndjson");
         let answer = answer(request.body(lines.to_owned())).await;
-        assert_eq!((answer.status, answer.content_type.as_str()), (200, "application/x-ndjson"), "{answer:?}");
-        answer.text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+        assert_eq!(
+            (answer.status, answer.content_type.as_str()),
+            (200, "application/x-ndjson"),
+            "{answer:?}"
+        );
+        answer
+            .text
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -118,12 +153,18 @@ impl Serving {
     }
 
     pub(crate) async fn until_logged(&self, text: &str) {
-        until(&format!("{text:?} is logged"), PATIENCE, async || self.log().contains(text).then_some(())).await;
+        until(&format!("{text:?} is logged"), PATIENCE, async || {
+            self.log().contains(text).then_some(())
+        })
+        .await;
     }
 
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         let child = std::cell::RefCell::new(&mut self.child);
-        until("it ends", PATIENCE, async || child.borrow_mut().try_wait().expect("it can be asked")).await
+        until("it ends", PATIENCE, async || {
+            child.borrow_mut().try_wait().expect("it can be asked")
+        })
+        .await
     }
 }
 
@@ -151,14 +192,26 @@ pub(crate) fn command(redis: &Redis, options: &[&str]) -> Command {
 
 fn command_to(url: &str, redis: &Redis, options: &[&str]) -> Command {
     let mut command = Command::new(crate::support::program());
-    command.args(["--redis", url, "--namespace", redis.namespace(), "serve"]).args(options);
-    command.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").stdin(Stdio::null()).stdout(Stdio::null());
+    command
+        .args(["--redis", url, "--namespace", redis.namespace(), "serve"])
+        .args(options);
+    command
+        .env_remove("SERIATIM_REDIS")
+        .env_remove("SERIATIM_NAMESPACE")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
     command
 }
 
 pub(crate) async fn answer(request: RequestBuilder) -> Answer {
     let response = request.send().await.expect("an answer");
-    let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let header = |name: &str| {
+        response
+            .headers()
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .map(str::to_owned)
+    };
     Answer {
         status: response.status().as_u16(),
         content_type: header("content-type").unwrap_or_default(),
@@ -171,6 +224,14 @@ pub(crate) async fn answer(request: RequestBuilder) -> Answer {
 /// Returns the resident memory of a process, in bytes.
 pub(crate) fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a status");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a size");
-    line.split_whitespace().nth(1).expect("a number").parse::<u64>().expect("a number") * 1024
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .expect("a size");
+    line.split_whitespace()
+        .nth(1)
+        .expect("a number")
+        .parse::<u64>()
+        .expect("a number")
+        * 1024
 }

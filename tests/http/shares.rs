@@ -22,23 +22,43 @@ async fn wait(redis: &Redis, name: &str, in_hand: &[&str]) {
 
 async fn set(redis: &Redis, selector: &str, share: Share) {
     let control = control(&redis.connect().await, redis.keys());
-    let by = seriatim::control::By { who: "ada", why: "a <test>" };
-    control.set_share(by, &selector.parse().expect("a selector"), share).await.expect("set");
+    let by = seriatim::control::By {
+        who: "ada",
+        why: "a <test>",
+    };
+    control
+        .set_share(by, &selector.parse().expect("a selector"), share)
+        .await
+        .expect("set");
 }
 
 #[tokio::test]
 async fn shares_are_set_listed_and_removed_over_http() {
     let redis = Redis::start();
     let serving = Serving::start(&redis, &[]).await;
-    assert_eq!(serving.get("/v1/shares").await.json(), json!({ "shares": [] }));
+    assert_eq!(
+        serving.get("/v1/shares").await.json(),
+        json!({ "shares": [] })
+    );
     let share = json!({
         "selector": "work:*", "weight": 5, "priority": "high", "in_flight": 2, "rate": 20.5, "burst": 3, "reason": "a contract"
     });
-    assert_eq!(serving.post("/v1/shares", &share.to_string()).await.json(), json!({ "selector": "work:*", "was_set": false }));
-    assert_eq!(serving.post("/v1/shares", &share.to_string()).await.json()["was_set"], true);
+    assert_eq!(
+        serving.post("/v1/shares", &share.to_string()).await.json(),
+        json!({ "selector": "work:*", "was_set": false })
+    );
+    assert_eq!(
+        serving.post("/v1/shares", &share.to_string()).await.json()["was_set"],
+        true
+    );
     wait(&redis, "work:1", &["work:7"]).await;
     let mut shares = serving.get("/v1/shares").await.json();
-    assert!(shares["shares"][0]["set_ms"].as_u64().is_some_and(|ms| ms > 1_700_000_000_000), "{shares}");
+    assert!(
+        shares["shares"][0]["set_ms"]
+            .as_u64()
+            .is_some_and(|ms| ms > 1_700_000_000_000),
+        "{shares}"
+    );
     shares["shares"][0]["set_ms"] = 7.into();
     let expected = json!({
         "selector": "work:*", "weight": 5, "priority": "high", "in_flight": 2, "rate": 20.5, "burst": 3, "actor": "http",
@@ -47,24 +67,64 @@ async fn shares_are_set_listed_and_removed_over_http() {
     assert_eq!(shares, json!({ "shares": [expected] }));
     for (body, why) in [
         (json!({ "selector": "work:*" }), "a share needs a weight"),
-        (json!({ "selector": "work:1", "weight": 5 }), "a share is for a prefix"),
-        (json!({ "selector": "*", "weight": 5 }), "for all objects it has no effect"),
-        (json!({ "selector": "work:*", "weight": 101 }), "from 1 to 100"),
-        (json!({ "selector": "work:*", "priority": "urgent" }), "the priorities are high, normal and low"),
+        (
+            json!({ "selector": "work:1", "weight": 5 }),
+            "a share is for a prefix",
+        ),
+        (
+            json!({ "selector": "*", "weight": 5 }),
+            "for all objects it has no effect",
+        ),
+        (
+            json!({ "selector": "work:*", "weight": 101 }),
+            "from 1 to 100",
+        ),
+        (
+            json!({ "selector": "work:*", "priority": "urgent" }),
+            "the priorities are high, normal and low",
+        ),
         (json!({ "selector": "wo*", "weight": 5 }), "the selector"),
-        (json!({ "selector": "work:*", "weight": 5, "other": 1 }), "other"),
+        (
+            json!({ "selector": "work:*", "weight": 5, "other": 1 }),
+            "other",
+        ),
     ] {
         let refused = serving.post("/v1/shares", &body.to_string()).await;
-        assert!(refused.problem().0 == 400 && refused.text.contains(why), "{body}: {refused:?}");
+        assert!(
+            refused.problem().0 == 400 && refused.text.contains(why),
+            "{body}: {refused:?}"
+        );
     }
     assert_eq!(serving.delete("/v1/shares").await.problem().0, 400);
-    let removed = serving.delete("/v1/shares?selector=work:*&reason=over").await.json();
+    let removed = serving
+        .delete("/v1/shares?selector=work:*&reason=over")
+        .await
+        .json();
     assert_eq!(removed, json!({ "selector": "work:*", "removed": true }));
-    assert_eq!(serving.delete("/v1/shares?selector=work:*").await.problem().0, 404);
+    assert_eq!(
+        serving
+            .delete("/v1/shares?selector=work:*")
+            .await
+            .problem()
+            .0,
+        404
+    );
     let actions = serving.get("/v1/actions").await.json();
     let told = |row: &Value| [row["action"].clone(), row["why"].clone()];
-    let told: Vec<_> = actions["rows"].as_array().expect("rows").iter().map(told).collect();
-    assert_eq!(json!(told), json!([["share-remove", "over"], ["share-set", "a contract"], ["share-set", "a contract"]]));
+    let told: Vec<_> = actions["rows"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .map(told)
+        .collect();
+    assert_eq!(
+        json!(told),
+        json!([
+            ["share-remove", "over"],
+            ["share-set", "a contract"],
+            ["share-set", "a contract"]
+        ])
+    );
 }
 
 /// A user with prefixes sees the shares of the own objects, and figures only of these. Such a user
@@ -76,26 +136,78 @@ async fn prefixes_bind_who_sees_and_sets_shares() {
         set(&redis, selector, Share::new().in_flight(2)).await;
     }
     wait(&redis, "work:1", &["work:7", "user:1"]).await;
-    let file = users(&[("bound", "view,operate work:"), ("narrow", "view work:a:"), ("pauser", "view,pause")]);
+    let file = users(&[
+        ("bound", "view,operate work:"),
+        ("narrow", "view work:a:"),
+        ("pauser", "view,pause"),
+    ]);
     let serving = Serving::start(&redis, &["--users", path(&file)]).await;
     let seen = async |name: &str| {
-        let found = answer(serving.request(Method::GET, "/v1/shares").bearer_auth(token(name))).await.json();
-        let row = |row: &Value| (row["selector"].as_str().unwrap_or_default().to_owned(), row["in_hand"].as_u64());
-        found["shares"].as_array().expect("shares").iter().map(row).collect::<Vec<_>>()
+        let found = answer(
+            serving
+                .request(Method::GET, "/v1/shares")
+                .bearer_auth(token(name)),
+        )
+        .await
+        .json();
+        let row = |row: &Value| {
+            (
+                row["selector"].as_str().unwrap_or_default().to_owned(),
+                row["in_hand"].as_u64(),
+            )
+        };
+        found["shares"]
+            .as_array()
+            .expect("shares")
+            .iter()
+            .map(row)
+            .collect::<Vec<_>>()
     };
-    let rows = |rows: &[(&str, Option<u64>)]| rows.iter().map(|(of, n)| ((*of).to_owned(), *n)).collect::<Vec<_>>();
-    assert_eq!(seen("bound").await, rows(&[("*", None), ("work:*", Some(1)), ("work:a:*", Some(0))]));
-    assert_eq!(seen("narrow").await, rows(&[("*", None), ("work:*", None), ("work:a:*", Some(0))]));
-    assert_eq!(seen("pauser").await, rows(&[("*", Some(2)), ("user:*", Some(1)), ("work:*", Some(1)), ("work:a:*", Some(0))]));
+    let rows = |rows: &[(&str, Option<u64>)]| {
+        rows.iter()
+            .map(|(of, n)| ((*of).to_owned(), *n))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        seen("bound").await,
+        rows(&[("*", None), ("work:*", Some(1)), ("work:a:*", Some(0))])
+    );
+    assert_eq!(
+        seen("narrow").await,
+        rows(&[("*", None), ("work:*", None), ("work:a:*", Some(0))])
+    );
+    assert_eq!(
+        seen("pauser").await,
+        rows(&[
+            ("*", Some(2)),
+            ("user:*", Some(1)),
+            ("work:*", Some(1)),
+            ("work:a:*", Some(0))
+        ])
+    );
     let share = json!({ "selector": "work:a:*", "weight": 9 }).to_string();
     for name in ["bound", "narrow", "pauser"] {
-        let set = answer(serving.posted("/v1/shares", &share).bearer_auth(token(name))).await;
+        let set = answer(
+            serving
+                .posted("/v1/shares", &share)
+                .bearer_auth(token(name)),
+        )
+        .await;
         assert_eq!(set.problem().0, 403, "{name}");
-        let remove = serving.request(Method::DELETE, "/v1/shares?selector=work:a:*").bearer_auth(token(name));
+        let remove = serving
+            .request(Method::DELETE, "/v1/shares?selector=work:a:*")
+            .bearer_auth(token(name));
         assert_eq!(answer(remove).await.problem().0, 403, "{name}");
     }
     let control = control(&redis.connect().await, redis.keys());
-    assert!(control.shares().await.expect("shares").iter().all(|share| share.in_flight == Some(2)));
+    assert!(
+        control
+            .shares()
+            .await
+            .expect("shares")
+            .iter()
+            .all(|share| share.in_flight == Some(2))
+    );
 }
 
 /// The pages show the shares, and which share an object waits for.
@@ -112,20 +224,38 @@ async fn pages_of_the_dashboard_show_shares() {
     wait(&redis, "work:1", &["work:7", "work:8"]).await;
     let file = users(&USERS);
     let dash = Dash::start(&redis, &["--users", path(&file)]).await;
-    let page = async |target: &str| reply(dash.page(target).bearer_auth(token("viewer"))).await.text;
+    let page = async |target: &str| {
+        reply(dash.page(target).bearer_auth(token("viewer")))
+            .await
+            .text
+    };
     let rules = page("/rules").await;
-    for part in ["<h2>Shares</h2>", "<b>work:*</b>", "weight 5, at most 2 in hand", "a &lt;test&gt;"] {
+    for part in [
+        "<h2>Shares</h2>",
+        "<b>work:*</b>",
+        "weight 5, at most 2 in hand",
+        "a &lt;test&gt;",
+    ] {
         assert!(rules.contains(part), "{part}: {rules}");
     }
     let wait = "its share work:*: 2 of 2 in hand";
-    for (target, part) in [("/held", wait), ("/object?name=work:1", wait), ("/object?name=work:1", "work:*: weight 5, at most 2")]
-    {
+    for (target, part) in [
+        ("/held", wait),
+        ("/object?name=work:1", wait),
+        ("/object?name=work:1", "work:*: weight 5, at most 2"),
+    ] {
         let found = page(target).await;
         assert!(found.contains(part), "{target}: {part}: {found}");
     }
     let control = control(&redis.connect().await, redis.keys());
-    let by = seriatim::control::By { who: "ada", why: "over" };
-    control.remove_share(by, &"work:*".parse().expect("a selector")).await.expect("removed");
+    let by = seriatim::control::By {
+        who: "ada",
+        why: "over",
+    };
+    control
+        .remove_share(by, &"work:*".parse().expect("a selector"))
+        .await
+        .expect("removed");
     assert!(!page("/rules").await.contains("<h2>Shares</h2>"));
     assert!(!page("/held").await.contains("its share"));
 }

@@ -15,15 +15,17 @@ use crate::support::proxy::Proxy;
 async fn open(serving: &Serving, lines: &str) -> TcpStream {
     let address = serving.url.strip_prefix("http://").expect("a URL");
     let mut stream = TcpStream::connect(address).await.expect("a connection");
-    let head =
-        "POST /v1/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head = "POST /v1/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).await.expect("written");
     send(&mut stream, lines).await;
     stream
 }
 
 async fn send(stream: &mut TcpStream, lines: &str) {
-    stream.write_all(format!("{:x}\r\n{lines}\r\n", lines.len()).as_bytes()).await.expect("written");
+    stream
+        .write_all(format!("{:x}\r\n{lines}\r\n", lines.len()).as_bytes())
+        .await
+        .expect("written");
 }
 
 /// Reads until the answers have this text.
@@ -31,10 +33,15 @@ async fn until_answered(stream: &mut TcpStream, text: &str) -> String {
     let mut answers = Vec::new();
     let read = async {
         while !String::from_utf8_lossy(&answers).contains(text) {
-            assert!(stream.read_buf(&mut answers).await.expect("it is open") > 0, "{text} never came");
+            assert!(
+                stream.read_buf(&mut answers).await.expect("it is open") > 0,
+                "{text} never came"
+            );
         }
     };
-    timeout(PATIENCE, read).await.unwrap_or_else(|_| panic!("waited in vain for {text}"));
+    timeout(PATIENCE, read)
+        .await
+        .unwrap_or_else(|_| panic!("waited in vain for {text}"));
     String::from_utf8(answers).expect("UTF-8")
 }
 
@@ -48,7 +55,11 @@ async fn long_names_take_no_memory() {
     let before = resident(serving.pid());
     let name = "n".repeat(1_900_000);
     for n in 0..80 {
-        send(&mut stream, &format!("{{\"object\":\"{n}{name}\",\"event\":1}}\n")).await;
+        send(
+            &mut stream,
+            &format!("{{\"object\":\"{n}{name}\",\"event\":1}}\n"),
+        )
+        .await;
         until_answered(&mut stream, "\"status\":400").await;
     }
     let after = resident(serving.pid());
@@ -70,7 +81,10 @@ async fn answers_end_when_redis_is_away() {
     send(&mut stream, "{\"object\":\"a\",\"event\":2}\n").await;
     // The answers end with the last chunk.
     let rest = until_answered(&mut stream, "\r\n0\r\n\r\n").await;
-    assert!(rest.contains("{\"line\":2,") && rest.contains("\"status\":50"), "{rest}");
+    assert!(
+        rest.contains("{\"line\":2,") && rest.contains("\"status\":50"),
+        "{rest}"
+    );
 }
 
 /// Tests that streams have a bounded number, and that single emits work beside them.
@@ -85,11 +99,22 @@ async fn one_stream_too_many_is_refused() {
         streams.push(stream);
     }
     let mut more = open(&serving, "{").await;
-    assert!(until_answered(&mut more, "busy").await.starts_with("HTTP/1.1 503"));
+    assert!(
+        until_answered(&mut more, "busy")
+            .await
+            .starts_with("HTTP/1.1 503")
+    );
     assert_eq!(serving.post("/v1/objects/a/events", "1").await.status, 202);
     drop(streams);
     let again = async {
-        while serving.posted("/v1/events", "").send().await.expect("an answer").status() != 200 {
+        while serving
+            .posted("/v1/events", "")
+            .send()
+            .await
+            .expect("an answer")
+            .status()
+            != 200
+        {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };

@@ -8,7 +8,10 @@ use crate::support::Redis;
 use crate::support::process::Process;
 
 fn unix_ms() -> u128 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970")
+        .as_millis()
 }
 
 /// Tests that a task that is posted twice with different times is posted to its URL once, at the
@@ -26,7 +29,10 @@ async fn a_task_posted_twice_is_delivered_once_at_its_second_time_after_kills() 
     let post = async |serving: &Serving, time: u128| {
         let answer = serving.post("/v1/objects/user:1/tasks", &task(time)).await;
         assert_eq!(answer.status, 202, "{answer:?}");
-        answer.json()["change"].as_str().expect("a change").to_owned()
+        answer.json()["change"]
+            .as_str()
+            .expect("a change")
+            .to_owned()
     };
     assert_eq!(post(&serving, now + 3).await, "new");
     assert_eq!(post(&serving, now + 7).await, "replaced");
@@ -42,6 +48,9 @@ async fn a_task_posted_twice_is_delivered_once_at_its_second_time_after_kills() 
     tokio::time::sleep(Duration::from_secs(2)).await;
     let got = receiver.got();
     assert_eq!(got.len(), 1, "{got:?}");
-    assert_eq!((got[0].target.as_str(), got[0].events()[0].3.as_str()), ("/renew/user/1", task(now + 7).as_str()));
+    assert_eq!(
+        (got[0].target.as_str(), got[0].events()[0].3.as_str()),
+        ("/renew/user/1", task(now + 7).as_str())
+    );
     worker.terminate();
 }

@@ -10,7 +10,9 @@ use seriatim::handlers::{HandlerContext, Handlers};
 use seriatim::trace::TraceField;
 use seriatim::trace::opentelemetry::Context;
 use seriatim::trace::opentelemetry::global::BoxedTracer;
-use seriatim::trace::opentelemetry::trace::{SpanContext, TraceContextExt as _, TracerProvider as _};
+use seriatim::trace::opentelemetry::trace::{
+    SpanContext, TraceContextExt as _, TracerProvider as _,
+};
 use seriatim::worker::Traces;
 
 use crate::receiver::{Receiver, Reply};
@@ -56,22 +58,36 @@ impl Span {
 
 /// Returns an attribute of OTLP as text.
 fn attribute(attributes: &Value, name: &str) -> String {
-    let found = attributes.as_array().into_iter().flatten().find(|attribute| attribute["key"] == name);
-    let Some((_, value)) = found.and_then(|found| found["value"].as_object()?.iter().next()) else { return String::new() };
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    let found = attributes
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|attribute| attribute["key"] == name);
+    let Some((_, value)) = found.and_then(|found| found["value"].as_object()?.iter().next()) else {
+        return String::new();
+    };
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Returns the spans that a collector has got.
 fn spans(collector: &Receiver) -> Vec<Span> {
     let mut spans = Vec::new();
     for got in collector.got().iter().filter(|got| got.is_accepted) {
-        assert_eq!((got.target.as_str(), got.header("content-type")), ("/v1/traces", "application/json"));
+        assert_eq!(
+            (got.target.as_str(), got.header("content-type")),
+            ("/v1/traces", "application/json")
+        );
         let body: Value = serde_json::from_str(&got.body).expect("OTLP as JSON");
         for resource in body["resourceSpans"].as_array().expect("resources") {
             for scope in resource["scopeSpans"].as_array().expect("scopes") {
                 assert_eq!(scope["scope"]["name"], "seriatim");
                 let told = scope["spans"].as_array().expect("spans");
-                spans.extend(told.iter().map(|told| span(told, &resource["resource"]["attributes"])));
+                spans.extend(
+                    told.iter()
+                        .map(|told| span(told, &resource["resource"]["attributes"])),
+                );
             }
         }
     }
@@ -82,7 +98,10 @@ fn span(told: &Value, resource: &Value) -> Span {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let link = |link: &Value| {
         let parent = format!("00-{}-{}-01", text(&link["traceId"]), text(&link["spanId"]));
-        (parent, attribute(&link["attributes"], "messaging.message.id"))
+        (
+            parent,
+            attribute(&link["attributes"], "messaging.message.id"),
+        )
     };
     Span {
         name: text(&told["name"]),
@@ -90,7 +109,12 @@ fn span(told: &Value, resource: &Value) -> Span {
         id: text(&told["spanId"]),
         parent: text(&told["parentSpanId"]),
         kind: told["kind"].as_u64().expect("a kind"),
-        links: told["links"].as_array().into_iter().flatten().map(link).collect(),
+        links: told["links"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(link)
+            .collect(),
         cut_links: told["droppedLinksCount"].as_u64().unwrap_or_default(),
         attributes: told["attributes"].clone(),
         status: told["status"]["code"].as_u64().unwrap_or_default(),
@@ -99,7 +123,18 @@ fn span(told: &Value, resource: &Value) -> Span {
 }
 
 fn options<'a>(collector: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    [&["--trace-field", "/traceparent", "--otlp-endpoint", collector, "--retry", "fixed:20ms"], more].concat()
+    [
+        &[
+            "--trace-field",
+            "/traceparent",
+            "--otlp-endpoint",
+            collector,
+            "--retry",
+            "fixed:20ms",
+        ],
+        more,
+    ]
+    .concat()
 }
 
 /// Tests that each attempt is a span of a new trace, linked to its producer's span, and that the
@@ -108,7 +143,14 @@ fn options<'a>(collector: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 async fn each_attempt_has_a_span_that_is_linked_to_its_producer() {
     let redis = Redis::start();
     let collector = Receiver::with(|_| Reply::With(200, Vec::new(), "{}".to_owned())).await;
-    let target = Receiver::with(|got| if got.number == 0 { Reply::Status(500) } else { Reply::Status(200) }).await;
+    let target = Receiver::with(|got| {
+        if got.number == 0 {
+            Reply::Status(500)
+        } else {
+            Reply::Status(200)
+        }
+    })
+    .await;
     let console = redis.console().await;
     console.emit("a", &event(A)).await;
     let url = collector.url("");
@@ -124,15 +166,32 @@ async fn each_attempt_has_a_span_that_is_linked_to_its_producer() {
     let spans = spans(&collector);
     assert_eq!(spans.len(), 2, "{spans:#?}");
     let id = target.got()[0].events()[0].0.to_string();
-    for (at, (span, (outcome, status, delivered))) in spans.iter().zip([("transient", 2, "0"), ("delivered", 0, "1")]).enumerate()
+    for (at, (span, (outcome, status, delivered))) in spans
+        .iter()
+        .zip([("transient", 2, "0"), ("delivered", 0, "1")])
+        .enumerate()
     {
-        assert_eq!((span.name.clone(), span.kind), (format!("process {}", redis.namespace()), 5), "a consumer");
+        assert_eq!(
+            (span.name.clone(), span.kind),
+            (format!("process {}", redis.namespace()), 5),
+            "a consumer"
+        );
         assert_eq!(span.links, [(A.to_owned(), id.clone())]);
         assert_eq!(span.parent, "", "a root");
-        assert_eq!((span.at("seriatim.object").as_str(), span.at("messaging.message.id")), ("a", id.clone()));
+        assert_eq!(
+            (
+                span.at("seriatim.object").as_str(),
+                span.at("messaging.message.id")
+            ),
+            ("a", id.clone())
+        );
         assert_eq!(span.at("seriatim.attempt"), (at + 1).to_string());
         assert_eq!(
-            (span.at("seriatim.outcome").as_str(), span.status, span.at("seriatim.delivered").as_str()),
+            (
+                span.at("seriatim.outcome").as_str(),
+                span.status,
+                span.at("seriatim.delivered").as_str()
+            ),
             (outcome, status, delivered)
         );
         assert_eq!(target.got()[at].header("traceparent"), span.parent_header());
@@ -141,7 +200,11 @@ async fn each_attempt_has_a_span_that_is_linked_to_its_producer() {
     }
     assert_ne!(spans[0].trace, spans[1].trace);
     assert!(spans.iter().all(|span| !A.contains(&span.trace)));
-    assert!(target.got()[2..].iter().all(|got| got.header("traceparent").is_empty()));
+    assert!(
+        target.got()[2..]
+            .iter()
+            .all(|got| got.header("traceparent").is_empty())
+    );
 }
 
 /// Tests that a list of events has one span, linked to each sampled producer, at most 128.
@@ -151,23 +214,52 @@ async fn a_list_has_one_span_with_a_link_for_each_sampled_event() {
     let collector = Receiver::start().await;
     let target = Receiver::start().await;
     let console = redis.console().await;
-    console.emit_all("a", [event(A), event(UNSAMPLED), event(B), "3".to_owned()]).await;
+    console
+        .emit_all("a", [event(A), event(UNSAMPLED), event(B), "3".to_owned()])
+        .await;
     console.emit_all("many", (0..200).map(|_| event(A))).await;
     let url = collector.url("/");
-    let mut worker = Process::start(&redis, "w", &target.url("/?batch=1000"), &options(&url, &["--trace-child"]));
+    let mut worker = Process::start(
+        &redis,
+        "w",
+        &target.url("/?batch=1000"),
+        &options(&url, &["--trace-child"]),
+    );
     target.until_accepted(204).await;
     worker.terminate();
     assert!(worker.ended().await.success(), "{}", worker.log());
     let spans = spans(&collector);
-    let of = |object: &str| spans.iter().find(|span| span.at("seriatim.object") == object).expect("a span");
+    let of = |object: &str| {
+        spans
+            .iter()
+            .find(|span| span.at("seriatim.object") == object)
+            .expect("a span")
+    };
     assert_eq!(spans.len(), 2, "{spans:#?}");
     let got = target.got();
-    let ids = got.iter().find(|got| got.events()[0].2 == "a").expect("its request").events();
-    assert_eq!(of("a").links, [(A.to_owned(), ids[0].0.to_string()), (B.to_owned(), ids[2].0.to_string())]);
+    let ids = got
+        .iter()
+        .find(|got| got.events()[0].2 == "a")
+        .expect("its request")
+        .events();
+    assert_eq!(
+        of("a").links,
+        [
+            (A.to_owned(), ids[0].0.to_string()),
+            (B.to_owned(), ids[2].0.to_string())
+        ]
+    );
     assert_eq!(of("a").at("messaging.batch.message_count"), "4");
     assert_eq!(of("a").parent, "", "a list is no child");
     let many = of("many");
-    assert_eq!((many.links.len(), many.cut_links, many.at("seriatim.delivered").as_str()), (128, 72, "200"));
+    assert_eq!(
+        (
+            many.links.len(),
+            many.cut_links,
+            many.at("seriatim.delivered").as_str()
+        ),
+        (128, 72, "200")
+    );
 }
 
 /// Tests that the span of a single event is a child of its producer's span, if the settings ask for
@@ -176,9 +268,22 @@ async fn a_list_has_one_span_with_a_link_for_each_sampled_event() {
 async fn a_span_can_be_a_child() {
     let redis = Redis::start();
     let (collector, target) = (Receiver::start().await, Receiver::start().await);
-    redis.console().await.emit("a", &json!({"traceparent": A, "tracestate": "x=1", "url": target.url("/")}).to_string()).await;
+    redis
+        .console()
+        .await
+        .emit(
+            "a",
+            &json!({"traceparent": A, "tracestate": "x=1", "url": target.url("/")}).to_string(),
+        )
+        .await;
     let (url, port) = (collector.url(""), target.url(""));
-    let more = ["--trace-child", "--allow", &port, "--allow-address", "127.0.0.1"];
+    let more = [
+        "--trace-child",
+        "--allow",
+        &port,
+        "--allow-address",
+        "127.0.0.1",
+    ];
     let mut worker = Process::start(&redis, "w", "event-url", &options(&url, &more));
     target.until_accepted(1).await;
     worker.terminate();
@@ -188,7 +293,10 @@ async fn a_span_can_be_a_child() {
     assert_eq!(format!("00-{}-{}-01", spans[0].trace, spans[0].parent), A);
     assert_eq!(spans[0].links.len(), 1);
     let got = target.got().remove(0);
-    assert_eq!((got.header("traceparent"), got.header("tracestate")), (spans[0].parent_header().as_str(), "x=1"));
+    assert_eq!(
+        (got.header("traceparent"), got.header("tracestate")),
+        (spans[0].parent_header().as_str(), "x=1")
+    );
 }
 
 /// Tests that a collector that is away, or does not answer, delays no delivery and hardly the stop.
@@ -197,7 +305,11 @@ async fn a_collector_that_is_away_delays_nothing() {
     for stalls in [false, true] {
         let redis = Redis::start();
         let collector = Receiver::with(|_| Reply::Stall).await;
-        let url = if stalls { collector.url("") } else { format!("http://127.0.0.1:{}", free_port()) };
+        let url = if stalls {
+            collector.url("")
+        } else {
+            format!("http://127.0.0.1:{}", free_port())
+        };
         let target = Receiver::start().await;
         let console = redis.console().await;
         let mut worker = Process::start(&redis, "w", &target.url("/"), &options(&url, &[]));
@@ -208,10 +320,21 @@ async fn a_collector_that_is_away_delays_nothing() {
         let began = Instant::now();
         worker.terminate();
         assert!(worker.ended().await.success(), "{}", worker.log());
-        assert!(began.elapsed() < Duration::from_secs(8), "{stalls}: {:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_secs(8),
+            "{stalls}: {:?}",
+            began.elapsed()
+        );
         let log = worker.log();
-        assert!(log.contains("does not have all spans") && log.contains("lost=20"), "{stalls}: {log}");
-        let why = if stalls { "it did not take them in time" } else { "refused" };
+        assert!(
+            log.contains("does not have all spans") && log.contains("lost=20"),
+            "{stalls}: {log}"
+        );
+        let why = if stalls {
+            "it did not take them in time"
+        } else {
+            "refused"
+        };
         assert!(log.contains(why), "{stalls}: {log}");
     }
 }
@@ -220,7 +343,10 @@ async fn a_collector_that_is_away_delays_nothing() {
 #[tokio::test]
 async fn a_second_signal_shortens_the_wait_for_the_last_spans() {
     let redis = Redis::start();
-    let (collector, target) = (Receiver::with(|_| Reply::Stall).await, Receiver::start().await);
+    let (collector, target) = (
+        Receiver::with(|_| Reply::Stall).await,
+        Receiver::start().await,
+    );
     redis.console().await.emit("a", &event(A)).await;
     let url = collector.url("");
     let mut worker = Process::start(&redis, "w", &target.url("/"), &options(&url, &[]));
@@ -231,7 +357,11 @@ async fn a_second_signal_shortens_the_wait_for_the_last_spans() {
     let began = Instant::now();
     worker.terminate();
     assert!(worker.ended().await.success(), "{}", worker.log());
-    assert!(began.elapsed() < Duration::from_millis(1800), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_millis(1800),
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 /// Tests that spans go in requests of bounded size, and that lost and refused spans are counted.
@@ -247,10 +377,19 @@ async fn spans_go_in_requests_of_bounded_size() {
     let target = Receiver::start().await;
     let console = redis.console().await;
     for object in 0..60 {
-        console.emit_all(&format!("o{object}"), (0..128).map(|_| event(A))).await;
+        console
+            .emit_all(&format!("o{object}"), (0..128).map(|_| event(A)))
+            .await;
     }
-    let url = collector.url("").replace("http://", "http://ada:hunter%402@");
-    let mut worker = Process::start(&redis, "w", &target.url("/?batch=1000"), &options(&url, &["--batch", "128"]));
+    let url = collector
+        .url("")
+        .replace("http://", "http://ada:hunter%402@");
+    let mut worker = Process::start(
+        &redis,
+        "w",
+        &target.url("/?batch=1000"),
+        &options(&url, &["--batch", "128"]),
+    );
     target.until_accepted(60 * 128).await;
     worker.terminate();
     assert!(worker.ended().await.success(), "{}", worker.log());
@@ -261,8 +400,16 @@ async fn spans_go_in_requests_of_bounded_size() {
         "{:?}",
         got.iter().map(|got| got.body.len()).collect::<Vec<_>>()
     );
-    assert!(got.iter().all(|got| got.header("authorization") == "Basic YWRhOmh1bnRlckAy"));
-    assert!(log.contains(r"it refused spans: too\\nmany") && log.contains("lost=2") && !log.contains("hunter"), "{log}");
+    assert!(
+        got.iter()
+            .all(|got| got.header("authorization") == "Basic YWRhOmh1bnRlckAy")
+    );
+    assert!(
+        log.contains(r"it refused spans: too\\nmany")
+            && log.contains("lost=2")
+            && !log.contains("hunter"),
+        "{log}"
+    );
 }
 
 /// Tests the variables of OpenTelemetry that turn spans off, or change how they are sent.
@@ -274,10 +421,32 @@ async fn the_variables_of_opentelemetry_count() {
     let field = ["--trace-field", "/traceparent"];
     let (mut events, mut requests) = (0, 0);
     for (more, spans_at_the_end, logged) in [
-        (&[("OTEL_SDK_DISABLED", "true")][..], false, "OTEL_SDK_DISABLED is true"),
-        (&[("OTEL_TRACES_EXPORTER", "none")], false, "OTEL_TRACES_EXPORTER is none"),
-        (&[("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"), ("OTEL_EXPORTER_OTLP_CERTIFICATE", "")], true, "spans go by http/json"),
-        (&[("OTEL_BSP_SCHEDULE_DELAY", "0"), ("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=pod1")], true, "stopped"),
+        (
+            &[("OTEL_SDK_DISABLED", "true")][..],
+            false,
+            "OTEL_SDK_DISABLED is true",
+        ),
+        (
+            &[("OTEL_TRACES_EXPORTER", "none")],
+            false,
+            "OTEL_TRACES_EXPORTER is none",
+        ),
+        (
+            &[
+                ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+                ("OTEL_EXPORTER_OTLP_CERTIFICATE", ""),
+            ],
+            true,
+            "spans go by http/json",
+        ),
+        (
+            &[
+                ("OTEL_BSP_SCHEDULE_DELAY", "0"),
+                ("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=pod1"),
+            ],
+            true,
+            "stopped",
+        ),
     ] {
         console.emit("a", &event(A)).await;
         events += 1;
@@ -299,11 +468,28 @@ async fn the_variables_of_opentelemetry_count() {
 #[tokio::test]
 async fn a_wrong_collector_is_refused() {
     let redis = Redis::start();
-    for url in ["collector:4318", "", "http://", "ftp://user:hunter2@collector"] {
-        let mut worker = Process::start(&redis, "w", "null", &["--trace-field", "/traceparent", "--otlp-endpoint", url]);
+    for url in [
+        "collector:4318",
+        "",
+        "http://",
+        "ftp://user:hunter2@collector",
+    ] {
+        let mut worker = Process::start(
+            &redis,
+            "w",
+            "null",
+            &["--trace-field", "/traceparent", "--otlp-endpoint", url],
+        );
         let (status, log) = (worker.ended().await, worker.log());
-        assert_eq!((status.code(), log.lines().count()), (Some(2), 1), "{url}: {log}");
-        assert!(log.contains("--otlp-endpoint") && !log.contains("hunter2"), "{log}");
+        assert_eq!(
+            (status.code(), log.lines().count()),
+            (Some(2), 1),
+            "{url}: {log}"
+        );
+        assert!(
+            log.contains("--otlp-endpoint") && !log.contains("hunter2"),
+            "{log}"
+        );
     }
 }
 
@@ -313,7 +499,9 @@ async fn a_wrong_collector_is_refused() {
 async fn handlers_run_inside_the_span() {
     let redis = Redis::start();
     let exporter = InMemorySpanExporter::default();
-    let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
+    let provider = SdkTracerProvider::builder()
+        .with_simple_exporter(exporter.clone())
+        .build();
     let tracer = Arc::new(provider.tracer("test"));
     let seen = Arc::new(std::sync::Mutex::new(Vec::<SpanContext>::new()));
     let handler = {
@@ -323,7 +511,9 @@ async fn handlers_run_inside_the_span() {
             async move {
                 // The context stays across awaits.
                 tokio::time::sleep(Duration::from_millis(5)).await;
-                seen.lock().expect("no panic").push(Context::current().span().span_context().clone());
+                seen.lock()
+                    .expect("no panic")
+                    .push(Context::current().span().span_context().clone());
                 if event["type"] == "made" {
                     let mut next = json!({"type": "next"});
                     assert!(seriatim::trace::put(&mut next));
@@ -333,23 +523,48 @@ async fn handlers_run_inside_the_span() {
             }
         }
     };
-    let sink = Handlers::builder().register_all("it", handler).build().expect("a set");
+    let sink = Handlers::builder()
+        .register_all("it", handler)
+        .build()
+        .expect("a set");
     let boxed = BoxedTracer::new(Box::new((*tracer).clone()));
     let traces = Traces::new("/traceparent".parse().expect("a pointer")).tracer(boxed);
     redis.console().await.emit("a", &event(A)).await;
-    let worker = start(&redis, "w", &Arc::new(sink), |config| config.traces = Some(traces));
+    let worker = start(&redis, "w", &Arc::new(sink), |config| {
+        config.traces = Some(traces)
+    });
     let finished = until("both spans end", PATIENCE, async || {
         Some(exporter.get_finished_spans().expect("spans")).filter(|spans| spans.len() == 2)
     });
     let finished = finished.await;
     worker.finish().await;
     let seen = seen.lock().expect("no panic").clone();
-    assert_eq!(seen, finished.iter().map(|span| span.span_context.clone()).collect::<Vec<_>>());
-    let given = TraceField::new("/traceparent".parse().expect("a pointer")).context(event(A).as_bytes());
-    assert_eq!(finished[0].links.links[0].span_context, given.expect("a context"));
+    assert_eq!(
+        seen,
+        finished
+            .iter()
+            .map(|span| span.span_context.clone())
+            .collect::<Vec<_>>()
+    );
+    let given =
+        TraceField::new("/traceparent".parse().expect("a pointer")).context(event(A).as_bytes());
+    assert_eq!(
+        finished[0].links.links[0].span_context,
+        given.expect("a context")
+    );
     let linked = &finished[1].links.links[0].span_context;
-    assert_eq!((linked.trace_id(), linked.span_id()), (seen[0].trace_id(), seen[0].span_id()));
-    assert_eq!(seen.iter().map(SpanContext::trace_id).collect::<HashSet<_>>().len(), 2, "each delivery has its own trace");
+    assert_eq!(
+        (linked.trace_id(), linked.span_id()),
+        (seen[0].trace_id(), seen[0].span_id())
+    );
+    assert_eq!(
+        seen.iter()
+            .map(SpanContext::trace_id)
+            .collect::<HashSet<_>>()
+            .len(),
+        2,
+        "each delivery has its own trace"
+    );
 }
 
 /// Tests that a delivery that is given up ends its span.
@@ -357,7 +572,9 @@ async fn handlers_run_inside_the_span() {
 async fn a_cancelled_delivery_has_a_span() {
     let redis = Redis::start();
     let exporter = InMemorySpanExporter::default();
-    let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
+    let provider = SdkTracerProvider::builder()
+        .with_simple_exporter(exporter.clone())
+        .build();
     let tracer = BoxedTracer::new(Box::new(provider.tracer("test")));
     let target = Receiver::with(|_| Reply::Stall).await;
     redis.console().await.emit("a", &event(A)).await;

@@ -31,9 +31,16 @@ pub(crate) fn random(seed: u64) -> impl Fn() -> u64 {
 /// event may arrive twice if it was accepted and the answer was lost.
 #[tokio::test]
 async fn nothing_is_lost_or_reordered_in_bad_weather() {
-    let seed = std::env::var("SERIATIM_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").subsec_nanos().into()
-    });
+    let seed = std::env::var("SERIATIM_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(|| {
+            std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .expect("after 1970")
+                .subsec_nanos()
+                .into()
+        });
     println!("SERIATIM_SEED={seed}");
     for batch in ["", "?batch=7"] {
         let random = random(seed);
@@ -50,9 +57,16 @@ async fn nothing_is_lost_or_reordered_in_bad_weather() {
         let (redis, mut receiver) = (Redis::start(), Receiver::with(storm).await);
         let console = redis.console().await;
         for object in 0..OBJECTS {
-            console.emit_all(&format!("work:{object}"), (0..EVENTS).map(|n| n.to_string())).await;
+            console
+                .emit_all(
+                    &format!("work:{object}"),
+                    (0..EVENTS).map(|n| n.to_string()),
+                )
+                .await;
         }
-        let sink = sink(&receiver.url(&format!("/{batch}")), |options| options.timeout = Duration::from_millis(150));
+        let sink = sink(&receiver.url(&format!("/{batch}")), |options| {
+            options.timeout = Duration::from_millis(150)
+        });
         let worker = start(&redis, "w", &sink, |config| config.concurrency = 8);
         for part in 1..=3 {
             receiver.until_accepted(part * OBJECTS * EVENTS / 4).await;
@@ -65,7 +79,10 @@ async fn nothing_is_lost_or_reordered_in_bad_weather() {
         worker.finish().await;
         let applied = receiver.applied();
         let expected: Vec<_> = (0..EVENTS).map(|n| n.to_string()).collect();
-        assert!(applied.len() == OBJECTS && applied.values().all(|events| *events == expected), "{applied:?}");
+        assert!(
+            applied.len() == OBJECTS && applied.values().all(|events| *events == expected),
+            "{applied:?}"
+        );
         assert!(console.dead().await.is_empty());
         console.check().await;
     }
@@ -89,17 +106,33 @@ async fn an_absent_receiver_gets_one_request_per_second_and_all_of_them_when_it_
     // Deliveries that began at the same time may all be answered with 503.
     let began = Instant::now();
     sleep(Duration::from_millis(4500)).await;
-    let times: Vec<_> = receiver.got().iter().map(|got| got.at).filter(|at| *at > began + Duration::from_millis(200)).collect();
-    assert!((3..=5).contains(&times.len()), "{} requests in 4.3 s", times.len());
+    let times: Vec<_> = receiver
+        .got()
+        .iter()
+        .map(|got| got.at)
+        .filter(|at| *at > began + Duration::from_millis(200))
+        .collect();
+    assert!(
+        (3..=5).contains(&times.len()),
+        "{} requests in 4.3 s",
+        times.len()
+    );
     let gaps: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    assert!(gaps.iter().all(|gap| *gap >= Duration::from_millis(990)), "{gaps:?}");
+    assert!(
+        gaps.iter().all(|gap| *gap >= Duration::from_millis(990)),
+        "{gaps:?}"
+    );
     receiver.die().await;
     sleep(Duration::from_millis(1500)).await;
     receiver.behave(|_| Reply::Status(200));
     let returned = Instant::now();
     receiver.revive().await;
     receiver.until_accepted(400).await;
-    assert!(returned.elapsed() < Duration::from_secs(2), "{:?}", returned.elapsed());
+    assert!(
+        returned.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        returned.elapsed()
+    );
     console.until_at_rest().await;
     worker.finish().await;
 }
@@ -119,17 +152,28 @@ async fn an_absent_receiver_is_left_alone_for_its_retry_after() {
     worker.finish().await;
     let got = receiver.got();
     let wait = got[1].at - got[0].at;
-    assert!(wait >= Duration::from_secs(3) && wait < Duration::from_secs(6), "{wait:?}");
+    assert!(
+        wait >= Duration::from_secs(3) && wait < Duration::from_secs(6),
+        "{wait:?}"
+    );
 }
 
 /// Tests that an object with a stalling event does not delay other objects.
 #[tokio::test]
 async fn a_stall_delays_one_object_only() {
-    let stall = |got: &Got| if got.body.contains("slow") { Reply::Stall } else { Reply::Status(200) };
+    let stall = |got: &Got| {
+        if got.body.contains("slow") {
+            Reply::Stall
+        } else {
+            Reply::Status(200)
+        }
+    };
     let (redis, receiver) = (Redis::start(), Receiver::with(stall).await);
     let console = redis.console().await;
     console.emit("slow", "\"slow\"").await;
-    let sink = sink(&receiver.url("/"), |options| options.timeout = Duration::from_secs(60));
+    let sink = sink(&receiver.url("/"), |options| {
+        options.timeout = Duration::from_secs(60)
+    });
     let worker = start(&redis, "w", &sink, |config| config.concurrency = 2);
     receiver.until_got(1).await;
     for object in 0..50 {
@@ -160,7 +204,10 @@ async fn delivered_events_are_committed_within_about_a_second() {
     console.until_at_rest().await;
     worker.finish().await;
     let requests = receiver.got().len();
-    assert!((100..160).contains(&requests), "{requests} requests for 100 events");
+    assert!(
+        (100..160).contains(&requests),
+        "{requests} requests for 100 events"
+    );
     assert_eq!(receiver.accepted(), 100);
 }
 
@@ -169,18 +216,34 @@ async fn delivered_events_are_committed_within_about_a_second() {
 #[tokio::test]
 async fn a_receiver_that_takes_no_connection_is_unavailable() {
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
-    socket.bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+    socket
+        .bind("127.0.0.1:0".parse().expect("an address"))
+        .expect("bound");
     let listener = socket.listen(1).expect("it listens");
     let address = listener.local_addr().expect("an address");
     let mut waiting = Vec::new();
     // The kernel answers no further connection once its queue is full.
-    while let Ok(stream) = tokio::time::timeout(Duration::from_millis(300), tokio::net::TcpStream::connect(address)).await {
+    while let Ok(stream) = tokio::time::timeout(
+        Duration::from_millis(300),
+        tokio::net::TcpStream::connect(address),
+    )
+    .await
+    {
         waiting.push(stream.expect("connected"));
         assert!(waiting.len() < 100);
     }
-    let sink = sink(&format!("http://{address}/"), |options| options.timeout = Duration::from_millis(500));
+    let sink = sink(&format!("http://{address}/"), |options| {
+        options.timeout = Duration::from_millis(500)
+    });
     let object = seriatim::event::ObjectName::new("work:1").expect("a name");
     let batch = seriatim::sink::Batch::new(object, 1, 0, vec!["1".into()]);
-    let delivered = seriatim::sink::Sink::deliver(&*sink, &batch, &seriatim::sink::Context::detached()).await;
-    assert!(matches!(delivered.stop(), Some(seriatim::sink::Stop::Unavailable { .. })), "{delivered:?}");
+    let delivered =
+        seriatim::sink::Sink::deliver(&*sink, &batch, &seriatim::sink::Context::detached()).await;
+    assert!(
+        matches!(
+            delivered.stop(),
+            Some(seriatim::sink::Stop::Unavailable { .. })
+        ),
+        "{delivered:?}"
+    );
 }

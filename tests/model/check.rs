@@ -22,9 +22,16 @@ impl Verdict {
 
     /// Prints everything with one write, because tests run in parallel.
     fn print(&self, title: &str, begin: Instant) {
-        let Self { generated, unique, depth, broken } = self;
+        let Self {
+            generated,
+            unique,
+            depth,
+            broken,
+        } = self;
         let seconds = begin.elapsed().as_secs_f64();
-        let mut text = format!("{title}: {generated} states generated, {unique} unique, depth {depth}, {seconds:.1} s\n");
+        let mut text = format!(
+            "{title}: {generated} states generated, {unique} unique, depth {depth}, {seconds:.1} s\n"
+        );
         for (property, trace) in broken {
             text += &format!("  broken: {property}\n");
             for (at, step) in trace.iter().enumerate() {
@@ -51,11 +58,30 @@ where
     M::Action: Clone + PartialEq + Debug,
 {
     let begin = Instant::now();
-    let checker = model.clone().checker().finish_when(HasDiscoveries::AnyFailures).threads(threads).spawn_bfs().join();
-    let (generated, unique, depth) = (checker.state_count(), checker.unique_state_count(), checker.max_depth());
-    let mut broken: Vec<_> = checker.discoveries().into_keys().map(|name| (name, shortest(model.clone(), name))).collect();
+    let checker = model
+        .clone()
+        .checker()
+        .finish_when(HasDiscoveries::AnyFailures)
+        .threads(threads)
+        .spawn_bfs()
+        .join();
+    let (generated, unique, depth) = (
+        checker.state_count(),
+        checker.unique_state_count(),
+        checker.max_depth(),
+    );
+    let mut broken: Vec<_> = checker
+        .discoveries()
+        .into_keys()
+        .map(|name| (name, shortest(model.clone(), name)))
+        .collect();
     broken.sort_by_key(|(property, trace)| (trace.len(), *property));
-    let verdict = Verdict { generated, unique, depth, broken };
+    let verdict = Verdict {
+        generated,
+        unique,
+        depth,
+        broken,
+    };
     verdict.print(title, begin);
     verdict
 }
@@ -72,5 +98,12 @@ where
     let checker = model.only(property).checker().spawn_bfs().join();
     let path = checker.discovery(property);
     let steps = path.map(|path| path.into_vec()).unwrap_or_default();
-    steps.iter().filter_map(|(state, action)| action.as_ref().map(|action| checker.model().words(state, action))).collect()
+    steps
+        .iter()
+        .filter_map(|(state, action)| {
+            action
+                .as_ref()
+                .map(|action| checker.model().words(state, action))
+        })
+        .collect()
 }

@@ -12,7 +12,9 @@ impl Protocol {
             }
             if self.may(s, Fault::LateSend) && s.wire.is_none() && s.is_live(process) {
                 let hand = &s.processes[process].hand;
-                let sends = |&slot: &usize| hand[slot].sent < hand[slot].batch.len() && hand[slot].finished & SENDS == 0;
+                let sends = |&slot: &usize| {
+                    hand[slot].sent < hand[slot].batch.len() && hand[slot].finished & SENDS == 0
+                };
                 let slots = (0..SLOTS_EACH).filter(sends);
                 actions.extend(slots.map(|slot| Action::GiveUp { process, slot }));
             }
@@ -24,23 +26,41 @@ impl Protocol {
             }
             if self.may(s, Fault::GhostPop) && !s.redis.markers.is_empty() {
                 let first = name * SLOTS_EACH;
-                actions.extend((first..first + found.slots as usize).map(|w| Action::GhostPop { w }));
+                actions
+                    .extend((first..first + found.slots as usize).map(|w| Action::GhostPop { w }));
             }
         }
         if let Some(late) = s.late {
-            actions.push(Action::Late { markers_first: false });
+            actions.push(Action::Late {
+                markers_first: false,
+            });
             if matches!(late, Late::Advance(_)) {
-                actions.push(Action::Late { markers_first: true });
+                actions.push(Action::Late {
+                    markers_first: true,
+                });
             }
         }
         if s.wire.is_some() {
             actions.push(Action::Arrive);
         }
         if self.may(s, Fault::Rollback) {
-            actions.push(if s.snapshot.is_none() { Action::Snapshot } else { Action::Rollback });
+            actions.push(if s.snapshot.is_none() {
+                Action::Snapshot
+            } else {
+                Action::Rollback
+            });
         }
-        let losses = [(Fault::Emptied, Action::Empty), (Fault::Evicted, Action::Evict), (Fault::SetBack, Action::SetBack)];
-        actions.extend(losses.into_iter().filter(|(loss, _)| self.may(s, *loss)).map(|(_, action)| action));
+        let losses = [
+            (Fault::Emptied, Action::Empty),
+            (Fault::Evicted, Action::Evict),
+            (Fault::SetBack, Action::SetBack),
+        ];
+        actions.extend(
+            losses
+                .into_iter()
+                .filter(|(loss, _)| self.may(s, *loss))
+                .map(|(_, action)| action),
+        );
     }
 
     pub fn fault(&self, s: &mut State, action: Action) {
@@ -85,7 +105,13 @@ impl Protocol {
                     self.roll_back(s, *snapshot);
                 }
             }
-            Action::Empty => self.roll_back(s, Redis { meta: EMPTY, ..Redis::default() }),
+            Action::Empty => self.roll_back(
+                s,
+                Redis {
+                    meta: EMPTY,
+                    ..Redis::default()
+                },
+            ),
             Action::Evict => {
                 self.lose_counter(s, 0);
                 s.redis.evicted = true;
@@ -112,8 +138,11 @@ impl Protocol {
     fn roll_back(&self, s: &mut State, snapshot: Redis) {
         for event in s.events().collect::<Vec<_>>() {
             let applied = s.received[object_of(event)].applied & bit(event) != 0;
-            let given_up =
-                |redis: &Redis| (redis.objects[object_of(event)].dead | redis.objects[object_of(event)].gone) & bit(event) != 0;
+            let given_up = |redis: &Redis| {
+                (redis.objects[object_of(event)].dead | redis.objects[object_of(event)].gone)
+                    & bit(event)
+                    != 0
+            };
             let (was_dead, is_dead) = (given_up(&s.redis), given_up(&snapshot));
             if (snapshot.places(event) == 0 && !applied) || (was_dead && !is_dead) {
                 s.ghost.excused |= wide_bit(event);

@@ -24,21 +24,42 @@ impl Protocol {
         }
         let w = call.name as usize * SLOTS_EACH + call.slot as usize;
         let Slot { batch, tag, .. } = s.redis.slots[w];
-        let Object { owner, handled: kept, .. } = s.redis.objects[call.object as usize];
+        let Object {
+            owner,
+            handled: kept,
+            ..
+        } = s.redis.objects[call.object as usize];
         if owner != w as u8 + 1 || (tag != call.tag && self.guards.handled_looks_at_the_tag) {
             return Ok(false);
         }
         let another = kept.id != call.what.id;
         let is_later = kept.id > call.what.id && kept.id < tag.first + batch.len();
-        if another && ((is_later && self.guards.later_stays) || (kept.emitted != 0 && self.guards.unpushed_stays)) {
+        if another
+            && ((is_later && self.guards.later_stays)
+                || (kept.emitted != 0 && self.guards.unpushed_stays))
+        {
             return Ok(false);
         }
-        let Handled { id, event, finished, emitted } = call.what;
+        let Handled {
+            id,
+            event,
+            finished,
+            emitted,
+        } = call.what;
         let before = if another { Handled::default() } else { kept };
-        let kept = Handled { id, event, finished: before.finished | finished, emitted: before.emitted.max(emitted) };
+        let kept = Handled {
+            id,
+            event,
+            finished: before.finished | finished,
+            emitted: before.emitted.max(emitted),
+        };
         let past = &mut s.redis.past;
         for (handler, set) in past.finished.iter_mut().enumerate() {
-            *set |= if finished & 1 << handler != 0 { wide_bit(event) } else { 0 };
+            *set |= if finished & 1 << handler != 0 {
+                wide_bit(event)
+            } else {
+                0
+            };
         }
         past.emitters |= if emitted != 0 { wide_bit(event) } else { 0 };
         if s.ghost.newest[call.name as usize] != call.token {
@@ -68,7 +89,9 @@ impl Protocol {
 
     /// Pushes an event and a marker, like any emit.
     fn push_emitted(&self, s: &mut State, kept: Handled) {
-        let Some(object) = (kept.emitted as usize).checked_sub(1) else { return };
+        let Some(object) = (kept.emitted as usize).checked_sub(1) else {
+            return;
+        };
         if s.redis.past.pushed & wide_bit(kept.event) != 0 {
             s.ghost.broken |= EMITTED_TWICE;
             return;
@@ -81,7 +104,12 @@ impl Protocol {
     /// batch was never in other hands.
     pub fn take_in(&self, s: &State, process: usize, hand: Hand) -> Hand {
         let mut hand = hand;
-        let Tag { first, handouts, attempts, crashes } = hand.tag;
+        let Tag {
+            first,
+            handouts,
+            attempts,
+            crashes,
+        } = hand.tag;
         if self.bounds.handlers.is_empty() || hand.batch.is_empty() {
             return hand;
         }
@@ -114,42 +142,96 @@ impl Protocol {
 
     /// Adds the steps in which one of the two handlers finishes alone, and its success is recorded.
     /// A success is recorded if the other handler has not finished, or if this handler has emitted.
-    pub fn finish_actions(&self, s: &State, process: usize, slot: usize, actions: &mut Vec<Action>) {
+    pub fn finish_actions(
+        &self,
+        s: &State,
+        process: usize,
+        slot: usize,
+        actions: &mut Vec<Action>,
+    ) {
         let hand = s.processes[process].hand[slot];
         if !self.has_handlers(process) || hand.sent >= hand.batch.len() {
             return;
         }
         let mut each = |handler: u8, emitted: u8| {
-            actions.push(Action::Finish { process, slot, handler, emitted, fate: Fate::Answered });
+            actions.push(Action::Finish {
+                process,
+                slot,
+                handler,
+                emitted,
+                fate: Fate::Answered,
+            });
             if s.late.is_none() && self.may(s, Fault::RepeatedCall) {
-                actions.push(Action::Finish { process, slot, handler, emitted, fate: Fate::Repeated });
+                actions.push(Action::Finish {
+                    process,
+                    slot,
+                    handler,
+                    emitted,
+                    fate: Fate::Repeated,
+                });
             }
         };
-        for handler in [SENDS, EMITS].into_iter().filter(|handler| hand.finished & handler == 0) {
+        for handler in [SENDS, EMITS]
+            .into_iter()
+            .filter(|handler| hand.finished & handler == 0)
+        {
             if (hand.finished | handler) != BOTH && self.may_also(s, Special::Finish) {
                 each(handler, 0);
             }
             if handler == EMITS && self.may_also(s, Special::Emit) {
-                (0..self.bounds.objects).filter(|&at| self.has_room(s, at)).for_each(|at| each(handler, at as u8 + 1));
+                (0..self.bounds.objects)
+                    .filter(|&at| self.has_room(s, at))
+                    .for_each(|at| each(handler, at as u8 + 1));
             }
         }
     }
 
     /// Returns whether there is a number for one more event of an object.
     fn has_room(&self, s: &State, object: usize) -> bool {
-        let pending = s.redis.objects.iter().filter(|other| other.handled.emitted == object as u8 + 1).count() as u8;
+        let pending = s
+            .redis
+            .objects
+            .iter()
+            .filter(|other| other.handled.emitted == object as u8 + 1)
+            .count() as u8;
         s.pushed[object].max(self.bounds.events) + pending < EVENTS_MAX
     }
 
-    pub fn finish(&self, s: &mut State, process: usize, slot: usize, handler: u8, emitted: u8, fate: Fate) {
+    pub fn finish(
+        &self,
+        s: &mut State,
+        process: usize,
+        slot: usize,
+        handler: u8,
+        emitted: u8,
+        fate: Fate,
+    ) {
         s.spend_outcome(true);
         s.spend_fault(fate != Fate::Answered);
         let Process { token, hand, .. } = s.processes[process];
-        let Hand { object, batch, tag, sent, .. } = hand[slot];
+        let Hand {
+            object,
+            batch,
+            tag,
+            sent,
+            ..
+        } = hand[slot];
         self.run(s, process, slot, handler);
-        let what = Handled { id: tag.first + sent, event: batch.get(sent), finished: handler, emitted };
+        let what = Handled {
+            id: tag.first + sent,
+            event: batch.get(sent),
+            finished: handler,
+            emitted,
+        };
         let name = self.bounds.processes[process].0 as u8;
-        let call = Keep { name, token, slot: slot as u8, object: object - 1, tag, what };
+        let call = Keep {
+            name,
+            token,
+            slot: slot as u8,
+            object: object - 1,
+            tag,
+            what,
+        };
         if fate == Fate::Repeated {
             s.late = Some(Late::Handled(call));
         }
@@ -183,8 +265,11 @@ impl Protocol {
         let name = s.redis.names[self.bounds.processes[process].0];
         // A process that has lost its lease may run a finished handler again; that breaks no
         // property.
-        let in_hand = name.lease == token && s.redis.slots[self.worker(process, slot)].tag == hand[slot].tag;
-        if in_hand && s.redis.past.finished[usize::from(handler == EMITS)] & wide_bit(envelope.event) != 0 {
+        let in_hand =
+            name.lease == token && s.redis.slots[self.worker(process, slot)].tag == hand[slot].tag;
+        if in_hand
+            && s.redis.past.finished[usize::from(handler == EMITS)] & wide_bit(envelope.event) != 0
+        {
             s.ghost.broken |= RAN_AGAIN;
         }
         if handler == SENDS {
@@ -205,7 +290,10 @@ pub fn nothing_stays_behind(redis: &Redis) -> bool {
         let (batch, tag) = match object.owner {
             0 => (Short::default(), Tag::default()),
             HELD => (object.held, object.held_tag),
-            w => (redis.slots[w as usize - 1].batch, redis.slots[w as usize - 1].tag),
+            w => (
+                redis.slots[w as usize - 1].batch,
+                redis.slots[w as usize - 1].tag,
+            ),
         };
         object.handled.id == 0 || (tag.first..tag.first + batch.len()).contains(&object.handled.id)
     })
@@ -213,6 +301,10 @@ pub fn nothing_stays_behind(redis: &Redis) -> bool {
 
 /// Returns whether the emits of exactly those events that are over were pushed.
 pub fn emitted_with_the_end(s: &State) -> bool {
-    let over: u16 = s.events().filter(|&event| s.redis.is_over(event)).map(wide_bit).sum();
+    let over: u16 = s
+        .events()
+        .filter(|&event| s.redis.is_over(event))
+        .map(wide_bit)
+        .sum();
     s.redis.past.pushed == s.redis.past.emitters & over
 }

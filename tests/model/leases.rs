@@ -7,7 +7,13 @@ use crate::steps::Refused;
 impl Protocol {
     /// Calls `owned` for every object that a slot of a name owns. Moves all other names in the
     /// slots' lists back to the markers.
-    fn each_slot(&self, s: &mut State, name: usize, slots: u8, mut owned: impl FnMut(&mut State, usize, usize)) {
+    fn each_slot(
+        &self,
+        s: &mut State,
+        name: usize,
+        slots: u8,
+        mut owned: impl FnMut(&mut State, usize, usize),
+    ) {
         for w in name * SLOTS_EACH..name * SLOTS_EACH + slots as usize {
             let mut seen = Short::default();
             for taken in s.redis.slots[w].objects.iter() {
@@ -41,7 +47,15 @@ impl Protocol {
     /// Gives the name a lease with the caller's token. Returns false if the name is in use.
     /// `displace`: the lease that the call may replace; its process is dead, or is to be taken
     /// over.
-    pub fn attach(&self, s: &mut State, name: usize, slots: u8, token: u8, before: u8, displace: u8) -> bool {
+    pub fn attach(
+        &self,
+        s: &mut State,
+        name: usize,
+        slots: u8,
+        token: u8,
+        before: u8,
+        displace: u8,
+    ) -> bool {
         let found = s.redis.names[name];
         let repeated = found.lease == token;
         if found.lease != 0 && !repeated && found.lease != displace {
@@ -49,12 +63,19 @@ impl Protocol {
         }
         let died = !repeated && found.last_token != before;
         let slots_all = slots.max(found.slots);
-        s.redis.names[name] = Name { lease: token, last_token: token, slots: slots_all, swept: false };
+        s.redis.names[name] = Name {
+            lease: token,
+            last_token: token,
+            slots: slots_all,
+            swept: false,
+        };
         s.ghost.newest[name] = token;
         self.each_slot(s, name, slots_all, |s, w, at| {
             let Slot { batch, tag, .. } = &mut s.redis.slots[w];
             let has_batch = !batch.is_empty();
-            if w % SLOTS_EACH >= slots as usize || (has_batch && died && tag.crashes + 1 >= self.bounds.crashes_max) {
+            if w % SLOTS_EACH >= slots as usize
+                || (has_batch && died && tag.crashes + 1 >= self.bounds.crashes_max)
+            {
                 self.hold_owned(s, w, at, died);
             } else if has_batch && died {
                 tag.crashes += 1;
@@ -66,10 +87,16 @@ impl Protocol {
     /// Takes over the objects of a name without a lease.
     pub fn adopt(&self, s: &mut State, own: usize, name: usize) {
         let found = s.redis.names[name];
-        if name == own || found.lease != 0 || found.last_token == 0 || (found.swept && !self.guards.resweep) {
+        if name == own
+            || found.lease != 0
+            || found.last_token == 0
+            || (found.swept && !self.guards.resweep)
+        {
             return;
         }
-        self.each_slot(s, name, found.slots, |s, w, at| self.hold_owned(s, w, at, true));
+        self.each_slot(s, name, found.slots, |s, w, at| {
+            self.hold_owned(s, w, at, true)
+        });
         s.redis.names[name].swept = !self.guards.resweep;
     }
 
@@ -92,7 +119,16 @@ impl Protocol {
             return Err(refused);
         }
         let slots_all = s.redis.names[name].slots;
-        self.each_slot(s, name, if self.guards.renew_every_slot { slots_all } else { slots }, |_, _, _| {});
+        self.each_slot(
+            s,
+            name,
+            if self.guards.renew_every_slot {
+                slots_all
+            } else {
+                slots
+            },
+            |_, _, _| {},
+        );
         Ok(())
     }
 }

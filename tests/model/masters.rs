@@ -29,8 +29,17 @@ struct Guards {
     wait_for_emits: bool,
 }
 
-const ALL: Guards = Guards { epoch: true, close: true, wait_before_delivery: true, wait_for_emits: true };
-const WITHOUT_WAIT: Guards = Guards { wait_before_delivery: false, wait_for_emits: false, ..ALL };
+const ALL: Guards = Guards {
+    epoch: true,
+    close: true,
+    wait_before_delivery: true,
+    wait_for_emits: true,
+};
+const WITHOUT_WAIT: Guards = Guards {
+    wait_before_delivery: false,
+    wait_for_emits: false,
+    ..ALL
+};
 
 #[derive(Clone)]
 struct Masters {
@@ -60,7 +69,11 @@ struct Data {
 impl Data {
     /// Returns the events that are queued, in flight or committed, as bits.
     fn events(&self) -> u8 {
-        let queued = self.queue.iter().copied().chain(self.batch.map(|(_, event)| event));
+        let queued = self
+            .queue
+            .iter()
+            .copied()
+            .chain(self.batch.map(|(_, event)| event));
         queued.fold(self.done, |all, event| all | 1 << event)
     }
 }
@@ -140,7 +153,11 @@ enum Action {
 
 impl State {
     fn newest_epoch(&self) -> u8 {
-        self.servers.iter().map(|server| server.epoch).max().unwrap_or(0)
+        self.servers
+            .iter()
+            .map(|server| server.epoch)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Returns the master that the Sentinels name.
@@ -150,7 +167,11 @@ impl State {
 
     /// Returns a counter above every id given before: the time, or beyond a known id.
     fn jump(&self, known: u8) -> u8 {
-        if self.time > known { self.time } else { known + 30 }
+        if self.time > known {
+            self.time
+        } else {
+            known + 30
+        }
     }
 
     /// Returns whether the connection still leads to the same master.
@@ -159,7 +180,11 @@ impl State {
     }
 
     fn deliver(&mut self, Hand { id, event, .. }: Hand) {
-        if self.seen.iter().any(|&(other, its)| other == id && its != event) {
+        if self
+            .seen
+            .iter()
+            .any(|&(other, its)| other == id && its != event)
+        {
             self.reused = true;
         }
         if !self.seen.contains(&(id, event)) {
@@ -184,7 +209,10 @@ impl Model for Masters {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let mut state = State { time: START, ..State::default() };
+        let mut state = State {
+            time: START,
+            ..State::default()
+        };
         state.servers[0].epoch = 1;
         state.servers[0].data.recorded = 1;
         state.servers[1].data = state.servers[0].data.clone();
@@ -193,7 +221,9 @@ impl Model for Masters {
 
     fn actions(&self, s: &State, actions: &mut Vec<Action>) {
         let master = s.master();
-        let masters: Vec<usize> = (0..2).filter(|&server| s.servers[server].epoch > 0).collect();
+        let masters: Vec<usize> = (0..2)
+            .filter(|&server| s.servers[server].epoch > 0)
+            .collect();
         if s.pushed < EVENTS {
             actions.extend(masters.iter().map(|&server| Action::Emit(server)));
         }
@@ -212,8 +242,14 @@ impl Model for Masters {
             for conn in 0..self.conns[process] {
                 for &server in &masters {
                     let epoch = s.servers[server].epoch;
-                    if found.conns[conn] != Some((server, epoch)) && (!self.guards.epoch || epoch >= found.epoch) {
-                        actions.push(Action::Connect { process, conn, server });
+                    if found.conns[conn] != Some((server, epoch))
+                        && (!self.guards.epoch || epoch >= found.epoch)
+                    {
+                        actions.push(Action::Connect {
+                            process,
+                            conn,
+                            server,
+                        });
                     }
                 }
                 if found.conns[conn].is_some_and(|open| s.is_open(open)) {
@@ -224,8 +260,13 @@ impl Model for Masters {
                 }
             }
             let Some(hand) = found.hand else { continue };
-            let has_replica = masters.len() == 1 && hand.server == master && hand.epoch == s.servers[master].epoch;
-            if !hand.waited && has_replica && s.servers[1 - master].data.batch == Some((hand.id, hand.event)) {
+            let has_replica = masters.len() == 1
+                && hand.server == master
+                && hand.epoch == s.servers[master].epoch;
+            if !hand.waited
+                && has_replica
+                && s.servers[1 - master].data.batch == Some((hand.id, hand.event))
+            {
                 actions.push(Action::Wait(process));
             }
             if hand.waited || !self.guards.wait_before_delivery {
@@ -261,9 +302,16 @@ impl Model for Masters {
             }
             Action::Demote => {
                 let master = s.master();
-                s.servers[1 - master] = Server { data: s.servers[master].data.clone(), epoch: 0 };
+                s.servers[1 - master] = Server {
+                    data: s.servers[master].data.clone(),
+                    epoch: 0,
+                };
             }
-            Action::Connect { process, conn, server } => {
+            Action::Connect {
+                process,
+                conn,
+                server,
+            } => {
                 let (epoch, highest) = (s.servers[server].epoch, s.processes[process].highest);
                 let counter = s.servers[server].data.counter;
                 let jumped = s.jump(counter.max(highest));
@@ -296,7 +344,13 @@ impl Model for Masters {
                 let (id, event) = s.servers[server].data.batch?;
                 let found = &mut s.processes[process];
                 found.highest = found.highest.max(id);
-                found.hand = Some(Hand { server, epoch, id, event, waited: false });
+                found.hand = Some(Hand {
+                    server,
+                    epoch,
+                    id,
+                    event,
+                    waited: false,
+                });
             }
             Action::Wait(process) => s.processes[process].hand.as_mut()?.waited = true,
             Action::Deliver(process) => {
@@ -327,14 +381,19 @@ impl Model for Masters {
     fn properties(&self) -> Vec<Property<Self>> {
         let mut properties = vec![
             Property::always("no two events share an id", |_, s: &State| !s.reused),
-            Property::always("no older event after a newer one", |_, s: &State| !s.reordered),
+            Property::always("no older event after a newer one", |_, s: &State| {
+                !s.reordered
+            }),
             Property::always("no event is applied twice", |model: &Self, s: &State| {
                 !model.guards.wait_for_emits || !s.applied_twice
             }),
-            Property::always("no acknowledged event is lost", |model: &Self, s: &State| {
-                let present = s.servers[s.master()].data.events();
-                model.is_plain() || s.acknowledged & !(present | s.applied) == 0
-            }),
+            Property::always(
+                "no acknowledged event is lost",
+                |model: &Self, s: &State| {
+                    let present = s.servers[s.master()].data.events();
+                    model.is_plain() || s.acknowledged & !(present | s.applied) == 0
+                },
+            ),
         ];
         properties.retain(|property| self.only.is_none_or(|only| only == property.name));
         properties
@@ -350,7 +409,10 @@ impl Masters {
 
 impl Properties for Masters {
     fn only(self, property: &'static str) -> Self {
-        Self { only: Some(property), ..self }
+        Self {
+            only: Some(property),
+            ..self
+        }
     }
 
     fn words(&self, _: &State, action: &Action) -> String {
@@ -360,13 +422,28 @@ impl Properties for Masters {
 
 /// Asserts that nothing breaks.
 fn holds(guards: Guards, conns: [usize; PROCESSES]) {
-    let found = explore(&format!("{guards:?}"), Masters { guards, conns, only: None }, 2);
+    let found = explore(
+        &format!("{guards:?}"),
+        Masters {
+            guards,
+            conns,
+            only: None,
+        },
+        2,
+    );
     assert!(found.broken.is_empty(), "{:#?}", found.broken);
 }
 
 /// Asserts that this property breaks.
 fn breaks(guards: Guards, conns: [usize; PROCESSES], property: &'static str) {
-    let trace = shortest(Masters { guards, conns, only: None }, property);
+    let trace = shortest(
+        Masters {
+            guards,
+            conns,
+            only: None,
+        },
+        property,
+    );
     println!("{guards:?}: {property}\n  {}", trace.join("\n  "));
     assert!(!trace.is_empty(), "`{property}` should break");
 }
@@ -386,24 +463,52 @@ fn without_a_wait_ids_and_order_hold() {
 /// both masters have jumped to the time.
 #[test]
 fn epochs_are_needed() {
-    breaks(Guards { epoch: false, ..WITHOUT_WAIT }, [1, 1], "no two events share an id");
+    breaks(
+        Guards {
+            epoch: false,
+            ..WITHOUT_WAIT
+        },
+        [1, 1],
+        "no two events share an id",
+    );
 }
 
 /// A connection to the old master stays open, and the next call on it names an id of the new
 /// master. So the counter of the old master jumps.
 #[test]
 fn old_connections_must_be_closed() {
-    breaks(Guards { close: false, ..WITHOUT_WAIT }, [2, 1], "no two events share an id");
+    breaks(
+        Guards {
+            close: false,
+            ..WITHOUT_WAIT
+        },
+        [2, 1],
+        "no two events share an id",
+    );
 }
 
 /// The event survives the failover, but its id does not. Under another id the receiver takes it for
 /// a new event.
 #[test]
 fn the_wait_before_delivery_is_needed() {
-    breaks(Guards { wait_before_delivery: false, ..ALL }, [1, 1], "no event is applied twice");
+    breaks(
+        Guards {
+            wait_before_delivery: false,
+            ..ALL
+        },
+        [1, 1],
+        "no event is applied twice",
+    );
 }
 
 #[test]
 fn the_wait_for_emits_is_needed() {
-    breaks(Guards { wait_for_emits: false, ..ALL }, [1, 1], "no acknowledged event is lost");
+    breaks(
+        Guards {
+            wait_for_emits: false,
+            ..ALL
+        },
+        [1, 1],
+        "no acknowledged event is lost",
+    );
 }

@@ -93,7 +93,15 @@ struct Plain {
 
 impl Default for Plain {
     fn default() -> Self {
-        Self { objects: 1, events: 2, processes: vec![0, 1], started: 2, fault: None, counting: false, only: None }
+        Self {
+            objects: 1,
+            events: 2,
+            processes: vec![0, 1],
+            started: 2,
+            fault: None,
+            counting: false,
+            only: None,
+        }
     }
 }
 
@@ -124,7 +132,12 @@ impl Plain {
             },
             At::Read(object, event) => {
                 let prev = s.objects[object as usize].last;
-                At::Send(Envelope { id: s.workers[w].id, prev, object, event })
+                At::Send(Envelope {
+                    id: s.workers[w].id,
+                    prev,
+                    object,
+                    event,
+                })
             }
             At::Send(envelope) => {
                 receive(s, envelope);
@@ -164,7 +177,9 @@ impl Plain {
 
     fn restart(&self, s: &mut State, w: usize) -> At {
         let newest = |list: Short| (!list.is_empty()).then(|| list.get(list.len() - 1));
-        let Some(name) = newest(s.workers[w].objects) else { return At::Pop };
+        let Some(name) = newest(s.workers[w].objects) else {
+            return At::Pop;
+        };
         let object = name - 1;
         let owner = &mut s.objects[object as usize].owner;
         if *owner == 0 {
@@ -181,7 +196,10 @@ impl Plain {
     fn comes_to_rest(&self, s: &State) -> bool {
         let mut s = s.clone();
         if self.fault == Some(Fault::Restart) {
-            s.processes[..self.started].iter_mut().filter(|at| **at == At::Off).for_each(|at| *at = At::Restart);
+            s.processes[..self.started]
+                .iter_mut()
+                .filter(|at| **at == At::Off)
+                .for_each(|at| *at = At::Restart);
         }
         for _ in 0..200 {
             let before = s.clone();
@@ -196,50 +214,83 @@ impl Plain {
 }
 
 fn events(s: &State) -> Vec<u8> {
-    (0..OBJECTS).flat_map(|object| (0..s.pushed[object]).map(move |index| event(object, index))).collect()
+    (0..OBJECTS)
+        .flat_map(|object| (0..s.pushed[object]).map(move |index| event(object, index)))
+        .collect()
 }
 
 /// Applies the receiver's rule.
 fn receive(s: &mut State, envelope: Envelope) {
-    let Envelope { id, prev, object, event } = envelope;
+    let Envelope {
+        id,
+        prev,
+        object,
+        event,
+    } = envelope;
     let found = &mut s.received[object as usize];
     if id <= found.last {
         s.broken[0] |= found.applied & bit(event) == 0;
     } else if prev > found.last {
         s.broken[1] = true;
     } else {
-        s.broken[0] |= (crate::state::event(object as usize, 0)..event).any(|earlier| found.applied & bit(earlier) == 0);
+        s.broken[0] |= (crate::state::event(object as usize, 0)..event)
+            .any(|earlier| found.applied & bit(earlier) == 0);
         s.broken[2] |= event <= found.newest;
-        *found = Received { last: id, applied: found.applied | bit(event), newest: event, epoch: 0 };
+        *found = Received {
+            last: id,
+            applied: found.applied | bit(event),
+            newest: event,
+            epoch: 0,
+        };
     }
 }
 
 impl Properties for Plain {
     fn only(self, property: &'static str) -> Self {
-        Self { only: Some(property), ..self }
+        Self {
+            only: Some(property),
+            ..self
+        }
     }
 
     fn words(&self, before: &State, action: &Action) -> String {
-        let who = |process: usize| format!("process {process} (worker {})", self.processes[process]);
+        let who =
+            |process: usize| format!("process {process} (worker {})", self.processes[process]);
         let step = |process: usize| match before.processes[process] {
             At::Off => "nothing".into(),
-            At::Restart => "restart: LINDEX event.worker:W:object 0, SETNX, LINDEX event.worker:W:event 0".into(),
+            At::Restart => {
+                "restart: LINDEX event.worker:W:object 0, SETNX, LINDEX event.worker:W:event 0"
+                    .into()
+            }
             At::Pop => "BRPOPLPUSH objects.with.events event.worker:W:object".into(),
             At::Own(object) => format!("SETNX {object}:event.worker W"),
             At::Take(object) => {
-                format!("script: RPOPLPUSH {object}:events event.worker:W:event, INCR; or DEL {object}:event.worker")
+                format!(
+                    "script: RPOPLPUSH {object}:events event.worker:W:event, INCR; or DEL {object}:event.worker"
+                )
             }
-            At::Read(object, event) => format!("GET event.worker:W:event.id, GET {object}:last.event.id for event {event}"),
-            At::Send(Envelope { id, prev, event, .. }) => format!("sends event {event} as id {id}, prev {prev}"),
-            At::Commit(Envelope { id, object, .. }) => format!("RPOP event.worker:W:event, SET {object}:last.event.id {id}"),
+            At::Read(object, event) => {
+                format!("GET event.worker:W:event.id, GET {object}:last.event.id for event {event}")
+            }
+            At::Send(Envelope {
+                id, prev, event, ..
+            }) => format!("sends event {event} as id {id}, prev {prev}"),
+            At::Commit(Envelope { id, object, .. }) => {
+                format!("RPOP event.worker:W:event, SET {object}:last.event.id {id}")
+            }
             At::Forget => "RPOP event.worker:W:object".into(),
         };
         match *action {
             Action::Push { object } => {
-                format!("a producer pushes event {} of object {object}", event(object, before.pushed[object]))
+                format!(
+                    "a producer pushes event {} of object {object}",
+                    event(object, before.pushed[object])
+                )
             }
             Action::Step { process } => format!("{}: {}", who(process), step(process)),
-            Action::LostReply { process } => format!("{}: {}; the reply is lost", who(process), step(process)),
+            Action::LostReply { process } => {
+                format!("{}: {}; the reply is lost", who(process), step(process))
+            }
             Action::Crash { process } => format!("{} crashes", who(process)),
             Action::Start { process } => format!("{} starts", who(process)),
         }
@@ -251,7 +302,10 @@ impl Model for Plain {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let mut s = State { faults: u8::from(self.fault.is_some()), ..State::default() };
+        let mut s = State {
+            faults: u8::from(self.fault.is_some()),
+            ..State::default()
+        };
         s.processes[..self.started].fill(At::Pop);
         vec![s]
     }
@@ -265,13 +319,19 @@ impl Model for Plain {
                 actions.push(Action::Step { process });
             }
             match (self.fault, at) {
-                (Some(Fault::Restart), At::Off) if s.faults == 0 => actions.push(Action::Start { process }),
-                (Some(Fault::Twice), At::Off) if s.faults > 0 => actions.push(Action::Start { process }),
+                (Some(Fault::Restart), At::Off) if s.faults == 0 => {
+                    actions.push(Action::Start { process })
+                }
+                (Some(Fault::Twice), At::Off) if s.faults > 0 => {
+                    actions.push(Action::Start { process })
+                }
                 (_, At::Off) => {}
                 _ if s.faults == 0 => {}
                 (Some(Fault::Restart | Fault::Gone), _) => actions.push(Action::Crash { process }),
                 (Some(Fault::PopReplyLost), At::Pop) => actions.push(Action::LostReply { process }),
-                (Some(Fault::TakeReplyLost), At::Take(_)) => actions.push(Action::LostReply { process }),
+                (Some(Fault::TakeReplyLost), At::Take(_)) => {
+                    actions.push(Action::LostReply { process })
+                }
                 _ => {}
             }
         }
@@ -281,7 +341,9 @@ impl Model for Plain {
         let mut next = s.clone();
         match action {
             Action::Push { object } => {
-                next.objects[object].queue.push(event(object, s.pushed[object]));
+                next.objects[object]
+                    .queue
+                    .push(event(object, s.pushed[object]));
                 next.markers.push(object as u8 + 1);
                 next.pushed[object] += 1;
             }
@@ -325,18 +387,29 @@ impl Model for Plain {
             }),
             Property::always("I5 none is skipped", |_, s: &State| !s.broken[0]),
             Property::always("I5 a receiver is never early", |_, s: &State| !s.broken[1]),
-            Property::always("I5 events are applied in order", |_, s: &State| !s.broken[2]),
-            Property::always("only its owner releases an object", |_, s: &State| !s.broken[3]),
-            Property::always("L1 nothing waits for ever", |plain: &Self, s: &State| plain.comes_to_rest(s)),
+            Property::always("I5 events are applied in order", |_, s: &State| {
+                !s.broken[2]
+            }),
+            Property::always("only its owner releases an object", |_, s: &State| {
+                !s.broken[3]
+            }),
+            Property::always("L1 nothing waits for ever", |plain: &Self, s: &State| {
+                plain.comes_to_rest(s)
+            }),
         ];
         if self.counting {
-            properties.push(Property::always("I1 in its counting form", |_, s: &State| {
-                (0..OBJECTS).all(|at| {
-                    let count = |list: Short| list.iter().filter(|&name| name == at as u8 + 1).count();
-                    let workers: usize = s.workers.iter().map(|worker| count(worker.objects)).sum();
-                    s.objects[at].queue.len() as usize <= count(s.markers) + workers
-                })
-            }));
+            properties.push(Property::always(
+                "I1 in its counting form",
+                |_, s: &State| {
+                    (0..OBJECTS).all(|at| {
+                        let count =
+                            |list: Short| list.iter().filter(|&name| name == at as u8 + 1).count();
+                        let workers: usize =
+                            s.workers.iter().map(|worker| count(worker.objects)).sum();
+                        s.objects[at].queue.len() as usize <= count(s.markers) + workers
+                    })
+                },
+            ));
         }
         properties.retain(|property| self.only.is_none_or(|only| only == property.name));
         properties
@@ -346,23 +419,44 @@ impl Model for Plain {
 /// Asserts that the checker finds the flaw, and prints the shortest trace.
 fn fails(flaw: &str, plain: Plain, property: &'static str) {
     let trace = shortest(plain, property);
-    println!("the plain algorithm, {flaw}, breaks `{property}`:\n  {}\n", trace.join("\n  "));
+    println!(
+        "the plain algorithm, {flaw}, breaks `{property}`:\n  {}\n",
+        trace.join("\n  ")
+    );
     assert!(!trace.is_empty(), "{flaw}: `{property}` should break");
 }
 
 /// If workers only crash and come back, the algorithm keeps its promise.
 #[test]
 fn holds_without_its_flaws() {
-    let sound = Plain { objects: 2, ..Plain::default() };
-    assert!(explore("the plain algorithm without faults", sound.clone(), 1).broken.is_empty());
-    let restarts = Plain { fault: Some(Fault::Restart), ..sound };
-    assert!(explore("the plain algorithm with a restart", restarts, 1).broken.is_empty());
+    let sound = Plain {
+        objects: 2,
+        ..Plain::default()
+    };
+    assert!(
+        explore("the plain algorithm without faults", sound.clone(), 1)
+            .broken
+            .is_empty()
+    );
+    let restarts = Plain {
+        fault: Some(Fault::Restart),
+        ..sound
+    };
+    assert!(
+        explore("the plain algorithm with a restart", restarts, 1)
+            .broken
+            .is_empty()
+    );
 }
 
 /// Every queued event is covered, but the published invariant, which counts markers, does not hold.
 #[test]
 fn counts_too_much() {
-    let plain = Plain { events: 3, counting: true, ..Plain::default() };
+    let plain = Plain {
+        events: 3,
+        counting: true,
+        ..Plain::default()
+    };
     fails("without any fault", plain, "I1 in its counting form");
 }
 
@@ -370,18 +464,44 @@ fn counts_too_much() {
 /// of the finished object.
 #[test]
 fn pops_its_object_blindly() {
-    let plain = Plain { objects: 2, events: 1, fault: Some(Fault::PopReplyLost), ..Plain::default() };
-    fails("popping blindly after a lost reply", plain.clone(), "I1 every queued event is covered");
-    fails("popping blindly after a lost reply", plain, "L1 nothing waits for ever");
+    let plain = Plain {
+        objects: 2,
+        events: 1,
+        fault: Some(Fault::PopReplyLost),
+        ..Plain::default()
+    };
+    fails(
+        "popping blindly after a lost reply",
+        plain.clone(),
+        "I1 every queued event is covered",
+    );
+    fails(
+        "popping blindly after a lost reply",
+        plain,
+        "L1 nothing waits for ever",
+    );
 }
 
 /// `DEL OBJ:event.worker` at the end of the queue releases an object that now belongs to another
 /// worker.
 #[test]
 fn releases_what_it_does_not_own() {
-    let plain = Plain { events: 3, processes: vec![0, 1, 0], fault: Some(Fault::Twice), ..Plain::default() };
-    fails("releasing without a fence", plain.clone(), "only its owner releases an object");
-    fails("releasing without a fence", plain.clone(), "I3 who owns nothing has no event");
+    let plain = Plain {
+        events: 3,
+        processes: vec![0, 1, 0],
+        fault: Some(Fault::Twice),
+        ..Plain::default()
+    };
+    fails(
+        "releasing without a fence",
+        plain.clone(),
+        "only its owner releases an object",
+    );
+    fails(
+        "releasing without a fence",
+        plain.clone(),
+        "I3 who owns nothing has no event",
+    );
     fails("releasing without a fence", plain, "I5 none is skipped");
 }
 
@@ -389,13 +509,27 @@ fn releases_what_it_does_not_own() {
 /// sent.
 #[test]
 fn takes_twice() {
-    let plain = Plain { fault: Some(Fault::TakeReplyLost), ..Plain::default() };
-    fails("taking again after a lost reply", plain, "I5 none is skipped");
+    let plain = Plain {
+        fault: Some(Fault::TakeReplyLost),
+        ..Plain::default()
+    };
+    fails(
+        "taking again after a lost reply",
+        plain,
+        "I5 none is skipped",
+    );
 }
 
 /// The objects of a worker that never returns wait for ever.
 #[test]
 fn knows_no_takeover() {
-    let plain = Plain { fault: Some(Fault::Gone), ..Plain::default() };
-    fails("with a worker that never returns", plain, "L1 nothing waits for ever");
+    let plain = Plain {
+        fault: Some(Fault::Gone),
+        ..Plain::default()
+    };
+    fails(
+        "with a worker that never returns",
+        plain,
+        "L1 nothing waits for ever",
+    );
 }

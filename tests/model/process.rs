@@ -27,12 +27,15 @@ impl Protocol {
             actions.push(Action::Drop { object });
         }
         match found.rule {
-            Rule::Absent if self.may_also(s, Special::Rule) => actions.push(Action::Pause { object }),
+            Rule::Absent if self.may_also(s, Special::Rule) => {
+                actions.push(Action::Pause { object })
+            }
             Rule::Paused => actions.push(Action::Lift { object }),
             Rule::Lifted => actions.push(Action::Wake { object }),
             Rule::Absent => {}
         }
-        let is_idle = found.owner == 0 && found.queue.is_empty() && found.due == Due::Absent && !found.paused;
+        let is_idle =
+            found.owner == 0 && found.queue.is_empty() && found.due == Due::Absent && !found.paused;
         if is_idle && found.last != 0 && self.may_also(s, Special::Forget) {
             actions.push(Action::Forget { object });
         }
@@ -76,7 +79,10 @@ impl Protocol {
         for slot in 0..slots as usize {
             let hand = found.hand[slot];
             self.finish_actions(s, process, slot, actions);
-            if hand.object == 0 && !s.redis.markers.is_empty() && s.redis.slots[self.worker(process, slot)].objects.is_empty() {
+            if hand.object == 0
+                && !s.redis.markers.is_empty()
+                && s.redis.slots[self.worker(process, slot)].objects.is_empty()
+            {
                 actions.push(Action::Pop { process, slot });
             }
             if hand.object != 0 && hand.batch.is_empty() {
@@ -85,12 +91,20 @@ impl Protocol {
         }
         actions.push(Action::Renew { process });
         for other in (0..NAMES).filter(|_| self.guards.takeover) {
-            if other != name && s.redis.names[other].lease == 0 && s.redis.names[other].last_token != 0 {
-                actions.push(Action::Adopt { process, name: other });
+            if other != name
+                && s.redis.names[other].lease == 0
+                && s.redis.names[other].last_token != 0
+            {
+                actions.push(Action::Adopt {
+                    process,
+                    name: other,
+                });
             }
         }
         if self.may_also(s, Special::Detach) {
-            self.fates(s, false, |fate| actions.push(Action::Detach { process, fate }));
+            self.fates(s, false, |fate| {
+                actions.push(Action::Detach { process, fate })
+            });
         }
         if !self.guards.rules_in_script {
             actions.push(Action::ReadRules { process });
@@ -102,13 +116,25 @@ impl Protocol {
     fn advance_actions(&self, s: &State, process: usize, actions: &mut Vec<Action>) {
         let slots = self.bounds.processes[process].1 as usize;
         let mut call = |reports: [Option<Report>; SLOTS_EACH]| {
-            let has_result = reports.iter().any(|report| matches!(report, Some(Report::Is(_))));
-            let in_turn = s.redis.objects.iter().any(|object| object.due == Due::Now) && !s.redis.markers.is_empty();
+            let has_result = reports
+                .iter()
+                .any(|report| matches!(report, Some(Report::Is(_))));
+            let in_turn = s.redis.objects.iter().any(|object| object.due == Due::Now)
+                && !s.redis.markers.is_empty();
             for markers_first in [false, true].into_iter().take(1 + usize::from(in_turn)) {
-                self.fates(s, has_result, |fate| actions.push(Action::Advance { process, reports, fate, markers_first }));
+                self.fates(s, has_result, |fate| {
+                    actions.push(Action::Advance {
+                        process,
+                        reports,
+                        fate,
+                        markers_first,
+                    })
+                });
             }
         };
-        let plain: Vec<_> = (0..slots).map(|slot| self.plain_report(s, process, slot)).collect();
+        let plain: Vec<_> = (0..slots)
+            .map(|slot| self.plain_report(s, process, slot))
+            .collect();
         for slot in 0..slots {
             let mut reports = [None; SLOTS_EACH];
             if let Some(report) = plain[slot] {
@@ -134,8 +160,21 @@ impl Protocol {
         }
     }
 
-    fn special_reports(&self, s: &State, process: usize, slot: usize, mut report: impl FnMut(Outcome)) {
-        let Hand { batch, tag, sent, finished, handled, .. } = s.processes[process].hand[slot];
+    fn special_reports(
+        &self,
+        s: &State,
+        process: usize,
+        slot: usize,
+        mut report: impl FnMut(Outcome),
+    ) {
+        let Hand {
+            batch,
+            tag,
+            sent,
+            finished,
+            handled,
+            ..
+        } = s.processes[process].hand[slot];
         let len = batch.len();
         if len == 0 {
             return;
@@ -143,7 +182,11 @@ impl Protocol {
         // The last sent event may have arrived although the worker sees a failure. So the worker
         // may report one event less than it has sent. But if a handler has finished the next event,
         // the worker knows that all events before that event are delivered.
-        let least = if finished == 0 { sent.saturating_sub(1) } else { sent };
+        let least = if finished == 0 {
+            sent.saturating_sub(1)
+        } else {
+            sent
+        };
         // The worker reports a part only of a batch with crashes or attempts, or to push emits. It
         // does so only between two events.
         let wants_part = match finished {
@@ -163,10 +206,14 @@ impl Protocol {
             report(Outcome::Hold(sent));
         }
         if self.may_also(s, Special::Retry) {
-            (least..=sent).filter(|&k| k < len).for_each(|k| report(Outcome::Retry(k)));
+            (least..=sent)
+                .filter(|&k| k < len)
+                .for_each(|k| report(Outcome::Retry(k)));
         }
         if self.may_also(s, Special::Wait) {
-            (least..=sent).filter(|&k| k < len).for_each(|k| report(Outcome::Wait(k)));
+            (least..=sent)
+                .filter(|&k| k < len)
+                .for_each(|k| report(Outcome::Wait(k)));
         }
     }
 
@@ -222,10 +269,22 @@ impl Protocol {
             self.connect(s, 0);
         }
         if found.mode != Mode::Attaching {
-            let before = if found.mode == Mode::Lapsed { found.token } else { 0 };
+            let before = if found.mode == Mode::Lapsed {
+                found.token
+            } else {
+                0
+            };
             let (token, displace) = (s.fresh_token(), s.redis.names[name].lease);
             let Process { highest, rules, .. } = found;
-            found = Process { mode: Mode::Attaching, token, before, displace, highest, rules, ..Process::default() };
+            found = Process {
+                mode: Mode::Attaching,
+                token,
+                before,
+                displace,
+                highest,
+                rules,
+                ..Process::default()
+            };
             found.replication = s.replication;
             found.again = before != 0 && self.has_handlers(process);
         }
@@ -233,11 +292,22 @@ impl Protocol {
         if fate == Fate::ReplyLost {
             s.spend_fault(true);
         } else if attached {
-            found = Process { mode: Mode::Running, before: 0, displace: 0, ..found };
+            found = Process {
+                mode: Mode::Running,
+                before: 0,
+                displace: 0,
+                ..found
+            };
         } else {
             // The name is in use: another process took the name over before the repeated call. This
             // process waits, and begins again.
-            found = Process { mode: Mode::Off, token: 0, before: 0, displace: 0, ..found };
+            found = Process {
+                mode: Mode::Off,
+                token: 0,
+                before: 0,
+                displace: 0,
+                ..found
+            };
         }
         s.processes[process] = found;
     }
@@ -250,16 +320,30 @@ impl Protocol {
         fate: Fate,
         markers_first: bool,
     ) {
-        let Process { token, hand, rules, highest, .. } = s.processes[process];
+        let Process {
+            token,
+            hand,
+            rules,
+            highest,
+            ..
+        } = s.processes[process];
         let name = self.bounds.processes[process].0 as u8;
-        let mut call = Call { name, token, rules, highest, slots: Default::default() };
+        let mut call = Call {
+            name,
+            token,
+            rules,
+            highest,
+            slots: Default::default(),
+        };
         for (slot, report) in reports.into_iter().enumerate() {
             call.slots[slot] = match report {
                 None => Named::Not,
                 Some(Report::Free) => Named::Free,
-                Some(Report::Is(outcome)) => {
-                    Named::Result { tag: hand[slot].tag, outcome, handled: self.ends_handled(&hand[slot], outcome) }
-                }
+                Some(Report::Is(outcome)) => Named::Result {
+                    tag: hand[slot].tag,
+                    outcome,
+                    handled: self.ends_handled(&hand[slot], outcome),
+                },
             };
             let special = matches!(report, Some(Report::Is(outcome)) if !matches!(outcome, Outcome::Done(_) | Outcome::Part(_)));
             s.spend_outcome(special);
@@ -275,7 +359,11 @@ impl Protocol {
                 // sends no further event of this batch.
                 let named = (0..SLOTS_EACH).filter(|&slot| reports[slot].is_some());
                 named.for_each(|slot| {
-                    s.processes[process].hand[slot] = Hand { sent: hand[slot].batch.len(), finished: 0, ..hand[slot] };
+                    s.processes[process].hand[slot] = Hand {
+                        sent: hand[slot].batch.len(),
+                        finished: 0,
+                        ..hand[slot]
+                    };
                 });
             }
             return;
@@ -283,7 +371,11 @@ impl Protocol {
         match reply {
             Err(refused) => self.refused(s, process, refused),
             Ok(given) => {
-                for (slot, hand) in given.into_iter().enumerate().filter(|(slot, _)| reports[*slot].is_some()) {
+                for (slot, hand) in given
+                    .into_iter()
+                    .enumerate()
+                    .filter(|(slot, _)| reports[*slot].is_some())
+                {
                     let hand = self.take_in(s, process, hand);
                     let found = &mut s.processes[process];
                     found.hand[slot] = hand;
@@ -323,7 +415,10 @@ impl Protocol {
         if fate == Fate::ReplyLost {
             s.spend_fault(true);
         } else {
-            s.processes[process] = Process { mode: Mode::Stopped, ..Process::default() };
+            s.processes[process] = Process {
+                mode: Mode::Stopped,
+                ..Process::default()
+            };
         }
     }
 
@@ -349,5 +444,10 @@ impl Protocol {
 pub fn next_envelope(hand: &Hand) -> Envelope {
     let id = hand.tag.first + hand.sent;
     let prev = if hand.sent == 0 { hand.prev } else { id - 1 };
-    Envelope { id, prev, object: hand.object - 1, event: hand.batch.get(hand.sent) }
+    Envelope {
+        id,
+        prev,
+        object: hand.object - 1,
+        event: hand.batch.get(hand.sent),
+    }
 }

@@ -24,36 +24,76 @@ pub const EMITTED_TWICE: u16 = 4096;
 impl Protocol {
     pub fn all_properties(&self) -> Vec<Property<Self>> {
         let mut properties = vec![
-            Property::always("I1 every queued event is covered", |_, s: &State| is_covered(&s.redis)),
-            Property::always("I2 owners and held objects are where they belong", |_, s: &State| owners_agree(&s.redis)),
-            Property::always("I3 who owns nothing has an empty batch", |_, s: &State| batches_are_owned(&s.redis)),
-            Property::always("I4 an event is in one place", |_, s: &State| s.events().all(|event| s.redis.places(event) <= 1)),
-            Property::always("I5 a receiver is never early", |_, s: &State| s.ghost.broken & EARLY == 0),
-            Property::always("I5 events are applied in order", |_, s: &State| s.ghost.broken & OLDER_AFTER_NEWER == 0),
-            Property::always("I5 none is skipped", |_, s: &State| s.ghost.broken & (SKIPPED | DROPPED_AS_DUPLICATE) == 0),
-            Property::always("I5 none is applied twice", |_, s: &State| s.ghost.broken & (APPLIED_TWICE | WRONG_OBJECT) == 0),
-            Property::always("I5 no two events share an id", |_, s: &State| s.ghost.broken & ID_REUSED == 0),
-            Property::always("I6 accepted calls come from the newest token", |_, s: &State| s.ghost.broken & STALE_TOKEN == 0),
+            Property::always("I1 every queued event is covered", |_, s: &State| {
+                is_covered(&s.redis)
+            }),
+            Property::always(
+                "I2 owners and held objects are where they belong",
+                |_, s: &State| owners_agree(&s.redis),
+            ),
+            Property::always("I3 who owns nothing has an empty batch", |_, s: &State| {
+                batches_are_owned(&s.redis)
+            }),
+            Property::always("I4 an event is in one place", |_, s: &State| {
+                s.events().all(|event| s.redis.places(event) <= 1)
+            }),
+            Property::always("I5 a receiver is never early", |_, s: &State| {
+                s.ghost.broken & EARLY == 0
+            }),
+            Property::always("I5 events are applied in order", |_, s: &State| {
+                s.ghost.broken & OLDER_AFTER_NEWER == 0
+            }),
+            Property::always("I5 none is skipped", |_, s: &State| {
+                s.ghost.broken & (SKIPPED | DROPPED_AS_DUPLICATE) == 0
+            }),
+            Property::always("I5 none is applied twice", |_, s: &State| {
+                s.ghost.broken & (APPLIED_TWICE | WRONG_OBJECT) == 0
+            }),
+            Property::always("I5 no two events share an id", |_, s: &State| {
+                s.ghost.broken & ID_REUSED == 0
+            }),
+            Property::always(
+                "I6 accepted calls come from the newest token",
+                |_, s: &State| s.ghost.broken & STALE_TOKEN == 0,
+            ),
             Property::always("I7 nothing is lost", |_, s: &State| nothing_is_lost(s)),
-            Property::always("a result counts once", |_, s: &State| s.ghost.broken & RESULT_TWICE == 0),
-            Property::always("a paused object is not claimed", |_, s: &State| s.ghost.broken & CLAIMED_PAUSED == 0),
-            Property::always("a death counts as one crash", |_, s: &State| crashes_are_deaths(s)),
-            Property::always("an event that is over has one row in the log", |protocol: &Protocol, s| {
-                protocol.may_lose() || is_logged(s)
+            Property::always("a result counts once", |_, s: &State| {
+                s.ghost.broken & RESULT_TWICE == 0
             }),
-            Property::always("what is written down as finished does not run again", |_, s: &State| {
-                s.ghost.broken & RAN_AGAIN == 0
+            Property::always("a paused object is not claimed", |_, s: &State| {
+                s.ghost.broken & CLAIMED_PAUSED == 0
             }),
-            Property::always("what is emitted is pushed once, when its event ends", |_, s: &State| {
-                s.ghost.broken & EMITTED_TWICE == 0 && emitted_with_the_end(s)
+            Property::always("a death counts as one crash", |_, s: &State| {
+                crashes_are_deaths(s)
             }),
-            Property::always("nothing is kept of an event that is over", |_, s: &State| nothing_stays_behind(&s.redis)),
-            Property::always("L1 nothing waits for ever", |protocol: &Protocol, s| protocol.comes_to_rest(s, None)),
+            Property::always(
+                "an event that is over has one row in the log",
+                |protocol: &Protocol, s| protocol.may_lose() || is_logged(s),
+            ),
+            Property::always(
+                "what is written down as finished does not run again",
+                |_, s: &State| s.ghost.broken & RAN_AGAIN == 0,
+            ),
+            Property::always(
+                "what is emitted is pushed once, when its event ends",
+                |_, s: &State| s.ghost.broken & EMITTED_TWICE == 0 && emitted_with_the_end(s),
+            ),
+            Property::always(
+                "nothing is kept of an event that is over",
+                |_, s: &State| nothing_stays_behind(&s.redis),
+            ),
+            Property::always("L1 nothing waits for ever", |protocol: &Protocol, s| {
+                protocol.comes_to_rest(s, None)
+            }),
         ];
         if self.bounds.stall {
-            properties.push(Property::always("L2 a slow object holds up only itself", |protocol: &Protocol, s| {
-                (0..protocol.bounds.objects).all(|object| protocol.comes_to_rest(s, Some(object)))
-            }));
+            properties.push(Property::always(
+                "L2 a slow object holds up only itself",
+                |protocol: &Protocol, s| {
+                    (0..protocol.bounds.objects)
+                        .all(|object| protocol.comes_to_rest(s, Some(object)))
+                },
+            ));
         }
         properties
     }
@@ -61,7 +101,12 @@ impl Protocol {
     /// Applies the receiver's rule: apply if `prev <= last < id`, duplicate if `id <= last`, early
     /// if `prev > last`.
     pub fn receive(&self, s: &mut State, envelope: Envelope) {
-        let Envelope { id, prev, object, event } = envelope;
+        let Envelope {
+            id,
+            prev,
+            object,
+            event,
+        } = envelope;
         let found = s.received[object as usize];
         let Object { dead, gone, .. } = s.redis.objects[object as usize];
         let dead = dead | gone;
@@ -74,20 +119,34 @@ impl Protocol {
         } else if id <= found.last {
             // After a rollback, an event that is dropped here may come again under a new id. The
             // property I7 checks that it does.
-            broken |= if settled(event) || with_losses { 0 } else { DROPPED_AS_DUPLICATE };
+            broken |= if settled(event) || with_losses {
+                0
+            } else {
+                DROPPED_AS_DUPLICATE
+            };
         } else if prev > found.last {
             broken |= EARLY;
         } else {
             // If Redis forgot the delivery of an event, it comes again with all later events, in a
             // new epoch.
-            let epoch = s.ghost.given.as_ref().map_or(0, |given| given[id as usize] >> 4);
+            let epoch = s
+                .ghost
+                .given
+                .as_ref()
+                .map_or(0, |given| given[id as usize] >> 4);
             let order = (epoch, event).cmp(&(found.epoch, found.newest));
             broken |= if order.is_lt() { OLDER_AFTER_NEWER } else { 0 };
             broken |= if order.is_eq() { APPLIED_TWICE } else { 0 };
-            let skipped = (crate::state::event(object as usize, 0)..event).any(|earlier| !settled(earlier));
+            let skipped =
+                (crate::state::event(object as usize, 0)..event).any(|earlier| !settled(earlier));
             broken |= if skipped { SKIPPED } else { 0 };
             let applied = found.applied | bit(event);
-            s.received[object as usize] = Received { last: id, applied, newest: event, epoch };
+            s.received[object as usize] = Received {
+                last: id,
+                applied,
+                newest: event,
+                epoch,
+            };
         }
         s.ghost.broken |= broken;
     }
@@ -106,11 +165,18 @@ impl Protocol {
         for round in 0..40 {
             let before = s.clone();
             if !(0..PROCESSES).any(|process| s.is_live(process)) {
-                let Some(process) = (0..self.bounds.processes.len()).find(|&process| s.processes[process].mode == Mode::Off)
+                let Some(process) = (0..self.bounds.processes.len())
+                    .find(|&process| s.processes[process].mode == Mode::Off)
                 else {
                     return true;
                 };
-                self.apply(&mut s, Action::Attach { process, fate: Fate::Answered });
+                self.apply(
+                    &mut s,
+                    Action::Attach {
+                        process,
+                        fate: Fate::Answered,
+                    },
+                );
             }
             self.run_round(&mut s, round % 2 == 1, stalled);
             if round % 2 == 1 && s == before {
@@ -149,7 +215,13 @@ impl Protocol {
             }
             let lapsed = matches!(s.processes[process].mode, Mode::Lapsed | Mode::Attaching);
             if lapsed && self.may_attach(s, process) {
-                self.apply(s, Action::Attach { process, fate: Fate::Answered });
+                self.apply(
+                    s,
+                    Action::Attach {
+                        process,
+                        fate: Fate::Answered,
+                    },
+                );
             }
             if s.processes[process].mode == Mode::Running {
                 self.work(s, process, markers_first, stalled);
@@ -163,12 +235,20 @@ impl Protocol {
         self.apply(s, Action::ReadRules { process });
         self.apply(s, Action::Renew { process });
         for other in (0..NAMES).filter(|&other| other != name && self.guards.takeover) {
-            self.apply(s, Action::Adopt { process, name: other });
+            self.apply(
+                s,
+                Action::Adopt {
+                    process,
+                    name: other,
+                },
+            );
         }
         let mut reports = [None; SLOTS_EACH];
         for (slot, report) in reports.iter_mut().enumerate().take(slots as usize) {
             let mut hand = s.processes[process].hand[slot];
-            if hand.sent < hand.batch.len() && stalled.is_some_and(|stalled| hand.object == stalled as u8 + 1) {
+            if hand.sent < hand.batch.len()
+                && stalled.is_some_and(|stalled| hand.object == stalled as u8 + 1)
+            {
                 continue;
             }
             while hand.sent < hand.batch.len() {
@@ -179,23 +259,40 @@ impl Protocol {
             if hand.object != 0 && hand.batch.is_empty() {
                 self.apply(s, Action::Release { process, slot });
             }
-            *report = Some(if hand.object != 0 && !hand.batch.is_empty() { done } else { Report::Free });
+            *report = Some(if hand.object != 0 && !hand.batch.is_empty() {
+                done
+            } else {
+                Report::Free
+            });
         }
         if s.processes[process].mode == Mode::Running {
-            self.apply(s, Action::Advance { process, reports, fate: Fate::Answered, markers_first });
+            self.apply(
+                s,
+                Action::Advance {
+                    process,
+                    reports,
+                    fate: Fate::Answered,
+                    markers_first,
+                },
+            );
         }
     }
 
     fn nothing_is_due(&self, s: &State, stalled: Option<usize>) -> bool {
         let has_free_slot = |process: usize| {
             let slots = self.bounds.processes[process].1 as usize;
-            s.processes[process].mode == Mode::Running && s.processes[process].hand[..slots].iter().any(|hand| hand.object == 0)
+            s.processes[process].mode == Mode::Running
+                && s.processes[process].hand[..slots]
+                    .iter()
+                    .any(|hand| hand.object == 0)
         };
         let free = stalled.is_none() || (0..self.bounds.processes.len()).any(has_free_slot);
         s.events().all(|event| {
             let object = &s.redis.objects[object_of(event)];
             let waits_for_operator = s.redis.is_ruled(object_of(event)) || object.due == Due::Never;
-            let settled = (s.received[object_of(event)].applied | object.dead | object.gone) & bit(event) != 0;
+            let settled = (s.received[object_of(event)].applied | object.dead | object.gone)
+                & bit(event)
+                != 0;
             settled && s.redis.places(event) <= usize::from(object.dead & bit(event) != 0)
                 || s.ghost.excused & wide_bit(event) != 0
                 || waits_for_operator
@@ -222,14 +319,22 @@ fn owners_agree(redis: &Redis) -> bool {
         match object.owner {
             HELD => holds == 1,
             0 => holds == 0 && object.held.is_empty(),
-            w => holds == 0 && object.held.is_empty() && redis.slots[w as usize - 1].objects.contains(at as u8 + 1),
+            w => {
+                holds == 0
+                    && object.held.is_empty()
+                    && redis.slots[w as usize - 1].objects.contains(at as u8 + 1)
+            }
         }
     })
 }
 
 fn batches_are_owned(redis: &Redis) -> bool {
     (0..SLOTS).all(|w| {
-        let owned = redis.objects.iter().filter(|object| object.owner == w as u8 + 1).count();
+        let owned = redis
+            .objects
+            .iter()
+            .filter(|object| object.owner == w as u8 + 1)
+            .count();
         let batch = redis.slots[w].batch;
         let ours = |event| redis.objects[object_of(event)].owner == w as u8 + 1;
         owned <= 1 && batch.iter().all(ours)
@@ -245,7 +350,9 @@ fn nothing_is_lost(s: &State) -> bool {
 }
 
 fn is_logged(s: &State) -> bool {
-    s.ghost.broken & LOGGED_TWICE == 0 && s.events().all(|event| (s.redis.log & wide_bit(event) != 0) == s.redis.is_over(event))
+    s.ghost.broken & LOGGED_TWICE == 0
+        && s.events()
+            .all(|event| (s.redis.log & wide_bit(event) != 0) == s.redis.is_over(event))
 }
 
 fn crashes_are_deaths(s: &State) -> bool {

@@ -33,7 +33,13 @@ struct Guards {
     order: bool,
 }
 
-const ALL: Guards = Guards { one_transaction: true, one_step: true, time_in_reference: true, clock_of_redis: true, order: true };
+const ALL: Guards = Guards {
+    one_transaction: true,
+    one_step: true,
+    time_in_reference: true,
+    clock_of_redis: true,
+    order: true,
+};
 
 #[derive(Clone)]
 struct Schedules {
@@ -134,11 +140,18 @@ impl Schedules {
 
     /// Returns the schedules that a process may promote next.
     fn may_promote(&self, s: &State, process: usize) -> Vec<usize> {
-        let now = if self.guards.clock_of_redis { s.now } else { s.clocks[process] };
-        let due: Vec<usize> =
-            (0..KEYS).filter(|&key| s.times[key].is_some_and(|(due, queued)| due <= now && queued.is_none())).collect();
+        let now = if self.guards.clock_of_redis {
+            s.now
+        } else {
+            s.clocks[process]
+        };
+        let due: Vec<usize> = (0..KEYS)
+            .filter(|&key| s.times[key].is_some_and(|(due, queued)| due <= now && queued.is_none()))
+            .collect();
         let first = due.iter().filter_map(|&key| s.times[key]).min();
-        due.into_iter().filter(|&key| !self.guards.order || s.times[key] == first).collect()
+        due.into_iter()
+            .filter(|&key| !self.guards.order || s.times[key] == first)
+            .collect()
     }
 
     fn promote(&self, s: &mut State, process: usize, key: usize) {
@@ -149,9 +162,13 @@ impl Schedules {
         };
         s.was_early |= s.now < s.due[event as usize];
         let waits = |other: usize| s.times[other].is_some_and(|(_, queued)| queued.is_none());
-        let overtaken = |&key: &usize| s.events[key].is_some_and(|other| s.due[other as usize] < s.due[event as usize]);
+        let overtaken = |&key: &usize| {
+            s.events[key].is_some_and(|other| s.due[other as usize] < s.due[event as usize])
+        };
         // Of two due schedules that are stored, the earlier one comes first.
-        s.was_out_of_order |= (0..KEYS).filter(|&other| other != key && waits(other)).any(|other| overtaken(&other));
+        s.was_out_of_order |= (0..KEYS)
+            .filter(|&other| other != key && waits(other))
+            .any(|other| overtaken(&other));
         let Some((due, _)) = s.times[key] else { return };
         s.references += 1;
         s.queue.push((key, s.references));
@@ -166,7 +183,8 @@ impl Schedules {
 impl Schedules {
     fn take(&self, s: &mut State) {
         let (key, number) = s.queue.remove(0);
-        let counts = s.times[key].is_some_and(|(_, queued)| queued == Some(number)) || !self.guards.time_in_reference;
+        let counts = s.times[key].is_some_and(|(_, queued)| queued == Some(number))
+            || !self.guards.time_in_reference;
         if let Some(event) = s.events[key].filter(|_| counts) {
             s.was_early |= s.now < s.due[event as usize] && s.steps_back == 0;
             s.taken.push(event);
@@ -201,7 +219,11 @@ impl Model for Schedules {
         for process in 0..PROCESSES {
             match s.pushed[process] {
                 Some(_) => actions.push(Action::Mark { process }),
-                None => actions.extend(self.may_promote(s, process).into_iter().map(|key| Action::Promote { process, key })),
+                None => actions.extend(
+                    self.may_promote(s, process)
+                        .into_iter()
+                        .map(|key| Action::Promote { process, key }),
+                ),
             }
             if !self.guards.clock_of_redis && s.clocks[process] != s.now {
                 actions.push(Action::Look { process });
@@ -254,25 +276,38 @@ impl Model for Schedules {
 
     fn properties(&self) -> Vec<Property<Self>> {
         let mut properties = vec![
-            Property::always("I8 every schedule has one event and one due time", |_, s: &State| {
-                s.half.is_some() || (0..KEYS).all(|key| s.events[key].is_some() == s.times[key].is_some())
+            Property::always(
+                "I8 every schedule has one event and one due time",
+                |_, s: &State| {
+                    s.half.is_some()
+                        || (0..KEYS).all(|key| s.events[key].is_some() == s.times[key].is_some())
+                },
+            ),
+            Property::always("I4 an event is in one place", |_, s: &State| {
+                (0..s.made).all(|event| s.places(event) <= 1)
             }),
-            Property::always("I4 an event is in one place", |_, s: &State| (0..s.made).all(|event| s.places(event) <= 1)),
             Property::always("I7 nothing is lost", |_, s: &State| {
                 (0..s.made).all(|event| s.places(event) > 0 || s.withdrawn & 1 << event != 0)
             }),
-            Property::always("what is replaced or cancelled never comes", |_, s: &State| {
-                s.taken.iter().all(|event| s.withdrawn & 1 << event == 0)
-            }),
-            Property::always("I8 a queued event has one reference that counts", |_, s: &State| {
-                s.pushed.iter().any(Option::is_some)
-                    || (0..KEYS).all(|key| match s.times[key] {
-                        Some((_, Some(number))) => s.queue.contains(&(key, number)),
-                        _ => true,
-                    })
-            }),
+            Property::always(
+                "what is replaced or cancelled never comes",
+                |_, s: &State| s.taken.iter().all(|event| s.withdrawn & 1 << event == 0),
+            ),
+            Property::always(
+                "I8 a queued event has one reference that counts",
+                |_, s: &State| {
+                    s.pushed.iter().any(Option::is_some)
+                        || (0..KEYS).all(|key| match s.times[key] {
+                            Some((_, Some(number))) => s.queue.contains(&(key, number)),
+                            _ => true,
+                        })
+                },
+            ),
             Property::always("no event is early", |_, s: &State| !s.was_early),
-            Property::always("events come in the order of their due times", |_, s: &State| !s.was_out_of_order),
+            Property::always(
+                "events come in the order of their due times",
+                |_, s: &State| !s.was_out_of_order,
+            ),
         ];
         properties.retain(|property| self.only.is_none_or(|only| only == property.name));
         properties
@@ -282,14 +317,21 @@ impl Model for Schedules {
 impl State {
     /// Returns the number of places that have the event.
     fn places(&self, event: u8) -> usize {
-        let stored = self.events.iter().filter(|&&other| other == Some(event)).count();
+        let stored = self
+            .events
+            .iter()
+            .filter(|&&other| other == Some(event))
+            .count();
         stored + self.taken.iter().filter(|&&other| other == event).count()
     }
 }
 
 impl Properties for Schedules {
     fn only(self, property: &'static str) -> Self {
-        Self { only: Some(property), ..self }
+        Self {
+            only: Some(property),
+            ..self
+        }
     }
 
     fn words(&self, _: &State, action: &Action) -> String {
@@ -306,7 +348,14 @@ fn breaks(guards: Guards, property: &'static str) {
 
 #[test]
 fn schedules_with_all_guards() {
-    let found = explore("schedules", Schedules { guards: ALL, only: None }, 2);
+    let found = explore(
+        "schedules",
+        Schedules {
+            guards: ALL,
+            only: None,
+        },
+        2,
+    );
     assert!(found.broken.is_empty(), "{:#?}", found.broken);
 }
 
@@ -314,31 +363,67 @@ fn schedules_with_all_guards() {
 /// old time. A cancelled schedule leaves a time, which a new event then gets.
 #[test]
 fn event_and_time_change_in_one_transaction() {
-    breaks(Guards { one_transaction: false, ..ALL }, "no event is early");
-    breaks(Guards { one_transaction: false, ..ALL }, "I8 every schedule has one event and one due time");
+    breaks(
+        Guards {
+            one_transaction: false,
+            ..ALL
+        },
+        "no event is early",
+    );
+    breaks(
+        Guards {
+            one_transaction: false,
+            ..ALL
+        },
+        "I8 every schedule has one event and one due time",
+    );
 }
 
 /// A slot comes to the reference before the schedule is marked, and passes it over. A producer
 /// replaces the event meanwhile, and the new event is marked although its time has not come.
 #[test]
 fn the_push_marks_the_schedule() {
-    breaks(Guards { one_step: false, ..ALL }, "I8 a queued event has one reference that counts");
+    breaks(
+        Guards {
+            one_step: false,
+            ..ALL
+        },
+        "I8 a queued event has one reference that counts",
+    );
 }
 
 /// A key is replaced after its event was queued. The old reference leads to the new event, which is
 /// not due yet.
 #[test]
 fn a_reference_says_when_its_event_was_queued() {
-    breaks(Guards { time_in_reference: false, ..ALL }, "no event is early");
+    breaks(
+        Guards {
+            time_in_reference: false,
+            ..ALL
+        },
+        "no event is early",
+    );
 }
 
 /// Redis' clock steps back, and a process still uses the time that it saw before the step.
 #[test]
 fn the_clock_of_redis_decides() {
-    breaks(Guards { clock_of_redis: false, ..ALL }, "no event is early");
+    breaks(
+        Guards {
+            clock_of_redis: false,
+            ..ALL
+        },
+        "no event is early",
+    );
 }
 
 #[test]
 fn the_first_due_schedule_comes_first() {
-    breaks(Guards { order: false, ..ALL }, "events come in the order of their due times");
+    breaks(
+        Guards {
+            order: false,
+            ..ALL
+        },
+        "events come in the order of their due times",
+    );
 }

@@ -66,13 +66,19 @@ impl Short {
     /// LPUSH: adds the value at the head, as the newest.
     pub fn push(&mut self, value: u8) {
         let len = self.len();
-        assert!(value > 0 && value < 16 && len < 8, "a list of the model is full: {self:?}");
+        assert!(
+            value > 0 && value < 16 && len < 8,
+            "a list of the model is full: {self:?}"
+        );
         self.0 |= u32::from(value) << (4 * len);
     }
 
     /// RPUSH: adds the value at the tail, to be taken next.
     pub fn push_oldest(&mut self, value: u8) {
-        assert!(value > 0 && value < 16 && self.len() < 8, "a list of the model is full: {self:?}");
+        assert!(
+            value > 0 && value < 16 && self.len() < 8,
+            "a list of the model is full: {self:?}"
+        );
         self.0 = self.0 << 4 | u32::from(value);
     }
 
@@ -323,9 +329,13 @@ impl Outcome {
     /// Returns the number of delivered events, from the front.
     pub fn delivered(self) -> u8 {
         match self {
-            Self::Done(k) | Self::Yield(k) | Self::Retry(k) | Self::Reject(k) | Self::Part(k) | Self::Hold(k) | Self::Wait(k) => {
-                k
-            }
+            Self::Done(k)
+            | Self::Yield(k)
+            | Self::Retry(k)
+            | Self::Reject(k)
+            | Self::Part(k)
+            | Self::Hold(k)
+            | Self::Wait(k) => k,
         }
     }
 }
@@ -423,21 +433,34 @@ impl Late {
 
 impl State {
     pub fn spend_fault(&mut self, spend: bool) {
-        self.faults = self.faults.checked_sub(u8::from(spend)).expect("an action takes more faults than there are");
+        self.faults = self
+            .faults
+            .checked_sub(u8::from(spend))
+            .expect("an action takes more faults than there are");
     }
 
     pub fn spend_outcome(&mut self, spend: bool) {
-        self.outcomes = self.outcomes.checked_sub(u8::from(spend)).expect("an action takes more outcomes than there are");
+        self.outcomes = self
+            .outcomes
+            .checked_sub(u8::from(spend))
+            .expect("an action takes more outcomes than there are");
     }
 
     /// Returns a token that occurs nowhere. Tokens are only compared for equality, so a token that
     /// has disappeared everywhere can be used again.
     pub fn fresh_token(&self) -> u8 {
         let used = |token: u8| {
-            let names = |redis: &Redis| redis.names.iter().any(|name| name.lease == token || name.last_token == token);
+            let names = |redis: &Redis| {
+                redis
+                    .names
+                    .iter()
+                    .any(|name| name.lease == token || name.last_token == token)
+            };
             names(&self.redis)
                 || self.snapshot.as_deref().is_some_and(names)
-                || self.processes.iter().any(|process| [process.token, process.before, process.displace].contains(&token))
+                || self.processes.iter().any(|process| {
+                    [process.token, process.before, process.displace].contains(&token)
+                })
                 || self.late.is_some_and(|late| late.token() == token)
                 || self.ghost.newest.contains(&token)
         };
@@ -445,7 +468,10 @@ impl State {
     }
 
     pub fn is_live(&self, process: usize) -> bool {
-        matches!(self.processes[process].mode, Mode::Running | Mode::Lapsed | Mode::Attaching)
+        matches!(
+            self.processes[process].mode,
+            Mode::Running | Mode::Lapsed | Mode::Attaching
+        )
     }
 
     /// Returns whether the connections of a process lead to the present Redis.
@@ -455,14 +481,17 @@ impl State {
 
     /// Returns every pushed event.
     pub fn events(&self) -> impl Iterator<Item = u8> + '_ {
-        (0..OBJECTS).flat_map(|object| (0..self.pushed[object]).map(move |index| event(object, index)))
+        (0..OBJECTS)
+            .flat_map(|object| (0..self.pushed[object]).map(move |index| event(object, index)))
     }
 }
 
 impl Redis {
     /// Returns the object that worker `w` owns.
     pub fn owned(&self, w: usize) -> Option<usize> {
-        self.objects.iter().position(|object| object.owner == w as u8 + 1)
+        self.objects
+            .iter()
+            .position(|object| object.owner == w as u8 + 1)
     }
 
     /// Returns whether a pushed event is over: it has left its batch for good.
@@ -474,8 +503,15 @@ impl Redis {
     pub fn places(&self, event: u8) -> usize {
         let occurrences = |list: Short| list.iter().filter(|&other| other == event).count();
         let object = &self.objects[object_of(event)];
-        self.objects.iter().map(|object| occurrences(object.queue) + occurrences(object.held)).sum::<usize>()
-            + self.slots.iter().map(|slot| occurrences(slot.batch)).sum::<usize>()
+        self.objects
+            .iter()
+            .map(|object| occurrences(object.queue) + occurrences(object.held))
+            .sum::<usize>()
+            + self
+                .slots
+                .iter()
+                .map(|slot| occurrences(slot.batch))
+                .sum::<usize>()
             + usize::from(object.dead & bit(event) != 0)
     }
 }

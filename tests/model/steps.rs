@@ -19,7 +19,11 @@ impl Protocol {
         let found = s.redis.names[name];
         if self.guards.fence && found.lease != token {
             let ours = found.lease == 0 && found.last_token == token;
-            return Some(if ours { Refused::Lapsed } else { Refused::Fenced });
+            return Some(if ours {
+                Refused::Lapsed
+            } else {
+                Refused::Fenced
+            });
         }
         if s.ghost.newest[name] != token {
             s.ghost.broken |= STALE_TOKEN;
@@ -30,7 +34,13 @@ impl Protocol {
     /// Commits and claims for the slots of the call. Returns, per slot, the batch in flight (object
     /// 0 = the slot is free). `again` = a second copy of the call. `markers_first` = whether
     /// markers, not held objects, have the first turn.
-    pub fn advance(&self, s: &mut State, call: &Call, again: bool, markers_first: bool) -> Result<[Hand; SLOTS_EACH], Refused> {
+    pub fn advance(
+        &self,
+        s: &mut State,
+        call: &Call,
+        again: bool,
+        markers_first: bool,
+    ) -> Result<[Hand; SLOTS_EACH], Refused> {
         let name = call.name as usize;
         if let Some(refused) = self.fence(s, name, call.token) {
             return Err(refused);
@@ -41,7 +51,11 @@ impl Protocol {
         let named = |slot: &usize| call.slots[*slot] != Named::Not;
         for slot in (0..SLOTS_EACH).filter(named) {
             let w = name * SLOTS_EACH + slot;
-            if let Named::Result { tag, outcome, handled } = call.slots[slot]
+            if let Named::Result {
+                tag,
+                outcome,
+                handled,
+            } = call.slots[slot]
                 && !s.redis.slots[w].batch.is_empty()
             {
                 let is_meant = self.is_meant(s.redis.slots[w].tag, tag);
@@ -69,13 +83,23 @@ impl Protocol {
             let w = name * SLOTS_EACH + slot;
             if let Some(object) = s.redis.owned(w) {
                 if self.guards.strays {
-                    for other in s.redis.slots[w].objects.iter().filter(|&other| other != object as u8 + 1) {
+                    for other in s.redis.slots[w]
+                        .objects
+                        .iter()
+                        .filter(|&other| other != object as u8 + 1)
+                    {
                         self.stray(s, w, other);
                     }
                 }
                 let Slot { batch, tag, .. } = s.redis.slots[w];
                 let prev = s.redis.objects[object].last;
-                reply[slot] = Hand { object: object as u8 + 1, batch, tag, prev, ..Hand::default() };
+                reply[slot] = Hand {
+                    object: object as u8 + 1,
+                    batch,
+                    tag,
+                    prev,
+                    ..Hand::default()
+                };
             }
         }
         Ok(reply)
@@ -95,7 +119,11 @@ impl Protocol {
         let Some(at) = s.redis.owned(w) else { return };
         let k = outcome.delivered().min(s.redis.slots[w].batch.len());
         if handled {
-            self.end_handled(s, at, s.redis.slots[w].tag.first + k + u8::from(matches!(outcome, Outcome::Reject(_))));
+            self.end_handled(
+                s,
+                at,
+                s.redis.slots[w].tag.first + k + u8::from(matches!(outcome, Outcome::Reject(_))),
+            );
         }
         let Slot { batch, tag, .. } = &mut s.redis.slots[w];
         let object = &mut s.redis.objects[at];
@@ -126,8 +154,17 @@ impl Protocol {
                     if !self.guards.dead_letter_leaves_last {
                         object.last = tag.first;
                     }
-                    let crashes = if self.guards.rejection_keeps_crashes { tag.crashes.min(1) } else { 0 };
-                    *tag = Tag { first: tag.first + 1, attempts: 0, crashes, ..*tag };
+                    let crashes = if self.guards.rejection_keeps_crashes {
+                        tag.crashes.min(1)
+                    } else {
+                        0
+                    };
+                    *tag = Tag {
+                        first: tag.first + 1,
+                        attempts: 0,
+                        crashes,
+                        ..*tag
+                    };
                     self.log(s, event);
                 }
             }
@@ -140,13 +177,24 @@ impl Protocol {
         s.spend_outcome(true);
         let object = &mut s.redis.objects[at];
         let tag = object.held_tag;
-        let Some(event) = object.held.pop() else { return };
+        let Some(event) = object.held.pop() else {
+            return;
+        };
         object.dead |= bit(event);
         if !self.guards.dead_letter_leaves_last {
             object.last = tag.first;
         }
-        let rest = Tag { first: tag.first + 1, attempts: 0, crashes: tag.crashes.min(1), ..tag };
-        object.held_tag = if object.held.is_empty() { Tag::default() } else { rest };
+        let rest = Tag {
+            first: tag.first + 1,
+            attempts: 0,
+            crashes: tag.crashes.min(1),
+            ..tag
+        };
+        object.held_tag = if object.held.is_empty() {
+            Tag::default()
+        } else {
+            rest
+        };
         object.due = Due::Now;
         if self.guards.skip_has_a_row {
             self.log(s, event);
@@ -158,7 +206,11 @@ impl Protocol {
 
     /// Writes a row for each of the first events of a batch.
     fn log_delivered(&self, s: &mut State, w: usize, k: u8) {
-        s.redis.slots[w].batch.iter().take(k.into()).for_each(|event| self.log(s, event));
+        s.redis.slots[w]
+            .batch
+            .iter()
+            .take(k.into())
+            .for_each(|event| self.log(s, event));
     }
 
     /// Writes a row of the event log. If Redis may lose writes, writes none, because rows would
@@ -243,7 +295,11 @@ impl Protocol {
             return;
         }
         loop {
-            let due = s.redis.objects.iter().position(|object| object.due == Due::Now);
+            let due = s
+                .redis
+                .objects
+                .iter()
+                .position(|object| object.due == Due::Now);
             match (due, s.redis.markers.is_empty()) {
                 (None, true) => return,
                 (Some(object), none) if none || !*markers_turn => {
@@ -305,7 +361,11 @@ impl Protocol {
     }
 
     fn is_paused(&self, s: &State, at: usize, call: &Call) -> bool {
-        if self.guards.rules_in_script { s.redis.is_ruled(at) } else { call.rules & 1 << at != 0 }
+        if self.guards.rules_in_script {
+            s.redis.is_ruled(at)
+        } else {
+            call.rules & 1 << at != 0
+        }
     }
 
     /// Moves up to `batch_max` events from the queue into the batch of `w`, with fresh ids.
@@ -316,7 +376,9 @@ impl Protocol {
         self.rise_above(s, s.redis.objects[at].last);
         let first = s.redis.next_id + 1;
         for _ in 0..self.bounds.batch_max {
-            let Some(event) = s.redis.objects[at].queue.pop() else { break };
+            let Some(event) = s.redis.objects[at].queue.pop() else {
+                break;
+            };
             s.redis.slots[w].batch.push(event);
             s.redis.next_id += 1;
             let value = event | s.replication << 4;
@@ -327,7 +389,10 @@ impl Protocol {
                 }
             }
         }
-        s.redis.slots[w].tag = Tag { first, ..Tag::default() };
+        s.redis.slots[w].tag = Tag {
+            first,
+            ..Tag::default()
+        };
     }
 
     /// Removes a name from `event.worker:W:object`.
@@ -351,7 +416,11 @@ impl Protocol {
         object.owner = HELD;
         object.held = std::mem::take(&mut s.redis.slots[w].batch);
         let tag = std::mem::take(&mut s.redis.slots[w].tag);
-        object.held_tag = if object.held.is_empty() { Tag::default() } else { tag };
+        object.held_tag = if object.held.is_empty() {
+            Tag::default()
+        } else {
+            tag
+        };
         self.forget(s, w, at);
     }
 
@@ -393,7 +462,11 @@ impl Protocol {
     pub fn connect(&self, s: &mut State, highest: u8) {
         let is_new = s.redis.meta == EMPTY;
         let changed = !is_new && s.redis.meta != s.replication;
-        if changed || s.redis.evicted || s.redis.next_id < highest || is_new && self.guards.emptied_begins_at_the_time {
+        if changed
+            || s.redis.evicted
+            || s.redis.next_id < highest
+            || is_new && self.guards.emptied_begins_at_the_time
+        {
             self.jump(s, highest);
         }
         s.redis.meta = s.replication;

@@ -18,14 +18,26 @@ impl Walk {
     }
 
     pub fn begin_with(bounds: Bounds, guards: Guards) -> Self {
-        let protocol = Protocol { bounds, guards, ..Protocol::default() };
-        Self { state: protocol.initial(), protocol, steps: Vec::new() }
+        let protocol = Protocol {
+            bounds,
+            guards,
+            ..Protocol::default()
+        };
+        Self {
+            state: protocol.initial(),
+            protocol,
+            steps: Vec::new(),
+        }
     }
 
     /// Makes a step, which must be possible, and asserts that no property breaks.
     pub fn go(&mut self, action: Action) -> &mut Self {
         let broken = self.try_go(action);
-        assert!(broken.is_empty(), "broken: {broken:?} after\n{}", self.steps.join("\n"));
+        assert!(
+            broken.is_empty(),
+            "broken: {broken:?} after\n{}",
+            self.steps.join("\n")
+        );
         self
     }
 
@@ -34,10 +46,16 @@ impl Walk {
         let mut possible = Vec::new();
         self.protocol.actions(&self.state, &mut possible);
         self.steps.push(self.protocol.in_words(action));
-        assert!(possible.contains(&action), "not possible:\n{}\nbut {possible:#?}", self.steps.join("\n"));
+        assert!(
+            possible.contains(&action),
+            "not possible:\n{}\nbut {possible:#?}",
+            self.steps.join("\n")
+        );
         self.protocol.apply(&mut self.state, action);
         let properties = self.protocol.properties();
-        let broken = properties.iter().filter(|property| !(property.condition)(&self.protocol, &self.state));
+        let broken = properties
+            .iter()
+            .filter(|property| !(property.condition)(&self.protocol, &self.state));
         broken.map(|property| property.name).collect()
     }
 
@@ -64,7 +82,10 @@ impl Walk {
     }
 
     pub fn attach(&mut self, process: usize) -> &mut Self {
-        self.go(Action::Attach { process, fate: Fate::Answered })
+        self.go(Action::Attach {
+            process,
+            fate: Fate::Answered,
+        })
     }
 
     /// Returns the object (index) of a slot's batch, as the process knows it.
@@ -81,5 +102,10 @@ impl Walk {
 pub fn advance(process: usize, slot: usize, report: Report, fate: Fate) -> Action {
     let mut reports = [None; SLOTS_EACH];
     reports[slot] = Some(report);
-    Action::Advance { process, reports, fate, markers_first: false }
+    Action::Advance {
+        process,
+        reports,
+        fate,
+        markers_first: false,
+    }
 }

@@ -55,10 +55,14 @@ impl Prometheus {
             wait if wait.starts_with("for: ") => "        for: 1s".to_owned(),
             _ => line.replace("> 300", "> 2"),
         });
-        std::fs::write(dir.path().join("rules.yml"), quick.collect::<Vec<_>>().join("\n")).expect("written");
-        let jobs = targets
-            .iter()
-            .map(|(job, address)| format!("  - job_name: {job}\n    static_configs: [{{ targets: ['{address}'] }}]\n"));
+        std::fs::write(
+            dir.path().join("rules.yml"),
+            quick.collect::<Vec<_>>().join("\n"),
+        )
+        .expect("written");
+        let jobs = targets.iter().map(|(job, address)| {
+            format!("  - job_name: {job}\n    static_configs: [{{ targets: ['{address}'] }}]\n")
+        });
         let config = format!(
             "global: {{ scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms }}\nrule_files: [rules.yml]\nscrape_configs:\n{}",
             jobs.collect::<String>()
@@ -66,14 +70,27 @@ impl Prometheus {
         std::fs::write(dir.path().join("prometheus.yml"), config).expect("written");
         let address = format!("127.0.0.1:{}", free_port());
         let mut program = Command::new("prometheus");
-        program.arg("--config.file").arg(dir.path().join("prometheus.yml"));
-        program.arg("--storage.tsdb.path").arg(dir.path().join("data")).args(["--web.listen-address", &address]);
+        program
+            .arg("--config.file")
+            .arg(dir.path().join("prometheus.yml"));
+        program
+            .arg("--storage.tsdb.path")
+            .arg(dir.path().join("data"))
+            .args(["--web.listen-address", &address]);
         let log = std::fs::File::create(dir.path().join("log")).expect("a log");
-        let process =
-            program.stdout(Stdio::null()).stderr(log).spawn().expect("prometheus is on the PATH: scripts/test-prometheus");
+        let process = program
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("prometheus is on the PATH: scripts/test-prometheus");
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder().no_proxy().build().expect("a client");
-        Self { _process: Running(process), _dir: dir, url: format!("http://{address}"), client }
+        Self {
+            _process: Running(process),
+            _dir: dir,
+            url: format!("http://{address}"),
+            client,
+        }
     }
 
     /// Returns the data of a response, or `None` if Prometheus has not started yet.
@@ -88,23 +105,42 @@ impl Prometheus {
 
     /// Returns the values of a query expression, one for each series.
     async fn query(&self, expression: &str) -> Vec<f64> {
-        let Some(data) = self.get("/api/v1/query", &[("query", expression)]).await else { return Vec::new() };
+        let Some(data) = self.get("/api/v1/query", &[("query", expression)]).await else {
+            return Vec::new();
+        };
         let series = data["result"].as_array().expect("a vector").iter();
-        series.map(|one| one["value"][1].as_str().expect("a value").parse().expect("a number")).collect()
+        series
+            .map(|one| {
+                one["value"][1]
+                    .as_str()
+                    .expect("a value")
+                    .parse()
+                    .expect("a number")
+            })
+            .collect()
     }
 
     /// Returns all series that Prometheus has ever stored, except those of the alerts.
     async fn series(&self) -> BTreeSet<String> {
         let selector = "{__name__=~\".+\",__name__!~\"ALERTS.*\"}";
-        let data = self.get("/api/v1/series", &[("match[]", selector)]).await.expect("an answer");
-        data.as_array().expect("series").iter().map(Value::to_string).collect()
+        let data = self
+            .get("/api/v1/series", &[("match[]", selector)])
+            .await
+            .expect("an answer");
+        data.as_array()
+            .expect("series")
+            .iter()
+            .map(Value::to_string)
+            .collect()
     }
 
     async fn until_firing(&self, alert: &str) {
         until(&format!("{alert} fires"), 2 * PATIENCE, async || {
             let data = self.get("/api/v1/alerts", &[]).await?;
             let mut alerts = data["alerts"].as_array().expect("alerts").iter();
-            alerts.any(|one| one["labels"]["alertname"] == alert && one["state"] == "firing").then_some(())
+            alerts
+                .any(|one| one["labels"]["alertname"] == alert && one["state"] == "firing")
+                .then_some(())
         })
         .await;
     }
@@ -113,7 +149,9 @@ impl Prometheus {
         until(&format!("{alert} is over"), 2 * PATIENCE, async || {
             let data = self.get("/api/v1/alerts", &[]).await?;
             let mut alerts = data["alerts"].as_array().expect("alerts").iter();
-            alerts.all(|one| one["labels"]["alertname"] != alert).then_some(())
+            alerts
+                .all(|one| one["labels"]["alertname"] != alert)
+                .then_some(())
         })
         .await;
     }
@@ -147,7 +185,10 @@ async fn serve(stream: TcpStream, go_on: Arc<Semaphore>) {
         let mut length = 0;
         let mut line = String::new();
         while stream.read_line(&mut line).await.is_ok_and(|read| read > 2) {
-            let value = line.to_ascii_lowercase().strip_prefix("content-length:").map(|value| value.trim().to_owned());
+            let value = line
+                .to_ascii_lowercase()
+                .strip_prefix("content-length:")
+                .map(|value| value.trim().to_owned());
             length = value.and_then(|value| value.parse().ok()).unwrap_or(length);
             line.clear();
         }
@@ -186,12 +227,17 @@ fn documented() -> BTreeSet<String> {
         "process_open_fds".to_owned(),
         "process_start_time_seconds".to_owned(),
     ]);
-    for row in chapter.lines().filter(|line| line.starts_with("| `seriatim_")) {
+    for row in chapter
+        .lines()
+        .filter(|line| line.starts_with("| `seriatim_"))
+    {
         let mut cells = row.split('|').skip(1);
         let (name, kind) = (cells.next().expect("names"), cells.next().expect("types"));
         for name in name.split(", ").map(|name| name.trim().trim_matches('`')) {
             match kind.trim() {
-                "histogram" => names.extend(["bucket", "sum", "count"].map(|part| format!("{name}_{part}"))),
+                "histogram" => {
+                    names.extend(["bucket", "sum", "count"].map(|part| format!("{name}_{part}")))
+                }
                 _ => drop(names.insert(name.to_owned())),
             }
         }
@@ -201,17 +247,32 @@ fn documented() -> BTreeSet<String> {
 
 /// Returns the query expressions of the dashboard, with values for their variables.
 fn expressions() -> Vec<String> {
-    let board: Value = serde_json::from_str(include_str!("../../deploy/grafana/seriatim.json")).expect("JSON");
+    let board: Value =
+        serde_json::from_str(include_str!("../../deploy/grafana/seriatim.json")).expect("JSON");
     let panels = board["panels"].as_array().expect("panels").iter();
     let targets = panels.flat_map(|panel| panel["targets"].as_array().expect("targets"));
     let expressions = targets.map(|target| target["expr"].as_str().expect("an expression"));
-    expressions.map(|text| text.replace("$namespace", ".*").replace("$__rate_interval", "30s")).collect()
+    expressions
+        .map(|text| {
+            text.replace("$namespace", ".*")
+                .replace("$__rate_interval", "30s")
+        })
+        .collect()
 }
 
 fn promtool(arguments: &[&str]) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/prometheus");
-    let checked = Command::new("promtool").args(arguments).current_dir(dir).output().expect("promtool is on the PATH");
-    assert!(checked.status.success(), "{}{}", String::from_utf8_lossy(&checked.stdout), String::from_utf8_lossy(&checked.stderr));
+    let checked = Command::new("promtool")
+        .args(arguments)
+        .current_dir(dir)
+        .output()
+        .expect("promtool is on the PATH");
+    assert!(
+        checked.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&checked.stdout),
+        String::from_utf8_lossy(&checked.stderr)
+    );
 }
 
 #[test]
@@ -229,8 +290,12 @@ fn the_alerts_are_valid_and_pass_their_tests() {
 async fn a_real_prometheus_sees_a_running_system() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let addresses: Vec<String> = (0..3).map(|_| format!("127.0.0.1:{}", free_port())).collect();
-    let [exporter_at, first_at, second_at] = &addresses[..] else { panic!("three addresses") };
+    let addresses: Vec<String> = (0..3)
+        .map(|_| format!("127.0.0.1:{}", free_port()))
+        .collect();
+    let [exporter_at, first_at, second_at] = &addresses[..] else {
+        panic!("three addresses")
+    };
     let mut exporter = Command::new(crate::support::program());
     exporter.args([
         "--redis",
@@ -244,14 +309,22 @@ async fn a_real_prometheus_sees_a_running_system() {
         "--check",
     ]);
     let _exporter = Running(exporter.stderr(Stdio::null()).spawn().expect("it starts"));
-    let prometheus =
-        Prometheus::start(&[("seriatim-exporter", exporter_at), ("seriatim-worker", first_at), ("seriatim-worker2", second_at)]);
+    let prometheus = Prometheus::start(&[
+        ("seriatim-exporter", exporter_at),
+        ("seriatim-worker", first_at),
+        ("seriatim-worker2", second_at),
+    ]);
 
     // At first no worker runs. Then a worker whose sink is unavailable starts, and dies with a
     // batch in flight.
     prometheus.until_firing("SeriatimNoWorker").await;
     let nobody = format!("http://127.0.0.1:{}/", free_port());
-    let mut first = Process::start(&redis, "first", &nobody, &["--http", first_at, "--lease", "2s", "--event-log"]);
+    let mut first = Process::start(
+        &redis,
+        "first",
+        &nobody,
+        &["--http", first_at, "--lease", "2s", "--event-log"],
+    );
     console.emit("work:1", "1").await;
     prometheus.until_firing("SeriatimSinkDown").await;
     prometheus.until_quiet("SeriatimNoWorker").await;
@@ -261,13 +334,21 @@ async fn a_real_prometheus_sees_a_running_system() {
 
     let receiver = Receiver::start().await;
     let sink = format!("http://{}/", receiver.address);
-    let options = ["--http", second_at, "--event-log", "--retry", "fixed:10ms,attempts=2,then=hold"];
+    let options = [
+        "--http",
+        second_at,
+        "--event-log",
+        "--retry",
+        "fixed:10ms,attempts=2,then=hold",
+    ];
     let _second = Process::start(&redis, "second", &sink, &options);
     prometheus.until_quiet("SeriatimWorkNotTakenOver").await;
     prometheus.until_quiet("SeriatimSinkDown").await;
-    for (event, alert) in
-        [("bad", "SeriatimNewDeadLetters"), ("fails", "SeriatimHeldForOperator"), ("hangs", "SeriatimDeliveryHangs")]
-    {
+    for (event, alert) in [
+        ("bad", "SeriatimNewDeadLetters"),
+        ("fails", "SeriatimHeldForOperator"),
+        ("hangs", "SeriatimDeliveryHangs"),
+    ] {
         console.emit(&format!("{event}:1"), "{}").await;
         prometheus.until_firing(alert).await;
     }
@@ -276,25 +357,62 @@ async fn a_real_prometheus_sees_a_running_system() {
 
     // Makes a projection and a schedule, so that no panel of the dashboard is empty.
     for (field, value) in [("p", "0 0 0-0")] {
-        let _: u64 = console.run(&["HSET", &console.keys.event_projections(), field, value]).await;
+        let _: u64 = console
+            .run(&["HSET", &console.keys.event_projections(), field, value])
+            .await;
     }
     let mut schedule = Command::new(crate::support::program());
-    schedule.args(["--redis", redis.url(), "--namespace", redis.namespace(), "emit", "--in", "1s", "later:1", "1"]);
+    schedule.args([
+        "--redis",
+        redis.url(),
+        "--namespace",
+        redis.namespace(),
+        "emit",
+        "--in",
+        "1s",
+        "later:1",
+        "1",
+    ]);
     assert!(schedule.status().expect("it runs").success());
     // Only a share has the figures of shares.
     let mut share = Command::new(crate::support::program());
-    share.args(["--redis", redis.url(), "--namespace", redis.namespace(), "share", "set", "work:*", "--in-flight", "1000"]);
-    assert!(share.args(["--reason", "a test"]).status().expect("it runs").success());
+    share.args([
+        "--redis",
+        redis.url(),
+        "--namespace",
+        redis.namespace(),
+        "share",
+        "set",
+        "work:*",
+        "--in-flight",
+        "1000",
+    ]);
+    assert!(
+        share
+            .args(["--reason", "a test"])
+            .status()
+            .expect("it runs")
+            .success()
+    );
     let wanted = documented();
-    let seen = until("each documented metric is there", 2 * PATIENCE, async || {
-        console.emit_all("work:2", ["1", "2", "3"]).await;
-        let data = prometheus.get("/api/v1/label/__name__/values", &[]).await?;
-        let names = data.as_array().expect("names").iter().map(|name| name.as_str().expect("a name").to_owned());
-        let names: BTreeSet<String> = names.collect();
-        wanted.is_subset(&names).then_some(names)
-    })
+    let seen = until(
+        "each documented metric is there",
+        2 * PATIENCE,
+        async || {
+            console.emit_all("work:2", ["1", "2", "3"]).await;
+            let data = prometheus.get("/api/v1/label/__name__/values", &[]).await?;
+            let names = data
+                .as_array()
+                .expect("names")
+                .iter()
+                .map(|name| name.as_str().expect("a name").to_owned());
+            let names: BTreeSet<String> = names.collect();
+            wanted.is_subset(&names).then_some(names)
+        },
+    )
     .await;
-    let own = |name: &&String| *name == "up" || name.starts_with("scrape_") || name.starts_with("ALERTS");
+    let own =
+        |name: &&String| *name == "up" || name.starts_with("scrape_") || name.starts_with("ALERTS");
     let more: Vec<_> = seen.difference(&wanted).filter(|name| !own(name)).collect();
     assert!(more.is_empty(), "without a word in the documents: {more:?}");
     assert_eq!(prometheus.query("seriatim_up").await, [1.0]);
@@ -304,7 +422,12 @@ async fn a_real_prometheus_sees_a_running_system() {
         until(&format!("{expression} has a value"), PATIENCE, async || {
             console.emit_all("work:2", ["1", "2", "3"]).await;
             tokio::time::sleep(Duration::from_millis(100)).await;
-            prometheus.query(&expression).await.iter().any(|value| value.is_finite()).then_some(())
+            prometheus
+                .query(&expression)
+                .await
+                .iter()
+                .any(|value| value.is_finite())
+                .then_some(())
         })
         .await;
     }
@@ -316,8 +439,12 @@ async fn a_real_prometheus_sees_a_running_system() {
 async fn objects_add_no_series_in_prometheus() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let addresses: Vec<String> = (0..2).map(|_| format!("127.0.0.1:{}", free_port())).collect();
-    let [exporter_at, worker_at] = &addresses[..] else { panic!("two addresses") };
+    let addresses: Vec<String> = (0..2)
+        .map(|_| format!("127.0.0.1:{}", free_port()))
+        .collect();
+    let [exporter_at, worker_at] = &addresses[..] else {
+        panic!("two addresses")
+    };
     let mut exporter = Command::new(crate::support::program());
     exporter.args([
         "--redis",
@@ -332,13 +459,16 @@ async fn objects_add_no_series_in_prometheus() {
     ]);
     let _exporter = Running(exporter.stderr(Stdio::null()).spawn().expect("it starts"));
     let _worker = Process::start(&redis, "w", "null", &["--http", worker_at]);
-    let prometheus = Prometheus::start(&[("seriatim-exporter", exporter_at), ("seriatim-worker", worker_at)]);
+    let prometheus = Prometheus::start(&[
+        ("seriatim-exporter", exporter_at),
+        ("seriatim-worker", worker_at),
+    ]);
     // One event for each program, before the series are counted.
     console.emit("many-first:1", "1").await;
     let is_there = async |expression: &str| !prometheus.query(expression).await.is_empty();
     until("both are scraped", 2 * PATIENCE, async || {
-        let seen =
-            is_there("seriatim_events_total{outcome=\"delivered\"} == 1").await && is_there("seriatim_events_queued").await;
+        let seen = is_there("seriatim_events_total{outcome=\"delivered\"} == 1").await
+            && is_there("seriatim_events_queued").await;
         seen.then_some(())
     })
     .await;
@@ -348,18 +478,39 @@ async fn objects_add_no_series_in_prometheus() {
         let mut pipe = redis::pipe();
         for n in from..from + 10_000 {
             let object = format!("many-{n}:1");
-            pipe.cmd("LPUSH").arg(console.keys.events(&object)).arg(format!("{{\"type\":\"t{n}\"}}")).ignore();
-            pipe.cmd("LPUSH").arg(console.keys.objects_with_events()).arg(object).ignore();
+            pipe.cmd("LPUSH")
+                .arg(console.keys.events(&object))
+                .arg(format!("{{\"type\":\"t{n}\"}}"))
+                .ignore();
+            pipe.cmd("LPUSH")
+                .arg(console.keys.objects_with_events())
+                .arg(object)
+                .ignore();
         }
-        pipe.exec_async(&mut redis.connect().await).await.expect("emitted");
+        pipe.exec_async(&mut redis.connect().await)
+            .await
+            .expect("emitted");
     }
     until("all are delivered, and scraped", 4 * PATIENCE, async || {
-        let all = format!("seriatim_events_total{{outcome=\"delivered\"}} == {}", OBJECTS + 1);
-        (is_there(&all).await && is_there(&format!("seriatim_ids_given >= {OBJECTS}")).await).then_some(())
+        let all = format!(
+            "seriatim_events_total{{outcome=\"delivered\"}} == {}",
+            OBJECTS + 1
+        );
+        (is_there(&all).await && is_there(&format!("seriatim_ids_given >= {OBJECTS}")).await)
+            .then_some(())
     })
     .await;
     let after = prometheus.series().await;
-    println!("{} series before and {} after {OBJECTS} objects", before.len(), after.len());
+    println!(
+        "{} series before and {} after {OBJECTS} objects",
+        before.len(),
+        after.len()
+    );
     let more: Vec<_> = after.difference(&before).collect();
-    assert!(more.is_empty(), "{} more series, for example {:?}", more.len(), &more[..more.len().min(5)]);
+    assert!(
+        more.is_empty(),
+        "{} more series, for example {:?}",
+        more.len(),
+        &more[..more.len().min(5)]
+    );
 }

@@ -22,26 +22,51 @@ fn every_test_that_the_documents_name_is_there() {
 fn the_protocol_describes_every_key() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let protocol = std::fs::read_to_string(root.join("docs/protocol.md")).expect("the protocol");
-    let of_objects = OBJECT_KINDS.iter().map(|(_, suffix)| format!("`POBJ{suffix}`"));
+    let of_objects = OBJECT_KINDS
+        .iter()
+        .map(|(_, suffix)| format!("`POBJ{suffix}`"));
     for key in of_objects.chain(SHARED_KINDS.iter().map(|(_, key)| format!("`P{key}`"))) {
-        assert!(protocol.contains(&key), "docs/protocol.md does not describe {key}");
+        assert!(
+            protocol.contains(&key),
+            "docs/protocol.md does not describe {key}"
+        );
     }
 }
 
 fn tests_named_in(document: &str) -> usize {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let document = std::fs::read_to_string(root.join(document)).expect("the document");
-    let (_, table) = document.split_once("\n## What proves it\n").expect("the table");
+    let (_, table) = document
+        .split_once("\n## What proves it\n")
+        .expect("the table");
     let mut named = 0;
-    for row in table.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | ")).skip(1) {
+    for row in table
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("| ")?
+                .strip_suffix(" |")?
+                .split_once(" | ")
+        })
+        .skip(1)
+    {
         // The form of a cell: `FILE`: `test`, `test`; `FILE`: …; [a chapter](…)
-        for of_file in row.1.split("; ").filter(|of_file| !of_file.starts_with('[')) {
+        for of_file in row
+            .1
+            .split("; ")
+            .filter(|of_file| !of_file.starts_with('['))
+        {
             let mut names = of_file.split('`').skip(1).step_by(2);
             let path = root.join(names.next().expect("a file"));
             let files = files_of(path);
-            let text: String = files.iter().map(|file| std::fs::read_to_string(file).expect("a test")).collect();
+            let text: String = files
+                .iter()
+                .map(|file| std::fs::read_to_string(file).expect("a test"))
+                .collect();
             for name in names {
-                assert!(text.contains(&format!("fn {name}(")), "{name} is not in {files:?}");
+                assert!(
+                    text.contains(&format!("fn {name}(")),
+                    "{name} is not in {files:?}"
+                );
                 named += 1;
             }
         }
@@ -55,5 +80,7 @@ fn files_of(path: PathBuf) -> Vec<PathBuf> {
         return vec![path];
     }
     let entries = std::fs::read_dir(&path).expect("a folder");
-    entries.flat_map(|entry| files_of(entry.expect("a file").path())).collect()
+    entries
+        .flat_map(|entry| files_of(entry.expect("a file").path()))
+        .collect()
 }

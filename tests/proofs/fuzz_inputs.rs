@@ -11,13 +11,28 @@ use proptest::sample::select;
 use redis::Value;
 use replies::every_call;
 use seriatim::consume::Envelope;
-use seriatim::event::{EVENT_BYTES_MAX, Event, EventError, IntoEvent, Json, NAME_BYTES_MAX, ObjectName};
+use seriatim::event::{
+    EVENT_BYTES_MAX, Event, EventError, IntoEvent, Json, NAME_BYTES_MAX, ObjectName,
+};
 use seriatim::keys::Keys;
 
 /// Generates names from pieces of names and keys, and from bytes that no valid name has.
 fn name_bytes() -> impl Strategy<Value = Vec<u8>> {
-    let pieces: Vec<&[u8]> =
-        vec![b"a", b":", b"{", b"}", b"\0", b"\xff", b"events", b"event.worker:", b"\n", "é".as_bytes(), b"held", b" ", b"\x7f"];
+    let pieces: Vec<&[u8]> = vec![
+        b"a",
+        b":",
+        b"{",
+        b"}",
+        b"\0",
+        b"\xff",
+        b"events",
+        b"event.worker:",
+        b"\n",
+        "é".as_bytes(),
+        b"held",
+        b" ",
+        b"\x7f",
+    ];
     prop_oneof![
         4 => prop::collection::vec(select(pieces), 0..8).prop_map(|pieces| pieces.concat()),
         2 => prop::collection::vec(any::<u8>(), 0..40),
@@ -112,9 +127,18 @@ proptest! {
 #[test]
 fn an_event_may_have_as_many_bytes_as_the_limit() {
     let text = |len: usize| Json::new(format!("\"{}\"", "x".repeat(len - 2)));
-    assert_eq!(text(EVENT_BYTES_MAX).into_event(EVENT_BYTES_MAX).expect("at the limit").len(), EVENT_BYTES_MAX);
+    assert_eq!(
+        text(EVENT_BYTES_MAX)
+            .into_event(EVENT_BYTES_MAX)
+            .expect("at the limit")
+            .len(),
+        EVENT_BYTES_MAX
+    );
     let refused = text(EVENT_BYTES_MAX + 1).into_event(EVENT_BYTES_MAX);
-    assert!(matches!(refused, Err(EventError::TooLarge { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(EventError::TooLarge { .. })),
+        "{refused:?}"
+    );
 }
 
 /// Generates words and numbers that occur in replies, and invalid values.
@@ -179,26 +203,58 @@ fn reply() -> impl Strategy<Value = Value> {
         Value::Array(vec![Value::Array(entry.clone())]),
         Value::Array(vec![]),
     ];
-    let changed = (prop::collection::vec((0..6usize, piece()), 0..3), prop::collection::vec((0..5usize, piece()), 0..3))
+    let changed = (
+        prop::collection::vec((0..6usize, piece()), 0..3),
+        prop::collection::vec((0..5usize, piece()), 0..3),
+    )
         .prop_map(move |(outer, inner)| {
             let (mut advanced, mut entry) = (advanced.clone(), entry.clone());
             inner.into_iter().for_each(|(at, piece)| entry[at] = piece);
             advanced[4] = Value::Array(vec![Value::Array(entry)]);
-            outer.into_iter().for_each(|(at, piece)| advanced[at] = piece);
+            outer
+                .into_iter()
+                .for_each(|(at, piece)| advanced[at] = piece);
             Value::Array(advanced)
         });
     let begun = |words: &[&'static str], rest: BoxedStrategy<Vec<Value>>| {
-        (select(words.to_vec()), rest)
-            .prop_map(|(word, rest)| Value::Array([vec![Value::BulkString(word.into())], rest].concat()))
+        (select(words.to_vec()), rest).prop_map(|(word, rest)| {
+            Value::Array([vec![Value::BulkString(word.into())], rest].concat())
+        })
     };
-    let words = ["ok", "attached", "in_use", "renewed", "detached", "swept", "fenced", "lapsed", "counter", "schema", "kept"];
+    let words = [
+        "ok", "attached", "in_use", "renewed", "detached", "swept", "fenced", "lapsed", "counter",
+        "schema", "kept",
+    ];
     // Generates the counts of emits, valid and invalid.
-    let number = || select(vec!["0", "7", "18446744073709551615", "18446744073709551616", "-1", "", "a"]);
-    let emitted = (number(), number()).prop_map(|(events, bytes)| Value::BulkString(format!("{events} {bytes}").into()));
-    let field = select(vec!["id", "handler:a", "once:a", "emit:a", "emit:b", "emit:", ""]);
-    let kept = prop::collection::vec((field, prop_oneof![2 => emitted, 1 => piece()]), 0..5).prop_map(|fields| {
-        fields.into_iter().flat_map(|(field, value)| [Value::BulkString(field.into()), value]).collect::<Vec<_>>()
-    });
+    let number = || {
+        select(vec![
+            "0",
+            "7",
+            "18446744073709551615",
+            "18446744073709551616",
+            "-1",
+            "",
+            "a",
+        ])
+    };
+    let emitted = (number(), number())
+        .prop_map(|(events, bytes)| Value::BulkString(format!("{events} {bytes}").into()));
+    let field = select(vec![
+        "id",
+        "handler:a",
+        "once:a",
+        "emit:a",
+        "emit:b",
+        "emit:",
+        "",
+    ]);
+    let kept = prop::collection::vec((field, prop_oneof![2 => emitted, 1 => piece()]), 0..5)
+        .prop_map(|fields| {
+            fields
+                .into_iter()
+                .flat_map(|(field, value)| [Value::BulkString(field.into()), value])
+                .collect::<Vec<_>>()
+        });
     let plain = prop::collection::vec(tree(), 0..6).boxed();
     prop_oneof![1 => tree(), 2 => changed, 2 => begun(&words, plain), 1 => begun(&["kept", "unpushed", "other"], kept.boxed())]
 }

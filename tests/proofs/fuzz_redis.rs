@@ -34,7 +34,11 @@ impl Sink for Record {
     async fn deliver(&self, batch: &Batch, _: &Context) -> Delivered {
         let mut seen = self.0.lock().expect("no panic");
         for event in batch.events() {
-            seen.entry(event.object.to_string()).or_default().push((event.id, event.prev, event.payload.to_vec()));
+            seen.entry(event.object.to_string()).or_default().push((
+                event.id,
+                event.prev,
+                event.payload.to_vec(),
+            ));
         }
         Delivered::all()
     }
@@ -46,10 +50,16 @@ impl Record {
         let events = seen.get(object).map_or(&[][..], |events| events);
         let mut last = 0;
         for (id, prev, _) in events {
-            assert!(*prev == last && *id > last, "{object:?}: id {id} with prev {prev} after {last}");
+            assert!(
+                *prev == last && *id > last,
+                "{object:?}: id {id} with prev {prev} after {last}"
+            );
             last = *id;
         }
-        events.iter().map(|(_, _, payload)| payload.clone()).collect()
+        events
+            .iter()
+            .map(|(_, _, payload)| payload.clone())
+            .collect()
     }
 }
 
@@ -61,11 +71,17 @@ struct Running {
 
 impl Running {
     fn start(redis: &Redis, keys: &Keys, name: &str, sink: &Record) -> Self {
-        let worker =
-            Worker::builder(redis.url()).keys(keys.clone()).name(name).lease(Duration::from_millis(600)).sink(sink.clone());
+        let worker = Worker::builder(redis.url())
+            .keys(keys.clone())
+            .name(name)
+            .lease(Duration::from_millis(600))
+            .sink(sink.clone());
         let (worker, shutdown) = (worker.build().expect("valid"), Shutdown::new());
         let stop = shutdown.clone();
-        Self { shutdown, task: tokio::spawn(async move { worker.run(stop).await }) }
+        Self {
+            shutdown,
+            task: tokio::spawn(async move { worker.run(stop).await }),
+        }
     }
 
     async fn stop(self) {
@@ -89,14 +105,27 @@ fn key(keys: &Keys, object: &[u8], suffix: &str) -> Vec<u8> {
 
 async fn push(conn: &mut MultiplexedConnection, keys: &Keys, object: &[u8], event: &[u8]) {
     run(conn, "LPUSH", &[&key(keys, object, ":events"), event]).await;
-    run(conn, "LPUSH", &[keys.objects_with_events().as_bytes(), object]).await;
+    run(
+        conn,
+        "LPUSH",
+        &[keys.objects_with_events().as_bytes(), object],
+    )
+    .await;
 }
 
 /// Returns the object and the event of each dead letter, oldest first.
 async fn dead(conn: &mut MultiplexedConnection, keys: &Keys) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let entries: Vec<(String, Vec<Vec<u8>>)> =
-        cmd("XRANGE").arg(keys.events_dead()).arg("-").arg("+").query_async(conn).await.expect("a stream");
-    entries.into_iter().map(|(_, fields)| (fields[5].clone(), fields[7].clone())).collect()
+    let entries: Vec<(String, Vec<Vec<u8>>)> = cmd("XRANGE")
+        .arg(keys.events_dead())
+        .arg("-")
+        .arg("+")
+        .query_async(conn)
+        .await
+        .expect("a stream");
+    entries
+        .into_iter()
+        .map(|(_, fields)| (fields[5].clone(), fields[7].clone()))
+        .collect()
 }
 
 /// A small random generator. It prints its seed.
@@ -104,8 +133,12 @@ struct Rng(u64);
 
 impl Rng {
     fn new() -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_nanos() as u64;
-        let seed = std::env::var("SERIATIM_SEED").map_or(now, |seed| seed.parse().expect("SERIATIM_SEED is a number"));
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("a clock after 1970")
+            .as_nanos() as u64;
+        let seed = std::env::var("SERIATIM_SEED")
+            .map_or(now, |seed| seed.parse().expect("SERIATIM_SEED is a number"));
         println!("SERIATIM_SEED={seed}");
         Self(seed)
     }
@@ -118,7 +151,13 @@ impl Rng {
 
     fn bytes(&mut self, pieces: &[&[u8]]) -> Vec<u8> {
         (0..=self.below(6))
-            .map(|_| if self.below(5) == 0 { vec![self.below(256) as u8] } else { pieces[self.below(pieces.len())].to_vec() })
+            .map(|_| {
+                if self.below(5) == 0 {
+                    vec![self.below(256) as u8]
+                } else {
+                    pieces[self.below(pieces.len())].to_vec()
+                }
+            })
             .collect::<Vec<_>>()
             .concat()
     }
@@ -137,13 +176,26 @@ async fn every_name_gets_its_events() {
         b"a}b{:0}:".to_vec(),
         vec![b'n'; 65_536],
     ]);
-    let pieces: [&[u8]; 9] = [b"{", b"}", b":", b"\0", b"events", b"event.worker:", b"w.0", b"held", "é".as_bytes()];
+    let pieces: [&[u8]; 9] = [
+        b"{",
+        b"}",
+        b":",
+        b"\0",
+        b"events",
+        b"event.worker:",
+        b"w.0",
+        b"held",
+        "é".as_bytes(),
+    ];
     names.extend((0..200).map(|_| rng.bytes(&pieces)));
     names.sort();
     names.dedup();
     for keys in [redis.keys().clone(), Keys::new()] {
         // Without a namespace, the test leaves out names that begin with a brace.
-        let names: Vec<&Vec<u8>> = names.iter().filter(|name| !keys.prefix().is_empty() || name[0] != b'{').collect();
+        let names: Vec<&Vec<u8>> = names
+            .iter()
+            .filter(|name| !keys.prefix().is_empty() || name[0] != b'{')
+            .collect();
         for n in 0..3 {
             for name in &names {
                 push(&mut conn, &keys, name, n.to_string().as_bytes()).await;
@@ -154,13 +206,26 @@ async fn every_name_gets_its_events() {
         }
         let sink = Record::default();
         let worker = Running::start(&redis, &keys, "w", &sink);
-        let (sound, odd): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| ObjectName::from_bytes(name).is_ok());
+        let (sound, odd): (Vec<_>, Vec<_>) = names
+            .into_iter()
+            .partition(|name| ObjectName::from_bytes(name).is_ok());
         let held_key = keys.objects_held();
         until("every name is done with", PATIENCE, async || {
             assert!(!worker.task.is_finished(), "the worker ended");
-            let held: usize =
-                cmd("ZCOUNT").arg(&held_key).arg("inf").arg("inf").query_async(&mut redis.connect().await).await.expect("ZCOUNT");
-            let delivered = sink.0.lock().expect("no panic").values().map(Vec::len).sum::<usize>();
+            let held: usize = cmd("ZCOUNT")
+                .arg(&held_key)
+                .arg("inf")
+                .arg("inf")
+                .query_async(&mut redis.connect().await)
+                .await
+                .expect("ZCOUNT");
+            let delivered = sink
+                .0
+                .lock()
+                .expect("no panic")
+                .values()
+                .map(Vec::len)
+                .sum::<usize>();
             (held == odd.len() && delivered == 3 * sound.len()).then_some(())
         })
         .await;
@@ -169,18 +234,36 @@ async fn every_name_gets_its_events() {
             let text = std::str::from_utf8(name).expect("UTF-8");
             assert_eq!(sink.of(text), [b"0", b"1", b"2"], "{text:?}");
             assert_eq!(
-                run(&mut conn, "EXISTS", &[&key(&keys, name, ":events"), &key(&keys, name, ":event.worker")]).await,
+                run(
+                    &mut conn,
+                    "EXISTS",
+                    &[
+                        &key(&keys, name, ":events"),
+                        &key(&keys, name, ":event.worker")
+                    ]
+                )
+                .await,
                 Value::Int(0)
             );
         }
         // The library emits no event for these names, so the worker gives their events to no sink.
         // All of them are held or queued.
         for name in &odd {
-            let Value::Int(held) = run(&mut conn, "LLEN", &[&key(&keys, name, ":events.held")]).await else { panic!("a list") };
-            let Value::Int(queued) = run(&mut conn, "LLEN", &[&key(&keys, name, ":events")]).await else { panic!("a list") };
+            let Value::Int(held) =
+                run(&mut conn, "LLEN", &[&key(&keys, name, ":events.held")]).await
+            else {
+                panic!("a list")
+            };
+            let Value::Int(queued) = run(&mut conn, "LLEN", &[&key(&keys, name, ":events")]).await
+            else {
+                panic!("a list")
+            };
             assert_eq!(held + queued, 3, "{name:?}");
         }
-        assert_eq!(run(&mut conn, "LLEN", &[&key(&keys, b"", ":events")]).await, Value::Int(3));
+        assert_eq!(
+            run(&mut conn, "LLEN", &[&key(&keys, b"", ":events")]).await,
+            Value::Int(3)
+        );
     }
 }
 
@@ -224,38 +307,78 @@ async fn every_payload_is_delivered_or_dead_as_it_was_pushed() {
     let dead = until("every event is done with", PATIENCE, async || {
         assert!(!worker.task.is_finished(), "the worker ended");
         let dead = dead(&mut redis.connect().await, &keys).await;
-        let delivered = sink.0.lock().expect("no panic").values().map(Vec::len).sum::<usize>();
+        let delivered = sink
+            .0
+            .lock()
+            .expect("no panic")
+            .values()
+            .map(Vec::len)
+            .sum::<usize>();
         (dead.len() + delivered == all).then_some(dead)
     })
     .await;
     worker.stop().await;
     for (object, pushed) in &pushed {
         let delivered = sink.of(object);
-        let dead: Vec<&Vec<u8>> = dead.iter().filter(|(name, _)| name == object.as_bytes()).map(|(_, event)| event).collect();
+        let dead: Vec<&Vec<u8>> = dead
+            .iter()
+            .filter(|(name, _)| name == object.as_bytes())
+            .map(|(_, event)| event)
+            .collect();
         // Each pushed event is delivered or is a dead letter. Both lists are in the order of the
         // pushes.
         let (mut next, mut next_dead) = (delivered.iter().peekable(), dead.into_iter().peekable());
         for payload in pushed {
             let is_json = next.peek() == Some(&payload);
-            let found = if is_json { next.next() } else { next_dead.next() };
+            let found = if is_json {
+                next.next()
+            } else {
+                next_dead.next()
+            };
             assert_eq!(found, Some(payload), "{object}");
-            assert!(is_json || !json.contains(payload), "{:?} is JSON", payload.escape_ascii().to_string());
-            assert!(!is_json || !not_json.contains(payload), "{:?} is no JSON", payload.escape_ascii().to_string());
+            assert!(
+                is_json || !json.contains(payload),
+                "{:?} is JSON",
+                payload.escape_ascii().to_string()
+            );
+            assert!(
+                !is_json || !not_json.contains(payload),
+                "{:?} is no JSON",
+                payload.escape_ascii().to_string()
+            );
         }
-        assert!(next.next().is_none() && next_dead.next().is_none(), "{object}: more than was pushed");
+        assert!(
+            next.next().is_none() && next_dead.next().is_none(),
+            "{object}: more than was pushed"
+        );
     }
 }
 
 #[tokio::test]
 async fn an_event_beyond_the_limit_leaves_nothing_behind() {
     let redis = Redis::own(&[]).empty();
-    let emitter = Emitter::connect(redis.url()).await.expect("Redis answers").with_keys(redis.keys().clone());
+    let emitter = Emitter::connect(redis.url())
+        .await
+        .expect("Redis answers")
+        .with_keys(redis.keys().clone());
     let text = |len: usize| Json::new(format!("\"{}\"", "x".repeat(len - 2)));
-    let refused = emitter.event("a", text(EVENT_BYTES_MAX)).sub(text(EVENT_BYTES_MAX + 1)).send().await;
+    let refused = emitter
+        .event("a", text(EVENT_BYTES_MAX))
+        .sub(text(EVENT_BYTES_MAX + 1))
+        .send()
+        .await;
     assert!(matches!(refused, Err(EmitError::Event(_))), "{refused:?}");
-    let left: Vec<Vec<u8>> = cmd("KEYS").arg("*").query_async(&mut redis.connect().await).await.expect("KEYS");
+    let left: Vec<Vec<u8>> = cmd("KEYS")
+        .arg("*")
+        .query_async(&mut redis.connect().await)
+        .await
+        .expect("KEYS");
     assert!(left.is_empty(), "{left:?}");
-    emitter.event("a", text(EVENT_BYTES_MAX)).send().await.expect("at the limit");
+    emitter
+        .event("a", text(EVENT_BYTES_MAX))
+        .send()
+        .await
+        .expect("at the limit");
 }
 
 /// Replaces a key by a key of this type.
@@ -290,31 +413,62 @@ async fn a_wrong_type_under_an_object_stops_no_other_object() {
             // its events.
             plant(&mut conn, wrong, &key(&keys, victim.as_bytes(), suffix)).await;
             push(&mut conn, &keys, victim.as_bytes(), b"1").await;
-            push(&mut conn, &keys, format!("beside {victim}").as_bytes(), b"1").await;
-            planted.push((victim, *kind, key(&keys, format!("{kind}:{wrong}").as_bytes(), suffix), *wrong));
+            push(
+                &mut conn,
+                &keys,
+                format!("beside {victim}").as_bytes(),
+                b"1",
+            )
+            .await;
+            planted.push((
+                victim,
+                *kind,
+                key(&keys, format!("{kind}:{wrong}").as_bytes(), suffix),
+                *wrong,
+            ));
         }
     }
     let sink = Record::default();
     let worker = Running::start(&redis, &keys, "w", &sink);
     until("the objects beside are done with", PATIENCE, async || {
         assert!(!worker.task.is_finished(), "the worker ended");
-        planted.iter().all(|(victim, ..)| sink.of(&format!("beside {victim}")).len() == 1).then_some(())
+        planted
+            .iter()
+            .all(|(victim, ..)| sink.of(&format!("beside {victim}")).len() == 1)
+            .then_some(())
     })
     .await;
     // Acts as an operator: deletes each wrong key and releases its object. These objects lose no
     // event either.
     for (victim, kind, key, wrong) in &planted {
-        let Value::SimpleString(found) = run(&mut conn, "TYPE", &[key]).await else { panic!("a type") };
+        let Value::SimpleString(found) = run(&mut conn, "TYPE", &[key]).await else {
+            panic!("a type")
+        };
         if found == *wrong {
             run(&mut conn, "DEL", &[key]).await;
         }
-        run(&mut conn, "ZADD", &[keys.objects_held().as_bytes(), b"XX", b"0", victim.as_bytes()]).await;
+        run(
+            &mut conn,
+            "ZADD",
+            &[
+                keys.objects_held().as_bytes(),
+                b"XX",
+                b"0",
+                victim.as_bytes(),
+            ],
+        )
+        .await;
         let event: &[u8] = if *kind == "events" { b"1" } else { b"2" };
         push(&mut conn, &keys, victim.as_bytes(), event).await;
     }
     until("the victims are done with", PATIENCE, async || {
         assert!(!worker.task.is_finished(), "the worker ended");
-        planted.iter().all(|(victim, kind, ..)| sink.of(victim).len() == if *kind == "events" { 1 } else { 2 }).then_some(())
+        planted
+            .iter()
+            .all(|(victim, kind, ..)| {
+                sink.of(victim).len() == if *kind == "events" { 1 } else { 2 }
+            })
+            .then_some(())
     })
     .await;
     worker.stop().await;
@@ -324,13 +478,25 @@ async fn a_wrong_type_under_an_object_stops_no_other_object() {
 async fn a_wrong_type_of_a_shared_or_a_workers_key_loses_nothing() {
     let redis = Redis::own(&[]);
     let mut conn = redis.connect().await;
-    let shared = SHARED_KINDS.iter().map(|(kind, name)| (*kind, (*name).to_owned()));
-    let workers = WORKER_KINDS
+    let shared = SHARED_KINDS
         .iter()
-        .map(|(kind, suffix)| (*kind, format!("event.worker:{}{suffix}", if is_of_process(kind) { "w" } else { "w.0" })));
+        .map(|(kind, name)| (*kind, (*name).to_owned()));
+    let workers = WORKER_KINDS.iter().map(|(kind, suffix)| {
+        (
+            *kind,
+            format!(
+                "event.worker:{}{suffix}",
+                if is_of_process(kind) { "w" } else { "w.0" }
+            ),
+        )
+    });
     for (at, (kind, name)) in shared.chain(workers).enumerate() {
         let wrong = TYPES[(at + 1) % TYPES.len()];
-        let wrong = if wrong == right_type(kind) { TYPES[(at + 2) % TYPES.len()] } else { wrong };
+        let wrong = if wrong == right_type(kind) {
+            TYPES[(at + 2) % TYPES.len()]
+        } else {
+            wrong
+        };
         let keys = Keys::with_namespace(&format!("n{at}")).expect("valid");
         for object in ["a", "b"] {
             push(&mut conn, &keys, object.as_bytes(), b"1").await;
@@ -355,21 +521,37 @@ async fn a_wrong_type_of_a_shared_or_a_workers_key_loses_nothing() {
             _ => run(&mut conn, "DEL", &[key.as_bytes()]).await,
         };
         // A worker may have met the wrong key just before the repair, and may end only now.
-        until("everything is delivered or the worker has ended", PATIENCE, async || {
-            (worker.task.is_finished() || done()).then_some(())
-        })
+        until(
+            "everything is delivered or the worker has ended",
+            PATIENCE,
+            async || (worker.task.is_finished() || done()).then_some(()),
+        )
         .await;
         let worker = if worker.task.is_finished() {
-            let error = worker.task.await.expect("no panic").expect_err("nobody stopped it").to_string();
-            assert!(error.contains(&key) && !error.contains('\n'), "{kind} as a {wrong}: {error}");
+            let error = worker
+                .task
+                .await
+                .expect("no panic")
+                .expect_err("nobody stopped it")
+                .to_string();
+            assert!(
+                error.contains(&key) && !error.contains('\n'),
+                "{kind} as a {wrong}: {error}"
+            );
             Running::start(&redis, &keys, "w", &sink)
         } else {
             worker
         };
-        until("everything is delivered", PATIENCE, async || done().then_some(())).await;
+        until("everything is delivered", PATIENCE, async || {
+            done().then_some(())
+        })
+        .await;
         worker.shutdown.stop();
         if let Err(error) = worker.task.await.expect("no panic") {
-            assert!(error.to_string().contains(&key), "{kind} as a {wrong}: {error}");
+            assert!(
+                error.to_string().contains(&key),
+                "{kind} as a {wrong}: {error}"
+            );
         }
     }
 }

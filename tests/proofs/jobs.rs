@@ -6,9 +6,21 @@ use std::process::Command;
 
 /// Runs a program in the folder of the project, and returns the words that it prints.
 fn words_of(program: &str, args: &[&str]) -> Vec<String> {
-    let output = Command::new(program).args(args).current_dir(env!("CARGO_MANIFEST_DIR")).output().expect(program);
-    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("UTF-8").split_whitespace().map(str::to_owned).collect()
+    let output = Command::new(program)
+        .args(args)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect(program);
+    assert!(
+        output.status.success(),
+        "{program} {args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout)
+        .expect("UTF-8")
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect()
 }
 
 fn file(path: &str) -> String {
@@ -18,11 +30,16 @@ fn file(path: &str) -> String {
 /// Returns the jobs of each prefix in .ci/paths.
 fn jobs_of_prefixes() -> BTreeMap<String, Vec<String>> {
     let lines = file(".ci/paths");
-    let lines = lines.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    let lines = lines
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty());
     lines
         .map(|line| {
             let mut words = line.split_whitespace().map(str::to_owned);
-            (words.next().expect("a prefix"), words.filter(|word| word != "-").collect())
+            (
+                words.next().expect("a prefix"),
+                words.filter(|word| word != "-").collect(),
+            )
         })
         .collect()
 }
@@ -33,10 +50,16 @@ fn every_file_has_a_line_in_the_table_of_paths() {
     let files = words_of("git", &["ls-files"]);
     assert!(files.len() > 500, "{} files", files.len());
     for file in &files {
-        assert!(table.keys().any(|prefix| file.starts_with(prefix)), ".ci/paths has no line for {file}");
+        assert!(
+            table.keys().any(|prefix| file.starts_with(prefix)),
+            ".ci/paths has no line for {file}"
+        );
     }
     for prefix in table.keys() {
-        assert!(files.iter().any(|file| file.starts_with(prefix)), ".ci/paths: no file begins with {prefix}");
+        assert!(
+            files.iter().any(|file| file.starts_with(prefix)),
+            ".ci/paths: no file begins with {prefix}"
+        );
     }
 }
 
@@ -46,13 +69,21 @@ fn every_job_runs_after_a_change_or_in_turn_and_on_a_public_host() {
     let of_paths: BTreeSet<_> = jobs_of_prefixes().into_values().flatten().collect();
     assert!(of_paths.is_subset(&jobs), "{of_paths:?} {jobs:?}");
 
-    let turns: BTreeSet<_> = (0..jobs.len()).flat_map(|turn| words_of("scripts/job", &["--turn", &turn.to_string()])).collect();
+    let turns: BTreeSet<_> = (0..jobs.len())
+        .flat_map(|turn| words_of("scripts/job", &["--turn", &turn.to_string()]))
+        .collect();
     assert_eq!(&turns | &of_paths, jobs);
 
     let workflow = file(".github/workflows/ci.yml");
     let (_, matrix) = workflow.split_once("job: [").expect("a matrix");
     let (matrix, _) = matrix.split_once(']').expect("its end");
-    assert_eq!(matrix.split(", ").map(str::to_owned).collect::<BTreeSet<_>>(), jobs);
+    assert_eq!(
+        matrix
+            .split(", ")
+            .map(str::to_owned)
+            .collect::<BTreeSet<_>>(),
+        jobs
+    );
 }
 
 /// The longest prefix counts, and a job is named once.

@@ -10,7 +10,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag};
+use seriatim::wire::{
+    self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag,
+};
 
 use crate::invariants::Rng;
 use crate::support::Redis;
@@ -35,7 +37,8 @@ struct Case {
 
 impl Case {
     fn run(&mut self, words: &[&str]) {
-        self.commands.push(words.iter().map(|word| (*word).to_owned()).collect());
+        self.commands
+            .push(words.iter().map(|word| (*word).to_owned()).collect());
     }
 
     /// Draws whether an unusual value occurs: with a chance of 1 in `chance`, or 20 times rarer in
@@ -61,9 +64,20 @@ impl Case {
             group_depth: rng.at(2),
             suspects: Suspects::NONE,
         };
-        let from = if rng.below(2) == 0 { ClaimFirst::Held } else { ClaimFirst::Markers };
+        let from = if rng.below(2) == 0 {
+            ClaimFirst::Held
+        } else {
+            ClaimFirst::Markers
+        };
         let is_tame = rng.below(2) == 0;
-        let mut case = Self { commands: Vec::new(), slots: Vec::new(), bounds, from, highest: COUNTER, is_tame };
+        let mut case = Self {
+            commands: Vec::new(),
+            slots: Vec::new(),
+            bounds,
+            from,
+            highest: COUNTER,
+            is_tame,
+        };
         if case.has(rng, 10) {
             case.highest = COUNTER + 1;
         }
@@ -93,7 +107,14 @@ impl Case {
             case.set_aside(keys, rng);
         }
         if case.has(rng, 10) {
-            case.run(&["HSET", &keys.event_rules(), "pause work:1", "1 0 0 3 0 adanot yet", "next", "never"]);
+            case.run(&[
+                "HSET",
+                &keys.event_rules(),
+                "pause work:1",
+                "1 0 0 3 0 adanot yet",
+                "next",
+                "never",
+            ]);
         }
         case
     }
@@ -103,13 +124,23 @@ impl Case {
     fn set_aside(&mut self, keys: &Keys, rng: &mut Rng) {
         let mut count = 0;
         for group in &["more", "held", "alone"][..1 + rng.at(3)] {
-            self.run(&["ZADD", &keys.event_groups(), &rng.below(3).to_string(), group]);
+            self.run(&[
+                "ZADD",
+                &keys.event_groups(),
+                &rng.below(3).to_string(),
+                group,
+            ]);
             for n in 0..rng.below(4) {
-                let name = if *group == "alone" { (*group).to_owned() } else { format!("{group}:{n}") };
+                let name = if *group == "alone" {
+                    (*group).to_owned()
+                } else {
+                    format!("{group}:{n}")
+                };
                 let (events, is_held) = (rng.below(3), *group == "held" && rng.below(3) > 0);
                 self.queue(keys, &name, events);
                 if is_held {
-                    let due = ["-1", "-1000", "1", "9999999999999", "inf"][if self.has(rng, 4) { rng.at(5) } else { 0 }];
+                    let due = ["-1", "-1000", "1", "9999999999999", "inf"]
+                        [if self.has(rng, 4) { rng.at(5) } else { 0 }];
                     self.run(&["SET", &keys.event_worker(&name), "held"]);
                     self.run(&["ZADD", &keys.objects_held(), due, &name]);
                 }
@@ -118,7 +149,12 @@ impl Case {
             }
         }
         if self.has(rng, 2) {
-            self.run(&["ZADD", &keys.event_marks(), "1700000000000", "1700000000000"]);
+            self.run(&[
+                "ZADD",
+                &keys.event_marks(),
+                "1700000000000",
+                "1700000000000",
+            ]);
         }
         if self.has(rng, 8) {
             count = [0, count + 2][rng.at(2)];
@@ -138,7 +174,11 @@ impl Case {
         }
         let events = if self.has(rng, 2) { rng.below(3) } else { 1 };
         self.queue(keys, object, events);
-        let last = if self.has(rng, 2) { rng.below(3) } else { 3 + rng.below(2) };
+        let last = if self.has(rng, 2) {
+            rng.below(3)
+        } else {
+            3 + rng.below(2)
+        };
         match last {
             0 => self.run(&["SET", &keys.last_event_id(object), "5000"]),
             1 => self.run(&["SET", &keys.last_event_id(object), "no id"]),
@@ -161,25 +201,61 @@ impl Case {
         let (worker, object, count) = (format!("w.{slot}"), format!("busy:{slot}"), 1 + rng.at(2));
         let first = 1_000 + 10 * slot as u64;
         let failed = u32::from(self.has(rng, 5));
-        let tag = Tag { first, handouts: failed, attempts: failed, ..Tag::default() };
+        let tag = Tag {
+            first,
+            handouts: failed,
+            attempts: failed,
+            ..Tag::default()
+        };
         for n in 0..count {
-            self.run(&["LPUSH", &keys.worker_event(&worker), &format!("{{\"n\":{n}}}")]);
+            self.run(&[
+                "LPUSH",
+                &keys.worker_event(&worker),
+                &format!("{{\"n\":{n}}}"),
+            ]);
         }
         self.run(&["SET", &keys.worker_event_id(&worker), &tag.to_string()]);
         self.run(&["LPUSH", &keys.worker_object(&worker), &object]);
         self.run(&["SET", &keys.event_worker(&object), &worker]);
-        let more = if self.has(rng, 2) { 1 + rng.below(2) } else { 0 };
+        let more = if self.has(rng, 2) {
+            1 + rng.below(2)
+        } else {
+            0
+        };
         self.queue(keys, &object, more);
-        let told = if self.has(rng, 6) { Tag { first: 1, ..Tag::default() } } else { tag };
-        let then = if self.has(rng, 6) { BatchResult::Yield } else { BatchResult::Done };
+        let told = if self.has(rng, 6) {
+            Tag {
+                first: 1,
+                ..Tag::default()
+            }
+        } else {
+            tag
+        };
+        let then = if self.has(rng, 6) {
+            BatchResult::Yield
+        } else {
+            BatchResult::Done
+        };
         let last = Some(first + count as u64 - 1);
-        let report = Report { object: object.into_bytes().into(), tag: told, count, last, then };
-        self.slots.push((slot, (!self.has(rng, 8)).then_some(report)));
+        let report = Report {
+            object: object.into_bytes().into(),
+            tag: told,
+            count,
+            last,
+            then,
+        };
+        self.slots
+            .push((slot, (!self.has(rng, 8)).then_some(report)));
     }
 
     /// Builds the state and makes the call. `opened` says whether the call reads the state at its
     /// start. Returns the reply and all keys.
-    async fn call(&self, conn: &mut MultiplexedConnection, keys: &Keys, opened: bool) -> (String, BTreeMap<String, String>) {
+    async fn call(
+        &self,
+        conn: &mut MultiplexedConnection,
+        keys: &Keys,
+        opened: bool,
+    ) -> (String, BTreeMap<String, String>) {
         run::<()>(conn, &["FLUSHALL"]).await;
         for command in &self.commands {
             // Two commands may name the same object. A command that does not fit the state fails
@@ -197,9 +273,18 @@ impl Case {
             call.look(ELSEWHERE);
         }
         let reply = match wire::advance(conn, &call).await {
-            Ok(Advanced::Ok { next_due, more, unsorted, from, batches, quarantined }) => {
+            Ok(Advanced::Ok {
+                next_due,
+                more,
+                unsorted,
+                from,
+                batches,
+                quarantined,
+            }) => {
                 let due = next_due.map(|due| due.as_secs() / 60);
-                format!("due {due:?} more {more} {unsorted} from {from:?} {batches:?} {quarantined:?}")
+                format!(
+                    "due {due:?} more {more} {unsorted} from {from:?} {batches:?} {quarantined:?}"
+                )
             }
             other => format!("{other:?}"),
         };
@@ -218,7 +303,10 @@ async fn try_run<T: redis::FromRedisValue>(
     command.query_async(conn).await
 }
 
-async fn run<T: redis::FromRedisValue>(conn: &mut MultiplexedConnection, words: &[impl redis::ToRedisArgs]) -> T {
+async fn run<T: redis::FromRedisValue>(
+    conn: &mut MultiplexedConnection,
+    words: &[impl redis::ToRedisArgs],
+) -> T {
     try_run(conn, words).await.expect("an answer")
 }
 
@@ -227,7 +315,11 @@ fn masked(text: &str) -> String {
     let mut masked = String::new();
     for piece in text.split_inclusive(|c: char| !c.is_ascii_digit()) {
         let digits = piece.trim_end_matches(|c: char| !c.is_ascii_digit());
-        masked += if digits.len() >= 13 && digits.starts_with("17") { "TIME" } else { digits };
+        masked += if digits.len() >= 13 && digits.starts_with("17") {
+            "TIME"
+        } else {
+            digits
+        };
         masked += &piece[digits.len()..];
     }
     masked
@@ -256,20 +348,40 @@ async fn keyspace(conn: &mut MultiplexedConnection) -> BTreeMap<String, String> 
 async fn a_call_does_the_same_with_its_state_open_from_the_start() {
     let redis = Redis::own(&[]);
     let (mut conn, keys) = (redis.connect().await, Keys::new());
-    let given: Option<u64> = std::env::var("SERIATIM_SEED").ok().map(|seed| seed.parse().expect("a seed is a number"));
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_nanos() as u64;
+    let given: Option<u64> = std::env::var("SERIATIM_SEED")
+        .ok()
+        .map(|seed| seed.parse().expect("a seed is a number"));
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("a clock after 1970")
+        .as_nanos() as u64;
     let seeds: Vec<u64> = given.map_or_else(|| (now..now + CASES).collect(), |seed| vec![seed]);
     let (mut claims, mut grouped) = (0, 0);
     for seed in &seeds {
         let case = Case::of(&keys, &mut Rng(*seed));
         let (reply, left) = case.call(&mut conn, &keys, false).await;
         let (opened_reply, opened_left) = case.call(&mut conn, &keys, true).await;
-        let what = format!("SERIATIM_SEED={seed}\n{:#?}\n{:?} {:?}", case.commands, case.slots, case.bounds);
-        assert_eq!(reply, opened_reply, "the replies; right: with the state open from the start; {what}");
-        assert_eq!(left, opened_left, "the keys; right: with the state open from the start; {what}");
+        let what = format!(
+            "SERIATIM_SEED={seed}\n{:#?}\n{:?} {:?}",
+            case.commands, case.slots, case.bounds
+        );
+        assert_eq!(
+            reply, opened_reply,
+            "the replies; right: with the state open from the start; {what}"
+        );
+        assert_eq!(
+            left, opened_left,
+            "the keys; right: with the state open from the start; {what}"
+        );
         claims += u64::from(reply.contains(" after "));
         grouped += u64::from(left.contains_key(&keys.event_groups()));
     }
-    assert!(given.is_some() || claims > CASES / 4, "{claims} of {CASES} calls gave a batch");
-    assert!(given.is_some() || grouped > CASES / 20, "{grouped} of {CASES} calls left names that are set aside");
+    assert!(
+        given.is_some() || claims > CASES / 4,
+        "{claims} of {CASES} calls gave a batch"
+    );
+    assert!(
+        given.is_some() || grouped > CASES / 20,
+        "{grouped} of {CASES} calls left names that are set aside"
+    );
 }

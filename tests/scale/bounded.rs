@@ -25,15 +25,29 @@ async fn a_list_of_one_object_looks_at_so_many_and_says_how_to_go_on() {
             .ignore();
     }
     add.exec_async(&mut conn).await.expect("added");
-    let first = control(&conn, &keys).dead_letters_of("rare", false, None, 10).await.expect("a page");
-    let ids = |page: &DeadPage| page.letters.iter().map(|letter| letter.dead_id.clone()).collect::<Vec<_>>();
+    let first = control(&conn, &keys)
+        .dead_letters_of("rare", false, None, 10)
+        .await
+        .expect("a page");
+    let ids = |page: &DeadPage| {
+        page.letters
+            .iter()
+            .map(|letter| letter.dead_id.clone())
+            .collect::<Vec<_>>()
+    };
     assert_eq!(ids(&first), ["1-0", "601-0"]);
     let after = first.next.clone().expect("a cursor");
     assert_eq!(after, "1000-0");
-    let rest = control(&conn, &keys).dead_letters_of("rare", false, Some(&after), 10).await.expect("a page");
+    let rest = control(&conn, &keys)
+        .dead_letters_of("rare", false, Some(&after), 10)
+        .await
+        .expect("a page");
     assert_eq!((ids(&rest), &rest.next), (vec!["1201-0".into()], &None));
     // A page ends with the last entry that was requested.
-    let one = control(&conn, &keys).dead_letters_of("rare", true, None, 1).await.expect("a page");
+    let one = control(&conn, &keys)
+        .dead_letters_of("rare", true, None, 1)
+        .await
+        .expect("a page");
     assert_eq!(ids(&one), ["1201-0"]);
 }
 
@@ -48,20 +62,55 @@ async fn a_drop_frees_the_memory_of_large_events() {
     let mut dead_ids: Vec<RowId> = Vec::new();
     for event in [large.as_str(), &large, &large, "{}"] {
         let mut add = redis::cmd("XADD");
-        add.arg(keys.events_dead()).arg(&["*", "id", "7", "object", "work:1", "error", "no", "event", event]);
-        dead_ids.push(add.query_async::<String>(&mut conn).await.expect("added").into());
+        add.arg(keys.events_dead()).arg(&[
+            "*", "id", "7", "object", "work:1", "error", "no", "event", event,
+        ]);
+        dead_ids.push(
+            add.query_async::<String>(&mut conn)
+                .await
+                .expect("added")
+                .into(),
+        );
     }
     // One call ends after the second event; `settle` makes further calls.
-    let by = By { who: "ada", why: "large" };
-    let some = wire::operator::dead(&mut conn, &keys, by, Settle::Drop, &dead_ids).await.expect("settled");
+    let by = By {
+        who: "ada",
+        why: "large",
+    };
+    let some = wire::operator::dead(&mut conn, &keys, by, Settle::Drop, &dead_ids)
+        .await
+        .expect("settled");
     assert_eq!(some, [Settled::Dropped, Settled::Dropped]);
-    let all = control(&conn, &keys).settle(by, Settle::Drop, &dead_ids).await.expect("settled");
-    assert_eq!(all, [Settled::Gone, Settled::Gone, Settled::Dropped, Settled::Dropped]);
-    let kept = control(&conn, &keys).actions(None, 10).await.expect("actions").actions;
-    assert_eq!((kept[0].event.as_deref(), kept[0].event_bytes), (Some(&b"{}"[..]), None));
+    let all = control(&conn, &keys)
+        .settle(by, Settle::Drop, &dead_ids)
+        .await
+        .expect("settled");
+    assert_eq!(
+        all,
+        [
+            Settled::Gone,
+            Settled::Gone,
+            Settled::Dropped,
+            Settled::Dropped
+        ]
+    );
+    let kept = control(&conn, &keys)
+        .actions(None, 10)
+        .await
+        .expect("actions")
+        .actions;
+    assert_eq!(
+        (kept[0].event.as_deref(), kept[0].event_bytes),
+        (Some(&b"{}"[..]), None)
+    );
     for action in &kept[1..] {
-        let event = std::str::from_utf8(action.event.as_deref().expect("an event")).expect("whole letters");
-        assert!((8189..=8192).contains(&event.len()) && large.starts_with(event), "{}", event.len());
+        let event =
+            std::str::from_utf8(action.event.as_deref().expect("an event")).expect("whole letters");
+        assert!(
+            (8189..=8192).contains(&event.len()) && large.starts_with(event),
+            "{}",
+            event.len()
+        );
         assert_eq!(action.event_bytes, Some(large.len() as u64));
     }
     assert_eq!(kept.len(), 4);
@@ -76,14 +125,24 @@ async fn the_program_says_how_to_go_on() {
         let mut add = redis::pipe();
         for n in 1..=1200 {
             let object = if n == 1100 { "rare" } else { "other" };
-            add.cmd("XADD").arg(&stream).arg(format!("{n}-0")).arg(&["id", "7", "object", object, "event", "{}"]).ignore();
+            add.cmd("XADD")
+                .arg(&stream)
+                .arg(format!("{n}-0"))
+                .arg(&["id", "7", "object", object, "event", "{}"])
+                .ignore();
         }
         add.exec_async(&mut conn).await.expect("added");
     }
     let run = |arguments: &[&str]| {
         let mut program = Command::new(crate::support::program());
-        program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(arguments);
-        let output = program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs");
+        program
+            .args(["--redis", redis.url(), "--namespace", redis.namespace()])
+            .args(arguments);
+        let output = program
+            .env_remove("SERIATIM_REDIS")
+            .env_remove("SERIATIM_NAMESPACE")
+            .output()
+            .expect("the program runs");
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
         (text(output.stdout), text(output.stderr))
@@ -92,10 +151,16 @@ async fn the_program_says_how_to_go_on() {
     for command in [&["dead", "list"][..], &["log"]] {
         let list = |more: &[&str]| run(&[command, &["--object", "rare"], more].concat());
         let (shown, told) = list(&[]);
-        assert!(shown.is_empty() && told.contains(&format!("continue with --after {last}")), "{shown} {told}");
+        assert!(
+            shown.is_empty() && told.contains(&format!("continue with --after {last}")),
+            "{shown} {told}"
+        );
         assert_eq!(list(&["--json"]).0, format!("{{\"after\":\"{last}\"}}\n"));
         let (shown, _) = list(&["--json", "--after", last]);
-        assert!(shown.contains("\"1100-0\"") && !shown.contains("\"after\""), "{shown}");
+        assert!(
+            shown.contains("\"1100-0\"") && !shown.contains("\"after\""),
+            "{shown}"
+        );
     }
 }
 
@@ -109,15 +174,30 @@ async fn a_page_of_large_rows_ends_early() {
     for stream in [keys.event_log(), keys.events_dead()] {
         for n in 1..=7 {
             let mut add = redis::cmd("XADD");
-            add.arg(&stream).arg(format!("{n}-0")).arg(&["id", "7", "object", "work:1", "status", "completed", "event", &large]);
+            add.arg(&stream).arg(format!("{n}-0")).arg(&[
+                "id",
+                "7",
+                "object",
+                "work:1",
+                "status",
+                "completed",
+                "event",
+                &large,
+            ]);
             add.exec_async(&mut conn).await.expect("added");
         }
     }
     let first = control(&conn, &keys).log(None, 100).await.expect("a page");
-    assert_eq!((first.entries.len(), first.next.is_some(), first.written), (3, true, 7));
+    assert_eq!(
+        (first.entries.len(), first.next.is_some(), first.written),
+        (3, true, 7)
+    );
     let (mut ids, mut after) = (Vec::new(), None);
     loop {
-        let page = control(&conn, &keys).newest_log(after.as_ref(), 100).await.expect("a page");
+        let page = control(&conn, &keys)
+            .newest_log(after.as_ref(), 100)
+            .await
+            .expect("a page");
         ids.extend(page.entries.iter().map(|row| row.log_id.clone()));
         after = page.next;
         if after.is_none() {
@@ -126,11 +206,30 @@ async fn a_page_of_large_rows_ends_early() {
     }
     assert_eq!(ids, ["7-0", "6-0", "5-0", "4-0", "3-0", "2-0", "1-0"]);
     // A page with the requested number of rows is complete, whatever their bytes.
-    assert_eq!(control(&conn, &keys).log(None, 3).await.expect("a page").entries.len(), 3);
+    assert_eq!(
+        control(&conn, &keys)
+            .log(None, 3)
+            .await
+            .expect("a page")
+            .entries
+            .len(),
+        3
+    );
     // A reader that needs a number of entries reads further pages by itself.
-    assert_eq!(control(&conn, &keys).dead_letters(None, 32).await.expect("letters").letters.len(), 7);
+    assert_eq!(
+        control(&conn, &keys)
+            .dead_letters(None, 32)
+            .await
+            .expect("letters")
+            .letters
+            .len(),
+        7
+    );
     let found = control(&conn, &keys).ended("work:2").await.expect("looked");
-    assert_eq!((found.log_rows, found.dead_letters, found.complete), (7, 7, true));
+    assert_eq!(
+        (found.log_rows, found.dead_letters, found.complete),
+        (7, 7, true)
+    );
 }
 
 /// Story: `inspect` searched all markers for an object that had none: a million took 31 ms. Now it
@@ -145,17 +244,54 @@ async fn inspect_searches_so_many_markers_and_says_so() {
         push.arg(&markers).arg(vec![object.to_owned(); count]);
         push
     };
-    redis::cmd("LPUSH").arg(keys.events("work:1")).arg("{}").exec_async(&mut conn).await.expect("pushed");
-    push("other", 9999).exec_async(&mut conn).await.expect("pushed");
-    push("work:1", 1).exec_async(&mut conn).await.expect("pushed");
-    let seen = control(&conn, &keys).inspect("work:1").await.expect("inspected");
-    assert_eq!((seen.markers_before, seen.markers_beyond), (Some(9999), false));
+    redis::cmd("LPUSH")
+        .arg(keys.events("work:1"))
+        .arg("{}")
+        .exec_async(&mut conn)
+        .await
+        .expect("pushed");
+    push("other", 9999)
+        .exec_async(&mut conn)
+        .await
+        .expect("pushed");
+    push("work:1", 1)
+        .exec_async(&mut conn)
+        .await
+        .expect("pushed");
+    let seen = control(&conn, &keys)
+        .inspect("work:1")
+        .await
+        .expect("inspected");
+    assert_eq!(
+        (seen.markers_before, seen.markers_beyond),
+        (Some(9999), false)
+    );
     let mut tail = redis::cmd("RPUSH");
-    tail.arg(&markers).arg("other").exec_async(&mut conn).await.expect("pushed");
-    let seen = control(&conn, &keys).inspect("work:1").await.expect("inspected");
-    assert_eq!((seen.markers_before, seen.markers_beyond, seen.standing), (None, true, Standing::Marked));
-    assert!(seen.why.contains("more than 10000 other markers"), "{}", seen.why);
+    tail.arg(&markers)
+        .arg("other")
+        .exec_async(&mut conn)
+        .await
+        .expect("pushed");
+    let seen = control(&conn, &keys)
+        .inspect("work:1")
+        .await
+        .expect("inspected");
+    assert_eq!(
+        (seen.markers_before, seen.markers_beyond, seen.standing),
+        (None, true, Standing::Marked)
+    );
+    assert!(
+        seen.why.contains("more than 10000 other markers"),
+        "{}",
+        seen.why
+    );
     // An object without events waits for no marker, so an incomplete search does not matter.
-    let idle = control(&conn, &keys).inspect("work:2").await.expect("inspected");
-    assert_eq!((idle.markers_beyond, idle.standing), (true, Standing::Unknown));
+    let idle = control(&conn, &keys)
+        .inspect("work:2")
+        .await
+        .expect("inspected");
+    assert_eq!(
+        (idle.markers_beyond, idle.standing),
+        (true, Standing::Unknown)
+    );
 }

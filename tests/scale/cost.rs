@@ -9,13 +9,27 @@ use crate::support::console::Console;
 pub(crate) async fn worked(console: &Console) -> (u64, u64) {
     let stats: String = console.run(&["INFO", "commandstats"]).await;
     // The time of EVALSHA already contains the time of the commands in its script.
-    let commands = stats.lines().filter(|line| !line.starts_with("cmdstat_config") && !line.starts_with("cmdstat_info"));
+    let commands = stats
+        .lines()
+        .filter(|line| !line.starts_with("cmdstat_config") && !line.starts_with("cmdstat_info"));
     let in_scripts = ["cmdstat_xinfo", "cmdstat_type:"];
-    let commands = commands.filter(|line| !in_scripts.iter().any(|command| line.starts_with(command)));
-    let us = commands.filter_map(|line| line.split_once("usec=")?.1.split(',').next()?.parse::<u64>().ok()).sum();
+    let commands =
+        commands.filter(|line| !in_scripts.iter().any(|command| line.starts_with(command)));
+    let us = commands
+        .filter_map(|line| {
+            line.split_once("usec=")?
+                .1
+                .split(',')
+                .next()?
+                .parse::<u64>()
+                .ok()
+        })
+        .sum();
     let slow: Vec<redis::Value> = console.run(&["SLOWLOG", "GET", "-1"]).await;
     let time = |entry: &redis::Value| match entry {
-        redis::Value::Array(parts) => parts.get(2).and_then(|us| redis::from_redis_value_ref::<u64>(us).ok()),
+        redis::Value::Array(parts) => parts
+            .get(2)
+            .and_then(|us| redis::from_redis_value_ref::<u64>(us).ok()),
         _ => None,
     };
     (us, slow.iter().filter_map(time).max().unwrap_or(0))

@@ -33,20 +33,50 @@ end";
 
 /// The reply of a sweep that finds nothing. It says that a mark is due, because no process of these
 /// tests pushes marks.
-const NOTHING: Adopted =
-    Adopted { more: false, moved: 0, is_ahead: false, mark: true, held: 0, strays: 0, lost: Vec::new(), names: Vec::new() };
+const NOTHING: Adopted = Adopted {
+    more: false,
+    moved: 0,
+    is_ahead: false,
+    mark: true,
+    held: 0,
+    strays: 0,
+    lost: Vec::new(),
+    names: Vec::new(),
+};
 
 async fn adopt(conn: &mut MultiplexedConnection, keys: &Keys) -> Adopted {
-    let sweep = Sweep { own: "sweeper", crashes_max: 5, look: LOOK, forget: DAY, since: None, notice: LOOK };
+    let sweep = Sweep {
+        own: "sweeper",
+        crashes_max: 5,
+        look: LOOK,
+        forget: DAY,
+        since: None,
+        notice: LOOK,
+    };
     wire::adopt(conn, keys, &sweep).await.expect("a sweep")
 }
 
 /// Registers this many departed names, all due at this time.
-async fn departed(conn: &mut MultiplexedConnection, keys: &Keys, count: u64, slots: u64, due: &str) {
+async fn departed(
+    conn: &mut MultiplexedConnection,
+    keys: &Keys,
+    count: u64,
+    slots: u64,
+    due: &str,
+) {
     for from in (0..count).step_by(10_000) {
         let mut fill = redis::cmd("EVAL");
-        fill.arg(FILL).arg(2).arg(keys.event_workers()).arg(keys.event_workers_departed());
-        fill.arg(from).arg(count.min(10_000)).arg(slots).arg(due).query_async::<()>(conn).await.expect("names");
+        fill.arg(FILL)
+            .arg(2)
+            .arg(keys.event_workers())
+            .arg(keys.event_workers_departed());
+        fill.arg(from)
+            .arg(count.min(10_000))
+            .arg(slots)
+            .arg(due)
+            .query_async::<()>(conn)
+            .await
+            .expect("names");
     }
 }
 
@@ -58,13 +88,24 @@ async fn now_ms(console: &Console) -> u64 {
 /// Registers a departed name with a last sign of life of this age, due for a look.
 async fn left(console: &Console, name: &str, age: Duration) {
     let at_ms = now_ms(console).await - age.as_millis() as u64;
-    let _: u64 = console.run(&["HSET", &console.keys.event_workers(), name, &format!("4 token {at_ms}")]).await;
-    let _: u64 = console.run(&["ZADD", &console.keys.event_workers_departed(), "1", name]).await;
+    let _: u64 = console
+        .run(&[
+            "HSET",
+            &console.keys.event_workers(),
+            name,
+            &format!("4 token {at_ms}"),
+        ])
+        .await;
+    let _: u64 = console
+        .run(&["ZADD", &console.keys.event_workers_departed(), "1", name])
+        .await;
 }
 
 /// Lets the next call begin a round.
 async fn next_round(console: &Console) {
-    let _: u64 = console.run(&["HDEL", &console.keys.meta(), "names.next"]).await;
+    let _: u64 = console
+        .run(&["HDEL", &console.keys.meta(), "names.next"])
+        .await;
 }
 
 async fn score(console: &Console, set: &str, name: &str) -> Option<f64> {
@@ -72,9 +113,16 @@ async fn score(console: &Console, set: &str, name: &str) -> Option<f64> {
 }
 
 async fn cpu(conn: &mut MultiplexedConnection) -> f64 {
-    let info: String = redis::cmd("INFO").arg("cpu").query_async(conn).await.expect("INFO");
+    let info: String = redis::cmd("INFO")
+        .arg("cpu")
+        .query_async(conn)
+        .await
+        .expect("INFO");
     let of = |field: &str| {
-        let line = info.lines().find_map(|line| line.strip_prefix(field)).expect("a field of INFO cpu");
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix(field))
+            .expect("a field of INFO cpu");
         line.parse::<f64>().expect("seconds")
     };
     of("used_cpu_sys_main_thread:") + of("used_cpu_user_main_thread:")
@@ -90,7 +138,9 @@ async fn many_departed_names_cost_little_for_any_number_of_processes() {
     departed(&mut conn, &keys, DEPARTED, SLOTS, "1").await;
     // The pass is over, so that only the rounds are measured.
     let now = now_ms(&console).await.to_string();
-    let _: u64 = console.run(&["HSET", &keys.meta(), "names.indexed", &now]).await;
+    let _: u64 = console
+        .run(&["HSET", &keys.meta(), "names.indexed", &now])
+        .await;
     let mut others = Vec::new();
     for _ in 0..8 {
         others.push(redis.connect().await);
@@ -107,10 +157,19 @@ async fn many_departed_names_cost_little_for_any_number_of_processes() {
     let spent = (cpu(&mut conn).await - before) / began.elapsed().as_secs_f64();
     println!("{calls} calls, {:.2} % of Redis", spent * 100.0);
     // The usual value is about 0.3 % on a quiet machine.
-    assert!(spent < 0.02, "{:.2} % of Redis for departed names", spent * 100.0);
-    let looked: u64 = console.run(&["ZCOUNT", &keys.event_workers_departed(), "(1", "inf"]).await;
+    assert!(
+        spent < 0.02,
+        "{:.2} % of Redis for departed names",
+        spent * 100.0
+    );
+    let looked: u64 = console
+        .run(&["ZCOUNT", &keys.event_workers_departed(), "(1", "inf"])
+        .await;
     let rounds = began.elapsed().as_secs() + 2;
-    assert!(looked > 0 && looked <= rounds * (ROUND_KEYS / SLOTS + 2), "{looked} names were looked at in {rounds} rounds");
+    assert!(
+        looked > 0 && looked <= rounds * (ROUND_KEYS / SLOTS + 2),
+        "{looked} names were looked at in {rounds} rounds"
+    );
 }
 
 /// A round serves all processes together. It has the names that were due first and last.
@@ -127,12 +186,20 @@ async fn one_round_in_a_second_looks_at_so_many_keys() {
     for _ in 0..3 {
         adopt(&mut conn, &keys).await;
         let later = (now_ms(&console).await + 900).to_string();
-        let _: u64 = console.run(&["HSET", &keys.meta(), "names.next", &later]).await;
+        let _: u64 = console
+            .run(&["HSET", &keys.meta(), "names.next", &later])
+            .await;
     }
     let looked: u64 = console.run(&["ZCOUNT", &set, "(2000", "inf"]).await;
-    assert!((2..=ROUND_KEYS / SLOTS + 2).contains(&looked), "{looked} names");
+    assert!(
+        (2..=ROUND_KEYS / SLOTS + 2).contains(&looked),
+        "{looked} names"
+    );
     for name in ["left-7", "left-8"] {
-        assert!(score(&console, &set, name).await > Some(2000.0), "{name} was not looked at");
+        assert!(
+            score(&console, &set, name).await > Some(2000.0),
+            "{name} was not looked at"
+        );
     }
 }
 
@@ -144,7 +211,9 @@ async fn a_round_that_lies_far_ahead_is_not_awaited() {
     let (mut conn, console) = (redis.connect().await, redis.console().await);
     left(&console, "gone", Duration::from_secs(5)).await;
     let ahead = (now_ms(&console).await + 3_600_000).to_string();
-    let _: u64 = console.run(&["HSET", &console.keys.meta(), "names.next", &ahead]).await;
+    let _: u64 = console
+        .run(&["HSET", &console.keys.meta(), "names.next", &ahead])
+        .await;
     adopt(&mut conn, redis.keys()).await;
     assert!(score(&console, &console.keys.event_workers_departed(), "gone").await > Some(1.0));
 }
@@ -156,7 +225,9 @@ async fn a_round_begins_when_it_is_due() {
     let (mut conn, console) = (redis.connect().await, redis.console().await);
     left(&console, "gone", Duration::from_secs(5)).await;
     let due = now_ms(&console).await.to_string();
-    let _: u64 = console.run(&["HSET", &console.keys.meta(), "names.next", &due]).await;
+    let _: u64 = console
+        .run(&["HSET", &console.keys.meta(), "names.next", &due])
+        .await;
     adopt(&mut conn, redis.keys()).await;
     assert!(score(&console, &console.keys.event_workers_departed(), "gone").await > Some(1.0));
 }
@@ -167,17 +238,27 @@ async fn a_takeover_does_not_wait_behind_departed_names() {
     let redis = Redis::own(&[]);
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let console = redis.console().await;
-    let stuck = Recorder::with(|_| crate::support::recorder::Act::Wait(crate::support::recorder::Gate::closed()));
-    let dead = start(&redis, "dead", &stuck, |config| config.lease = Duration::from_secs(2));
+    let stuck = Recorder::with(|_| {
+        crate::support::recorder::Act::Wait(crate::support::recorder::Gate::closed())
+    });
+    let dead = start(&redis, "dead", &stuck, |config| {
+        config.lease = Duration::from_secs(2)
+    });
     console.emit("work:1", "1").await;
     stuck.until_offered(1).await;
     departed(&mut conn, &keys, DEPARTED, SLOTS, "1").await;
     dead.crash().await;
     let crashed = Instant::now();
     let sink = Recorder::new();
-    let worker = start(&redis, "other", &sink, |config| config.sweep = Duration::from_secs(1));
+    let worker = start(&redis, "other", &sink, |config| {
+        config.sweep = Duration::from_secs(1)
+    });
     sink.until_sent(1).await;
-    assert!(crashed.elapsed() < Duration::from_secs(8), "{:?}", crashed.elapsed());
+    assert!(
+        crashed.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        crashed.elapsed()
+    );
     worker.finish().await;
 }
 
@@ -188,11 +269,17 @@ async fn a_large_takeover_goes_on_in_the_next_call() {
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let console = redis.console().await;
     for name in ["a", "b"] {
-        let _: u64 = console.run(&["HSET", &keys.event_workers(), name, "1024 token 1"]).await;
-        let _: u64 = console.run(&["ZADD", &keys.event_workers_watched(), "1", name]).await;
+        let _: u64 = console
+            .run(&["HSET", &keys.event_workers(), name, "1024 token 1"])
+            .await;
+        let _: u64 = console
+            .run(&["ZADD", &keys.event_workers_watched(), "1", name])
+            .await;
         for slot in 0..300 {
             let list = keys.worker_object(&format!("{name}.{slot}"));
-            let _: u64 = console.run(&["LPUSH", &list, &format!("{name}:{slot}")]).await;
+            let _: u64 = console
+                .run(&["LPUSH", &list, &format!("{name}:{slot}")])
+                .await;
         }
     }
     let mut strays = Vec::new();
@@ -203,7 +290,11 @@ async fn a_large_takeover_goes_on_in_the_next_call() {
             break;
         }
     }
-    assert_eq!((strays.iter().sum::<u64>(), strays.iter().max()), (600, Some(&256)), "{strays:?}");
+    assert_eq!(
+        (strays.iter().sum::<u64>(), strays.iter().max()),
+        (600, Some(&256)),
+        "{strays:?}"
+    );
 }
 
 /// A pop moved a marker to a name five minutes after the name's last sign of life. The next look
@@ -217,19 +308,38 @@ async fn a_late_pop_to_a_departed_name_is_found() {
     adopt(&mut conn, &keys).await;
     let (set, now) = (keys.event_workers_departed(), now_ms(&console).await as f64);
     let next = score(&console, &set, "gone").await.expect("departed");
-    assert!((next - now - 300_000.0).abs() < 10_000.0, "it is looked at 10 min after its end, not in {} ms", next - now);
+    assert!(
+        (next - now - 300_000.0).abs() < 10_000.0,
+        "it is looked at 10 min after its end, not in {} ms",
+        next - now
+    );
 
-    let _: u64 = console.run(&["LPUSH", &keys.worker_object("gone.3"), "work:1"]).await;
+    let _: u64 = console
+        .run(&["LPUSH", &keys.worker_object("gone.3"), "work:1"])
+        .await;
     // Now the last sign of life was ten minutes ago.
     left(&console, "gone", Duration::from_secs(600)).await;
     next_round(&console).await;
     let adopted = adopt(&mut conn, &keys).await;
-    assert_eq!((adopted.strays, adopted.names), (1, vec!["gone".to_owned()]));
+    assert_eq!(
+        (adopted.strays, adopted.names),
+        (1, vec!["gone".to_owned()])
+    );
     assert_eq!(console.list(&keys.objects_with_events()).await, ["work:1"]);
     adopt(&mut conn, &keys).await;
-    let (next, now) = (score(&console, &set, "gone").await.expect("departed"), now_ms(&console).await as f64);
-    assert!((0.0..=1000.0).contains(&(next - now)), "the looks start again: {} ms", next - now);
-    assert_eq!(score(&console, &keys.event_workers_watched(), "gone").await, None);
+    let (next, now) = (
+        score(&console, &set, "gone").await.expect("departed"),
+        now_ms(&console).await as f64,
+    );
+    assert!(
+        (0.0..=1000.0).contains(&(next - now)),
+        "the looks start again: {} ms",
+        next - now
+    );
+    assert_eq!(
+        score(&console, &keys.event_workers_watched(), "gone").await,
+        None
+    );
 }
 
 /// The longer ago the last sign of life of a name, the later its next look. Looks come after 1 s,
@@ -247,10 +357,22 @@ async fn a_departed_name_is_looked_at_ever_more_rarely(#[case] age_s: u64, #[cas
     let (mut conn, console) = (redis.connect().await, redis.console().await);
     left(&console, "gone", Duration::from_secs(age_s)).await;
     adopt(&mut conn, redis.keys()).await;
-    let next = score(&console, &console.keys.event_workers_departed(), "gone").await.expect("departed");
-    let registered: String = console.run(&["HGET", &console.keys.event_workers(), "gone"]).await;
-    let at: f64 = registered.rsplit(' ').next().and_then(|at| at.parse().ok()).expect("a time");
-    assert!((next - at - next_s as f64 * 1000.0).abs() <= 1.0, "{} ms", next - at);
+    let next = score(&console, &console.keys.event_workers_departed(), "gone")
+        .await
+        .expect("departed");
+    let registered: String = console
+        .run(&["HGET", &console.keys.event_workers(), "gone"])
+        .await;
+    let at: f64 = registered
+        .rsplit(' ')
+        .next()
+        .and_then(|at| at.parse().ok())
+        .expect("a time");
+    assert!(
+        (next - at - next_s as f64 * 1000.0).abs() <= 1.0,
+        "{} ms",
+        next - at
+    );
 }
 
 /// A sweep looks a last time at a departed name, and then removes the name. If one of its slots has
@@ -263,12 +385,20 @@ async fn a_departed_name_is_looked_at_a_last_time_when_it_is_forgotten() {
     for name in ["empty", "late"] {
         left(&console, name, DAY + Duration::from_secs(1)).await;
     }
-    let _: u64 = console.run(&["LPUSH", &keys.worker_object("late.0"), "work:1"]).await;
+    let _: u64 = console
+        .run(&["LPUSH", &keys.worker_object("late.0"), "work:1"])
+        .await;
     let adopted = adopt(&mut conn, &keys).await;
-    assert_eq!((adopted.strays, adopted.names), (1, vec!["late".to_owned()]));
+    assert_eq!(
+        (adopted.strays, adopted.names),
+        (1, vec!["late".to_owned()])
+    );
     let names: Vec<String> = console.run(&["HKEYS", &keys.event_workers()]).await;
     assert_eq!(names, ["late"]);
-    assert_eq!(score(&console, &keys.event_workers_departed(), "empty").await, None);
+    assert_eq!(
+        score(&console, &keys.event_workers_departed(), "empty").await,
+        None
+    );
 }
 
 /// A batch without an object in the slot's list cannot be taken over, but must not be lost with its
@@ -279,14 +409,24 @@ async fn a_name_that_has_only_a_batch_is_never_forgotten() {
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let console = redis.console().await;
     left(&console, "gone", DAY + Duration::from_secs(1)).await;
-    let _: u64 = console.run(&["LPUSH", &keys.worker_event("gone.1"), "1"]).await;
+    let _: u64 = console
+        .run(&["LPUSH", &keys.worker_event("gone.1"), "1"])
+        .await;
     let before = now_ms(&console).await;
     let told = adopt(&mut conn, &keys).await;
-    assert_eq!((told.held, told.strays, &told.names[..]), (0, 0, &["gone".to_owned()][..]));
-    assert!(matches!(&told.lost[..], [(_, why)] if why.contains("the object of the batch")), "{told:?}");
+    assert_eq!(
+        (told.held, told.strays, &told.names[..]),
+        (0, 0, &["gone".to_owned()][..])
+    );
+    assert!(
+        matches!(&told.lost[..], [(_, why)] if why.contains("the object of the batch")),
+        "{told:?}"
+    );
     let names: Vec<String> = console.run(&["HKEYS", &keys.event_workers()]).await;
     assert_eq!(names, ["gone"]);
-    let next = score(&console, &keys.event_workers_watched(), "gone").await.expect("watched");
+    let next = score(&console, &keys.event_workers_watched(), "gone")
+        .await
+        .expect("watched");
     assert!(next as u64 >= before, "{next}");
 }
 
@@ -299,35 +439,66 @@ async fn names_of_an_older_version_are_found_by_a_pass() {
     let console = redis.console().await;
     for from in [0, 1000] {
         let mut fill = redis::cmd("EVAL");
-        fill.arg(FILL).arg(1).arg(keys.event_workers()).arg(from).arg(1000).arg(4);
+        fill.arg(FILL)
+            .arg(1)
+            .arg(keys.event_workers())
+            .arg(from)
+            .arg(1000)
+            .arg(4);
         fill.query_async::<()>(&mut conn).await.expect("names");
     }
-    let _: u64 = console.run(&["LPUSH", &keys.worker_object("left-1234.2"), "work:1"]).await;
-    let _: () = console.run(&["SET", &keys.worker_lease("left-77"), "token-77 host 1 1", "PX", "600000"]).await;
+    let _: u64 = console
+        .run(&["LPUSH", &keys.worker_object("left-1234.2"), "work:1"])
+        .await;
+    let _: () = console
+        .run(&[
+            "SET",
+            &keys.worker_lease("left-77"),
+            "token-77 host 1 1",
+            "PX",
+            "600000",
+        ])
+        .await;
     let mut found = 0;
     for _ in 0..40 {
         next_round(&console).await;
         found += adopt(&mut conn, &keys).await.strays;
     }
     assert_eq!(found, 1);
-    let watched: Vec<String> = console.run(&["ZRANGE", &keys.event_workers_watched(), "0", "-1"]).await;
-    let departed: u64 = console.run(&["ZCARD", &keys.event_workers_departed()]).await;
+    let watched: Vec<String> = console
+        .run(&["ZRANGE", &keys.event_workers_watched(), "0", "-1"])
+        .await;
+    let departed: u64 = console
+        .run(&["ZCARD", &keys.event_workers_departed()])
+        .await;
     assert_eq!((watched, departed), (vec!["left-77".to_owned()], 1999));
     let fields: Vec<String> = console.run(&["HKEYS", &keys.meta()]).await;
-    assert!(fields.contains(&"names.indexed".to_owned()) && !fields.contains(&"names.cursor".to_owned()), "{fields:?}");
+    assert!(
+        fields.contains(&"names.indexed".to_owned())
+            && !fields.contains(&"names.cursor".to_owned()),
+        "{fields:?}"
+    );
 
     // The next pass begins in an hour.
-    let _: u64 = console.run(&["HSET", &keys.event_workers(), "strange", "4 token 1"]).await;
+    let _: u64 = console
+        .run(&["HSET", &keys.event_workers(), "strange", "4 token 1"])
+        .await;
     for (hours, is_found) in [(0, false), (2, true)] {
         let at = (now_ms(&console).await - hours * 3_600_000).to_string();
-        let _: u64 = console.run(&["HSET", &keys.meta(), "names.indexed", &at]).await;
+        let _: u64 = console
+            .run(&["HSET", &keys.meta(), "names.indexed", &at])
+            .await;
         for _ in 0..40 {
             next_round(&console).await;
             adopt(&mut conn, &keys).await;
         }
         let names: Vec<String> = console.run(&["HKEYS", &keys.event_workers()]).await;
         // Its last sign of life was in 1970: the pass forgets it.
-        assert_eq!(!names.contains(&"strange".to_owned()), is_found, "{hours} hours after the last pass");
+        assert_eq!(
+            !names.contains(&"strange".to_owned()),
+            is_found,
+            "{hours} hours after the last pass"
+        );
     }
 }
 
@@ -341,23 +512,42 @@ async fn looking_at_the_system_among_many_departed_names_takes_short_calls() {
     let console = redis.console().await;
     departed(&mut conn, &keys, 10_000, SLOTS, "99999999999999").await;
     let now = now_ms(&console).await.to_string();
-    let _: u64 = console.run(&["HSET", &keys.meta(), "names.indexed", &now]).await;
-    let _: u64 = console.run(&["LPUSH", &keys.worker_object("left-77.200"), "taken"]).await;
+    let _: u64 = console
+        .run(&["HSET", &keys.meta(), "names.indexed", &now])
+        .await;
+    let _: u64 = console
+        .run(&["LPUSH", &keys.worker_object("left-77.200"), "taken"])
+        .await;
     for object in ["taken", "queued"] {
         let _: u64 = console.run(&["LPUSH", &keys.events(object), "1"]).await;
     }
-    let _: u64 = console.run(&["LPUSH", &keys.objects_with_events(), "queued"]).await;
-    let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", "500000"]).await;
+    let _: u64 = console
+        .run(&["LPUSH", &keys.objects_with_events(), "queued"])
+        .await;
+    let _: () = console
+        .run(&["CONFIG", "SET", "slowlog-log-slower-than", "500000"])
+        .await;
     let _: () = console.run(&["SLOWLOG", "RESET"]).await;
-    let seen = control(&conn, &keys).inspect("taken").await.expect("an inspection");
+    let seen = control(&conn, &keys)
+        .inspect("taken")
+        .await
+        .expect("an inspection");
     assert_eq!(seen.taken_by, ["left-77.200"]);
     let report = control(&conn, &keys).check().await.expect("a report");
-    assert_eq!((report.violations_total, report.looked_at.names), (0, 10_000), "{report:?}");
+    assert_eq!(
+        (report.violations_total, report.looked_at.names),
+        (0, 10_000),
+        "{report:?}"
+    );
     let stats = control(&conn, &keys).stats().await.expect("stats");
     assert_eq!((stats.workers.len(), stats.workers_not_shown), (1000, 9000));
     // A call takes less than a millisecond on a quiet machine.
     let slow: redis::Value = console.run(&["SLOWLOG", "GET"]).await;
-    assert_eq!(slow, redis::Value::Array(Vec::new()), "calls of more than half a second");
+    assert_eq!(
+        slow,
+        redis::Value::Array(Vec::new()),
+        "calls of more than half a second"
+    );
 }
 
 /// Story: Redis was restarted during a pass. Its hash function then has a new seed, so the cursor
@@ -368,7 +558,9 @@ async fn the_pass_begins_anew_on_another_server() {
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let console = redis.console().await;
     for (id, fields) in [("id-1", 2), ("id-1", 2), ("id-2", 0)] {
-        wire::connect(&mut conn, &keys, id, wire::Seen::default()).await.expect("connected");
+        wire::connect(&mut conn, &keys, id, wire::Seen::default())
+            .await
+            .expect("connected");
         if fields == 0 {
             let left: u64 = console
                 .run(&[
@@ -380,7 +572,16 @@ async fn the_pass_begins_anew_on_another_server() {
                 .await;
             assert_eq!(left, 0);
         }
-        let _: u64 = console.run(&["HSET", &keys.meta(), "names.cursor", "7", "names.indexed", "1"]).await;
+        let _: u64 = console
+            .run(&[
+                "HSET",
+                &keys.meta(),
+                "names.cursor",
+                "7",
+                "names.indexed",
+                "1",
+            ])
+            .await;
     }
 }
 
@@ -389,7 +590,10 @@ async fn the_pass_begins_anew_on_another_server() {
 async fn a_name_is_watched_while_its_process_lives() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let (watched, departed) = (console.keys.event_workers_watched(), console.keys.event_workers_departed());
+    let (watched, departed) = (
+        console.keys.event_workers_watched(),
+        console.keys.event_workers_departed(),
+    );
     left(&console, "w", Duration::from_secs(5)).await;
     let worker = start(&redis, "w", &Recorder::new(), |_| {});
     console.until_lease("w").await;
@@ -404,7 +608,10 @@ async fn a_name_is_watched_while_its_process_lives() {
     worker.crash().await;
     console.end_lease("dead").await;
     let _other = start(&redis, "other", &Recorder::new(), |_| {});
-    until("the dead name has departed", PATIENCE, async || score(&console, &departed, "dead").await.map(drop)).await;
+    until("the dead name has departed", PATIENCE, async || {
+        score(&console, &departed, "dead").await.map(drop)
+    })
+    .await;
     assert_eq!(score(&console, &watched, "dead").await, None);
 }
 
@@ -416,11 +623,35 @@ async fn a_pass_leaves_watched_names_alone() {
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let console = redis.console().await;
     let now = now_ms(&console).await;
-    let _: u64 = console.run(&["HSET", &keys.event_workers(), "sweeper", &format!("4 token {now}")]).await;
-    let _: u64 = console.run(&["ZADD", &keys.event_workers_watched(), &now.to_string(), "sweeper"]).await;
+    let _: u64 = console
+        .run(&[
+            "HSET",
+            &keys.event_workers(),
+            "sweeper",
+            &format!("4 token {now}"),
+        ])
+        .await;
+    let _: u64 = console
+        .run(&[
+            "ZADD",
+            &keys.event_workers_watched(),
+            &now.to_string(),
+            "sweeper",
+        ])
+        .await;
     adopt(&mut conn, &keys).await;
     let fields: Vec<String> = console.run(&["HKEYS", &keys.meta()]).await;
-    assert!(fields.contains(&"names.indexed".to_owned()), "the pass is over: {fields:?}");
-    assert!(score(&console, &keys.event_workers_watched(), "sweeper").await.is_some());
-    assert_eq!(score(&console, &keys.event_workers_departed(), "sweeper").await, None);
+    assert!(
+        fields.contains(&"names.indexed".to_owned()),
+        "the pass is over: {fields:?}"
+    );
+    assert!(
+        score(&console, &keys.event_workers_watched(), "sweeper")
+            .await
+            .is_some()
+    );
+    assert_eq!(
+        score(&console, &keys.event_workers_departed(), "sweeper").await,
+        None
+    );
 }

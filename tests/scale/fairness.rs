@@ -38,7 +38,10 @@ struct Log {
 
 impl Log {
     fn turns(&self) -> HashMap<String, usize> {
-        self.given.iter().map(|(object, events)| (object.clone(), events.div_ceil(TURN_MAX))).collect()
+        self.given
+            .iter()
+            .map(|(object, events)| (object.clone(), events.div_ceil(TURN_MAX)))
+            .collect()
     }
 }
 
@@ -60,7 +63,12 @@ impl Sink for Turns {
         assert_eq!(batch.len(), BATCH, "{} ran out of events", batch.object());
         let given = log.given.entry(batch.object().to_string()).or_default();
         for event in batch.events() {
-            assert_eq!(event.payload, given.to_string().as_bytes(), "the order of {}", batch.object());
+            assert_eq!(
+                event.payload,
+                given.to_string().as_bytes(),
+                "the order of {}",
+                batch.object()
+            );
             *given += 1;
         }
         Delivered::all()
@@ -76,12 +84,18 @@ async fn feed(redis: &Redis, console: &Console, from: usize, count: usize) {
         markers.arg(console.keys.objects_with_events());
         for hot in 0..HOT {
             let object = format!("hot:{hot}");
-            pipe.cmd("LPUSH").arg(console.keys.events(&object)).arg(n).ignore();
+            pipe.cmd("LPUSH")
+                .arg(console.keys.events(&object))
+                .arg(n)
+                .ignore();
             markers.arg(object);
         }
         pipe.add_command(markers).ignore().cmd("EXEC").ignore();
     }
-    let () = pipe.query_async(&mut redis.connect().await).await.expect("emitted");
+    let () = pipe
+        .query_async(&mut redis.connect().await)
+        .await
+        .expect("emitted");
 }
 
 /// 63 hot objects have 1,000 queued events each, with more to come, and there are 4 slots. An event
@@ -110,26 +124,39 @@ async fn hot_objects_have_at_most_three_turns_before_another_one_has_its_own() {
         config.turn_max = TURN_MAX;
     });
     for round in 0..ROUNDS {
-        until("every hot object has had a turn more", PATIENCE, async || {
-            let turns = sink.log().turns();
-            (turns.len() == HOT && turns.values().all(|turns| *turns > round)).then_some(())
-        })
+        until(
+            "every hot object has had a turn more",
+            PATIENCE,
+            async || {
+                let turns = sink.log().turns();
+                (turns.len() == HOT && turns.values().all(|turns| *turns > round)).then_some(())
+            },
+        )
         .await;
         console.emit("seldom", "1").await;
         let at_emit = sink.log().turns();
-        let markers: usize = console.run(&["LLEN", &console.keys.objects_with_events()]).await;
-        let at_delivery =
-            until("the seldom object is delivered", PATIENCE, async || sink.log().at_seldom.get(round).cloned()).await;
+        let markers: usize = console
+            .run(&["LLEN", &console.keys.objects_with_events()])
+            .await;
+        let at_delivery = until("the seldom object is delivered", PATIENCE, async || {
+            sink.log().at_seldom.get(round).cloned()
+        })
+        .await;
         let further = |hot: &String| at_delivery[hot].saturating_sub(at_emit[hot]);
         let most = at_emit.keys().map(further).max();
         println!("round {round}: {markers} markers, at most {most:?} further turns");
-        assert!(most <= Some(TURNS_MAX), "round {round}: {most:?} further turns of a hot object");
+        assert!(
+            most <= Some(TURNS_MAX),
+            "round {round}: {most:?} further turns of a hot object"
+        );
     }
     done.store(true, Ordering::Relaxed);
     feeder.await.expect("fed");
     worker.stop().await;
     for hot in 0..HOT {
-        let queued: usize = console.run(&["LLEN", &console.keys.events(&format!("hot:{hot}"))]).await;
+        let queued: usize = console
+            .run(&["LLEN", &console.keys.events(&format!("hot:{hot}"))])
+            .await;
         assert!(queued > 0, "hot:{hot} ran out of events");
     }
     console.check().await;

@@ -27,7 +27,9 @@ const CALL_US: u64 = 10_000;
 const DELAYED_MAX: f64 = 0.05;
 
 /// The numbers of objects of ten groups.
-const BACKLOGS: [usize; 10] = [1, 10, 100, 1000, 10_000, 20_000, 40_000, 60_000, 100_000, 300_000];
+const BACKLOGS: [usize; 10] = [
+    1, 10, 100, 1000, 10_000, 20_000, 40_000, 60_000, 100_000, 300_000,
+];
 const WINDOW: Duration = Duration::from_secs(2);
 const WINDOWS: usize = 5;
 /// The largest difference of a group's share from an equal share.
@@ -62,7 +64,13 @@ pub(super) async fn fill(redis: &Redis, group: &str, objects: usize, kind: &str)
     let mut conn = redis.connect().await;
     for from in (0..objects).step_by(100_000) {
         let mut cmd = redis::cmd("EVAL");
-        cmd.arg(FILL).arg(0).arg(redis.keys().prefix()).arg(group).arg(from).arg(objects.min(from + 100_000)).arg(kind);
+        cmd.arg(FILL)
+            .arg(0)
+            .arg(redis.keys().prefix())
+            .arg(group)
+            .arg(from)
+            .arg(objects.min(from + 100_000))
+            .arg(kind);
         cmd.query_async::<()>(&mut conn).await.expect("filled");
     }
 }
@@ -87,7 +95,13 @@ impl Counter {
 #[async_trait]
 impl Sink for Counter {
     async fn deliver(&self, batch: &Batch, _: &Context) -> Delivered {
-        let group = batch.object().as_str().split(':').next().unwrap_or_default().to_owned();
+        let group = batch
+            .object()
+            .as_str()
+            .split(':')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
         *self.counts().entry(group).or_default() += 1;
         tokio::time::sleep(self.takes).await;
         Delivered::all()
@@ -102,25 +116,48 @@ pub(super) struct Recording {
 /// Lets Redis count the calls of scripts from now on, and record those that take longer than `CALL_US`.
 pub(super) async fn record(console: &Console) -> Recording {
     let limit = CALL_US.to_string();
-    let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", &limit, "slowlog-max-len", "100000"]).await;
+    let _: () = console
+        .run(&[
+            "CONFIG",
+            "SET",
+            "slowlog-log-slower-than",
+            &limit,
+            "slowlog-max-len",
+            "100000",
+        ])
+        .await;
     let _: () = console.run(&["CONFIG", "RESETSTAT"]).await;
     let _: () = console.run(&["SLOWLOG", "RESET"]).await;
-    Recording { waited_us: waited_us(console).await }
+    Recording {
+        waited_us: waited_us(console).await,
+    }
 }
 
 /// Returns for how long Redis has waited for a core that other processes had, in µs. 0 if the system
 /// does not tell.
 async fn waited_us(console: &Console) -> u64 {
     let server: String = console.run(&["INFO", "server"]).await;
-    let pid = server.lines().find_map(|line| line.strip_prefix("process_id:")).expect("a process");
+    let pid = server
+        .lines()
+        .find_map(|line| line.strip_prefix("process_id:"))
+        .expect("a process");
     let times = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
-    times.split_whitespace().nth(1).and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0) / 1000
+    times
+        .split_whitespace()
+        .nth(1)
+        .and_then(|ns| ns.parse::<u64>().ok())
+        .unwrap_or(0)
+        / 1000
 }
 
 /// Returns how many of these times are above the limit although Redis has waited for so long: a wait
 /// explains the rest of a call beyond the limit.
 fn unexplained(long: &[u64], limit: f64, waited_us: u64) -> usize {
-    let mut beyond: Vec<f64> = long.iter().map(|us| *us as f64 - limit).filter(|beyond| *beyond > 0.0).collect();
+    let mut beyond: Vec<f64> = long
+        .iter()
+        .map(|us| *us as f64 - limit)
+        .filter(|beyond| *beyond > 0.0)
+        .collect();
     beyond.sort_unstable_by(f64::total_cmp);
     let mut left = waited_us as f64;
     beyond
@@ -135,25 +172,37 @@ fn unexplained(long: &[u64], limit: f64, waited_us: u64) -> usize {
 impl Recording {
     /// Asserts that calls of scripts are short. On a slow or busy host they may take longer.
     pub(super) async fn assert_short_calls(self, console: &Console, what: &str) {
-        let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]).await;
+        let _: () = console
+            .run(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"])
+            .await;
         let waited_us = waited_us(console).await - self.waited_us;
         let entries: Vec<redis::Value> = console.run(&["SLOWLOG", "GET", "-1"]).await;
         let long = entries.iter().filter_map(|entry| {
-            let redis::Value::Array(parts) = entry else { return None };
+            let redis::Value::Array(parts) = entry else {
+                return None;
+            };
             let words: Vec<Vec<u8>> = redis::from_redis_value_ref(parts.get(3)?).ok()?;
-            let is_script = words.first().is_some_and(|word| word.eq_ignore_ascii_case(b"evalsha"));
-            redis::from_redis_value_ref::<u64>(parts.get(2)?).ok().filter(|_| is_script)
+            let is_script = words
+                .first()
+                .is_some_and(|word| word.eq_ignore_ascii_case(b"evalsha"));
+            redis::from_redis_value_ref::<u64>(parts.get(2)?)
+                .ok()
+                .filter(|_| is_script)
         });
         let long: Vec<u64> = long.collect();
         let stats: String = console.run(&["INFO", "commandstats", "latencystats"]).await;
         let of = |start: &str| stats.lines().find_map(|line| line.strip_prefix(start));
-        let calls = of("cmdstat_evalsha:calls=").and_then(|rest| rest.split(',').next()?.parse::<f64>().ok());
+        let calls = of("cmdstat_evalsha:calls=")
+            .and_then(|rest| rest.split(',').next()?.parse::<f64>().ok());
         let calls = calls.expect("the number of calls");
         let percentiles = of("latency_percentiles_usec_evalsha:").unwrap_or_default();
-        println!("{what}: {calls} calls, {percentiles}; above {CALL_US} µs: {long:?}; waited {waited_us} µs for a core");
+        println!(
+            "{what}: {calls} calls, {percentiles}; above {CALL_US} µs: {long:?}; waited {waited_us} µs for a core"
+        );
         let above = |limit: f64| unexplained(&long, limit, waited_us) as f64;
         let allowed = calls * DELAYED_MAX;
-        let is_short = above(CALL_US as f64) <= allowed || above(CALL_US as f64 * slowness(console).await) <= allowed;
+        let is_short = above(CALL_US as f64) <= allowed
+            || above(CALL_US as f64 * slowness(console).await) <= allowed;
         assert!(is_short, "{} of {calls} calls are too long", long.len());
     }
 }
@@ -165,19 +214,30 @@ async fn first_behind_a_million(slots: usize, takes: Duration) {
     fill(&redis, "a", MANY, "markers").await;
     console.emit("b:1", "1").await;
     let recording = record(&console).await;
-    let sink = Counter { takes, ..Counter::default() };
+    let sink = Counter {
+        takes,
+        ..Counter::default()
+    };
     let began = Instant::now();
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = slots;
         config.group_depth = 1;
     });
-    until("b:1 is delivered", PATIENCE, async || (sink.count("b") > 0).then_some(())).await;
+    until("b:1 is delivered", PATIENCE, async || {
+        (sink.count("b") > 0).then_some(())
+    })
+    .await;
     let (time, before) = (began.elapsed(), sink.count("a"));
     println!("{slots} slots, {takes:?}: b:1 came after {time:?} and {before} objects a:*");
     worker.stop().await;
-    recording.assert_short_calls(&console, &format!("{slots} slots, {takes:?}")).await;
+    recording
+        .assert_short_calls(&console, &format!("{slots} slots, {takes:?}"))
+        .await;
     // The number of deliveries before it does not depend on the speed of the machine.
-    assert!(before <= BEFORE_MAX && time <= LATE, "{before} objects a:*, {time:?}");
+    assert!(
+        before <= BEFORE_MAX && time <= LATE,
+        "{before} objects a:*, {time:?}"
+    );
 }
 
 /// Story: 300,000 objects `a:*` were queued, then `b:1` was delivered as the 300,001st.
@@ -199,17 +259,30 @@ async fn equal_shares(held: Option<usize>, backlogs: [usize; 10]) {
     let console = redis.console().await;
     // The largest group comes first, so that all others wait behind it.
     for (n, backlog) in backlogs.iter().enumerate().rev() {
-        fill(&redis, &format!("g{n}"), *backlog, if held == Some(n) { "held" } else { "markers" }).await;
+        fill(
+            &redis,
+            &format!("g{n}"),
+            *backlog,
+            if held == Some(n) { "held" } else { "markers" },
+        )
+        .await;
     }
     let recording = record(&console).await;
-    let sink = Counter { takes: Duration::from_millis(20), ..Counter::default() };
+    let sink = Counter {
+        takes: Duration::from_millis(20),
+        ..Counter::default()
+    };
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = 64;
         config.group_depth = 1;
     });
     until("all markers are set aside", PATIENCE, async || {
-        let markers: u64 = console.run(&["LLEN", &redis.keys().objects_with_events()]).await;
-        let held: u64 = console.run(&["ZCOUNT", &redis.keys().objects_held(), "0", "999999"]).await;
+        let markers: u64 = console
+            .run(&["LLEN", &redis.keys().objects_with_events()])
+            .await;
+        let held: u64 = console
+            .run(&["ZCOUNT", &redis.keys().objects_held(), "0", "999999"])
+            .await;
         (markers < 100 && held == 0).then_some(())
     })
     .await;
@@ -218,21 +291,33 @@ async fn equal_shares(held: Option<usize>, backlogs: [usize; 10]) {
         let before = sink.counts().clone();
         tokio::time::sleep(WINDOW).await;
         let after = sink.counts().clone();
-        let count = |counts: &HashMap<String, usize>, n: usize| counts.get(&format!("g{n}")).copied().unwrap_or(0);
+        let count = |counts: &HashMap<String, usize>, n: usize| {
+            counts.get(&format!("g{n}")).copied().unwrap_or(0)
+        };
         let waiting = |counts, n: &usize| count(counts, *n) < backlogs[*n];
         let claims = |n: usize| (count(&after, n) - count(&before, n)) as f64;
         let waited: Vec<usize> = (0..10).filter(|n| waiting(&after, n)).collect();
         // Groups that wait no more had a part of the window.
         let others: f64 = (0..10).filter(|n| !waiting(&after, n)).map(claims).sum();
         let mean = waited.iter().map(|n| claims(*n)).sum::<f64>() / waited.len() as f64;
-        let off = waited.iter().map(|n| (claims(*n) / mean - 1.0).abs()).fold(0.0, f64::max);
+        let off = waited
+            .iter()
+            .map(|n| (claims(*n) / mean - 1.0).abs())
+            .fold(0.0, f64::max);
         worst = worst.max(off);
         println!(
             "window {window}: {} groups waited, {mean:.0} claims each, off by at most {off:.3}; others {others}",
             waited.len()
         );
-        assert!(waited.len() >= 3 && mean > 50.0, "too few groups or claims to compare");
-        assert!(off <= OFF_MAX, "window {window}: {:?}", waited.iter().map(|n| claims(*n)).collect::<Vec<_>>());
+        assert!(
+            waited.len() >= 3 && mean > 50.0,
+            "too few groups or claims to compare"
+        );
+        assert!(
+            off <= OFF_MAX,
+            "window {window}: {:?}",
+            waited.iter().map(|n| claims(*n)).collect::<Vec<_>>()
+        );
     }
     println!("shares were off by at most {worst:.3}");
     worker.stop().await;
@@ -260,16 +345,26 @@ async fn a_held_object_behind_many_of_another_group_comes_soon_although_slots_ar
     fill(&redis, "a", 100_000, "held").await;
     let keys = redis.keys();
     let _: () = console.run(&["LPUSH", &keys.events("b:1"), "1"]).await;
-    let _: () = console.run(&["SET", &keys.event_worker("b:1"), "held"]).await;
-    let _: () = console.run(&["ZADD", &keys.objects_held(), "200000", "b:1"]).await;
+    let _: () = console
+        .run(&["SET", &keys.event_worker("b:1"), "held"])
+        .await;
+    let _: () = console
+        .run(&["ZADD", &keys.objects_held(), "200000", "b:1"])
+        .await;
     let recording = record(&console).await;
-    let sink = Counter { takes: Duration::from_millis(300), ..Counter::default() };
+    let sink = Counter {
+        takes: Duration::from_millis(300),
+        ..Counter::default()
+    };
     let began = Instant::now();
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = 4;
         config.group_depth = 1;
     });
-    until("b:1 is delivered", PATIENCE, async || (sink.count("b") > 0).then_some(())).await;
+    until("b:1 is delivered", PATIENCE, async || {
+        (sink.count("b") > 0).then_some(())
+    })
+    .await;
     let (time, before) = (began.elapsed(), sink.count("a"));
     println!("b:1 came after {time:?} and {before} objects a:*");
     worker.stop().await;
@@ -293,8 +388,15 @@ async fn groups_with_long_names_keep_the_calls_short() {
         config.concurrency = 4;
         config.group_depth = 1;
     });
-    let held = async || console.run::<usize>(&["ZCARD", &console.keys.objects_held()]).await;
-    until("all objects are held", PATIENCE, async || (held().await == OBJECTS).then_some(())).await;
+    let held = async || {
+        console
+            .run::<usize>(&["ZCARD", &console.keys.objects_held()])
+            .await
+    };
+    until("all objects are held", PATIENCE, async || {
+        (held().await == OBJECTS).then_some(())
+    })
+    .await;
     worker.stop().await;
     recording.assert_short_calls(&console, "long names").await;
 }

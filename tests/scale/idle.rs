@@ -26,20 +26,34 @@ async fn commands(console: &Console) -> (u64, u64) {
         Some((name.to_owned(), rest.split(',').next()?.parse().ok()?))
     };
     let all: Vec<_> = stats.lines().filter_map(calls).collect();
-    let pops = all.iter().find(|(name, _)| name == "blmove").map_or(0, |(_, calls)| *calls);
-    (all.iter().filter(|(name, _)| name != "info").map(|(_, calls)| calls).sum(), pops)
+    let pops = all
+        .iter()
+        .find(|(name, _)| name == "blmove")
+        .map_or(0, |(_, calls)| *calls);
+    (
+        all.iter()
+            .filter(|(name, _)| name != "info")
+            .map(|(_, calls)| calls)
+            .sum(),
+        pops,
+    )
 }
 
 /// Returns the commands per worker and second of so many idle workers with the default settings.
 async fn per_second(workers: u64) -> f64 {
     let redis = Redis::own(&[]);
     let console = redis.console().await;
-    let processes: Vec<_> = (0..workers).map(|n| Process::start(&redis, &format!("w{n}"), "null", &[])).collect();
+    let processes: Vec<_> = (0..workers)
+        .map(|n| Process::start(&redis, &format!("w{n}"), "null", &[]))
+        .collect();
     for process in &processes {
         process.until_logged("recover: attached").await;
     }
     // The first seconds have the calls of the start.
-    until("the workers wait", PATIENCE, async || (commands(&console).await.1 >= 4 * workers).then_some(())).await;
+    until("the workers wait", PATIENCE, async || {
+        (commands(&console).await.1 >= 4 * workers).then_some(())
+    })
+    .await;
     let seconds = async || -> f64 {
         let (seconds, us): (f64, f64) = console.run(&["TIME"]).await;
         seconds + us / 1e6
@@ -56,8 +70,14 @@ async fn per_second(workers: u64) -> f64 {
 async fn an_idle_worker_sends_few_commands_whatever_the_number_of_workers() {
     let (one, many) = tokio::join!(per_second(1), per_second(8));
     println!("commands per worker and second: {one:.1} with one worker, {many:.1} with 8");
-    assert!(one <= COMMANDS_MAX && many <= COMMANDS_MAX, "{one:.1} and {many:.1}");
-    assert!(many <= 1.3 * one, "{one:.1} and {many:.1}: the number of commands grows with the square of the workers");
+    assert!(
+        one <= COMMANDS_MAX && many <= COMMANDS_MAX,
+        "{one:.1} and {many:.1}"
+    );
+    assert!(
+        many <= 1.3 * one,
+        "{one:.1} and {many:.1}: the number of commands grows with the square of the workers"
+    );
 }
 
 /// An idle worker calls rarely, but a first event waits for no such call: it ends the wait of the pop.
@@ -69,12 +89,16 @@ async fn a_first_event_waits_for_no_call() {
     let (console, sink) = (redis.console().await, Recorder::new());
     let settings = WorkerConfig::default();
     let worker = start(&redis, "w", &sink, |config| {
-        (config.block, config.sweep, config.concurrency) = (settings.block, settings.sweep, settings.concurrency);
+        (config.block, config.sweep, config.concurrency) =
+            (settings.block, settings.sweep, settings.concurrency);
     });
     let mut times = Vec::new();
     for sent in 1..=EVENTS {
         let from = commands(&console).await.1;
-        until("the worker is idle", PATIENCE, async || (commands(&console).await.1 >= from + 3).then_some(())).await;
+        until("the worker is idle", PATIENCE, async || {
+            (commands(&console).await.1 >= from + 3).then_some(())
+        })
+        .await;
         console.until_idle(1).await;
         let began = Instant::now();
         console.emit("work:1", "1").await;

@@ -25,7 +25,9 @@ const FILL: &str = "
 
 async fn fill(console: &Console, what: &str, key: &str, count: u64) {
     for from in (0..count).step_by(10_000) {
-        let _: Option<String> = console.run(&["EVAL", FILL, "1", key, what, &from.to_string()]).await;
+        let _: Option<String> = console
+            .run(&["EVAL", FILL, "1", key, what, &from.to_string()])
+            .await;
     }
 }
 
@@ -48,7 +50,9 @@ async fn a_look_at_millions_of_objects_is_cheap() {
     let control = control(&redis.connect().await, keys);
     // The first look loads the scripts.
     control.stats().await.expect("stats");
-    let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", "1000"]).await;
+    let _: () = console
+        .run(&["CONFIG", "SET", "slowlog-log-slower-than", "1000"])
+        .await;
     let (mut fastest, mut longest) = (u64::MAX, u64::MAX);
     // The best of several looks counts, because other processes may slow down a single look.
     for _ in 0..20 {
@@ -56,13 +60,27 @@ async fn a_look_at_millions_of_objects_is_cheap() {
         let (before, _) = worked(&console).await;
         let seen = control.stats().await.expect("stats");
         let (after, slow) = worked(&console).await;
-        assert_eq!((seen.markers, seen.held.total, seen.paused, seen.streams.dead.rows), (MARKERS, HELD, PAUSED, DEAD));
-        assert_eq!((seen.held.until_released, seen.held.due), (66_667, HELD - 66_667));
+        assert_eq!(
+            (
+                seen.markers,
+                seen.held.total,
+                seen.paused,
+                seen.streams.dead.rows
+            ),
+            (MARKERS, HELD, PAUSED, DEAD)
+        );
+        assert_eq!(
+            (seen.held.until_released, seen.held.due),
+            (66_667, HELD - 66_667)
+        );
         fastest = fastest.min(after - before);
         longest = longest.min(slow);
     }
-    println!("a look takes {fastest} µs of Redis' time; the longest command above 1 ms: {longest} µs");
-    let is_cheap = within(&console, fastest, LOOK_US).await && within(&console, longest, COMMAND_US).await;
+    println!(
+        "a look takes {fastest} µs of Redis' time; the longest command above 1 ms: {longest} µs"
+    );
+    let is_cheap =
+        within(&console, fastest, LOOK_US).await && within(&console, longest, COMMAND_US).await;
     assert!(is_cheap, "{fastest} µs, {longest} µs");
 }
 
@@ -73,15 +91,32 @@ async fn a_look_counts_the_batches_of_live_workers_first() {
     let redis = Redis::start();
     let console = redis.console().await;
     let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
-    let _: u64 = console.run(&["HSET", &keys.meta(), "names.indexed", "1"]).await;
+    let _: u64 = console
+        .run(&["HSET", &keys.meta(), "names.indexed", "1"])
+        .await;
     for n in 0..100 {
         let name = format!("host-{n:04}");
-        let _: u64 = console.run(&["HSET", &keys.event_workers(), &name, "256 token 1700000000000"]).await;
-        let _: u64 = console.run(&["ZADD", &keys.event_workers_departed(), "1", &name]).await;
+        let _: u64 = console
+            .run(&[
+                "HSET",
+                &keys.event_workers(),
+                &name,
+                "256 token 1700000000000",
+            ])
+            .await;
+        let _: u64 = console
+            .run(&["ZADD", &keys.event_workers_departed(), "1", &name])
+            .await;
     }
-    let _: u64 = console.run(&["HSET", &keys.event_workers(), "zz", "4 token 1700000000000"]).await;
-    let _: u64 = console.run(&["ZADD", &keys.event_workers_watched(), "1", "zz"]).await;
-    let _: u64 = console.run(&["LPUSH", &keys.worker_event("zz.0"), "1", "2"]).await;
+    let _: u64 = console
+        .run(&["HSET", &keys.event_workers(), "zz", "4 token 1700000000000"])
+        .await;
+    let _: u64 = console
+        .run(&["ZADD", &keys.event_workers_watched(), "1", "zz"])
+        .await;
+    let _: u64 = console
+        .run(&["LPUSH", &keys.worker_event("zz.0"), "1", "2"])
+        .await;
     let stats = control.stats().await.expect("stats");
     assert_eq!((stats.workers.len(), stats.events_in_flight), (101, 2));
     let last = stats.workers.last().expect("a worker");
@@ -104,7 +139,14 @@ async fn a_look_at_the_objects_in_hand_is_cheap() {
     let redis = Redis::own(&[]);
     let (console, keys) = (redis.console().await, redis.keys());
     let control = control(&redis.connect().await, keys);
-    let _: u64 = console.run(&["HSET", &keys.event_workers(), "w", "600 token 1700000000000"]).await;
+    let _: u64 = console
+        .run(&[
+            "HSET",
+            &keys.event_workers(),
+            "w",
+            "600 token 1700000000000",
+        ])
+        .await;
     let _: Option<String> = console.run(&["EVAL", BUSY, "1", keys.prefix()]).await;
     let mut fastest = u64::MAX;
     // The fastest of several looks counts, because other processes may slow down a single look.
@@ -112,7 +154,15 @@ async fn a_look_at_the_objects_in_hand_is_cheap() {
         let (before, _) = worked(&console).await;
         let seen = control.under_work(10).await.expect("a look");
         fastest = fastest.min(worked(&console).await.0 - before);
-        assert_eq!((seen.objects.len(), seen.objects[0].queued, seen.slots_read, seen.more_slots), (10, 7, 512, true));
+        assert_eq!(
+            (
+                seen.objects.len(),
+                seen.objects[0].queued,
+                seen.slots_read,
+                seen.more_slots
+            ),
+            (10, 7, 512, true)
+        );
     }
     println!("a look at the objects in hand takes {fastest} µs of Redis' time");
     assert!(within(&console, fastest, IN_HAND_US).await, "{fastest} µs");
@@ -139,21 +189,52 @@ async fn a_page_of_many_workers_is_cheap() {
     let redis = Redis::own(&[]);
     let (console, keys) = (redis.console().await, redis.keys());
     let control = control(&redis.connect().await, keys);
-    let [names, watched, departed, meta] =
-        [keys.event_workers(), keys.event_workers_watched(), keys.event_workers_departed(), keys.meta()];
-    let _: Option<String> = console.run(&["EVAL", NAMES, "5", &names, &watched, &departed, &meta, keys.prefix()]).await;
+    let [names, watched, departed, meta] = [
+        keys.event_workers(),
+        keys.event_workers_watched(),
+        keys.event_workers_departed(),
+        keys.meta(),
+    ];
+    let _: Option<String> = console
+        .run(&[
+            "EVAL",
+            NAMES,
+            "5",
+            &names,
+            &watched,
+            &departed,
+            &meta,
+            keys.prefix(),
+        ])
+        .await;
     let (mut page_us, mut slots_us) = (u64::MAX, u64::MAX);
     // The fastest of several looks counts, because other processes may slow down a single look.
     for _ in 0..20 {
         let (before, _) = worked(&console).await;
         let page = control.workers(None, 256).await.expect("a page");
         let (between, _) = worked(&console).await;
-        let big = control.worker("big", None, 256).await.expect("a look").expect("registered");
+        let big = control
+            .worker("big", None, 256)
+            .await
+            .expect("a look")
+            .expect("registered");
         let (after, _) = worked(&console).await;
         (page_us, slots_us) = (page_us.min(between - before), slots_us.min(after - between));
         assert_eq!((page.workers.len() >= 200, page.registered), (true, 20_001));
-        assert_eq!((big.slots.len(), big.worker.slots_busy, big.worker.slots_read), (256, 1000, 1000));
+        assert_eq!(
+            (
+                big.slots.len(),
+                big.worker.slots_busy,
+                big.worker.slots_read
+            ),
+            (256, 1000, 1000)
+        );
     }
-    println!("a page of names takes {page_us} µs of Redis' time, the slots of a name {slots_us} µs");
-    assert!(within(&console, page_us.max(slots_us), LOOK_US).await, "{page_us} µs, {slots_us} µs");
+    println!(
+        "a page of names takes {page_us} µs of Redis' time, the slots of a name {slots_us} µs"
+    );
+    assert!(
+        within(&console, page_us.max(slots_us), LOOK_US).await,
+        "{page_us} µs, {slots_us} µs"
+    );
 }

@@ -34,8 +34,13 @@ const LIST_US: u64 = 2000;
 /// Returns the time in µs that scripts have taken.
 async fn in_scripts(console: &Console) -> u64 {
     let stats: String = console.run(&["INFO", "commandstats"]).await;
-    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:")).expect("a script was called");
-    line.split_once("usec=").and_then(|(_, rest)| rest.split(',').next()?.parse().ok()).expect("a number")
+    let line = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_evalsha:"))
+        .expect("a script was called");
+    line.split_once("usec=")
+        .and_then(|(_, rest)| rest.split(',').next()?.parse().ok())
+        .expect("a number")
 }
 
 /// Measures an operation ten times. Returns the least time of Redis in µs, because other processes
@@ -65,28 +70,70 @@ async fn each_list_of_a_page_is_cheap() {
     let keys = redis.keys();
     fill_all(&console).await;
     let (log, actions) = (keys.event_log(), keys.operator_actions());
-    let prefix = keys.event_log().strip_suffix("event.log").expect("a prefix").to_owned();
-    let _: Option<String> = console.run(&["EVAL", FILL, "2", &log, &actions, &prefix]).await;
+    let prefix = keys
+        .event_log()
+        .strip_suffix("event.log")
+        .expect("a prefix")
+        .to_owned();
+    let _: Option<String> = console
+        .run(&["EVAL", FILL, "2", &log, &actions, &prefix])
+        .await;
     let control: Control = control(&redis.connect().await, keys).with_event_bytes_max(4096);
     let (by_prefix, by_reason) = (
-        HeldFilter { prefix: b"none", ..HeldFilter::default() },
-        HeldFilter { waits_for: Some(WaitsFor::Stop), ..HeldFilter::default() },
+        HeldFilter {
+            prefix: b"none",
+            ..HeldFilter::default()
+        },
+        HeldFilter {
+            waits_for: Some(WaitsFor::Stop),
+            ..HeldFilter::default()
+        },
     );
-    let due = HeldFilter { due: true, ..HeldFilter::default() };
+    let due = HeldFilter {
+        due: true,
+        ..HeldFilter::default()
+    };
     let middle = Cursor::from("due 150000 held:150000");
     let control = &control;
     let costs = [
         cost(&console, "log", || control.newest_log(None, 50)).await,
-        cost(&console, "dead letters", || control.newest_dead_letters(None, 32)).await,
-        cost(&console, "dead letters of an object", || control.dead_letters_of("work:0", true, None, 32)).await,
-        cost(&console, "chain, none found", || control.chain("none", None, 50)).await,
-        cost(&console, "chain, a full page", || control.chain("busy", None, 50)).await,
-        cost(&console, "actions of an object", || control.actions_of("none", None, 32)).await,
+        cost(&console, "dead letters", || {
+            control.newest_dead_letters(None, 32)
+        })
+        .await,
+        cost(&console, "dead letters of an object", || {
+            control.dead_letters_of("work:0", true, None, 32)
+        })
+        .await,
+        cost(&console, "chain, none found", || {
+            control.chain("none", None, 50)
+        })
+        .await,
+        cost(&console, "chain, a full page", || {
+            control.chain("busy", None, 50)
+        })
+        .await,
+        cost(&console, "actions of an object", || {
+            control.actions_of("none", None, 32)
+        })
+        .await,
         cost(&console, "held", || control.held(false, None, PER_CALL_MAX)).await,
-        cost(&console, "held by prefix, none found", || control.held_where(&by_prefix, Some(&middle), 50)).await,
-        cost(&console, "held by prefix and reason, none found", || control.held_where(&by_reason, None, 50)).await,
-        cost(&console, "held, due", || control.held_where(&due, Some(&middle), 50)).await,
-        cost(&console, "paused by prefix", || control.paused_where("paused:29", None, 50)).await,
+        cost(&console, "held by prefix, none found", || {
+            control.held_where(&by_prefix, Some(&middle), 50)
+        })
+        .await,
+        cost(&console, "held by prefix and reason, none found", || {
+            control.held_where(&by_reason, None, 50)
+        })
+        .await,
+        cost(&console, "held, due", || {
+            control.held_where(&due, Some(&middle), 50)
+        })
+        .await,
+        cost(&console, "paused by prefix", || {
+            control.paused_where("paused:29", None, 50)
+        })
+        .await,
     ];
     let most = costs.iter().max().copied().unwrap_or(0);
     assert!(within(&console, most, LIST_US).await, "{costs:?} µs");

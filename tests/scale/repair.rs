@@ -36,23 +36,71 @@ return 2 * objects";
 /// short: the time of the slowest is read from the server's slow log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_objects_are_repaired_in_short_calls() {
-    let objects = std::env::var("SERIATIM_REPAIR_OBJECTS").map_or(OBJECTS, |text| text.parse().expect("a number of objects"));
+    let objects = std::env::var("SERIATIM_REPAIR_OBJECTS")
+        .map_or(OBJECTS, |text| text.parse().expect("a number of objects"));
     let redis = Redis::own(&[]);
     let (console, mut conn) = (redis.console().await, redis.connect().await);
     let keys = redis.keys().clone();
-    let given: u64 =
-        redis::cmd("EVAL").arg(PREPARE).arg(0).arg(keys.prefix()).arg(objects).query_async(&mut conn).await.expect("prepared");
-    console.run::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "1000", "slowlog-max-len", "100000"]).await;
+    let given: u64 = redis::cmd("EVAL")
+        .arg(PREPARE)
+        .arg(0)
+        .arg(keys.prefix())
+        .arg(objects)
+        .query_async(&mut conn)
+        .await
+        .expect("prepared");
+    console
+        .run::<()>(&[
+            "CONFIG",
+            "SET",
+            "slowlog-log-slower-than",
+            "1000",
+            "slowlog-max-len",
+            "100000",
+        ])
+        .await;
     console.run::<()>(&["SLOWLOG", "RESET"]).await;
-    let by = By { who: WHO, why: "an index is lost" };
+    let by = By {
+        who: WHO,
+        why: "an index is lost",
+    };
     let control = control(&conn, &keys);
-    let planned = control.repair(by, &Repair { share: 1.0, ..Repair::default() }).await.expect("a report");
-    assert_eq!((planned.steps_total, planned.left_total), (objects as u64, 0), "{:?}", planned.kinds);
+    let planned = control
+        .repair(
+            by,
+            &Repair {
+                share: 1.0,
+                ..Repair::default()
+            },
+        )
+        .await
+        .expect("a report");
+    assert_eq!(
+        (planned.steps_total, planned.left_total),
+        (objects as u64, 0),
+        "{:?}",
+        planned.kinds
+    );
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |config| config.concurrency = 256);
     console.emit("new", "1").await;
-    let done = control.repair(by, &Repair { dry_run: false, share: 1.0, ..Repair::default() }).await.expect("a report");
-    assert_eq!((done.kinds["held"], done.left_total), (objects as u64 / 2, 0), "{:?}", done.kinds);
+    let done = control
+        .repair(
+            by,
+            &Repair {
+                dry_run: false,
+                share: 1.0,
+                ..Repair::default()
+            },
+        )
+        .await
+        .expect("a report");
+    assert_eq!(
+        (done.kinds["held"], done.left_total),
+        (objects as u64 / 2, 0),
+        "{:?}",
+        done.kinds
+    );
     // A worker may have claimed some of the objects without a marker, after it got another one.
     assert_eq!(done.kinds["marker"], objects as u64 / 2);
     sink.until_sent(3 * objects + 1).await;
@@ -61,7 +109,11 @@ async fn many_objects_are_repaired_in_short_calls() {
     for n in [1, 2, 3, objects / 2 - 1, objects / 2, objects - 1, objects] {
         let object = format!("work:{n:06}");
         assert_eq!(sink.sent_of(&object), ["1", "2", "3"], "{object}");
-        let first = sent.iter().find(|sent| sent.object == object).expect("sent").id;
+        let first = sent
+            .iter()
+            .find(|sent| sent.object == object)
+            .expect("sent")
+            .id;
         let is_known = n % 2 == 1;
         assert_eq!(first == 2 * n as u64 - 1, is_known, "{object}: {first}");
         assert!(is_known || first > given, "{object}: {first}");
@@ -69,8 +121,14 @@ async fn many_objects_are_repaired_in_short_calls() {
     assert_eq!(sent.len(), 3 * objects + 1, "each event once");
     console.check().await;
     let slowest_us = slowest_us(&console).await;
-    println!("{objects} objects: the slowest call took {slowest_us} us; the slowest call with its way {:?}", done.slowest_call);
-    assert!(within(&console, slowest_us, CALL_US).await, "{slowest_us} us");
+    println!(
+        "{objects} objects: the slowest call took {slowest_us} us; the slowest call with its way {:?}",
+        done.slowest_call
+    );
+    assert!(
+        within(&console, slowest_us, CALL_US).await,
+        "{slowest_us} us"
+    );
     worker.finish().await;
 }
 
@@ -110,17 +168,49 @@ async fn long_batches_are_repaired_in_short_calls() {
         let redis = Redis::own(&[]);
         let (console, mut conn) = (redis.console().await, redis.connect().await);
         let keys = redis.keys().clone();
-        let () =
-            redis::cmd("EVAL").arg(LONG).arg(0).arg(keys.prefix()).arg(64).arg(size).query_async(&mut conn).await.expect("made");
-        console.run::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "1000", "slowlog-max-len", "100000"]).await;
+        let () = redis::cmd("EVAL")
+            .arg(LONG)
+            .arg(0)
+            .arg(keys.prefix())
+            .arg(64)
+            .arg(size)
+            .query_async(&mut conn)
+            .await
+            .expect("made");
+        console
+            .run::<()>(&[
+                "CONFIG",
+                "SET",
+                "slowlog-log-slower-than",
+                "1000",
+                "slowlog-max-len",
+                "100000",
+            ])
+            .await;
         console.run::<()>(&["SLOWLOG", "RESET"]).await;
-        let by = By { who: WHO, why: "keys are lost" };
+        let by = By {
+            who: WHO,
+            why: "keys are lost",
+        };
         let control = control(&conn, &keys);
-        let with = Repair { share: 1.0, schedules_due_ms: Some(99_999_999_999_999), ..Repair::default() };
+        let with = Repair {
+            share: 1.0,
+            schedules_due_ms: Some(99_999_999_999_999),
+            ..Repair::default()
+        };
         let planned = control.repair(by, &with).await.expect("a report");
         let plan_us = slowest_us(&console).await;
         console.run::<()>(&["SLOWLOG", "RESET"]).await;
-        let done = control.repair(by, &Repair { dry_run: false, ..with }).await.expect("a report");
+        let done = control
+            .repair(
+                by,
+                &Repair {
+                    dry_run: false,
+                    ..with
+                },
+            )
+            .await
+            .expect("a report");
         let slowest_us = slowest_us(&console).await;
         println!(
             "events of {size} bytes: {:?}, {:?}; the slowest call of the dry run took {plan_us} us, of the repair {slowest_us} us",
@@ -128,7 +218,10 @@ async fn long_batches_are_repaired_in_short_calls() {
         );
         assert_eq!(done.left_total, 0, "{:?}", done.left);
         let us = plan_us.max(slowest_us);
-        assert!(within(&console, us, CALL_US).await, "{size} bytes: {plan_us} us, {slowest_us} us");
+        assert!(
+            within(&console, us, CALL_US).await,
+            "{size} bytes: {plan_us} us, {slowest_us} us"
+        );
     }
 }
 
@@ -140,7 +233,8 @@ async fn slowest_us(console: &Console) -> u64 {
     let mut times = Vec::new();
     for mut entry in slow {
         entry.truncate(4);
-        let entry = redis::from_redis_value(redis::Value::Array(entry)).expect("an entry of the slow log");
+        let entry =
+            redis::from_redis_value(redis::Value::Array(entry)).expect("an entry of the slow log");
         let (_, _, us, words): (u64, u64, u64, Vec<Vec<u8>>) = entry;
         // `KEYS` of the test itself takes longer.
         if words.iter().any(|word| word == WHO.as_bytes()) {
@@ -148,6 +242,10 @@ async fn slowest_us(console: &Console) -> u64 {
         }
     }
     times.sort_unstable();
-    println!("{} calls above 1 ms, the slowest {:?} us", times.len(), &times[times.len().saturating_sub(4)..]);
+    println!(
+        "{} calls above 1 ms, the slowest {:?} us",
+        times.len(),
+        &times[times.len().saturating_sub(4)..]
+    );
     times.iter().nth_back(3).copied().unwrap_or(0)
 }

@@ -36,35 +36,85 @@ async fn a_million_objects_resume_although_the_resumer_is_killed() {
     let redis = Redis::own(&[]);
     let (console, mut conn) = (redis.console().await, redis.connect().await);
     let keys = redis.keys().clone();
-    let (by, selector) = (By { who: "ada@host", why: "" }, "work:*".parse::<Selector>().expect("a selector"));
-    control(&conn, &keys).set_rule(by, Kind::Pause, &selector, None).await.expect("set");
+    let (by, selector) = (
+        By {
+            who: "ada@host",
+            why: "",
+        },
+        "work:*".parse::<Selector>().expect("a selector"),
+    );
+    control(&conn, &keys)
+        .set_rule(by, Kind::Pause, &selector, None)
+        .await
+        .expect("set");
     for from in (0..OBJECTS).step_by(100_000) {
         let mut prepare = redis::cmd("EVAL");
-        prepare.arg(PREPARE).arg(0).arg(keys.prefix()).arg(from).arg(from + 100_000).arg(EVENT_EVERY);
-        prepare.query_async::<()>(&mut conn).await.expect("prepared");
+        prepare
+            .arg(PREPARE)
+            .arg(0)
+            .arg(keys.prefix())
+            .arg(from)
+            .arg(from + 100_000)
+            .arg(EVENT_EVERY);
+        prepare
+            .query_async::<()>(&mut conn)
+            .await
+            .expect("prepared");
     }
-    let paused = async || console.run::<usize>(&["ZCARD", &keys.objects_paused()]).await;
+    let paused = async || {
+        console
+            .run::<usize>(&["ZCARD", &keys.objects_paused()])
+            .await
+    };
     assert_eq!(paused().await, OBJECTS);
-    let lifted = control(&conn, &keys).lift_rule(by, Kind::Pause, &selector).await.expect("lifted");
+    let lifted = control(&conn, &keys)
+        .lift_rule(by, Kind::Pause, &selector)
+        .await
+        .expect("lifted");
     assert_eq!(lifted, Ruled::Lifted);
     // Lifting only marks the rule; workers wake the objects.
     assert_eq!(paused().await, OBJECTS);
     let dir = tempfile::tempdir().expect("a temporary directory");
     let files = ["a", "b"].map(|name| dir.path().join(name));
     let options = ["--concurrency", "256", "--lease", "1s"];
-    let mut resumer = Process::start(&redis, "a", &format!("file:{}", files[0].display()), &options);
-    until("some are woken", PATIENCE, async || (paused().await < OBJECTS - 20_000).then_some(())).await;
+    let mut resumer = Process::start(
+        &redis,
+        "a",
+        &format!("file:{}", files[0].display()),
+        &options,
+    );
+    until("some are woken", PATIENCE, async || {
+        (paused().await < OBJECTS - 20_000).then_some(())
+    })
+    .await;
     resumer.kill();
     let left = paused().await;
     assert!(left > 0, "killed too late to say anything");
-    let mut other = Process::start(&redis, "b", &format!("file:{}", files[1].display()), &options);
-    until("all are woken", 3 * PATIENCE, async || (paused().await == 0).then_some(())).await;
+    let mut other = Process::start(
+        &redis,
+        "b",
+        &format!("file:{}", files[1].display()),
+        &options,
+    );
+    until("all are woken", 3 * PATIENCE, async || {
+        (paused().await == 0).then_some(())
+    })
+    .await;
     let rules = keys.event_rules();
-    until("the rule is gone", PATIENCE, async || (console.run::<u64>(&["EXISTS", &rules]).await == 0).then_some(())).await;
+    until("the rule is gone", PATIENCE, async || {
+        (console.run::<u64>(&["EXISTS", &rules]).await == 0).then_some(())
+    })
+    .await;
     println!("{left} were left when the resumer was killed");
     let held = keys.objects_held();
-    until("nothing is held", PATIENCE, async || (console.run::<u64>(&["ZCARD", &held]).await == 0).then_some(())).await;
-    until("every event is sent", PATIENCE, async || (merged(&files).len() == OBJECTS / EVENT_EVERY).then_some(())).await;
+    until("nothing is held", PATIENCE, async || {
+        (console.run::<u64>(&["ZCARD", &held]).await == 0).then_some(())
+    })
+    .await;
+    until("every event is sent", PATIENCE, async || {
+        (merged(&files).len() == OBJECTS / EVENT_EVERY).then_some(())
+    })
+    .await;
     assert!(merged(&files).values().all(|sent| sent.len() == 1));
     other.terminate();
     assert!(other.ended().await.success());

@@ -35,12 +35,32 @@ async fn the_page_of_an_object_is_cheap_with_any_number_of_slots() {
     for (names, slots) in [(100, 256), (10_000, 4)] {
         let redis = Redis::own(&[]);
         let (console, keys) = (redis.console().await, redis.keys());
-        let _: Option<String> = console.run(&["EVAL", NAMES, "0", &format!("{names}"), &format!("{slots}"), keys.prefix()]).await;
+        let _: Option<String> = console
+            .run(&[
+                "EVAL",
+                NAMES,
+                "0",
+                &format!("{names}"),
+                &format!("{slots}"),
+                keys.prefix(),
+            ])
+            .await;
         let worker = format!("host-{:05}.{}", names / 2, slots - 1);
-        let _: u64 = console.run(&["LPUSH", &keys.worker_object(&worker), "taken"]).await;
+        let _: u64 = console
+            .run(&["LPUSH", &keys.worker_object(&worker), "taken"])
+            .await;
         let dashboard = Dashboard::start(&redis).await;
         // The log itself takes time. So it leaves out the hundreds of short commands in a script.
-        let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", "10", "slowlog-max-len", "100000"]).await;
+        let _: () = console
+            .run(&[
+                "CONFIG",
+                "SET",
+                "slowlog-log-slower-than",
+                "10",
+                "slowlog-max-len",
+                "100000",
+            ])
+            .await;
         dashboard.page("/object?name=lost").await;
         let (mut least_us, mut longest_us) = (u64::MAX, u64::MAX);
         for _ in 0..ROUNDS {
@@ -48,10 +68,16 @@ async fn the_page_of_an_object_is_cheap_with_any_number_of_slots() {
             let page = dashboard.page("/object?name=lost").await;
             let (sum, most) = logged(&console).await;
             (least_us, longest_us) = (least_us.min(sum), longest_us.min(most));
-            assert!(page.contains("unclear") && page.contains("Search all slots"), "{page}");
+            assert!(
+                page.contains("unclear") && page.contains("Search all slots"),
+                "{page}"
+            );
         }
-        println!("{names} names with {slots} slots: {least_us} µs of Redis for a page, longest command {longest_us} µs");
-        let is_short = within(&console, least_us, REQUEST_US).await && within(&console, longest_us, COMMAND_US).await;
+        println!(
+            "{names} names with {slots} slots: {least_us} µs of Redis for a page, longest command {longest_us} µs"
+        );
+        let is_short = within(&console, least_us, REQUEST_US).await
+            && within(&console, longest_us, COMMAND_US).await;
         assert!(is_short, "{least_us} µs, {longest_us} µs");
         // The whole search has short commands, too. Its steps are all alike, so the median of their times
         // counts: other processes may slow down some of so many steps.
@@ -59,11 +85,21 @@ async fn the_page_of_an_object_is_cheap_with_any_number_of_slots() {
         let mut longest_us = u64::MAX;
         for _ in 0..3 {
             let _: () = console.run(&["SLOWLOG", "RESET"]).await;
-            let seen = control.paced_inspect("taken", 0.5, |_| {}).await.expect("an inspection");
+            let seen = control
+                .paced_inspect("taken", 0.5, |_| {})
+                .await
+                .expect("an inspection");
             assert_eq!(seen.taken_by.join(" "), worker);
-            assert!(seen.searched.is_some_and(|read| read.all && read.slots >= names * slots));
+            assert!(
+                seen.searched
+                    .is_some_and(|read| read.all && read.slots >= names * slots)
+            );
             let entries = entries(&console).await;
-            let mut steps: Vec<u64> = entries.iter().filter(|(words, _)| words[0] == b"EVALSHA").map(|(_, us)| *us).collect();
+            let mut steps: Vec<u64> = entries
+                .iter()
+                .filter(|(words, _)| words[0] == b"EVALSHA")
+                .map(|(_, us)| *us)
+                .collect();
             steps.sort_unstable();
             let (sum, median) = (steps.iter().sum(), steps[steps.len() / 2]);
             println!(
@@ -74,6 +110,9 @@ async fn the_page_of_an_object_is_cheap_with_any_number_of_slots() {
             );
             longest_us = longest_us.min(median);
         }
-        assert!(within(&console, longest_us, COMMAND_US).await, "{longest_us} µs");
+        assert!(
+            within(&console, longest_us, COMMAND_US).await,
+            "{longest_us} µs"
+        );
     }
 }

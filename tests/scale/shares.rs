@@ -15,9 +15,14 @@ use crate::support::console::{Console, PATIENCE};
 use crate::support::running::start;
 use crate::support::{Redis, control, until};
 
-const BY: By<'static> = By { who: "ada", why: "" };
+const BY: By<'static> = By {
+    who: "ada",
+    why: "",
+};
 /// The numbers of objects of ten groups, and the weights of the groups.
-const BACKLOGS: [usize; 10] = [1, 10, 100, 1000, 20_000, 40_000, 60_000, 100_000, 200_000, 1_000_000];
+const BACKLOGS: [usize; 10] = [
+    1, 10, 100, 1000, 20_000, 40_000, 60_000, 100_000, 200_000, 1_000_000,
+];
 const WEIGHTS: [u64; 10] = [1, 1, 1, 1, 1, 2, 3, 5, 10, 4];
 const WINDOW: Duration = Duration::from_secs(10);
 /// The largest difference of a group's claims from those of its weight.
@@ -25,12 +30,17 @@ const OFF_MAX: f64 = 0.1;
 
 async fn set(redis: &Redis, selector: &str, share: Share) {
     let conn = redis.connect().await;
-    control(&conn, redis.keys()).set_share(BY, &selector.parse().expect("a selector"), share).await.expect("set");
+    control(&conn, redis.keys())
+        .set_share(BY, &selector.parse().expect("a selector"), share)
+        .await
+        .expect("set");
 }
 
 async fn until_set_aside(redis: &Redis, console: &Console) {
     until("all markers are set aside", PATIENCE, async || {
-        let markers: u64 = console.run(&["LLEN", &redis.keys().objects_with_events()]).await;
+        let markers: u64 = console
+            .run(&["LLEN", &redis.keys().objects_with_events()])
+            .await;
         (markers < 100).then_some(())
     })
     .await;
@@ -49,7 +59,10 @@ async fn groups_that_wait_get_claims_by_their_weights() {
         }
     }
     let recording = record(&console).await;
-    let sink = Counter { takes: Duration::from_millis(20), ..Counter::default() };
+    let sink = Counter {
+        takes: Duration::from_millis(20),
+        ..Counter::default()
+    };
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = 64;
         config.group_depth = 1;
@@ -60,14 +73,27 @@ async fn groups_that_wait_get_claims_by_their_weights() {
     let after = sink.counts().clone();
     worker.stop().await;
     recording.assert_short_calls(&console, "weights").await;
-    let count = |counts: &HashMap<String, usize>, n: usize| counts.get(&format!("g{n}")).copied().unwrap_or(0);
+    let count = |counts: &HashMap<String, usize>, n: usize| {
+        counts.get(&format!("g{n}")).copied().unwrap_or(0)
+    };
     let claims = |n: usize| (count(&after, n) - count(&before, n)) as f64;
-    let waited: Vec<usize> = (0..10).filter(|n| count(&after, *n) < BACKLOGS[*n]).collect();
-    let (sum, weights) = waited.iter().fold((0.0, 0.0), |(sum, weights), n| (sum + claims(*n), weights + WEIGHTS[*n] as f64));
-    assert!(waited.len() >= 5 && sum > 2000.0, "too few groups or claims to compare: {waited:?}, {sum}");
+    let waited: Vec<usize> = (0..10)
+        .filter(|n| count(&after, *n) < BACKLOGS[*n])
+        .collect();
+    let (sum, weights) = waited.iter().fold((0.0, 0.0), |(sum, weights), n| {
+        (sum + claims(*n), weights + WEIGHTS[*n] as f64)
+    });
+    assert!(
+        waited.len() >= 5 && sum > 2000.0,
+        "too few groups or claims to compare: {waited:?}, {sum}"
+    );
     for n in waited {
         let off = claims(n) / (sum * WEIGHTS[n] as f64 / weights) - 1.0;
-        println!("weight {}: {} claims, off by {off:.3}", WEIGHTS[n], claims(n));
+        println!(
+            "weight {}: {} claims, off by {off:.3}",
+            WEIGHTS[n],
+            claims(n)
+        );
         assert!(off.abs() <= OFF_MAX, "g{n}: {off}");
     }
 }
@@ -83,13 +109,20 @@ async fn a_low_priority_gets_its_turn() {
     }
     set(&redis, "low:*", Share::new().priority(Priority::Low)).await;
     set(&redis, "high:*", Share::new().priority(Priority::High)).await;
-    let sink = Counter { takes: Duration::from_millis(10), ..Counter::default() };
+    let sink = Counter {
+        takes: Duration::from_millis(10),
+        ..Counter::default()
+    };
     // Few slots, so that most calls claim one object.
     let worker = start(&redis, "w", &sink, |config| config.concurrency = 4);
     until_set_aside(&redis, &console).await;
     let before = sink.counts().clone();
     until("the groups had 1,600 claims", PATIENCE, async || {
-        let claims: usize = sink.counts().iter().map(|(group, count)| count - before.get(group).copied().unwrap_or(0)).sum();
+        let claims: usize = sink
+            .counts()
+            .iter()
+            .map(|(group, count)| count - before.get(group).copied().unwrap_or(0))
+            .sum();
         (claims >= 1600).then_some(())
     })
     .await;
@@ -97,9 +130,18 @@ async fn a_low_priority_gets_its_turn() {
     worker.stop().await;
     let claims = |group: &str| (after[group] - before.get(group).copied().unwrap_or(0)) as f64;
     let sum = claims("low") + claims("normal") + claims("high");
-    println!("of {sum} claims: high {}, normal {}, low {}", claims("high"), claims("normal"), claims("low"));
+    println!(
+        "of {sum} claims: high {}, normal {}, low {}",
+        claims("high"),
+        claims("normal"),
+        claims("low")
+    );
     for group in ["low", "normal"] {
-        assert!((claims(group) / sum * 16.0 - 1.0).abs() <= OFF_MAX, "{group}: {}", claims(group));
+        assert!(
+            (claims(group) / sum * 16.0 - 1.0).abs() <= OFF_MAX,
+            "{group}: {}",
+            claims(group)
+        );
     }
 }
 
@@ -111,7 +153,10 @@ struct Times(Arc<Mutex<Vec<Instant>>>);
 impl Sink for Times {
     async fn deliver(&self, batch: &Batch, _: &Context) -> Delivered {
         let now = Instant::now();
-        self.0.lock().expect("the sink does not panic").extend(batch.events().map(|_| now));
+        self.0
+            .lock()
+            .expect("the sink does not panic")
+            .extend(batch.events().map(|_| now));
         Delivered::all()
     }
 }
@@ -126,10 +171,18 @@ async fn keeps_rate(names: &[&str], objects: usize, events: usize, rate: f64, bu
     let console = redis.console().await;
     set(&redis, "r:*", Share::new().rate(rate).burst(burst)).await;
     for n in 0..objects {
-        console.emit_all(&format!("r:{n}"), (0..events).map(|event| event.to_string())).await;
+        console
+            .emit_all(
+                &format!("r:{n}"),
+                (0..events).map(|event| event.to_string()),
+            )
+            .await;
     }
     let sink = Times::default();
-    let workers: Vec<_> = names.iter().map(|name| start(&redis, name, &sink, |config| config.concurrency = 16)).collect();
+    let workers: Vec<_> = names
+        .iter()
+        .map(|name| start(&redis, name, &sink, |config| config.concurrency = 16))
+        .collect();
     tokio::time::sleep(LENGTH).await;
     for worker in workers {
         worker.stop().await;
@@ -140,20 +193,30 @@ async fn keeps_rate(names: &[&str], objects: usize, events: usize, rate: f64, bu
         let end = *time + WINDOW;
         if end <= *times.last().expect("an event") {
             let count = times.partition_point(|other| *other < end) - from;
-            (least, most) = (least.min(count as f64 / 10.0), most.max(count as f64 / 10.0));
+            (least, most) = (
+                least.min(count as f64 / 10.0),
+                most.max(count as f64 / 10.0),
+            );
         }
     }
     for (from, first) in times.iter().enumerate().step_by(7) {
         for (at, last) in times.iter().enumerate().skip(from) {
-            beyond = beyond.max((at - from + 1) as f64 - (*last - *first).as_secs_f64() * rate - burst as f64);
+            beyond = beyond
+                .max((at - from + 1) as f64 - (*last - *first).as_secs_f64() * rate - burst as f64);
         }
     }
     println!(
         "rate {rate}/s, burst {burst}: {} events; any 10 s had {least:.2}/s to {most:.2}/s; {beyond:.1} beyond the burst",
         times.len()
     );
-    assert!(least >= rate * 0.95 && most <= rate * 1.05, "{least}/s to {most}/s");
-    assert!(beyond <= 1.0 + rate * LATE, "{beyond} events beyond the burst");
+    assert!(
+        least >= rate * 0.95 && most <= rate * 1.05,
+        "{least}/s to {most}/s"
+    );
+    assert!(
+        beyond <= 1.0 + rate * LATE,
+        "{beyond} events beyond the burst"
+    );
     console.check().await;
 }
 
@@ -178,7 +241,14 @@ async fn a_rate_with_a_small_burst_is_kept() {
 /// Tests the smallest burst of a rate, with many processes that have free slots.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rate_is_kept_by_many_processes() {
-    keeps_rate(&["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"], 2000, 1, 50.0, 5).await;
+    keeps_rate(
+        &["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"],
+        2000,
+        1,
+        50.0,
+        5,
+    )
+    .await;
 }
 
 /// Tests that the calls stay short if all shares but one are part of a share that has little room.
@@ -194,14 +264,19 @@ async fn calls_stay_short_with_nested_limits() {
         console.emit(&format!("p:g{n}:1"), "1").await;
     }
     let recording = record(&console).await;
-    let sink = Counter { takes: Duration::from_millis(5), ..Counter::default() };
+    let sink = Counter {
+        takes: Duration::from_millis(5),
+        ..Counter::default()
+    };
     let worker = start(&redis, "w", &sink, |config| config.concurrency = 16);
     until("all is delivered", PATIENCE, async || {
         (sink.counts().values().sum::<usize>() >= SHARES_MAX as usize - 1).then_some(())
     })
     .await;
     worker.stop().await;
-    recording.assert_short_calls(&console, "nested limits").await;
+    recording
+        .assert_short_calls(&console, "nested limits")
+        .await;
     console.check().await;
 }
 
@@ -211,7 +286,12 @@ async fn calls_stay_short_with_a_thousand_limits() {
     let redis = Redis::own(&[]);
     let console = redis.console().await;
     for n in 0..SHARES_MAX {
-        set(&redis, &format!("g{n}:*"), Share::new().in_flight(1).rate(1000.0)).await;
+        set(
+            &redis,
+            &format!("g{n}:*"),
+            Share::new().in_flight(1).rate(1000.0),
+        )
+        .await;
     }
     for round in 0..5 {
         for n in 0..SHARES_MAX as usize {
@@ -219,7 +299,10 @@ async fn calls_stay_short_with_a_thousand_limits() {
         }
     }
     let recording = record(&console).await;
-    let sink = Counter { takes: Duration::from_millis(20), ..Counter::default() };
+    let sink = Counter {
+        takes: Duration::from_millis(20),
+        ..Counter::default()
+    };
     let worker = start(&redis, "w", &sink, |config| config.concurrency = 1024);
     until("all is delivered", PATIENCE, async || {
         (sink.counts().values().sum::<usize>() >= 5 * SHARES_MAX as usize).then_some(())

@@ -12,7 +12,12 @@ use crate::support::{Redis, free_port};
 
 fn run(redis: &Redis, options: &[&str], arguments: &[&str]) -> Output {
     let mut command = Command::new(crate::support::program());
-    command.args(options).args(["--namespace", redis.namespace()]).args(arguments).output().expect("run")
+    command
+        .args(options)
+        .args(["--namespace", redis.namespace()])
+        .args(arguments)
+        .output()
+        .expect("run")
 }
 
 /// Story: the Sentinel announced an unreachable address, and the error blamed the Sentinel.
@@ -28,22 +33,55 @@ async fn an_unreachable_address_is_named_and_can_be_mapped() {
     for arguments in [&["emit", "work:1", "1"][..], &["stats"]] {
         let output = run(&redis, &["--redis", &url], arguments);
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(3) && told.contains(&named) && told.contains(&advice), "{told}");
+        assert!(
+            output.status.code() == Some(3) && told.contains(&named) && told.contains(&advice),
+            "{told}"
+        );
     }
     let told = error_at_start(&redis, &url).await;
     assert!(told.contains(&named) && told.contains(&advice), "{told}");
 
     let map = format!("{announced}={reachable}");
     let other = format!("10.255.255.1:1={reachable}");
-    let output = run(&redis, &["--redis", &url, "--sentinel-map", &other, "--sentinel-map", &map], &["emit", "work:1", "1"]);
+    let output = run(
+        &redis,
+        &[
+            "--redis",
+            &url,
+            "--sentinel-map",
+            &other,
+            "--sentinel-map",
+            &map,
+        ],
+        &["emit", "work:1", "1"],
+    );
     assert!(output.status.success(), "{output:?}");
     let file = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(file.path(), format!("redis = '{url}'\nsentinel-map = ['{other}', '{map}']\n")).expect("written");
-    let output = run(&redis, &["--config", &file.path().display().to_string()], &["emit", "work:1", "2"]);
+    std::fs::write(
+        file.path(),
+        format!("redis = '{url}'\nsentinel-map = ['{other}', '{map}']\n"),
+    )
+    .expect("written");
+    let output = run(
+        &redis,
+        &["--config", &file.path().display().to_string()],
+        &["emit", "work:1", "2"],
+    );
     assert!(output.status.success(), "{output:?}");
     let mut command = Command::new(crate::support::program());
-    command.args(["--redis", &url, "--namespace", redis.namespace(), "emit", "work:1", "3"]);
-    let output = command.env("SERIATIM_SENTINEL_MAP", format!("{other},{map}")).output().expect("run");
+    command.args([
+        "--redis",
+        &url,
+        "--namespace",
+        redis.namespace(),
+        "emit",
+        "work:1",
+        "3",
+    ]);
+    let output = command
+        .env("SERIATIM_SENTINEL_MAP", format!("{other},{map}"))
+        .output()
+        .expect("run");
     assert!(output.status.success(), "{output:?}");
     let server = Server::new(&url).sentinel_map(&announced, &reachable);
     let sink = Recorder::new();
@@ -53,9 +91,21 @@ async fn an_unreachable_address_is_named_and_can_be_mapped() {
 
     // The mapped address is wrong: the error names both.
     let wrong = format!("127.0.0.1:{}", free_port());
-    let output = run(&redis, &["--redis", &url, "--sentinel-map", &format!("{announced}={wrong}")], &["stats"]);
+    let output = run(
+        &redis,
+        &[
+            "--redis",
+            &url,
+            "--sentinel-map",
+            &format!("{announced}={wrong}"),
+        ],
+        &["stats"],
+    );
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(3) && told.contains(&announced) && told.contains(&wrong), "{told}");
+    assert!(
+        output.status.code() == Some(3) && told.contains(&announced) && told.contains(&wrong),
+        "{told}"
+    );
 }
 
 #[tokio::test]
@@ -66,21 +116,51 @@ async fn a_wrong_map_is_refused_before_anything_is_sent() {
         (url, vec!["10.0.0.1:6379"], "ANNOUNCED=REACHABLE"),
         (url, vec!["10.0.0.1=localhost:1"], "HOST:PORT"),
         (url, vec!["10.0.0.1:6379=localhost"], "HOST:PORT"),
-        (url, vec!["10.0.0.1:1=a:1", "10.0.0.1:1=b:1"], "two reachable addresses"),
-        (redis.url(), vec!["10.0.0.1:6379=localhost:1"], "redis-sentinel://"),
+        (
+            url,
+            vec!["10.0.0.1:1=a:1", "10.0.0.1:1=b:1"],
+            "two reachable addresses",
+        ),
+        (
+            redis.url(),
+            vec!["10.0.0.1:6379=localhost:1"],
+            "redis-sentinel://",
+        ),
     ] {
-        let options: Vec<&str> =
-            ["--redis", url].into_iter().chain(maps.iter().flat_map(|map| ["--sentinel-map", *map])).collect();
+        let options: Vec<&str> = ["--redis", url]
+            .into_iter()
+            .chain(maps.iter().flat_map(|map| ["--sentinel-map", *map]))
+            .collect();
         let output = run(&redis, &options, &["stats"]);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(2) && error.contains(told) && error.contains("sentinel-map"), "{maps:?}: {error}");
+        assert!(
+            output.status.code() == Some(2)
+                && error.contains(told)
+                && error.contains("sentinel-map"),
+            "{maps:?}: {error}"
+        );
     }
     let server = Server::new(redis.url()).sentinel_map("a:1", "b:1");
-    let error = Emitter::builder(server).connect().await.expect_err("refused");
+    let error = Emitter::builder(server)
+        .connect()
+        .await
+        .expect_err("refused");
     assert!(matches!(error, EmitError::Sentinels { .. }), "{error}");
-    let error = Emitter::builder(Server::new(url).sentinel_map("a", "b:1")).connect().await.expect_err("refused");
-    assert!(matches!(&error, EmitError::Sentinels { reason } if reason.contains("HOST:PORT")), "{error}");
+    let error = Emitter::builder(Server::new(url).sentinel_map("a", "b:1"))
+        .connect()
+        .await
+        .expect_err("refused");
     assert!(
-        Emitter::builder(Server::new(redis.url())).connect().await.expect("connected").emit("a", Json::new("1")).await.is_ok()
+        matches!(&error, EmitError::Sentinels { reason } if reason.contains("HOST:PORT")),
+        "{error}"
+    );
+    assert!(
+        Emitter::builder(Server::new(redis.url()))
+            .connect()
+            .await
+            .expect("connected")
+            .emit("a", Json::new("1"))
+            .await
+            .is_ok()
     );
 }

@@ -9,17 +9,29 @@ use crate::support::{Redis, Server, free_port};
 
 fn doctor(redis: &Redis, url: &str, options: &[&str]) -> Output {
     let mut command = Command::new(crate::support::program());
-    command.args(["--redis", url, "--namespace", redis.namespace(), "doctor"]).args(options).output().expect("run")
+    command
+        .args(["--redis", url, "--namespace", redis.namespace(), "doctor"])
+        .args(options)
+        .output()
+        .expect("run")
 }
 
 /// Returns the exit code of `doctor`, and the verdict and the text of its finding about `what`.
 fn found(redis: &Redis, url: &str, what: &str, options: &[&str]) -> (Option<i32>, String, String) {
     let output = doctor(redis, url, &[options, &["--json"]].concat());
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let told: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
     let findings = told["findings"].as_array().expect("findings");
-    let of = findings.iter().find(|finding| finding["what"] == what).unwrap_or_else(|| panic!("{what}: {told}"));
+    let of = findings
+        .iter()
+        .find(|finding| finding["what"] == what)
+        .unwrap_or_else(|| panic!("{what}: {told}"));
     let text = |field: &str| of[field].as_str().expect("text").to_owned();
-    assert_eq!(told["fits"] == Value::Bool(true), output.status.code() == Some(0), "{told}");
+    assert_eq!(
+        told["fits"] == Value::Bool(true),
+        output.status.code() == Some(0),
+        "{told}"
+    );
     (output.status.code(), text("verdict"), text("told"))
 }
 
@@ -29,17 +41,29 @@ async fn a_sound_redis_passes_and_each_fault_is_told() {
     let console = redis.console().await;
     let output = doctor(&redis, redis.url(), &[]);
     assert!(output.status.success(), "{output:?}");
-    assert!(output.stdout.split(|byte| *byte == b'\n').all(|line| line.len() <= 80), "{output:?}");
+    assert!(
+        output
+            .stdout
+            .split(|byte| *byte == b'\n')
+            .all(|line| line.len() <= 80),
+        "{output:?}"
+    );
     let set = async |option: &str, value: &str| {
         let _: String = console.run(&["CONFIG", "SET", option, value]).await;
     };
     set("maxmemory-policy", "allkeys-lru").await;
     let (code, verdict, told) = found(&redis, redis.url(), "memory", &[]);
-    assert!(code == Some(1) && verdict == "wrong" && told.contains("noeviction"), "{told}");
+    assert!(
+        code == Some(1) && verdict == "wrong" && told.contains("noeviction"),
+        "{told}"
+    );
     set("maxmemory-policy", "noeviction").await;
     set("appendonly", "no").await;
     let (code, verdict, told) = found(&redis, redis.url(), "persistence", &[]);
-    assert!(code == Some(1) && verdict == "wrong" && told.contains("appendonly yes"), "{told}");
+    assert!(
+        code == Some(1) && verdict == "wrong" && told.contains("appendonly yes"),
+        "{told}"
+    );
     // `doctor` has written nothing.
     let keys: Vec<String> = console.run(&["KEYS", "*meta"]).await;
     assert!(keys.is_empty(), "{keys:?}");
@@ -49,12 +73,21 @@ async fn a_sound_redis_passes_and_each_fault_is_told() {
 async fn missing_rights_are_named() {
     let redis = Redis::own(&["--appendonly", "yes"]);
     let console = redis.console().await;
-    let rights = ["ACL", "SETUSER", "worker", "on", ">p", "~*", "+@all", "-lmove"];
+    let rights = [
+        "ACL", "SETUSER", "worker", "on", ">p", "~*", "+@all", "-lmove",
+    ];
     let _: String = console.run(&rights).await;
     let url = redis.url().replace("unix://", "unix://worker:p@");
-    let url = if url.contains("worker:p@/") { format!("{}?user=worker&pass=p", redis.url()) } else { url };
+    let url = if url.contains("worker:p@/") {
+        format!("{}?user=worker&pass=p", redis.url())
+    } else {
+        url
+    };
     let (code, verdict, told) = found(&redis, &url, "rights", &[]);
-    assert!(code == Some(1) && verdict == "wrong" && told.contains("LMOVE"), "{told}");
+    assert!(
+        code == Some(1) && verdict == "wrong" && told.contains("LMOVE"),
+        "{told}"
+    );
     let without_info = ["ACL", "SETUSER", "worker", "+lmove", "-info"];
     let _: String = console.run(&without_info).await;
     let (code, verdict, _) = found(&redis, &url, "settings", &[]);
@@ -64,43 +97,102 @@ async fn missing_rights_are_named() {
 #[tokio::test]
 async fn replicas_and_their_settings_are_told() {
     let port = free_port();
-    let redis = Redis::own(&["--appendonly", "yes", "--port", &port.to_string(), "--repl-diskless-sync-delay", "0"]);
-    let replica = Server::start(&["--appendonly", "yes", "--replicaof", "127.0.0.1", &port.to_string()]);
+    let redis = Redis::own(&[
+        "--appendonly",
+        "yes",
+        "--port",
+        &port.to_string(),
+        "--repl-diskless-sync-delay",
+        "0",
+    ]);
+    let replica = Server::start(&[
+        "--appendonly",
+        "yes",
+        "--replicaof",
+        "127.0.0.1",
+        &port.to_string(),
+    ]);
     let console = redis.console().await;
-    crate::support::until("the replica is attached", std::time::Duration::from_secs(20), async || {
-        console.run::<String>(&["INFO", "replication"]).await.contains("state=online").then_some(())
-    })
+    crate::support::until(
+        "the replica is attached",
+        std::time::Duration::from_secs(20),
+        async || {
+            console
+                .run::<String>(&["INFO", "replication"])
+                .await
+                .contains("state=online")
+                .then_some(())
+        },
+    )
     .await;
     let (code, verdict, told) = found(&redis, redis.url(), "replicas", &[]);
-    assert!(code == Some(0) && verdict == "warning" && told.contains("min-replicas-to-write 1"), "{told}");
+    assert!(
+        code == Some(0) && verdict == "warning" && told.contains("min-replicas-to-write 1"),
+        "{told}"
+    );
     let mut stats = Command::new(crate::support::program());
-    let stats = stats.args(["--redis", redis.url(), "stats"]).output().expect("run");
-    assert!(String::from_utf8_lossy(&stats.stdout).contains("min-replicas-to-write is 0"), "{stats:?}");
+    let stats = stats
+        .args(["--redis", redis.url(), "stats"])
+        .output()
+        .expect("run");
+    assert!(
+        String::from_utf8_lossy(&stats.stdout).contains("min-replicas-to-write is 0"),
+        "{stats:?}"
+    );
     let (code, verdict, told) = found(&redis, &replica.url(), "role", &[]);
-    assert!(code == Some(1) && verdict == "wrong" && told.contains(&port.to_string()), "{told}");
-    let _: String = console.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    assert!(
+        code == Some(1) && verdict == "wrong" && told.contains(&port.to_string()),
+        "{told}"
+    );
+    let _: String = console
+        .run(&["CONFIG", "SET", "min-replicas-to-write", "1"])
+        .await;
     let (_, verdict, told) = found(&redis, redis.url(), "replicas", &[]);
     assert!(verdict == "good" && told.contains("1 attached"), "{told}");
-    let _: String = console.run(&["CONFIG", "SET", "min-replicas-to-write", "2"]).await;
+    let _: String = console
+        .run(&["CONFIG", "SET", "min-replicas-to-write", "2"])
+        .await;
     let (code, verdict, told) = found(&redis, redis.url(), "replicas", &[]);
-    assert!(code == Some(1) && verdict == "wrong" && told.contains("NOREPLICAS"), "{told}");
+    assert!(
+        code == Some(1) && verdict == "wrong" && told.contains("NOREPLICAS"),
+        "{told}"
+    );
 }
 
 #[test]
 fn the_sink_and_the_connection_are_examined() {
     let authority = Authority::new();
     let port = free_port();
-    let options = authority.certify("127.0.0.1").server_options(port, &authority.file(), "no");
-    let options: Vec<&str> = options.iter().map(String::as_str).chain(["--appendonly", "yes"]).collect();
+    let options = authority
+        .certify("127.0.0.1")
+        .server_options(port, &authority.file(), "no");
+    let options: Vec<&str> = options
+        .iter()
+        .map(String::as_str)
+        .chain(["--appendonly", "yes"])
+        .collect();
     let redis = Redis::with_tls(&options);
-    let (ca, url) = (authority.file().display().to_string(), format!("rediss://127.0.0.1:{port}"));
+    let (ca, url) = (
+        authority.file().display().to_string(),
+        format!("rediss://127.0.0.1:{port}"),
+    );
     let (_, verdict, told) = found(&redis, &url, "connection", &["--redis-ca", &ca]);
     assert!(verdict == "good" && told.contains("TLS"), "{told}");
     let dir = tempfile::tempdir().expect("a directory");
     let sink = |path: &str| format!("file:{}/{path}", dir.path().display());
-    let (code, verdict, _) = found(&redis, redis.url(), "sink", &["--sink", &sink("out.ndjson")]);
+    let (code, verdict, _) = found(
+        &redis,
+        redis.url(),
+        "sink",
+        &["--sink", &sink("out.ndjson")],
+    );
     assert_eq!((code, verdict.as_str()), (Some(0), "good"));
     assert!(!dir.path().join("out.ndjson").exists());
-    let (code, verdict, told) = found(&redis, redis.url(), "sink", &["--sink", &sink("no/out.ndjson")]);
+    let (code, verdict, told) = found(
+        &redis,
+        redis.url(),
+        "sink",
+        &["--sink", &sink("no/out.ndjson")],
+    );
     assert!(code == Some(1) && verdict == "wrong", "{told}");
 }

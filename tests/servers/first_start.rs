@@ -21,13 +21,22 @@ async fn a_database_with_keys_of_others_is_told_at_the_first_start() {
     let first = Process::start_in(&redis, None, "b", "null", &[]);
     first.until_logged("recover: attached").await;
     let log = first.log();
-    assert!(log.matches(FOREIGN).count() == 1 && log.contains("cart:1") && log.contains("--namespace"), "{log}");
+    assert!(
+        log.matches(FOREIGN).count() == 1 && log.contains("cart:1") && log.contains("--namespace"),
+        "{log}"
+    );
     let second = Process::start_in(&redis, None, "c", "null", &[]);
     second.until_logged("recover: attached").await;
     assert!(!second.log().contains(FOREIGN), "{}", second.log());
-    let doctor = Command::new(crate::support::program()).args(["--redis", redis.url(), "doctor"]).output().expect("run");
+    let doctor = Command::new(crate::support::program())
+        .args(["--redis", redis.url(), "doctor"])
+        .output()
+        .expect("run");
     let told = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    assert!(told.contains("namespace") && told.contains("cart:1"), "{told}");
+    assert!(
+        told.contains("namespace") && told.contains("cart:1"),
+        "{told}"
+    );
 }
 
 /// Producers may emit before the first worker starts. Their keys are no keys of others.
@@ -36,7 +45,11 @@ async fn keys_of_producers_give_no_warning() {
     let redis = Redis::own(&[]);
     let emit = |arguments: &[&str]| {
         let mut command = Command::new(crate::support::program());
-        let output = command.args(["--redis", redis.url()]).args(arguments).output().expect("run");
+        let output = command
+            .args(["--redis", redis.url()])
+            .args(arguments)
+            .output()
+            .expect("run");
         assert!(output.status.success(), "{output:?}");
     };
     emit(&["emit", "work:1", "1", "--data", "{}"]);

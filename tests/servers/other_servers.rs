@@ -16,13 +16,29 @@ use crate::support::{Redis, Server as PrivateServer, free_port, until};
 pub(crate) async fn error_at_start(redis: &Redis, url: &str) -> String {
     let mut config = config(redis, "a");
     config.connect_timeout = Duration::from_millis(300);
-    let worker = Worker::builder(url).config(config).sink(Recorder::new()).build().expect("settings");
-    worker.run(Shutdown::new()).await.expect_err("an error").to_string()
+    let worker = Worker::builder(url)
+        .config(config)
+        .sink(Recorder::new())
+        .build()
+        .expect("settings");
+    worker
+        .run(Shutdown::new())
+        .await
+        .expect_err("an error")
+        .to_string()
 }
 
 fn emit(redis: &Redis, url: &str) -> String {
     let mut command = Command::new(crate::support::program());
-    command.args(["--redis", url, "--namespace", redis.namespace(), "emit", "work:1", "1"]);
+    command.args([
+        "--redis",
+        url,
+        "--namespace",
+        redis.namespace(),
+        "emit",
+        "work:1",
+        "1",
+    ]);
     String::from_utf8_lossy(&command.output().expect("run").stderr).into_owned()
 }
 
@@ -30,7 +46,13 @@ fn emit(redis: &Redis, url: &str) -> String {
 async fn a_replica_tells_its_master() {
     let (port, port_of_replica) = (free_port(), free_port().to_string());
     let master = Redis::own(&["--port", &port.to_string()]);
-    let replica = PrivateServer::start(&["--port", &port_of_replica, "--replicaof", "127.0.0.1", &port.to_string()]);
+    let replica = PrivateServer::start(&[
+        "--port",
+        &port_of_replica,
+        "--replicaof",
+        "127.0.0.1",
+        &port.to_string(),
+    ]);
     let right = format!("redis://127.0.0.1:{port}");
     let told = error_at_start(&master, &replica.url()).await;
     assert!(told.contains("READONLY") && told.contains(&right), "{told}");
@@ -48,19 +70,43 @@ pub(crate) struct Sentinel {
 impl Sentinel {
     pub(crate) async fn start(master: u16) -> Self {
         let port = free_port();
-        Self::start_with(&crate::support::redis_server(), master, port, &format!("port {port}\n")).await
+        Self::start_with(
+            &crate::support::redis_server(),
+            master,
+            port,
+            &format!("port {port}\n"),
+        )
+        .await
     }
 
     /// Starts a Sentinel on this port. `lines`: the part of its configuration that sets the port.
     pub(crate) async fn start_with(program: &str, master: u16, port: u16, lines: &str) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("sentinel.conf");
-        std::fs::write(&file, format!("{lines}sentinel monitor shop 127.0.0.1 {master} 1\n")).expect("written");
+        std::fs::write(
+            &file,
+            format!("{lines}sentinel monitor shop 127.0.0.1 {master} 1\n"),
+        )
+        .expect("written");
         let mut command = Command::new(program);
-        let child = command.arg(&file).arg("--sentinel").stdout(std::process::Stdio::null()).spawn().expect("a Sentinel");
+        let child = command
+            .arg(&file)
+            .arg("--sentinel")
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("a Sentinel");
         let here = format!("127.0.0.1:{port}");
-        until("the Sentinel listens", Duration::from_secs(20), async || std::net::TcpStream::connect(&here).ok()).await;
-        Self { child, _dir: dir, port }
+        until(
+            "the Sentinel listens",
+            Duration::from_secs(20),
+            async || std::net::TcpStream::connect(&here).ok(),
+        )
+        .await;
+        Self {
+            child,
+            _dir: dir,
+            port,
+        }
     }
 }
 
@@ -82,11 +128,20 @@ async fn a_sentinel_tells_its_services() {
     assert!(told.contains(&right), "{told}");
     let told = emit(&master, &here);
     assert!(told.contains(&right), "{told}");
-    let stats = Command::new(crate::support::program()).args(["--redis", &here, "stats"]).output().expect("run");
+    let stats = Command::new(crate::support::program())
+        .args(["--redis", &here, "stats"])
+        .output()
+        .expect("run");
     let told = String::from_utf8_lossy(&stats.stderr).into_owned();
-    assert!(stats.status.code() == Some(3) && told.contains(&right), "{told}");
+    assert!(
+        stats.status.code() == Some(3) && told.contains(&right),
+        "{told}"
+    );
     let told = error_at_start(&master, &format!("redis-sentinel://{here}/market")).await;
-    assert!(told.contains("no service market") && told.contains("shop"), "{told}");
+    assert!(
+        told.contains("no service market") && told.contains("shop"),
+        "{told}"
+    );
     let told = error_at_start(&master, &format!("redis-sentinel://127.0.0.1:{port}/shop")).await;
     assert!(told.contains("this is no Sentinel"), "{told}");
     assert_eq!(emit(&master, &right), "");
@@ -101,46 +156,94 @@ async fn the_rights_in_the_documents_are_enough() {
     let master = Redis::own(&["--port", &port.to_string()]);
     let sentinel = Sentinel::start(port).await;
     let prefix = master.keys().prefix();
-    let user = ["ACL", "SETUSER", "producer", "on", ">p", "+multi", "+exec", "+wait", "+role"];
-    let keys = [format!("(~{prefix}*:events ~{prefix}objects.with.events +lpush)")];
-    let words: Vec<&str> = user.into_iter().chain(keys.iter().map(String::as_str)).collect();
+    let user = [
+        "ACL", "SETUSER", "producer", "on", ">p", "+multi", "+exec", "+wait", "+role",
+    ];
+    let keys = [format!(
+        "(~{prefix}*:events ~{prefix}objects.with.events +lpush)"
+    )];
+    let words: Vec<&str> = user
+        .into_iter()
+        .chain(keys.iter().map(String::as_str))
+        .collect();
     let _: String = master.console().await.run(&words).await;
     let url = format!("redis://127.0.0.1:{}", sentinel.port);
-    let mut conn = redis::Client::open(url).and_then(|client| client.get_connection()).expect("a connection");
-    let rights = ["SETUSER", "seriatim", "on", ">s", "+sentinel|master", "+sentinel|get-master-addr-by-name"];
-    redis::cmd("ACL").arg(&rights).exec(&mut conn).expect("a user");
+    let mut conn = redis::Client::open(url)
+        .and_then(|client| client.get_connection())
+        .expect("a connection");
+    let rights = [
+        "SETUSER",
+        "seriatim",
+        "on",
+        ">s",
+        "+sentinel|master",
+        "+sentinel|get-master-addr-by-name",
+    ];
+    redis::cmd("ACL")
+        .arg(&rights)
+        .exec(&mut conn)
+        .expect("a user");
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str, text: &str| {
         let path = dir.path().join(name);
         std::fs::write(&path, text).expect("written");
         path
     };
-    let server = Server::new(format!("redis-sentinel://producer@127.0.0.1:{}/shop", sentinel.port))
-        .password_file(file("redis", "p\r\n"))
-        .sentinel_user("seriatim")
-        .sentinel_password_file(file("sentinel", "s"));
-    let emitter = Emitter::builder(server).keys(master.keys().clone()).wait(1, Duration::from_millis(20)).connect().await;
-    let error = emitter.expect("connected").emit("work:1", Json::new("1")).await.expect_err("no replica");
+    let server = Server::new(format!(
+        "redis-sentinel://producer@127.0.0.1:{}/shop",
+        sentinel.port
+    ))
+    .password_file(file("redis", "p\r\n"))
+    .sentinel_user("seriatim")
+    .sentinel_password_file(file("sentinel", "s"));
+    let emitter = Emitter::builder(server)
+        .keys(master.keys().clone())
+        .wait(1, Duration::from_millis(20))
+        .connect()
+        .await;
+    let error = emitter
+        .expect("connected")
+        .emit("work:1", Json::new("1"))
+        .await
+        .expect_err("no replica");
     assert!(matches!(error, EmitError::Unreplicated { .. }), "{error}");
 }
 
 #[tokio::test]
 async fn a_node_of_a_cluster_tells_the_one_with_the_keys() {
     let ports = [free_port().to_string(), free_port().to_string()];
-    let options = |port: &String| ["--port", port, "--cluster-enabled", "yes", "--cluster-port", "0"].map(str::to_owned);
+    let options = |port: &String| {
+        [
+            "--port",
+            port,
+            "--cluster-enabled",
+            "yes",
+            "--cluster-port",
+            "0",
+        ]
+        .map(str::to_owned)
+    };
     let [without, with] = ports.each_ref().map(|port| {
         let options = options(port);
         Redis::cluster_node(&options.each_ref().map(String::as_str))
     });
     let console = with.console().await;
-    let _: String = console.run(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
-    let _: String = console.run(&["CLUSTER", "MEET", "127.0.0.1", &ports[0]]).await;
+    let _: String = console
+        .run(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"])
+        .await;
+    let _: String = console
+        .run(&["CLUSTER", "MEET", "127.0.0.1", &ports[0]])
+        .await;
     let asked = without.console().await;
-    until("the node knows who has the slots", Duration::from_secs(20), async || {
-        let slots: Vec<redis::Value> = asked.run(&["CLUSTER", "SLOTS"]).await;
-        let info: String = asked.run(&["CLUSTER", "INFO"]).await;
-        (!slots.is_empty() && info.contains("cluster_state:ok")).then_some(())
-    })
+    until(
+        "the node knows who has the slots",
+        Duration::from_secs(20),
+        async || {
+            let slots: Vec<redis::Value> = asked.run(&["CLUSTER", "SLOTS"]).await;
+            let info: String = asked.run(&["CLUSTER", "INFO"]).await;
+            (!slots.is_empty() && info.contains("cluster_state:ok")).then_some(())
+        },
+    )
     .await;
     let right = format!("redis://127.0.0.1:{}", ports[1]);
     let told = error_at_start(&without, without.url()).await;
@@ -159,7 +262,9 @@ async fn a_worker_waits_while_its_server_is_a_replica() {
     let worker = start_at(redis.url(), &redis, "a", &sink, |_| {});
     console.emit("work:1", "1").await;
     sink.until_sent(1).await;
-    let _: String = console.run(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]).await;
+    let _: String = console
+        .run(&["REPLICAOF", "127.0.0.1", &free_port().to_string()])
+        .await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(!worker.is_over());
     let _: String = console.run(&["REPLICAOF", "NO", "ONE"]).await;

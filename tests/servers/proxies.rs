@@ -13,15 +13,23 @@ use crate::support::running::start_at;
 
 fn run(redis: &Redis, url: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(crate::support::program());
-    command.args(["--redis", url, "--namespace", redis.namespace()]).args(arguments).output().expect("run")
+    command
+        .args(["--redis", url, "--namespace", redis.namespace()])
+        .args(arguments)
+        .output()
+        .expect("run")
 }
 
 /// Returns the exit code of `doctor`, and the verdict and the text of its finding about `what`.
 fn found(redis: &Redis, url: &str, what: &str) -> (Option<i32>, String, String) {
     let output = run(redis, url, &["doctor", "--json"]);
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let told: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
     let findings = told["findings"].as_array().expect("findings");
-    let of = findings.iter().find(|finding| finding["what"] == what).unwrap_or_else(|| panic!("{what}: {told}"));
+    let of = findings
+        .iter()
+        .find(|finding| finding["what"] == what)
+        .unwrap_or_else(|| panic!("{what}: {told}"));
     let text = |field: &str| of[field].as_str().expect("text").to_owned();
     (output.status.code(), text("verdict"), text("told"))
 }
@@ -35,8 +43,15 @@ async fn every_part_works_behind_a_proxy_without_hello() {
     let output = run(&redis, &proxy.url(), &["emit", "work:1", "1"]);
     assert!(output.status.success(), "{output:?}");
     let with_resp3 = format!("{}?protocol=resp3", proxy.url());
-    let emitter = Emitter::builder(with_resp3).keys(redis.keys().clone()).connect().await.expect("connected");
-    emitter.emit("work:1", Json::new("2")).await.expect("emitted");
+    let emitter = Emitter::builder(with_resp3)
+        .keys(redis.keys().clone())
+        .connect()
+        .await
+        .expect("connected");
+    emitter
+        .emit("work:1", Json::new("2"))
+        .await
+        .expect("emitted");
     let sink = Recorder::new();
     let worker = start_at(proxy.url(), &redis, "a", &sink, |_| {});
     sink.until_sent(2).await;
@@ -51,24 +66,41 @@ async fn every_part_works_behind_a_proxy_without_hello() {
 async fn an_unused_connection_that_was_closed_is_replaced() {
     let redis = Redis::own(&[]);
     let console = redis.console().await;
-    let emitter = Emitter::builder(redis.url()).keys(redis.keys().clone()).connect().await.expect("connected");
+    let emitter = Emitter::builder(redis.url())
+        .keys(redis.keys().clone())
+        .connect()
+        .await
+        .expect("connected");
     for event in ["1", "2", "3"] {
-        let _: i64 = console.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
-        crate::support::until("it is noticed", std::time::Duration::from_secs(20), async || {
-            (!emitter.is_connected()).then_some(())
-        })
+        let _: i64 = console
+            .run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+            .await;
+        crate::support::until(
+            "it is noticed",
+            std::time::Duration::from_secs(20),
+            async || (!emitter.is_connected()).then_some(()),
+        )
         .await;
-        emitter.emit("work:1", Json::new(event)).await.expect("emitted");
+        emitter
+            .emit("work:1", Json::new(event))
+            .await
+            .expect("emitted");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_tries_each_way_of_talking_to_redis() {
     let redis = Redis::own(&["--appendonly", "yes"]);
-    for (unknown, what, word) in [(&["MULTI"][..], "transactions", "MULTI"), (&["BLMOVE"], "waits", "BLMOVE")] {
+    for (unknown, what, word) in [
+        (&["MULTI"][..], "transactions", "MULTI"),
+        (&["BLMOVE"], "waits", "BLMOVE"),
+    ] {
         let proxy = Answering::without(&redis, unknown);
         let (code, verdict, told) = found(&redis, &proxy.url(), what);
-        assert!(code == Some(1) && verdict == "wrong" && told.contains(word) && told.contains("proxy"), "{told}");
+        assert!(
+            code == Some(1) && verdict == "wrong" && told.contains(word) && told.contains("proxy"),
+            "{told}"
+        );
     }
     for what in ["transactions", "waits", "emits"] {
         let (code, verdict, told) = found(&redis, redis.url(), what);
@@ -76,9 +108,17 @@ async fn doctor_tries_each_way_of_talking_to_redis() {
     }
     let wrong = format!("{}?pass=wrong", redis.url());
     let console = redis.console().await;
-    let _: String = console.run(&["CONFIG", "SET", "requirepass", "right"]).await;
-    let error = Emitter::builder(&wrong).connect().await.expect_err("refused");
-    assert!(matches!(&error, EmitError::Connect { .. }) && error.to_string().contains("WRONGPASS"), "{error}");
+    let _: String = console
+        .run(&["CONFIG", "SET", "requirepass", "right"])
+        .await;
+    let error = Emitter::builder(&wrong)
+        .connect()
+        .await
+        .expect_err("refused");
+    assert!(
+        matches!(&error, EmitError::Connect { .. }) && error.to_string().contains("WRONGPASS"),
+        "{error}"
+    );
 }
 
 /// Story: a managed Redis does not tell its `maxmemory_policy`; `doctor` said "good", and with an
@@ -93,11 +133,19 @@ async fn a_setting_that_the_server_does_not_tell_is_unknown() {
             _ => None,
         })
     };
-    let proxy = answers("redis_version:7.2.4\r\nrole:master\r\nconnected_slaves:0\r\naof_enabled:1\r\nmaxmemory_policy:\r\n");
+    let proxy = answers(
+        "redis_version:7.2.4\r\nrole:master\r\nconnected_slaves:0\r\naof_enabled:1\r\nmaxmemory_policy:\r\n",
+    );
     let (code, verdict, told) = found(&redis, &proxy.url(), "memory");
-    assert!(code == Some(0) && verdict == "unknown" && told.contains("must be noeviction"), "{told}");
+    assert!(
+        code == Some(0) && verdict == "unknown" && told.contains("must be noeviction"),
+        "{told}"
+    );
     let stats = run(&redis, &proxy.url(), &["stats"]);
-    assert!(String::from_utf8_lossy(&stats.stdout).contains("maxmemory-policy is unknown"), "{stats:?}");
+    assert!(
+        String::from_utf8_lossy(&stats.stdout).contains("maxmemory-policy is unknown"),
+        "{stats:?}"
+    );
     let proxy = answers("nothing:0\r\n");
     for what in ["version", "role", "memory", "persistence", "replicas"] {
         let (_, verdict, told) = found(&redis, &proxy.url(), what);

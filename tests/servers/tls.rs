@@ -27,7 +27,11 @@ impl Secured {
         let (authority, port) = (Authority::new(), free_port());
         let options = certify(&authority).server_options(port, &authority.file(), clients);
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        Self { redis: Redis::with_tls(&options), authority, port }
+        Self {
+            redis: Redis::with_tls(&options),
+            authority,
+            port,
+        }
     }
 
     fn url(&self) -> String {
@@ -50,14 +54,24 @@ async fn refused(server: Server) -> String {
 async fn workers_emitters_and_control_use_a_private_authority() {
     let secured = Secured::start(|authority| authority.certify("127.0.0.1"), "no");
     let keys = secured.redis.keys();
-    let emitter = Emitter::builder(secured.server()).keys(keys.clone()).connect().await.expect("connected");
+    let emitter = Emitter::builder(secured.server())
+        .keys(keys.clone())
+        .connect()
+        .await
+        .expect("connected");
     let sink = Recorder::new();
     let worker = start_at(secured.server(), &secured.redis, "a", &sink, |_| {});
     for n in 0..100 {
-        emitter.emit(format!("work:{}", n % 7), Json::new(n.to_string())).await.expect("emitted");
+        emitter
+            .emit(format!("work:{}", n % 7), Json::new(n.to_string()))
+            .await
+            .expect("emitted");
     }
     sink.until_sent(100).await;
-    let control = Control::connect(secured.server()).await.expect("connected").with_keys(keys.clone());
+    let control = Control::connect(secured.server())
+        .await
+        .expect("connected")
+        .with_keys(keys.clone());
     assert_eq!(control.stats().await.expect("figures").held.total, 0);
     worker.finish().await;
 }
@@ -68,7 +82,13 @@ async fn a_client_certificate_is_sent() {
     let client = secured.authority.certify("client.example");
     let error = refused(secured.server()).await;
     assert!(error.contains("cannot connect"), "{error}");
-    Emitter::connect(secured.server().identity_files(&client.certificate, &client.key)).await.expect("connected");
+    Emitter::connect(
+        secured
+            .server()
+            .identity_files(&client.certificate, &client.key),
+    )
+    .await
+    .expect("connected");
 }
 
 #[tokio::test]
@@ -84,8 +104,14 @@ async fn bad_certificates_are_refused_with_the_reason() {
     let told = refused(unknown).await;
     assert!(told.contains("UnknownIssuer"), "{told}");
     // Without a file of authorities, only the authorities of the system count.
-    let told = Emitter::connect(wrong_host.url()).await.expect_err("refused").to_string();
-    assert!(told.contains("UnknownIssuer") || told.contains("no certificates of authorities"), "{told}");
+    let told = Emitter::connect(wrong_host.url())
+        .await
+        .expect_err("refused")
+        .to_string();
+    assert!(
+        told.contains("UnknownIssuer") || told.contains("no certificates of authorities"),
+        "{told}"
+    );
 }
 
 #[tokio::test]
@@ -94,13 +120,23 @@ async fn a_plain_server_and_missing_files_are_told() {
     let port = free_port();
     let redis = Redis::own(&["--port", &port.to_string()]);
     let authority = Authority::new();
-    let told = refused(Server::new(format!("rediss://127.0.0.1:{port}")).ca_file(authority.file())).await;
+    let told =
+        refused(Server::new(format!("rediss://127.0.0.1:{port}")).ca_file(authority.file())).await;
     assert!(told.contains("cannot connect"), "{told}");
     let missing = Server::new("rediss://127.0.0.1").ca_file("/does/not/exist.pem");
-    let told = Emitter::connect(missing).await.expect_err("no file").to_string();
-    assert!(told.contains("TLS to Redis is not possible") && told.contains("/does/not/exist.pem"), "{told}");
+    let told = Emitter::connect(missing)
+        .await
+        .expect_err("no file")
+        .to_string();
+    assert!(
+        told.contains("TLS to Redis is not possible") && told.contains("/does/not/exist.pem"),
+        "{told}"
+    );
     let without_tls = Server::new(redis.url()).ca_file(authority.file());
-    let told = Emitter::connect(without_tls).await.expect_err("no TLS").to_string();
+    let told = Emitter::connect(without_tls)
+        .await
+        .expect_err("no TLS")
+        .to_string();
     assert!(told.contains("rediss://"), "{told}");
 }
 
@@ -109,14 +145,28 @@ async fn a_plain_server_and_missing_files_are_told() {
 async fn sentinels_are_asked_over_tls() {
     let secured = Secured::start(|authority| authority.certify("127.0.0.1"), "no");
     let (port, ca) = (free_port(), secured.authority.file());
-    let options = secured.authority.certify("127.0.0.1").server_options(port, &ca, "no");
+    let options = secured
+        .authority
+        .certify("127.0.0.1")
+        .server_options(port, &ca, "no");
     let option = |pair: &[String]| format!("{} {}\n", pair[0].trim_start_matches('-'), pair[1]);
-    let lines: String = options.chunks(2).map(option).chain(["port 0\ntls-replication yes\n".to_owned()]).collect();
+    let lines: String = options
+        .chunks(2)
+        .map(option)
+        .chain(["port 0\ntls-replication yes\n".to_owned()])
+        .collect();
     let sentinel = Sentinel::start_with("redis-server", secured.port, port, &lines).await;
     let url = format!("rediss-sentinel://127.0.0.1:{}/shop", sentinel.port);
     let server = Server::new(&url).ca_file(&ca);
-    let emitter = Emitter::builder(&server).keys(secured.redis.keys().clone()).connect().await.expect("connected");
-    emitter.emit("work:1", Json::new("1")).await.expect("emitted");
+    let emitter = Emitter::builder(&server)
+        .keys(secured.redis.keys().clone())
+        .connect()
+        .await
+        .expect("connected");
+    emitter
+        .emit("work:1", Json::new("1"))
+        .await
+        .expect("emitted");
     let sink = Recorder::new();
     let worker = start_at(&server, &secured.redis, "a", &sink, |_| {});
     sink.until_sent(1).await;
@@ -137,29 +187,48 @@ async fn a_password_file_may_change_under_load() {
     let file = dir.path().join("password");
     let change = async |password: &str| {
         std::fs::write(&file, format!("{password}\n")).expect("written");
-        let _: String = console.run(&["CONFIG", "SET", "requirepass", password]).await;
-        let _: u64 = console.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+        let _: String = console
+            .run(&["CONFIG", "SET", "requirepass", password])
+            .await;
+        let _: u64 = console
+            .run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+            .await;
     };
     change("first").await;
     let server = secured.server().password_file(&file);
-    let emitter = Emitter::builder(&server).keys(secured.redis.keys().clone()).connect().await.expect("connected");
+    let emitter = Emitter::builder(&server)
+        .keys(secured.redis.keys().clone())
+        .connect()
+        .await
+        .expect("connected");
     let sink = Recorder::new();
     let worker = start_at(&server, &secured.redis, "a", &sink, |_| {});
     let mut acknowledged = Vec::new();
     for round in 0..5 {
         for n in 0..50 {
             let event = (round * 50 + n).to_string();
-            if emitter.emit(format!("work:{}", n % 5), Json::new(event.clone())).await.is_ok() {
+            if emitter
+                .emit(format!("work:{}", n % 5), Json::new(event.clone()))
+                .await
+                .is_ok()
+            {
                 acknowledged.push(event);
             }
         }
         change(&format!("next-{round}")).await;
     }
     assert!(acknowledged.len() >= 200, "{acknowledged:?}");
-    until("every acknowledged event is delivered", Duration::from_secs(30), async || {
-        let sent: HashSet<String> = sink.sent().iter().map(Offer::text).collect();
-        acknowledged.iter().all(|event| sent.contains(event)).then_some(())
-    })
+    until(
+        "every acknowledged event is delivered",
+        Duration::from_secs(30),
+        async || {
+            let sent: HashSet<String> = sink.sent().iter().map(Offer::text).collect();
+            acknowledged
+                .iter()
+                .all(|event| sent.contains(event))
+                .then_some(())
+        },
+    )
     .await;
     worker.finish().await;
     sink.applied();
@@ -171,15 +240,23 @@ fn commands_take_the_options() {
     let client = secured.authority.certify("client.example");
     let run = |options: &[&str]| {
         let mut command = Command::new(crate::support::program());
-        command.args(["--redis", &secured.url(), "--redis-ca"]).arg(secured.authority.file());
+        command
+            .args(["--redis", &secured.url(), "--redis-ca"])
+            .arg(secured.authority.file());
         command.args(options).args(["stats"]).output().expect("run")
     };
-    let (certificate, key) = (client.certificate.display().to_string(), client.key.display().to_string());
+    let (certificate, key) = (
+        client.certificate.display().to_string(),
+        client.key.display().to_string(),
+    );
     let told = run(&["--redis-cert", &certificate, "--redis-key", &key]);
     assert!(told.status.success(), "{told:?}");
     let told = run(&["--redis-cert", &certificate]);
     assert_eq!(told.status.code(), Some(2), "{told:?}");
     let told = run(&["--redis-cert", &certificate, "--redis-key", &certificate]);
     let text = String::from_utf8_lossy(&told.stderr).into_owned();
-    assert!(told.status.code() == Some(2) && text.contains("cannot be read"), "{text}");
+    assert!(
+        told.status.code() == Some(2) && text.contains("cannot be read"),
+        "{text}"
+    );
 }

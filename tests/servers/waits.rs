@@ -22,15 +22,30 @@ impl Drop for Running {
 
 fn start(url: &str, arguments: &[&str], log: &Path) -> Running {
     let mut command = Command::new(crate::support::program());
-    command.args(["--redis", url]).args(arguments).stdout(File::create(log.with_extension("out")).expect("a file"));
-    Running(command.stderr(File::create(log).expect("a log")).spawn().expect("it starts"))
+    command
+        .args(["--redis", url])
+        .args(arguments)
+        .stdout(File::create(log.with_extension("out")).expect("a file"));
+    Running(
+        command
+            .stderr(File::create(log).expect("a log"))
+            .spawn()
+            .expect("it starts"),
+    )
 }
 
 /// Returns the status of a path at this address.
 fn status(address: &str, path: &str) -> Option<u16> {
     let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").as_bytes()).ok()?;
+    stream
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .expect("a timeout");
+    stream
+        .write_all(
+            format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")
+                .as_bytes(),
+        )
+        .ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     answer.get(9..12)?.parse().ok()
@@ -40,7 +55,15 @@ const COMMANDS: [&[&str]; 4] = [
     &["serve", "--listen", "127.0.0.1:0"],
     &["dashboard", "--listen", "127.0.0.1:0"],
     &["exporter", "--listen", "127.0.0.1:0"],
-    &["worker", "--name", "w", "--sink", "null", "--http", "127.0.0.1:0"],
+    &[
+        "worker",
+        "--name",
+        "w",
+        "--sink",
+        "null",
+        "--http",
+        "127.0.0.1:0",
+    ],
 ];
 
 /// Story: `serve` ended with exit code 3 if Redis was away at its start, while the dashboard waited.
@@ -56,13 +79,16 @@ async fn every_long_running_command_waits_for_redis_and_is_not_ready() {
         let address = until(&format!("{arguments:?} listens"), PATIENCE, async || {
             let log = text();
             let (_, rest) = log.split_once("listening address=http://")?;
-            rest.contains('\n').then(|| rest.split_whitespace().next().map(str::to_owned))?
+            rest.contains('\n')
+                .then(|| rest.split_whitespace().next().map(str::to_owned))?
         })
         .await;
         let is = async |path: &str, wanted: u16| {
-            until(&format!("{arguments:?}: {path} is {wanted}"), PATIENCE, async || {
-                (status(&address, path) == Some(wanted)).then_some(())
-            })
+            until(
+                &format!("{arguments:?}: {path} is {wanted}"),
+                PATIENCE,
+                async || (status(&address, path) == Some(wanted)).then_some(()),
+            )
             .await;
         };
         is("/readyz", 503).await;
@@ -70,7 +96,10 @@ async fn every_long_running_command_waits_for_redis_and_is_not_ready() {
         assert_eq!(running.0.try_wait().expect("asked"), None, "{}", text());
         redis.server().restart();
         is("/readyz", 200).await;
-        let warnings = text().lines().filter(|line| line.contains("WARN") && line.contains("waiting for")).count();
+        let warnings = text()
+            .lines()
+            .filter(|line| line.contains("WARN") && line.contains("waiting for"))
+            .count();
         assert_eq!(warnings, 1, "{arguments:?}: {}", text());
         // Time does not repair a password.
         let wrong = format!("{}?pass=wrong", redis.url());

@@ -21,6 +21,8 @@ pub(crate) async fn process(redis: &Redis) -> State {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    wire::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
+    wire::attach(&mut state.conn, &state.keys, &args)
+        .await
+        .expect("attached");
     state
 }

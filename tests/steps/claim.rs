@@ -26,7 +26,11 @@ async fn an_idle_worker_gets_the_first_event_without_polling() {
     }
     // A worker that polled once per block time would need half of this time for each event, 20 s in
     // all.
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        began.elapsed()
+    );
     worker.finish().await;
     console.until_at_rest().await;
 }
@@ -39,9 +43,19 @@ async fn due_held_objects_and_markers_take_turns() {
     for n in 1..=4 {
         let (held, marked) = (format!("held:{n}"), format!("marked:{n}"));
         let _: () = console.run(&["LPUSH", &keys.events_held(&held), "1"]).await;
-        let _: () = console.run(&["SET", &keys.events_held_id(&held), &format!("{n} 0 0 0 stop")]).await;
-        let _: () = console.run(&["SET", &keys.event_worker(&held), "held"]).await;
-        let _: () = console.run(&["ZADD", &keys.objects_held(), &n.to_string(), &held]).await;
+        let _: () = console
+            .run(&[
+                "SET",
+                &keys.events_held_id(&held),
+                &format!("{n} 0 0 0 stop"),
+            ])
+            .await;
+        let _: () = console
+            .run(&["SET", &keys.event_worker(&held), "held"])
+            .await;
+        let _: () = console
+            .run(&["ZADD", &keys.objects_held(), &n.to_string(), &held])
+            .await;
         console.emit(&marked, "1").await;
     }
     let _: () = console.run(&["SET", &keys.next_event_id(), "4"]).await;
@@ -50,7 +64,12 @@ async fn due_held_objects_and_markers_take_turns() {
     sink.until_sent(8).await;
     worker.finish().await;
     let order: Vec<_> = sink.sent().into_iter().map(|offer| offer.object).collect();
-    assert_eq!(order, ["held:1", "marked:1", "held:2", "marked:2", "held:3", "marked:3", "held:4", "marked:4"]);
+    assert_eq!(
+        order,
+        [
+            "held:1", "marked:1", "held:2", "marked:2", "held:3", "marked:3", "held:4", "marked:4"
+        ]
+    );
     console.until_at_rest().await;
 }
 
@@ -72,9 +91,18 @@ async fn a_held_object_waits_for_its_time() {
         .cmd("SET")
         .arg(keys.events_held_id("late"))
         .arg("1 0 0 0 stop");
-    pipe.cmd("SET").arg(keys.event_worker("late")).arg("held").cmd("ZADD").arg(keys.objects_held()).arg(due).arg("late");
+    pipe.cmd("SET")
+        .arg(keys.event_worker("late"))
+        .arg("held")
+        .cmd("ZADD")
+        .arg(keys.objects_held())
+        .arg(due)
+        .arg("late");
     pipe.cmd("SET").arg(keys.next_event_id()).arg(1);
-    let () = pipe.query_async(&mut redis.connect().await).await.expect("held");
+    let () = pipe
+        .query_async(&mut redis.connect().await)
+        .await
+        .expect("held");
     // A new marker does not make a held object due earlier.
     console.emit("late", "2").await;
     console.emit("other", "1").await;
@@ -96,22 +124,39 @@ async fn markers_that_lead_nowhere_are_dropped() {
     // and many markers of one object.
     let mut pipe = redis::pipe();
     for n in 0..1500 {
-        pipe.cmd("LPUSH").arg(keys.objects_with_events()).arg(["", "nothing", "busy"][n % 3]).ignore();
+        pipe.cmd("LPUSH")
+            .arg(keys.objects_with_events())
+            .arg(["", "nothing", "busy"][n % 3])
+            .ignore();
     }
-    let () = pipe.query_async(&mut redis.connect().await).await.expect("pushed");
+    let () = pipe
+        .query_async(&mut redis.connect().await)
+        .await
+        .expect("pushed");
     let gate = Gate::closed();
     let held_up = gate.clone();
-    let sink = Recorder::with(move |offer| if offer.object == "busy" { Act::Wait(held_up.clone()) } else { Act::Send });
+    let sink = Recorder::with(move |offer| {
+        if offer.object == "busy" {
+            Act::Wait(held_up.clone())
+        } else {
+            Act::Send
+        }
+    });
     console.emit("busy", "1").await;
     console.emit("last", "1").await;
     let worker = start(&redis, "w", &sink, |_| {});
-    until("the last marker is found", PATIENCE, async || (sink.sent_of("last").len() == 1).then_some(())).await;
+    until("the last marker is found", PATIENCE, async || {
+        (sink.sent_of("last").len() == 1).then_some(())
+    })
+    .await;
     // Markers of an owned object are dropped, too. The later events of the object are still
     // delivered.
     gate.until_reached(1).await;
     console.emit_all("busy", ["2", "3"]).await;
-    until("the markers are gone", PATIENCE, async || (console.list(&keys.objects_with_events()).await.is_empty()).then_some(()))
-        .await;
+    until("the markers are gone", PATIENCE, async || {
+        (console.list(&keys.objects_with_events()).await.is_empty()).then_some(())
+    })
+    .await;
     gate.open();
     sink.until_sent(4).await;
     worker.finish().await;
@@ -125,13 +170,21 @@ async fn a_slow_object_holds_up_only_itself() {
     let console = redis.console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
-    let sink = Recorder::with(move |offer| if offer.object == "slow" { Act::Wait(held_up.clone()) } else { Act::Send });
+    let sink = Recorder::with(move |offer| {
+        if offer.object == "slow" {
+            Act::Wait(held_up.clone())
+        } else {
+            Act::Send
+        }
+    });
     let worker = start(&redis, "w", &sink, |config| config.concurrency = 2);
     console.emit("slow", "1").await;
     gate.until_reached(1).await;
     for n in 0..50 {
         console.emit_all("slow", [n.to_string()]).await;
-        console.emit(&format!("quick:{}", n % 5), n.to_string()).await;
+        console
+            .emit(&format!("quick:{}", n % 5), n.to_string())
+            .await;
     }
     sink.until_sent(50).await;
     assert_eq!(sink.sent_of("slow"), Vec::<String>::new());
@@ -146,7 +199,9 @@ async fn a_slow_object_holds_up_only_itself() {
 async fn a_busy_object_yields_and_its_markers_buy_it_no_turns() {
     let redis = Redis::start();
     let console = redis.console().await;
-    console.emit_all("busy", (0..40).map(|n| n.to_string())).await;
+    console
+        .emit_all("busy", (0..40).map(|n| n.to_string()))
+        .await;
     console.emit("second", "1").await;
     console.emit("third", "1").await;
     let sink = Recorder::new();
@@ -158,10 +213,22 @@ async fn a_busy_object_yields_and_its_markers_buy_it_no_turns() {
     sink.until_sent(42).await;
     worker.finish().await;
     let order: Vec<_> = sink.sent().into_iter().map(|offer| offer.object).collect();
-    let turns: Vec<(&str, usize)> = order.chunk_by(|a, b| a == b).map(|turn| (turn[0].as_str(), turn.len())).collect();
+    let turns: Vec<(&str, usize)> = order
+        .chunk_by(|a, b| a == b)
+        .map(|turn| (turn[0].as_str(), turn.len()))
+        .collect();
     // The first turn of `busy` came from a marker. So its second turn, as a due held object,
     // follows at once. After that it is the turn of the markers.
-    assert_eq!(turns, [("busy", 16), ("second", 1), ("busy", 8), ("third", 1), ("busy", 16)]);
+    assert_eq!(
+        turns,
+        [
+            ("busy", 16),
+            ("second", 1),
+            ("busy", 8),
+            ("third", 1),
+            ("busy", 16)
+        ]
+    );
     assert_eq!(sink.applied_of("busy").len(), 40);
     console.until_at_rest().await;
 }
@@ -171,7 +238,9 @@ async fn a_batch_is_bounded_by_events_and_by_bytes() {
     let redis = Redis::start();
     let console = redis.console().await;
     let large = format!("{:?}", "x".repeat(1000));
-    console.emit_all("many", (0..25).map(|n| n.to_string())).await;
+    console
+        .emit_all("many", (0..25).map(|n| n.to_string()))
+        .await;
     console.emit_all("large", (0..7).map(|_| &large)).await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |config| {
@@ -181,7 +250,11 @@ async fn a_batch_is_bounded_by_events_and_by_bytes() {
     sink.until_sent(32).await;
     worker.finish().await;
     let batches = |object: &str| -> Vec<usize> {
-        sink.sent().iter().filter(|offer| offer.object == object && offer.at == 0).map(|offer| offer.batch).collect()
+        sink.sent()
+            .iter()
+            .filter(|offer| offer.object == object && offer.at == 0)
+            .map(|offer| offer.batch)
+            .collect()
     };
     assert_eq!(batches("many"), [10, 10, 5]);
     assert_eq!(batches("large"), [3, 3, 1]);
@@ -194,7 +267,9 @@ async fn a_reply_is_bounded_and_the_rest_follows() {
     let console = redis.console().await;
     let large = format!("{:?}", "x".repeat(1000));
     for n in 0..30 {
-        console.emit_all(&format!("work:{n}"), [&large, &large]).await;
+        console
+            .emit_all(&format!("work:{n}"), [&large, &large])
+            .await;
     }
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |config| {
@@ -220,12 +295,21 @@ async fn every_slot_gets_an_object_of_its_own() {
         console.emit(&format!("work:{n}"), "1").await;
     }
     gate.until_reached(32).await;
-    let mut workers: Vec<_> = sink.offered().into_iter().map(|offer| offer.worker).collect();
+    let mut workers: Vec<_> = sink
+        .offered()
+        .into_iter()
+        .map(|offer| offer.worker)
+        .collect();
     workers.sort();
     workers.dedup();
     assert_eq!((workers.len(), sink.offered().len()), (32, 32));
     for offer in sink.offered() {
-        assert_eq!(console.text(&console.keys.event_worker(&offer.object)).await, Some(offer.worker));
+        assert_eq!(
+            console
+                .text(&console.keys.event_worker(&offer.object))
+                .await,
+            Some(offer.worker)
+        );
     }
     gate.open();
     sink.until_sent(40).await;

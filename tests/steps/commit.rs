@@ -17,8 +17,15 @@ use crate::support::{Redis, until};
 
 async fn calls(console: &Console) -> u64 {
     let stats: String = console.run(&["INFO", "commandstats"]).await;
-    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).expect("scripts ran");
-    line.split(['=', ',']).nth(1).expect("calls=N").parse().expect("a number")
+    let line = stats
+        .lines()
+        .find(|line| line.starts_with("cmdstat_evalsha:"))
+        .expect("scripts ran");
+    line.split(['=', ','])
+        .nth(1)
+        .expect("calls=N")
+        .parse()
+        .expect("a number")
 }
 
 #[tokio::test]
@@ -52,25 +59,42 @@ async fn a_commit_moves_the_last_id_and_releases_the_object_in_one_step() {
     let console = redis.console().await;
     let (first, second) = (Gate::closed(), Gate::closed());
     let gates = [first.clone(), second.clone()];
-    let sink = Recorder::with(move |offer| Act::SendThenWait(gates[usize::from(offer.text() == "2")].clone()));
+    let sink = Recorder::with(move |offer| {
+        Act::SendThenWait(gates[usize::from(offer.text() == "2")].clone())
+    });
     let worker = start(&redis, "w", &sink, |config| config.concurrency = 1);
     let keys = &console.keys;
     console.emit("work:1", "1").await;
     first.until_reached(1).await;
     assert_eq!(console.text(&keys.last_event_id("work:1")).await, None);
     assert_eq!(console.list(&keys.worker_event("w.0")).await, ["1"]);
-    assert_eq!(console.text(&keys.worker_event_id("w.0")).await.as_deref(), Some("1"));
+    assert_eq!(
+        console.text(&keys.worker_event_id("w.0")).await.as_deref(),
+        Some("1")
+    );
     assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:1"]);
     console.emit("work:1", "2").await;
     first.open();
     // The slot goes on with the next event of its object.
     second.until_reached(1).await;
-    assert_eq!(console.text(&keys.last_event_id("work:1")).await.as_deref(), Some("1"));
-    assert_eq!(console.text(&keys.worker_event_id("w.0")).await.as_deref(), Some("2"));
-    assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
+    assert_eq!(
+        console.text(&keys.last_event_id("work:1")).await.as_deref(),
+        Some("1")
+    );
+    assert_eq!(
+        console.text(&keys.worker_event_id("w.0")).await.as_deref(),
+        Some("2")
+    );
+    assert_eq!(
+        console.text(&keys.event_worker("work:1")).await.as_deref(),
+        Some("w.0")
+    );
     second.open();
     console.until_at_rest().await;
-    assert_eq!(console.text(&keys.last_event_id("work:1")).await.as_deref(), Some("2"));
+    assert_eq!(
+        console.text(&keys.last_event_id("work:1")).await.as_deref(),
+        Some("2")
+    );
     worker.finish().await;
 }
 
@@ -84,7 +108,11 @@ async fn an_event_pushed_during_the_last_empty_take_is_not_lost() {
     let redis = Redis::start();
     let console = redis.console().await;
     let sink = Recorder::new();
-    let workers = ["a", "b"].map(|name| start(&redis, name, &sink, |config| config.block = Duration::from_secs(1)));
+    let workers = ["a", "b"].map(|name| {
+        start(&redis, name, &sink, |config| {
+            config.block = Duration::from_secs(1)
+        })
+    });
     let producers = (0..OBJECTS).map(async |object| {
         let object = format!("work:{object}");
         let key = console.keys.last_event_id(&object);
@@ -94,7 +122,12 @@ async fn an_event_pushed_during_the_last_empty_take_is_not_lost() {
             // Before the next emit, a round waits until the commit is visible, or only for the
             // delivery, or not at all.
             match round % 3 {
-                0 => until("it is committed", PATIENCE, async || (console.number(&key).await > last).then_some(())).await,
+                0 => {
+                    until("it is committed", PATIENCE, async || {
+                        (console.number(&key).await > last).then_some(())
+                    })
+                    .await
+                }
                 1 => {
                     while sink.sent_of(&object).len() <= round {
                         tokio::task::yield_now().await;
@@ -110,9 +143,16 @@ async fn an_event_pushed_during_the_last_empty_take_is_not_lost() {
     for worker in workers {
         worker.finish().await;
     }
-    assert_eq!((sink.sent().len(), sink.overlaps().len()), (OBJECTS * ROUNDS, 0));
+    assert_eq!(
+        (sink.sent().len(), sink.overlaps().len()),
+        (OBJECTS * ROUNDS, 0)
+    );
     for object in 0..OBJECTS {
-        assert!(sink.applied_of(&format!("work:{object}")).into_iter().eq((0..ROUNDS).map(|n| n.to_string())));
+        assert!(
+            sink.applied_of(&format!("work:{object}"))
+                .into_iter()
+                .eq((0..ROUNDS).map(|n| n.to_string()))
+        );
     }
     console.until_at_rest().await;
 }
@@ -135,8 +175,13 @@ async fn lost_requests_and_replies_change_nothing() {
     let seen = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&seen);
     proxy.lose(move |request| {
-        let advance = request.windows(6).any(|part| part == b"held\r\n") || request.windows(9).any(|part| part == b"markers\r\n");
-        let count = if advance { counted.fetch_add(1, Ordering::SeqCst) } else { 0 };
+        let advance = request.windows(6).any(|part| part == b"held\r\n")
+            || request.windows(9).any(|part| part == b"markers\r\n");
+        let count = if advance {
+            counted.fetch_add(1, Ordering::SeqCst)
+        } else {
+            0
+        };
         match count % 8 {
             3 => Some(Lose::Reply),
             6 => Some(Lose::Request),
@@ -144,20 +189,45 @@ async fn lost_requests_and_replies_change_nothing() {
         }
     });
     for n in 0..400 {
-        console.emit(&format!("work:{}", n % 10), n.to_string()).await;
+        console
+            .emit(&format!("work:{}", n % 10), n.to_string())
+            .await;
     }
-    until("everything is delivered", PATIENCE, async || (sink.sent().len() + console.dead().await.len() >= 401).then_some(()))
-        .await;
-    assert!(proxy.lost() >= 10, "only {} calls were disturbed", proxy.lost());
+    until("everything is delivered", PATIENCE, async || {
+        (sink.sent().len() + console.dead().await.len() >= 401).then_some(())
+    })
+    .await;
+    assert!(
+        proxy.lost() >= 10,
+        "only {} calls were disturbed",
+        proxy.lost()
+    );
     proxy.lose(|_| None);
     worker.finish().await;
     // A lost call delays a commit, but no batch is delivered twice.
-    assert_eq!((sink.sent().len() + console.dead().await.len(), sink.overlaps().len()), (401, 0));
-    let dead: Vec<_> =
-        console.dead().await.into_iter().map(|fields| String::from_utf8(fields[3].1.clone()).expect("text")).collect();
+    assert_eq!(
+        (
+            sink.sent().len() + console.dead().await.len(),
+            sink.overlaps().len()
+        ),
+        (401, 0)
+    );
+    let dead: Vec<_> = console
+        .dead()
+        .await
+        .into_iter()
+        .map(|fields| String::from_utf8(fields[3].1.clone()).expect("text"))
+        .collect();
     for object in 0..10 {
-        let pushed = (object..400).step_by(10).map(|n: usize| n.to_string()).filter(|event| !dead.contains(event));
-        assert!(sink.applied_of(&format!("work:{object}")).into_iter().eq(pushed));
+        let pushed = (object..400)
+            .step_by(10)
+            .map(|n: usize| n.to_string())
+            .filter(|event| !dead.contains(event));
+        assert!(
+            sink.applied_of(&format!("work:{object}"))
+                .into_iter()
+                .eq(pushed)
+        );
     }
     console.until_at_rest().await;
 }
@@ -200,13 +270,22 @@ async fn a_repeated_result_of_an_earlier_hand_out_is_ignored() {
         None
     });
     proxy.open();
-    until("the call is repeated", PATIENCE, async || (behind.load(Ordering::SeqCst) >= 4).then_some(())).await;
-    let owner = console.text(&console.keys.event_worker("work:1")).await.expect("an owner");
+    until("the call is repeated", PATIENCE, async || {
+        (behind.load(Ordering::SeqCst) >= 4).then_some(())
+    })
+    .await;
+    let owner = console
+        .text(&console.keys.event_worker("work:1"))
+        .await
+        .expect("an owner");
     assert!(owner.starts_with("here."), "{owner}");
     gate.open();
     second.until_sent(1).await;
     here.stop().await;
     away.stop().await;
     let offer = &second.sent()[0];
-    assert_eq!((offer.object.as_str(), offer.attempts, offer.before), ("work:1", 1, 0));
+    assert_eq!(
+        (offer.object.as_str(), offer.attempts, offer.before),
+        ("work:1", 1, 0)
+    );
 }

@@ -32,11 +32,17 @@ async fn a_short_lone_delivery_has_no_task_of_its_own() {
                 b"\"panics\"" if !panicked.swap(true, Ordering::SeqCst) => panic!("once"),
                 _ => {}
             }
-            sends.send(tokio::task::id()).map_err(|error| Stop::transient(error.to_string()))
+            sends
+                .send(tokio::task::id())
+                .map_err(|error| Stop::transient(error.to_string()))
         }
     });
     let shutdown = Shutdown::new();
-    let worker = Worker::builder(redis.url()).config(config(&redis, "w")).sink(handler).build().expect("valid");
+    let worker = Worker::builder(redis.url())
+        .config(config(&redis, "w"))
+        .sink(handler)
+        .build()
+        .expect("valid");
     let running = tokio::spawn(worker.run(shutdown.clone()));
     let of_the_loop = running.id();
     let mut deliver = async |event: &str| -> Id {
@@ -45,7 +51,11 @@ async fn a_short_lone_delivery_has_no_task_of_its_own() {
     };
 
     for _ in 0..SHORT_RUN {
-        assert_ne!(deliver("1").await, of_the_loop, "before the loop knows that deliveries are short");
+        assert_ne!(
+            deliver("1").await,
+            of_the_loop,
+            "before the loop knows that deliveries are short"
+        );
     }
     // On a busy machine a short delivery may take longer, so the test repeats it.
     let mut tries = 0;

@@ -24,7 +24,9 @@ async fn a_closure_per_event_stops_at_its_first_error() {
         async move {
             match &event.payload[..] {
                 b"\"bad\"" => Err(Stop::rejected("no")),
-                b"2" if counts.fetch_add(1, Ordering::SeqCst) < 2 => Err(Stop::transient("not yet")),
+                b"2" if counts.fetch_add(1, Ordering::SeqCst) < 2 => {
+                    Err(Stop::transient("not yet"))
+                }
                 _ => {
                     sees.lock().expect("no panic").push((event.id, event.prev));
                     Ok(())
@@ -33,9 +35,16 @@ async fn a_closure_per_event_stops_at_its_first_error() {
         }
     });
     let shutdown = Shutdown::new();
-    let worker = Worker::builder(redis.url()).config(config(&redis, "w")).sink(handler).build().expect("valid");
+    let worker = Worker::builder(redis.url())
+        .config(config(&redis, "w"))
+        .sink(handler)
+        .build()
+        .expect("valid");
     let running = tokio::spawn(worker.run(shutdown.clone()));
-    until("three events are delivered", PATIENCE, async || (seen.lock().expect("no panic").len() == 3).then_some(())).await;
+    until("three events are delivered", PATIENCE, async || {
+        (seen.lock().expect("no panic").len() == 3).then_some(())
+    })
+    .await;
     shutdown.stop();
     let stopped = running.await.expect("no panic").expect("a graceful stop");
     assert_eq!(*seen.lock().expect("no panic"), [(1, 0), (2, 1), (4, 2)]);
@@ -47,7 +56,9 @@ async fn a_closure_per_event_stops_at_its_first_error() {
 async fn a_closure_per_batch_answers_for_all_of_it() {
     let redis = Redis::start();
     let console = redis.console().await;
-    console.emit_all("work:1", (0..10).map(|n| n.to_string())).await;
+    console
+        .emit_all("work:1", (0..10).map(|n| n.to_string()))
+        .await;
     let sizes = Arc::new(Mutex::new(Vec::new()));
     let sees = Arc::clone(&sizes);
     let handler = sink::batches(move |batch, _| {
@@ -55,13 +66,24 @@ async fn a_closure_per_batch_answers_for_all_of_it() {
         async move {
             sees.lock().expect("no panic").push(batch.len());
             // Delivers half of the batch, or the whole batch if it has only one event.
-            if batch.len() > 1 { Delivered::stopped(batch.len() / 2, Stop::unavailable("full")) } else { Delivered::all() }
+            if batch.len() > 1 {
+                Delivered::stopped(batch.len() / 2, Stop::unavailable("full"))
+            } else {
+                Delivered::all()
+            }
         }
     });
-    let worker = Worker::builder(redis.url()).config(config(&redis, "w")).sink(handler).build().expect("valid");
+    let worker = Worker::builder(redis.url())
+        .config(config(&redis, "w"))
+        .sink(handler)
+        .build()
+        .expect("valid");
     let running = tokio::spawn(worker.run(Shutdown::new()));
     let last = console.keys.last_event_id("work:1");
-    until("all is delivered", PATIENCE, async || (console.number(&last).await == 10).then_some(())).await;
+    until("all is delivered", PATIENCE, async || {
+        (console.number(&last).await == 10).then_some(())
+    })
+    .await;
     running.abort();
     assert_eq!(*sizes.lock().expect("no panic"), [10, 5, 3, 2, 1]);
     console.until_at_rest().await;

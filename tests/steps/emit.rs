@@ -17,25 +17,45 @@ use tokio::net::{TcpListener, UnixStream};
 use crate::support::{Redis, until};
 
 pub(crate) async fn emitter(redis: &Redis) -> Emitter {
-    Emitter::builder(redis.url()).keys(redis.keys().clone()).connect().await.expect("Redis answers")
+    Emitter::builder(redis.url())
+        .keys(redis.keys().clone())
+        .connect()
+        .await
+        .expect("Redis answers")
 }
 
 /// Returns an object's queue, oldest event first.
-pub(crate) async fn queue(keys: &Keys, connection: &mut MultiplexedConnection, object: &str) -> Vec<String> {
-    let mut events: Vec<String> = connection.lrange(keys.events(object), 0, -1).await.expect("a list");
+pub(crate) async fn queue(
+    keys: &Keys,
+    connection: &mut MultiplexedConnection,
+    object: &str,
+) -> Vec<String> {
+    let mut events: Vec<String> = connection
+        .lrange(keys.events(object), 0, -1)
+        .await
+        .expect("a list");
     events.reverse();
     events
 }
 
 /// Returns the markers, oldest first.
 pub(crate) async fn markers(keys: &Keys, connection: &mut MultiplexedConnection) -> Vec<String> {
-    let mut markers: Vec<String> = connection.lrange(keys.objects_with_events(), 0, -1).await.expect("a list");
+    let mut markers: Vec<String> = connection
+        .lrange(keys.objects_with_events(), 0, -1)
+        .await
+        .expect("a list");
     markers.reverse();
     markers
 }
 
 pub(crate) async fn config(connection: &mut MultiplexedConnection, name: &str, value: &str) {
-    redis::cmd("CONFIG").arg("SET").arg(name).arg(value).exec_async(connection).await.expect("CONFIG SET");
+    redis::cmd("CONFIG")
+        .arg("SET")
+        .arg(name)
+        .arg(value)
+        .exec_async(connection)
+        .await
+        .expect("CONFIG SET");
 }
 
 #[tokio::test]
@@ -46,12 +66,22 @@ async fn an_emit_queues_the_event_and_a_marker() {
     let event = HashMap::from([("type", "created")]);
     let emitted = em.emit("work:1", &event).await.expect("emitted");
     assert_eq!((emitted.events, emitted.queued), (1, 1));
-    let emitted = em.emit("work:1", Json::new("{\"n\": 9007199254740993.10}")).await.expect("emitted");
+    let emitted = em
+        .emit("work:1", Json::new("{\"n\": 9007199254740993.10}"))
+        .await
+        .expect("emitted");
     assert_eq!((emitted.events, emitted.queued), (1, 2));
 
-    assert_eq!(queue(keys, &mut con, "work:1").await, ["{\"type\":\"created\"}", "{\"n\": 9007199254740993.10}"]);
+    assert_eq!(
+        queue(keys, &mut con, "work:1").await,
+        ["{\"type\":\"created\"}", "{\"n\": 9007199254740993.10}"]
+    );
     assert_eq!(markers(keys, &mut con).await, ["work:1", "work:1"]);
-    assert!(!con.exists::<_, bool>(keys.data("work:1")).await.expect("EXISTS"));
+    assert!(
+        !con.exists::<_, bool>(keys.data("work:1"))
+            .await
+            .expect("EXISTS")
+    );
 }
 
 #[tokio::test]
@@ -59,40 +89,71 @@ async fn subevents_follow_their_main_event_and_data_is_set() {
     let redis = Redis::start();
     let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
 
-    let emit = em.event("work:1", Json::new("1")).sub(Json::new("2")).sub(&3).data(Json::new("\"old\"")).data("new");
+    let emit = em
+        .event("work:1", Json::new("1"))
+        .sub(Json::new("2"))
+        .sub(&3)
+        .data(Json::new("\"old\""))
+        .data("new");
     let emitted = emit.send().await.expect("emitted");
     assert_eq!((emitted.events, emitted.queued), (3, 3));
 
     assert_eq!(queue(keys, &mut con, "work:1").await, ["1", "2", "3"]);
     assert_eq!(markers(keys, &mut con).await, ["work:1"]);
-    assert_eq!(con.get::<_, String>(keys.data("work:1")).await.expect("GET"), "\"new\"");
+    assert_eq!(
+        con.get::<_, String>(keys.data("work:1"))
+            .await
+            .expect("GET"),
+        "\"new\""
+    );
 }
 
 #[tokio::test]
 async fn an_emit_joins_the_callers_transaction() {
     let redis = Redis::start();
-    let (em, mut con, keys) =
-        (Emitter::new(redis.connect().await).with_keys(redis.keys().clone()), redis.connect().await, redis.keys());
+    let (em, mut con, keys) = (
+        Emitter::new(redis.connect().await).with_keys(redis.keys().clone()),
+        redis.connect().await,
+        redis.keys(),
+    );
     let own_key = [keys.prefix(), "orders"].concat();
 
     let mut pipe = redis::pipe();
     pipe.incr(&own_key, 7);
-    em.event("work:1", Json::new("1")).data(Json::new("{}")).append_to(&mut pipe).expect("valid");
-    em.event("work:2", Json::new("2")).append_to(&mut pipe).expect("valid");
+    em.event("work:1", Json::new("1"))
+        .data(Json::new("{}"))
+        .append_to(&mut pipe)
+        .expect("valid");
+    em.event("work:2", Json::new("2"))
+        .append_to(&mut pipe)
+        .expect("valid");
     let refused = em.event("work:3", Json::new("{")).append_to(&mut pipe);
-    assert!(matches!(refused, Err(EmitError::Event(EventError::NotJson(_)))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(EmitError::Event(EventError::NotJson(_)))),
+        "{refused:?}"
+    );
     assert!(pipe.is_transaction());
     assert_eq!(pipe.len(), 6);
-    assert_eq!(pipe.query_async::<(i64,)>(&mut con).await.expect("EXEC"), (7,));
+    assert_eq!(
+        pipe.query_async::<(i64,)>(&mut con).await.expect("EXEC"),
+        (7,)
+    );
 
     assert_eq!(queue(keys, &mut con, "work:1").await, ["1"]);
     assert_eq!(markers(keys, &mut con).await, ["work:1", "work:2"]);
-    assert_eq!(con.get::<_, String>(keys.data("work:1")).await.expect("GET"), "{}");
+    assert_eq!(
+        con.get::<_, String>(keys.data("work:1"))
+            .await
+            .expect("GET"),
+        "{}"
+    );
 
     // If Redis refuses another command of the transaction, the emit is not applied either.
     let mut pipe = redis::pipe();
     pipe.cmd("NO-SUCH-COMMAND");
-    em.event("work:1", Json::new("3")).append_to(&mut pipe).expect("valid");
+    em.event("work:1", Json::new("3"))
+        .append_to(&mut pipe)
+        .expect("valid");
     pipe.exec_async(&mut con).await.expect_err("EXECABORT");
     assert_eq!(queue(keys, &mut con, "work:1").await, ["1"]);
 }
@@ -103,17 +164,51 @@ async fn bad_names_and_events_are_refused_before_anything_is_sent() {
     let (em, mut con) = (emitter(&redis).await, redis.connect().await);
     let em = em.with_event_bytes_max(10);
 
-    assert!(matches!(em.emit("", Json::new("1")).await, Err(EmitError::Name(NameError::Empty))));
-    assert!(matches!(em.emit("a\nb", Json::new("1")).await, Err(EmitError::Name(NameError::Control(10, 1)))));
-    assert!(matches!(em.emit("a", Json::new("nope")).await, Err(EmitError::Event(EventError::NotJson(_)))));
+    assert!(matches!(
+        em.emit("", Json::new("1")).await,
+        Err(EmitError::Name(NameError::Empty))
+    ));
+    assert!(matches!(
+        em.emit("a\nb", Json::new("1")).await,
+        Err(EmitError::Name(NameError::Control(10, 1)))
+    ));
+    assert!(matches!(
+        em.emit("a", Json::new("nope")).await,
+        Err(EmitError::Event(EventError::NotJson(_)))
+    ));
     let large = em.emit("a", Json::new("\"123456789\"")).await;
-    assert!(matches!(large, Err(EmitError::Event(EventError::TooLarge { bytes: 11, bytes_max: 10 }))));
-    assert!(em.event("a", Json::new("1")).sub(Json::new("{")).send().await.is_err());
-    assert!(em.event("a", Json::new("1")).data(Json::new("{")).send().await.is_err());
-    let plain = em.clone().with_keys(Keys::new()).emit("{a", Json::new("1")).await;
+    assert!(matches!(
+        large,
+        Err(EmitError::Event(EventError::TooLarge {
+            bytes: 11,
+            bytes_max: 10
+        }))
+    ));
+    assert!(
+        em.event("a", Json::new("1"))
+            .sub(Json::new("{"))
+            .send()
+            .await
+            .is_err()
+    );
+    assert!(
+        em.event("a", Json::new("1"))
+            .data(Json::new("{"))
+            .send()
+            .await
+            .is_err()
+    );
+    let plain = em
+        .clone()
+        .with_keys(Keys::new())
+        .emit("{a", Json::new("1"))
+        .await;
     assert!(matches!(plain, Err(EmitError::Name(NameError::Brace(_)))));
 
-    let all: Vec<String> = con.keys([redis.keys().prefix(), "*"].concat()).await.expect("KEYS");
+    let all: Vec<String> = con
+        .keys([redis.keys().prefix(), "*"].concat())
+        .await
+        .expect("KEYS");
     assert_eq!(all, Vec::<String>::new());
 }
 
@@ -126,7 +221,9 @@ async fn emits_in_flight_share_one_connection_and_each_task_keeps_its_order() {
             let em = em.clone();
             tokio::spawn(async move {
                 for n in 0..20 {
-                    em.emit(format!("task:{}", task % 8), &(task, n)).await.expect("emitted");
+                    em.emit(format!("task:{}", task % 8), &(task, n))
+                        .await
+                        .expect("emitted");
                 }
             })
         })
@@ -138,7 +235,11 @@ async fn emits_in_flight_share_one_connection_and_each_task_keeps_its_order() {
         let mut seen: HashMap<u64, u64> = HashMap::new();
         for event in queue(keys, &mut con, &format!("task:{object}")).await {
             let (task, n): (u64, u64) = serde_json::from_str(&event).expect("a pair");
-            assert_eq!(seen.insert(task, n).map_or(0, |before| before + 1), n, "task {task}");
+            assert_eq!(
+                seen.insert(task, n).map_or(0, |before| before + 1),
+                n,
+                "task {task}"
+            );
         }
         assert_eq!(seen.len(), 8);
         assert!(seen.values().all(|last| *last == 19));
@@ -149,22 +250,43 @@ async fn emits_in_flight_share_one_connection_and_each_task_keeps_its_order() {
 async fn many_are_chunked_in_order_with_one_marker_per_object_and_chunk() {
     let redis = Redis::start();
     let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
-    let events = |count: u64| (0..count).map(|n| (if n % 3 == 0 { "a" } else { "b" }, Json::new(n.to_string())));
+    let events = |count: u64| {
+        (0..count).map(|n| (if n % 3 == 0 { "a" } else { "b" }, Json::new(n.to_string())))
+    };
 
     let nothing = em.emit_many(events(0)).await.expect("nothing to do");
     assert_eq!((nothing.events, nothing.chunks), (0, 0));
     // A chunk is full with 4 events, or with 8 bytes: a name of 1 byte and an event of 1 byte, four
     // times. The counts are around full chunks: one less, equal, one more.
     for (count, chunks) in [(3, 1), (4, 1), (5, 2), (8, 2), (9, 3)] {
-        for em in [em.clone().with_chunk(4, usize::MAX), em.clone().with_chunk(1024, 8)] {
+        for em in [
+            em.clone().with_chunk(4, usize::MAX),
+            em.clone().with_chunk(1024, 8),
+        ] {
             let emitted = em.emit_many(events(count)).await.expect("emitted");
-            assert_eq!((emitted.events, emitted.chunks), (count, chunks), "{count} events");
-            let list = |a: bool| (0..count).filter(|n| (n % 3 == 0) == a).map(|n| n.to_string()).collect::<Vec<_>>();
+            assert_eq!(
+                (emitted.events, emitted.chunks),
+                (count, chunks),
+                "{count} events"
+            );
+            let list = |a: bool| {
+                (0..count)
+                    .filter(|n| (n % 3 == 0) == a)
+                    .map(|n| n.to_string())
+                    .collect::<Vec<_>>()
+            };
             assert_eq!(queue(keys, &mut con, "a").await, list(true));
             assert_eq!(queue(keys, &mut con, "b").await, list(false));
             let marked = markers(keys, &mut con).await;
-            assert!(marked.len() as u64 <= 2 * chunks && marked.len() as u64 >= chunks, "{marked:?}");
-            let all = [keys.events("a"), keys.events("b"), keys.objects_with_events()];
+            assert!(
+                marked.len() as u64 <= 2 * chunks && marked.len() as u64 >= chunks,
+                "{marked:?}"
+            );
+            let all = [
+                keys.events("a"),
+                keys.events("b"),
+                keys.objects_with_events(),
+            ];
             con.del::<_, ()>(&all[..]).await.expect("DEL");
         }
     }
@@ -173,8 +295,14 @@ async fn many_are_chunked_in_order_with_one_marker_per_object_and_chunk() {
 #[tokio::test]
 async fn many_fail_per_object_and_the_others_go_on() {
     let redis = Redis::start();
-    let (em, mut con, keys) = (emitter(&redis).await.with_chunk(3, usize::MAX), redis.connect().await, redis.keys());
-    con.set::<_, _, ()>(keys.events("broken"), "a string").await.expect("SET");
+    let (em, mut con, keys) = (
+        emitter(&redis).await.with_chunk(3, usize::MAX),
+        redis.connect().await,
+        redis.keys(),
+    );
+    con.set::<_, _, ()>(keys.events("broken"), "a string")
+        .await
+        .expect("SET");
     let events = [
         ("a", "0"),
         ("broken", "1"),
@@ -187,13 +315,31 @@ async fn many_fail_per_object_and_the_others_go_on() {
         ("broken", "8"),
         ("b", "9"),
     ];
-    let error = em.emit_many(events.map(|(o, e)| (o, Json::new(e)))).await.expect_err("some fail");
-    let found: Vec<_> = error.failed.iter().map(|failed| (failed.object.as_str(), failed.first)).collect();
+    let error = em
+        .emit_many(events.map(|(o, e)| (o, Json::new(e))))
+        .await
+        .expect_err("some fail");
+    let found: Vec<_> = error
+        .failed
+        .iter()
+        .map(|failed| (failed.object.as_str(), failed.first))
+        .collect();
     assert_eq!(found, [("broken", 1), ("a", 3), ("", 6)], "{error}");
-    assert!(matches!(&error.failed[0].error, EmitError::WrongType { key, .. } if *key == keys.events("broken")));
-    assert!(matches!(error.failed[1].error, EmitError::Event(EventError::NotJson(_))));
-    assert!(matches!(error.failed[2].error, EmitError::Name(NameError::Empty)));
-    assert_eq!((error.acknowledged, error.stopped, error.is_unknown()), (4, None, false));
+    assert!(
+        matches!(&error.failed[0].error, EmitError::WrongType { key, .. } if *key == keys.events("broken"))
+    );
+    assert!(matches!(
+        error.failed[1].error,
+        EmitError::Event(EventError::NotJson(_))
+    ));
+    assert!(matches!(
+        error.failed[2].error,
+        EmitError::Name(NameError::Empty)
+    ));
+    assert_eq!(
+        (error.acknowledged, error.stopped, error.is_unknown()),
+        (4, None, false)
+    );
     assert_eq!(queue(keys, &mut con, "a").await, ["0"]);
     assert_eq!(queue(keys, &mut con, "b").await, ["2", "5", "9"]);
 }
@@ -202,21 +348,35 @@ async fn many_fail_per_object_and_the_others_go_on() {
 /// events of its object before the first refused one.
 #[tokio::test]
 async fn random_many_keep_every_objects_order() {
-    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
+    let seed = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .expect("after 1970")
+        .as_nanos() as u64;
     println!("seed {seed}");
     let mut state = seed;
     let mut random = |below: u64| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (state >> 33) % below
     };
     let redis = Redis::start();
     let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
     for round in 0..30 {
-        let em = em.clone().with_chunk(1 + random(40) as usize, 1 + random(2000) as usize);
+        let em = em
+            .clone()
+            .with_chunk(1 + random(40) as usize, 1 + random(2000) as usize);
         let name = |n: u64| format!("{round}:{n}");
         let events: Vec<(String, String)> = (0..random(300))
             .map(|n| {
-                (name(random(12)), if random(60) == 0 { "}".to_owned() } else { format!("[{n},{}]", random(u32::MAX.into())) })
+                (
+                    name(random(12)),
+                    if random(60) == 0 {
+                        "}".to_owned()
+                    } else {
+                        format!("[{n},{}]", random(u32::MAX.into()))
+                    },
+                )
             })
             .collect();
         let mut expected: HashMap<&str, (Vec<&str>, bool)> = HashMap::new();
@@ -227,11 +387,21 @@ async fn random_many_keep_every_objects_order() {
                 queue.push(event);
             }
         }
-        let answer = em.emit_many(events.iter().map(|(o, e)| (o, Json::new(e.clone())))).await;
+        let answer = em
+            .emit_many(events.iter().map(|(o, e)| (o, Json::new(e.clone()))))
+            .await;
         let failed = answer.map_or_else(|error| error.failed.len(), |_| 0);
-        assert_eq!(failed, expected.values().filter(|(_, ended)| *ended).count(), "seed {seed}");
+        assert_eq!(
+            failed,
+            expected.values().filter(|(_, ended)| *ended).count(),
+            "seed {seed}"
+        );
         for (object, (events, _)) in expected {
-            assert_eq!(queue(keys, &mut con, object).await, events, "seed {seed} {object}");
+            assert_eq!(
+                queue(keys, &mut con, object).await,
+                events,
+                "seed {seed} {object}"
+            );
         }
     }
 }
@@ -240,17 +410,44 @@ async fn random_many_keep_every_objects_order() {
 async fn a_key_of_a_wrong_type_is_named_with_what_took_effect() {
     let redis = Redis::start();
     let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
-    con.set::<_, _, ()>(keys.events("a"), "a string").await.expect("SET");
-    let error = em.event("a", Json::new("1")).data(Json::new("2")).send().await.expect_err("not a list");
-    assert!(matches!(&error, EmitError::WrongType { key, .. } if *key == keys.events("a")), "{error}");
-    assert!(con.exists::<_, bool>(keys.data("a")).await.expect("EXISTS"), "Redis does not roll back");
+    con.set::<_, _, ()>(keys.events("a"), "a string")
+        .await
+        .expect("SET");
+    let error = em
+        .event("a", Json::new("1"))
+        .data(Json::new("2"))
+        .send()
+        .await
+        .expect_err("not a list");
+    assert!(
+        matches!(&error, EmitError::WrongType { key, .. } if *key == keys.events("a")),
+        "{error}"
+    );
+    assert!(
+        con.exists::<_, bool>(keys.data("a")).await.expect("EXISTS"),
+        "Redis does not roll back"
+    );
 
-    con.del::<_, ()>(keys.objects_with_events()).await.expect("DEL");
-    con.set::<_, _, ()>(keys.objects_with_events(), "a string").await.expect("SET");
+    con.del::<_, ()>(keys.objects_with_events())
+        .await
+        .expect("DEL");
+    con.set::<_, _, ()>(keys.objects_with_events(), "a string")
+        .await
+        .expect("SET");
     let error = em.emit("b", Json::new("1")).await.expect_err("not a list");
-    assert!(matches!(&error, EmitError::WrongType { key, .. } if *key == keys.objects_with_events()), "{error}");
-    assert_eq!(queue(keys, &mut con, "b").await, ["1"], "the event is queued");
-    let error = em.emit_many([("b", Json::new("2"))]).await.expect_err("not a list");
+    assert!(
+        matches!(&error, EmitError::WrongType { key, .. } if *key == keys.objects_with_events()),
+        "{error}"
+    );
+    assert_eq!(
+        queue(keys, &mut con, "b").await,
+        ["1"],
+        "the event is queued"
+    );
+    let error = em
+        .emit_many([("b", Json::new("2"))])
+        .await
+        .expect_err("not a list");
     assert_eq!(error.stopped, Some(1));
 }
 
@@ -260,14 +457,40 @@ async fn without_memory_nothing_is_applied() {
     let redis = Redis::own(&["--maxmemory-policy", "noeviction"]).empty();
     let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
     config(&mut con, "maxmemory", "1").await;
-    let error = em.event("a", Json::new("1")).data(Json::new("2")).send().await.expect_err("no memory");
+    let error = em
+        .event("a", Json::new("1"))
+        .data(Json::new("2"))
+        .send()
+        .await
+        .expect_err("no memory");
     assert!(matches!(error, EmitError::OutOfMemory { .. }), "{error}");
     assert!(error.to_string().contains("out of memory"), "{error}");
-    let events = [("a", Json::new("1")), ("b", Json::new("2")), ("a", Json::new("3"))];
-    let error = em.clone().with_chunk(2, usize::MAX).emit_many(events).await.expect_err("no memory");
-    assert!(error.failed.iter().all(|failed| matches!(failed.error, EmitError::OutOfMemory { .. })), "{error}");
-    assert_eq!((error.failed.len(), error.acknowledged, error.stopped), (2, 0, Some(2)));
-    let size: u64 = redis::cmd("DBSIZE").query_async(&mut con).await.expect("DBSIZE");
+    let events = [
+        ("a", Json::new("1")),
+        ("b", Json::new("2")),
+        ("a", Json::new("3")),
+    ];
+    let error = em
+        .clone()
+        .with_chunk(2, usize::MAX)
+        .emit_many(events)
+        .await
+        .expect_err("no memory");
+    assert!(
+        error
+            .failed
+            .iter()
+            .all(|failed| matches!(failed.error, EmitError::OutOfMemory { .. })),
+        "{error}"
+    );
+    assert_eq!(
+        (error.failed.len(), error.acknowledged, error.stopped),
+        (2, 0, Some(2))
+    );
+    let size: u64 = redis::cmd("DBSIZE")
+        .query_async(&mut con)
+        .await
+        .expect("DBSIZE");
     assert_eq!(size, 0);
 
     config(&mut con, "maxmemory", "0").await;
@@ -279,26 +502,53 @@ async fn without_memory_nothing_is_applied() {
 async fn a_replica_refuses_and_a_later_emit_goes_on() {
     let redis = Redis::own(&[]);
     let (em, mut con) = (emitter(&redis).await, redis.connect().await);
-    redis::cmd("REPLICAOF").arg("127.0.0.1").arg("1").exec_async(&mut con).await.expect("REPLICAOF");
+    redis::cmd("REPLICAOF")
+        .arg("127.0.0.1")
+        .arg("1")
+        .exec_async(&mut con)
+        .await
+        .expect("REPLICAOF");
     let error = em.emit("a", Json::new("1")).await.expect_err("a replica");
-    assert!(matches!(error, EmitError::Refused { .. }) && error.to_string().contains("READONLY"), "{error}");
-    redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut con).await.expect("REPLICAOF");
+    assert!(
+        matches!(error, EmitError::Refused { .. }) && error.to_string().contains("READONLY"),
+        "{error}"
+    );
+    redis::cmd("REPLICAOF")
+        .arg("NO")
+        .arg("ONE")
+        .exec_async(&mut con)
+        .await
+        .expect("REPLICAOF");
     em.emit("a", Json::new("1")).await.expect("emitted");
 }
 
 #[tokio::test]
 async fn a_user_without_the_right_is_refused_and_no_error_shows_a_password() {
     let redis = Redis::own(&[]);
-    let path = redis.url().strip_prefix("unix://").map(str::to_owned).expect("a socket");
+    let path = redis
+        .url()
+        .strip_prefix("unix://")
+        .map(str::to_owned)
+        .expect("a socket");
     let url = |user: &str, pass: &str| format!("unix://{path}?user={user}&pass={pass}");
     let mut con = redis.connect().await;
     config(&mut con, "requirepass", "hush-default").await;
     let rule = ["eve", "on", ">hush-eve", "~*", "+@all", "-lpush"];
-    redis::cmd("ACL").arg("SETUSER").arg(&rule[..]).exec_async(&mut con).await.expect("ACL SETUSER");
+    redis::cmd("ACL")
+        .arg("SETUSER")
+        .arg(&rule[..])
+        .exec_async(&mut con)
+        .await
+        .expect("ACL SETUSER");
 
-    let em = Emitter::connect(url("eve", "hush-eve")).await.expect("Redis answers");
+    let em = Emitter::connect(url("eve", "hush-eve"))
+        .await
+        .expect("Redis answers");
     let error = em.emit("a", Json::new("1")).await.expect_err("no right");
-    assert!(matches!(error, EmitError::Refused { .. }) && error.to_string().contains("NOPERM"), "{error}");
+    assert!(
+        matches!(error, EmitError::Refused { .. }) && error.to_string().contains("NOPERM"),
+        "{error}"
+    );
     assert!(!format!("{em:?} {error:?}").contains("hush"));
 
     for bad in [
@@ -307,9 +557,17 @@ async fn a_user_without_the_right_is_refused_and_no_error_shows_a_password() {
         "redis://:hush@127.0.0.1:1".to_owned(),
         "redis://:hush@h:x".to_owned(),
     ] {
-        let error = Emitter::connect(bad.clone()).await.expect_err("cannot connect");
-        assert!(matches!(error, EmitError::Connect { .. } | EmitError::Url { .. }), "{bad}: {error}");
-        assert!(!format!("{error} {error:?} {:?}", Emitter::builder(bad)).contains("hush"), "{error:?}");
+        let error = Emitter::connect(bad.clone())
+            .await
+            .expect_err("cannot connect");
+        assert!(
+            matches!(error, EmitError::Connect { .. } | EmitError::Url { .. }),
+            "{bad}: {error}"
+        );
+        assert!(
+            !format!("{error} {error:?} {:?}", Emitter::builder(bad)).contains("hush"),
+            "{error:?}"
+        );
     }
 }
 
@@ -318,20 +576,40 @@ async fn a_user_without_the_right_is_refused_and_no_error_shows_a_password() {
 async fn an_emit_without_an_answer_is_unknown_and_is_not_sent_again() {
     let redis = Redis::own(&[]);
     let (mut con, keys) = (redis.connect().await, redis.keys());
-    let builder = Emitter::builder(redis.url()).keys(keys.clone()).response_timeout(Duration::from_millis(100));
+    let builder = Emitter::builder(redis.url())
+        .keys(keys.clone())
+        .response_timeout(Duration::from_millis(100));
     let em = builder.connect().await.expect("Redis answers");
-    redis::cmd("CLIENT").arg("PAUSE").arg(60_000).arg("WRITE").exec_async(&mut con).await.expect("CLIENT PAUSE");
+    redis::cmd("CLIENT")
+        .arg("PAUSE")
+        .arg(60_000)
+        .arg("WRITE")
+        .exec_async(&mut con)
+        .await
+        .expect("CLIENT PAUSE");
 
     let error = em.emit("a", Json::new("1")).await.expect_err("no answer");
     assert!(error.is_unknown(), "{error}");
-    let error: EmitManyError = em.emit_many([("b", Json::new("2"))]).await.expect_err("no answer");
+    let error: EmitManyError = em
+        .emit_many([("b", Json::new("2"))])
+        .await
+        .expect_err("no answer");
     assert!(error.is_unknown() && error.stopped == Some(1), "{error}");
 
-    redis::cmd("CLIENT").arg("UNPAUSE").exec_async(&mut con).await.expect("CLIENT UNPAUSE");
-    em.emit("c", Json::new("3")).await.expect("emitted over a new connection");
+    redis::cmd("CLIENT")
+        .arg("UNPAUSE")
+        .exec_async(&mut con)
+        .await
+        .expect("CLIENT UNPAUSE");
+    em.emit("c", Json::new("3"))
+        .await
+        .expect("emitted over a new connection");
     // Redis has run or dropped the commands that were sent over a closed connection. So each of
     // them has run at most once.
-    let queued = [queue(keys, &mut con, "a").await, queue(keys, &mut con, "b").await];
+    let queued = [
+        queue(keys, &mut con, "a").await,
+        queue(keys, &mut con, "b").await,
+    ];
     assert!(queued.iter().all(|queue| queue.len() <= 1), "{queued:?}");
     assert_eq!(queue(keys, &mut con, "c").await, ["3"]);
 }
@@ -345,7 +623,11 @@ struct Proxy {
 
 impl Proxy {
     async fn start(redis: &Redis) -> Self {
-        let path = redis.url().strip_prefix("unix://").map(str::to_owned).expect("a socket");
+        let path = redis
+            .url()
+            .strip_prefix("unix://")
+            .map(str::to_owned)
+            .expect("a socket");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("redis://{}", listener.local_addr().expect("an address"));
         let lose_replies = Arc::new(AtomicBool::new(false));
@@ -354,13 +636,19 @@ impl Proxy {
             while let Ok((client, _)) = listener.accept().await {
                 let (path, lose) = (path.clone(), Arc::clone(&lose));
                 tokio::spawn(async move {
-                    let Ok(server) = UnixStream::connect(path).await else { return };
+                    let Ok(server) = UnixStream::connect(path).await else {
+                        return;
+                    };
                     let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
                         (client.into_split(), server.into_split());
-                    let requests = tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_server).await });
+                    let requests = tokio::spawn(async move {
+                        tokio::io::copy(&mut from_client, &mut to_server).await
+                    });
                     let mut bytes = [0; 4096];
                     while let Ok(count @ 1..) = from_server.read(&mut bytes).await {
-                        if lose.load(Ordering::SeqCst) || to_client.write_all(&bytes[..count]).await.is_err() {
+                        if lose.load(Ordering::SeqCst)
+                            || to_client.write_all(&bytes[..count]).await.is_err()
+                        {
                             break;
                         }
                     }
@@ -377,16 +665,24 @@ async fn a_lost_reply_is_unknown_and_the_event_is_there_once() {
     let redis = Redis::own(&[]);
     let (mut con, keys) = (redis.connect().await, redis.keys());
     let proxy = Proxy::start(&redis).await;
-    let em = Emitter::connect(proxy.url.clone()).await.expect("Redis answers").with_keys(keys.clone());
+    let em = Emitter::connect(proxy.url.clone())
+        .await
+        .expect("Redis answers")
+        .with_keys(keys.clone());
     em.emit("a", Json::new("1")).await.expect("emitted");
 
     proxy.lose_replies.store(true, Ordering::SeqCst);
-    let error = em.emit("a", Json::new("2")).await.expect_err("the reply is lost");
+    let error = em
+        .emit("a", Json::new("2"))
+        .await
+        .expect_err("the reply is lost");
     assert!(error.is_unknown(), "{error}");
     assert_eq!(queue(keys, &mut con, "a").await, ["1", "2"]);
 
     proxy.lose_replies.store(false, Ordering::SeqCst);
-    em.emit("a", Json::new("3")).await.expect("emitted over a new connection");
+    em.emit("a", Json::new("3"))
+        .await
+        .expect("emitted over a new connection");
     assert_eq!(queue(keys, &mut con, "a").await, ["1", "2", "3"]);
     assert_eq!(markers(keys, &mut con).await.len(), 3);
 }
@@ -400,9 +696,17 @@ async fn a_restarted_redis_is_connected_to_by_the_next_emit() {
     redis.server().kill();
     // When the emitter knows that its connection is broken, it does not send the emit. The error of
     // the emit says so.
-    until("nothing is sent any more", Duration::from_secs(5), || async {
-        matches!(em.emit("a", Json::new("2")).await, Err(EmitError::Connect { .. })).then_some(())
-    })
+    until(
+        "nothing is sent any more",
+        Duration::from_secs(5),
+        || async {
+            matches!(
+                em.emit("a", Json::new("2")).await,
+                Err(EmitError::Connect { .. })
+            )
+            .then_some(())
+        },
+    )
     .await;
     let started = Instant::now();
     let waiting: Vec<_> = (0..64)
@@ -419,7 +723,10 @@ async fn a_restarted_redis_is_connected_to_by_the_next_emit() {
 
     redis.server().restart();
     em.emit("a", Json::new("3")).await.expect("emitted");
-    assert_eq!(queue(redis.keys(), &mut redis.connect().await, "a").await, ["3"]);
+    assert_eq!(
+        queue(redis.keys(), &mut redis.connect().await, "a").await,
+        ["3"]
+    );
 }
 
 /// If the connection was closed while it was unused, the next emit must still reach Redis.
@@ -429,11 +736,21 @@ async fn a_connection_closed_while_idle_is_replaced_before_anything_is_sent() {
     let (em, mut con) = (emitter(&redis).await, redis.connect().await);
     for round in 0..20 {
         let kill = ["KILL", "TYPE", "normal", "SKIPME", "yes"];
-        let killed: u64 = redis::cmd("CLIENT").arg(&kill[..]).query_async(&mut con).await.expect("CLIENT KILL");
+        let killed: u64 = redis::cmd("CLIENT")
+            .arg(&kill[..])
+            .query_async(&mut con)
+            .await
+            .expect("CLIENT KILL");
         assert_eq!(killed, 1);
-        until("the connection is known to be gone", Duration::from_secs(5), || async { (!em.is_connected()).then_some(()) })
-            .await;
-        em.emit("a", &round).await.expect("emitted over a new connection");
+        until(
+            "the connection is known to be gone",
+            Duration::from_secs(5),
+            || async { (!em.is_connected()).then_some(()) },
+        )
+        .await;
+        em.emit("a", &round)
+            .await
+            .expect("emitted over a new connection");
     }
     assert_eq!(queue(redis.keys(), &mut con, "a").await.len(), 20);
 }

@@ -17,15 +17,31 @@ use crate::support::Redis;
 
 /// Returns the number of transactions that Redis has run.
 async fn transactions(con: &mut MultiplexedConnection) -> usize {
-    let stats: String = redis::cmd("INFO").arg("commandstats").query_async(con).await.expect("INFO");
-    let exec = stats.lines().find_map(|line| line.strip_prefix("cmdstat_exec:calls="));
-    exec.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().expect("a number"))
+    let stats: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query_async(con)
+        .await
+        .expect("INFO");
+    let exec = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_exec:calls="));
+    exec.and_then(|line| line.split(',').next())
+        .map_or(0, |calls| calls.parse().expect("a number"))
 }
 
 /// Emits one event for each of these objects, all at the same time. The event is the position of
 /// its object in the list.
-async fn emit_all<O: AsRef<str>>(em: &Emitter, objects: impl IntoIterator<Item = O>) -> Vec<Result<Emitted, EmitError>> {
-    join_all(objects.into_iter().enumerate().map(|(at, object)| async move { em.emit(object, &at).await })).await
+async fn emit_all<O: AsRef<str>>(
+    em: &Emitter,
+    objects: impl IntoIterator<Item = O>,
+) -> Vec<Result<Emitted, EmitError>> {
+    join_all(
+        objects
+            .into_iter()
+            .enumerate()
+            .map(|(at, object)| async move { em.emit(object, &at).await }),
+    )
+    .await
 }
 
 fn spawn(em: &Emitter, object: &str, event: usize) -> JoinHandle<Result<Emitted, EmitError>> {
@@ -52,17 +68,30 @@ async fn emits_at_once_share_transactions_and_keep_their_order() {
     // two full groups: one less, equal, one more.
     for (count, expected) in [(1, 1), (2, 2), (128, 3), (129, 3), (130, 4), (1000, 17)] {
         let before = transactions(&mut con).await;
-        for (at, emitted) in emit_all(&em, vec!["a"; count]).await.into_iter().enumerate() {
+        for (at, emitted) in emit_all(&em, vec!["a"; count])
+            .await
+            .into_iter()
+            .enumerate()
+        {
             let emitted = emitted.expect("emitted");
             assert_eq!((emitted.events, emitted.queued), (1, at as u64 + 1));
         }
         let used = transactions(&mut con).await - before;
         // If there are more emits than the emitter can queue, a group may be sent before it is
         // full.
-        assert!(used == expected || count > 256 && used < count / 4, "{count} emits in {used}");
+        assert!(
+            used == expected || count > 256 && used < count / 4,
+            "{count} emits in {used}"
+        );
         assert_eq!(queue(keys, &mut con, "a").await, numbers(0..count));
-        assert_eq!(markers(keys, &mut con).await.len(), used, "one marker per object and transaction");
-        con.del::<_, ()>(&[keys.events("a"), keys.objects_with_events()][..]).await.expect("DEL");
+        assert_eq!(
+            markers(keys, &mut con).await.len(),
+            used,
+            "one marker per object and transaction"
+        );
+        con.del::<_, ()>(&[keys.events("a"), keys.objects_with_events()][..])
+            .await
+            .expect("DEL");
     }
 }
 
@@ -88,7 +117,10 @@ async fn subevents_follow_their_main_event_and_data_or_size_go_alone() {
     assert_eq!(queue(keys, &mut con, "b").await, ["8"]);
     assert_eq!(queue(other.keys(), &mut con, "a").await, ["7"]);
     assert_eq!(markers(other.keys(), &mut con).await, ["a"]);
-    assert_eq!(con.get::<_, String>(keys.data("data")).await.expect("GET"), "6");
+    assert_eq!(
+        con.get::<_, String>(keys.data("data")).await.expect("GET"),
+        "6"
+    );
     let mut marked = markers(keys, &mut con).await;
     marked.sort();
     assert_eq!(marked, ["a", "a", "b", "data", "large"]);
@@ -98,7 +130,9 @@ async fn subevents_follow_their_main_event_and_data_or_size_go_alone() {
 async fn a_key_of_a_wrong_type_fails_its_own_emits_only() {
     let redis = Redis::start();
     let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
-    con.set::<_, _, ()>(keys.events("broken"), "a string").await.expect("SET");
+    con.set::<_, _, ()>(keys.events("broken"), "a string")
+        .await
+        .expect("SET");
     let objects = ["a", "a", "broken", "b", "broken", "a"];
     for (object, emitted) in objects.into_iter().zip(emit_all(&em, objects).await) {
         match emitted {
@@ -111,13 +145,24 @@ async fn a_key_of_a_wrong_type_fails_its_own_emits_only() {
     assert_eq!(queue(keys, &mut con, "a").await, ["0", "1", "5"]);
     assert_eq!(queue(keys, &mut con, "b").await, ["3"]);
 
-    con.del::<_, ()>(keys.objects_with_events()).await.expect("DEL");
-    con.set::<_, _, ()>(keys.objects_with_events(), "a string").await.expect("SET");
+    con.del::<_, ()>(keys.objects_with_events())
+        .await
+        .expect("DEL");
+    con.set::<_, _, ()>(keys.objects_with_events(), "a string")
+        .await
+        .expect("SET");
     for emitted in emit_all(&em, ["c", "c", "d"]).await {
         let error = emitted.expect_err("not a list");
-        assert!(matches!(&error, EmitError::WrongType { key, .. } if *key == keys.objects_with_events()), "{error}");
+        assert!(
+            matches!(&error, EmitError::WrongType { key, .. } if *key == keys.objects_with_events()),
+            "{error}"
+        );
     }
-    assert_eq!(queue(keys, &mut con, "c").await, ["0", "1"], "the events are queued");
+    assert_eq!(
+        queue(keys, &mut con, "c").await,
+        ["0", "1"],
+        "the events are queued"
+    );
 }
 
 /// If Redis refuses one command, it discards the whole transaction. The emitter sends the other
@@ -126,9 +171,17 @@ async fn a_key_of_a_wrong_type_fails_its_own_emits_only() {
 async fn a_refused_emit_does_not_fail_the_others() {
     let redis = Redis::own(&[]);
     let (mut con, keys) = (redis.connect().await, redis.keys());
-    let may = [keys.events("a"), keys.events("b"), keys.objects_with_events()].map(|key| format!("~{key}"));
+    let may = [
+        keys.events("a"),
+        keys.events("b"),
+        keys.objects_with_events(),
+    ]
+    .map(|key| format!("~{key}"));
     let mut user = redis::cmd("ACL");
-    user.arg("SETUSER").arg("eve").arg(&["on", ">pw", "+@all"][..]).arg(&may[..]);
+    user.arg("SETUSER")
+        .arg("eve")
+        .arg(&["on", ">pw", "+@all"][..])
+        .arg(&may[..]);
     user.exec_async(&mut con).await.expect("ACL SETUSER");
     let builder = Emitter::builder(format!("{}?user=eve&pass=pw", redis.url())).keys(keys.clone());
     let em = builder.connect().await.expect("Redis answers");
@@ -137,7 +190,12 @@ async fn a_refused_emit_does_not_fail_the_others() {
     for (object, emitted) in objects.into_iter().zip(emit_all(&em, objects).await) {
         match emitted {
             Err(error @ EmitError::Refused { .. }) if object.starts_with("no") => {
-                assert!(error.to_string().contains(&format!("the emit for {object},")), "{error}");
+                assert!(
+                    error
+                        .to_string()
+                        .contains(&format!("the emit for {object},")),
+                    "{error}"
+                );
             }
             emitted => drop(emitted.unwrap_or_else(|error| panic!("{object}: {error}"))),
         }
@@ -145,7 +203,10 @@ async fn a_refused_emit_does_not_fail_the_others() {
     assert_eq!(queue(keys, &mut con, "a").await, ["0", "3", "7"]);
     assert_eq!(queue(keys, &mut con, "b").await, ["1", "5"]);
     for emitted in emit_all(&em, ["no"; 5]).await {
-        assert!(matches!(emitted, Err(EmitError::Refused { .. })), "{emitted:?}");
+        assert!(
+            matches!(emitted, Err(EmitError::Refused { .. })),
+            "{emitted:?}"
+        );
     }
 }
 
@@ -155,10 +216,20 @@ async fn without_memory_no_emit_is_applied() {
     let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
     config(&mut con, "maxmemory", "1").await;
     for emitted in emit_all(&em, ["a", "a", "b"]).await {
-        assert!(matches!(emitted, Err(EmitError::OutOfMemory { .. })), "{emitted:?}");
+        assert!(
+            matches!(emitted, Err(EmitError::OutOfMemory { .. })),
+            "{emitted:?}"
+        );
     }
     config(&mut con, "maxmemory", "0").await;
-    assert_eq!(emit_all(&em, ["a", "a", "b"]).await.into_iter().filter(Result::is_ok).count(), 3);
+    assert_eq!(
+        emit_all(&em, ["a", "a", "b"])
+            .await
+            .into_iter()
+            .filter(Result::is_ok)
+            .count(),
+        3
+    );
     assert_eq!(queue(keys, &mut con, "a").await, ["0", "1"]);
 }
 
@@ -168,12 +239,22 @@ async fn the_first_emit_after_a_connect_waits_for_nothing() {
     let redis = Redis::own(&[]);
     let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
     // During the pause Redis returns nothing that the emit could wait for.
-    redis::cmd("CLIENT").arg("PAUSE").arg(200).arg("ALL").exec_async(&mut con).await.expect("CLIENT PAUSE");
+    redis::cmd("CLIENT")
+        .arg("PAUSE")
+        .arg(200)
+        .arg("ALL")
+        .exec_async(&mut con)
+        .await
+        .expect("CLIENT PAUSE");
     let first = spawn(&em, "a", 0);
     settle().await;
     first.abort();
     em.emit("a", &1).await.expect("emitted");
-    assert_eq!(queue(keys, &mut con, "a").await, ["0", "1"], "the aborted emit was sent before");
+    assert_eq!(
+        queue(keys, &mut con, "a").await,
+        ["0", "1"],
+        "the aborted emit was sent before"
+    );
 }
 
 /// The connection is lost. Emits that were sent have an unknown outcome. Emits that are still
@@ -183,7 +264,13 @@ async fn a_lost_connection_is_unknown_to_those_sent_only() {
     let redis = Redis::own(&[]);
     let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
     let pause = async |con: &mut MultiplexedConnection| {
-        redis::cmd("CLIENT").arg("PAUSE").arg(60_000).arg("WRITE").exec_async(con).await.expect("CLIENT PAUSE");
+        redis::cmd("CLIENT")
+            .arg("PAUSE")
+            .arg(60_000)
+            .arg("WRITE")
+            .exec_async(con)
+            .await
+            .expect("CLIENT PAUSE");
     };
     pause(&mut con).await;
     // The first emit is sent alone, and then groups of one emit each, up to the maximum number of
@@ -195,14 +282,26 @@ async fn a_lost_connection_is_unknown_to_those_sent_only() {
     }
     let unsent: Vec<_> = (0..400).map(|event| spawn(&em, "unsent", event)).collect();
     settle().await;
-    redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").exec_async(&mut con).await.expect("CLIENT KILL");
+    redis::cmd("CLIENT")
+        .arg("KILL")
+        .arg("TYPE")
+        .arg("normal")
+        .exec_async(&mut con)
+        .await
+        .expect("CLIENT KILL");
     for emit in sent {
         let error = emit.await.expect("no panic").expect_err("no reply");
         assert!(error.is_unknown(), "{error}");
     }
-    redis::cmd("CLIENT").arg("UNPAUSE").exec_async(&mut con).await.expect("CLIENT UNPAUSE");
+    redis::cmd("CLIENT")
+        .arg("UNPAUSE")
+        .exec_async(&mut con)
+        .await
+        .expect("CLIENT UNPAUSE");
     for emit in unsent {
-        emit.await.expect("no panic").expect("emitted over a new connection");
+        emit.await
+            .expect("no panic")
+            .expect("emitted over a new connection");
     }
     assert_eq!(queue(keys, &mut con, "sent").await, Vec::<String>::new());
     let mut queued = queue(keys, &mut con, "unsent").await;
@@ -215,16 +314,36 @@ async fn a_lost_connection_is_unknown_to_those_sent_only() {
 async fn emits_without_a_reply_are_unknown_and_are_not_sent_again() {
     let redis = Redis::own(&[]);
     let (mut con, keys) = (redis.connect().await, redis.keys());
-    let builder = Emitter::builder(redis.url()).keys(keys.clone()).response_timeout(Duration::from_millis(100));
+    let builder = Emitter::builder(redis.url())
+        .keys(keys.clone())
+        .response_timeout(Duration::from_millis(100));
     let em = builder.connect().await.expect("Redis answers");
-    redis::cmd("CLIENT").arg("PAUSE").arg(60_000).arg("WRITE").exec_async(&mut con).await.expect("CLIENT PAUSE");
+    redis::cmd("CLIENT")
+        .arg("PAUSE")
+        .arg(60_000)
+        .arg("WRITE")
+        .exec_async(&mut con)
+        .await
+        .expect("CLIENT PAUSE");
     for emitted in emit_all(&em, ["a"; 100]).await {
         assert!(emitted.expect_err("no reply").is_unknown());
     }
-    redis::cmd("CLIENT").arg("UNPAUSE").exec_async(&mut con).await.expect("CLIENT UNPAUSE");
-    em.emit("b", &1).await.expect("emitted over a new connection");
-    let queued = queue(keys, &mut con, "a").await.into_iter().map(|event| event.parse::<usize>().expect("a number"));
-    assert!(queued.is_sorted_by(|before, after| before < after), "each at most once");
+    redis::cmd("CLIENT")
+        .arg("UNPAUSE")
+        .exec_async(&mut con)
+        .await
+        .expect("CLIENT UNPAUSE");
+    em.emit("b", &1)
+        .await
+        .expect("emitted over a new connection");
+    let queued = queue(keys, &mut con, "a")
+        .await
+        .into_iter()
+        .map(|event| event.parse::<usize>().expect("a number"));
+    assert!(
+        queued.is_sorted_by(|before, after| before < after),
+        "each at most once"
+    );
 }
 
 /// A caller may drop its emit when it is queued or already sent. The emit may then have happened or
@@ -247,9 +366,21 @@ async fn a_dropped_emit_harms_no_other() {
         }
         em.emit("a", &300).await.expect("emitted");
         settle().await;
-        let queued: Vec<usize> = queue(keys, &mut con, "a").await.iter().map(|event| event.parse().expect("a number")).collect();
-        assert!(queued.is_sorted_by(|before, after| before < after), "{queued:?}");
-        assert!((0..300).filter(|event| event % 3 != 0).all(|event| queued.contains(&event)), "{queued:?}");
+        let queued: Vec<usize> = queue(keys, &mut con, "a")
+            .await
+            .iter()
+            .map(|event| event.parse().expect("a number"))
+            .collect();
+        assert!(
+            queued.is_sorted_by(|before, after| before < after),
+            "{queued:?}"
+        );
+        assert!(
+            (0..300)
+                .filter(|event| event % 3 != 0)
+                .all(|event| queued.contains(&event)),
+            "{queued:?}"
+        );
         con.del::<_, ()>(keys.events("a")).await.expect("DEL");
     }
 }

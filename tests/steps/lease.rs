@@ -19,18 +19,31 @@ async fn a_name_in_use_is_refused_soon_and_clearly() {
     let redis = Redis::start();
     let console = redis.console().await;
     let sink = Recorder::new();
-    let owner = start(&redis, "w", &sink, |config| config.lease = Duration::from_millis(900));
+    let owner = start(&redis, "w", &sink, |config| {
+        config.lease = Duration::from_millis(900)
+    });
     let lease = console.until_lease("w").await;
     let second = start(&redis, "w", &sink, |_| {});
     let error = second.ended().await.expect_err("the name is in use");
-    assert!(matches!(&error, WorkerError::InUse { name, pid, .. } if name == "w" && *pid == std::process::id()), "{error}");
-    let text = error.to_string();
-    let expected = format!("the name \"w\" is in use by process {} on ", std::process::id());
     assert!(
-        text.starts_with(&expected) && text.ends_with("; stop it, choose another name, or take over with --takeover"),
+        matches!(&error, WorkerError::InUse { name, pid, .. } if name == "w" && *pid == std::process::id()),
+        "{error}"
+    );
+    let text = error.to_string();
+    let expected = format!(
+        "the name \"w\" is in use by process {} on ",
+        std::process::id()
+    );
+    assert!(
+        text.starts_with(&expected)
+            && text.ends_with("; stop it, choose another name, or take over with --takeover"),
         "{text}"
     );
-    assert_eq!(console.text(&console.keys.worker_lease("w")).await, Some(lease), "the owner did not notice");
+    assert_eq!(
+        console.text(&console.keys.worker_lease("w")).await,
+        Some(lease),
+        "the owner did not notice"
+    );
     console.emit("work:1", "1").await;
     sink.until_sent(1).await;
     owner.finish().await;
@@ -43,7 +56,15 @@ async fn a_lease_that_nobody_renews_is_awaited() {
     let redis = Redis::start();
     let console = redis.console().await;
     let began = Instant::now();
-    let _: () = console.run(&["SET", &console.keys.worker_lease("w"), "dead elsewhere/1/2 77 5", "PX", "500"]).await;
+    let _: () = console
+        .run(&[
+            "SET",
+            &console.keys.worker_lease("w"),
+            "dead elsewhere/1/2 77 5",
+            "PX",
+            "500",
+        ])
+        .await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
     until("it has the name", PATIENCE, async || {
@@ -61,13 +82,23 @@ async fn a_lease_that_nobody_renews_is_awaited() {
 async fn a_lease_of_a_process_that_is_gone_is_not_awaited() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let mut child = std::process::Command::new("true").spawn().expect("it starts");
+    let mut child = std::process::Command::new("true")
+        .spawn()
+        .expect("it starts");
     child.wait().expect("it ends");
     let this = Holder::current().to_string();
     let host = this.split(' ').next().expect("a host");
     // The lease is longer than any wait of the test.
     let lease = format!("dead {host} {} 5", child.id());
-    let _: () = console.run(&["SET", &console.keys.worker_lease("w"), &lease, "PX", "600000"]).await;
+    let _: () = console
+        .run(&[
+            "SET",
+            &console.keys.worker_lease("w"),
+            &lease,
+            "PX",
+            "600000",
+        ])
+        .await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
     console.emit("work:1", "1").await;
@@ -79,11 +110,25 @@ async fn a_lease_of_a_process_that_is_gone_is_not_awaited() {
 async fn a_process_may_be_told_to_stop_while_it_waits_for_its_name() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let _: () = console.run(&["SET", &console.keys.worker_lease("w"), "other elsewhere/1/2 77 5", "PX", "600000"]).await;
+    let _: () = console
+        .run(&[
+            "SET",
+            &console.keys.worker_lease("w"),
+            "other elsewhere/1/2 77 5",
+            "PX",
+            "600000",
+        ])
+        .await;
     let worker = start(&redis, "w", &Recorder::new(), |_| {});
     let stopped = worker.stop().await;
-    assert_eq!((stopped.reason, stopped.delivered), (StopReason::Graceful { held: 0 }, 0));
-    let lease = console.text(&console.keys.worker_lease("w")).await.expect("a lease");
+    assert_eq!(
+        (stopped.reason, stopped.delivered),
+        (StopReason::Graceful { held: 0 }, 0)
+    );
+    let lease = console
+        .text(&console.keys.worker_lease("w"))
+        .await
+        .expect("a lease");
     assert!(lease.starts_with("other "), "{lease}");
 }
 
@@ -123,7 +168,13 @@ async fn a_lapsed_process_drops_what_it_has_and_goes_on() {
     let console = redis.console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
-    let sink = Recorder::with(move |offer| if offer.before == 0 { Act::SendThenWait(held_up.clone()) } else { Act::Send });
+    let sink = Recorder::with(move |offer| {
+        if offer.before == 0 {
+            Act::SendThenWait(held_up.clone())
+        } else {
+            Act::Send
+        }
+    });
     let worker = start(&redis, "w", &sink, |config| config.concurrency = 2);
     console.emit_all("work:1", ["1"]).await;
     gate.until_reached(1).await;
@@ -134,9 +185,21 @@ async fn a_lapsed_process_drops_what_it_has_and_goes_on() {
     assert_ne!(first, second);
     console.until_at_rest().await;
     worker.finish().await;
-    let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.id, offer.prev, offer.crashes, offer.attempts)).collect();
-    assert_eq!(sent, [(1, 0, 0, 0); 2], "the same id and prev, and a lapse counts no crash");
-    assert_eq!(sink.overlaps(), Vec::<String>::new(), "the first delivery was dropped before");
+    let sent: Vec<_> = sink
+        .sent()
+        .into_iter()
+        .map(|offer| (offer.id, offer.prev, offer.crashes, offer.attempts))
+        .collect();
+    assert_eq!(
+        sent,
+        [(1, 0, 0, 0); 2],
+        "the same id and prev, and a lapse counts no crash"
+    );
+    assert_eq!(
+        sink.overlaps(),
+        Vec::<String>::new(),
+        "the first delivery was dropped before"
+    );
     assert!(second.starts_with(&sink.sent()[1].token));
 }
 
@@ -160,8 +223,15 @@ async fn a_lapsed_process_goes_on_without_what_others_took() {
     console.until_lease("w").await;
     taker.finish().await;
     console.emit("work:2", "1").await;
-    until("it goes on", PATIENCE, async || (sink.sent_of("work:2").len() == 1).then_some(())).await;
-    let told: Vec<_> = other.sent().into_iter().map(|offer| (offer.id, offer.prev)).collect();
+    until("it goes on", PATIENCE, async || {
+        (sink.sent_of("work:2").len() == 1).then_some(())
+    })
+    .await;
+    let told: Vec<_> = other
+        .sent()
+        .into_iter()
+        .map(|offer| (offer.id, offer.prev))
+        .collect();
     assert_eq!(told, [(1, 0), (2, 1)]);
     worker.crash().await;
 }
@@ -177,7 +247,14 @@ async fn a_process_that_was_taken_over_stops_and_commits_nothing() {
     let taken = Recorder::new();
     let second = start(&redis, "w", &taken, |config| config.takeover = true);
     taken.until_sent(1).await;
-    assert_eq!((taken.sent()[0].id, taken.sent()[0].prev, taken.sent()[0].crashes), (1, 0, 1));
+    assert_eq!(
+        (
+            taken.sent()[0].id,
+            taken.sent()[0].prev,
+            taken.sent()[0].crashes
+        ),
+        (1, 0, 1)
+    );
     // By itself the first process would only renew its lease, once a minute. Another event makes it
     // call Redis earlier.
     for n in 0.. {
@@ -188,8 +265,14 @@ async fn a_process_that_was_taken_over_stops_and_commits_nothing() {
         taken.until_sent(n + 2).await;
     }
     let error = first.ended().await.expect_err("it is fenced");
-    assert!(matches!(&error, WorkerError::Fenced { name, .. } if name == "w"), "{error}");
-    let expected = format!("fenced: the name \"w\" was taken over by process {} on ", std::process::id());
+    assert!(
+        matches!(&error, WorkerError::Fenced { name, .. } if name == "w"),
+        "{error}"
+    );
+    let expected = format!(
+        "fenced: the name \"w\" was taken over by process {} on ",
+        std::process::id()
+    );
     assert!(error.to_string().starts_with(&expected), "{error}");
     assert_eq!(sink.sent().len(), 1);
     second.finish().await;
@@ -219,7 +302,10 @@ async fn a_late_result_of_a_fenced_process_changes_nothing() {
     proxy.open();
     let error = first.ended().await.expect_err("it is fenced");
     assert!(matches!(error, WorkerError::Fenced { .. }), "{error}");
-    assert_eq!(console.number(&console.keys.last_event_id("work:1")).await, 3);
+    assert_eq!(
+        console.number(&console.keys.last_event_id("work:1")).await,
+        3
+    );
     second.finish().await;
     console.until_at_rest().await;
 }
@@ -232,21 +318,38 @@ async fn a_process_whose_lease_and_registration_are_gone_attaches_again() {
     let console = redis.console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
-    let sink = Recorder::with(move |offer| if offer.id == 1 { Act::SendThenWait(held_up.clone()) } else { Act::Send });
+    let sink = Recorder::with(move |offer| {
+        if offer.id == 1 {
+            Act::SendThenWait(held_up.clone())
+        } else {
+            Act::Send
+        }
+    });
     let worker = start(&redis, "w", &sink, |_| {});
     console.emit("work:1", "1").await;
     sink.until_sent(1).await;
     // Both keys are deleted in one step. In two steps, the process could find only its lease
     // deleted, which is a lapse.
     let mut pipe = redis::pipe();
-    pipe.atomic().cmd("DEL").arg(console.keys.worker_lease("w")).cmd("DEL").arg(console.keys.event_workers());
-    let () = pipe.query_async(&mut redis.connect().await).await.expect("deleted");
+    pipe.atomic()
+        .cmd("DEL")
+        .arg(console.keys.worker_lease("w"))
+        .cmd("DEL")
+        .arg(console.keys.event_workers());
+    let () = pipe
+        .query_async(&mut redis.connect().await)
+        .await
+        .expect("deleted");
     gate.open();
     console.emit("work:2", "2").await;
     console.until_at_rest().await;
     console.until_lease("w").await;
     // The loss counts as no crash of the event in hand.
-    assert!(sink.sent().iter().all(|sent| sent.crashes == 0), "{:?}", sink.sent());
+    assert!(
+        sink.sent().iter().all(|sent| sent.crashes == 0),
+        "{:?}",
+        sink.sent()
+    );
     worker.finish().await;
 }
 
@@ -257,16 +360,29 @@ async fn a_repeated_attach_counts_no_crash() {
     let redis = Redis::own(&[]);
     let console = redis.console().await;
     let proxy = Proxy::before(&redis);
-    let sink = Recorder::with(|offer| if offer.before == 0 { Act::Wait(Gate::closed()) } else { Act::Send });
+    let sink = Recorder::with(|offer| {
+        if offer.before == 0 {
+            Act::Wait(Gate::closed())
+        } else {
+            Act::Send
+        }
+    });
     let worker = start_at(proxy.url(), &redis, "w", &sink, |_| {});
     console.emit("work:1", "1").await;
     sink.until_offered(1).await;
     // The proxy recognizes the attach, because in its arguments the length of the lease follows the
     // holder.
-    proxy.lose_next(&[&format!("{} 60000ms", Holder::current())], Lose::Reply, false);
+    proxy.lose_next(
+        &[&format!("{} 60000ms", Holder::current())],
+        Lose::Reply,
+        false,
+    );
     console.end_lease("w").await;
     sink.until_sent(1).await;
-    assert_eq!((proxy.lost(), sink.sent()[0].id, sink.sent()[0].crashes), (1, 1, 0));
+    assert_eq!(
+        (proxy.lost(), sink.sent()[0].id, sink.sent()[0].crashes),
+        (1, 1, 0)
+    );
     worker.finish().await;
 }
 
@@ -278,7 +394,9 @@ async fn a_repeated_detach_is_done() {
     let console = redis.console().await;
     let proxy = Proxy::before(&redis);
     let sink = Recorder::with(|_| Act::Wait(Gate::closed()));
-    let worker = start_at(proxy.url(), &redis, "w", &sink, |config| config.grace = Duration::ZERO);
+    let worker = start_at(proxy.url(), &redis, "w", &sink, |config| {
+        config.grace = Duration::ZERO
+    });
     console.emit("work:1", "1").await;
     sink.until_offered(1).await;
     let token = sink.offered()[0].token.clone();
@@ -289,8 +407,14 @@ async fn a_repeated_detach_is_done() {
     proxy.until_lost(1).await;
     proxy.lose(|_| None);
     let stopped = worker.ended().await.expect("a graceful stop");
-    assert!(matches!(stopped.reason, StopReason::Graceful { .. }), "{stopped:?}");
-    assert_eq!(console.held_id("work:1").await.as_deref(), Some("1 0 0 0 stop"));
+    assert!(
+        matches!(stopped.reason, StopReason::Graceful { .. }),
+        "{stopped:?}"
+    );
+    assert_eq!(
+        console.held_id("work:1").await.as_deref(),
+        Some("1 0 0 0 stop")
+    );
     assert_eq!(console.text(&console.keys.worker_lease("w")).await, None);
 }
 
@@ -301,7 +425,10 @@ struct Keeps(Arc<Mutex<Option<Context>>>);
 #[async_trait]
 impl Sink for Keeps {
     async fn deliver(&self, _: &Batch, cx: &Context) -> Delivered {
-        self.0.lock().expect("no panic").get_or_insert_with(|| cx.clone());
+        self.0
+            .lock()
+            .expect("no panic")
+            .get_or_insert_with(|| cx.clone());
         std::future::pending().await
     }
 }
@@ -313,10 +440,15 @@ async fn a_sink_is_told_when_the_lease_is_lost() {
     let sink = Keeps::default();
     let worker = start(&redis, "w", &sink, |_| {});
     console.emit("work:1", "1").await;
-    let cx = until("the sink has it", PATIENCE, async || sink.0.lock().expect("no panic").clone()).await;
+    let cx = until("the sink has it", PATIENCE, async || {
+        sink.0.lock().expect("no panic").clone()
+    })
+    .await;
     assert!(!cx.cancelled.is_cancelled());
     console.end_lease("w").await;
-    tokio::time::timeout(PATIENCE, cx.cancelled.cancelled()).await.expect("it is told");
+    tokio::time::timeout(PATIENCE, cx.cancelled.cancelled())
+        .await
+        .expect("it is told");
     worker.crash().await;
 }
 
@@ -346,9 +478,15 @@ async fn a_sink_that_blocks_its_process_for_longer_than_the_lease_loses_nothing(
         config.concurrency = 1;
         config.lease = Duration::from_millis(300);
     });
-    until("all is delivered", PATIENCE, async || (sink.applied().values().map(Vec::len).sum::<usize>() == 4).then_some(())).await;
+    until("all is delivered", PATIENCE, async || {
+        (sink.applied().values().map(Vec::len).sum::<usize>() == 4).then_some(())
+    })
+    .await;
     console.until_at_rest().await;
     assert_eq!(sink.applied_of("work:1"), ["1", "2", "3"]);
-    assert!(sink.sent().iter().all(|offer| offer.crashes == 0), "a lapse is no crash");
+    assert!(
+        sink.sent().iter().all(|offer| offer.crashes == 0),
+        "a lapse is no crash"
+    );
     worker.stop().await;
 }

@@ -12,16 +12,28 @@ use crate::support::{Redis, until};
 
 /// Returns the text, the id and the `prev` of each delivered event.
 fn told(sink: &Recorder) -> Vec<(String, u64, u64)> {
-    sink.sent().into_iter().map(|offer| (offer.text(), offer.id, offer.prev)).collect()
+    sink.sent()
+        .into_iter()
+        .map(|offer| (offer.text(), offer.id, offer.prev))
+        .collect()
 }
 
 fn expected(events: &[(&str, u64, u64)]) -> Vec<(String, u64, u64)> {
-    events.iter().map(|(text, id, prev)| ((*text).to_owned(), *id, *prev)).collect()
+    events
+        .iter()
+        .map(|(text, id, prev)| ((*text).to_owned(), *id, *prev))
+        .collect()
 }
 
 /// Kills the process. Then starts a process with the same name, or another process that takes over
 /// the name.
-async fn succeed(redis: &Redis, console: &Console, dead: Running, sink: &Recorder, same_name: bool) -> Running {
+async fn succeed(
+    redis: &Redis,
+    console: &Console,
+    dead: Running,
+    sink: &Recorder,
+    same_name: bool,
+) -> Running {
     dead.crash().await;
     if same_name {
         console.end_lease("w").await;
@@ -78,8 +90,14 @@ async fn crash_after_send(same_name: bool) {
     after.until_sent(4).await;
     // The whole batch comes again, including the events that the dead process had delivered. The
     // receiver's rule recognizes these as duplicates.
-    assert_eq!(told(&before), expected(&[("1", 1, 0), ("2", 2, 1), ("3", 3, 2)]));
-    assert_eq!(told(&after), expected(&[("1", 1, 0), ("2", 2, 1), ("3", 3, 2), ("4", 4, 3)]));
+    assert_eq!(
+        told(&before),
+        expected(&[("1", 1, 0), ("2", 2, 1), ("3", 3, 2)])
+    );
+    assert_eq!(
+        told(&after),
+        expected(&[("1", 1, 0), ("2", 2, 1), ("3", 3, 2), ("4", 4, 3)])
+    );
     worker.finish().await;
     console.until_at_rest().await;
 }
@@ -107,7 +125,11 @@ async fn crash_after_commit(same_name: bool) {
     console.emit_all("work:1", ["1", "2", "3"]).await;
     proxy.until_lost(1).await;
     assert_eq!(told(&before)[1..], expected(&[("1", 2, 0), ("2", 3, 2)]));
-    assert_eq!(console.number(&console.keys.last_event_id("work:1")).await, 3, "the commit happened");
+    assert_eq!(
+        console.number(&console.keys.last_event_id("work:1")).await,
+        3,
+        "the commit happened"
+    );
     let after = Recorder::new();
     let worker = succeed(&redis, &console, worker, &after, same_name).await;
     after.until_sent(1).await;
@@ -191,7 +213,9 @@ async fn deaths_at_any_point_lose_and_reorder_nothing() {
     let console = redis.console().await;
     let sink = Recorder::new();
     for n in 0..EVENTS {
-        console.emit(&format!("work:{}", n % 9), n.to_string()).await;
+        console
+            .emit(&format!("work:{}", n % 9), n.to_string())
+            .await;
     }
     let mut last = 0;
     for death in 1.. {
@@ -209,15 +233,21 @@ async fn deaths_at_any_point_lose_and_reorder_nothing() {
             worker.finish().await;
             break;
         }
-        until("it got some way", PATIENCE, async || (sink.applied().values().map(Vec::len).sum::<usize>() >= some).then_some(()))
-            .await;
+        until("it got some way", PATIENCE, async || {
+            (sink.applied().values().map(Vec::len).sum::<usize>() >= some).then_some(())
+        })
+        .await;
         worker.crash().await;
         console.check().await;
         console.end_lease("w").await;
         last = sink.applied().values().map(Vec::len).sum();
     }
     for object in 0..9 {
-        assert!(sink.applied_of(&format!("work:{object}")).into_iter().eq((object..EVENTS).step_by(9).map(|n| n.to_string())));
+        assert!(
+            sink.applied_of(&format!("work:{object}"))
+                .into_iter()
+                .eq((object..EVENTS).step_by(9).map(|n| n.to_string()))
+        );
     }
     console.until_at_rest().await;
 }
@@ -242,20 +272,35 @@ async fn a_restart_with_fewer_slots_holds_what_the_others_had() {
     gate.until_reached(2).await;
     // The new process has only two slots. The batches of the other four slots are held, due at
     // once. The two slots continue with their own batches.
-    let held: Vec<String> = console.run(&["ZRANGE", &console.keys.objects_held(), "0", "-1"]).await;
+    let held: Vec<String> = console
+        .run(&["ZRANGE", &console.keys.objects_held(), "0", "-1"])
+        .await;
     assert_eq!(held.len(), 4);
     for object in &held {
         let why = console.held_id(object).await.expect("held");
         assert!(why.ends_with(" 0 0 1 slots"), "{why}");
     }
-    let slots: String = console.run(&["HGET", &console.keys.event_workers(), "w"]).await;
-    assert!(slots.starts_with("6 "), "the number of slots never goes down: {slots}");
+    let slots: String = console
+        .run(&["HGET", &console.keys.event_workers(), "w"])
+        .await;
+    assert!(
+        slots.starts_with("6 "),
+        "the number of slots never goes down: {slots}"
+    );
     gate.open();
     after.until_sent(12).await;
     worker.finish().await;
-    let mut first: Vec<_> = before.offered().into_iter().map(|offer| (offer.object, offer.id, offer.prev)).collect();
-    let mut again: Vec<_> =
-        after.offered().into_iter().filter(|o| o.text() == "1").map(|offer| (offer.object, offer.id, offer.prev)).collect();
+    let mut first: Vec<_> = before
+        .offered()
+        .into_iter()
+        .map(|offer| (offer.object, offer.id, offer.prev))
+        .collect();
+    let mut again: Vec<_> = after
+        .offered()
+        .into_iter()
+        .filter(|o| o.text() == "1")
+        .map(|offer| (offer.object, offer.id, offer.prev))
+        .collect();
     first.sort();
     again.sort();
     assert_eq!(first, again);
@@ -267,7 +312,9 @@ async fn a_process_that_never_returns_is_taken_over_when_its_lease_ends() {
     let redis = Redis::start();
     let console = redis.console().await;
     let before = Recorder::with(|_| Act::Wait(Gate::closed()));
-    let worker = start(&redis, "w", &before, |config| config.lease = Duration::from_millis(1500));
+    let worker = start(&redis, "w", &before, |config| {
+        config.lease = Duration::from_millis(1500)
+    });
     console.emit_all("work:1", ["1", "2"]).await;
     console.emit_all("work:2", ["1"]).await;
     before.until_offered(2).await;
@@ -278,12 +325,19 @@ async fn a_process_that_never_returns_is_taken_over_when_its_lease_ends() {
     worker.crash().await;
     after.until_sent(3).await;
     other.finish().await;
-    let mut again: Vec<_> = after.sent().iter().map(|offer| (offer.object.clone(), offer.text(), offer.crashes)).collect();
+    let mut again: Vec<_> = after
+        .sent()
+        .iter()
+        .map(|offer| (offer.object.clone(), offer.text(), offer.crashes))
+        .collect();
     again.sort();
     let one = |object: &str, text: &str| (object.to_owned(), text.to_owned(), 1);
     // The events behind a suspect in its batch are still delivered one by one, so they keep one
     // crash.
-    assert_eq!(again, [one("work:1", "1"), one("work:1", "2"), one("work:2", "1")]);
+    assert_eq!(
+        again,
+        [one("work:1", "1"), one("work:1", "2"), one("work:2", "1")]
+    );
     assert!(after.sent().iter().all(|offer| offer.batch == 1));
     console.until_at_rest().await;
 }
@@ -293,17 +347,31 @@ async fn an_event_that_kills_its_worker_is_held_for_an_operator() {
     let redis = Redis::start();
     let console = redis.console().await;
     console.emit_all("work:1", ["1", "2", "3"]).await;
-    let deadly = || Recorder::with(|offer| if offer.text() == "2" { Act::Wait(Gate::closed()) } else { Act::Send });
+    let deadly = || {
+        Recorder::with(|offer| {
+            if offer.text() == "2" {
+                Act::Wait(Gate::closed())
+            } else {
+                Act::Send
+            }
+        })
+    };
     for death in 1..=5 {
         let sink = deadly();
         let worker = start(&redis, "w", &sink, |_| {});
         until("it has the event in hand", PATIENCE, async || {
-            sink.offered().iter().any(|offer| offer.text() == "2").then_some(())
+            sink.offered()
+                .iter()
+                .any(|offer| offer.text() == "2")
+                .then_some(())
         })
         .await;
         let suspect = sink.offered().pop().expect("an offer");
         if death > 1 {
-            assert_eq!((suspect.batch, suspect.crashes), (1, if death == 2 { 1 } else { death - 1 }));
+            assert_eq!(
+                (suspect.batch, suspect.crashes),
+                (1, if death == 2 { 1 } else { death - 1 })
+            );
         }
         worker.crash().await;
         console.end_lease("w").await;
@@ -311,10 +379,21 @@ async fn an_event_that_kills_its_worker_is_held_for_an_operator() {
     let sink = deadly();
     let worker = start(&redis, "w", &sink, |_| {});
     let held = console.until_held("work:1", "crashes").await;
-    assert!(held.ends_with(" 5 crashes: died 5 times with this event in hand"), "{held}");
-    let id: u64 = held.split(' ').next().expect("an id").parse().expect("a number");
+    assert!(
+        held.ends_with(" 5 crashes: died 5 times with this event in hand"),
+        "{held}"
+    );
+    let id: u64 = held
+        .split(' ')
+        .next()
+        .expect("an id")
+        .parse()
+        .expect("a number");
     assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
-    assert_eq!(console.list(&console.keys.events_held("work:1")).await, ["2", "3"]);
+    assert_eq!(
+        console.list(&console.keys.events_held("work:1")).await,
+        ["2", "3"]
+    );
     // Other objects are still served.
     console.emit("work:2", "1").await;
     sink.until_sent(1).await;
@@ -327,7 +406,11 @@ async fn an_event_that_kills_its_worker_is_held_for_an_operator() {
     console.release("work:1").await;
     mended.until_sent(2).await;
     worker.finish().await;
-    let sent: Vec<_> = mended.sent().into_iter().map(|offer| (offer.text(), offer.id, offer.prev)).collect();
+    let sent: Vec<_> = mended
+        .sent()
+        .into_iter()
+        .map(|offer| (offer.text(), offer.id, offer.prev))
+        .collect();
     assert_eq!(sent, expected(&[("2", id, id - 1), ("3", id + 1, id)]));
     console.until_at_rest().await;
 }
@@ -349,8 +432,14 @@ async fn an_event_that_kills_one_worker_after_the_other_is_held_for_an_operator(
     let sink = Recorder::new();
     let worker = start(&redis, "f", &sink, |_| {});
     let held = console.until_held("work:1", "crashes").await;
-    assert_eq!(held, "1 4 0 5 crashes: died 5 times with this event in hand");
-    assert_eq!((console.due("work:1").await, sink.offered()), (Some(f64::INFINITY), Vec::new()));
+    assert_eq!(
+        held,
+        "1 4 0 5 crashes: died 5 times with this event in hand"
+    );
+    assert_eq!(
+        (console.due("work:1").await, sink.offered()),
+        (Some(f64::INFINITY), Vec::new())
+    );
     console.release("work:1").await;
     sink.until_sent(1).await;
     assert_eq!((sink.sent()[0].id, sink.sent()[0].crashes), (1, 5));
@@ -364,19 +453,30 @@ async fn an_event_that_kills_one_worker_after_the_other_is_held_for_an_operator(
 async fn a_suspect_batch_is_delivered_one_event_at_a_time() {
     let redis = Redis::start();
     let console = redis.console().await;
-    console.emit_all("work:1", (0..5).map(|n| n.to_string())).await;
+    console
+        .emit_all("work:1", (0..5).map(|n| n.to_string()))
+        .await;
     let before = Recorder::with(|_| Act::Wait(Gate::closed()));
     let worker = start(&redis, "w", &before, |_| {});
     before.until_offered(1).await;
     assert_eq!(before.offered()[0].batch, 5);
     let after = Recorder::new();
     let worker = succeed(&redis, &console, worker, &after, true).await;
-    console.emit_all("work:1", (5..9).map(|n| n.to_string())).await;
+    console
+        .emit_all("work:1", (5..9).map(|n| n.to_string()))
+        .await;
     after.until_sent(9).await;
     worker.finish().await;
-    let batches: Vec<_> = after.sent().iter().map(|offer| (offer.batch, offer.crashes)).collect();
+    let batches: Vec<_> = after
+        .sent()
+        .iter()
+        .map(|offer| (offer.batch, offer.crashes))
+        .collect();
     assert_eq!(batches[..5], [(1, 1); 5]);
-    assert!(batches[5..].iter().all(|(_, crashes)| *crashes == 0), "{batches:?}");
+    assert!(
+        batches[5..].iter().all(|(_, crashes)| *crashes == 0),
+        "{batches:?}"
+    );
     assert_eq!(after.applied_of("work:1").len(), 9);
     console.until_at_rest().await;
 }

@@ -11,14 +11,25 @@ use crate::support::running::start;
 
 /// Types these lines into `redis-cli`. Returns its output.
 fn redis_cli(redis: &Redis, lines: &str) -> String {
-    let socket = redis.url().strip_prefix("unix://").expect("a server of this test's own");
+    let socket = redis
+        .url()
+        .strip_prefix("unix://")
+        .expect("a server of this test's own");
     let program = ["redis-cli", "valkey-cli"]
         .into_iter()
         .find(|name| Command::new(name).arg("--version").output().is_ok())
         .expect("this test needs redis-cli or valkey-cli on the PATH; it comes with the server");
-    let mut cli =
-        Command::new(program).args(["-s", socket]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
-    cli.stdin.take().expect("a pipe").write_all(lines.as_bytes()).expect("it reads");
+    let mut cli = Command::new(program)
+        .args(["-s", socket])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    cli.stdin
+        .take()
+        .expect("a pipe")
+        .write_all(lines.as_bytes())
+        .expect("it reads");
     let out = cli.wait_with_output().expect("it ends");
     assert!(out.status.success());
     String::from_utf8(out.stdout).expect("text")
@@ -31,8 +42,14 @@ async fn the_schedules_of_the_protocol_work_with_redis_cli_and_its_rights() {
     let redis = Redis::own(&[]);
     let console = redis.console().await;
     let p = console.keys.prefix();
-    let protocol = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol.md")).expect("the protocol");
-    let line = protocol.lines().map(str::trim).find(|line| line.starts_with("ACL SETUSER scheduler ")).expect("its rights");
+    let protocol =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol.md"))
+            .expect("the protocol");
+    let line = protocol
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("ACL SETUSER scheduler "))
+        .expect("its rights");
     redis_cli(&redis, &format!("{}\n", line.replace("{shop:0}:", p)));
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
@@ -63,14 +80,22 @@ EXEC
 "#
         ),
     );
-    assert!(!said.contains("ERR") && !said.contains("NOPERM") && said.contains("QUEUED"), "{said}");
-    let refused = redis_cli(&redis, &format!("AUTH scheduler PASSWORD\nZADD {p}objects.held 1 x\nLPUSH {p}user:1:events 1\n"));
+    assert!(
+        !said.contains("ERR") && !said.contains("NOPERM") && said.contains("QUEUED"),
+        "{said}"
+    );
+    let refused = redis_cli(
+        &redis,
+        &format!("AUTH scheduler PASSWORD\nZADD {p}objects.held 1 x\nLPUSH {p}user:1:events 1\n"),
+    );
     assert_eq!(refused.matches("NOPERM").count(), 2, "{refused}");
     sink.until_sent(1).await;
     worker.finish().await;
     assert_eq!(sink.sent_of("user:1"), [r#"{"type":"yearly"}"#]);
     console.check().await;
-    let left: u64 = console.run(&["ZCARD", &console.keys.events_scheduled()]).await;
+    let left: u64 = console
+        .run(&["ZCARD", &console.keys.events_scheduled()])
+        .await;
     assert_eq!(left, 0);
 }
 
@@ -100,11 +125,27 @@ LPUSH {p}objects.with.events ""
     );
     assert!(!said.contains("ERR") && said.contains("QUEUED"), "{said}");
     sink.until_sent(3).await;
-    console.run::<u64>(&["DEL", &console.keys.data("work:1")]).await;
+    console
+        .run::<u64>(&["DEL", &console.keys.data("work:1")])
+        .await;
     console.until_at_rest().await;
     worker.finish().await;
-    let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.text(), offer.id, offer.prev)).collect();
-    let told = [(r#"{"created":"work:1"}"#, 1, 0), (r#"{"author":"Goethe"}"#, 2, 1), (r#"{"title":"Faust II"}"#, 3, 2)];
-    assert_eq!(sent, told.map(|(event, id, prev)| (event.to_owned(), id, prev)));
-    assert_eq!(redis_cli(&redis, &format!("GET {p}work:1:last.event.id\n")).trim(), "3");
+    let sent: Vec<_> = sink
+        .sent()
+        .into_iter()
+        .map(|offer| (offer.text(), offer.id, offer.prev))
+        .collect();
+    let told = [
+        (r#"{"created":"work:1"}"#, 1, 0),
+        (r#"{"author":"Goethe"}"#, 2, 1),
+        (r#"{"title":"Faust II"}"#, 3, 2),
+    ];
+    assert_eq!(
+        sent,
+        told.map(|(event, id, prev)| (event.to_owned(), id, prev))
+    );
+    assert_eq!(
+        redis_cli(&redis, &format!("GET {p}work:1:last.event.id\n")).trim(),
+        "3"
+    );
 }

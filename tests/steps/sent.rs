@@ -20,15 +20,28 @@ async fn in_hand(redis: &Redis) -> (State, Console) {
 }
 
 fn batch() -> SlotBatch<'static> {
-    SlotBatch { name: "w", token: "t", slot: 0, object: b"work:1", tag: Tag { first: 5, ..Tag::default() } }
+    SlotBatch {
+        name: "w",
+        token: "t",
+        slot: 0,
+        object: b"work:1",
+        tag: Tag {
+            first: 5,
+            ..Tag::default()
+        },
+    }
 }
 
 async fn sent(state: &mut State, batch: SlotBatch<'_>, request: &str) -> Sent {
-    wire::sent(&mut state.conn, &state.keys, &batch, request, LIMIT, 0).await.expect("an answer")
+    wire::sent(&mut state.conn, &state.keys, &batch, request, LIMIT, 0)
+        .await
+        .expect("an answer")
 }
 
 async fn over(state: &mut State, request: &str) {
-    wire::request_over(&mut state.conn, &state.keys, b"work:1", request).await.expect("an answer");
+    wire::request_over(&mut state.conn, &state.keys, b"work:1", request)
+        .await
+        .expect("an answer");
 }
 
 fn number(sent: Sent) -> u64 {
@@ -45,10 +58,15 @@ async fn a_request_excludes_others_until_it_is_over() {
     let redis = Redis::start();
     let (mut state, console) = in_hand(&redis).await;
     let first = number(sent(&mut state, batch(), "one").await);
-    assert!(matches!(sent(&mut state, batch(), "two").await, Sent::Earlier(left) if left <= LIMIT + SENT_MARGIN && left > LIMIT));
+    assert!(
+        matches!(sent(&mut state, batch(), "two").await, Sent::Earlier(left) if left <= LIMIT + SENT_MARGIN && left > LIMIT)
+    );
     over(&mut state, "two").await;
     over(&mut state, "on").await;
-    assert!(matches!(sent(&mut state, batch(), "two").await, Sent::Earlier(_)));
+    assert!(matches!(
+        sent(&mut state, batch(), "two").await,
+        Sent::Earlier(_)
+    ));
     let again = number(sent(&mut state, batch(), "one").await);
     over(&mut state, "one").await;
     let second = number(sent(&mut state, batch(), "two").await);
@@ -64,15 +82,41 @@ async fn only_the_owner_of_the_batch_may_send() {
     let (mut state, console) = in_hand(&redis).await;
     number(sent(&mut state, batch(), "one").await);
     let others = [
-        (SlotBatch { token: "other", ..batch() }, Sent::Fenced { lease: "t h 1 1".to_owned() }),
+        (
+            SlotBatch {
+                token: "other",
+                ..batch()
+            },
+            Sent::Fenced {
+                lease: "t h 1 1".to_owned(),
+            },
+        ),
         (SlotBatch { slot: 1, ..batch() }, Sent::Other),
-        (SlotBatch { object: b"work:2", ..batch() }, Sent::Other),
-        (SlotBatch { tag: Tag { first: 5, handouts: 1, ..Tag::default() }, ..batch() }, Sent::Other),
+        (
+            SlotBatch {
+                object: b"work:2",
+                ..batch()
+            },
+            Sent::Other,
+        ),
+        (
+            SlotBatch {
+                tag: Tag {
+                    first: 5,
+                    handouts: 1,
+                    ..Tag::default()
+                },
+                ..batch()
+            },
+            Sent::Other,
+        ),
     ];
     for (other, refused) in others {
         let reply = sent(&mut state, other, "one").await;
         let agree = match (&reply, &refused) {
-            (Sent::Fenced { lease }, Sent::Fenced { lease: holder }) => lease.starts_with(holder.as_str()),
+            (Sent::Fenced { lease }, Sent::Fenced { lease: holder }) => {
+                lease.starts_with(holder.as_str())
+            }
             (reply, refused) => reply == refused,
         };
         assert!(agree, "{reply:?}, not {refused:?}");
@@ -93,15 +137,21 @@ async fn a_record_always_ends() {
     let most = i64::try_from((LIMIT + SENT_MARGIN).as_millis()).expect("small");
     number(sent(&mut state, batch(), "one").await);
     let () = console.run(&["PEXPIRE", &key, "3600000"]).await;
-    assert!(matches!(sent(&mut state, batch(), "two").await, Sent::Earlier(left) if left == LIMIT + SENT_MARGIN));
+    assert!(
+        matches!(sent(&mut state, batch(), "two").await, Sent::Earlier(left) if left == LIMIT + SENT_MARGIN)
+    );
     let () = console.run(&["SET", &key, "something else"]).await;
-    assert!(matches!(sent(&mut state, batch(), "two").await, Sent::Earlier(left) if left == LIMIT + SENT_MARGIN));
+    assert!(
+        matches!(sent(&mut state, batch(), "two").await, Sent::Earlier(left) if left == LIMIT + SENT_MARGIN)
+    );
     let left: i64 = console.run(&["PTTL", &key]).await;
     assert!((1..=most).contains(&left), "{left}");
     let () = console.run(&["PEXPIRE", &key, "1"]).await;
-    crate::support::until("it has ended", crate::support::console::PATIENCE, async || {
-        console.text(&key).await.is_none().then_some(())
-    })
+    crate::support::until(
+        "it has ended",
+        crate::support::console::PATIENCE,
+        async || console.text(&key).await.is_none().then_some(()),
+    )
     .await;
     number(sent(&mut state, batch(), "two").await);
 }
@@ -116,13 +166,23 @@ async fn numbers_are_ids_that_no_event_gets() {
     let () = console.run(&["SET", &counter, "100"]).await;
     assert_eq!(number(sent(&mut state, batch(), "one").await), 101);
     let () = console.run(&["DEL", &counter]).await;
-    let jumped = number(wire::sent(&mut state.conn, &state.keys, &batch(), "one", LIMIT, 101).await.expect("an answer"));
+    let jumped = number(
+        wire::sent(&mut state.conn, &state.keys, &batch(), "one", LIMIT, 101)
+            .await
+            .expect("an answer"),
+    );
     assert!(jumped > 1_000_000_000_000_000, "{jumped}");
     let () = console.run(&["SET", &counter, "nan"]).await;
     let refused = wire::sent(&mut state.conn, &state.keys, &batch(), "one", LIMIT, 0).await;
     assert!(matches!(refused, Err(wire::ScriptError::Counter(text)) if text == "nan"));
-    let () = console.run(&["DEL", &counter, &state.keys.event_sent("work:1")]).await;
-    let () = console.run(&["RPUSH", &state.keys.event_sent("work:1"), "x"]).await;
-    let refused = wire::sent(&mut state.conn, &state.keys, &batch(), "one", LIMIT, 0).await.expect_err("a wrong type");
+    let () = console
+        .run(&["DEL", &counter, &state.keys.event_sent("work:1")])
+        .await;
+    let () = console
+        .run(&["RPUSH", &state.keys.event_sent("work:1"), "x"])
+        .await;
+    let refused = wire::sent(&mut state.conn, &state.keys, &batch(), "one", LIMIT, 0)
+        .await
+        .expect_err("a wrong type");
     assert!(refused.is_wrong_type(), "{refused}");
 }

@@ -20,8 +20,16 @@ pub struct Answering {
 
 impl Answering {
     /// Makes a proxy in front of a private server.
-    pub fn before(redis: &Redis, answer: impl Fn(&[String]) -> Option<String> + Send + Sync + 'static) -> Self {
-        let server = PathBuf::from(redis.url().strip_prefix("unix://").expect("a server of this test's own"));
+    pub fn before(
+        redis: &Redis,
+        answer: impl Fn(&[String]) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        let server = PathBuf::from(
+            redis
+                .url()
+                .strip_prefix("unix://")
+                .expect("a server of this test's own"),
+        );
         let dir = tempfile::tempdir().expect("a temporary directory");
         let listener = UnixListener::bind(dir.path().join("proxy.sock")).expect("a socket");
         let answer: Arc<Answer> = Arc::new(answer);
@@ -87,8 +95,14 @@ async fn pass_on(mut client: UnixStream, server: PathBuf, answer: Arc<Answer>) -
 fn command(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     let mut at = 0;
     let number = |mark: u8, at: &mut usize| {
-        let end = bytes.get(*at..)?.windows(2).position(|pair| pair == b"\r\n")? + *at;
-        let text = std::str::from_utf8(&bytes[*at..end]).expect("a number").strip_prefix(char::from(mark));
+        let end = bytes
+            .get(*at..)?
+            .windows(2)
+            .position(|pair| pair == b"\r\n")?
+            + *at;
+        let text = std::str::from_utf8(&bytes[*at..end])
+            .expect("a number")
+            .strip_prefix(char::from(mark));
         *at = end + 2;
         Some(text.expect("a command").parse::<usize>().expect("a number"))
     };

@@ -23,11 +23,16 @@ impl Authority {
         let mut params = CertificateParams::default();
         let dir = tempfile::tempdir().expect("a directory");
         // Each authority has its own name.
-        params.distinguished_name.push(DnType::CommonName, dir.path().display().to_string());
+        params
+            .distinguished_name
+            .push(DnType::CommonName, dir.path().display().to_string());
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let own = params.self_signed(&key).expect("a certificate");
         std::fs::write(dir.path().join("ca.pem"), own.pem()).expect("written");
-        Self { issuer: Issuer::new(params, key), dir }
+        Self {
+            issuer: Issuer::new(params, key),
+            dir,
+        }
     }
 
     /// Returns the file with its own certificate.
@@ -37,13 +42,17 @@ impl Authority {
 
     /// Makes a certificate for a server or a client with this name.
     pub(crate) fn certify(&self, name: &str) -> Certificate {
-        self.write(name, CertificateParams::new(vec![name.to_owned()]).expect("a name"))
+        self.write(
+            name,
+            CertificateParams::new(vec![name.to_owned()]).expect("a name"),
+        )
     }
 
     /// Makes a certificate that has expired.
     pub(crate) fn certify_until_2020(&self, name: &str) -> Certificate {
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
-        (params.not_before, params.not_after) = (date_time_ymd(2019, 1, 1), date_time_ymd(2020, 1, 1));
+        (params.not_before, params.not_after) =
+            (date_time_ymd(2019, 1, 1), date_time_ymd(2020, 1, 1));
         self.write("expired", params)
     }
 
@@ -54,7 +63,10 @@ impl Authority {
         let path = |end: &str| self.dir.path().join(format!("{file}.{end}"));
         std::fs::write(path("pem"), made.pem()).expect("written");
         std::fs::write(path("key"), key.serialize_pem()).expect("written");
-        Certificate { certificate: path("pem"), key: path("key") }
+        Certificate {
+            certificate: path("pem"),
+            key: path("key"),
+        }
     }
 }
 

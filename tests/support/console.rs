@@ -21,14 +21,19 @@ pub struct Console {
 impl Redis {
     /// Opens a console.
     pub async fn console(&self) -> Console {
-        Console { conn: self.connect().await, keys: self.keys().clone() }
+        Console {
+            conn: self.connect().await,
+            keys: self.keys().clone(),
+        }
     }
 }
 
 impl Console {
     /// Runs one command, given word by word.
     pub async fn run<T: FromRedisValue>(&self, words: &[&str]) -> T {
-        self.try_run(words).await.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        self.try_run(words)
+            .await
+            .unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
     /// Runs one command. Returns an error instead of failing.
@@ -57,8 +62,14 @@ impl Console {
         let mut pipe = redis::pipe();
         for event in events {
             pipe.cmd("MULTI").ignore();
-            pipe.cmd("LPUSH").arg(self.keys.events(object)).arg(event.as_ref()).ignore();
-            pipe.cmd("LPUSH").arg(self.keys.objects_with_events()).arg(object).ignore();
+            pipe.cmd("LPUSH")
+                .arg(self.keys.events(object))
+                .arg(event.as_ref())
+                .ignore();
+            pipe.cmd("LPUSH")
+                .arg(self.keys.objects_with_events())
+                .arg(object)
+                .ignore();
             pipe.cmd("EXEC").ignore();
         }
         pipe.query_async(&mut self.conn.clone()).await
@@ -90,19 +101,25 @@ impl Console {
     pub async fn until_held(&self, object: &str, why: &str) -> String {
         until(&format!("{object} is held: {why}"), PATIENCE, async || {
             let held = self.held_id(object).await?;
-            held.splitn(5, ' ').nth(4).is_some_and(|text| text.starts_with(why)).then_some(held)
+            held.splitn(5, ' ')
+                .nth(4)
+                .is_some_and(|text| text.starts_with(why))
+                .then_some(held)
         })
         .await
     }
 
     /// Returns the due time of a held object.
     pub async fn due(&self, object: &str) -> Option<f64> {
-        self.run(&["ZSCORE", &self.keys.objects_held(), object]).await
+        self.run(&["ZSCORE", &self.keys.objects_held(), object])
+            .await
     }
 
     /// Makes the held object due now, as an operator does.
     pub async fn release(&self, object: &str) {
-        let changed: u64 = self.run(&["ZADD", &self.keys.objects_held(), "XX", "CH", "0", object]).await;
+        let changed: u64 = self
+            .run(&["ZADD", &self.keys.objects_held(), "XX", "CH", "0", object])
+            .await;
         assert_eq!(changed, 1, "{object} is held");
     }
 
@@ -113,14 +130,20 @@ impl Console {
 
     /// Waits until the name has a lease. Returns the lease.
     pub async fn until_lease(&self, name: &str) -> String {
-        until("the name has a lease", PATIENCE, async || self.text(&self.keys.worker_lease(name)).await).await
+        until("the name has a lease", PATIENCE, async || {
+            self.text(&self.keys.worker_lease(name)).await
+        })
+        .await
     }
 
     /// Waits until this many clients are blocked in a pop. Each idle process has one such client.
     pub async fn until_idle(&self, processes: usize) {
         until("the processes wait for markers", PATIENCE, async || {
             let clients: String = self.run(&["CLIENT", "LIST"]).await;
-            let blocked = clients.lines().filter(|line| line.contains(" cmd=blmove ") && line.contains(" flags=b")).count();
+            let blocked = clients
+                .lines()
+                .filter(|line| line.contains(" cmd=blmove ") && line.contains(" flags=b"))
+                .count();
             (blocked == processes).then_some(())
         })
         .await;
@@ -129,7 +152,9 @@ impl Console {
     /// Returns the dead letters, each as fields and values.
     pub async fn dead(&self) -> Vec<Vec<(String, Vec<u8>)>> {
         type Entry = (String, Vec<(String, Vec<u8>)>);
-        let dead: Vec<Entry> = self.run(&["XRANGE", &self.keys.events_dead(), "-", "+"]).await;
+        let dead: Vec<Entry> = self
+            .run(&["XRANGE", &self.keys.events_dead(), "-", "+"])
+            .await;
         dead.into_iter().map(|(_, fields)| fields).collect()
     }
 
@@ -149,14 +174,20 @@ impl Console {
     /// Fails if an invariant is broken.
     #[cfg(feature = "worker")]
     pub async fn check(&self) {
-        let report = super::control(&self.conn, &self.keys).check().await.expect("checked");
+        let report = super::control(&self.conn, &self.keys)
+            .check()
+            .await
+            .expect("checked");
         assert!(report.is_clean(), "{:#?}", report.violations);
     }
 
     /// Waits until this many ids were given, and no work is under way.
     pub async fn until_at_rest_after(&self, ids: u64) {
         let key = self.keys.next_event_id();
-        until(&format!("{ids} ids are given"), PATIENCE, async || (self.number(&key).await >= ids).then_some(())).await;
+        until(&format!("{ids} ids are given"), PATIENCE, async || {
+            (self.number(&key).await >= ids).then_some(())
+        })
+        .await;
         self.until_at_rest().await;
     }
 
@@ -169,8 +200,15 @@ impl Console {
                 || key.ends_with(":lease")
                 || key.starts_with("event.workers")
                 || key.starts_with("events.cron")
-                || ["next.event.id", "seriatim.meta", "events.dead", "events.scheduled.lateness", "event.log", "operator.actions"]
-                    .contains(&key.as_str())
+                || [
+                    "next.event.id",
+                    "seriatim.meta",
+                    "events.dead",
+                    "events.scheduled.lateness",
+                    "event.log",
+                    "operator.actions",
+                ]
+                .contains(&key.as_str())
         };
         let deadline = std::time::Instant::now() + PATIENCE;
         while std::time::Instant::now() < deadline {

@@ -48,13 +48,28 @@ static TESTS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the server in `SERIATIM_REDIS_SERVER`, or else the first one on the PATH.
 pub fn redis_server() -> String {
-    let is_there =
-        |name: &String| Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
-    if let Some(named) = std::env::var("SERIATIM_REDIS_SERVER").ok().filter(|named| !named.is_empty()) {
-        assert!(is_there(&named), "SERIATIM_REDIS_SERVER names {named}, which cannot be run");
+    let is_there = |name: &String| {
+        Command::new(name)
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok()
+    };
+    if let Some(named) = std::env::var("SERIATIM_REDIS_SERVER")
+        .ok()
+        .filter(|named| !named.is_empty())
+    {
+        assert!(
+            is_there(&named),
+            "SERIATIM_REDIS_SERVER names {named}, which cannot be run"
+        );
         return named;
     }
-    let found = ["redis-server", "valkey-server"].map(str::to_owned).into_iter().find(is_there);
+    let found = ["redis-server", "valkey-server"]
+        .map(str::to_owned)
+        .into_iter()
+        .find(is_there);
     found.expect("these tests need redis-server >= 7.0 or valkey-server on the PATH; scripts/test installs one")
 }
 
@@ -70,18 +85,44 @@ impl Server {
         Self::start_program(redis_server(), options, environment)
     }
 
-    fn start_program(program: String, options: &[&str], environment: Vec<(String, PathBuf)>) -> Self {
+    fn start_program(
+        program: String,
+        options: &[&str],
+        environment: Vec<(String, PathBuf)>,
+    ) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let options = options.iter().map(|o| (*o).to_owned()).collect();
         let child = Self::spawn(&program, dir.path().to_path_buf(), &options, &environment);
-        Self { program, child, dir, options, environment }
+        Self {
+            program,
+            child,
+            dir,
+            options,
+            environment,
+        }
     }
 
-    fn spawn(program: &str, dir: PathBuf, options: &Vec<String>, environment: &[(String, PathBuf)]) -> Child {
+    fn spawn(
+        program: &str,
+        dir: PathBuf,
+        options: &Vec<String>,
+        environment: &[(String, PathBuf)],
+    ) -> Child {
         let socket = dir.join("redis.sock");
         let _ = std::fs::remove_file(&socket);
         let child = Command::new(program)
-            .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no", "--enable-debug-command", "yes"])
+            .args([
+                "--port",
+                "0",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--daemonize",
+                "no",
+                "--enable-debug-command",
+                "yes",
+            ])
             .arg("--unixsocket")
             .arg(&socket)
             .arg("--dir")
@@ -95,11 +136,16 @@ impl Server {
         let deadline = Instant::now() + Duration::from_secs(20);
         let client = Client::open(format!("unix://{}", socket.display())).expect("a socket URL");
         loop {
-            let answer = client.get_connection().and_then(|mut c| redis::cmd("PING").query::<String>(&mut c));
+            let answer = client
+                .get_connection()
+                .and_then(|mut c| redis::cmd("PING").query::<String>(&mut c));
             if answer.is_ok() {
                 return child;
             }
-            assert!(Instant::now() < deadline, "redis-server does not answer: {answer:?}");
+            assert!(
+                Instant::now() < deadline,
+                "redis-server does not answer: {answer:?}"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -123,7 +169,12 @@ impl Server {
     /// Restarts the server with the same options and the same directory.
     pub fn restart(&mut self) {
         self.kill();
-        self.child = Self::spawn(&self.program, self.dir.path().to_path_buf(), &self.options, &self.environment);
+        self.child = Self::spawn(
+            &self.program,
+            self.dir.path().to_path_buf(),
+            &self.options,
+            &self.environment,
+        );
     }
 }
 
@@ -160,7 +211,12 @@ impl Redis {
         let server = Server::start(options);
         let namespace = format!("test-{}", TESTS.fetch_add(1, Ordering::Relaxed));
         let keys = Keys::with_namespace(&namespace).expect("a valid namespace");
-        Self { url: server.url(), server: Some(server), keys, namespace }
+        Self {
+            url: server.url(),
+            server: Some(server),
+            keys,
+            namespace,
+        }
     }
 
     /// Starts a private server with these environment variables.
@@ -177,17 +233,31 @@ impl Redis {
     }
 
     fn over(url: String, server: Option<Server>) -> Self {
-        let namespace = format!("test-{}-{}", std::process::id(), TESTS.fetch_add(1, Ordering::Relaxed));
+        let namespace = format!(
+            "test-{}-{}",
+            std::process::id(),
+            TESTS.fetch_add(1, Ordering::Relaxed)
+        );
         let keys = Keys::with_namespace(&namespace).expect("a valid namespace");
-        let redis = Self { url, server, keys, namespace };
+        let redis = Self {
+            url,
+            server,
+            keys,
+            namespace,
+        };
         redis.begin_ids(&redis.keys);
         redis
     }
 
     /// Deletes the id counter, for tests that check that no key is left.
     pub fn empty(self) -> Self {
-        let mut conn = Client::open(self.url.as_str()).and_then(|client| client.get_connection()).expect("Redis answers");
-        redis::cmd("DEL").arg(self.keys.next_event_id()).exec(&mut conn).expect("deleted");
+        let mut conn = Client::open(self.url.as_str())
+            .and_then(|client| client.get_connection())
+            .expect("Redis answers");
+        redis::cmd("DEL")
+            .arg(self.keys.next_event_id())
+            .exec(&mut conn)
+            .expect("deleted");
         self
     }
 
@@ -196,7 +266,11 @@ impl Redis {
     pub fn begin_ids(&self, keys: &Keys) {
         let client = Client::open(self.url.as_str()).expect("a Redis URL");
         let mut conn = client.get_connection().expect("Redis answers");
-        redis::cmd("SET").arg(keys.next_event_id()).arg(0).exec(&mut conn).expect("set");
+        redis::cmd("SET")
+            .arg(keys.next_event_id())
+            .arg(0)
+            .exec(&mut conn)
+            .expect("set");
     }
 
     pub fn url(&self) -> &str {
@@ -213,15 +287,22 @@ impl Redis {
 
     /// Returns the server, if it is private.
     pub fn server(&mut self) -> &mut Server {
-        self.server.as_mut().expect("a server of this test's own: Redis::own")
+        self.server
+            .as_mut()
+            .expect("a server of this test's own: Redis::own")
     }
 
     /// Returns a connection that waits up to ten seconds for a reply.
     pub async fn connect(&self) -> MultiplexedConnection {
         let patience = Some(Duration::from_secs(10));
-        let config = AsyncConnectionConfig::new().set_connection_timeout(patience).set_response_timeout(patience);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(patience)
+            .set_response_timeout(patience);
         let client = Client::open(self.url.as_str()).expect("a Redis URL");
-        client.get_multiplexed_async_connection_with_config(&config).await.expect("Redis answers")
+        client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .expect("Redis answers")
     }
 }
 
@@ -248,7 +329,10 @@ where
         if let Some(value) = ready().await {
             return value;
         }
-        assert!(Instant::now() < deadline, "waited {patience:?} in vain until {what}");
+        assert!(
+            Instant::now() < deadline,
+            "waited {patience:?} in vain until {what}"
+        );
         tokio::time::sleep(Duration::from_millis(3)).await;
     }
 }

@@ -33,13 +33,32 @@ impl Process {
     }
 
     /// Starts a worker process in another namespace, or without one.
-    pub fn start_in(redis: &Redis, namespace: Option<&str>, name: &str, sink: &str, options: &[&str]) -> Self {
+    pub fn start_in(
+        redis: &Redis,
+        namespace: Option<&str>,
+        name: &str,
+        sink: &str,
+        options: &[&str],
+    ) -> Self {
         Self::spawn(redis, namespace, name, sink, options, &[])
     }
 
     /// Starts a worker process with these environment variables.
-    pub fn start_with(redis: &Redis, name: &str, sink: &str, options: &[&str], variables: &[(&str, &str)]) -> Self {
-        Self::spawn(redis, Some(redis.namespace()), name, sink, options, variables)
+    pub fn start_with(
+        redis: &Redis,
+        name: &str,
+        sink: &str,
+        options: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
+        Self::spawn(
+            redis,
+            Some(redis.namespace()),
+            name,
+            sink,
+            options,
+            variables,
+        )
     }
 
     fn spawn(
@@ -53,7 +72,11 @@ impl Process {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let child = Command::new(super::program())
             .args(["--redis", redis.url(), "--log", "debug"])
-            .args(namespace.into_iter().flat_map(|namespace| ["--namespace", namespace]))
+            .args(
+                namespace
+                    .into_iter()
+                    .flat_map(|namespace| ["--namespace", namespace]),
+            )
             .args(["worker", "--name", name, "--sink", sink])
             .args(options)
             .env_remove("SERIATIM_REDIS")
@@ -109,7 +132,11 @@ impl Process {
         let mut status = None;
         let deadline = std::time::Instant::now() + PATIENCE;
         while status.is_none() {
-            assert!(std::time::Instant::now() < deadline, "it does not end: {}", self.log());
+            assert!(
+                std::time::Instant::now() < deadline,
+                "it does not end: {}",
+                self.log()
+            );
             status = self.child.try_wait().expect("it can be asked");
             tokio::time::sleep(std::time::Duration::from_millis(3)).await;
         }
@@ -123,7 +150,10 @@ impl Process {
 
     /// Waits until the log of the process has this text.
     pub async fn until_logged(&self, text: &str) {
-        until(&format!("{text:?} is logged"), PATIENCE, async || self.log().contains(text).then_some(())).await;
+        until(&format!("{text:?} is logged"), PATIENCE, async || {
+            self.log().contains(text).then_some(())
+        })
+        .await;
     }
 }
 
@@ -137,7 +167,10 @@ impl Drop for Process {
 /// Reads the output of a file sink. An incomplete last line does not count.
 pub fn sent_to(file: &Path) -> Vec<Sent> {
     let bytes = std::fs::read(file).unwrap_or_default();
-    let ended = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let ended = bytes
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |at| at + 1);
     let lines = bytes[..ended].split_inclusive(|byte| *byte == b'\n');
     lines
         .map(|line| {
@@ -167,8 +200,14 @@ pub fn merged(files: &[PathBuf]) -> HashMap<String, Vec<Sent>> {
             let in_order = ids.last().is_none_or(|last| *last < sent.id) || ids.contains(&sent.id);
             assert!(in_order, "reordered in {}: {sent:?}", file.display());
             ids.push(sent.id);
-            let other = merged.entry(sent.object.clone()).or_default().insert(sent.id, sent.clone());
-            assert!(other.is_none_or(|other| other == sent), "an id was given twice: {sent:?}");
+            let other = merged
+                .entry(sent.object.clone())
+                .or_default()
+                .insert(sent.id, sent.clone());
+            assert!(
+                other.is_none_or(|other| other == sent),
+                "an id was given twice: {sent:?}"
+            );
         }
     }
     let in_order = |events: HashMap<u64, Sent>| {
@@ -181,5 +220,8 @@ pub fn merged(files: &[PathBuf]) -> HashMap<String, Vec<Sent>> {
         });
         events
     };
-    merged.into_iter().map(|(object, events)| (object, in_order(events))).collect()
+    merged
+        .into_iter()
+        .map(|(object, events)| (object, in_order(events)))
+        .collect()
 }

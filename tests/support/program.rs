@@ -23,36 +23,56 @@ pub fn program() -> &'static Path {
 
 /// Returns the program that cargo has built. The error says why it cannot be used.
 fn built() -> Result<PathBuf, String> {
-    let tests = std::env::current_exe().map_err(|error| format!("this test program has no path: {error}"))?;
+    let tests = std::env::current_exe()
+        .map_err(|error| format!("this test program has no path: {error}"))?;
     // Test programs are in the folder `deps`.
-    let program = tests.ancestors().nth(2).unwrap_or(Path::new("")).join("seriatim");
-    let built = changed(&program).ok_or_else(|| format!("there is no program {}", program.display()))?;
+    let program = tests
+        .ancestors()
+        .nth(2)
+        .unwrap_or(Path::new(""))
+        .join("seriatim");
+    let built =
+        changed(&program).ok_or_else(|| format!("there is no program {}", program.display()))?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let crates = entries(&root.join("crates")).into_iter().map(|dir| dir.join("src"));
-    let newer = [root.join("src"), root.join("lua")].into_iter().chain(crates).find_map(|dir| newer_in(&dir, built));
-    newer.map_or(Ok(program), |file| Err(format!("the program is older than {}", file.display())))
+    let crates = entries(&root.join("crates"))
+        .into_iter()
+        .map(|dir| dir.join("src"));
+    let newer = [root.join("src"), root.join("lua")]
+        .into_iter()
+        .chain(crates)
+        .find_map(|dir| newer_in(&dir, built));
+    newer.map_or(Ok(program), |file| {
+        Err(format!("the program is older than {}", file.display()))
+    })
 }
 
 /// Returns a file of the folder and its subfolders that is newer than the program. Cargo builds the
 /// program anew after each change of such a file.
 fn newer_in(dir: &Path, built: SystemTime) -> Option<PathBuf> {
-    entries(dir).into_iter().find_map(|path| match path.is_dir() {
-        true => newer_in(&path, built),
-        false if is_left_out(&path) => None,
-        false => changed(&path).is_some_and(|at| at > built).then_some(path),
-    })
+    entries(dir)
+        .into_iter()
+        .find_map(|path| match path.is_dir() {
+            true => newer_in(&path, built),
+            false if is_left_out(&path) => None,
+            false => changed(&path).is_some_and(|at| at > built).then_some(path),
+        })
 }
 
 /// Returns whether cargo may build nothing after a change of this file: a text, unit tests, or code of
 /// which a build has one of two versions.
 fn is_left_out(file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
-    name.ends_with(".md") || name.starts_with("no_") || ["tests.rs", "failpoints.rs", "trace.rs", "traces.rs"].contains(&&*name)
+    name.ends_with(".md")
+        || name.starts_with("no_")
+        || ["tests.rs", "failpoints.rs", "trace.rs", "traces.rs"].contains(&&*name)
 }
 
 fn entries(dir: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
-    entries.map(|entry| entry.expect("an entry").path()).collect()
+    let entries =
+        std::fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+    entries
+        .map(|entry| entry.expect("an entry").path())
+        .collect()
 }
 
 fn changed(path: &Path) -> Option<SystemTime> {

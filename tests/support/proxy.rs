@@ -59,7 +59,12 @@ pub struct Proxy {
 impl Proxy {
     /// Makes a proxy in front of a private server.
     pub fn before(redis: &Redis) -> Self {
-        let server = PathBuf::from(redis.url().strip_prefix("unix://").expect("a server of this test's own"));
+        let server = PathBuf::from(
+            redis
+                .url()
+                .strip_prefix("unix://")
+                .expect("a server of this test's own"),
+        );
         let dir = tempfile::tempdir().expect("a temporary directory");
         let listener = UnixListener::bind(dir.path().join("proxy.sock")).expect("a socket");
         let shared = Arc::new(Shared {
@@ -96,7 +101,10 @@ impl Proxy {
     /// Loses the next request that contains these words next to each other, or its reply. Then
     /// closes the proxy if `then_closed`.
     pub fn lose_next(&self, words: &[&str], lose: Lose, then_closed: bool) {
-        let needle: Vec<u8> = words.iter().flat_map(|word| format!("${}\r\n{word}\r\n", word.len()).into_bytes()).collect();
+        let needle: Vec<u8> = words
+            .iter()
+            .flat_map(|word| format!("${}\r\n{word}\r\n", word.len()).into_bytes())
+            .collect();
         let shared = Arc::downgrade(&self.shared);
         let mut over = false;
         self.lose(move |request| {
@@ -148,7 +156,12 @@ impl Proxy {
 
     /// Waits until this many requests and replies were lost.
     pub async fn until_lost(&self, count: usize) {
-        until(&format!("{count} requests or replies are lost"), PATIENCE, async || (self.lost() >= count).then_some(())).await;
+        until(
+            &format!("{count} requests or replies are lost"),
+            PATIENCE,
+            async || (self.lost() >= count).then_some(()),
+        )
+        .await;
     }
 }
 
@@ -166,7 +179,8 @@ impl Shared {
         if rate > 0 {
             let passed_at = {
                 let mut free_at = self.free_at.lock().expect("no panic");
-                *free_at = (*free_at).max(Instant::now()) + Duration::from_secs_f64(bytes as f64 / rate as f64);
+                *free_at = (*free_at).max(Instant::now())
+                    + Duration::from_secs_f64(bytes as f64 / rate as f64);
                 *free_at
             };
             sleep_until(passed_at).await;
@@ -183,7 +197,9 @@ impl Shared {
 }
 
 async fn pass_on(mut client: UnixStream, server: impl AsRef<Path>, shared: Arc<Shared>) {
-    let Ok(mut server) = UnixStream::connect(server).await else { return };
+    let Ok(mut server) = UnixStream::connect(server).await else {
+        return;
+    };
     let (mut request, mut reply) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     let mut reply_bytes = 0;
     loop {

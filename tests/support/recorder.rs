@@ -65,9 +65,11 @@ impl Gate {
 
     /// Waits until this many deliveries have reached the gate.
     pub async fn until_reached(&self, deliveries: usize) {
-        until(&format!("{deliveries} deliveries stand at the gate"), PATIENCE, async || {
-            (self.0.1.load(Ordering::SeqCst) >= deliveries).then_some(())
-        })
+        until(
+            &format!("{deliveries} deliveries stand at the gate"),
+            PATIENCE,
+            async || (self.0.1.load(Ordering::SeqCst) >= deliveries).then_some(()),
+        )
         .await;
     }
 
@@ -127,18 +129,30 @@ impl Recorder {
 
     /// Returns the sent events of one object, as text.
     pub fn sent_of(&self, object: &str) -> Vec<String> {
-        self.log().sent.iter().filter(|offer| offer.object == object).map(Offer::text).collect()
+        self.log()
+            .sent
+            .iter()
+            .filter(|offer| offer.object == object)
+            .map(Offer::text)
+            .collect()
     }
 
     /// Waits until this many events were sent.
     pub async fn until_sent(&self, events: usize) {
-        until(&format!("{events} events are sent"), PATIENCE, async || (self.log().sent.len() >= events).then_some(())).await;
+        until(&format!("{events} events are sent"), PATIENCE, async || {
+            (self.log().sent.len() >= events).then_some(())
+        })
+        .await;
     }
 
     /// Waits until this many events were delivered to the sink.
     pub async fn until_offered(&self, events: usize) {
-        until(&format!("{events} events are offered"), PATIENCE, async || (self.log().offered.len() >= events).then_some(()))
-            .await;
+        until(
+            &format!("{events} events are offered"),
+            PATIENCE,
+            async || (self.log().offered.len() >= events).then_some(()),
+        )
+        .await;
     }
 
     /// Returns the objects that were in two deliveries at the same time.
@@ -168,7 +182,12 @@ impl Recorder {
 
     /// Returns the applied events of one object, without the ids.
     pub fn applied_of(&self, object: &str) -> Vec<String> {
-        self.applied().remove(object).unwrap_or_default().into_iter().map(|(_, event)| event).collect()
+        self.applied()
+            .remove(object)
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(_, event)| event)
+            .collect()
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {

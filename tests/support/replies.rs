@@ -9,7 +9,8 @@ use seriatim::control::Control;
 use seriatim::keys::Keys;
 use seriatim::wire::operator::{self, By, Settle};
 use seriatim::wire::{
-    self, Advance, Advanced, Attach, Bounds, ClaimFirst, FINISHED, Finished, Handled, Seen, SlotBatch, Suspects, Sweep, Tag,
+    self, Advance, Advanced, Attach, Bounds, ClaimFirst, FINISHED, Finished, Handled, Seen,
+    SlotBatch, Suspects, Sweep, Tag,
 };
 
 /// A connection that returns the same value for everything.
@@ -22,7 +23,12 @@ impl ConnectionLike for Same {
         Box::pin(async move { Ok(value) })
     }
 
-    fn req_packed_commands<'a>(&'a mut self, _: &'a Pipeline, _: usize, count: usize) -> RedisFuture<'a, Vec<Value>> {
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        _: &'a Pipeline,
+        _: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
         let values = vec![self.0.clone(); count];
         Box::pin(async move { Ok(values) })
     }
@@ -71,20 +77,49 @@ pub async fn every_call(reply: Value) {
     let _ = wire::attach(&mut conn, &keys, &args).await;
     let _ = wire::renew(&mut conn, &keys, "w", "t", lease, 1).await;
     let _ = wire::detach(&mut conn, &keys, "w", "t").await;
-    let sweep = Sweep { own: "w", crashes_max: 5, look: lease, forget: lease, since: Some(lease), notice: lease };
+    let sweep = Sweep {
+        own: "w",
+        crashes_max: 5,
+        look: lease,
+        forget: lease,
+        since: Some(lease),
+        notice: lease,
+    };
     let _ = wire::adopt(&mut conn, &keys, &sweep).await;
     let _ = wire::connect(&mut conn, &keys, "id", Seen::default()).await;
-    let batch = SlotBatch { name: "w", token: "t", slot: 0, object: b"o", tag: Tag { first: 1, ..Tag::default() } };
-    if let Ok(Handled::Kept { finished, .. }) = wire::handled(&mut conn, &keys, &batch, None).await {
+    let batch = SlotBatch {
+        name: "w",
+        token: "t",
+        slot: 0,
+        object: b"o",
+        tag: Tag {
+            first: 1,
+            ..Tag::default()
+        },
+    };
+    if let Ok(Handled::Kept { finished, .. }) = wire::handled(&mut conn, &keys, &batch, None).await
+    {
         // The field `id` and the `emit:` fields are not read as finished handlers.
-        assert!(finished.keys().all(|field| field != "id" && !field.starts_with("emit:")));
+        assert!(
+            finished
+                .keys()
+                .all(|field| field != "id" && !field.starts_with("emit:"))
+        );
     }
-    let finished =
-        Finished { id: 1, field: "handler:a", value: FINISHED, emits: Some(("emit:a", b"0 1 3 1 2 o{}")), result: None };
+    let finished = Finished {
+        id: 1,
+        field: "handler:a",
+        value: FINISHED,
+        emits: Some(("emit:a", b"0 1 3 1 2 o{}")),
+        result: None,
+    };
     let _ = wire::handled(&mut conn, &keys, &batch, Some(finished)).await;
     let _ = wire::sent(&mut conn, &keys, &batch, "request", lease, 0).await;
     let _ = wire::request_over(&mut conn, &keys, b"o", "request").await;
-    let by = By { who: "ada", why: "" };
+    let by = By {
+        who: "ada",
+        why: "",
+    };
     for settle in [Settle::Retry, Settle::Drop] {
         let _ = operator::dead(&mut conn, &keys, by, settle, &["1-1"]).await;
     }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use seriatim::sink::Sink;
-use seriatim::worker::{Backoff, RetryPolicy, Shutdown, StopReason, Stopped, Vitals, Worker, WorkerConfig, WorkerError};
+use seriatim::worker::{
+    Backoff, RetryPolicy, Shutdown, StopReason, Stopped, Vitals, Worker, WorkerConfig, WorkerError,
+};
 use tokio::task::JoinHandle;
 
 use super::Redis;
@@ -29,14 +31,25 @@ pub fn config(redis: &Redis, name: &str) -> WorkerConfig {
     config.sweep = ms(50);
     config.first_id = 1;
     config.grace = Duration::from_secs(30);
-    config.retry =
-        RetryPolicy { backoff: Backoff::Exponential { min: ms(2), max: ms(20) }, jitter: 50, ..RetryPolicy::default() };
+    config.retry = RetryPolicy {
+        backoff: Backoff::Exponential {
+            min: ms(2),
+            max: ms(20),
+        },
+        jitter: 50,
+        ..RetryPolicy::default()
+    };
     config.probe_max = ms(100);
     config
 }
 
 /// Starts a worker process with the settings changed by `change`.
-pub fn start(redis: &Redis, name: &str, sink: &(impl Sink + Clone), change: impl FnOnce(&mut WorkerConfig)) -> Running {
+pub fn start(
+    redis: &Redis,
+    name: &str,
+    sink: &(impl Sink + Clone),
+    change: impl FnOnce(&mut WorkerConfig),
+) -> Running {
     start_at(redis.url(), redis, name, sink, change)
 }
 
@@ -49,13 +62,24 @@ pub fn start_at(
     change: impl FnOnce(&mut WorkerConfig),
 ) -> Running {
     // If the test fails, its output has the log.
-    let _ = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_test_writer().try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::INFO)
+        .with_test_writer()
+        .try_init();
     let mut config = config(redis, name);
     change(&mut config);
-    let worker = Worker::builder(server).config(config).sink(sink.clone()).build().expect("valid settings");
+    let worker = Worker::builder(server)
+        .config(config)
+        .sink(sink.clone())
+        .build()
+        .expect("valid settings");
     let (shutdown, vitals) = (Shutdown::new(), worker.vitals());
     let task = tokio::spawn(worker.run(shutdown.clone()));
-    Running { shutdown, vitals, task }
+    Running {
+        shutdown,
+        vitals,
+        task,
+    }
 }
 
 impl Running {
@@ -72,7 +96,10 @@ impl Running {
 
     /// Waits until the worker process ends.
     pub async fn ended(self) -> Result<Stopped, WorkerError> {
-        tokio::time::timeout(super::console::PATIENCE, self.task).await.expect("it ends").expect("no panic")
+        tokio::time::timeout(super::console::PATIENCE, self.task)
+            .await
+            .expect("it ends")
+            .expect("no panic")
     }
 
     /// Returns whether the worker process has ended.

@@ -27,7 +27,28 @@ pub async fn sweep(
     crashes_max: u32,
     forget: Duration,
 ) -> Result<Adopted, ScriptError> {
-    let sets = [keys.event_workers(), keys.event_workers_watched(), keys.event_workers_departed()];
-    redis::cmd("EVAL").arg(ALL_DUE).arg(3).arg(&sets).query_async::<()>(conn).await?;
-    wire::adopt(conn, keys, &Sweep { own, crashes_max, look: LOOK, forget, since: None, notice: LOOK }).await
+    let sets = [
+        keys.event_workers(),
+        keys.event_workers_watched(),
+        keys.event_workers_departed(),
+    ];
+    redis::cmd("EVAL")
+        .arg(ALL_DUE)
+        .arg(3)
+        .arg(&sets)
+        .query_async::<()>(conn)
+        .await?;
+    wire::adopt(
+        conn,
+        keys,
+        &Sweep {
+            own,
+            crashes_max,
+            look: LOOK,
+            forget,
+            since: None,
+            notice: LOOK,
+        },
+    )
+    .await
 }

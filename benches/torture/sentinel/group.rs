@@ -36,7 +36,12 @@ pub(super) enum Failure {
     Killed,
 }
 
-pub(super) const FAILURES: [Failure; 4] = [Failure::Stopped, Failure::CutOff, Failure::Asked, Failure::Killed];
+pub(super) const FAILURES: [Failure; 4] = [
+    Failure::Stopped,
+    Failure::CutOff,
+    Failure::Asked,
+    Failure::Killed,
+];
 
 struct Node {
     dir: PathBuf,
@@ -68,7 +73,13 @@ impl Group {
             peers::start(announced, port, Arc::clone(&cut)).await?;
             let master = nodes.first().map(|first| first.announced);
             let child = spawn(&dir, port, announced, master, &options)?;
-            nodes.push(Node { dir, port, announced, cut, child });
+            nodes.push(Node {
+                dir,
+                port,
+                announced,
+                cut,
+                child,
+            });
         }
         let mut sentinels = Vec::new();
         for (at, port) in ports[SERVERS * 2..].iter().copied().enumerate() {
@@ -94,7 +105,11 @@ impl Group {
                 .context("cannot start a Sentinel")?;
             sentinels.push((port, child));
         }
-        let group = Self { nodes, sentinels, options };
+        let group = Self {
+            nodes,
+            sentinels,
+            options,
+        };
         group.hurry().await?;
         group.until_whole().await?;
         Ok(group)
@@ -105,9 +120,25 @@ impl Group {
         let deadline = Instant::now() + PATIENCE;
         for (port, _) in &self.sentinels {
             let mut debug = redis::cmd("SENTINEL");
-            debug.arg("DEBUG").arg(&["info-period", "300", "publish-period", "500", "ask-period", "300", "ping-period", "200"]);
-            while let Err(error) = async { Ok::<_, anyhow::Error>(debug.exec_async(&mut connect(*port).await?).await?) }.await {
-                ensure!(Instant::now() < deadline, "a Sentinel does not reply: {error:#}");
+            debug.arg("DEBUG").arg(&[
+                "info-period",
+                "300",
+                "publish-period",
+                "500",
+                "ask-period",
+                "300",
+                "ping-period",
+                "200",
+            ]);
+            while let Err(error) = async {
+                Ok::<_, anyhow::Error>(debug.exec_async(&mut connect(*port).await?).await?)
+            }
+            .await
+            {
+                ensure!(
+                    Instant::now() < deadline,
+                    "a Sentinel does not reply: {error:#}"
+                );
                 sleep(Duration::from_millis(50)).await;
             }
         }
@@ -116,7 +147,11 @@ impl Group {
 
     /// Returns the URL for workers and emitters.
     pub(super) fn url(&self) -> String {
-        let hosts: Vec<_> = self.sentinels.iter().map(|(port, _)| format!("127.0.0.1:{port}")).collect();
+        let hosts: Vec<_> = self
+            .sentinels
+            .iter()
+            .map(|(port, _)| format!("127.0.0.1:{port}"))
+            .collect();
         format!("redis-sentinel://{}/{SERVICE}", hosts.join(","))
     }
 
@@ -131,20 +166,29 @@ impl Group {
         let mut masters = Vec::new();
         for (port, _) in &self.sentinels {
             let mut conn = connect(*port).await?;
-            let (_, master): (String, u16) =
-                redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(SERVICE).query_async(&mut conn).await?;
+            let (_, master): (String, u16) = redis::cmd("SENTINEL")
+                .arg("GET-MASTER-ADDR-BY-NAME")
+                .arg(SERVICE)
+                .query_async(&mut conn)
+                .await?;
             masters.push(master);
         }
         masters.dedup();
         ensure!(masters.len() == 1, "the Sentinels do not agree");
-        self.nodes.iter().position(|node| node.announced == masters[0]).context("an unknown master")
+        self.nodes
+            .iter()
+            .position(|node| node.announced == masters[0])
+            .context("an unknown master")
     }
 
     /// Waits until both replicas are attached to the master that the Sentinels name.
     pub(super) async fn until_attached(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while !self.is_attached().await.unwrap_or(false) {
-            ensure!(Instant::now() < deadline, "the replicas are not attached after {PATIENCE:?}");
+            ensure!(
+                Instant::now() < deadline,
+                "the replicas are not attached after {PATIENCE:?}"
+            );
             sleep(Duration::from_millis(10)).await;
         }
         Ok(())
@@ -152,12 +196,18 @@ impl Group {
 
     async fn is_attached(&self) -> anyhow::Result<bool> {
         let mut conn = connect(self.nodes[self.master().await?].port).await?;
-        let info: InfoDict = redis::cmd("INFO").arg("replication").query_async(&mut conn).await?;
+        let info: InfoDict = redis::cmd("INFO")
+            .arg("replication")
+            .query_async(&mut conn)
+            .await?;
         let online = (0..SERVERS).filter(|at| {
             let replica: Option<String> = info.get(&format!("slave{at}"));
             replica.is_some_and(|replica| replica.contains("state=online"))
         });
-        Ok(info.get::<String>("role").as_deref() == Some("master") && online.count() == SERVERS - 1)
+        Ok(
+            info.get::<String>("role").as_deref() == Some("master")
+                && online.count() == SERVERS - 1,
+        )
     }
 
     /// Waits until both replicas are attached to the master, and all Sentinels list both replicas
@@ -165,7 +215,10 @@ impl Group {
     pub(super) async fn until_whole(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while !self.is_whole().await.unwrap_or(false) {
-            ensure!(Instant::now() < deadline, "the servers are not in step after {PATIENCE:?}");
+            ensure!(
+                Instant::now() < deadline,
+                "the servers are not in step after {PATIENCE:?}"
+            );
             sleep(Duration::from_millis(50)).await;
         }
         Ok(())
@@ -177,11 +230,16 @@ impl Group {
         }
         for (port, _) in &self.sentinels {
             let mut conn = connect(*port).await?;
-            let replicas: Vec<std::collections::HashMap<String, String>> =
-                redis::cmd("SENTINEL").arg("REPLICAS").arg(SERVICE).query_async(&mut conn).await?;
+            let replicas: Vec<std::collections::HashMap<String, String>> = redis::cmd("SENTINEL")
+                .arg("REPLICAS")
+                .arg(SERVICE)
+                .query_async(&mut conn)
+                .await?;
             let sound = replicas.iter().filter(|replica| {
                 replica.get("flags").is_some_and(|flags| flags == "slave")
-                    && replica.get("master-link-status").is_some_and(|status| status == "ok")
+                    && replica
+                        .get("master-link-status")
+                        .is_some_and(|status| status == "ok")
             });
             if sound.count() != SERVERS - 1 {
                 return Ok(false);
@@ -192,7 +250,11 @@ impl Group {
 
     /// Makes the master fail, and waits until the Sentinels name another master. After `hold`, ends
     /// the failure, and waits until both replicas are attached to the new master.
-    pub(super) async fn fail_over(&mut self, failure: Failure, hold: Duration) -> anyhow::Result<()> {
+    pub(super) async fn fail_over(
+        &mut self,
+        failure: Failure,
+        hold: Duration,
+    ) -> anyhow::Result<()> {
         let old = self.master().await?;
         match failure {
             Failure::Stopped => signal(&self.nodes[old].child, Signal::STOP),
@@ -214,7 +276,12 @@ impl Group {
             Failure::CutOff => self.nodes[old].cut.store(false, Ordering::SeqCst),
             Failure::Killed => {
                 let master = self.nodes[self.master().await?].announced;
-                let Node { dir, port, announced, .. } = &self.nodes[old];
+                let Node {
+                    dir,
+                    port,
+                    announced,
+                    ..
+                } = &self.nodes[old];
                 let child = spawn(dir, *port, *announced, Some(master), &self.options)?;
                 self.nodes[old].child = child;
             }
@@ -232,7 +299,11 @@ impl Group {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let mut conn = connect(self.sentinels[0].0).await?;
-            let asked: redis::RedisResult<()> = redis::cmd("SENTINEL").arg("FAILOVER").arg(SERVICE).query_async(&mut conn).await;
+            let asked: redis::RedisResult<()> = redis::cmd("SENTINEL")
+                .arg("FAILOVER")
+                .arg(SERVICE)
+                .query_async(&mut conn)
+                .await;
             match asked {
                 Ok(()) => return Ok(()),
                 Err(error) => ensure!(Instant::now() < deadline, "no failover on request: {error}"),
@@ -250,24 +321,63 @@ fn signal(child: &Child, signal: Signal) {
 }
 
 fn free_ports(count: usize) -> anyhow::Result<Vec<u16>> {
-    let listeners: Vec<_> =
-        (0..count).map(|_| std::net::TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>().context("no free port")?;
-    Ok(listeners.iter().map(|listener| listener.local_addr().map(|address| address.port())).collect::<Result<_, _>>()?)
+    let listeners: Vec<_> = (0..count)
+        .map(|_| std::net::TcpListener::bind("127.0.0.1:0"))
+        .collect::<Result<_, _>>()
+        .context("no free port")?;
+    Ok(listeners
+        .iter()
+        .map(|listener| listener.local_addr().map(|address| address.port()))
+        .collect::<Result<_, _>>()?)
 }
 
 async fn connect(port: u16) -> anyhow::Result<MultiplexedConnection> {
     let patience = Some(Duration::from_secs(2));
-    let config = AsyncConnectionConfig::new().set_connection_timeout(patience).set_response_timeout(patience);
-    Ok(Client::open(format!("redis://127.0.0.1:{port}"))?.get_multiplexed_async_connection_with_config(&config).await?)
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(patience)
+        .set_response_timeout(patience);
+    Ok(Client::open(format!("redis://127.0.0.1:{port}"))?
+        .get_multiplexed_async_connection_with_config(&config)
+        .await?)
 }
 
-fn spawn(dir: &Path, port: u16, announced: u16, master: Option<u16>, options: &[String]) -> anyhow::Result<Child> {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("redis.log"))?;
+fn spawn(
+    dir: &Path,
+    port: u16,
+    announced: u16,
+    master: Option<u16>,
+    options: &[String],
+) -> anyhow::Result<Child> {
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(dir.join("redis.log"))?;
     let mut command = Command::new(program()?);
     command
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"])
-        .args(["--appendonly", "yes", "--appendfsync", "everysec", "--repl-diskless-sync-delay", "0"])
-        .args(["--replica-announce-ip", "127.0.0.1", "--replica-announce-port", &announced.to_string()])
+        .args([
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--daemonize",
+            "no",
+        ])
+        .args([
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "everysec",
+            "--repl-diskless-sync-delay",
+            "0",
+        ])
+        .args([
+            "--replica-announce-ip",
+            "127.0.0.1",
+            "--replica-announce-port",
+            &announced.to_string(),
+        ])
         .args(["--repl-backlog-size", "16mb"])
         .args(options)
         .arg("--dir")

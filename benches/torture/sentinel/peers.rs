@@ -15,7 +15,9 @@ pub(super) async fn start(port: u16, server: u16, cut: Arc<AtomicBool>) -> anyho
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     tokio::spawn(async move {
         loop {
-            let Ok((client, _)) = listener.accept().await else { continue };
+            let Ok((client, _)) = listener.accept().await else {
+                continue;
+            };
             tokio::spawn(serve(client, server, Arc::clone(&cut)));
         }
     });
@@ -31,10 +33,14 @@ fn is_peer(first: &[u8]) -> bool {
 
 async fn serve(mut client: TcpStream, server: u16, cut: Arc<AtomicBool>) {
     let mut first = vec![0; 64 * 1024];
-    let Ok(read @ 1..) = client.read(&mut first).await else { return };
+    let Ok(read @ 1..) = client.read(&mut first).await else {
+        return;
+    };
     let peer = is_peer(&first[..read]);
     while_cut(peer, &cut).await;
-    let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else { return };
+    let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else {
+        return;
+    };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     if server.write_all(&first[..read]).await.is_err() {
         return;

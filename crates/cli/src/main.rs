@@ -50,12 +50,21 @@ fn main() -> ExitCode {
     };
     // `bench` and `demo` log only warnings by default: the parts that they start must not log their
     // start and stop.
-    cli.global.init_logs(if matches!(cli.command, Command::Bench(_) | Command::Demo(_)) { "warn" } else { "info" });
+    cli.global.init_logs(
+        if matches!(cli.command, Command::Bench(_) | Command::Demo(_)) {
+            "warn"
+        } else {
+            "info"
+        },
+    );
     variables::warn(&Cli::command());
     // Installs the provider of cryptography for TLS. This cannot fail, because no other provider
     // was installed before.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return exit::report(&anyhow::anyhow!("cannot start the runtime: {error}")),
     };
@@ -88,9 +97,11 @@ fn parse() -> Result<Cli, Unparsed> {
     let file = config::File::read(&path, &command).map_err(Unparsed::File)?;
     let (words, added) = file.complete(&words, &command);
     let words = config::plain_switches(&words, &command);
-    cli(&mut command, &words).map_err(|error| match file.explain(&error, &in_one_line(&error), &added) {
-        Some(explained) => Unparsed::File(explained),
-        None => Unparsed::Usage(error),
+    cli(&mut command, &words).map_err(|error| {
+        match file.explain(&error, &in_one_line(&error), &added) {
+            Some(explained) => Unparsed::File(explained),
+            None => Unparsed::Usage(error),
+        }
     })
 }
 
@@ -101,10 +112,14 @@ fn command() -> clap::Command {
         Some(_) if !config::is_set(&arg) => arg.env(Resettable::<OsStr>::Reset),
         // The words are 1, true, yes, on, y, t, and 0, false, no, off, n, f, in upper or lower
         // case.
-        Some(_) if matches!(arg.get_action(), ArgAction::SetTrue) => arg.value_parser(BoolishValueParser::new()),
+        Some(_) if matches!(arg.get_action(), ArgAction::SetTrue) => {
+            arg.value_parser(BoolishValueParser::new())
+        }
         _ => arg,
     };
-    let mut command = Cli::command().mut_args(from_env).mut_subcommands(|command| command.mut_args(from_env));
+    let mut command = Cli::command()
+        .mut_args(from_env)
+        .mut_subcommands(|command| command.mut_args(from_env));
     command.build();
     command
 }
@@ -118,7 +133,9 @@ fn cli(command: &mut clap::Command, words: &[OsString]) -> Result<Cli, clap::Err
 /// command line.
 fn asks_for_json() -> bool {
     let words: Vec<_> = std::env::args_os().collect();
-    let two = words.windows(2).any(|pair| pair[0] == "--log-format" && pair[1] == "json");
+    let two = words
+        .windows(2)
+        .any(|pair| pair[0] == "--log-format" && pair[1] == "json");
     two || words.iter().any(|word| word == "--log-format=json")
 }
 
@@ -126,6 +143,10 @@ fn asks_for_json() -> bool {
 fn in_one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let what = text.split("\n\nUsage:").next().unwrap_or_default();
-    let words: Vec<&str> = what.strip_prefix("error: ").unwrap_or(what).split_whitespace().collect();
+    let words: Vec<&str> = what
+        .strip_prefix("error: ")
+        .unwrap_or(what)
+        .split_whitespace()
+        .collect();
     words.join(" ") + "; --help shows the usage"
 }

@@ -7,21 +7,42 @@
 use std::process::Command;
 
 fn printed(args: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_seriatim")).args(args).output().expect("the program runs");
-    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let output = Command::new(env!("CARGO_BIN_EXE_seriatim"))
+        .args(args)
+        .output()
+        .expect("the program runs");
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
 #[test]
 fn it_says_its_name_and_version() {
-    assert_eq!(printed(&["--version"]), concat!("seriatim ", env!("CARGO_PKG_VERSION"), "\n"));
+    assert_eq!(
+        printed(&["--version"]),
+        concat!("seriatim ", env!("CARGO_PKG_VERSION"), "\n")
+    );
 }
 
 #[test]
 fn the_help_lists_the_commands() {
     let help = printed(&["--help"]);
-    let commands = ["worker", "emit", "serve", "dashboard", "verify", "demo", "bench"];
+    let commands = [
+        "worker",
+        "emit",
+        "serve",
+        "dashboard",
+        "verify",
+        "demo",
+        "bench",
+    ];
     for command in commands {
-        assert!(help.lines().any(|line| line.trim_start().starts_with(&format!("{command} "))), "{command}: {help}");
+        assert!(
+            help.lines()
+                .any(|line| line.trim_start().starts_with(&format!("{command} "))),
+            "{command}: {help}"
+        );
     }
 }

@@ -22,7 +22,12 @@ pub struct ActorWithReason {
     #[command(flatten)]
     actor: Actor,
     /// The reason, recorded with the action; `seriatim actions` shows it
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
     reason: String,
 }
 
@@ -32,13 +37,22 @@ impl ActorWithReason {
     }
 
     pub fn by<'a>(&'a self, who: &'a str) -> By<'a> {
-        By { who, why: &self.reason }
+        By {
+            who,
+            why: &self.reason,
+        }
     }
 }
 
 /// Returns `USER@HOST` of this process.
 pub fn user_at_host() -> String {
-    let named = ["USER", "LOGNAME"].into_iter().filter_map(|name| std::env::var(name).ok()).find(|user| !user.is_empty());
+    let named = ["USER", "LOGNAME"]
+        .into_iter()
+        .filter_map(|name| std::env::var(name).ok())
+        .find(|user| !user.is_empty());
     let user = named.unwrap_or_else(|| format!("uid{}", rustix::process::geteuid().as_raw()));
-    format!("{user}@{}", rustix::system::uname().nodename().to_string_lossy())
+    format!(
+        "{user}@{}",
+        rustix::system::uname().nodename().to_string_lossy()
+    )
 }

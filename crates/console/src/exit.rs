@@ -44,7 +44,10 @@ impl Failure {
     /// Returns an error for `anyhow` with this exit code. The message says what has failed, for
     /// which thing, and what the user can do.
     pub fn with(exit: Exit, message: impl fmt::Display) -> anyhow::Error {
-        anyhow::Error::new(Self { exit, message: message.to_string() })
+        anyhow::Error::new(Self {
+            exit,
+            message: message.to_string(),
+        })
     }
 }
 
@@ -58,7 +61,9 @@ impl std::error::Error for Failure {}
 
 /// Returns the exit code of an error.
 pub fn of(error: &anyhow::Error) -> Exit {
-    error.downcast_ref::<Failure>().map_or(Exit::Broken, |failure| failure.exit)
+    error
+        .downcast_ref::<Failure>()
+        .map_or(Exit::Broken, |failure| failure.exit)
 }
 
 /// Prints the error in one line on standard error. Returns its exit code.

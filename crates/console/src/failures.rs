@@ -43,17 +43,22 @@ pub fn emit_exit(error: &EmitError) -> Exit {
 /// Turns the error of a worker into one line with advice, and an exit code.
 pub fn worker(error: WorkerError) -> anyhow::Error {
     let exit = match &error {
-        WorkerError::Config(_) | WorkerError::Url(_) | WorkerError::Tls(_) | WorkerError::Sentinels(_) | WorkerError::NoSink => {
-            Exit::Input
-        }
+        WorkerError::Config(_)
+        | WorkerError::Url(_)
+        | WorkerError::Tls(_)
+        | WorkerError::Sentinels(_)
+        | WorkerError::NoSink => Exit::Input,
         WorkerError::Connect { .. } => Exit::Redis,
         _ => Exit::Worker,
     };
     match &error {
-        WorkerError::Connect { address, source } => {
-            Failure::with(exit, format!("cannot connect to Redis at {address}: {}", told(source)))
+        WorkerError::Connect { address, source } => Failure::with(
+            exit,
+            format!("cannot connect to Redis at {address}: {}", told(source)),
+        ),
+        WorkerError::Script(ScriptError::Redis(source)) => {
+            Failure::with(exit, format!("{error}{}", advice(source)))
         }
-        WorkerError::Script(ScriptError::Redis(source)) => Failure::with(exit, format!("{error}{}", advice(source))),
         _ => Failure::with(exit, error),
     }
 }

@@ -11,7 +11,13 @@ pub fn raise_limit(wanted: u64) -> Option<u64> {
         return Some(present);
     }
     let raised = maximum.map_or(wanted, |maximum| maximum.min(wanted));
-    match setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum }) {
+    match setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(raised),
+            maximum,
+        },
+    ) {
         Ok(()) => Some(raised),
         Err(_) => Some(present),
     }

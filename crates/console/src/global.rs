@@ -42,22 +42,49 @@ pub struct Global {
     pub redis: String,
     /// Read the password from this file at each connection to Redis, so that the password can
     /// change
-    #[arg(long, global = true, env = "SERIATIM_REDIS_PASSWORD_FILE", value_name = "FILE")]
+    #[arg(
+        long,
+        global = true,
+        env = "SERIATIM_REDIS_PASSWORD_FILE",
+        value_name = "FILE"
+    )]
     pub redis_password_file: Option<PathBuf>,
     /// Accept certificates from the authorities in this PEM file [default: those of the system]
     #[arg(long, global = true, env = "SERIATIM_REDIS_CA", value_name = "FILE")]
     pub redis_ca: Option<PathBuf>,
     /// Send the client certificate in this PEM file to the server
-    #[arg(long, global = true, env = "SERIATIM_REDIS_CERT", value_name = "FILE", requires = "redis_key")]
+    #[arg(
+        long,
+        global = true,
+        env = "SERIATIM_REDIS_CERT",
+        value_name = "FILE",
+        requires = "redis_key"
+    )]
     pub redis_cert: Option<PathBuf>,
     /// The PEM file with the private key for --redis-cert
-    #[arg(long, global = true, env = "SERIATIM_REDIS_KEY", value_name = "FILE", requires = "redis_cert")]
+    #[arg(
+        long,
+        global = true,
+        env = "SERIATIM_REDIS_KEY",
+        value_name = "FILE",
+        requires = "redis_cert"
+    )]
     pub redis_key: Option<PathBuf>,
     /// The user for the Sentinels; the user and the password in --redis are for the master
-    #[arg(long, global = true, env = "SERIATIM_SENTINEL_USER", value_name = "USER")]
+    #[arg(
+        long,
+        global = true,
+        env = "SERIATIM_SENTINEL_USER",
+        value_name = "USER"
+    )]
     pub sentinel_user: Option<String>,
     /// Read the password for the Sentinels from this file
-    #[arg(long, global = true, env = "SERIATIM_SENTINEL_PASSWORD_FILE", value_name = "FILE")]
+    #[arg(
+        long,
+        global = true,
+        env = "SERIATIM_SENTINEL_PASSWORD_FILE",
+        value_name = "FILE"
+    )]
     pub sentinel_password_file: Option<PathBuf>,
     /// Connect to REACHABLE if the Sentinels announce ANNOUNCED, both HOST:PORT; may be given more
     /// than once, for servers with another address from here (NAT, containers). The environment
@@ -79,7 +106,13 @@ pub struct Global {
     #[arg(long, global = true, env = "SERIATIM_LOG", value_name = "FILTER", value_parser = filter)]
     pub log: Option<String>,
     /// The format of log lines and messages on standard error
-    #[arg(long, global = true, value_enum, default_value = "text", value_name = "FORMAT")]
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value = "text",
+        value_name = "FORMAT"
+    )]
     pub log_format: LogFormat,
 }
 
@@ -91,8 +124,9 @@ pub enum LogFormat {
 
 /// Parses ANNOUNCED=REACHABLE.
 fn sentinel_map(text: &str) -> Result<(String, String), String> {
-    let (announced, reachable) =
-        text.split_once('=').ok_or("write ANNOUNCED=REACHABLE, e.g. 10.0.0.1:6379=redis.example:16379")?;
+    let (announced, reachable) = text
+        .split_once('=')
+        .ok_or("write ANNOUNCED=REACHABLE, e.g. 10.0.0.1:6379=redis.example:16379")?;
     for address in [announced, reachable] {
         host_and_port(address)?;
     }
@@ -103,23 +137,38 @@ fn sentinel_map(text: &str) -> Result<(String, String), String> {
 /// `tracing-subscriber` would accept any other word as the name of a module.
 fn filter(text: &str) -> Result<String, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-    let is_level = |word: &str| word.is_empty() || LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
-    let bare = text.split(',').map(str::trim).find(|part| !part.contains(['=', '[', ']', '{', '}']) && !is_level(part));
+    let is_level =
+        |word: &str| word.is_empty() || LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
+    let bare = text
+        .split(',')
+        .map(str::trim)
+        .find(|part| !part.contains(['=', '[', ']', '{', '}']) && !is_level(part));
     if let Some(word) = bare {
-        return Err(format!("{word:?} is not a level; write one of {}, or MODULE=LEVEL", LEVELS.join(", ")));
+        return Err(format!(
+            "{word:?} is not a level; write one of {}, or MODULE=LEVEL",
+            LEVELS.join(", ")
+        ));
     }
-    EnvFilter::try_new(text).map_err(|error| format!("{error}; write info, or MODULE=LEVEL,MODULE=LEVEL"))?;
+    EnvFilter::try_new(text)
+        .map_err(|error| format!("{error}; write info, or MODULE=LEVEL,MODULE=LEVEL"))?;
     Ok(text.to_owned())
 }
 
 impl Global {
     /// Starts the logs. They go to standard error, because standard output is for results.
     pub fn init_logs(&self, default: &str) {
-        let filter = EnvFilter::try_new(self.log.as_deref().unwrap_or(default)).unwrap_or_else(|_| EnvFilter::new(default));
+        let filter = EnvFilter::try_new(self.log.as_deref().unwrap_or(default))
+            .unwrap_or_else(|_| EnvFilter::new(default));
         // A log line that cannot be written must not cause a panic.
-        let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
+        let logs = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .log_internal_errors(false);
         match self.log_format {
-            LogFormat::Text => logs.fmt_fields(Fields).with_ansi(std::io::stderr().is_terminal()).init(),
+            LogFormat::Text => logs
+                .fmt_fields(Fields)
+                .with_ansi(std::io::stderr().is_terminal())
+                .init(),
             LogFormat::Json => {
                 crate::shown::tell_in_json();
                 logs.json().with_writer(|| JsonLines).init();
@@ -129,7 +178,8 @@ impl Global {
 
     /// Returns the keys of the namespace.
     pub fn keys(&self) -> anyhow::Result<Keys> {
-        Keys::maybe_namespace(self.namespace.as_deref()).map_err(|error| Failure::with(Exit::Input, error))
+        Keys::maybe_namespace(self.namespace.as_deref())
+            .map_err(|error| Failure::with(Exit::Input, error))
     }
 
     /// Returns the server that the options name.
@@ -172,7 +222,9 @@ impl Global {
     /// Opens one connection to Redis, for commands that read.
     pub async fn connect(&self) -> anyhow::Result<PatientConnection> {
         let route = self.route()?;
-        open(&route).await.map_err(|error| cannot_connect(&route, &error))
+        open(&route)
+            .await
+            .map_err(|error| cannot_connect(&route, &error))
     }
 
     /// Connects to Redis. Returns the handle for commands that read the state or act as an
@@ -185,12 +237,21 @@ impl Global {
 
 /// Opens a connection for commands that read.
 pub async fn open(route: &Route) -> Result<PatientConnection, RedisError> {
-    route.open_to_read(AsyncConnectionConfig::new(), PATIENCE, PATIENCE).await
+    route
+        .open_to_read(AsyncConnectionConfig::new(), PATIENCE, PATIENCE)
+        .await
 }
 
 /// Returns the error of a failed connection attempt.
 pub fn cannot_connect(route: &Route, error: &RedisError) -> anyhow::Error {
-    Failure::with(Exit::Redis, format!("cannot connect to Redis at {}: {}", route.address(), told(error)))
+    Failure::with(
+        Exit::Redis,
+        format!(
+            "cannot connect to Redis at {}: {}",
+            route.address(),
+            told(error)
+        ),
+    )
 }
 
 #[cfg(test)]
@@ -199,7 +260,14 @@ mod tests {
 
     #[test]
     fn a_filter_is_levels_and_modules_with_levels() {
-        for good in ["info", "WARN", "seriatim=debug", "info,redis=off", "", "[span{a=1}]=trace"] {
+        for good in [
+            "info",
+            "WARN",
+            "seriatim=debug",
+            "info,redis=off",
+            "",
+            "[span{a=1}]=trace",
+        ] {
             assert_eq!(filter(good).as_deref(), Ok(good));
         }
         for bad in ["verbose", "info,verbose", "foo=bar=baz", "seriatim=loud"] {

@@ -33,12 +33,17 @@ impl<R: io::Read> Buffered for BufReader<R> {
 /// input is unpacked. A gzip input may have several members.
 pub fn unpack(mut input: impl io::Read + Send + 'static) -> io::Result<Box<dyn Buffered + Send>> {
     let mut start = Vec::with_capacity(GZIP_MAGIC.len());
-    (&mut input).take(GZIP_MAGIC.len() as u64).read_to_end(&mut start)?;
+    (&mut input)
+        .take(GZIP_MAGIC.len() as u64)
+        .read_to_end(&mut start)?;
     let gzip = start == GZIP_MAGIC;
     let input = io::Cursor::new(start).chain(input);
     Ok(if gzip {
         let packed = BufReader::with_capacity(BUFFER_BYTES, input);
-        Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(packed)))
+        Box::new(BufReader::with_capacity(
+            BUFFER_BYTES,
+            MultiGzDecoder::new(packed),
+        ))
     } else {
         Box::new(BufReader::with_capacity(BUFFER_BYTES, input))
     })
@@ -54,7 +59,11 @@ pub fn unreadable(error: &io::Error) -> String {
 
 /// Removes the byte order mark that some programs put before the first line.
 pub fn without_mark(number: u64, text: &[u8]) -> &[u8] {
-    if number == 1 { text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text) } else { text }
+    if number == 1 {
+        text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
+    } else {
+        text
+    }
 }
 
 /// The lines of one file.
@@ -79,9 +88,23 @@ impl Lines {
     /// Opens a file, plain or gzip; `-` is standard input.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let name = path.display().to_string();
-        let opened = if path == Path::new("-") { unpack(stdin()) } else { File::open(path).and_then(unpack) };
-        let reader = opened.map_err(|error| Failure::with(Exit::Input, format!("cannot read {name}: {}", unreadable(&error))))?;
-        Ok(Self { name, reader, text: Vec::new(), number: 0 })
+        let opened = if path == Path::new("-") {
+            unpack(stdin())
+        } else {
+            File::open(path).and_then(unpack)
+        };
+        let reader = opened.map_err(|error| {
+            Failure::with(
+                Exit::Input,
+                format!("cannot read {name}: {}", unreadable(&error)),
+            )
+        })?;
+        Ok(Self {
+            name,
+            reader,
+            text: Vec::new(),
+            number: 0,
+        })
     }
 
     /// Returns the name of the file for messages.
@@ -92,11 +115,21 @@ impl Lines {
     /// Returns the next line; `None` at the end.
     pub fn next_line(&mut self) -> anyhow::Result<Option<Line<'_>>> {
         self.text.clear();
-        let read = self.reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut self.text);
+        let read = self
+            .reader
+            .by_ref()
+            .take(LINE_BYTES_MAX)
+            .read_until(b'\n', &mut self.text);
         let name = &self.name;
         let after = self.number;
         let read = read.map_err(|error| {
-            Failure::with(Exit::Input, format!("cannot read {name} after line {after}: {}", unreadable(&error)))
+            Failure::with(
+                Exit::Input,
+                format!(
+                    "cannot read {name} after line {after}: {}",
+                    unreadable(&error)
+                ),
+            )
         })?;
         if read == 0 {
             return Ok(None);
@@ -105,11 +138,18 @@ impl Lines {
         let ended = self.text.ends_with(b"\n");
         if !ended && read as u64 == LINE_BYTES_MAX {
             let number = self.number;
-            return Err(Failure::with(Exit::Input, format!("{name}:{number} is longer than {LINE_BYTES_MAX} bytes")));
+            return Err(Failure::with(
+                Exit::Input,
+                format!("{name}:{number} is longer than {LINE_BYTES_MAX} bytes"),
+            ));
         }
         let text = self.text.strip_suffix(b"\n").unwrap_or(&self.text);
         let text = without_mark(self.number, text.strip_suffix(b"\r").unwrap_or(text));
-        Ok(Some(Line { number: self.number, text, ended }))
+        Ok(Some(Line {
+            number: self.number,
+            text,
+            ended,
+        }))
     }
 }
 
@@ -127,7 +167,10 @@ pub struct Fields {
 impl Fields {
     /// Returns the two default fields.
     pub fn plain() -> Self {
-        Self { object_field: Pointer::member("object"), event_field: Pointer::member("event") }
+        Self {
+            object_field: Pointer::member("object"),
+            event_field: Pointer::member("event"),
+        }
     }
 
     /// Returns the object and the event of an input line.
@@ -136,7 +179,8 @@ impl Fields {
         let Some(object) = self.object_field.find(line) else {
             bail!("it has no object at --object-field");
         };
-        let object: String = serde_json::from_str(object.get()).context("its object is not a string")?;
+        let object: String =
+            serde_json::from_str(object.get()).context("its object is not a string")?;
         let Some(event) = self.event_field.find(line) else {
             bail!("it has no event at --event-field");
         };

@@ -15,7 +15,11 @@ pub struct Fields;
 
 impl<'writer> FormatFields<'writer> for Fields {
     fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
-        let mut visitor = Visitor { writer, is_first: true, written: Ok(()) };
+        let mut visitor = Visitor {
+            writer,
+            is_first: true,
+            written: Ok(()),
+        };
         fields.record(&mut visitor);
         visitor.written
     }
@@ -58,7 +62,9 @@ pub struct JsonLines;
 impl io::Write for JsonLines {
     /// Writes the text. The logger passes only whole lines.
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
-        io::stderr().lock().write_all(escape::lines(&String::from_utf8_lossy(lines)).as_bytes())?;
+        io::stderr()
+            .lock()
+            .write_all(escape::lines(&String::from_utf8_lossy(lines)).as_bytes())?;
         Ok(lines.len())
     }
 
@@ -78,7 +84,10 @@ mod tests {
 
     impl io::Write for Kept {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            self.0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -91,7 +100,11 @@ mod tests {
     fn a_field_begins_no_line_and_no_escape_sequence() {
         let kept = Kept::default();
         let writer = kept.clone();
-        let logs = tracing_subscriber::fmt().fmt_fields(Fields).with_ansi(false).without_time().with_target(false);
+        let logs = tracing_subscriber::fmt()
+            .fmt_fields(Fields)
+            .with_ansi(false)
+            .without_time()
+            .with_target(false);
         let logs = logs.with_writer(move || writer.clone()).finish();
         let hostile = "a\n ERROR forged\u{1b}[2J\u{85}\u{2028}\u{202e}";
         tracing::subscriber::with_default(logs, || {
@@ -99,6 +112,9 @@ mod tests {
         });
         let line = String::from_utf8(kept.0.lock().expect("the lines").clone()).expect("UTF-8");
         let shown = r"a\n ERROR forged\u{1b}[2J\u{85}\u{2028}\u{202e}";
-        assert_eq!(line, format!(" WARN {shown} object={shown} why=\"{shown}\" id=7\n"));
+        assert_eq!(
+            line,
+            format!(" WARN {shown} object={shown} why=\"{shown}\" id=7\n")
+        );
     }
 }

@@ -12,8 +12,10 @@ use crate::shown;
 
 /// Returns the bytes of an object name that is given as an argument.
 pub fn object(keys: &Keys, text: &str) -> anyhow::Result<Vec<u8>> {
-    let name = escape::unescaped(text).map_err(|error| Failure::with(Exit::Input, format!("object name {error}")))?;
-    keys.found(&name).map_err(|error| shown::failure(error.into()))?;
+    let name = escape::unescaped(text)
+        .map_err(|error| Failure::with(Exit::Input, format!("object name {error}")))?;
+    keys.found(&name)
+        .map_err(|error| shown::failure(error.into()))?;
     Ok(name)
 }
 
@@ -27,14 +29,19 @@ pub fn text(escaped: &str) -> Result<String, String> {
 /// no object would probably match.
 pub fn check_prefix(prefix: &[u8]) -> Result<(), String> {
     match prefix.strip_suffix(b"*") {
-        Some(bare) => Err(format!("a prefix has no star at its end; write {:?}", escape::name(bare))),
+        Some(bare) => Err(format!(
+            "a prefix has no star at its end; write {:?}",
+            escape::name(bare)
+        )),
         None => Ok(()),
     }
 }
 
 /// Parses the escaped selector of a new rule, limit or share.
 pub fn selector(escaped: &str) -> Result<Selector, String> {
-    text(escaped)?.parse().map_err(|error: SelectorError| error.to_string())
+    text(escaped)?
+        .parse()
+        .map_err(|error: SelectorError| error.to_string())
 }
 
 /// Parses the escaped selector of an existing rule, limit or share.
@@ -56,11 +63,15 @@ pub fn is_wanted(wanted: Option<&str>, object: &str, escaped: Option<&str>) -> b
 
 /// Returns the bytes of the name in `--object`. Does not check whether the name is valid.
 pub fn bytes(text: &str) -> anyhow::Result<Vec<u8>> {
-    escape::unescaped(text).map_err(|error| Failure::with(Exit::Input, format!("--object: {error}")))
+    escape::unescaped(text)
+        .map_err(|error| Failure::with(Exit::Input, format!("--object: {error}")))
 }
 
 /// Returns a name from an argument in the form of outputs. The argument may have written the same
 /// name with other escapes.
 pub fn canonical(text: Option<&str>) -> anyhow::Result<Option<String>> {
-    Ok(text.map(bytes).transpose()?.map(|name| Cow::into_owned(escape::name(&name))))
+    Ok(text
+        .map(bytes)
+        .transpose()?
+        .map(|name| Cow::into_owned(escape::name(&name))))
 }

@@ -4,9 +4,16 @@
 const ALIKE: f64 = 0.75;
 
 /// Returns the most similar known word; none if no word has this similarity, from 0 to 1.
-pub fn nearest<'a>(wrong: &str, known: impl Iterator<Item = &'a str>, alike: f64) -> Option<&'a str> {
+pub fn nearest<'a>(
+    wrong: &str,
+    known: impl Iterator<Item = &'a str>,
+    alike: f64,
+) -> Option<&'a str> {
     let scored = known.map(|word| (strsim::jaro_winkler(word, wrong), word));
-    scored.filter(|(score, _)| *score >= alike).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, word)| word)
+    scored
+        .filter(|(score, _)| *score >= alike)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, word)| word)
 }
 
 /// Returns the text `; did you mean WORD?` with the most similar known word; an empty text if no

@@ -64,7 +64,12 @@ impl Notices {
             let _ = thread::Builder::new().name("seriatim-notify".to_owned()).spawn(send);
             sender
         });
-        Self { sender, told: None, feed_every: sd_notify::watchdog_enabled().map(|within| within / 4), fed_at: None }
+        Self {
+            sender,
+            told: None,
+            feed_every: sd_notify::watchdog_enabled().map(|within| within / 4),
+            fed_at: None,
+        }
     }
 
     /// Sends a notice if the state of the service has changed. When the service works for the first
@@ -106,7 +111,10 @@ fn send(notice: Notice) -> io::Result<()> {
         Notice::Ready => &[NotifyState::Ready, working],
         Notice::Working => &[working],
         Notice::Waiting => &[NotifyState::Status("waiting for Redis, or for its name")],
-        Notice::Stopping => &[NotifyState::Stopping, NotifyState::Status("finishing what is in hand")],
+        Notice::Stopping => &[
+            NotifyState::Stopping,
+            NotifyState::Status("finishing what is in hand"),
+        ],
         Notice::Lives => &[NotifyState::Watchdog],
     };
     sd_notify::notify(notices)

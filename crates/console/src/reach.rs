@@ -67,7 +67,10 @@ impl Reached {
     ///
     /// # Errors
     /// An error that time does not repair, for example a wrong password.
-    pub async fn first<T, E: Unreached>(&self, asked: impl Future<Output = Result<T, E>>) -> anyhow::Result<()> {
+    pub async fn first<T, E: Unreached>(
+        &self,
+        asked: impl Future<Output = Result<T, E>>,
+    ) -> anyhow::Result<()> {
         match asked.await {
             Ok(_) => {
                 self.0.store(true, Ordering::Relaxed);
@@ -87,7 +90,10 @@ impl Reached {
     ///
     /// # Errors
     /// An error that time does not repair.
-    pub async fn until<T, E: Unreached>(&self, ask: impl AsyncFn() -> Result<T, E>) -> anyhow::Result<()> {
+    pub async fn until<T, E: Unreached>(
+        &self,
+        ask: impl AsyncFn() -> Result<T, E>,
+    ) -> anyhow::Result<()> {
         let (mut wait, mut told_at, began) = (WAIT_FIRST, Instant::now(), Instant::now());
         while !self.0.load(Ordering::Relaxed) {
             sleep(wait).await;
@@ -112,6 +118,10 @@ impl Reached {
 
     /// Returns the reason why the command is not ready, if Redis has not answered yet.
     pub fn ready(&self) -> Result<(), &'static str> {
-        if self.0.load(Ordering::Relaxed) { Ok(()) } else { Err("Redis has not answered yet") }
+        if self.0.load(Ordering::Relaxed) {
+            Ok(())
+        } else {
+            Err("Redis has not answered yet")
+        }
     }
 }

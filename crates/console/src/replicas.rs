@@ -28,13 +28,22 @@ pub struct Replicas {
 impl Replicas {
     /// Returns an emitter that waits for the replicas. Its first call connects.
     pub fn emitter(&self, global: &Global, keys: Keys) -> anyhow::Result<Emitter> {
-        let builder = Emitter::builder(global.server()).keys(keys).wait(self.wait, self.wait_timeout);
-        builder.wait_local(self.wait_local).unconnected().map_err(failures::emit)
+        let builder = Emitter::builder(global.server())
+            .keys(keys)
+            .wait(self.wait, self.wait_timeout);
+        builder
+            .wait_local(self.wait_local)
+            .unconnected()
+            .map_err(failures::emit)
     }
 }
 
 fn wait_time(text: &str) -> Result<Duration, String> {
     let found = time(text)?;
     let range = Duration::from_millis(10)..=Duration::from_secs(60);
-    if range.contains(&found) { Ok(found) } else { Err("it must be 10ms to 1m".to_owned()) }
+    if range.contains(&found) {
+        Ok(found)
+    } else {
+        Err("it must be 10ms to 1m".to_owned())
+    }
 }

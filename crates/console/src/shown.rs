@@ -77,7 +77,9 @@ pub fn shortened(text: &str, chars_max: usize) -> String {
     for (at, c) in text.char_indices() {
         let shown = escape::text(&text[at..at + c.len_utf8()]).to_string();
         chars += shown.chars().count();
-        if chars > chars_max.saturating_sub(1) && line.len() + c.len_utf8() < text.len() || chars > chars_max {
+        if chars > chars_max.saturating_sub(1) && line.len() + c.len_utf8() < text.len()
+            || chars > chars_max
+        {
             line.push('…');
             return line;
         }
@@ -91,8 +93,13 @@ pub fn shortened(text: &str, chars_max: usize) -> String {
 pub fn wrapped(line: &str, chars_max: usize, indent: usize) -> String {
     let (mut out, mut column, mut rest) = (String::new(), 0, line);
     while !rest.is_empty() {
-        let quoted = rest.strip_prefix('`').and_then(|quoted| quoted.find('`')).map_or(0, |at| at + 2);
-        let end = rest[quoted..].find(' ').map_or(rest.len(), |at| quoted + at);
+        let quoted = rest
+            .strip_prefix('`')
+            .and_then(|quoted| quoted.find('`'))
+            .map_or(0, |at| at + 2);
+        let end = rest[quoted..]
+            .find(' ')
+            .map_or(rest.len(), |at| quoted + at);
         let (word, behind) = rest.split_at(end);
         let chars = word.chars().count();
         if column > 0 && column + 1 + chars > chars_max {
@@ -118,8 +125,14 @@ pub fn middle_cut(name: &str, chars_max: usize) -> String {
         return shortened(name, chars_max);
     }
     let end = chars_max / 2;
-    let (head, tail) = (chars[..chars_max - 1 - end].iter(), chars[chars.len() - end..].iter());
-    shortened(&head.chain(&['…']).chain(tail).collect::<String>(), chars_max)
+    let (head, tail) = (
+        chars[..chars_max - 1 - end].iter(),
+        chars[chars.len() - end..].iter(),
+    );
+    shortened(
+        &head.chain(&['…']).chain(tail).collect::<String>(),
+        chars_max,
+    )
 }
 
 /// The last millisecond of the year 9999. Later times are shown as this one, so that the year has
@@ -146,9 +159,16 @@ pub fn duration(ms: u64) -> String {
 /// was lost, the exit code says that the outcome is unknown.
 pub fn action_failure(error: ControlError) -> anyhow::Error {
     match &error {
-        ControlError::Redis { source, .. } if source.is_io_error() || source.is_timeout() || source.is_connection_dropped() => {
+        ControlError::Redis { source, .. }
+            if source.is_io_error() || source.is_timeout() || source.is_connection_dropped() =>
+        {
             let told = told(source);
-            Failure::with(Exit::Unknown, format!("the outcome is unknown: {told}; `seriatim actions` shows the recorded actions"))
+            Failure::with(
+                Exit::Unknown,
+                format!(
+                    "the outcome is unknown: {told}; `seriatim actions` shows the recorded actions"
+                ),
+            )
         }
         _ => failure(error),
     }
@@ -163,7 +183,10 @@ pub fn failure(error: ControlError) -> anyhow::Error {
         _ => Exit::Broken,
     };
     match &error {
-        ControlError::Redis { what, source } => Failure::with(exit, format!("Redis did not answer {what}: {}", told(source))),
+        ControlError::Redis { what, source } => Failure::with(
+            exit,
+            format!("Redis did not answer {what}: {}", told(source)),
+        ),
         _ => Failure::with(exit, error),
     }
 }

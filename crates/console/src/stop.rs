@@ -4,8 +4,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Waits for a stop signal: Ctrl-C (SIGINT), `kill` (SIGTERM), or the end of the terminal (SIGHUP).
 pub async fn stop_signal() -> anyhow::Result<()> {
-    let [mut interrupt, mut terminate, mut hangup] =
-        [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?];
+    let [mut interrupt, mut terminate, mut hangup] = [
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::hangup())?,
+    ];
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
@@ -19,7 +22,10 @@ pub async fn stop_signal() -> anyhow::Result<()> {
 pub struct StopSignals([tokio::signal::unix::Signal; 2]);
 
 pub fn stop_signals() -> anyhow::Result<StopSignals> {
-    Ok(StopSignals([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
+    Ok(StopSignals([
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    ]))
 }
 
 impl StopSignals {

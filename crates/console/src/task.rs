@@ -31,14 +31,20 @@ pub struct Task {
 
 /// Parses a task. Without a URL, a worker could only make it a dead letter when it is due.
 pub fn parse(text: &[u8]) -> Result<Task, String> {
-    let members: Members<'_> =
-        serde_json::from_slice(text).map_err(|error| format!("the task is not a JSON object with members: {error}"))?;
+    let members: Members<'_> = serde_json::from_slice(text)
+        .map_err(|error| format!("the task is not a JSON object with members: {error}"))?;
     let id = members.id.ok_or("the task has no id")?;
-    let id = text_or_digits(id).ok_or_else(|| format!("the id is no string and no whole number: {}", shortened(id.get())))?;
+    let id = text_or_digits(id).ok_or_else(|| {
+        format!(
+            "the id is no string and no whole number: {}",
+            shortened(id.get())
+        )
+    })?;
     ScheduleKey::new(id.as_str()).map_err(|error| format!("the id: {error}"))?;
     let at = time(members.time.ok_or("the task has no time")?)?;
     let url = members.url.ok_or("the task has no url")?;
-    let url: String = serde_json::from_str(url.get()).map_err(|_| format!("the url is no string: {}", shortened(url.get())))?;
+    let url: String = serde_json::from_str(url.get())
+        .map_err(|_| format!("the url is no string: {}", shortened(url.get())))?;
     check_url(&url).map_err(|error| format!("the url: {error}"))?;
     Ok(Task { id, at })
 }
@@ -46,14 +52,19 @@ pub fn parse(text: &[u8]) -> Result<Task, String> {
 /// Parses the member `time` of a task or of a schedule: Unix seconds, as a number or as a text, or RFC
 /// 3339.
 pub fn time(value: &RawValue) -> Result<SystemTime, String> {
-    let text = serde_json::from_str::<String>(value.get()).unwrap_or_else(|_| value.get().to_owned());
+    let text =
+        serde_json::from_str::<String>(value.get()).unwrap_or_else(|_| value.get().to_owned());
     units::instant(&text).map_err(|why| format!("the time is {}: {why}", shortened(value.get())))
 }
 
 /// Returns a text, or the digits of a whole number.
 fn text_or_digits(value: &RawValue) -> Option<String> {
     let is_digits = value.get().bytes().all(|byte| byte.is_ascii_digit());
-    if is_digits { Some(value.get().to_owned()) } else { serde_json::from_str(value.get()).ok() }
+    if is_digits {
+        Some(value.get().to_owned())
+    } else {
+        serde_json::from_str(value.get()).ok()
+    }
 }
 
 fn shortened(text: &str) -> String {
@@ -72,24 +83,52 @@ mod tests {
     #[test]
     fn a_task_has_an_id_a_time_and_a_url() {
         for (text, ms) in [
-            (r#"{"id":"x","time":1798131600,"url":"https://x/"}"#, 1_798_131_600_000),
-            (r#"{"id":7,"time":1798131600.25,"url":"http://x","more":[1]}"#, 1_798_131_600_250),
-            (r#"{"id":"x","time":"2026-12-24T17:00:00Z","url":"https://x/"}"#, 1_798_131_600_000),
+            (
+                r#"{"id":"x","time":1798131600,"url":"https://x/"}"#,
+                1_798_131_600_000,
+            ),
+            (
+                r#"{"id":7,"time":1798131600.25,"url":"http://x","more":[1]}"#,
+                1_798_131_600_250,
+            ),
+            (
+                r#"{"id":"x","time":"2026-12-24T17:00:00Z","url":"https://x/"}"#,
+                1_798_131_600_000,
+            ),
         ] {
-            assert_eq!(parse(text.as_bytes()).expect("a task").at, UNIX_EPOCH + Duration::from_millis(ms), "{text}");
+            assert_eq!(
+                parse(text.as_bytes()).expect("a task").at,
+                UNIX_EPOCH + Duration::from_millis(ms),
+                "{text}"
+            );
         }
         for (text, why) in [
             ("[]", "the task is not"),
             (r#"{"time":1,"url":"https://x/"}"#, "no id"),
-            (r#"{"id":"","time":1,"url":"https://x/"}"#, "must not be empty"),
-            (r#"{"id":1.5,"time":1,"url":"https://x/"}"#, "no string and no whole number"),
+            (
+                r#"{"id":"","time":1,"url":"https://x/"}"#,
+                "must not be empty",
+            ),
+            (
+                r#"{"id":1.5,"time":1,"url":"https://x/"}"#,
+                "no string and no whole number",
+            ),
             (r#"{"id":"x","url":"https://x/"}"#, "no time"),
-            (r#"{"id":"x","time":{},"url":"https://x/"}"#, "the time is {}"),
+            (
+                r#"{"id":"x","time":{},"url":"https://x/"}"#,
+                "the time is {}",
+            ),
             (r#"{"id":"x","time":1}"#, "no url"),
             (r#"{"id":"x","time":1,"url":7}"#, "the url is no string"),
-            (r#"{"id":"x","time":1,"url":"ftp://x/"}"#, "must begin with http:// or https://"),
+            (
+                r#"{"id":"x","time":1,"url":"ftp://x/"}"#,
+                "must begin with http:// or https://",
+            ),
         ] {
-            assert!(parse(text.as_bytes()).err().expect("no task").contains(why), "{text}");
+            assert!(
+                parse(text.as_bytes()).err().expect("no task").contains(why),
+                "{text}"
+            );
         }
     }
 }

@@ -8,7 +8,8 @@ pub fn time(text: &str) -> Result<Duration, String> {
 }
 
 /// The error of a time after the last one that can be written as a date.
-const TOO_LATE: &str = "it is after 9999-12-30T22:00:00Z, the latest time; a number is Unix seconds, not ms";
+const TOO_LATE: &str =
+    "it is after 9999-12-30T22:00:00Z, the latest time; a number is Unix seconds, not ms";
 
 /// Parses a point in time: RFC 3339, e.g. 2026-12-24T18:00:00+01:00, or Unix seconds, which may have a
 /// fraction.
@@ -16,30 +17,56 @@ pub fn instant(text: &str) -> Result<SystemTime, String> {
     const WRITE: &str = "write 2026-12-24T18:00:00Z, with another zone +01:00, or Unix seconds";
     if let Some(since) = unix_seconds(text) {
         let latest = u64::try_from(jiff::Timestamp::MAX.as_second()).unwrap_or_default();
-        let at = since.filter(|since| since.as_secs() <= latest).and_then(|since| UNIX_EPOCH.checked_add(since));
+        let at = since
+            .filter(|since| since.as_secs() <= latest)
+            .and_then(|since| UNIX_EPOCH.checked_add(since));
         return at.ok_or_else(|| TOO_LATE.to_owned());
     }
     let parsed: Result<jiff::Timestamp, _> = text.parse();
-    parsed.map(SystemTime::from).map_err(|_| if text.starts_with("9999-12-3") { TOO_LATE } else { WRITE }.to_owned())
+    parsed.map(SystemTime::from).map_err(|_| {
+        if text.starts_with("9999-12-3") {
+            TOO_LATE
+        } else {
+            WRITE
+        }
+        .to_owned()
+    })
 }
 
 /// Parses a number of seconds. The outer value is none if the text is no number, the inner one if the
 /// number is too large.
 fn unix_seconds(text: &str) -> Option<Option<Duration>> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    let are_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let are_digits =
+        |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if are_digits(whole) && are_digits(fraction) {
-        let nanos = format!("{fraction:0<9}").get(..9).and_then(|nanos| nanos.parse().ok()).unwrap_or(0);
-        return Some(whole.parse().ok().map(|seconds| Duration::new(seconds, nanos)));
+        let nanos = format!("{fraction:0<9}")
+            .get(..9)
+            .and_then(|nanos| nanos.parse().ok())
+            .unwrap_or(0);
+        return Some(
+            whole
+                .parse()
+                .ok()
+                .map(|seconds| Duration::new(seconds, nanos)),
+        );
     }
     // A program may write a number as 1.8e9.
-    let has_exponent = text.starts_with(|c: char| c.is_ascii_digit()) && text.contains(['e', 'E']) && !text.contains(':');
-    has_exponent.then(|| text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()))
+    let has_exponent = text.starts_with(|c: char| c.is_ascii_digit())
+        && text.contains(['e', 'E'])
+        && !text.contains(':');
+    has_exponent.then(|| {
+        text.parse()
+            .ok()
+            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+    })
 }
 
 /// Parses a number of bytes: 65536, 64KiB, 8MiB.
 pub fn bytes(text: &str) -> Result<usize, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let factor = match unit.trim().to_ascii_lowercase().as_str() {
         "" | "b" => Some(1),
@@ -68,13 +95,24 @@ mod tests {
         ] {
             assert_eq!(instant(text), Ok(at), "{text}");
         }
-        assert_eq!(instant("1798131600.25"), Ok(at + Duration::from_millis(250)));
+        assert_eq!(
+            instant("1798131600.25"),
+            Ok(at + Duration::from_millis(250))
+        );
         assert_eq!(instant("1798131600.000000000999"), Ok(at));
         // A date and a number have the same latest time.
         for latest in ["9999-12-30T22:00:00Z", "253402207200"] {
-            assert_eq!(instant(latest), Ok(UNIX_EPOCH + Duration::from_secs(253_402_207_200)));
+            assert_eq!(
+                instant(latest),
+                Ok(UNIX_EPOCH + Duration::from_secs(253_402_207_200))
+            );
         }
-        for late in ["9999-12-31T00:00:00Z", "253402214400", "253402207201", "1e300"] {
+        for late in [
+            "9999-12-31T00:00:00Z",
+            "253402214400",
+            "253402207201",
+            "1e300",
+        ] {
             assert_eq!(instant(late), Err(TOO_LATE.to_owned()), "{late}");
         }
         for text in [
@@ -98,10 +136,24 @@ mod tests {
 
     #[test]
     fn bytes_have_units() {
-        for (text, expected) in [("65536", 65_536), ("64KiB", 65_536), ("8MiB", 8 << 20), ("8 m", 8 << 20), ("0", 0)] {
+        for (text, expected) in [
+            ("65536", 65_536),
+            ("64KiB", 65_536),
+            ("8MiB", 8 << 20),
+            ("8 m", 8 << 20),
+            ("0", 0),
+        ] {
             assert_eq!(bytes(text), Ok(expected), "{text}");
         }
-        for text in ["", "KiB", "-1", "1.5MiB", "8MB", "99999999999999999999", "18446744073709551615k"] {
+        for text in [
+            "",
+            "KiB",
+            "-1",
+            "1.5MiB",
+            "8MB",
+            "99999999999999999999",
+            "18446744073709551615k",
+        ] {
             assert!(bytes(text).is_err(), "{text}");
         }
     }

@@ -18,9 +18,13 @@ pub fn warn(root: &Command) {
     let mut known = vec![SERVER.to_owned()];
     collect(root, &mut known);
     for (name, _) in std::env::vars_os() {
-        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
+        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else {
+            continue;
+        };
         if let Some(meant) = meant(name, &known) {
-            let what = format!("the environment variable {name} is unknown and has no effect; did you mean {meant}?");
+            let what = format!(
+                "the environment variable {name} is unknown and has no effect; did you mean {meant}?"
+            );
             shown::tell(Level::Warn, &what);
         }
     }
@@ -29,7 +33,8 @@ pub fn warn(root: &Command) {
 /// Returns the known variable that was probably meant by a name; none if the name is known itself.
 fn meant(name: &str, known: &[String]) -> Option<String> {
     // Kubernetes sets such variables for a service, e.g. for one named seriatim-redis.
-    let of_service = name.ends_with("_PORT") || name.contains("_PORT_") || name.contains("_SERVICE_");
+    let of_service =
+        name.ends_with("_PORT") || name.contains("_PORT_") || name.contains("_SERVICE_");
     if of_service || known.iter().any(|known| known == name) {
         return None;
     }
@@ -41,9 +46,13 @@ fn meant(name: &str, known: &[String]) -> Option<String> {
 
 /// Collects the variables of the flags of a command and of its subcommands.
 fn collect(command: &Command, known: &mut Vec<String>) {
-    let variables = command.get_arguments().filter_map(|arg| arg.get_env()?.to_str());
+    let variables = command
+        .get_arguments()
+        .filter_map(|arg| arg.get_env()?.to_str());
     known.extend(variables.map(str::to_owned));
-    command.get_subcommands().for_each(|inner| collect(inner, known));
+    command
+        .get_subcommands()
+        .for_each(|inner| collect(inner, known));
 }
 
 #[cfg(test)]
@@ -52,7 +61,12 @@ mod tests {
 
     #[test]
     fn a_misspelled_variable_is_recognized() {
-        let known = ["SERIATIM_REDIS", "SERIATIM_NAMESPACE", "SERIATIM_EVENT_LOG_KEEP"].map(str::to_owned);
+        let known = [
+            "SERIATIM_REDIS",
+            "SERIATIM_NAMESPACE",
+            "SERIATIM_EVENT_LOG_KEEP",
+        ]
+        .map(str::to_owned);
         for (name, found) in [
             ("SERIATIM_NAMESPCE", Some("SERIATIM_NAMESPACE")),
             ("SERIATIM_REDIS_URL", Some("SERIATIM_REDIS")),

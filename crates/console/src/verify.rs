@@ -20,7 +20,9 @@ pub fn output(judge: &mut Judge, mut lines: Lines) -> anyhow::Result<()> {
     }
     if good == 0 && bad > 0 {
         let name = lines.name();
-        let what = format!("{name} is not an output: no line of it is an envelope with id, prev, object and event");
+        let what = format!(
+            "{name} is not an output: no line of it is an envelope with id, prev, object and event"
+        );
         return Err(Failure::with(Exit::Input, what));
     }
     Ok(())
@@ -34,8 +36,12 @@ pub fn input(judge: &mut Judge, mut lines: Lines, fields: &Fields) -> anyhow::Re
     while let Some(line) = lines.next_line()? {
         if !line.text.trim_ascii().is_empty() {
             let read = fields.of(line.text);
-            let (object, event) = read
-                .map_err(|error| Failure::with(Exit::Input, format!("{name}:{} is not an input line: {error:#}", line.number)))?;
+            let (object, event) = read.map_err(|error| {
+                Failure::with(
+                    Exit::Input,
+                    format!("{name}:{} is not an input line: {error:#}", line.number),
+                )
+            })?;
             judge.expect(file, line.number, &object, event);
         }
     }
@@ -46,8 +52,16 @@ pub fn input(judge: &mut Judge, mut lines: Lines, fields: &Fields) -> anyhow::Re
 pub fn examples(report: &Report, out: &mut String) -> anyhow::Result<()> {
     for kind in Kind::ALL {
         let mut shown = 0;
-        for example in report.examples.iter().filter(|example| example.kind == kind) {
-            writeln!(out, "  {kind}: {}:{}: {}", example.file, example.line, example.what)?;
+        for example in report
+            .examples
+            .iter()
+            .filter(|example| example.kind == kind)
+        {
+            writeln!(
+                out,
+                "  {kind}: {}:{}: {}",
+                example.file, example.line, example.what
+            )?;
             shown += 1;
         }
         if report.count(kind) > shown {

@@ -24,7 +24,11 @@ pub struct Watch {
 fn interval(text: &str) -> Result<Duration, String> {
     let every = units::time(text)?;
     let range = Duration::from_millis(100)..=Duration::from_secs(60 * 60);
-    if range.contains(&every) { Ok(every) } else { Err("it must be 100ms to 1h".to_owned()) }
+    if range.contains(&every) {
+        Ok(every)
+    } else {
+        Err("it must be 100ms to 1h".to_owned())
+    }
 }
 
 impl Watch {
@@ -34,7 +38,9 @@ impl Watch {
         match self.watch {
             None => global.control().await,
             Some(_) => {
-                let control = Control::connect(global.server()).await.map_err(shown::failure)?;
+                let control = Control::connect(global.server())
+                    .await
+                    .map_err(shown::failure)?;
                 Ok(control.with_keys(global.keys()?))
             }
         }
@@ -45,7 +51,10 @@ impl Watch {
     ///
     /// If the first look fails, its error is returned. After a first success, an error of a later
     /// look is shown in place of the text, and the looks go on.
-    pub async fn print(&self, mut look: impl AsyncFnMut() -> anyhow::Result<String>) -> anyhow::Result<Exit> {
+    pub async fn print(
+        &self,
+        mut look: impl AsyncFnMut() -> anyhow::Result<String>,
+    ) -> anyhow::Result<Exit> {
         let mut text = look().await?;
         let Some(every) = self.watch else {
             shown::print(&text)?;
@@ -78,5 +87,9 @@ impl Watch {
 }
 
 fn head(every: Duration) -> String {
-    format!("{}, each {}; Ctrl-C ends\n\n", format_rfc3339_seconds(std::time::SystemTime::now()), format_duration(every))
+    format!(
+        "{}, each {}; Ctrl-C ends\n\n",
+        format_rfc3339_seconds(std::time::SystemTime::now()),
+        format_duration(every)
+    )
 }

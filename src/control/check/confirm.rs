@@ -39,7 +39,10 @@ impl<C: ConnectionLike> Walk<'_, C> {
                 continue;
             }
             let Some(suspect) = pending.get(position.wrapping_sub(1)) else {
-                return Err(ControlError::reply("lua/check.lua", format!("it names subject {position} of {}", pending.len())));
+                return Err(ControlError::reply(
+                    "lua/check.lua",
+                    format!("it names subject {position} of {}", pending.len()),
+                ));
             };
             if !self.broken.contains(suspect) {
                 self.confirm(suspect).await?;
@@ -49,21 +52,39 @@ impl<C: ConnectionLike> Walk<'_, C> {
     }
 
     /// Keeps an object that seems uncovered until the next search.
-    pub(super) async fn keep_uncovered(&mut self, object: Vec<u8>, text: String) -> Result<(), ControlError> {
+    pub(super) async fn keep_uncovered(
+        &mut self,
+        object: Vec<u8>,
+        text: String,
+    ) -> Result<(), ControlError> {
         self.uncovered.insert(object, text);
-        if self.uncovered.len() >= UNCOVERED_MAX { self.settle().await } else { Ok(()) }
+        if self.uncovered.len() >= UNCOVERED_MAX {
+            self.settle().await
+        } else {
+            Ok(())
+        }
     }
 
     /// Calls the script once. Afterwards, objects that the script saw in the lists of registered
     /// workers count as covered.
-    pub(super) async fn look(&mut self, subjects: &[(Kind, Vec<u8>)], hint: Option<&str>) -> Result<Vec<Finding>, ControlError> {
+    pub(super) async fn look(
+        &mut self,
+        subjects: &[(Kind, Vec<u8>)],
+        hint: Option<&str>,
+    ) -> Result<Vec<Finding>, ControlError> {
         let covered = &self.covered;
         let hinted = subjects.iter().map(|(kind, name)| {
-            let known = if *kind == Kind::Object && covered.contains(name) { "covered" } else { "unknown" };
+            let known = if *kind == Kind::Object && covered.contains(name) {
+                "covered"
+            } else {
+                "unknown"
+            };
             (*kind, name.as_slice(), hint.unwrap_or(known))
         });
         let reply = script::look(self.conn, self.keys, hinted).await?;
-        let all_registered = subjects.iter().all(|(kind, name)| *kind != Kind::Worker || self.is_registered(name));
+        let all_registered = subjects
+            .iter()
+            .all(|(kind, name)| *kind != Kind::Worker || self.is_registered(name));
         for name in &reply.in_lists {
             self.look_at_name(name, false);
             if all_registered {
@@ -75,8 +96,12 @@ impl<C: ConnectionLike> Walk<'_, C> {
 
     async fn confirm(&mut self, suspect: &(Kind, Vec<u8>)) -> Result<(), ControlError> {
         self.report.looked_at.suspicions += 1;
-        let findings = self.look(std::slice::from_ref(suspect), Some("unknown")).await?;
-        let Some(text) = uncovered(&findings) else { return self.report(suspect, findings) };
+        let findings = self
+            .look(std::slice::from_ref(suspect), Some("unknown"))
+            .await?;
+        let Some(text) = uncovered(&findings) else {
+            return self.report(suspect, findings);
+        };
         self.keep_uncovered(suspect.1.clone(), text).await
     }
 
@@ -96,14 +121,22 @@ impl<C: ConnectionLike> Walk<'_, C> {
             let mut changed = HashMap::new();
             for (object, text) in texts {
                 let suspect = (Kind::Object, object);
-                let hint = if found.contains(&suspect.1) { "covered" } else { "searched" };
-                let findings = self.look(std::slice::from_ref(&suspect), Some(hint)).await?;
+                let hint = if found.contains(&suspect.1) {
+                    "covered"
+                } else {
+                    "searched"
+                };
+                let findings = self
+                    .look(std::slice::from_ref(&suspect), Some(hint))
+                    .await?;
                 match uncovered(&findings) {
                     // The object's events changed during the search, and a marker may have come
                     // with them. So the object is searched for again. The last search decides even
                     // if the events changed. Otherwise an object whose events always change would
                     // never be reported.
-                    Some(now) if now != text && searches_left > 0 => drop(changed.insert(suspect.1, now)),
+                    Some(now) if now != text && searches_left > 0 => {
+                        drop(changed.insert(suspect.1, now))
+                    }
                     _ => self.report(&suspect, findings)?,
                 }
             }
@@ -112,7 +145,11 @@ impl<C: ConnectionLike> Walk<'_, C> {
         Ok(())
     }
 
-    fn report(&mut self, suspect: &(Kind, Vec<u8>), findings: Vec<Finding>) -> Result<(), ControlError> {
+    fn report(
+        &mut self,
+        suspect: &(Kind, Vec<u8>),
+        findings: Vec<Finding>,
+    ) -> Result<(), ControlError> {
         for finding in findings {
             if finding.word == "foreign" {
                 self.report.looked_at.foreign += 1;
@@ -128,10 +165,17 @@ impl<C: ConnectionLike> Walk<'_, C> {
     /// Returns the objects among `objects` that have a marker, or are in the list of a group or of a
     /// registered worker. Markers are read first, then the lists of groups, because objects move in
     /// this order. If new markers come faster than they can be read, the search proves nothing, and all objects are returned.
-    async fn search(&mut self, objects: &HashMap<Vec<u8>, String>) -> Result<HashSet<Vec<u8>>, ControlError> {
+    async fn search(
+        &mut self,
+        objects: &HashMap<Vec<u8>, String>,
+    ) -> Result<HashSet<Vec<u8>>, ControlError> {
         let mut found = HashSet::new();
-        let set_aside = usize::try_from(self.report.looked_at.set_aside).unwrap_or(usize::MAX) / MARKERS_PER_CALL;
-        let pages_max = self.count_markers().await? / MARKERS_PER_CALL + set_aside + GROUPS_MAX + PAGES_MORE_MAX;
+        let set_aside = usize::try_from(self.report.looked_at.set_aside).unwrap_or(usize::MAX)
+            / MARKERS_PER_CALL;
+        let pages_max = self.count_markers().await? / MARKERS_PER_CALL
+            + set_aside
+            + GROUPS_MAX
+            + PAGES_MORE_MAX;
         let (mut from, mut pages) = (0, 0);
         while let Some(page) = self.page_of_markers(from).await? {
             from += page.len();
@@ -139,7 +183,10 @@ impl<C: ConnectionLike> Walk<'_, C> {
             if pages > pages_max {
                 return Ok(objects.keys().cloned().collect());
             }
-            found.extend(page.into_iter().filter(|object| objects.contains_key(object)));
+            found.extend(
+                page.into_iter()
+                    .filter(|object| objects.contains_key(object)),
+            );
         }
         for group in self.groups().await? {
             let mut from = 0;
@@ -149,7 +196,10 @@ impl<C: ConnectionLike> Walk<'_, C> {
                 if pages > pages_max {
                     return Ok(objects.keys().cloned().collect());
                 }
-                found.extend(page.into_iter().filter(|object| objects.contains_key(object)));
+                found.extend(
+                    page.into_iter()
+                        .filter(|object| objects.contains_key(object)),
+                );
             }
         }
         let departed = match self.taken.take() {
@@ -166,12 +216,23 @@ impl<C: ConnectionLike> Walk<'_, C> {
                 seen
             }
         };
-        found.extend(objects.keys().filter(|object| departed.contains(object)).cloned());
+        found.extend(
+            objects
+                .keys()
+                .filter(|object| departed.contains(object))
+                .cloned(),
+        );
         self.taken = Some(departed);
         let mut walk = Names::of(self.conn, self.keys, Which::Watched).await?;
         while let Some(page) = walk.next(self.conn, self.keys).await? {
             let taken = names::taken(self.conn, self.keys, b"", &page).await?;
-            found.extend(taken.objects.into_iter().map(|(_, object)| object).filter(|object| objects.contains_key(object)));
+            found.extend(
+                taken
+                    .objects
+                    .into_iter()
+                    .map(|(_, object)| object)
+                    .filter(|object| objects.contains_key(object)),
+            );
         }
         Ok(found)
     }

@@ -48,7 +48,11 @@ impl Mender<'_> {
         if self.told.insert((&subject, &what)) {
             self.report.left_total += 1;
             if self.report.left.len() < self.steps_max {
-                self.report.left.push(RepairStep { subject, kind: "left".to_owned(), what });
+                self.report.left.push(RepairStep {
+                    subject,
+                    kind: "left".to_owned(),
+                    what,
+                });
             }
         }
     }
@@ -63,7 +67,9 @@ impl Mender<'_> {
     /// Returns the subjects for the last look. What that look leaves is reported.
     fn take_left(&mut self) -> Vec<(Kind, Vec<u8>)> {
         let mut left = self.left.take().unwrap_or_default();
-        left.retain(|(kind, name)| self.call.doing || *kind != Kind::Worker || !self.solved.contains(name.as_slice()));
+        left.retain(|(kind, name)| {
+            self.call.doing || *kind != Kind::Worker || !self.solved.contains(name.as_slice())
+        });
         left
     }
 
@@ -76,7 +82,11 @@ impl Mender<'_> {
             self.report.steps_total += 1;
             *self.report.kinds.entry(kind.clone()).or_default() += 1;
             if self.report.steps.len() < self.steps_max {
-                self.report.steps.push(RepairStep { subject, kind, what });
+                self.report.steps.push(RepairStep {
+                    subject,
+                    kind,
+                    what,
+                });
             }
         }
     }
@@ -118,26 +128,44 @@ pub(in crate::control) async fn run(
     walk.walk().await?;
     walk.idempotency_keys().await?;
     // The repair of a group or an owner may have changed what is to be counted.
-    walk.mend(vec![(Kind::Shared, Vec::new())], "unknown").await?;
-    let strangers = walk.mender.as_mut().map_or_else(Vec::new, |mender| std::mem::take(&mut mender.strangers));
+    walk.mend(vec![(Kind::Shared, Vec::new())], "unknown")
+        .await?;
+    let strangers = walk
+        .mender
+        .as_mut()
+        .map_or_else(Vec::new, |mender| std::mem::take(&mut mender.strangers));
     walk.mend(strangers, "unknown").await?;
     // The objects of freed owners may still count as in hand.
     walk.in_hand().await?;
-    let left = walk.mender.as_mut().map_or_else(Vec::new, Mender::take_left);
+    let left = walk
+        .mender
+        .as_mut()
+        .map_or_else(Vec::new, Mender::take_left);
     walk.mend(left, "searched").await?;
-    walk.mender.map(|mender| mender.report).ok_or_else(|| ControlError::reply("lua/operator/repair.lua", "no repair"))
+    walk.mender
+        .map(|mender| mender.report)
+        .ok_or_else(|| ControlError::reply("lua/operator/repair.lua", "no repair"))
 }
 
 impl<C: ConnectionLike> Walk<'_, C> {
     /// Puts right the subjects with findings. Objects that seem uncovered are searched for first.
-    pub(super) async fn mend_found(&mut self, subjects: &[(Kind, Vec<u8>)], findings: Vec<Finding>) -> Result<(), ControlError> {
+    pub(super) async fn mend_found(
+        &mut self,
+        subjects: &[(Kind, Vec<u8>)],
+        findings: Vec<Finding>,
+    ) -> Result<(), ControlError> {
         let mut by_position: BTreeMap<usize, Vec<Finding>> = BTreeMap::new();
         for finding in findings {
-            by_position.entry(finding.position).or_default().push(finding);
+            by_position
+                .entry(finding.position)
+                .or_default()
+                .push(finding);
         }
         let mut broken = Vec::new();
         for (position, findings) in by_position {
-            let Some((kind, name)) = subjects.get(position.wrapping_sub(1)) else { continue };
+            let Some((kind, name)) = subjects.get(position.wrapping_sub(1)) else {
+                continue;
+            };
             if let Some(text) = uncovered(&findings) {
                 self.keep_uncovered(name.clone(), text).await?;
             }
@@ -149,7 +177,11 @@ impl<C: ConnectionLike> Walk<'_, C> {
     }
 
     /// Puts these subjects right, in calls of bounded size.
-    pub(super) async fn mend(&mut self, subjects: Vec<(Kind, Vec<u8>)>, hint: &'static str) -> Result<(), ControlError> {
+    pub(super) async fn mend(
+        &mut self,
+        subjects: Vec<(Kind, Vec<u8>)>,
+        hint: &'static str,
+    ) -> Result<(), ControlError> {
         for some in subjects.chunks(REPAIR_PER_CALL_MAX) {
             let mut next: Vec<_> = some.to_vec();
             for _ in 0..CALLS_MAX {
@@ -168,10 +200,15 @@ impl<C: ConnectionLike> Walk<'_, C> {
         subjects: &[(Kind, Vec<u8>)],
         hint: &'static str,
     ) -> Result<Vec<(Kind, Vec<u8>)>, ControlError> {
-        let Some(mender) = &mut self.mender else { return Ok(Vec::new()) };
-        let names = subjects.iter().map(|(kind, name)| (kind.word(), name.as_slice(), hint));
+        let Some(mender) = &mut self.mender else {
+            return Ok(Vec::new());
+        };
+        let names = subjects
+            .iter()
+            .map(|(kind, name)| (kind.word(), name.as_slice(), hint));
         let began = Instant::now();
-        let (told, row) = operator::repair(self.conn, self.keys, mender.by, &mender.call, names).await?;
+        let (told, row) =
+            operator::repair(self.conn, self.keys, mender.by, &mender.call, names).await?;
         mender.report.slowest_call = mender.report.slowest_call.max(began.elapsed());
         if mender.call.doing {
             mender.call.row = row;
@@ -179,7 +216,10 @@ impl<C: ConnectionLike> Walk<'_, C> {
         let mut again = Vec::new();
         for told in told {
             let Some((kind, name)) = subjects.get(told.position) else {
-                return Err(ControlError::reply("lua/operator/repair.lua", format!("it names subject {}", told.position)));
+                return Err(ControlError::reply(
+                    "lua/operator/repair.lua",
+                    format!("it names subject {}", told.position),
+                ));
             };
             match (told.word.as_str(), &mut mender.left) {
                 ("solves", _) => drop(mender.solved.insert(told.what.as_bytes())),
@@ -197,8 +237,10 @@ impl<C: ConnectionLike> Walk<'_, C> {
         let (hash, ends) = (self.keys.events_emitted(), self.keys.events_emitted_ends());
         let mut pipe = redis::pipe();
         pipe.cmd("HLEN").arg(&hash).cmd("ZCARD").arg(&ends);
-        let (keys, with_end): (u64, u64) =
-            pipe.query_async(self.conn).await.map_err(ControlError::redis("the idempotency keys"))?;
+        let (keys, with_end): (u64, u64) = pipe
+            .query_async(self.conn)
+            .await
+            .map_err(ControlError::redis("the idempotency keys"))?;
         if keys == with_end {
             return Ok(());
         }
@@ -206,10 +248,19 @@ impl<C: ConnectionLike> Walk<'_, C> {
             let mut cursor = 0_u64;
             loop {
                 let mut ask = redis::cmd(command);
-                ask.arg(&key).arg(cursor).arg("COUNT").arg(REPAIR_PER_CALL_MAX);
-                let (next, page): (u64, Vec<Vec<u8>>) =
-                    ask.query_async(self.conn).await.map_err(ControlError::redis("the idempotency keys"))?;
-                let fields = page.into_iter().step_by(2).map(|field| (Kind::Emitted, field)).collect();
+                ask.arg(&key)
+                    .arg(cursor)
+                    .arg("COUNT")
+                    .arg(REPAIR_PER_CALL_MAX);
+                let (next, page): (u64, Vec<Vec<u8>>) = ask
+                    .query_async(self.conn)
+                    .await
+                    .map_err(ControlError::redis("the idempotency keys"))?;
+                let fields = page
+                    .into_iter()
+                    .step_by(2)
+                    .map(|field| (Kind::Emitted, field))
+                    .collect();
                 self.mend(fields, "unknown").await?;
                 cursor = next;
                 if cursor == 0 {

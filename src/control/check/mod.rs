@@ -36,7 +36,9 @@ mod state;
 mod walk;
 
 use self::paced::Paced;
-pub use self::report::{CheckReport, Invariant, LookedAt, NOT_READABLE, NotReadable, Subject, Violation};
+pub use self::report::{
+    CheckReport, Invariant, LookedAt, NOT_READABLE, NotReadable, Subject, Violation,
+};
 use self::state::Walk;
 use super::{Control, ControlError};
 
@@ -62,7 +64,9 @@ impl Control {
     /// # Errors
     /// As [`Control::check`].
     pub async fn check_up_to(&self, violations_max: usize) -> Result<CheckReport, ControlError> {
-        Walk::new(&mut self.connection(), &self.keys, violations_max).run().await
+        Walk::new(&mut self.connection(), &self.keys, violations_max)
+            .run()
+            .await
     }
 
     /// Checks only the keys that all objects share, and compares the lengths of indexes. So it finds
@@ -77,8 +81,13 @@ impl Control {
     pub async fn check_shared(&self) -> Result<Vec<Violation>, ControlError> {
         let subject = (script::Kind::Shared, &b""[..], "counts");
         let reply = script::look(&mut self.connection(), &self.keys, [subject]).await?;
-        let violation =
-            |found: script::Finding| Ok(Violation { invariant: found.invariant()?, subject: Subject::Shared, what: found.what });
+        let violation = |found: script::Finding| {
+            Ok(Violation {
+                invariant: found.invariant()?,
+                subject: Subject::Shared,
+                what: found.what,
+            })
+        };
         reply.findings.into_iter().map(violation).collect()
     }
 
@@ -87,7 +96,11 @@ impl Control {
     ///
     /// # Errors
     /// As [`Control::check`].
-    pub async fn paced_check(&self, violations_max: usize, share: f64) -> Result<CheckReport, ControlError> {
+    pub async fn paced_check(
+        &self,
+        violations_max: usize,
+        share: f64,
+    ) -> Result<CheckReport, ControlError> {
         let mut conn = Paced::new(self.connection(), share.clamp(0.001, 1.0));
         Walk::new(&mut conn, &self.keys, violations_max).run().await
     }

@@ -41,8 +41,16 @@ impl<C: ConnectionLike> ConnectionLike for Paced<C> {
         Box::pin(paused(self.inner.req_packed_command(cmd), self.share))
     }
 
-    fn req_packed_commands<'a>(&'a mut self, pipe: &'a Pipeline, offset: usize, count: usize) -> RedisFuture<'a, Vec<Value>> {
-        Box::pin(paused(self.inner.req_packed_commands(pipe, offset, count), self.share))
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipe: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        Box::pin(paused(
+            self.inner.req_packed_commands(pipe, offset, count),
+            self.share,
+        ))
     }
 
     fn get_db(&self) -> i64 {

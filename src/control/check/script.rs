@@ -80,7 +80,12 @@ impl Finding {
             "I9" => Invariant::I9,
             "I10" => Invariant::I10,
             "layout" => Invariant::Layout,
-            other => return Err(ControlError::reply("lua/check.lua", format!("it finds {other:?}"))),
+            other => {
+                return Err(ControlError::reply(
+                    "lua/check.lua",
+                    format!("it finds {other:?}"),
+                ));
+            }
         })
     }
 }
@@ -88,7 +93,10 @@ impl Finding {
 /// Returns the text of the finding that says that the object is uncovered; none if no finding says
 /// so.
 pub(super) fn uncovered(findings: &[Finding]) -> Option<String> {
-    findings.iter().find(|finding| finding.is_of_cover()).map(|finding| finding.what.clone())
+    findings
+        .iter()
+        .find(|finding| finding.is_of_cover())
+        .map(|finding| finding.what.clone())
 }
 
 /// The reply of the script: its findings, and the objects in the lists of the workers that it has
@@ -115,15 +123,26 @@ pub(super) async fn look<'s>(
     let answer: RedisResult<Value> = call.invoke_async(conn).await;
     let answer = reply::after("looked", answer.map_err(ControlError::redis(WHAT))?);
     let answer = answer.map_err(|answer| ControlError::reply(WHAT, answer))?;
-    let [findings, names] = <[Value; 2]>::try_from(answer)
-        .map_err(|parts| ControlError::reply(WHAT, format!("{} parts after the first word", parts.len())))?;
-    let in_lists = reply::array(names).unwrap_or_default().iter().filter_map(reply::bytes).collect();
+    let [findings, names] = <[Value; 2]>::try_from(answer).map_err(|parts| {
+        ControlError::reply(WHAT, format!("{} parts after the first word", parts.len()))
+    })?;
+    let in_lists = reply::array(names)
+        .unwrap_or_default()
+        .iter()
+        .filter_map(reply::bytes)
+        .collect();
     let flat = reply::array(findings).ok_or_else(|| ControlError::reply(WHAT, "no findings"))?;
     let read = |three: &[Value]| {
         let position = usize::try_from(reply::number(&three[0])?).ok()?;
-        Some(Finding { position, word: reply::text(&three[1])?, what: reply::text(&three[2])? })
+        Some(Finding {
+            position,
+            word: reply::text(&three[1])?,
+            what: reply::text(&three[2])?,
+        })
     };
     let findings: Option<Vec<Finding>> = flat.chunks_exact(3).map(read).collect();
-    let findings = findings.ok_or_else(|| ControlError::reply(WHAT, "a finding is not a position, a word and a text"))?;
+    let findings = findings.ok_or_else(|| {
+        ControlError::reply(WHAT, "a finding is not a position, a word and a text")
+    })?;
     Ok(Reply { findings, in_lists })
 }

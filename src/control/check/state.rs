@@ -82,7 +82,11 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
     }
 
     pub(super) async fn count_markers(&mut self) -> Result<usize, ControlError> {
-        match redis::cmd("LLEN").arg(self.keys.objects_with_events()).query_async(self.conn).await {
+        match redis::cmd("LLEN")
+            .arg(self.keys.objects_with_events())
+            .query_async(self.conn)
+            .await
+        {
             Err(error) if error.code() == Some("WRONGTYPE") => Ok(0),
             total => total.map_err(ControlError::redis("the markers")),
         }
@@ -91,14 +95,23 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
     /// Returns one page of markers, from index `from` on; none if there are no more markers.
     /// Producers push at the front. So between two pages markers only move to higher indexes, and
     /// no marker is missed unless it is taken.
-    pub(super) async fn page_of_markers(&mut self, from: usize) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
+    pub(super) async fn page_of_markers(
+        &mut self,
+        from: usize,
+    ) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
         self.page(self.keys.objects_with_events(), from).await
     }
 
     /// Returns the groups that have a list of names. Without groups, and for a key of a wrong type,
     /// returns none. Workers make about two thousand groups at most; further ones are left out.
     pub(super) async fn groups(&mut self) -> Result<Vec<Vec<u8>>, ControlError> {
-        match redis::cmd("ZRANGE").arg(self.keys.event_groups()).arg(0).arg(GROUPS_MAX - 1).query_async(self.conn).await {
+        match redis::cmd("ZRANGE")
+            .arg(self.keys.event_groups())
+            .arg(0)
+            .arg(GROUPS_MAX - 1)
+            .query_async(self.conn)
+            .await
+        {
             Err(error) if error.code() == Some("WRONGTYPE") => Ok(Vec::new()),
             groups => groups.map_err(ControlError::redis("the groups")),
         }
@@ -106,11 +119,19 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
 
     /// Returns one page of the names that are set aside for a group, like
     /// [`page_of_markers`](Self::page_of_markers).
-    pub(super) async fn page_of_group(&mut self, group: &[u8], from: usize) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
+    pub(super) async fn page_of_group(
+        &mut self,
+        group: &[u8],
+        from: usize,
+    ) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
         self.page(self.keys.waiting_of(group), from).await
     }
 
-    async fn page<K: redis::ToRedisArgs>(&mut self, key: K, from: usize) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
+    async fn page<K: redis::ToRedisArgs>(
+        &mut self,
+        key: K,
+        from: usize,
+    ) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
         let mut ask = redis::cmd("LRANGE");
         ask.arg(key).arg(from).arg(from + MARKERS_PER_CALL - 1);
         match ask.query_async::<Vec<Vec<u8>>>(self.conn).await {
@@ -124,7 +145,10 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
     fn name_of(&self, worker: &[u8]) -> Option<Name> {
         let (name, slot) = std::str::from_utf8(worker).ok()?.rsplit_once('.')?;
         let slot: u32 = slot.parse().ok()?;
-        self.names.get(name).copied().filter(|name| slot < name.slots)
+        self.names
+            .get(name)
+            .copied()
+            .filter(|name| slot < name.slots)
     }
 
     pub(super) fn is_registered(&self, worker: &[u8]) -> bool {
@@ -166,7 +190,11 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
         }
         self.report.violations_total += 1;
         if self.report.violations.len() < self.violations_max {
-            self.report.violations.push(Violation { invariant, subject, what });
+            self.report.violations.push(Violation {
+                invariant,
+                subject,
+                what,
+            });
         }
     }
 }

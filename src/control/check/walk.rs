@@ -38,12 +38,16 @@ impl<C: ConnectionLike> Walk<'_, C> {
         self.set_aside().await?;
         self.workers().await?;
         self.objects().await?;
-        self.set(self.keys.objects_held(), Kind::Object, b"").await?;
-        self.set(self.keys.objects_paused(), Kind::Object, b"").await?;
+        self.set(self.keys.objects_held(), Kind::Object, b"")
+            .await?;
+        self.set(self.keys.objects_paused(), Kind::Object, b"")
+            .await?;
         self.in_hand().await?;
-        self.set(self.keys.events_scheduled(), Kind::Schedule, b"").await?;
+        self.set(self.keys.events_scheduled(), Kind::Schedule, b"")
+            .await?;
         self.cron_jobs().await?;
-        self.set(self.keys.events_cron_next(), Kind::Cron, b"").await?;
+        self.set(self.keys.events_cron_next(), Kind::Cron, b"")
+            .await?;
         self.flush().await?;
         self.settle().await
     }
@@ -87,14 +91,19 @@ impl<C: ConnectionLike> Walk<'_, C> {
             let alive = self.alive(&page).await?;
             for ((name, value), is_alive) in page.into_iter().zip(alive) {
                 let slots = slots_in(&value).unwrap_or(0);
-                if self.names.insert(name.clone(), Name { slots, is_alive }).is_some() {
+                if self
+                    .names
+                    .insert(name.clone(), Name { slots, is_alive })
+                    .is_some()
+                {
                     continue;
                 }
                 self.report.looked_at.names += 1;
                 self.report.looked_at.workers += u64::from(slots);
                 self.look_at(Kind::Name, name.clone().into_bytes()).await?;
                 for slot in 0..if is_alive { slots } else { 0 } {
-                    self.look_at(Kind::Worker, format!("{name}.{slot}").into_bytes()).await?;
+                    self.look_at(Kind::Worker, format!("{name}.{slot}").into_bytes())
+                        .await?;
                 }
             }
         }
@@ -110,7 +119,9 @@ impl<C: ConnectionLike> Walk<'_, C> {
         for (name, _) in page {
             pipe.cmd("EXISTS").arg(self.keys.worker_lease(name));
         }
-        pipe.query_async(self.conn).await.map_err(ControlError::redis("the leases"))
+        pipe.query_async(self.conn)
+            .await
+            .map_err(ControlError::redis("the leases"))
     }
 
     async fn objects(&mut self) -> Result<(), ControlError> {
@@ -127,7 +138,9 @@ impl<C: ConnectionLike> Walk<'_, C> {
                             delivered.push((name, key.as_slice()));
                             continue;
                         }
-                        if kind == "events_scheduled_of" && !matches!(self.keys.found(name), Err(NameError::Brace(_))) {
+                        if kind == "events_scheduled_of"
+                            && !matches!(self.keys.found(name), Err(NameError::Brace(_)))
+                        {
                             self.schedules_of(name).await?;
                         }
                         if here.insert(name) {
@@ -162,14 +175,18 @@ impl<C: ConnectionLike> Walk<'_, C> {
         loop {
             let mut ask = redis::cmd("HSCAN");
             // The number is small, because the reply also has the events of the schedules.
-            ask.arg(&hash).arg(cursor).arg("COUNT").arg(SCHEDULES_PER_CALL);
+            ask.arg(&hash)
+                .arg(cursor)
+                .arg("COUNT")
+                .arg(SCHEDULES_PER_CALL);
             let (next, page): (u64, Vec<Vec<u8>>) = match ask.query_async(self.conn).await {
                 Ok(page) => page,
                 Err(error) if error.code() == Some("WRONGTYPE") => return Ok(()),
                 Err(error) => return Err(ControlError::redis("the schedules of an object")(error)),
             };
             for pair in page.chunks(2) {
-                self.look_at(Kind::Schedule, [object, b"\n", &pair[0]].concat()).await?;
+                self.look_at(Kind::Schedule, [object, b"\n", &pair[0]].concat())
+                    .await?;
             }
             cursor = next;
             if cursor == 0 {
@@ -181,7 +198,12 @@ impl<C: ConnectionLike> Walk<'_, C> {
     async fn cron_jobs(&mut self) -> Result<(), ControlError> {
         let mut cursor = 0;
         loop {
-            let page = operator::crons(self.conn, self.keys, operator::Which::All(cursor, SUBJECTS_PER_CALL)).await;
+            let page = operator::crons(
+                self.conn,
+                self.keys,
+                operator::Which::All(cursor, SUBJECTS_PER_CALL),
+            )
+            .await;
             let (now_ms, next, jobs) = match page {
                 Err(error) if error.is_wrong_type() => return Ok(()),
                 page => page?,
@@ -189,7 +211,9 @@ impl<C: ConnectionLike> Walk<'_, C> {
             for job in jobs {
                 self.report.looked_at.cron_jobs += 1;
                 // A paused job has no next tick.
-                let problem = (!job.next.is_empty()).then(|| problem_of_clock(&job.last, now_ms)).flatten();
+                let problem = (!job.next.is_empty())
+                    .then(|| problem_of_clock(&job.last, now_ms))
+                    .flatten();
                 if let Some(what) = problem {
                     self.violation(Invariant::I9, Kind::Cron.subject(&job.name), what);
                 }
@@ -225,7 +249,10 @@ impl<C: ConnectionLike> Walk<'_, C> {
             ask.arg([self.keys.prefix().as_bytes(), key].concat());
         }
         ask.arg(self.keys.next_event_id());
-        let ids: Vec<Value> = ask.query_async(self.conn).await.map_err(ControlError::redis(WHAT))?;
+        let ids: Vec<Value> = ask
+            .query_async(self.conn)
+            .await
+            .map_err(ControlError::redis(WHAT))?;
         let given = ids.last().and_then(reply::number).unwrap_or(0);
         for ((object, _), id) in objects.iter().zip(&ids) {
             // For a key of a wrong type, MGET returns no value, as for an absent key. The script
@@ -239,7 +266,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
 
     /// Looks at the objects that count as in hand.
     pub(super) async fn in_hand(&mut self) -> Result<(), ControlError> {
-        self.set(self.keys.objects_in_hand(), Kind::Object, b":").await
+        self.set(self.keys.objects_in_hand(), Kind::Object, b":")
+            .await
     }
 
     /// Looks at the members of a sorted set, without the `ending` of each.
@@ -247,19 +275,29 @@ impl<C: ConnectionLike> Walk<'_, C> {
         let mut cursor = 0_u64;
         loop {
             let mut ask = redis::cmd("ZSCAN");
-            ask.arg(&set).arg(cursor).arg("COUNT").arg(SUBJECTS_PER_CALL);
+            ask.arg(&set)
+                .arg(cursor)
+                .arg("COUNT")
+                .arg(SUBJECTS_PER_CALL);
             let (next, mut page): (u64, Vec<Vec<u8>>) = match ask.query_async(self.conn).await {
                 Ok(page) => page,
                 Err(error) if error.code() == Some("WRONGTYPE") => return Ok(()),
                 Err(error) => return Err(ControlError::redis("a sorted set")(error)),
             };
-            for member in page.iter_mut().step_by(2).filter(|member| member.ends_with(ending)) {
+            for member in page
+                .iter_mut()
+                .step_by(2)
+                .filter(|member| member.ends_with(ending))
+            {
                 member.truncate(member.len() - ending.len());
             }
             if self.mender.is_some() && kind == Kind::Object {
                 // The check finds nothing wrong with an object that waits for an operator because of a
                 // lost key.
-                let ours = page.into_iter().step_by(2).filter(|name| !matches!(self.keys.found(name), Err(NameError::Brace(_))));
+                let ours = page
+                    .into_iter()
+                    .step_by(2)
+                    .filter(|name| !matches!(self.keys.found(name), Err(NameError::Brace(_))));
                 let members = ours.map(|name| (kind, name)).collect();
                 self.mend(members, "unknown").await?;
                 cursor = next;
@@ -292,7 +330,11 @@ impl<C: ConnectionLike> Walk<'_, C> {
             }
         }
         self.pending.push((kind, name));
-        if self.pending.len() >= SUBJECTS_PER_CALL { self.flush().await } else { Ok(()) }
+        if self.pending.len() >= SUBJECTS_PER_CALL {
+            self.flush().await
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -307,7 +349,10 @@ fn classify(key: &[u8]) -> Option<Found<'_>> {
     let ending = key.iter().rposition(|byte| *byte == b':')?;
     let (name, suffix) = key.split_at(ending);
     let kind_of = |kinds: &'static [(&'static str, &'static str)]| {
-        kinds.iter().find(|(_, ending)| ending.as_bytes() == suffix).map(|(kind, _)| *kind)
+        kinds
+            .iter()
+            .find(|(_, ending)| ending.as_bytes() == suffix)
+            .map(|(kind, _)| *kind)
     };
     if let Some(kind) = kind_of(keys::OBJECT_KINDS) {
         // No invariant concerns the other kinds of keys.
@@ -319,5 +364,7 @@ fn classify(key: &[u8]) -> Option<Found<'_>> {
         return Some(Found::Group { name });
     }
     let id = name.strip_prefix(keys::WORKER.as_bytes())?;
-    kind_of(keys::WORKER_KINDS).filter(|kind| !keys::is_of_process(kind)).map(|_| Found::Worker { id })
+    kind_of(keys::WORKER_KINDS)
+        .filter(|kind| !keys::is_of_process(kind))
+        .map(|_| Found::Worker { id })
 }

@@ -65,29 +65,52 @@ impl Control {
         let over = match which.over {
             Some(over) => over,
             None => {
-                let held = redis::cmd("ZCARD").arg(keys.objects_held()).query_async::<u32>(&mut conn).await;
+                let held = redis::cmd("ZCARD")
+                    .arg(keys.objects_held())
+                    .query_async::<u32>(&mut conn)
+                    .await;
                 let held = held.map_err(ControlError::redis(WHAT))?;
                 OVER_PER_OBJECT.saturating_mul(held).min(RELEASE_OVER_MAX)
             }
         };
-        let mut all = ReleasedAll { over, ..ReleasedAll::default() };
+        let mut all = ReleasedAll {
+            over,
+            ..ReleasedAll::default()
+        };
         let (mut cursor, mut row) = (0_u64, String::new());
-        let conditions = operator::ReleaseMany { until_released: which.until_released, text: which.why, over };
+        let conditions = operator::ReleaseMany {
+            until_released: which.until_released,
+            text: which.why,
+            over,
+        };
         let selected = [which.prefix.as_bytes(), b"*"].concat();
         loop {
             // Reads with ZSCAN and not in the order of due times, because a release changes the due
             // time. In that order an object that keeps failing would appear again and again.
             let mut ask = redis::cmd("ZSCAN");
-            ask.arg(keys.objects_held()).arg(cursor).arg("COUNT").arg(RELEASE_PER_CALL_MAX);
+            ask.arg(keys.objects_held())
+                .arg(cursor)
+                .arg("COUNT")
+                .arg(RELEASE_PER_CALL_MAX);
             let page = ask.query_async(&mut conn).await;
-            let (next, page): (u64, Vec<(Vec<u8>, String)>) = page.map_err(ControlError::redis(WHAT))?;
+            let (next, page): (u64, Vec<(Vec<u8>, String)>) =
+                page.map_err(ControlError::redis(WHAT))?;
             let meant = |(object, due): &(Vec<u8>, String)| {
-                object.starts_with(which.prefix.as_bytes()) && (!which.until_released || due.as_str() == "inf")
+                object.starts_with(which.prefix.as_bytes())
+                    && (!which.until_released || due.as_str() == "inf")
             };
-            let objects: Vec<Vec<u8>> = page.into_iter().filter(meant).map(|(object, _)| object).collect();
+            let objects: Vec<Vec<u8>> = page
+                .into_iter()
+                .filter(meant)
+                .map(|(object, _)| object)
+                .collect();
             for some in objects.chunks(RELEASE_PER_CALL_MAX) {
-                let record = Record { selected: &selected, row: &row };
-                let step = operator::release_many(&mut conn, keys, by, conditions, record, some).await;
+                let record = Record {
+                    selected: &selected,
+                    row: &row,
+                };
+                let step =
+                    operator::release_many(&mut conn, keys, by, conditions, record, some).await;
                 let words;
                 (words, row) = step?;
                 for released in words {

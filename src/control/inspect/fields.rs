@@ -8,21 +8,29 @@ use redis::{RedisResult, Value};
 use super::super::rules::{self, Rule};
 use super::super::shares::{Matching, ShareWait, stopping};
 use super::super::{ControlError, reply};
-use super::inspection::{FailedAttempt, KeptResults, NextEvent, NextSchedule, Place, TEXT_BYTES_MAX, Tries};
+use super::inspection::{
+    FailedAttempt, KeptResults, NextEvent, NextSchedule, Place, TEXT_BYTES_MAX, Tries,
+};
 use super::search::{Search, Searched};
 use crate::keys::Keys;
 use crate::wire;
 use crate::wire::values::{DueTime, HeldId, Tag};
 
 /// Reads all keys of the object in one atomic step.
-pub(super) async fn look<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: &[u8]) -> Result<Fields, ControlError> {
+pub(super) async fn look<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    object: &[u8],
+) -> Result<Fields, ControlError> {
     const WHAT: &str = "lua/inspect.lua";
     let mut call = wire::INSPECT.invoke();
     call.key(keys.event_workers());
     call.arg(keys.prefix()).arg(object).arg(TEXT_BYTES_MAX);
     let answer: RedisResult<Value> = call.invoke_async(conn).await;
     let flat = reply::after("inspected", answer.map_err(ControlError::redis(WHAT))?);
-    Ok(Fields::read(&flat.map_err(|answer| ControlError::reply(WHAT, answer))?))
+    Ok(Fields::read(
+        &flat.map_err(|answer| ControlError::reply(WHAT, answer))?,
+    ))
 }
 
 /// The fields of the reply; see `lua/inspect.lua`.
@@ -47,7 +55,9 @@ impl Fields {
     fn read(flat: &[Value]) -> Self {
         let mut fields = Self::default();
         for pair in flat.chunks_exact(2) {
-            let (Some(field), Some(value)) = (reply::text(&pair[0]), reply::text(&pair[1])) else { continue };
+            let (Some(field), Some(value)) = (reply::text(&pair[0]), reply::text(&pair[1])) else {
+                continue;
+            };
             match field.as_str() {
                 "wrong" => fields.wrong.push(value),
                 "result" => fields.results.push(value),
@@ -55,17 +65,26 @@ impl Fields {
                 "schedule_queued" => fields.schedules.extend(schedule(&value, true)),
                 "share" => fields.shares.extend(Matching::told(&pair[1])),
                 "error" => fields.errors.extend(failed_attempt(&value)),
-                "rule" => fields.rules.extend(rules::told(&pair[1], fields.number("now_ms").unwrap_or(0))),
+                "rule" => fields
+                    .rules
+                    .extend(rules::told(&pair[1], fields.number("now_ms").unwrap_or(0))),
                 _ => drop(fields.once.insert(field, value)),
             }
         }
-        fields.schedules.sort_by(|a, b| (a.due_ms, &a.key).cmp(&(b.due_ms, &b.key)));
+        fields
+            .schedules
+            .sort_by(|a, b| (a.due_ms, &a.key).cmp(&(b.due_ms, &b.key)));
         fields
     }
 
     /// Adds the result of a search.
     pub(super) fn add<F>(&mut self, search: &Search<'_, F>) {
-        self.taken = search.found.objects.iter().map(|(worker, _)| worker.clone()).collect();
+        self.taken = search
+            .found
+            .objects
+            .iter()
+            .map(|(worker, _)| worker.clone())
+            .collect();
         self.taken.sort();
         self.taken.dedup();
         // Without an index of the names, the number of watched names is not known.
@@ -78,16 +97,26 @@ impl Fields {
     pub(super) fn may_be_taken(&self) -> bool {
         let has = |field: &&str| self.text(field).is_some();
         self.number("queued").is_some_and(|events| events > 0)
-            && !["owner", "due_ms", "paused", "markers_before", "group"].iter().any(has)
+            && !["owner", "due_ms", "paused", "markers_before", "group"]
+                .iter()
+                .any(has)
     }
 
     /// Returns the share that stops the object; none if the name of the object is not set aside, or if
     /// no share stops it. In a long list, the name may be behind the names that were searched.
     pub(super) fn share_wait(&self) -> Option<ShareWait> {
-        let beyond = self.text("group_beyond").filter(|_| self.text("markers_before").is_none());
+        let beyond = self
+            .text("group_beyond")
+            .filter(|_| self.text("markers_before").is_none());
         let group = self.text("group").or(beyond)?;
         let now_us = self.number("now_ms")?.saturating_mul(1000);
-        stopping(&self.shares, self.number("held").unwrap_or(1), self.text("group_parked").is_some(), group, now_us)
+        stopping(
+            &self.shares,
+            self.number("held").unwrap_or(1),
+            self.text("group_parked").is_some(),
+            group,
+            now_us,
+        )
     }
 
     pub(super) fn text(&self, field: &str) -> Option<&str> {
@@ -100,17 +129,37 @@ impl Fields {
 
     /// Returns the due time of a held object; none if the object is not held, or is paused.
     pub(super) fn due(&self) -> Option<DueTime> {
-        Some(DueTime::of_held(self.text("due_ms")?.parse().ok()?, self.number("now_ms").unwrap_or(0)))
+        Some(DueTime::of_held(
+            self.text("due_ms")?.parse().ok()?,
+            self.number("now_ms").unwrap_or(0),
+        ))
     }
 
     pub(super) fn next_event(&self) -> Option<NextEvent> {
         let places = [
-            (Place::Batch, "batch_text", "batch_bytes", self.batch_tag().map(|tag| tag.first)),
-            (Place::HeldBatch, "held_text", "held_bytes", self.held_id().and_then(|held| held.tag).map(|tag| tag.first)),
+            (
+                Place::Batch,
+                "batch_text",
+                "batch_bytes",
+                self.batch_tag().map(|tag| tag.first),
+            ),
+            (
+                Place::HeldBatch,
+                "held_text",
+                "held_bytes",
+                self.held_id()
+                    .and_then(|held| held.tag)
+                    .map(|tag| tag.first),
+            ),
             (Place::Queue, "queued_text", "queued_bytes", None),
         ];
         places.into_iter().find_map(|(place, text, bytes, id)| {
-            Some(NextEvent { place, id, bytes: self.number(bytes)?, text: self.text(text)?.to_owned() })
+            Some(NextEvent {
+                place,
+                id,
+                bytes: self.number(bytes)?,
+                text: self.text(text)?.to_owned(),
+            })
         })
     }
 
@@ -123,13 +172,23 @@ impl Fields {
     }
 
     pub(super) fn kept_results(&self) -> Option<KeptResults> {
-        let results = (!self.results.is_empty()).then(|| format!("{{{}}}", self.results.join(",")))?;
-        Some(KeptResults { id: self.number("handled_id"), results: Some(results) })
+        let results =
+            (!self.results.is_empty()).then(|| format!("{{{}}}", self.results.join(",")))?;
+        Some(KeptResults {
+            id: self.number("handled_id"),
+            results: Some(results),
+        })
     }
 
     pub(super) fn tries(&self) -> Option<Tries> {
-        let tag = self.batch_tag().or_else(|| Some(self.held_id()?.tag.unwrap_or_default()))?;
-        Some(Tries { handouts: tag.handouts.into(), attempts: tag.attempts.into(), crashes: tag.crashes.into() })
+        let tag = self
+            .batch_tag()
+            .or_else(|| Some(self.held_id()?.tag.unwrap_or_default()))?;
+        Some(Tries {
+            handouts: tag.handouts.into(),
+            attempts: tag.attempts.into(),
+            crashes: tag.crashes.into(),
+        })
     }
 
     /// Returns the reason of the hold.
@@ -143,7 +202,11 @@ impl Fields {
 fn failed_attempt(kept: &str) -> Option<FailedAttempt> {
     let mut parts = kept.splitn(3, ' ');
     let (at_ms, attempt) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    Some(FailedAttempt { attempt, at_ms, error: parts.next()?.to_owned() })
+    Some(FailedAttempt {
+        attempt,
+        at_ms,
+        error: parts.next()?.to_owned(),
+    })
 }
 
 /// Reads a schedule, `DUE KEY`.
@@ -152,5 +215,11 @@ fn schedule(value: &str, queued: bool) -> Option<NextSchedule> {
     let due = due.parse().ok().map(DueTime::read);
     let (due_ms, at_once) = (due.and_then(DueTime::ms), due == Some(DueTime::AtOnce));
     let key_escaped = crate::escape::differing(key.as_bytes());
-    Some(NextSchedule { key: key.to_owned(), key_escaped, due_ms, at_once, queued })
+    Some(NextSchedule {
+        key: key.to_owned(),
+        key_escaped,
+        due_ms,
+        at_once,
+        queued,
+    })
 }

@@ -148,7 +148,10 @@ pub struct KeptResults {
 impl KeptResults {
     /// Returns the results by handler id, each as JSON text on one line.
     pub fn results(&self) -> BTreeMap<String, String> {
-        self.results.as_deref().map(reply::members).unwrap_or_default()
+        self.results
+            .as_deref()
+            .map(reply::members)
+            .unwrap_or_default()
     }
 }
 

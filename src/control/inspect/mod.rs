@@ -15,7 +15,8 @@ use redis::aio::ConnectionLike;
 
 use self::fields::{Fields, look};
 pub use self::inspection::{
-    EventState, FailedAttempt, Inspection, KeptResults, NextEvent, NextSchedule, Place, Standing, TEXT_BYTES_MAX, Tries,
+    EventState, FailedAttempt, Inspection, KeptResults, NextEvent, NextSchedule, Place, Standing,
+    TEXT_BYTES_MAX, Tries,
 };
 pub use self::search::Searched;
 use self::search::{Extent, Search};
@@ -49,7 +50,11 @@ impl Control {
     /// [`ControlError::Name`] for an invalid object name. Other errors if Redis cannot be asked.
     /// For an object without any key the result is [`Standing::Unknown`], not an error.
     pub async fn inspect(&self, object: impl AsRef<[u8]>) -> Result<Inspection, ControlError> {
-        let extent = if self.event_bytes_max > 0 { Extent::Bounded } else { Extent::All { share: SHARE } };
+        let extent = if self.event_bytes_max > 0 {
+            Extent::Bounded
+        } else {
+            Extent::All { share: SHARE }
+        };
         self.inspected(object.as_ref(), extent, |_| {}).await
     }
 
@@ -65,7 +70,14 @@ impl Control {
         share: f64,
         progress: impl FnMut(&Searched),
     ) -> Result<Inspection, ControlError> {
-        self.inspected(object.as_ref(), Extent::All { share: share.clamp(0.0001, 1.0) }, progress).await
+        self.inspected(
+            object.as_ref(),
+            Extent::All {
+                share: share.clamp(0.0001, 1.0),
+            },
+            progress,
+        )
+        .await
     }
 
     async fn inspected(
@@ -112,7 +124,10 @@ impl Control {
 
 /// Returns the number of names that have a lease or work, as far as it is known.
 async fn watched<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<u64, ControlError> {
-    let answer: RedisResult<u64> = redis::cmd("ZCARD").arg(keys.event_workers_watched()).query_async(conn).await;
+    let answer: RedisResult<u64> = redis::cmd("ZCARD")
+        .arg(keys.event_workers_watched())
+        .query_async(conn)
+        .await;
     match answer {
         Ok(names) => Ok(names),
         Err(error) if error.code() == Some("WRONGTYPE") => Ok(0),
@@ -141,7 +156,9 @@ fn inspection(fields: Fields, keys: &Keys, object: &[u8]) -> Inspection {
         tries,
         kept_results: fields.kept_results(),
         held_why: fields.held_why(),
-        waits_for_share: fields.share_wait().filter(|_| matches!(standing, Standing::Marked | Standing::Held)),
+        waits_for_share: fields
+            .share_wait()
+            .filter(|_| matches!(standing, Standing::Marked | Standing::Held)),
         due_ms: fields.due().and_then(DueTime::ms),
         at_once: fields.due() == Some(DueTime::AtOnce),
         schedules: fields.number("schedules").unwrap_or(0),
@@ -156,11 +173,19 @@ fn inspection(fields: Fields, keys: &Keys, object: &[u8]) -> Inspection {
         names_alive: fields.names_alive,
         // Errors are shown only if this event has failed. Otherwise they were left over from
         // another event, which `check` reports.
-        errors: if has_failed { fields.errors } else { Vec::new() },
+        errors: if has_failed {
+            fields.errors
+        } else {
+            Vec::new()
+        },
         taken_by: fields.taken,
         searched: fields.searched,
         rules: fields.rules,
-        shares: fields.shares.into_iter().map(|matching| matching.share).collect(),
+        shares: fields
+            .shares
+            .into_iter()
+            .map(|matching| matching.share)
+            .collect(),
         wrong_types: fields.wrong,
     }
 }

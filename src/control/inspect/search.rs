@@ -55,18 +55,39 @@ pub(super) struct Search<'a, F> {
 
 impl<'a, F: FnMut(&Searched)> Search<'a, F> {
     pub(super) fn new(keys: &'a Keys, object: &'a [u8], extent: Extent, progress: F) -> Self {
-        let searched = Searched { slots: 0, names: 0, all: true };
-        Self { keys, object, extent, left: COST_MAX, took: None, progress, searched, found: Taken::default() }
+        let searched = Searched {
+            slots: 0,
+            names: 0,
+            all: true,
+        };
+        Self {
+            keys,
+            object,
+            extent,
+            left: COST_MAX,
+            took: None,
+            progress,
+            searched,
+            found: Taken::default(),
+        }
     }
 
     /// Begins a new pass over the names.
     pub(super) fn again(&mut self) {
         (self.found, self.left) = (Taken::default(), COST_MAX);
-        self.searched = Searched { slots: 0, names: 0, all: true };
+        self.searched = Searched {
+            slots: 0,
+            names: 0,
+            all: true,
+        };
     }
 
     /// Reads the lists of these names. A bounded search ends when its cost is used up.
-    pub(super) async fn read<C: ConnectionLike>(&mut self, conn: &mut C, which: Which) -> Result<(), ControlError> {
+    pub(super) async fn read<C: ConnectionLike>(
+        &mut self,
+        conn: &mut C,
+        which: Which,
+    ) -> Result<(), ControlError> {
         let mut walk = Walk::of(conn, self.keys, which).await?;
         loop {
             self.pause().await;
@@ -74,8 +95,12 @@ impl<'a, F: FnMut(&Searched)> Search<'a, F> {
             let page = walk.next(conn, self.keys).await?;
             self.took = Some(began.elapsed());
             let Some(page) = page else { return Ok(()) };
-            let names = page.iter().map(|(name, value)| (name.as_str(), slots_in(value).unwrap_or(0)));
-            let names: Vec<_> = names.map_while(|(name, slots)| Some((name, self.share(slots)?))).collect();
+            let names = page
+                .iter()
+                .map(|(name, value)| (name.as_str(), slots_in(value).unwrap_or(0)));
+            let names: Vec<_> = names
+                .map_while(|(name, slots)| Some((name, self.share(slots)?)))
+                .collect();
             for step in names::steps(names.into_iter()) {
                 self.pause().await;
                 let began = Instant::now();
@@ -120,7 +145,9 @@ mod tests {
     fn shares(extent: Extent, slots: u32) -> (Vec<u32>, bool) {
         let keys = Keys::with_namespace("n").expect("a namespace");
         let mut search = Search::new(&keys, b"work:1", extent, |_: &Searched| {});
-        let shares = |search: &mut Search<'_, _>| -> Vec<u32> { (0..100).map_while(|_| search.share(slots)).collect() };
+        let shares = |search: &mut Search<'_, _>| -> Vec<u32> {
+            (0..100).map_while(|_| search.share(slots)).collect()
+        };
         let first = (shares(&mut search), search.searched.all);
         // Another pass has the same cost.
         search.again();
@@ -130,8 +157,14 @@ mod tests {
 
     #[test]
     fn a_bounded_search_has_a_limited_cost() {
-        assert_eq!(shares(Extent::Bounded, 256), (vec![256, 400 - 2 * 8 - 256], false));
+        assert_eq!(
+            shares(Extent::Bounded, 256),
+            (vec![256, 400 - 2 * 8 - 256], false)
+        );
         assert_eq!(shares(Extent::Bounded, 4), (vec![4; 33], false));
-        assert_eq!(shares(Extent::All { share: 0.1 }, 1000), (vec![1000; 100], true));
+        assert_eq!(
+            shares(Extent::All { share: 0.1 }, 1000),
+            (vec![1000; 100], true)
+        );
     }
 }

@@ -13,32 +13,62 @@ const REST: &str = "\0rest";
 
 impl Fields {
     pub(super) fn standing(&self) -> Standing {
-        let events = ["queued", "batch", "held"].iter().any(|place| self.number(place).is_some_and(|n| n > 0));
+        let events = ["queued", "batch", "held"]
+            .iter()
+            .any(|place| self.number(place).is_some_and(|n| n > 0));
         let held = self.text("due_ms").is_some() || self.text("paused").is_some();
         match self.text("owner") {
-            Some("held") if self.text("paused").is_some() && self.text("due_ms").is_none() => match self.rule() {
-                Some(Rule { kind: Kind::Block, .. }) => Standing::Blocked,
-                _ => Standing::Paused,
-            },
+            Some("held") if self.text("paused").is_some() && self.text("due_ms").is_none() => {
+                match self.rule() {
+                    Some(Rule {
+                        kind: Kind::Block, ..
+                    }) => Standing::Blocked,
+                    _ => Standing::Paused,
+                }
+            }
             Some("held") => Standing::Held,
             None if held => Standing::Held,
             Some(_) if self.text("lease").is_some() => Standing::Owned,
             Some(_) => Standing::OwnerGone,
             None if !self.taken.is_empty() => Standing::Taken,
-            None if ["markers_before", "group"].iter().any(|place| self.text(place).is_some()) => Standing::Marked,
-            None if events && ["markers_beyond", "group_beyond"].iter().any(|place| self.text(place).is_some()) => {
+            None if ["markers_before", "group"]
+                .iter()
+                .any(|place| self.text(place).is_some()) =>
+            {
                 Standing::Marked
             }
-            None if events && self.searched.is_some_and(|searched| !searched.all) => Standing::Unclear,
+            None if events
+                && ["markers_beyond", "group_beyond"]
+                    .iter()
+                    .any(|place| self.text(place).is_some()) =>
+            {
+                Standing::Marked
+            }
+            None if events && self.searched.is_some_and(|searched| !searched.all) => {
+                Standing::Unclear
+            }
             None if events => Standing::Uncovered,
-            None if self.text("last").is_some() || self.text("schedules").is_some() || !self.wrong.is_empty() => Standing::Idle,
+            None if self.text("last").is_some()
+                || self.text("schedules").is_some()
+                || !self.wrong.is_empty() =>
+            {
+                Standing::Idle
+            }
             None => Standing::Unknown,
         }
     }
 
     pub(super) fn state(&self, standing: Standing) -> Option<EventState> {
         let has = |place: &str| self.number(place).is_some_and(|n| n > 0);
-        let ruled = || self.rule().map(|rule| if rule.kind == Kind::Block { EventState::Blocked } else { EventState::Paused });
+        let ruled = || {
+            self.rule().map(|rule| {
+                if rule.kind == Kind::Block {
+                    EventState::Blocked
+                } else {
+                    EventState::Paused
+                }
+            })
+        };
         let queued = || has("queued").then(|| ruled().unwrap_or(EventState::Queued));
         let now = self.number("now_ms").unwrap_or(0);
         match standing {
@@ -48,14 +78,19 @@ impl Fields {
             Standing::Held if has("held") && self.due().is_some_and(|due| due.is_due(now)) => {
                 Some(ruled().unwrap_or(EventState::Waiting))
             }
-            Standing::Held if has("held") || self.due() == Some(DueTime::Never) => Some(EventState::Waiting),
+            Standing::Held if has("held") || self.due() == Some(DueTime::Never) => {
+                Some(EventState::Waiting)
+            }
             _ => queued(),
         }
     }
 
     /// Returns the minimum time for which the object's first marker has waited, in ms.
     pub(super) fn waits_ms(&self) -> Option<u64> {
-        Some(self.number("now_ms")?.saturating_sub(self.number("marked_before_ms")?))
+        Some(
+            self.number("now_ms")?
+                .saturating_sub(self.number("marked_before_ms")?),
+        )
     }
 
     /// Returns the first rule that is in force. Blocks come before pauses.
@@ -66,7 +101,11 @@ impl Fields {
     pub(super) fn why(&self, standing: Standing, keys: &Keys, object: &str) -> String {
         let owner = self.text("owner").unwrap_or("nobody");
         let is_known = self.searched.is_none_or(|searched| searched.all);
-        let nobody = if self.names_alive == 0 && is_known { ", but no worker process is running" } else { "" };
+        let nobody = if self.names_alive == 0 && is_known {
+            ", but no worker process is running"
+        } else {
+            ""
+        };
         match standing {
             Standing::Unknown => {
                 "nothing is known of it: no event of it waits, and none was delivered, under this name and namespace".to_owned()
@@ -127,39 +166,60 @@ impl Fields {
     fn why_held(&self, object: &str, nobody: &str) -> String {
         let why = self.held_why().unwrap_or_else(|| "yield".to_owned());
         if self.text("owner") != Some("held") {
-            return "I2 is broken: it waits among the held objects, but its owner is not `held`".to_owned();
+            return "I2 is broken: it waits among the held objects, but its owner is not `held`"
+                .to_owned();
         }
         let now = self.number("now_ms").unwrap_or(0);
         match self.due() {
-            None => format!("I2 is broken: held ({why}), but in neither set of held objects; `seriatim repair` puts it back"),
+            None => format!(
+                "I2 is broken: held ({why}), but in neither set of held objects; `seriatim repair` puts it back"
+            ),
             Some(DueTime::Never) => {
-                format!("held until an operator releases it ({why}); `seriatim held release {}` does", quoted(object))
+                format!(
+                    "held until an operator releases it ({why}); `seriatim held release {}` does",
+                    quoted(object)
+                )
             }
             Some(due) if due.is_due(now) && self.text("group").is_some() => {
-                format!("held ({why}), and due now: it waits for {} {}{nobody}", self.awaited(), self.in_group())
+                format!(
+                    "held ({why}), and due now: it waits for {} {}{nobody}",
+                    self.awaited(),
+                    self.in_group()
+                )
             }
             Some(due) if due.is_due(now) => match self.share_wait() {
                 Some(wait) => format!("held ({why}), and due now: it waits for {wait}{nobody}"),
                 None => format!("held ({why}), and due now: a free worker takes it{nobody}"),
             },
-            Some(due) => format!("held ({why}), due in {}{nobody}", seconds(due.ms().unwrap_or(0).saturating_sub(now) as f64)),
+            Some(due) => format!(
+                "held ({why}), due in {}{nobody}",
+                seconds(due.ms().unwrap_or(0).saturating_sub(now) as f64)
+            ),
         }
     }
 
     /// Names what the object waits for in the list of its group.
     fn awaited(&self) -> String {
-        self.share_wait().map_or_else(|| "a free worker".to_owned(), |wait| format!("{wait},"))
+        self.share_wait()
+            .map_or_else(|| "a free worker".to_owned(), |wait| format!("{wait},"))
     }
 
     /// Describes the place of the object in the list of its group.
     fn in_group(&self) -> String {
-        let (before, groups) = (self.number("group_before").unwrap_or(0), self.number("groups").unwrap_or(0));
+        let (before, groups) = (
+            self.number("group_before").unwrap_or(0),
+            self.number("groups").unwrap_or(0),
+        );
         let names = if before == 1 { "name" } else { "names" };
         let group = match self.text("group").unwrap_or_default() {
             REST => "the list of the groups beyond the first 1024".to_owned(),
             group => format!("its group {}", quoted(&escape::name(group))),
         };
-        let wait = if groups == 1 { "group waits" } else { "groups wait" };
+        let wait = if groups == 1 {
+            "group waits"
+        } else {
+            "groups wait"
+        };
         format!("in {group}: {before} {names} before it, {groups} {wait}")
     }
 
@@ -175,15 +235,25 @@ impl Fields {
             Kind::Block => ("blocked", "unblock"),
             Kind::Pause => ("paused", "resume"),
         };
-        let reason = if rule.reason.is_empty() { String::new() } else { format!(": {}", rule.reason) };
+        let reason = if rule.reason.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", rule.reason)
+        };
         let (shown, selector) = (rule.selector.escaped(), quoted(&rule.selector.escaped()));
-        format!("{done} by the rule for {shown} (set by {}{reason}); `seriatim {lift} {selector}` lifts it", rule.actor)
+        format!(
+            "{done} by the rule for {shown} (set by {}{reason}); `seriatim {lift} {selector}` lifts it",
+            rule.actor
+        )
     }
 }
 
 /// Tells which lists a search has read without finding the object.
 fn not_found(searched: &Searched) -> String {
-    format!(" (not found in {} slots of {} worker names; there are more)", searched.slots, searched.names)
+    format!(
+        " (not found in {} slots of {} worker names; there are more)",
+        searched.slots, searched.names
+    )
 }
 
 fn seconds(ms: f64) -> String {

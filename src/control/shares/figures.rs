@@ -67,7 +67,10 @@ impl Control {
     }
 
     /// Reads the figures of these shares.
-    pub(crate) async fn figures_of(&self, shares: Vec<SelectorShare>) -> Result<Vec<ShareFigures>, ControlError> {
+    pub(crate) async fn figures_of(
+        &self,
+        shares: Vec<SelectorShare>,
+    ) -> Result<Vec<ShareFigures>, ControlError> {
         if shares.is_empty() {
             return Ok(Vec::new());
         }
@@ -81,7 +84,10 @@ impl Control {
     /// Reads the figures of the `count` shares for which most names wait. Among shares with the
     /// same number of names, those that come first by selector count. Returns also the number of
     /// all shares.
-    pub(in crate::control) async fn most_waiting(&self, count: usize) -> Result<(u64, Vec<ShareFigures>), ControlError> {
+    pub(in crate::control) async fn most_waiting(
+        &self,
+        count: usize,
+    ) -> Result<(u64, Vec<ShareFigures>), ControlError> {
         let shares = self.shares().await?;
         let total = shares.len() as u64;
         if total == 0 {
@@ -103,16 +109,20 @@ async fn figures<C: ConnectionLike>(
     shares: Vec<(SelectorShare, Waiting)>,
     now_ms: u64,
 ) -> Result<Vec<ShareFigures>, ControlError> {
-    let selectors: Vec<&str> = shares.iter().map(|(share, _)| share.selector.as_str()).collect();
+    let selectors: Vec<&str> = shares
+        .iter()
+        .map(|(share, _)| share.selector.as_str())
+        .collect();
     let counters = counters(conn, keys, &selectors).await?;
-    let figures = |((share, waiting), counters): ((SelectorShare, Waiting), Counters)| ShareFigures {
-        share,
-        waiting: waiting.names,
-        oldest_ms: waiting.oldest_ms,
-        in_hand: counters.in_hand,
-        taken: counters.used.map(|used| used.taken),
-        taken_per_second: counters.used.map(|used| used.per_second(now_ms)),
-    };
+    let figures =
+        |((share, waiting), counters): ((SelectorShare, Waiting), Counters)| ShareFigures {
+            share,
+            waiting: waiting.names,
+            oldest_ms: waiting.oldest_ms,
+            in_hand: counters.in_hand,
+            taken: counters.used.map(|used| used.taken),
+            taken_per_second: counters.used.map(|used| used.per_second(now_ms)),
+        };
     Ok(shares.into_iter().zip(counters).map(figures).collect())
 }
 
@@ -122,7 +132,10 @@ pub(super) fn prefix_of(selector: &str) -> Option<&str> {
 }
 
 /// Returns the reply to a command; `None` if the key has a wrong type.
-fn figure(what: &'static str, answer: Option<RedisResult<Value>>) -> Result<Option<Value>, ControlError> {
+fn figure(
+    what: &'static str,
+    answer: Option<RedisResult<Value>>,
+) -> Result<Option<Value>, ControlError> {
     match answer {
         Some(Ok(value)) => Ok(Some(value)),
         Some(Err(error)) if error.code() == Some("WRONGTYPE") => Ok(None),
@@ -136,7 +149,8 @@ pub(super) fn items(
     what: &'static str,
     answer: Option<RedisResult<Value>>,
 ) -> Result<Option<std::vec::IntoIter<Value>>, ControlError> {
-    let items = figure(what, answer)?.map(|value| reply::array(value).unwrap_or_default().into_iter());
+    let items =
+        figure(what, answer)?.map(|value| reply::array(value).unwrap_or_default().into_iter());
     Ok(items)
 }
 
@@ -172,23 +186,42 @@ async fn waiting<C: ConnectionLike>(
         let mut answers = answers.into_iter();
         for share in some {
             let count = figure(WHAT, answers.next())?;
-            let time = times.as_mut().map(|times| times.next().as_ref().and_then(Times::read).unwrap_or_default());
+            let time = times.as_mut().map(|times| {
+                times
+                    .next()
+                    .as_ref()
+                    .and_then(Times::read)
+                    .unwrap_or_default()
+            });
             if prefix_of(&share.selector).is_none() {
                 let names = count.map(|count| reply::number(&count).unwrap_or(0));
                 let is_any = names.is_some_and(|names| names > 0);
-                let oldest_ms = if is_any { age_set_aside(conn, keys, now_ms, &mut Vec::new()).await?.oldest() } else { None };
+                let oldest_ms = if is_any {
+                    age_set_aside(conn, keys, now_ms, &mut Vec::new())
+                        .await?
+                        .oldest()
+                } else {
+                    None
+                };
                 all.push(Waiting { names, oldest_ms });
                 continue;
             }
-            let next = figure(WHAT, answers.next())?.as_ref().and_then(reply::bytes);
+            let next = figure(WHAT, answers.next())?
+                .as_ref()
+                .and_then(reply::bytes);
             let count = count.as_ref().and_then(reply::number);
-            let names = count.zip(time).map(|(count, time)| count.saturating_sub(time.marks));
+            let names = count
+                .zip(time)
+                .map(|(count, time)| count.saturating_sub(time.marks));
             let oldest = || {
                 // The names behind a mark are younger than it.
                 let (next, Times { oldest_ms, .. }) = (next?, time?);
                 Mark::read(&next).map_or(oldest_ms, |mark| oldest_ms.max(Some(mark.ms)))
             };
-            let oldest_ms = names.filter(|names| *names > 0).and_then(|_| oldest()).map(|ms| now_ms.saturating_sub(ms));
+            let oldest_ms = names
+                .filter(|names| *names > 0)
+                .and_then(|_| oldest())
+                .map(|ms| now_ms.saturating_sub(ms));
             all.push(Waiting { names, oldest_ms });
         }
     }
@@ -206,7 +239,10 @@ impl Times {
     fn read(value: &Value) -> Option<Self> {
         let text = reply::text(value)?;
         let mut parts = text.split(' ').skip(1).map(str::parse);
-        Some(Self { oldest_ms: Some(parts.next()?.ok()?), marks: parts.next()?.ok()? })
+        Some(Self {
+            oldest_ms: Some(parts.next()?.ok()?),
+            marks: parts.next()?.ok()?,
+        })
     }
 }
 
@@ -234,9 +270,16 @@ pub(super) async fn counters<C: ConnectionLike>(
         let mut used = items(WHAT, answers.pop())?;
         let mut answers = answers.into_iter();
         for _ in some {
-            let in_hand = figure(WHAT, answers.next())?.as_ref().and_then(reply::number);
-            let of = |value: Option<Value>| ShareUsed::read(&value.as_ref().and_then(reply::bytes).unwrap_or_default());
-            all.push(Counters { in_hand, used: used.as_mut().map(|used| of(used.next())) });
+            let in_hand = figure(WHAT, answers.next())?
+                .as_ref()
+                .and_then(reply::number);
+            let of = |value: Option<Value>| {
+                ShareUsed::read(&value.as_ref().and_then(reply::bytes).unwrap_or_default())
+            };
+            all.push(Counters {
+                in_hand,
+                used: used.as_mut().map(|used| of(used.next())),
+            });
         }
     }
     Ok(all)

@@ -103,28 +103,70 @@ impl Share {
         let wrong = |part, wanted: String| Err(ControlError::SharePart { part, wanted });
         let count = 1..=NUMBER_MAX;
         match parts {
-            ShareParts { weight: Some(weight), .. } if !(1..=WEIGHT_MAX).contains(&weight) => {
-                wrong("the weight", format!("a whole number from 1 to {WEIGHT_MAX}"))
-            }
-            ShareParts { in_flight: Some(objects), .. } if !count.contains(&objects) => {
-                wrong("the number of objects in hand", format!("a whole number from 1 to {NUMBER_MAX}"))
-            }
-            ShareParts { rate: Some(rate), .. } if !RATES.contains(&rate) => {
-                wrong("the rate", format!("from {} to {} events per second", RATES.start(), RATES.end()))
-            }
-            ShareParts { burst: Some(events), .. } if !count.contains(&events) => {
-                wrong("the burst", format!("a whole number from 1 to {NUMBER_MAX}"))
-            }
-            ShareParts { burst: Some(events), rate: Some(rate), .. } if events < least_burst(rate) => {
+            ShareParts {
+                weight: Some(weight),
+                ..
+            } if !(1..=WEIGHT_MAX).contains(&weight) => wrong(
+                "the weight",
+                format!("a whole number from 1 to {WEIGHT_MAX}"),
+            ),
+            ShareParts {
+                in_flight: Some(objects),
+                ..
+            } if !count.contains(&objects) => wrong(
+                "the number of objects in hand",
+                format!("a whole number from 1 to {NUMBER_MAX}"),
+            ),
+            ShareParts {
+                rate: Some(rate), ..
+            } if !RATES.contains(&rate) => wrong(
+                "the rate",
+                format!(
+                    "from {} to {} events per second",
+                    RATES.start(),
+                    RATES.end()
+                ),
+            ),
+            ShareParts {
+                burst: Some(events),
+                ..
+            } if !count.contains(&events) => wrong(
+                "the burst",
+                format!("a whole number from 1 to {NUMBER_MAX}"),
+            ),
+            ShareParts {
+                burst: Some(events),
+                rate: Some(rate),
+                ..
+            } if events < least_burst(rate) => {
                 let least = least_burst(rate);
-                wrong("the burst", format!("at least {least} for {rate} events per second; with fewer, the rate is not reached"))
+                wrong(
+                    "the burst",
+                    format!(
+                        "at least {least} for {rate} events per second; with fewer, the rate is not reached"
+                    ),
+                )
             }
-            ShareParts { burst: Some(_), rate: None, .. } => wrong("a burst", "set together with a rate".to_owned()),
-            ShareParts { weight, priority, .. } if of_all && (weight.is_some() || priority.is_some()) => {
-                wrong("a weight or a priority", "for a prefix such as acme:*; for all objects it has no effect".to_owned())
-            }
+            ShareParts {
+                burst: Some(_),
+                rate: None,
+                ..
+            } => wrong("a burst", "set together with a rate".to_owned()),
+            ShareParts {
+                weight, priority, ..
+            } if of_all && (weight.is_some() || priority.is_some()) => wrong(
+                "a weight or a priority",
+                "for a prefix such as acme:*; for all objects it has no effect".to_owned(),
+            ),
             parts if parts == ShareParts::default() => Err(ControlError::ShareEmpty),
-            ShareParts { rate: Some(rate), burst: None, .. } => Ok(ShareParts { burst: Some(default_burst(rate)), ..parts }),
+            ShareParts {
+                rate: Some(rate),
+                burst: None,
+                ..
+            } => Ok(ShareParts {
+                burst: Some(default_burst(rate)),
+                ..parts
+            }),
             parts => Ok(parts),
         }
     }
@@ -141,7 +183,11 @@ fn least_burst(rate: f64) -> u64 {
 /// Returns the burst of a rate that is set without one: about the events of 250 ms. So workers may look
 /// at the rate a few times per second, and any 10 s have at most about 5 % more events.
 fn default_burst(rate: f64) -> u64 {
-    let about = if rate < 4.0 { 1 } else { (rate / 4.0).ceil() as u64 + 1 };
+    let about = if rate < 4.0 {
+        1
+    } else {
+        (rate / 4.0).ceil() as u64 + 1
+    };
     about.max(least_burst(rate))
 }
 
@@ -174,9 +220,28 @@ pub struct SelectorShare {
 /// Reads a share from its field of `event.shares`. Returns `None` if the value is invalid.
 fn read(selector: &[u8], value: &[u8]) -> Option<SelectorShare> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let ShareValue { weight, priority, in_flight, rate, burst, set_ms, who, why } = ShareValue::read(value)?;
+    let ShareValue {
+        weight,
+        priority,
+        in_flight,
+        rate,
+        burst,
+        set_ms,
+        who,
+        why,
+    } = ShareValue::read(value)?;
     let (selector, actor, reason) = (text(selector), text(&who), text(&why));
-    Some(SelectorShare { selector, weight, priority, in_flight, rate, burst, actor, reason, set_ms })
+    Some(SelectorShare {
+        selector,
+        weight,
+        priority,
+        in_flight,
+        rate,
+        burst,
+        actor,
+        reason,
+        set_ms,
+    })
 }
 
 impl Control {
@@ -196,12 +261,22 @@ impl Control {
     /// part that is out of range, or that the selector cannot have. [`ControlError::Shares`] if there
     /// are [`SHARES_MAX`] shares already. [`ControlError::SharesChanged`] if another operator removed
     /// the last share at the same time. Other errors if Redis cannot be asked or forbids it.
-    pub async fn set_share(&self, by: By<'_>, selector: &Selector, share: Share) -> Result<ShareDone, ControlError> {
+    pub async fn set_share(
+        &self,
+        by: By<'_>,
+        selector: &Selector,
+        share: Share,
+    ) -> Result<ShareDone, ControlError> {
         let text = self.share_selector(selector)?;
         let parts = share.checked(text == "*")?;
         for _ in 0..COUNTS_MAX {
-            let Some(counted_since) = self.count_in_hand(by).await? else { continue };
-            let step = ShareStep::Set { counted_since, parts };
+            let Some(counted_since) = self.count_in_hand(by).await? else {
+                continue;
+            };
+            let step = ShareStep::Set {
+                counted_since,
+                parts,
+            };
             match operator::share(&mut self.connection(), &self.keys, by, text, step).await? {
                 ShareDone::Restart => {}
                 ShareDone::TooMany(shares) => return Err(ControlError::Shares(shares)),
@@ -222,14 +297,20 @@ impl Control {
             let mut slots: Vec<String> = taken.objects.into_iter().map(|(slot, _)| slot).collect();
             slots.dedup();
             for slots in slots.chunks(COUNTED_PER_CALL) {
-                if operator::in_hand(&mut conn, &self.keys, since, InHand::Slots(slots)).await?.is_none() {
+                if operator::in_hand(&mut conn, &self.keys, since, InHand::Slots(slots))
+                    .await?
+                    .is_none()
+                {
                     return Ok(None);
                 }
             }
         }
         let mut after = Vec::new();
         loop {
-            let look = InHand::Members { after: &after, count: COUNTED_PER_CALL };
+            let look = InHand::Members {
+                after: &after,
+                count: COUNTED_PER_CALL,
+            };
             match operator::in_hand(&mut conn, &self.keys, since, look).await? {
                 None => return Ok(None),
                 Some(last) if last.is_empty() => return Ok(Some(since)),
@@ -247,9 +328,20 @@ impl Control {
     ///
     /// # Errors
     /// As [`set_share`](Self::set_share).
-    pub async fn remove_share(&self, by: By<'_>, selector: &Selector) -> Result<ShareDone, ControlError> {
+    pub async fn remove_share(
+        &self,
+        by: By<'_>,
+        selector: &Selector,
+    ) -> Result<ShareDone, ControlError> {
         let text = self.share_selector(selector)?;
-        Ok(operator::share(&mut self.connection(), &self.keys, by, text, ShareStep::Remove).await?)
+        Ok(operator::share(
+            &mut self.connection(),
+            &self.keys,
+            by,
+            text,
+            ShareStep::Remove,
+        )
+        .await?)
     }
 
     /// Reads all shares, sorted by selector. There are at most [`SHARES_MAX`]. The call only reads,
@@ -260,16 +352,25 @@ impl Control {
     pub async fn shares(&self) -> Result<Vec<SelectorShare>, ControlError> {
         let mut ask = redis::cmd("HGETALL");
         ask.arg(self.keys.event_shares());
-        let answer: RedisResult<Vec<(Vec<u8>, Vec<u8>)>> = ask.query_async(&mut self.connection()).await;
+        let answer: RedisResult<Vec<(Vec<u8>, Vec<u8>)>> =
+            ask.query_async(&mut self.connection()).await;
         let fields = answer.map_err(ControlError::redis("event.shares"))?;
-        let mut shares: Vec<_> = fields.into_iter().filter_map(|(selector, value)| read(&selector, &value)).collect();
+        let mut shares: Vec<_> = fields
+            .into_iter()
+            .filter_map(|(selector, value)| read(&selector, &value))
+            .collect();
         shares.sort_by(|one, other| one.selector.cmp(&other.selector));
         Ok(shares)
     }
 
     fn share_selector<'a>(&self, selector: &'a Selector) -> Result<&'a str, ControlError> {
         let text = selector.as_str();
-        let refused = |reason: String| Err(ControlError::ShareSelector { selector: text.to_owned(), reason });
+        let refused = |reason: String| {
+            Err(ControlError::ShareSelector {
+                selector: text.to_owned(),
+                reason,
+            })
+        };
         match text.strip_suffix(":*") {
             _ if text == "*" => Ok(text),
             None => refused(format!(
@@ -278,12 +379,13 @@ impl Control {
                 [text, ":*"].concat()
             )),
             Some("") => refused("the prefix is empty; write a prefix such as acme:*".into()),
-            Some(prefix) if prefix.matches(':').count() >= COLONS_MAX => {
-                refused(format!("the prefix has more than {COLONS_MAX} parts; parts end at colons"))
-            }
-            Some(prefix) if prefix.len() > PREFIX_BYTES_MAX => {
-                refused(format!("the prefix has {} bytes; at most {PREFIX_BYTES_MAX} are allowed", prefix.len()))
-            }
+            Some(prefix) if prefix.matches(':').count() >= COLONS_MAX => refused(format!(
+                "the prefix has more than {COLONS_MAX} parts; parts end at colons"
+            )),
+            Some(prefix) if prefix.len() > PREFIX_BYTES_MAX => refused(format!(
+                "the prefix has {} bytes; at most {PREFIX_BYTES_MAX} are allowed",
+                prefix.len()
+            )),
             Some(prefix) => {
                 self.keys.object(prefix)?;
                 Ok(text)

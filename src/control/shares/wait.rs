@@ -72,15 +72,36 @@ impl Matching {
         let (used_bytes, selector_bytes) = (word()?.parse().ok()?, word()?.parse().ok()?);
         let (used, rest) = parts.next()?.split_at_checked(used_bytes)?;
         let (selector, value) = rest.split_at_checked(selector_bytes)?;
-        let counters = Counters { in_hand, used: Some(ShareUsed::read(used)) };
-        Some(Self { share: read(selector, value)?, counters, awaited: Awaited { by_group, by_others } })
+        let counters = Counters {
+            in_hand,
+            used: Some(ShareUsed::read(used)),
+        };
+        Some(Self {
+            share: read(selector, value)?,
+            counters,
+            awaited: Awaited {
+                by_group,
+                by_others,
+            },
+        })
     }
 
     /// Returns the limit that stops an object now. `events`: the number of events that a claim of the
     /// object takes. `is_parked`: whether its group waits for a limit. `group`: the group.
     fn stops(&self, events: u64, is_parked: bool, group: &str, now_us: u64) -> Option<ShareWait> {
-        let Self { share, counters, awaited } = self;
-        let wait = |in_hand, in_flight, rate| Some(ShareWait { selector: share.selector.clone(), in_hand, in_flight, rate });
+        let Self {
+            share,
+            counters,
+            awaited,
+        } = self;
+        let wait = |in_hand, in_flight, rate| {
+            Some(ShareWait {
+                selector: share.selector.clone(),
+                in_hand,
+                in_flight,
+                rate,
+            })
+        };
         if let (Some(in_flight), Some(in_hand)) = (share.in_flight, counters.in_hand)
             && in_hand >= in_flight
         {
@@ -92,8 +113,18 @@ impl Matching {
         let ahead = (used.tat_us as f64 - now_us as f64).clamp(0.0, burst * 1e6 / rate);
         let allowed = (burst - ahead * rate / 1e6 + 1e-6).floor();
         // Events may be allowed for a moment before the group has a turn again.
-        let is_awaited = is_parked && ahead > 0.0 && if is_own { awaited.by_group } else { awaited.by_others };
-        if allowed < (events.max(1) as f64).min(burst) || is_awaited { wait(None, None, Some(rate)) } else { None }
+        let is_awaited = is_parked
+            && ahead > 0.0
+            && if is_own {
+                awaited.by_group
+            } else {
+                awaited.by_others
+            };
+        if allowed < (events.max(1) as f64).min(burst) || is_awaited {
+            wait(None, None, Some(rate))
+        } else {
+            None
+        }
     }
 }
 
@@ -106,7 +137,10 @@ pub(in crate::control) fn stopping(
     group: &str,
     now_us: u64,
 ) -> Option<ShareWait> {
-    matching.iter().rev().find_map(|matching| matching.stops(events, is_parked, group, now_us))
+    matching
+        .iter()
+        .rev()
+        .find_map(|matching| matching.stops(events, is_parked, group, now_us))
 }
 
 /// Returns whether the share of a selector is for this object.
@@ -120,7 +154,10 @@ fn matches(selector: &str, object: &[u8]) -> bool {
 impl Control {
     /// Returns for each of these objects the share that stops it. Each object has the number of events
     /// that a claim takes. The objects are those of one page.
-    pub(in crate::control) async fn share_waits(&self, objects: &[(&[u8], u64)]) -> Result<Vec<Option<ShareWait>>, ControlError> {
+    pub(in crate::control) async fn share_waits(
+        &self,
+        objects: &[(&[u8], u64)],
+    ) -> Result<Vec<Option<ShareWait>>, ControlError> {
         const WHAT: &str = "the groups that wait for a limit";
         let nothing = || Ok(vec![None; objects.len()]);
         if objects.is_empty() {
@@ -128,50 +165,89 @@ impl Control {
         }
         let mut shares = match self.shares().await {
             // `check` and the list of shares report the wrong type.
-            Err(ControlError::Redis { source, .. }) if source.code() == Some("WRONGTYPE") => return nothing(),
+            Err(ControlError::Redis { source, .. }) if source.code() == Some("WRONGTYPE") => {
+                return nothing();
+            }
             shares => shares?,
         };
-        if shares.iter().all(|share| share.in_flight.is_none() && share.rate.is_none()) {
+        if shares
+            .iter()
+            .all(|share| share.in_flight.is_none() && share.rate.is_none())
+        {
             return nothing();
         }
         shares.sort_by_key(|share| share.selector.len());
         let of_object: Vec<Vec<usize>> = objects
             .iter()
-            .map(|(object, _)| (0..shares.len()).filter(|at| matches(&shares[*at].selector, object)).collect())
+            .map(|(object, _)| {
+                (0..shares.len())
+                    .filter(|at| matches(&shares[*at].selector, object))
+                    .collect()
+            })
             .collect();
         // The places of the shares that match an object, each with its place among them.
-        let mut places: BTreeMap<usize, usize> = of_object.iter().flatten().map(|at| (*at, 0)).collect();
-        places.values_mut().enumerate().for_each(|(place, value)| *value = place);
+        let mut places: BTreeMap<usize, usize> =
+            of_object.iter().flatten().map(|at| (*at, 0)).collect();
+        places
+            .values_mut()
+            .enumerate()
+            .for_each(|(place, value)| *value = place);
         if places.is_empty() {
             return nothing();
         }
         let (mut conn, keys) = (self.connection(), &self.keys);
         let now_us = reply::now_ms(&mut conn).await? * 1000;
-        let selectors: Vec<&str> = places.keys().map(|at| shares[*at].selector.as_str()).collect();
+        let selectors: Vec<&str> = places
+            .keys()
+            .map(|at| shares[*at].selector.as_str())
+            .collect();
         let counters = counters(&mut conn, keys, &selectors).await?;
         let mut pipe = redis::pipe();
-        let prefixes: Vec<&str> = selectors.iter().map(|selector| prefix_of(selector).unwrap_or(selector)).collect();
+        let prefixes: Vec<&str> = selectors
+            .iter()
+            .map(|selector| prefix_of(selector).unwrap_or(selector))
+            .collect();
         pipe.cmd("ZMSCORE").arg(keys.event_groups()).arg(&prefixes);
-        pipe.cmd("ZMSCORE").arg(keys.event_groups_blocked()).arg(&prefixes);
-        let others: Vec<String> = prefixes.iter().map(|prefix| format!("{prefix}\n")).collect();
-        pipe.cmd("ZMSCORE").arg(keys.event_groups_blocked()).arg(&others);
+        pipe.cmd("ZMSCORE")
+            .arg(keys.event_groups_blocked())
+            .arg(&prefixes);
+        let others: Vec<String> = prefixes
+            .iter()
+            .map(|prefix| format!("{prefix}\n"))
+            .collect();
+        pipe.cmd("ZMSCORE")
+            .arg(keys.event_groups_blocked())
+            .arg(&others);
         let mut answers = ask(&mut conn, WHAT, &mut pipe).await?.into_iter();
         let mut scores = || -> Result<Vec<Option<f64>>, ControlError> {
             let items = items(WHAT, answers.next())?.unwrap_or_default();
-            Ok(items.map(|score| reply::text(&score)?.parse().ok()).collect())
+            Ok(items
+                .map(|score| reply::text(&score)?.parse().ok())
+                .collect())
         };
         let (of_groups, by_group, by_others) = (scores()?, scores()?, scores()?);
         let score = |scores: &[Option<f64>], place: usize| scores.get(place).copied().flatten();
         let matching = |at: &usize| {
             let place = places.get(at).copied().unwrap_or_default();
-            let (by_group, by_others) = (score(&by_group, place).is_some(), score(&by_others, place).is_some());
+            let (by_group, by_others) = (
+                score(&by_group, place).is_some(),
+                score(&by_others, place).is_some(),
+            );
             let counters = counters.get(place).copied().unwrap_or_default();
-            Matching { share: shares[*at].clone(), counters, awaited: Awaited { by_group, by_others } }
+            Matching {
+                share: shares[*at].clone(),
+                counters,
+                awaited: Awaited {
+                    by_group,
+                    by_others,
+                },
+            }
         };
         let wait = |((_, events), of_object): (&(&[u8], u64), &Vec<usize>)| {
             // The group of the object is the longest prefix that has a share.
             let group = of_object.last()?;
-            let is_parked = score(&of_groups, *places.get(group)?).is_some_and(|score| score >= PARKED);
+            let is_parked =
+                score(&of_groups, *places.get(group)?).is_some_and(|score| score >= PARKED);
             let matching: Vec<Matching> = of_object.iter().map(matching).collect();
             let group = prefix_of(&shares[*group].selector).unwrap_or_default();
             stopping(&matching, *events, is_parked, group, now_us)

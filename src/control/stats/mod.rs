@@ -215,7 +215,11 @@ impl Control {
         let began = Instant::now();
         let now_ms = reply::now_ms(&mut conn).await?;
         let round_trip_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let mut stats = Stats { now_ms, round_trip_us, ..Stats::default() };
+        let mut stats = Stats {
+            now_ms,
+            round_trip_us,
+            ..Stats::default()
+        };
         counts(&mut conn, keys, &mut stats).await?;
         stats.streams = streams::read(&mut conn, keys, &mut stats.unreadable).await?;
         rules(self, &mut stats).await?;
@@ -233,19 +237,28 @@ impl Control {
 }
 
 /// Reads up to [`NAMES_MAX`] names: first the watched names, then others.
-async fn registered_names<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
+async fn registered_names<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    stats: &mut Stats,
+) -> Result<(), ControlError> {
     for mut walk in [Walk::of(conn, keys, Which::Watched).await?, Walk::all()] {
         while stats.workers.len() < NAMES_MAX
             && let Some(page) = walk.next(conn, keys).await?
         {
             for (name, value) in page {
-                if stats.workers.len() < NAMES_MAX && !stats.workers.iter().any(|shown| shown.name == name) {
+                if stats.workers.len() < NAMES_MAX
+                    && !stats.workers.iter().any(|shown| shown.name == name)
+                {
                     stats.workers.push(registered(name, &value));
                 }
             }
         }
     }
-    let total: RedisResult<u64> = redis::cmd("HLEN").arg(keys.event_workers()).query_async(conn).await;
+    let total: RedisResult<u64> = redis::cmd("HLEN")
+        .arg(keys.event_workers())
+        .query_async(conn)
+        .await;
     let total = match total {
         Ok(total) => total,
         Err(error) if error.code() == Some("WRONGTYPE") => 0,
@@ -264,16 +277,27 @@ pub(super) async fn ask<C: ConnectionLike>(
     if pipe.is_empty() {
         return Ok(Vec::new());
     }
-    pipe.ignore_errors().query_async(conn).await.map_err(ControlError::redis(what))
+    pipe.ignore_errors()
+        .query_async(conn)
+        .await
+        .map_err(ControlError::redis(what))
 }
 
-async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
+async fn counts<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    stats: &mut Stats,
+) -> Result<(), ControlError> {
     const WHAT: &str = "the counts";
     let held = keys.objects_held();
     let questions = [
         ("LLEN", keys.objects_with_events(), vec![]),
         ("ZCARD", held.clone(), vec![]),
-        ("ZCOUNT", held.clone(), vec!["-inf".to_owned(), stats.now_ms.to_string()]),
+        (
+            "ZCOUNT",
+            held.clone(),
+            vec!["-inf".to_owned(), stats.now_ms.to_string()],
+        ),
         ("ZCOUNT", held, vec!["+inf".to_owned(), "+inf".to_owned()]),
         ("ZCARD", keys.objects_paused(), vec![]),
         ("XLEN", keys.events_dead(), vec![]),
@@ -299,12 +323,31 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
             Err(error) => return Err(ControlError::redis(WHAT)(error)),
         });
     }
-    let [markers, total, due, until_released, paused, dead_letters, last_id, waiting_groups, set_aside] =
-        <[u64; 9]>::try_from(numbers)
-            .map_err(|numbers| ControlError::reply(WHAT, format!("{} replies to 9 commands", numbers.len())))?;
-    stats.groups = GroupStats { waiting: waiting_groups, set_aside };
+    let [
+        markers,
+        total,
+        due,
+        until_released,
+        paused,
+        dead_letters,
+        last_id,
+        waiting_groups,
+        set_aside,
+    ] = <[u64; 9]>::try_from(numbers).map_err(|numbers| {
+        ControlError::reply(WHAT, format!("{} replies to 9 commands", numbers.len()))
+    })?;
+    stats.groups = GroupStats {
+        waiting: waiting_groups,
+        set_aside,
+    };
     let waiting = total.saturating_sub(due).saturating_sub(until_released);
-    stats.held = HeldStats { total, due, waiting, until_released, overdue_ms: 0 };
+    stats.held = HeldStats {
+        total,
+        due,
+        waiting,
+        until_released,
+        overdue_ms: 0,
+    };
     let marks = Marks::read(conn, keys, &mut stats.unreadable).await?;
     // Advance removes marks at the tail of the list. So if the list has any member, it has a
     // marker.
@@ -320,7 +363,9 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
         }
         // If all names belong to groups that wait for a limit, no other name is set aside.
         if ages.free.is_some() || ages.limited.is_none_or(|ms| ms == 0) {
-            stats.oldest_waiting_ms = ages.free.map(|age_ms| age_ms.max(stats.oldest_waiting_ms.unwrap_or(0)));
+            stats.oldest_waiting_ms = ages
+                .free
+                .map(|age_ms| age_ms.max(stats.oldest_waiting_ms.unwrap_or(0)));
         }
     }
     stats.held.overdue_ms = overdue(conn, keys, stats.now_ms, !ages.is_any_limited).await?;
@@ -330,18 +375,33 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
 
 /// Returns the time since the first held object became due, in ms. If an object is set aside for
 /// its group, its score is its due time below 0. The scores 0 and -1 are no times. `with_aside`: whether these objects count.
-async fn overdue<C: ConnectionLike>(conn: &mut C, keys: &Keys, now_ms: u64, with_aside: bool) -> Result<u64, ControlError> {
+async fn overdue<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    now_ms: u64,
+    with_aside: bool,
+) -> Result<u64, ControlError> {
     const WHAT: &str = "the first held object";
     let (mut pipe, mut first_ms) = (redis::pipe(), None);
     let parts = [("(0", "+inf", None), ("(-1", "-inf", Some("REV"))];
     for (from, to, order) in parts.into_iter().take(if with_aside { 2 } else { 1 }) {
-        let ask = pipe.cmd("ZRANGE").arg(keys.objects_held()).arg(from).arg(to).arg("BYSCORE").arg(order);
+        let ask = pipe
+            .cmd("ZRANGE")
+            .arg(keys.objects_held())
+            .arg(from)
+            .arg(to)
+            .arg("BYSCORE")
+            .arg(order);
         ask.arg("LIMIT").arg(0).arg(1).arg("WITHSCORES");
     }
     for first in ask(conn, WHAT, &mut pipe).await? {
         match first.and_then(|first| Ok(redis::from_redis_value::<Vec<(Vec<u8>, f64)>>(first)?)) {
             Ok(first) => {
-                first_ms = first.iter().filter_map(|(_, score)| DueTime::of_held(*score, now_ms).ms()).chain(first_ms).min()
+                first_ms = first
+                    .iter()
+                    .filter_map(|(_, score)| DueTime::of_held(*score, now_ms).ms())
+                    .chain(first_ms)
+                    .min()
             }
             // The wrong type of this key is reported with the counts of held objects.
             Err(error) if error.code() == Some("WRONGTYPE") => {}
@@ -355,22 +415,43 @@ async fn overdue<C: ConnectionLike>(conn: &mut C, keys: &Keys, now_ms: u64, with
 /// lower scores.
 const FIRST_DUE: &str = "(-1000000000000000";
 
-async fn schedules<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
+async fn schedules<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    stats: &mut Stats,
+) -> Result<(), ControlError> {
     let (set, lateness) = (keys.events_scheduled(), keys.events_scheduled_lateness());
     let (jobs, ticks) = (keys.events_cron(), keys.events_cron_next());
     let mut pipe = redis::pipe();
     pipe.cmd("ZCOUNT").arg(&set).arg(FIRST_DUE).arg("+inf");
-    pipe.cmd("ZCOUNT").arg(&set).arg(FIRST_DUE).arg(stats.now_ms);
+    pipe.cmd("ZCOUNT")
+        .arg(&set)
+        .arg(FIRST_DUE)
+        .arg(stats.now_ms);
     // The score 0 is no time: such a schedule is due at once.
-    pipe.cmd("ZRANGE").arg(&set).arg("(0").arg("+inf").arg("BYSCORE").arg("LIMIT").arg(0).arg(1).arg("WITHSCORES");
+    pipe.cmd("ZRANGE")
+        .arg(&set)
+        .arg("(0")
+        .arg("+inf")
+        .arg("BYSCORE")
+        .arg("LIMIT")
+        .arg(0)
+        .arg(1)
+        .arg("WITHSCORES");
     pipe.cmd("HGETALL").arg(&lateness);
     pipe.cmd("HLEN").arg(&jobs);
     pipe.cmd("ZCARD").arg(&ticks);
     pipe.cmd("ZCOUNT").arg(&ticks).arg("-inf").arg(stats.now_ms);
-    pipe.cmd("ZRANGE").arg(&ticks).arg(0).arg(0).arg("WITHSCORES");
+    pipe.cmd("ZRANGE")
+        .arg(&ticks)
+        .arg(0)
+        .arg(0)
+        .arg("WITHSCORES");
     let answers = ask(conn, "the schedules", &mut pipe).await?;
-    let mut answers =
-        answers.into_iter().zip([&set, &set, &set, &lateness, &jobs, &ticks, &ticks, &ticks]).map(|(answer, key)| match answer {
+    let mut answers = answers
+        .into_iter()
+        .zip([&set, &set, &set, &lateness, &jobs, &ticks, &ticks, &ticks])
+        .map(|(answer, key)| match answer {
             Ok(value) => Ok(value),
             Err(error) if error.code() == Some("WRONGTYPE") => {
                 if !stats.unreadable.contains(key) {
@@ -382,11 +463,18 @@ async fn schedules<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Sta
         });
     let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
     let (total, due, first, by_bound) = (next()?, next()?, next()?, next()?);
-    let texts =
-        |value: Value| -> Vec<String> { reply::array(value).unwrap_or_default().iter().filter_map(reply::text).collect() };
+    let texts = |value: Value| -> Vec<String> {
+        reply::array(value)
+            .unwrap_or_default()
+            .iter()
+            .filter_map(reply::text)
+            .collect()
+    };
     let time_of = |first: Value| DueTime::read(texts(first).get(1)?.parse().ok()?).ms();
-    let mut lateness: Vec<(Option<u64>, u64)> =
-        texts(by_bound).chunks_exact(2).map(|pair| (pair[0].parse().ok(), pair[1].parse().unwrap_or(0))).collect();
+    let mut lateness: Vec<(Option<u64>, u64)> = texts(by_bound)
+        .chunks_exact(2)
+        .map(|pair| (pair[0].parse().ok(), pair[1].parse().unwrap_or(0)))
+        .collect();
     lateness.sort_by_key(|(bound, _)| bound.unwrap_or(u64::MAX));
     stats.schedules = ScheduleStats {
         total: reply::number(&total).unwrap_or(0),
@@ -401,16 +489,28 @@ async fn schedules<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Sta
     let ahead = if total == 0 {
         Some(0)
     } else {
-        cron::ahead(conn, keys, stats.now_ms).await.map_err(ControlError::redis("events.cron.last"))?
+        cron::ahead(conn, keys, stats.now_ms)
+            .await
+            .map_err(ControlError::redis("events.cron.last"))?
     };
     if ahead.is_none() {
         stats.unreadable.push(keys.events_cron_last());
     }
-    stats.cron = CronStats { total, active, due, ahead: ahead.unwrap_or(0), next_ms };
+    stats.cron = CronStats {
+        total,
+        active,
+        due,
+        ahead: ahead.unwrap_or(0),
+        next_ms,
+    };
     Ok(())
 }
 
-async fn emitted<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
+async fn emitted<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    stats: &mut Stats,
+) -> Result<(), ControlError> {
     let (hash, ends) = (keys.events_emitted(), keys.events_emitted_ends());
     let mut pipe = redis::pipe();
     pipe.cmd("ZCARD").arg(&ends);
@@ -418,12 +518,24 @@ async fn emitted<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats
         pipe.cmd("MEMORY").arg("USAGE").arg(key);
     }
     let answers = ask(conn, "the idempotency keys", &mut pipe).await?;
-    if answers.first().is_some_and(|answer| answer.as_ref().is_err_and(|error| error.code() == Some("WRONGTYPE"))) {
+    if answers.first().is_some_and(|answer| {
+        answer
+            .as_ref()
+            .is_err_and(|error| error.code() == Some("WRONGTYPE"))
+    }) {
         stats.unreadable.push(ends.clone());
     }
-    let numbers: Vec<_> = answers.iter().map(|answer| answer.as_ref().ok().and_then(reply::number)).collect();
+    let numbers: Vec<_> = answers
+        .iter()
+        .map(|answer| answer.as_ref().ok().and_then(reply::number))
+        .collect();
     let count = numbers.first().copied().flatten().unwrap_or(0);
-    let bytes = numbers.get(1).copied().flatten().zip(numbers.get(2).copied().flatten()).map(|(hash, ends)| hash + ends);
+    let bytes = numbers
+        .get(1)
+        .copied()
+        .flatten()
+        .zip(numbers.get(2).copied().flatten())
+        .map(|(hash, ends)| hash + ends);
     stats.idempotency_keys = EmittedStats { keys: count, bytes };
     Ok(())
 }
@@ -432,7 +544,10 @@ async fn rules(control: &Control, stats: &mut Stats) -> Result<(), ControlError>
     match control.rules().await {
         Ok(all) => {
             let in_force = all.rules.iter().filter(|rule| rule.in_force).count() as u64;
-            stats.rules = RuleStats { in_force, lifting: all.rules.len() as u64 - in_force };
+            stats.rules = RuleStats {
+                in_force,
+                lifting: all.rules.len() as u64 - in_force,
+            };
             Ok(())
         }
         Err(ControlError::Redis { source, .. }) if source.code() == Some("WRONGTYPE") => {
@@ -463,7 +578,11 @@ async fn projections(control: &Control, stats: &mut Stats) -> Result<(), Control
     const WHAT: &str = "the projections";
     let (mut conn, keys) = (control.connection(), &control.keys);
     let mut ask_for = redis::cmd("HSCAN");
-    ask_for.arg(keys.event_projections()).arg(0).arg("COUNT").arg(NAMES_MAX);
+    ask_for
+        .arg(keys.event_projections())
+        .arg(0)
+        .arg("COUNT")
+        .arg(NAMES_MAX);
     let (_, flat) = match ask_for.query_async::<(u64, Vec<String>)>(&mut conn).await {
         Ok(page) => page,
         Err(error) if error.code() == Some("WRONGTYPE") => {
@@ -478,12 +597,31 @@ async fn projections(control: &Control, stats: &mut Stats) -> Result<(), Control
     let written = stats.streams.log.written;
     let mut pipe = redis::pipe();
     for pair in flat.chunks_exact(2) {
-        let Some(Position { log_id, rows, missed, .. }) = Position::of(&pair[1]) else { continue };
+        let Some(Position {
+            log_id,
+            rows,
+            missed,
+            ..
+        }) = Position::of(&pair[1])
+        else {
+            continue;
+        };
         let lag = written.saturating_sub(rows);
-        stats.projections.push(ProjectionStats { name: pair[0].clone(), log_id, lag, missed, running: false });
-        pipe.cmd("EXISTS").arg(keys.event_projection_lease(&pair[0]));
+        stats.projections.push(ProjectionStats {
+            name: pair[0].clone(),
+            log_id,
+            lag,
+            missed,
+            running: false,
+        });
+        pipe.cmd("EXISTS")
+            .arg(keys.event_projection_lease(&pair[0]));
     }
-    for (projection, answer) in stats.projections.iter_mut().zip(ask(&mut conn, WHAT, &mut pipe).await?) {
+    for (projection, answer) in stats
+        .projections
+        .iter_mut()
+        .zip(ask(&mut conn, WHAT, &mut pipe).await?)
+    {
         projection.running = answer.is_ok_and(|answer| reply::number(&answer) == Some(1));
     }
     stats.projections.sort_by(|a, b| a.name.cmp(&b.name));

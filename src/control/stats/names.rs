@@ -53,8 +53,15 @@ pub struct NameStats {
 /// Makes the entry of a registered name from its value in `event.workers`. The other fields are
 /// still empty.
 pub(in super::super) fn registered(name: String, value: &str) -> NameStats {
-    let last_seen_ms = value.parse::<Registration>().map_or(0, |registration| registration.last_seen_ms);
-    NameStats { name, slots: slots_in(value).unwrap_or(0), last_seen_ms, ..NameStats::default() }
+    let last_seen_ms = value
+        .parse::<Registration>()
+        .map_or(0, |registration| registration.last_seen_ms);
+    NameStats {
+        name,
+        slots: slots_in(value).unwrap_or(0),
+        last_seen_ms,
+        ..NameStats::default()
+    }
 }
 
 /// Reads the lease, the status and the batches of each of these names. Of the slots, only the first
@@ -69,17 +76,26 @@ pub(in super::super) async fn read<C: ConnectionLike>(
     batches(conn, keys, workers, slots_max).await
 }
 
-async fn leases<C: ConnectionLike>(conn: &mut C, keys: &Keys, workers: &mut [NameStats]) -> Result<(), ControlError> {
+async fn leases<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    workers: &mut [NameStats],
+) -> Result<(), ControlError> {
     for some in workers.chunks_mut(COMMANDS_PER_CALL / 3) {
         let mut pipe = redis::pipe();
         for name in &*some {
             let lease = keys.worker_lease(&name.name);
             pipe.cmd("GET").arg(&lease).cmd("PTTL").arg(lease);
-            pipe.cmd("GETRANGE").arg(keys.worker_status(&name.name)).arg(0).arg(STATUS_BYTES_MAX - 1);
+            pipe.cmd("GETRANGE")
+                .arg(keys.worker_status(&name.name))
+                .arg(0)
+                .arg(STATUS_BYTES_MAX - 1);
         }
         let answers = ask(conn, "the leases", &mut pipe).await?;
         for (name, three) in some.iter_mut().zip(answers.chunks_exact(3)) {
-            let Some(lease) = three[0].as_ref().ok().and_then(reply::text) else { continue };
+            let Some(lease) = three[0].as_ref().ok().and_then(reply::text) else {
+                continue;
+            };
             let mut parts = lease.split(' ').skip(1).map(str::to_owned);
             name.alive = true;
             (name.host, name.pid, name.process_start) = (parts.next(), parts.next(), parts.next());
@@ -100,13 +116,15 @@ async fn batches<C: ConnectionLike>(
 ) -> Result<(), ControlError> {
     let mut left = slots_max;
     for name in workers {
-        let slots: Vec<u32> = (0..name.slots.min(u32::try_from(left).unwrap_or(u32::MAX))).collect();
+        let slots: Vec<u32> =
+            (0..name.slots.min(u32::try_from(left).unwrap_or(u32::MAX))).collect();
         left -= slots.len() as u64;
         name.slots_read = slots.len() as u32;
         for some in slots.chunks(COMMANDS_PER_CALL) {
             let mut pipe = redis::pipe();
             for slot in some {
-                pipe.cmd("LLEN").arg(keys.worker_event(&format!("{}.{slot}", name.name)));
+                pipe.cmd("LLEN")
+                    .arg(keys.worker_event(&format!("{}.{slot}", name.name)));
             }
             for answer in ask(conn, "the batches", &mut pipe).await? {
                 let events = answer.as_ref().ok().and_then(reply::number).unwrap_or(0);

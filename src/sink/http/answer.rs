@@ -84,8 +84,15 @@ enum Codes {
 impl Statuses {
     pub(super) fn meaning(&self, status: StatusCode, asks: bool) -> Meaning {
         let code = status.as_u16();
-        let found = |codes: Codes| self.0.iter().find(|(known, _)| *known == codes).map(|(_, meaning)| *meaning);
-        found(Codes::One(code)).or_else(|| found(Codes::Hundreds(code / 100))).unwrap_or_else(|| Meaning::of(status, asks))
+        let found = |codes: Codes| {
+            self.0
+                .iter()
+                .find(|(known, _)| *known == codes)
+                .map(|(_, meaning)| *meaning)
+        };
+        found(Codes::One(code))
+            .or_else(|| found(Codes::Hundreds(code / 100)))
+            .unwrap_or_else(|| Meaning::of(status, asks))
     }
 
     /// Adds the entries of another list.
@@ -95,7 +102,9 @@ impl Statuses {
     pub fn add(&mut self, other: Self) -> Result<(), HttpError> {
         for (codes, meaning) in other.0 {
             if self.0.iter().any(|(known, _)| *known == codes) {
-                return Err(HttpError::Status { why: format!("{codes} has two meanings") });
+                return Err(HttpError::Status {
+                    why: format!("{codes} has two meanings"),
+                });
             }
             self.0.push((codes, meaning));
         }
@@ -119,13 +128,27 @@ impl FromStr for Statuses {
         let mut statuses = Self::default();
         for entry in text.split(',') {
             let refused = |why: String| HttpError::Status { why };
-            let (codes, meaning) = entry.split_once('=').ok_or_else(|| refused(format!("{entry:?} is not CODE=MEANING")))?;
+            let (codes, meaning) = entry
+                .split_once('=')
+                .ok_or_else(|| refused(format!("{entry:?} is not CODE=MEANING")))?;
             let (codes, meaning) = (codes.trim(), meaning.trim());
-            let hundreds = codes.strip_suffix("xx").and_then(|digit| digit.parse().ok()).filter(|digit| (2..=5).contains(digit));
-            let one = || codes.parse().ok().filter(|code| (200..=599).contains(code)).map(Codes::One);
+            let hundreds = codes
+                .strip_suffix("xx")
+                .and_then(|digit| digit.parse().ok())
+                .filter(|digit| (2..=5).contains(digit));
+            let one = || {
+                codes
+                    .parse()
+                    .ok()
+                    .filter(|code| (200..=599).contains(code))
+                    .map(Codes::One)
+            };
             let codes = hundreds.map(Codes::Hundreds).or_else(one);
-            let codes =
-                codes.ok_or_else(|| refused(format!("{entry:?} begins with no code from 200 to 599 or range such as 5xx")))?;
+            let codes = codes.ok_or_else(|| {
+                refused(format!(
+                    "{entry:?} begins with no code from 200 to 599 or range such as 5xx"
+                ))
+            })?;
             let meaning = match meaning {
                 "delivered" => Meaning::Delivered,
                 "transient" => Meaning::Transient,
@@ -134,7 +157,9 @@ impl FromStr for Statuses {
                 "unavailable" => Meaning::Unavailable,
                 _ => {
                     let meanings = "delivered, transient, reject, postpone and unavailable";
-                    return Err(refused(format!("{meaning:?} is no meaning; the meanings are {meanings}")));
+                    return Err(refused(format!(
+                        "{meaning:?} is no meaning; the meanings are {meanings}"
+                    )));
                 }
             };
             statuses.add(Self(vec![(codes, meaning)]))?;
@@ -151,7 +176,10 @@ pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
     let wait = match text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
         // A number that is too large for u64 asks for a very long wait.
         true => Duration::from_secs(text.parse().unwrap_or(u64::MAX)),
-        false => httpdate::parse_http_date(text).ok()?.duration_since(now).unwrap_or_default(),
+        false => httpdate::parse_http_date(text)
+            .ok()?
+            .duration_since(now)
+            .unwrap_or_default(),
     };
     Some(wait.min(RETRY_AFTER_MAX)).filter(|wait| !wait.is_zero())
 }
@@ -163,30 +191,52 @@ mod tests {
     #[test]
     fn every_status_has_one_meaning() {
         let meant = |meaning: Meaning| -> Vec<u16> {
-            let all = (100..=599).filter(|code| Meaning::of(StatusCode::from_u16(*code).expect("a status"), false) == meaning);
+            let all = (100..=599).filter(|code| {
+                Meaning::of(StatusCode::from_u16(*code).expect("a status"), false) == meaning
+            });
             all.filter(|code| *code >= 200).collect()
         };
         assert_eq!(meant(Meaning::Delivered), (200..300).collect::<Vec<_>>());
         assert_eq!(meant(Meaning::Unavailable), [502, 503]);
         assert_eq!(meant(Meaning::Misconfigured), [401, 403, 404, 405, 407]);
         let transient = meant(Meaning::Transient);
-        let named = [408, 425, 429, 500, 501, 504, 507, 511, 300, 301, 302, 304, 307, 308];
-        assert!(named.iter().all(|code| transient.contains(code)), "{transient:?}");
+        let named = [
+            408, 425, 429, 500, 501, 504, 507, 511, 300, 301, 302, 304, 307, 308,
+        ];
+        assert!(
+            named.iter().all(|code| transient.contains(code)),
+            "{transient:?}"
+        );
         assert_eq!(transient.len(), 100 + 3 + 98);
         assert_eq!(meant(Meaning::Rejected).len(), 100 - 3 - 5);
-        assert_eq!(Meaning::of(StatusCode::TOO_MANY_REQUESTS, true), Meaning::Throttled);
+        assert_eq!(
+            Meaning::of(StatusCode::TOO_MANY_REQUESTS, true),
+            Meaning::Throttled
+        );
     }
 
     #[test]
     fn a_setting_changes_meanings() {
-        let statuses: Statuses = "404=reject, 5xx=transient,503=unavailable,429=postpone,409=delivered".parse().expect("valid");
+        let statuses: Statuses =
+            "404=reject, 5xx=transient,503=unavailable,429=postpone,409=delivered"
+                .parse()
+                .expect("valid");
         let meaning = |code| statuses.meaning(StatusCode::from_u16(code).expect("a status"), false);
-        let expected =
-            [(404, Meaning::Rejected), (500, Meaning::Transient), (502, Meaning::Transient), (503, Meaning::Unavailable)];
+        let expected = [
+            (404, Meaning::Rejected),
+            (500, Meaning::Transient),
+            (502, Meaning::Transient),
+            (503, Meaning::Unavailable),
+        ];
         assert_eq!(expected.map(|(code, _)| (code, meaning(code))), expected);
         assert_eq!(
             [429, 409, 401, 200].map(meaning),
-            [Meaning::Throttled, Meaning::Delivered, Meaning::Misconfigured, Meaning::Delivered]
+            [
+                Meaning::Throttled,
+                Meaning::Delivered,
+                Meaning::Misconfigured,
+                Meaning::Delivered
+            ]
         );
     }
 
@@ -205,7 +255,10 @@ mod tests {
             ("5xx=reject,5xx=reject", "5xx has two meanings"),
         ] {
             let error = text.parse::<Statuses>().expect_err(text).to_string();
-            assert!(error.contains(why) && error.contains("write e.g. 404=reject,5xx=transient"), "{error}");
+            assert!(
+                error.contains(why) && error.contains("write e.g. 404=reject,5xx=transient"),
+                "{error}"
+            );
         }
     }
 
@@ -220,8 +273,18 @@ mod tests {
         assert_eq!(wait("7"), Some(Duration::from_secs(7)));
         assert_eq!(wait(" 120 "), Some(Duration::from_secs(120)));
         assert_eq!(wait("99999999999999999999999"), Some(RETRY_AFTER_MAX));
-        assert_eq!(wait("Fri, 01 Jan 2027 00:01:00 GMT"), Some(Duration::from_secs(60)));
-        for text in ["", "soon", "-1", "1.5", "0", "Thu, 31 Dec 2026 00:00:00 GMT"] {
+        assert_eq!(
+            wait("Fri, 01 Jan 2027 00:01:00 GMT"),
+            Some(Duration::from_secs(60))
+        );
+        for text in [
+            "",
+            "soon",
+            "-1",
+            "1.5",
+            "0",
+            "Thu, 31 Dec 2026 00:00:00 GMT",
+        ] {
             assert_eq!(wait(text), None, "{text}");
         }
         assert_eq!(retry_after(&HeaderMap::new(), now), None);

@@ -37,7 +37,9 @@ impl FromStr for Format {
         match text {
             "envelope" => Ok(Self::Envelope),
             "cloudevents" => Ok(Self::CloudEvents),
-            _ => Err(format!("the format {text:?} does not exist; the formats are envelope and cloudevents")),
+            _ => Err(format!(
+                "the format {text:?} does not exist; the formats are envelope and cloudevents"
+            )),
         }
     }
 }
@@ -56,9 +58,19 @@ pub(super) struct Message {
 /// - `as_list`: whether even a single event is sent as a list
 /// - `attempt`: the number of the first event's attempt, counted from 1
 /// - `source`: the attribute `source` of the CloudEvents
-pub(super) fn message(format: Format, events: &[Event], as_list: bool, attempt: u32, source: &str) -> Message {
+pub(super) fn message(
+    format: Format,
+    events: &[Event],
+    as_list: bool,
+    attempt: u32,
+    source: &str,
+) -> Message {
     let (Some(first), Some(last)) = (events.first(), events.last()) else {
-        return Message { body: Bytes::new(), headers: HeaderMap::new(), id: String::new() };
+        return Message {
+            body: Bytes::new(),
+            headers: HeaderMap::new(),
+            id: String::new(),
+        };
     };
     let mut headers = HeaderMap::new();
     let mut set = |name: &'static str, value: String| {
@@ -76,19 +88,29 @@ pub(super) fn message(format: Format, events: &[Event], as_list: bool, attempt: 
     }
     let (body, content_type) = match (format, as_list) {
         (Format::Envelope, false) => (envelope(first), "application/json"),
-        (Format::Envelope, true) => (list(events, |event, out| event.write_envelope(out)), "application/json"),
+        (Format::Envelope, true) => (
+            list(events, |event, out| event.write_envelope(out)),
+            "application/json",
+        ),
         (Format::CloudEvents, false) => {
             set("ce-specversion", "1.0".to_owned());
             set("ce-id", first.id.to_string());
-            set("ce-source", percent_encode(source.as_bytes(), ENCODED).to_string());
-            set("ce-type", utf8_percent_encode(&kind(first), ENCODED).to_string());
+            set(
+                "ce-source",
+                percent_encode(source.as_bytes(), ENCODED).to_string(),
+            );
+            set(
+                "ce-type",
+                utf8_percent_encode(&kind(first), ENCODED).to_string(),
+            );
             set("ce-subject", object.clone());
             set("ce-prev", first.prev.to_string());
             (first.payload.clone(), "application/json")
         }
-        (Format::CloudEvents, true) => {
-            (list(events, |event, out| cloud_event(event, source, out)), "application/cloudevents-batch+json")
-        }
+        (Format::CloudEvents, true) => (
+            list(events, |event, out| cloud_event(event, source, out)),
+            "application/cloudevents-batch+json",
+        ),
     };
     set("seriatim-object", object);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -123,7 +145,11 @@ fn list(events: &[Event], write: impl Fn(&Event, &mut Vec<u8>)) -> Bytes {
 fn cloud_event(event: &Event, source: &str, out: &mut Vec<u8>) {
     use std::io::Write as _;
     // Writing to a Vec and serializing a string cannot fail.
-    let _ = write!(out, "{{\"specversion\":\"1.0\",\"id\":\"{}\",\"prev\":\"{}\",\"source\":", event.id, event.prev);
+    let _ = write!(
+        out,
+        "{{\"specversion\":\"1.0\",\"id\":\"{}\",\"prev\":\"{}\",\"source\":",
+        event.id, event.prev
+    );
     let _ = serde_json::to_writer(&mut *out, source);
     out.extend_from_slice(b",\"type\":");
     let _ = serde_json::to_writer(&mut *out, &kind(event));
@@ -136,7 +162,8 @@ fn cloud_event(event: &Event, source: &str, out: &mut Vec<u8>) {
 
 /// Returns the type of the CloudEvent.
 fn kind(event: &Event) -> String {
-    let found = type_of(&event.payload).filter(|kind| !kind.is_empty() && kind.len() <= TYPE_BYTES_MAX);
+    let found =
+        type_of(&event.payload).filter(|kind| !kind.is_empty() && kind.len() <= TYPE_BYTES_MAX);
     found.unwrap_or_else(|| TYPE.to_owned())
 }
 
@@ -146,19 +173,50 @@ mod tests {
     use crate::event::ObjectName;
 
     fn event(id: u64, object: &str, payload: &'static str) -> Event {
-        Event { id, prev: id - 1, object: ObjectName::new(object).expect("a name"), payload: payload.into() }
+        Event {
+            id,
+            prev: id - 1,
+            object: ObjectName::new(object).expect("a name"),
+            payload: payload.into(),
+        }
     }
 
     fn header<'a>(message: &'a Message, name: &str) -> &'a str {
-        message.headers.get(name).map_or("", |value| value.to_str().expect("text"))
+        message
+            .headers
+            .get(name)
+            .map_or("", |value| value.to_str().expect("text"))
     }
 
     #[test]
     fn one_event_is_one_envelope() {
-        let message = message(Format::Envelope, &[event(7, "é \"%\n/a".replace('\n', "").as_str(), "{\"a\":1}")], false, 3, "");
-        assert_eq!(message.body, r#"{"id":7,"prev":6,"object":"é \"%/a","event":{"a":1}}"#);
-        let found = ["seriatim-id", "seriatim-prev", "seriatim-object", "seriatim-attempt", "seriatim-events", "content-type"];
-        assert_eq!(found.map(|name| header(&message, name)), ["7", "6", "%C3%A9%20%22%25/a", "3", "", "application/json"]);
+        let message = message(
+            Format::Envelope,
+            &[event(
+                7,
+                "é \"%\n/a".replace('\n', "").as_str(),
+                "{\"a\":1}",
+            )],
+            false,
+            3,
+            "",
+        );
+        assert_eq!(
+            message.body,
+            r#"{"id":7,"prev":6,"object":"é \"%/a","event":{"a":1}}"#
+        );
+        let found = [
+            "seriatim-id",
+            "seriatim-prev",
+            "seriatim-object",
+            "seriatim-attempt",
+            "seriatim-events",
+            "content-type",
+        ];
+        assert_eq!(
+            found.map(|name| header(&message, name)),
+            ["7", "6", "%C3%A9%20%22%25/a", "3", "", "application/json"]
+        );
         assert_eq!(message.id, "7");
     }
 
@@ -166,22 +224,65 @@ mod tests {
     fn a_list_has_the_envelopes_in_order() {
         let events = [event(7, "a", "1"), event(8, "a", "2")];
         let both = message(Format::Envelope, &events, true, 1, "");
-        assert_eq!(both.body, r#"[{"id":7,"prev":6,"object":"a","event":1},{"id":8,"prev":7,"object":"a","event":2}]"#);
-        assert_eq!((both.id.as_str(), header(&both, "seriatim-events")), ("7-8", "2"));
+        assert_eq!(
+            both.body,
+            r#"[{"id":7,"prev":6,"object":"a","event":1},{"id":8,"prev":7,"object":"a","event":2}]"#
+        );
+        assert_eq!(
+            (both.id.as_str(), header(&both, "seriatim-events")),
+            ("7-8", "2")
+        );
         let one = message(Format::Envelope, &events[..1], true, 1, "");
-        assert_eq!((one.id.as_str(), &one.body[..]), ("7-7", &br#"[{"id":7,"prev":6,"object":"a","event":1}]"#[..]));
+        assert_eq!(
+            (one.id.as_str(), &one.body[..]),
+            ("7-7", &br#"[{"id":7,"prev":6,"object":"a","event":1}]"#[..])
+        );
     }
 
     #[test]
     fn a_cloud_event_is_the_event_and_its_attributes() {
         let moved = event(7, "work é", r#"{"type":"mo\u0020ved"}"#);
-        let binary = message(Format::CloudEvents, std::slice::from_ref(&moved), false, 1, "/seriatim");
+        let binary = message(
+            Format::CloudEvents,
+            std::slice::from_ref(&moved),
+            false,
+            1,
+            "/seriatim",
+        );
         assert_eq!(binary.body, r#"{"type":"mo\u0020ved"}"#);
-        let names = ["ce-specversion", "ce-id", "ce-source", "ce-type", "ce-subject", "ce-prev", "content-type"];
+        let names = [
+            "ce-specversion",
+            "ce-id",
+            "ce-source",
+            "ce-type",
+            "ce-subject",
+            "ce-prev",
+            "content-type",
+        ];
         let found = names.map(|name| header(&binary, name));
-        assert_eq!(found, ["1.0", "7", "/seriatim", "mo%20ved", "work%20%C3%A9", "6", "application/json"]);
-        let batched = message(Format::CloudEvents, &[moved, event(8, "work é", "[1]")], true, 1, "/seriatim");
-        assert_eq!(header(&batched, "content-type"), "application/cloudevents-batch+json");
+        assert_eq!(
+            found,
+            [
+                "1.0",
+                "7",
+                "/seriatim",
+                "mo%20ved",
+                "work%20%C3%A9",
+                "6",
+                "application/json"
+            ]
+        );
+        let batched = message(
+            Format::CloudEvents,
+            &[moved, event(8, "work é", "[1]")],
+            true,
+            1,
+            "/seriatim",
+        );
+        assert_eq!(
+            header(&batched, "content-type"),
+            "application/cloudevents-batch+json"
+        );
         assert_eq!(
             batched.body,
             concat!(

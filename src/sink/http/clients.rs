@@ -63,21 +63,43 @@ struct Aged {
 
 impl Clients {
     pub(super) fn new(routes: Routes, connect_timeout: Duration, age: Duration) -> Self {
-        Self { routes, connect_timeout, age, lanes: Default::default(), next: AtomicU64::new(1) }
+        Self {
+            routes,
+            connect_timeout,
+            age,
+            lanes: Default::default(),
+            next: AtomicU64::new(1),
+        }
     }
 
     /// Returns the client of a lane, and its number. Makes a new one if there is none, if it is too
     /// old, or if the settings of TLS are other ones.
-    pub(super) fn of_lane(&self, lane: usize, tls: &Arc<ClientConfig>) -> Result<(Client, u64), HttpError> {
-        let mut place = self.lanes[lane % LANES].lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn of_lane(
+        &self,
+        lane: usize,
+        tls: &Arc<ClientConfig>,
+    ) -> Result<(Client, u64), HttpError> {
+        let mut place = self.lanes[lane % LANES]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        if let Some(aged) = place.as_ref().filter(|aged| now < aged.until && Arc::ptr_eq(&aged.tls, tls)) {
+        if let Some(aged) = place
+            .as_ref()
+            .filter(|aged| now < aged.until && Arc::ptr_eq(&aged.tls, tls))
+        {
             return Ok((aged.client.clone(), aged.number));
         }
         let client = self.make(tls)?;
-        let age = self.age.mul_f64(1.0 - AGE_SPREAD * lane as f64 / LANES as f64);
+        let age = self
+            .age
+            .mul_f64(1.0 - AGE_SPREAD * lane as f64 / LANES as f64);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        *place = Some(Aged { client: client.clone(), number, tls: Arc::clone(tls), until: now + age });
+        *place = Some(Aged {
+            client: client.clone(),
+            number,
+            tls: Arc::clone(tls),
+            until: now + age,
+        });
         Ok((client, number))
     }
 
@@ -101,6 +123,8 @@ impl Clients {
                 .pool_idle_timeout(IDLE_CHECKED)
                 .pool_max_idle_per_host(IDLE_CHECKED_MAX);
         }
-        client.build().map_err(|error| HttpError::Client(causes(&error)))
+        client
+            .build()
+            .map_err(|error| HttpError::Client(causes(&error)))
     }
 }

@@ -13,16 +13,22 @@ pub enum HttpError {
         why: String,
     },
     /// The text is not a prefix of allowed URLs.
-    #[error("this is not a prefix of URLs: {why}; write e.g. https://host/path/, or https:// for all hosts")]
+    #[error(
+        "this is not a prefix of URLs: {why}; write e.g. https://host/path/, or https:// for all hosts"
+    )]
     Prefix {
         /// The mistake. It repeats no part of the text.
         why: String,
     },
     /// No URL is allowed.
-    #[error("the sink event-url needs at least one prefix of allowed URLs (--allow https://host/path/)")]
+    #[error(
+        "the sink event-url needs at least one prefix of allowed URLs (--allow https://host/path/)"
+    )]
     NothingAllowed,
     /// The secret is invalid.
-    #[error("the secret is invalid: {why}; write whsec_ and the base64 form of 24 to 64 random bytes")]
+    #[error(
+        "the secret is invalid: {why}; write whsec_ and the base64 form of 24 to 64 random bytes"
+    )]
     Secret {
         /// The mistake.
         why: String,

@@ -64,7 +64,12 @@ pub(super) enum Repeat {
 
 impl Answer {
     pub(super) fn rejected(error: String) -> Self {
-        Self { meaning: Meaning::Rejected, error, retry_after: None, is_timeout: false }
+        Self {
+            meaning: Meaning::Rejected,
+            error,
+            retry_after: None,
+            is_timeout: false,
+        }
     }
 
     /// Returns the kind of failure if the receiver may be down.
@@ -99,7 +104,10 @@ pub(super) struct To {
 
 impl To {
     pub(super) fn new(url: Url) -> Self {
-        Self { origin: url.origin().ascii_serialization().into(), url }
+        Self {
+            origin: url.origin().ascii_serialization().into(),
+            url,
+        }
     }
 }
 
@@ -136,13 +144,22 @@ enum Ended<'a> {
 
 impl Exchange {
     /// `needs_tls` says whether a URL begins with `https`.
-    pub(super) fn new(options: Options, routes: Routes, needs_tls: bool) -> Result<Self, HttpError> {
+    pub(super) fn new(
+        options: Options,
+        routes: Routes,
+        needs_tls: bool,
+    ) -> Result<Self, HttpError> {
         options.validate()?;
         let connect_timeout = options.connect_timeout.min(options.timeout / 2);
         let clients = Clients::new(routes, connect_timeout, options.connection_age);
         let settings = Settings::open(&options, needs_tls)?;
         clients.of_lane(0, &settings.now().tls)?;
-        Ok(Self { clients, streams: Streams::default(), settings, options })
+        Ok(Self {
+            clients,
+            streams: Streams::default(),
+            settings,
+            options,
+        })
     }
 
     /// Returns the record of a delivery; `None` if no request is exclusive.
@@ -152,7 +169,10 @@ impl Exchange {
 
     /// Reads the files of the settings again. Returns whether there are any.
     pub(super) async fn read_again(&self) -> Result<bool, HttpError> {
-        self.settings.read_again().await.map(|()| self.settings.has_files())
+        self.settings
+            .read_again()
+            .await
+            .map(|()| self.settings.has_files())
     }
 
     /// Sends these events of one object in one request.
@@ -163,10 +183,26 @@ impl Exchange {
     /// request is sent once more, too.
     ///
     /// Cancellation: if the future is dropped, the receiver may or may not have got the events.
-    pub(super) async fn post(&self, to: &To, events: &[Event], as_list: bool, attempt: Attempt<'_>) -> Answer {
-        let Attempt { number, repeat, record } = attempt;
+    pub(super) async fn post(
+        &self,
+        to: &To,
+        events: &[Event],
+        as_list: bool,
+        attempt: Attempt<'_>,
+    ) -> Answer {
+        let Attempt {
+            number,
+            repeat,
+            record,
+        } = attempt;
         let record = record.filter(|_| self.options.exclusive.has(&to.url));
-        let message = message(self.options.format, events, as_list, number, &self.options.source);
+        let message = message(
+            self.options.format,
+            events,
+            as_list,
+            number,
+            &self.options.source,
+        );
         self.settings.look();
         let mut settings = self.settings.now();
         let mut sent = self.send(to, &message, &settings, record).await;
@@ -200,25 +236,46 @@ impl Exchange {
         // Waits inside this process also end.
         let waits_until = Instant::now() + self.options.timeout;
         while Instant::now() < waits_until {
-            let client = |lane| self.clients.of_lane(lane, &settings.tls).map_or(0, |(_, number)| number);
-            let place = self.streams.place(&to.origin, to.url.scheme() == "https", client);
-            let place = timeout_at(waits_until, place).await.map_err(|_| Unanswered::Unsent)?;
-            let (client, _) = self.clients.of_lane(place.lane, &settings.tls).map_err(Unanswered::NoClient)?;
+            let client = |lane| {
+                self.clients
+                    .of_lane(lane, &settings.tls)
+                    .map_or(0, |(_, number)| number)
+            };
+            let place = self
+                .streams
+                .place(&to.origin, to.url.scheme() == "https", client);
+            let place = timeout_at(waits_until, place)
+                .await
+                .map_err(|_| Unanswered::Unsent)?;
+            let (client, _) = self
+                .clients
+                .of_lane(place.lane, &settings.tls)
+                .map_err(Unanswered::NoClient)?;
             let mut headers = headers(message, settings);
             let mut ends = None;
             if let Some(record) = record
-                && let Some(open) = record.open(self.options.timeout).await.map_err(Unanswered::NotOpen)?
+                && let Some(open) = record
+                    .open(self.options.timeout)
+                    .await
+                    .map_err(Unanswered::NotOpen)?
             {
                 open.add_to(&mut headers);
                 ends = Some(open.ends);
             }
             let request = client.post(to.url.clone()).headers(headers);
-            let times =
-                Times { waits_until: ends.unwrap_or(waits_until), fresh_until: ends.map(|ends| self.fresh_until(ends)), ends };
-            let ended = self.send_in(place, request, message.body.clone(), times).await;
+            let times = Times {
+                waits_until: ends.unwrap_or(waits_until),
+                fresh_until: ends.map(|ends| self.fresh_until(ends)),
+                ends,
+            };
+            let ended = self
+                .send_in(place, request, message.body.clone(), times)
+                .await;
             if let Some(record) = record {
                 match &ended {
-                    Ended::Answered(response, _) => record.answered(response.status(), response.headers()),
+                    Ended::Answered(response, _) => {
+                        record.answered(response.status(), response.headers())
+                    }
                     Ended::Unsent(_) | Ended::Moved => record.unsent(),
                     Ended::Failed(_) => {}
                 }
@@ -235,17 +292,25 @@ impl Exchange {
     /// Returns the time until which a request that ends then may wait behind others. The receiver
     /// needs most of the time for its work.
     fn fresh_until(&self, ends: Instant) -> Instant {
-        ends.checked_sub(self.options.timeout.mul_f64(1.0 - QUEUED_PART)).unwrap_or(ends)
+        ends.checked_sub(self.options.timeout.mul_f64(1.0 - QUEUED_PART))
+            .unwrap_or(ends)
     }
 
     /// Sends a request that has a place, and waits for the answer.
-    async fn send_in<'a>(&self, place: Place<'a>, request: RequestBuilder, body: Bytes, times: Times) -> Ended<'a> {
-        let turn = match timeout_at(times.fresh_until.unwrap_or(times.waits_until), place.turn()).await {
-            Ok(Some(turn)) => turn,
-            Ok(None) => return Ended::Moved,
-            Err(_) if times.fresh_until.is_some() => return Ended::Moved,
-            Err(_) => return Ended::Unsent(Unanswered::Unsent),
-        };
+    async fn send_in<'a>(
+        &self,
+        place: Place<'a>,
+        request: RequestBuilder,
+        body: Bytes,
+        times: Times,
+    ) -> Ended<'a> {
+        let turn =
+            match timeout_at(times.fresh_until.unwrap_or(times.waits_until), place.turn()).await {
+                Ok(Some(turn)) => turn,
+                Ok(None) => return Ended::Moved,
+                Err(_) if times.fresh_until.is_some() => return Ended::Moved,
+                Err(_) => return Ended::Unsent(Unanswered::Unsent),
+            };
         let (body, sent) = Sending::new(body, times.ends, turn);
         let request = request.body(Body::wrap(body)).send();
         self.answer_to(pin!(request), sent, place, times).await
@@ -286,12 +351,16 @@ impl Exchange {
             }
         }
         place.sent();
-        let ends = times.ends.unwrap_or_else(|| Instant::now() + self.options.timeout);
+        let ends = times
+            .ends
+            .unwrap_or_else(|| Instant::now() + self.options.timeout);
         match timeout_at(ends, request).await {
             Ok(Ok(response)) => Ended::Answered(response, place),
             // The client has dropped the body.
             Ok(Err(_)) if !is_sent && Instant::now() >= ends => Ended::Unsent(Unanswered::Unsent),
-            Ok(Err(error)) if !is_sent || is_refused(&error) => Ended::Unsent(Unanswered::Failed(error)),
+            Ok(Err(error)) if !is_sent || is_refused(&error) => {
+                Ended::Unsent(Unanswered::Failed(error))
+            }
             Ok(Err(error)) => Ended::Failed(Unanswered::Failed(error)),
             Err(_) => Ended::Failed(Unanswered::Late),
         }
@@ -303,12 +372,22 @@ fn headers(message: &Message, settings: &Current) -> HeaderMap {
     let mut headers = settings.headers.clone();
     headers.extend(message.headers.clone());
     if !settings.secrets.is_empty() {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let signatures: Vec<_> = settings.secrets.iter().map(|secret| secret.sign(&message.id, now, &message.body)).collect();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
+        let signatures: Vec<_> = settings
+            .secrets
+            .iter()
+            .map(|secret| secret.sign(&message.id, now, &message.body))
+            .collect();
         headers.insert("webhook-timestamp", HeaderValue::from(now));
         // An id consists of digits, and a signature of base64. So both are valid values of a
         // header.
-        if let (Ok(id), Ok(signatures)) = (HeaderValue::from_str(&message.id), HeaderValue::try_from(signatures.join(" "))) {
+        if let (Ok(id), Ok(signatures)) = (
+            HeaderValue::from_str(&message.id),
+            HeaderValue::try_from(signatures.join(" ")),
+        ) {
             headers.insert("webhook-id", id);
             headers.insert("webhook-signature", signatures);
         }
@@ -324,7 +403,13 @@ fn headers(message: &Message, settings: &Current) -> HeaderMap {
 }
 
 impl Exchange {
-    async fn answer(&self, url: &Url, mut response: Response, place: &Place<'_>, settings: &Current) -> Answer {
+    async fn answer(
+        &self,
+        url: &Url,
+        mut response: Response,
+        place: &Place<'_>,
+        settings: &Current,
+    ) -> Answer {
         place.answered(response.version());
         let status = response.status();
         let retry_after = retry_after(response.headers(), SystemTime::now());
@@ -335,7 +420,12 @@ impl Exchange {
             _ => told(url, status, &without_secrets(settings, url, &text)),
         };
         let is_timeout = status == StatusCode::GATEWAY_TIMEOUT;
-        Answer { meaning, error, retry_after, is_timeout }
+        Answer {
+            meaning,
+            error,
+            retry_after,
+            is_timeout,
+        }
     }
 }
 
@@ -344,13 +434,22 @@ impl Exchange {
 fn without_secrets(settings: &Current, url: &Url, text: &[u8]) -> String {
     let mut text = String::from_utf8_lossy(text).into_owned();
     let mut secrets: Vec<String> = Vec::new();
-    for value in settings.headers.values().filter_map(|value| value.to_str().ok()) {
+    for value in settings
+        .headers
+        .values()
+        .filter_map(|value| value.to_str().ok())
+    {
         secrets.push(value.to_owned());
         secrets.extend(value.split_whitespace().map(str::to_owned));
     }
     let query = url.query().unwrap_or_default();
     secrets.push(query.to_owned());
-    secrets.extend(query.split('&').filter_map(|part| part.split_once('=')).map(|(_, value)| value.to_owned()));
+    secrets.extend(
+        query
+            .split('&')
+            .filter_map(|part| part.split_once('='))
+            .map(|(_, value)| value.to_owned()),
+    );
     secrets.extend(url.query_pairs().map(|(_, value)| value.into_owned()));
     if let Some(password) = url.password() {
         let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
@@ -361,7 +460,10 @@ fn without_secrets(settings: &Current, url: &Url, text: &[u8]) -> String {
     // Longer secrets are replaced first. Otherwise a secret that is part of a longer one would
     // be replaced alone, and the rest of the longer one would be shown.
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-    for secret in secrets.iter().filter(|secret| secret.len() >= SECRET_BYTES_MIN) {
+    for secret in secrets
+        .iter()
+        .filter(|secret| secret.len() >= SECRET_BYTES_MIN)
+    {
         text = text.replace(secret.as_str(), "***");
     }
     text
@@ -390,13 +492,25 @@ async fn read(response: &mut Response) -> Vec<u8> {
 fn told(url: &Url, status: StatusCode, text: &str) -> String {
     let text: String = text.trim().chars().take(SHOWN_MAX).collect();
     let colon = if text.is_empty() { "" } else { ": " };
-    format!("{} answered {status}{colon}{}", shown(url), escape::text(&text))
+    format!(
+        "{} answered {status}{colon}{}",
+        shown(url),
+        escape::text(&text)
+    )
 }
 
 /// Returns the URL in a form for people. User, password and query are left out, because they may be
 /// secret.
 pub(super) fn shown(url: &Url) -> String {
     let path = url.path();
-    let end = path.char_indices().nth(SHOWN_MAX).map_or(path.len(), |(end, _)| end);
-    format!("{}{}{}", url.origin().ascii_serialization(), &path[..end], if end < path.len() { "…" } else { "" })
+    let end = path
+        .char_indices()
+        .nth(SHOWN_MAX)
+        .map_or(path.len(), |(end, _)| end);
+    format!(
+        "{}{}{}",
+        url.origin().ascii_serialization(),
+        &path[..end],
+        if end < path.len() { "…" } else { "" }
+    )
 }

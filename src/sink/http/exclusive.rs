@@ -74,7 +74,12 @@ pub(super) enum NotOpen {
 impl Record {
     /// Returns the record of a delivery.
     pub(super) fn new(cx: &Context) -> Self {
-        Self { cx: cx.clone(), is_kept: AtomicBool::new(false), is_over: AtomicBool::new(true), number: AtomicU64::new(0) }
+        Self {
+            cx: cx.clone(),
+            is_kept: AtomicBool::new(false),
+            is_over: AtomicBool::new(true),
+            number: AtomicU64::new(0),
+        }
     }
 
     /// Records a request that is about to be sent. Returns `None` outside of a worker.
@@ -94,7 +99,11 @@ impl Record {
                 self.is_over.store(false, Ordering::Relaxed);
                 self.number.store(number, Ordering::Relaxed);
                 let deadline = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
-                Ok(Some(Open { number, deadline_ms: u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX), ends }))
+                Ok(Some(Open {
+                    number,
+                    deadline_ms: u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX),
+                    ends,
+                }))
             }
         }
     }
@@ -108,9 +117,12 @@ impl Record {
     /// it has ended its work, unless the answer repeats the number of the request.
     pub(super) fn answered(&self, status: StatusCode, headers: &HeaderMap) {
         let may_be_of_gateway = matches!(status.as_u16(), 408 | 502..=504 | 520..=599);
-        let number = headers.get(NUMBER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let number = headers
+            .get(NUMBER)
+            .and_then(|value| value.to_str().ok()?.parse().ok());
         let is_repeated = number == Some(self.number.load(Ordering::Relaxed));
-        self.is_over.store(!may_be_of_gateway || is_repeated, Ordering::Relaxed);
+        self.is_over
+            .store(!may_be_of_gateway || is_repeated, Ordering::Relaxed);
     }
 
     /// Returns whether the last request is known to be over.
@@ -125,7 +137,10 @@ impl Record {
         }
         if let Err(error) = self.cx.request_over().await {
             let error = escape::text(&error.to_string()).to_string();
-            warn!(error, "deliver: the object waits until the time of its last request is over");
+            warn!(
+                error,
+                "deliver: the object waits until the time of its last request is over"
+            );
         }
     }
 }

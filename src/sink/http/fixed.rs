@@ -49,12 +49,20 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Self, HttpError> {
         let mut url = parse(text)?;
-        let refused = |why: &str| HttpError::Url { why: why.to_owned() };
-        let mut batches = url.query_pairs().filter(|(name, _)| name == "batch").map(|(_, value)| value.into_owned());
+        let refused = |why: &str| HttpError::Url {
+            why: why.to_owned(),
+        };
+        let mut batches = url
+            .query_pairs()
+            .filter(|(name, _)| name == "batch")
+            .map(|(_, value)| value.into_owned());
         let batch = match (batches.next(), batches.next()) {
             (None, _) => None,
             (Some(value), None) => {
-                let number = value.parse().ok().filter(|number| (1..=BATCH_MAX).contains(number));
+                let number = value
+                    .parse()
+                    .ok()
+                    .filter(|number| (1..=BATCH_MAX).contains(number));
                 Some(number.ok_or_else(|| refused("batch= must be 1 to 1000"))?)
             }
             (Some(_), Some(_)) => return Err(refused("batch= is there twice")),
@@ -62,8 +70,15 @@ impl FromStr for Target {
         drop(batches);
         if batch.is_some() {
             // The other parameters of the query stay unchanged, byte for byte.
-            let is_other = |part: &&str| form_urlencoded::parse(part.as_bytes()).all(|(name, _)| name != "batch");
-            let others: Vec<_> = url.query().unwrap_or_default().split('&').filter(is_other).collect();
+            let is_other = |part: &&str| {
+                form_urlencoded::parse(part.as_bytes()).all(|(name, _)| name != "batch")
+            };
+            let others: Vec<_> = url
+                .query()
+                .unwrap_or_default()
+                .split('&')
+                .filter(is_other)
+                .collect();
             let others = others.join("&");
             url.set_query(Some(others.as_str()).filter(|others| !others.is_empty()));
         }
@@ -75,14 +90,23 @@ impl Target {
     /// Returns the host and the port.
     #[must_use]
     pub fn address(&self) -> (String, u16) {
-        let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-        (host.to_owned(), self.url.port_or_known_default().unwrap_or_default())
+        let host = self
+            .url
+            .host_str()
+            .unwrap_or_default()
+            .trim_matches(['[', ']']);
+        (
+            host.to_owned(),
+            self.url.port_or_known_default().unwrap_or_default(),
+        )
     }
 }
 
 /// Parses the URL of a receiver.
 pub(super) fn parse(text: &str) -> Result<Url, HttpError> {
-    let refused = |why: &str| HttpError::Url { why: why.to_owned() };
+    let refused = |why: &str| HttpError::Url {
+        why: why.to_owned(),
+    };
     let mut url = Url::parse(text).map_err(|error| refused(&error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(refused("it must begin with http:// or https://"));
@@ -98,7 +122,8 @@ pub(super) fn parse(text: &str) -> Result<Url, HttpError> {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&shown(&self.url))?;
-        self.batch.map_or(Ok(()), |batch| write!(f, "?batch={batch}"))
+        self.batch
+            .map_or(Ok(()), |batch| write!(f, "?batch={batch}"))
     }
 }
 
@@ -153,27 +178,60 @@ impl Http {
     /// ```
     #[must_use]
     pub fn to(target: Target) -> HttpBuilder {
-        HttpBuilder { target, options: Options::default() }
+        HttpBuilder {
+            target,
+            options: Options::default(),
+        }
     }
 
     /// Sends one request, if the receiver may get one now.
-    async fn send(&self, events: &[Event], number: u32, record: Option<&Record>) -> Result<(), Stop> {
+    async fn send(
+        &self,
+        events: &[Event],
+        number: u32,
+        record: Option<&Record>,
+    ) -> Result<(), Stop> {
         let away = |away: Away| match away.is_busy {
-            true => Stop::Postponed { reason: away.why, after: away.after },
+            true => Stop::Postponed {
+                reason: away.why,
+                after: away.after,
+            },
             false => Stop::Unavailable { error: away.why },
         };
         let object = &events[0].object;
-        let mut permit = self.receivers.pass(&self.to.origin, object, Instant::now(), PATIENCE).map_err(away)?;
+        let mut permit = self
+            .receivers
+            .pass(&self.to.origin, object, Instant::now(), PATIENCE)
+            .map_err(away)?;
         if !permit.wait.is_zero() {
             sleep(permit.wait).await;
         }
         permit.begin(Instant::now()).map_err(away)?;
-        let repeat = if permit.is_probe() { Repeat::Never } else { Repeat::Once };
-        let attempt = Attempt { number, repeat, record };
-        let answer = self.exchange.post(&self.to, events, self.batch.is_some(), attempt).await;
-        let Answer { meaning, error, retry_after, .. } = answer;
+        let repeat = if permit.is_probe() {
+            Repeat::Never
+        } else {
+            Repeat::Once
+        };
+        let attempt = Attempt {
+            number,
+            repeat,
+            record,
+        };
+        let answer = self
+            .exchange
+            .post(&self.to, events, self.batch.is_some(), attempt)
+            .await;
+        let Answer {
+            meaning,
+            error,
+            retry_after,
+            ..
+        } = answer;
         let now = Instant::now();
-        let failed = |failure| self.receivers.failed(&permit, failure, &error, retry_after, now);
+        let failed = |failure| {
+            self.receivers
+                .failed(&permit, failure, &error, retry_after, now)
+        };
         let cause = match meaning {
             Meaning::Delivered | Meaning::Transient | Meaning::Rejected => {
                 self.receivers.answered(&permit, now);
@@ -183,20 +241,29 @@ impl Http {
             Meaning::Silent if permit.is_probe() => Cause::Receiver,
             Meaning::Silent => Cause::Event,
             Meaning::Unavailable | Meaning::Misconfigured => failed(Failure::Refused),
-            Meaning::Unreachable | Meaning::Unsendable | Meaning::Unable => failed(Failure::Unreachable),
+            Meaning::Unreachable | Meaning::Unsendable | Meaning::Unable => {
+                failed(Failure::Unreachable)
+            }
             Meaning::Throttled => {
-                self.receivers.throttled(&permit, retry_after.unwrap_or_default(), &error, now);
+                self.receivers
+                    .throttled(&permit, retry_after.unwrap_or_default(), &error, now);
                 Cause::Receiver
             }
             Meaning::Unsent => {
-                return Err(Stop::Postponed { reason: error, after: retry_after.unwrap_or(PROBE_EVERY) });
+                return Err(Stop::Postponed {
+                    reason: error,
+                    after: retry_after.unwrap_or(PROBE_EVERY),
+                });
             }
         };
         match (meaning, cause) {
             (Meaning::Delivered, _) => Ok(()),
             (Meaning::Rejected, _) => Err(Stop::Rejected { error }),
             (_, Cause::Event) => Err(Stop::Transient { error, retry_after }),
-            (_, Cause::Unknown) => Err(Stop::Postponed { reason: error, after: unclear_for(retry_after) }),
+            (_, Cause::Unknown) => Err(Stop::Postponed {
+                reason: error,
+                after: unclear_for(retry_after),
+            }),
             (_, Cause::Receiver) => Err(Stop::Unavailable { error }),
         }
     }
@@ -217,7 +284,12 @@ impl HttpBuilder {
     pub fn open(self) -> Result<Http, SinkError> {
         let Target { url, batch } = self.target;
         let exchange = Exchange::new(self.options, Routes::Any, url.scheme() == "https")?;
-        Ok(Http { exchange, to: To::new(url), batch, receivers: Receivers::one() })
+        Ok(Http {
+            exchange,
+            to: To::new(url),
+            batch,
+            receivers: Receivers::one(),
+        })
     }
 }
 
@@ -243,7 +315,12 @@ impl Sink for Http {
 }
 
 impl Http {
-    async fn deliver_each(&self, batch: &Batch, cx: &Context, record: Option<&Record>) -> Delivered {
+    async fn deliver_each(
+        &self,
+        batch: &Batch,
+        cx: &Context,
+        record: Option<&Record>,
+    ) -> Delivered {
         let events: Vec<_> = batch.events().collect();
         let began = Instant::now();
         let mut delivered = 0;
@@ -254,13 +331,23 @@ impl Http {
             if delivered > 0 && began.elapsed() >= COMMIT_AFTER {
                 return Delivered::so_far(delivered);
             }
-            let size = if delivered < single_until { 1 } else { self.batch.unwrap_or(1) };
+            let size = if delivered < single_until {
+                1
+            } else {
+                self.batch.unwrap_or(1)
+            };
             let part = &events[delivered..events.len().min(delivered + size)];
             cx.begins(part[0].id);
-            let attempt = if delivered == 0 { cx.attempts.saturating_add(1) } else { 1 };
+            let attempt = if delivered == 0 {
+                cx.attempts.saturating_add(1)
+            } else {
+                1
+            };
             match self.send(part, attempt, record).await {
                 Ok(()) => delivered += part.len(),
-                Err(Stop::Rejected { .. }) if part.len() > 1 => single_until = delivered + part.len(),
+                Err(Stop::Rejected { .. }) if part.len() > 1 => {
+                    single_until = delivered + part.len()
+                }
                 Err(stop) => return Delivered::stopped(delivered, stop),
             }
         }
@@ -270,7 +357,9 @@ impl Http {
 
 /// Returns the wait of an object while the cause of its refusal is not known.
 fn unclear_for(retry_after: Option<Duration>) -> Duration {
-    retry_after.unwrap_or_default().clamp(PROBE_EVERY, UNCLEAR_MAX)
+    retry_after
+        .unwrap_or_default()
+        .clamp(PROBE_EVERY, UNCLEAR_MAX)
 }
 
 impl fmt::Debug for Exchange {
@@ -286,7 +375,11 @@ mod tests {
     #[test]
     fn a_target_is_a_url_and_the_size_of_its_lists() {
         for (text, url, batch) in [
-            ("https://host/a?b=%20&batch=10&c#d", "https://host/a?b=%20&c", Some(10)),
+            (
+                "https://host/a?b=%20&batch=10&c#d",
+                "https://host/a?b=%20&c",
+                Some(10),
+            ),
             ("http://host", "http://host/", None),
             ("http://host?batch=1", "http://host/", Some(1)),
             ("http://host/?batches=2", "http://host/?batches=2", None),
@@ -294,7 +387,9 @@ mod tests {
             let target: Target = text.parse().expect("a target");
             assert_eq!((target.url.as_str(), target.batch), (url, batch), "{text}");
         }
-        let target: Target = "https://user:hunter2@host:8443/a?token=hunter2&batch=5".parse().expect("a target");
+        let target: Target = "https://user:hunter2@host:8443/a?token=hunter2&batch=5"
+            .parse()
+            .expect("a target");
         assert_eq!(target.to_string(), "https://host:8443/a?batch=5");
         assert!(!format!("{target:?}").contains("hunter2"));
     }
@@ -311,7 +406,10 @@ mod tests {
             "http://user:hunter2@host/?batch=2&batch=2",
         ] {
             let error = text.parse::<Target>().expect_err(text).to_string();
-            assert!(!error.contains("hunter2") && error.contains("write e.g."), "{error}");
+            assert!(
+                !error.contains("hunter2") && error.contains("write e.g."),
+                "{error}"
+            );
         }
     }
 }

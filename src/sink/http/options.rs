@@ -16,8 +16,17 @@ use super::signature::Secret;
 const SECRETS_MAX: usize = 2;
 
 /// Headers that the sink or the HTTP connection sets itself.
-const OWN: [&str; 9] =
-    ["connection", "content-length", "content-type", "expect", "host", "keep-alive", "te", "transfer-encoding", "upgrade"];
+const OWN: [&str; 9] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "keep-alive",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
 
 /// Prefixes of the names of headers that the sink sets itself.
 const OWN_PREFIXES: [&str; 3] = ["ce-", "seriatim-", "webhook-"];
@@ -92,12 +101,18 @@ impl Options {
     pub fn header(&mut self, name: &str, value: &str) -> Result<(), HttpError> {
         let refused = |why: String| HttpError::Header { why };
         // The text is not repeated in the error, because a text that is not a name may be a secret.
-        let key =
-            HeaderName::from_bytes(name.as_bytes()).map_err(|_| refused("its name is not a name of a header".to_owned()))?;
-        if OWN.contains(&key.as_str()) || OWN_PREFIXES.iter().any(|own| key.as_str().starts_with(own)) {
+        let key = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| refused("its name is not a name of a header".to_owned()))?;
+        if OWN.contains(&key.as_str())
+            || OWN_PREFIXES.iter().any(|own| key.as_str().starts_with(own))
+        {
             return Err(refused(format!("the sink sets {key} itself")));
         }
-        let invalid = |_| refused(format!("the value of {key} has a character that no header may have"));
+        let invalid = |_| {
+            refused(format!(
+                "the value of {key} has a character that no header may have"
+            ))
+        };
         let mut value = HeaderValue::from_str(value).map_err(invalid)?;
         value.set_sensitive(true);
         self.headers.append(key, value);
@@ -110,7 +125,9 @@ impl Options {
     /// As [`Self::header`].
     pub fn header_line(&mut self, line: &str) -> Result<(), HttpError> {
         // The error does not have the line, because without a colon the whole line may be a secret.
-        let no_colon = || HttpError::Header { why: "write NAME: VALUE".to_owned() };
+        let no_colon = || HttpError::Header {
+            why: "write NAME: VALUE".to_owned(),
+        };
         let (name, value) = line.split_once(':').ok_or_else(no_colon)?;
         self.header(name.trim(), value.trim())
     }
@@ -124,20 +141,43 @@ impl Options {
         let (ms, s) = (Duration::from_millis, Duration::from_secs);
         let times = [
             ("timeout", self.timeout, ms(10)..=s(3600), range),
-            ("connect_timeout", self.connect_timeout, ms(10)..=s(3600), range),
-            ("connection_age", self.connection_age, s(1)..=s(86_400), "it must be 1 s to 24 h"),
+            (
+                "connect_timeout",
+                self.connect_timeout,
+                ms(10)..=s(3600),
+                range,
+            ),
+            (
+                "connection_age",
+                self.connection_age,
+                s(1)..=s(86_400),
+                "it must be 1 s to 24 h",
+            ),
         ];
         for (setting, time, valid, range) in times {
             if !valid.contains(&time) {
-                return Err(HttpError::Range { setting, value: format!("{time:?}"), range });
+                return Err(HttpError::Range {
+                    setting,
+                    value: format!("{time:?}"),
+                    range,
+                });
             }
         }
         if self.secrets.len() > SECRETS_MAX {
             return Err(HttpError::Secrets(self.secrets.len()));
         }
-        if self.source.is_empty() || self.source.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        if self.source.is_empty()
+            || self
+                .source
+                .chars()
+                .any(|c| c.is_whitespace() || c.is_control())
+        {
             let range = "it must be a URI or a part of one";
-            return Err(HttpError::Range { setting: "source", value: format!("{:?}", self.source), range });
+            return Err(HttpError::Range {
+                setting: "source",
+                value: format!("{:?}", self.source),
+                range,
+            });
         }
         Ok(())
     }
@@ -181,7 +221,10 @@ mod tests {
             ("Seriatim-Id", "x"),
             ("ce-id", "x"),
         ] {
-            assert!(matches!(options.header(name, value), Err(HttpError::Header { .. })), "{name}: {value:?}");
+            assert!(
+                matches!(options.header(name, value), Err(HttpError::Header { .. })),
+                "{name}: {value:?}"
+            );
         }
     }
 
@@ -194,12 +237,21 @@ mod tests {
         };
         assert!(!invalid(|_| {}));
         assert!(invalid(|options| options.timeout = Duration::ZERO));
-        assert!(invalid(|options| options.connect_timeout = Duration::from_secs(3601)));
-        assert!(invalid(|options| options.connection_age = Duration::from_millis(999)));
+        assert!(invalid(
+            |options| options.connect_timeout = Duration::from_secs(3601)
+        ));
+        assert!(invalid(
+            |options| options.connection_age = Duration::from_millis(999)
+        ));
         assert!(invalid(|options| options.source = String::new()));
         assert!(invalid(|options| options.source = "a b".to_owned()));
-        let secret: Secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".parse().expect("a secret");
-        let mut options = Options { secrets: vec![secret.clone(), secret.clone()], ..Options::default() };
+        let secret: Secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+            .parse()
+            .expect("a secret");
+        let mut options = Options {
+            secrets: vec![secret.clone(), secret.clone()],
+            ..Options::default()
+        };
         assert_eq!(options.validate(), Ok(()));
         options.secrets.push(secret);
         assert_eq!(options.validate(), Err(HttpError::Secrets(3)));

@@ -38,7 +38,15 @@ pub(super) struct Sent(oneshot::Receiver<()>);
 impl Sending {
     pub(super) fn new(bytes: Bytes, ends: Option<Instant>, turn: Turn) -> (Self, Sent) {
         let (told, sent) = oneshot::channel();
-        (Self { bytes, sent: Some(told), ends, _turn: turn }, Sent(sent))
+        (
+            Self {
+                bytes,
+                sent: Some(told),
+                ends,
+                _turn: turn,
+            },
+            Sent(sent),
+        )
     }
 }
 
@@ -60,9 +68,16 @@ impl Body for Sending {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let is_late = self.ends.is_some_and(|ends| Instant::now() >= ends);
-        if self.sent.take().is_some_and(|sent| is_late || sent.send(()).is_err()) {
+        if self
+            .sent
+            .take()
+            .is_some_and(|sent| is_late || sent.send(()).is_err())
+        {
             self.bytes = Bytes::new();
             return Poll::Ready(Some(Err(io::Error::other("the request was taken back"))));
         }
@@ -87,7 +102,9 @@ mod tests {
 
     fn poll(body: &mut Sending) -> Option<io::Result<Bytes>> {
         let polled = Pin::new(body).poll_frame(&mut Context::from_waker(std::task::Waker::noop()));
-        let Poll::Ready(frame) = polled else { panic!("it is ready") };
+        let Poll::Ready(frame) = polled else {
+            panic!("it is ready")
+        };
         frame.map(|frame| frame.map(|frame| frame.into_data().expect("data")))
     }
 
@@ -95,7 +112,10 @@ mod tests {
     fn a_request_is_sent_or_taken_back() {
         let (mut body, mut sent) = Sending::new(Bytes::from_static(b"1"), None, Turn::default());
         assert!(sent.wait().now_or_never().is_none() && !body.is_end_stream());
-        assert_eq!(poll(&mut body).and_then(Result::ok), Some(Bytes::from_static(b"1")));
+        assert_eq!(
+            poll(&mut body).and_then(Result::ok),
+            Some(Bytes::from_static(b"1"))
+        );
         assert!(body.is_end_stream() && poll(&mut body).is_none());
         assert!(!sent.take_back());
         let (mut body, mut sent) = Sending::new(Bytes::from_static(b"1"), None, Turn::default());
@@ -104,7 +124,11 @@ mod tests {
         let (mut body, sent) = Sending::new(Bytes::from_static(b"1"), None, Turn::default());
         drop(sent);
         assert!(poll(&mut body).is_some_and(|frame| frame.is_err()));
-        let (mut body, mut sent) = Sending::new(Bytes::from_static(b"1"), Some(Instant::now()), Turn::default());
+        let (mut body, mut sent) = Sending::new(
+            Bytes::from_static(b"1"),
+            Some(Instant::now()),
+            Turn::default(),
+        );
         assert!(poll(&mut body).is_some_and(|frame| frame.is_err()));
         assert_eq!(sent.wait().now_or_never(), Some(false));
     }

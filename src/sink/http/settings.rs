@@ -59,9 +59,19 @@ type Stamp = (Option<SystemTime>, u64, u64, u64);
 impl Settings {
     /// Reads the settings for the first time. `needs_tls`: whether a URL begins with `https`.
     pub(super) fn open(options: &Options, needs_tls: bool) -> Result<Self, HttpError> {
-        let seen = Seen { at: Some(Instant::now()), refused_at: None, files: stamps(options), texts: texts(options) };
+        let seen = Seen {
+            at: Some(Instant::now()),
+            refused_at: None,
+            files: stamps(options),
+            texts: texts(options),
+        };
         let current = RwLock::new(Arc::new(read(options, needs_tls)?));
-        Ok(Self(Arc::new(Shared { options: options.clone(), needs_tls, current, seen: Mutex::new(seen) })))
+        Ok(Self(Arc::new(Shared {
+            options: options.clone(),
+            needs_tls,
+            current,
+            seen: Mutex::new(seen),
+        })))
     }
 
     pub(super) fn now(&self) -> Arc<Current> {
@@ -94,7 +104,9 @@ impl Settings {
     /// Reads the files again.
     pub(super) async fn read_again(&self) -> Result<(), HttpError> {
         let shared = Arc::clone(&self.0);
-        spawn_blocking(move || shared.read_again()).await.unwrap_or_else(|error| Err(HttpError::Client(error.to_string())))
+        spawn_blocking(move || shared.read_again())
+            .await
+            .unwrap_or_else(|error| Err(HttpError::Client(error.to_string())))
     }
 }
 
@@ -152,7 +164,10 @@ impl Shared {
 
 /// Returns the files of the settings; the file with the authorities is the last one.
 fn paths(options: &Options) -> impl Iterator<Item = &Path> {
-    [&options.header_file, &options.secret_file, &options.ca_file].into_iter().flatten().map(PathBuf::as_path)
+    [&options.header_file, &options.secret_file, &options.ca_file]
+        .into_iter()
+        .flatten()
+        .map(PathBuf::as_path)
 }
 
 fn stamps(options: &Options) -> Vec<Option<Stamp>> {
@@ -167,40 +182,70 @@ fn stamps(options: &Options) -> Vec<Option<Stamp>> {
 /// settings then tells its error.
 fn texts(options: &Options) -> Vec<Vec<u8>> {
     let files = [&options.header_file, &options.secret_file, &options.ca_file];
-    files.into_iter().map(|path| path.as_ref().and_then(|path| std::fs::read(path).ok()).unwrap_or_default()).collect()
+    files
+        .into_iter()
+        .map(|path| {
+            path.as_ref()
+                .and_then(|path| std::fs::read(path).ok())
+                .unwrap_or_default()
+        })
+        .collect()
 }
 
 fn read(options: &Options, needs_tls: bool) -> Result<Current, HttpError> {
     let mut all = options.clone();
     if let Some(path) = &options.header_file {
-        let in_file = |error: HttpError| HttpError::File { path: path.clone(), why: error.to_string() };
+        let in_file = |error: HttpError| HttpError::File {
+            path: path.clone(),
+            why: error.to_string(),
+        };
         for line in lines(path)? {
             all.header_line(&line).map_err(in_file)?;
         }
     }
     if let Some(path) = &options.secret_file {
-        let in_file = |why: String| HttpError::File { path: path.clone(), why };
-        let secrets: Result<Vec<Secret>, _> = lines(path)?.iter().map(|line| line.parse()).collect();
+        let in_file = |why: String| HttpError::File {
+            path: path.clone(),
+            why,
+        };
+        let secrets: Result<Vec<Secret>, _> =
+            lines(path)?.iter().map(|line| line.parse()).collect();
         let secrets = secrets.map_err(|error| in_file(error.to_string()))?;
         if secrets.is_empty() {
-            return Err(in_file("it has no secret; write one or two lines whsec_BASE64".to_owned()));
+            return Err(in_file(
+                "it has no secret; write one or two lines whsec_BASE64".to_owned(),
+            ));
         }
         all.secrets.extend(secrets);
         all.validate().map_err(|error| in_file(error.to_string()))?;
     }
     let tls = https(all.ca_file.as_deref(), needs_tls, "--sink-ca").map_err(HttpError::Tls)?;
-    Ok(Current { tls: Arc::new(tls), headers: all.headers().clone(), secrets: all.secrets })
+    Ok(Current {
+        tls: Arc::new(tls),
+        headers: all.headers().clone(),
+        secrets: all.secrets,
+    })
 }
 
 /// Returns the lines of a small file that are not empty.
 fn lines(path: &Path) -> Result<Vec<String>, HttpError> {
     use std::io::Read as _;
-    let failed = |why: String| HttpError::File { path: path.to_owned(), why };
+    let failed = |why: String| HttpError::File {
+        path: path.to_owned(),
+        why,
+    };
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(|error| failed(error.to_string()))?;
-    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| failed(error.to_string()))?;
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| failed(error.to_string()))?;
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(failed("it has more than 64 KiB".to_owned()));
     }
-    Ok(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
+    Ok(text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect())
 }

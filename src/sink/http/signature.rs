@@ -47,7 +47,13 @@ impl Secret {
     /// - `timestamp`: the value of the header `webhook-timestamp`, in Unix seconds
     #[must_use]
     pub fn sign(&self, id: &str, timestamp: u64, body: &[u8]) -> String {
-        format!("v1,{}", STANDARD.encode(hmac::sign(&self.0, &signed(id, &timestamp.to_string(), body))))
+        format!(
+            "v1,{}",
+            STANDARD.encode(hmac::sign(
+                &self.0,
+                &signed(id, &timestamp.to_string(), body)
+            ))
+        )
     }
 
     /// Verifies a request against the present time. The first three arguments are the values of the
@@ -57,11 +63,24 @@ impl Secret {
     /// # Errors
     /// [`SignatureError`] if the timestamp is too far from the present time, or if no signature
     /// fits.
-    pub fn verify(&self, id: &str, timestamp: &str, signatures: &str, body: &[u8]) -> Result<(), SignatureError> {
+    pub fn verify(
+        &self,
+        id: &str,
+        timestamp: &str,
+        signatures: &str,
+        body: &[u8],
+    ) -> Result<(), SignatureError> {
         self.verify_at(SystemTime::now(), id, timestamp, signatures, body)
     }
 
-    fn verify_at(&self, now: SystemTime, id: &str, timestamp: &str, signatures: &str, body: &[u8]) -> Result<(), SignatureError> {
+    fn verify_at(
+        &self,
+        now: SystemTime,
+        id: &str,
+        timestamp: &str,
+        signatures: &str,
+        body: &[u8],
+    ) -> Result<(), SignatureError> {
         let seconds: u64 = timestamp.parse().map_err(|_| SignatureError::Timestamp)?;
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         if now.abs_diff(seconds) > TOLERANCE.as_secs() {
@@ -72,7 +91,11 @@ impl Secret {
             .split(' ')
             .filter_map(|signature| STANDARD.decode(signature.strip_prefix("v1,")?).ok())
             .any(|signature| hmac::verify(&self.0, &signed, &signature).is_ok());
-        if fits { Ok(()) } else { Err(SignatureError::Mismatch) }
+        if fits {
+            Ok(())
+        } else {
+            Err(SignatureError::Mismatch)
+        }
     }
 }
 
@@ -84,9 +107,13 @@ impl FromStr for Secret {
     type Err = HttpError;
 
     fn from_str(text: &str) -> Result<Self, HttpError> {
-        let refused = |why: &str| HttpError::Secret { why: why.to_owned() };
+        let refused = |why: &str| HttpError::Secret {
+            why: why.to_owned(),
+        };
         let encoded = text.strip_prefix("whsec_").unwrap_or(text);
-        let bytes = STANDARD.decode(encoded).map_err(|_| refused("it is not base64"))?;
+        let bytes = STANDARD
+            .decode(encoded)
+            .map_err(|_| refused("it is not base64"))?;
         if !(24..=64).contains(&bytes.len()) {
             return Err(refused(&format!("it has {} bytes", bytes.len())));
         }
@@ -112,34 +139,85 @@ mod tests {
     #[test]
     fn the_signature_is_that_of_the_reference() {
         let secret = secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
-        let signature = secret.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
+        let signature = secret.sign(
+            "msg_p5jXN8AQM9LWM0D4loKWxJek",
+            1_614_265_330,
+            br#"{"test": 2432232314}"#,
+        );
         assert_eq!(signature, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
     }
 
     #[test]
     fn a_request_is_verified() {
-        let (new, old) = (secret(&STANDARD.encode([1; 24])), secret(&STANDARD.encode([2; 64])));
+        let (new, old) = (
+            secret(&STANDARD.encode([1; 24])),
+            secret(&STANDARD.encode([2; 64])),
+        );
         let at = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
-        let both = format!("v1a,bm8= v1,!! {} {}", new.sign("7", 1_800_000_000, b"{}"), old.sign("7", 1_800_000_000, b"{}"));
+        let both = format!(
+            "v1a,bm8= v1,!! {} {}",
+            new.sign("7", 1_800_000_000, b"{}"),
+            old.sign("7", 1_800_000_000, b"{}")
+        );
         for secret in [&new, &old] {
-            assert_eq!(secret.verify_at(at, "7", "1800000000", &both, b"{}"), Ok(()));
-            assert_eq!(secret.verify_at(at + TOLERANCE, "7", "1800000000", &both, b"{}"), Ok(()));
+            assert_eq!(
+                secret.verify_at(at, "7", "1800000000", &both, b"{}"),
+                Ok(())
+            );
+            assert_eq!(
+                secret.verify_at(at + TOLERANCE, "7", "1800000000", &both, b"{}"),
+                Ok(())
+            );
         }
         let later = at + TOLERANCE + Duration::from_secs(1);
-        assert_eq!(new.verify_at(later, "7", "1800000000", &both, b"{}"), Err(SignatureError::Expired));
-        assert_eq!(new.verify_at(at, "7", "1800000301", &both, b"{}"), Err(SignatureError::Expired));
-        assert_eq!(new.verify_at(at, "7", "soon", &both, b"{}"), Err(SignatureError::Timestamp));
-        assert_eq!(new.verify_at(at, "8", "1800000000", &both, b"{}"), Err(SignatureError::Mismatch));
-        assert_eq!(new.verify_at(at, "7", "1800000001", &both, b"{}"), Err(SignatureError::Mismatch));
-        assert_eq!(new.verify_at(at, "7", "1800000000", &both, b"[]"), Err(SignatureError::Mismatch));
-        assert_eq!(new.verify_at(at, "7", "1800000000", "", b"{}"), Err(SignatureError::Mismatch));
+        assert_eq!(
+            new.verify_at(later, "7", "1800000000", &both, b"{}"),
+            Err(SignatureError::Expired)
+        );
+        assert_eq!(
+            new.verify_at(at, "7", "1800000301", &both, b"{}"),
+            Err(SignatureError::Expired)
+        );
+        assert_eq!(
+            new.verify_at(at, "7", "soon", &both, b"{}"),
+            Err(SignatureError::Timestamp)
+        );
+        assert_eq!(
+            new.verify_at(at, "8", "1800000000", &both, b"{}"),
+            Err(SignatureError::Mismatch)
+        );
+        assert_eq!(
+            new.verify_at(at, "7", "1800000001", &both, b"{}"),
+            Err(SignatureError::Mismatch)
+        );
+        assert_eq!(
+            new.verify_at(at, "7", "1800000000", &both, b"[]"),
+            Err(SignatureError::Mismatch)
+        );
+        assert_eq!(
+            new.verify_at(at, "7", "1800000000", "", b"{}"),
+            Err(SignatureError::Mismatch)
+        );
     }
 
     #[test]
     fn what_is_no_secret_is_refused() {
-        for text in ["", "whsec_", "hunter2", "whsec_c2hvcnQ=", &STANDARD.encode([0; 23]), &STANDARD.encode([0; 65])] {
-            assert!(matches!(text.parse::<Secret>(), Err(HttpError::Secret { .. })), "{text}");
+        for text in [
+            "",
+            "whsec_",
+            "hunter2",
+            "whsec_c2hvcnQ=",
+            &STANDARD.encode([0; 23]),
+            &STANDARD.encode([0; 65]),
+        ] {
+            assert!(
+                matches!(text.parse::<Secret>(), Err(HttpError::Secret { .. })),
+                "{text}"
+            );
         }
-        assert_eq!(format!("{:?}", secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")), "Secret");
+        assert_eq!(
+            format!("{:?}", secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")),
+            "Secret"
+        );
     }
 }

@@ -107,26 +107,39 @@ impl Load {
             // Without TLS, HTTP/2 is not used. Over HTTP/1 each request has its own connection.
             _ if !is_secure => usize::MAX,
             Some(version) if version != Version::HTTP_2 => usize::MAX,
-            _ => self.limit.filter(|(_, until)| now < *until).map_or(STREAMS, |(limit, _)| limit),
+            _ => self
+                .limit
+                .filter(|(_, until)| now < *until)
+                .map_or(STREAMS, |(limit, _)| limit),
         }
     }
 
     /// Takes a place in the first lane that has one. Returns the lane, and whether the request opens
     /// its first connection.
-    fn take(&mut self, is_secure: bool, now: Instant, client: impl Fn(usize) -> u64) -> Option<(usize, bool)> {
+    fn take(
+        &mut self,
+        is_secure: bool,
+        now: Instant,
+        client: impl Fn(usize) -> u64,
+    ) -> Option<(usize, bool)> {
         let limit = self.limit(is_secure, now);
         for (number, lane) in self.lanes.iter_mut().enumerate() {
             let client = client(number);
             if lane.client != client {
-                (lane.client, lane.is_opening, lane.opened, lane.has_answered) = (client, false, None, false);
+                (lane.client, lane.is_opening, lane.opened, lane.has_answered) =
+                    (client, false, None, false);
             }
             if lane.taken >= limit {
                 continue;
             }
-            let is_open = lane.has_answered || lane.opened.is_some_and(|at| now.duration_since(at) >= OPENS);
+            let is_open = lane.has_answered
+                || lane
+                    .opened
+                    .is_some_and(|at| now.duration_since(at) >= OPENS);
             let opens = !is_open && limit != usize::MAX;
             // A request that is not sent may wait for a stream, or for a connection over HTTP/1.
-            let is_unclear = limit != usize::MAX && self.version.is_none() && lane.taken > lane.sent;
+            let is_unclear =
+                limit != usize::MAX && self.version.is_none() && lane.taken > lane.sent;
             if is_unclear || opens && lane.is_opening {
                 return None;
             }
@@ -140,7 +153,12 @@ impl Load {
 
 impl Streams {
     /// Waits for a place. `client`: returns the number of a lane's client. Cancellation safe.
-    pub(super) async fn place(&self, origin: &Arc<str>, is_secure: bool, client: impl Fn(usize) -> u64) -> Place<'_> {
+    pub(super) async fn place(
+        &self,
+        origin: &Arc<str>,
+        is_secure: bool,
+        client: impl Fn(usize) -> u64,
+    ) -> Place<'_> {
         let mut waiter = None;
         loop {
             let freed = {
@@ -152,7 +170,14 @@ impl Streams {
                 if let Some((lane, is_opening)) = load.take(is_secure, now, &client) {
                     drop(all);
                     drop(waiter);
-                    return Place { streams: self, origin: origin.clone(), lane, is_secure, is_sent: false, is_opening };
+                    return Place {
+                        streams: self,
+                        origin: origin.clone(),
+                        lane,
+                        is_secure,
+                        is_sent: false,
+                        is_opening,
+                    };
                 }
                 waiter.get_or_insert_with(|| {
                     load.waiting += 1;
@@ -171,7 +196,9 @@ impl Streams {
     /// Changes the load of a receiver, and forgets it if it is over.
     fn change(&self, origin: &Arc<str>, change: impl FnOnce(&mut Load)) {
         let mut all = self.all();
-        let Some(load) = all.get_mut(origin) else { return };
+        let Some(load) = all.get_mut(origin) else {
+            return;
+        };
         change(load);
         if load.is_over(Instant::now()) {
             all.remove(origin);
@@ -183,17 +210,26 @@ impl Place<'_> {
     /// Waits until the client has sent the lane's request before this one. Returns none if the lane
     /// is full: then the request needs another place. Cancellation safe.
     pub(super) async fn turn(&self) -> Option<Turn> {
-        let turn = self.look(|load, lane, limit| (limit != usize::MAX).then(|| load.lanes[lane].turn.clone()))?;
-        let Some(turn) = turn else { return Some(Turn::default()) };
+        let turn = self.look(|load, lane, limit| {
+            (limit != usize::MAX).then(|| load.lanes[lane].turn.clone())
+        })?;
+        let Some(turn) = turn else {
+            return Some(Turn::default());
+        };
         let turn = turn.lock_owned().await;
-        self.look(|load, lane, limit| load.lanes[lane].sent < limit)?.then_some(Turn { _lock: Some(turn) })
+        self.look(|load, lane, limit| load.lanes[lane].sent < limit)?
+            .then_some(Turn { _lock: Some(turn) })
     }
 
     /// Looks at the load of the receiver, the number of the lane, and the lane's limit.
     fn look<R>(&self, look: impl FnOnce(&Load, usize, usize) -> R) -> Option<R> {
         let all = self.streams.all();
         let load = all.get(&self.origin)?;
-        Some(look(load, self.lane, load.limit(self.is_secure, Instant::now())))
+        Some(look(
+            load,
+            self.lane,
+            load.limit(self.is_secure, Instant::now()),
+        ))
     }
 
     /// Records that the request is sent.
@@ -292,7 +328,12 @@ mod tests {
         let streams = Streams::default();
         let mut places = fill(&streams, LANES).await;
         let lanes: Vec<_> = places.iter().map(|place| place.lane).collect();
-        assert_eq!(lanes, (0..LANES * STREAMS).map(|n| n / STREAMS).collect::<Vec<_>>());
+        assert_eq!(
+            lanes,
+            (0..LANES * STREAMS)
+                .map(|n| n / STREAMS)
+                .collect::<Vec<_>>()
+        );
         let waiting = place(&streams);
         tokio::pin!(waiting);
         assert!(futures_util::poll!(&mut waiting).is_pending());
@@ -312,7 +353,10 @@ mod tests {
         tokio::pin!(waiting);
         assert!(futures_util::poll!(&mut waiting).is_pending());
         tokio::time::advance(Duration::from_secs(9)).await;
-        assert!(futures_util::poll!(&mut waiting).is_pending(), "the first one is not sent yet");
+        assert!(
+            futures_util::poll!(&mut waiting).is_pending(),
+            "the first one is not sent yet"
+        );
         first.sent();
         first.answered(Version::HTTP_2);
         assert_eq!(waiting.await.lane, 0);
@@ -320,7 +364,11 @@ mod tests {
         let mut renewed = streams.place(&origin(), true, |_| 2).await;
         renewed.sent();
         let second = streams.place(&origin(), true, |_| 2).await;
-        assert!((OPENS..2 * OPENS).contains(&began.elapsed()) && second.lane == 0, "{:?}", began.elapsed());
+        assert!(
+            (OPENS..2 * OPENS).contains(&began.elapsed()) && second.lane == 0,
+            "{:?}",
+            began.elapsed()
+        );
         drop((first, renewed, second));
         let failed = place(&streams).await;
         let waiting = place(&streams);
@@ -361,13 +409,19 @@ mod tests {
         let second = place(&streams).await;
         let waiting = place(&streams);
         tokio::pin!(waiting);
-        assert!(futures_util::poll!(&mut waiting).is_pending(), "the version of HTTP is not known yet");
+        assert!(
+            futures_util::poll!(&mut waiting).is_pending(),
+            "the version of HTTP is not known yet"
+        );
         assert!(!second.is_full(false) && second.is_full(true));
         first.answered(Version::HTTP_2);
         let third = waiting.await;
         let (next, last) = (second.turn(), third.turn());
         tokio::pin!(next, last);
-        assert!(futures_util::poll!(&mut next).is_pending() && futures_util::poll!(&mut last).is_pending());
+        assert!(
+            futures_util::poll!(&mut next).is_pending()
+                && futures_util::poll!(&mut last).is_pending()
+        );
         drop(turn);
         let turn = next.await.expect("its turn");
         assert!(futures_util::poll!(&mut last).is_pending());

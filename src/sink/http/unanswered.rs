@@ -49,21 +49,39 @@ impl Unanswered {
             Self::Late => format!("has not answered in time: no answer within {limit:?}"),
             _ => "takes no more requests at a time; nothing was sent".to_owned(),
         };
-        Answer { meaning, error: format!("{} {what}", shown(url)), retry_after: None, is_timeout }
+        Answer {
+            meaning,
+            error: format!("{} {what}", shown(url)),
+            retry_after: None,
+            is_timeout,
+        }
     }
 }
 
 fn not_open(url: &Url, why: &NotOpen) -> Answer {
     let (error, retry_after) = match why {
-        NotOpen::Earlier(left) => {
-            (format!("{} may still work on an earlier request of this object; nothing was sent", shown(url)), Some(*left))
-        }
-        NotOpen::Late => {
-            (format!("Redis took longer than the time limit to record a request to {}; nothing was sent", shown(url)), None)
-        }
+        NotOpen::Earlier(left) => (
+            format!(
+                "{} may still work on an earlier request of this object; nothing was sent",
+                shown(url)
+            ),
+            Some(*left),
+        ),
+        NotOpen::Late => (
+            format!(
+                "Redis took longer than the time limit to record a request to {}; nothing was sent",
+                shown(url)
+            ),
+            None,
+        ),
         NotOpen::Failed(error) => (format!("nothing was sent to {}: {error}", shown(url)), None),
     };
-    Answer { meaning: Meaning::Unsent, error, retry_after, is_timeout: false }
+    Answer {
+        meaning: Meaning::Unsent,
+        error,
+        retry_after,
+        is_timeout: false,
+    }
 }
 
 fn failure(url: &Url, error: &reqwest::Error) -> Answer {
@@ -88,7 +106,12 @@ fn failure(url: &Url, error: &reqwest::Error) -> Answer {
     } else {
         (Meaning::Silent, "has not answered")
     };
-    Answer { meaning, error: format!("{} {what}: {}", shown(url), causes(error)), retry_after: None, is_timeout }
+    Answer {
+        meaning,
+        error: format!("{} {what}: {}", shown(url), causes(error)),
+        retry_after: None,
+        is_timeout,
+    }
 }
 
 /// Returns whether the error came because this process has too many open files, or too little
@@ -119,6 +142,8 @@ fn causes_of(error: &reqwest::Error) -> impl Iterator<Item = &(dyn std::error::E
 /// Returns the innermost cause, because it names the problem. The outer causes only say that a
 /// request failed.
 pub(super) fn causes(error: &reqwest::Error) -> String {
-    let innermost = causes_of(error).last().map_or_else(|| error.to_string(), ToString::to_string);
+    let innermost = causes_of(error)
+        .last()
+        .map_or_else(|| error.to_string(), ToString::to_string);
     escape::text(&innermost).to_string()
 }

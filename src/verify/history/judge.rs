@@ -57,8 +57,18 @@ pub(super) fn judge(mut history: History) -> HistoryReport {
     let mut received = std::mem::take(&mut history.received);
     received.sort_unstable_by_key(|received| (received.t, received.place));
     let came = vec![Came::default(); history.emitted.len()];
-    let dead = received.iter().filter(|received| received.dead).map(|received| received.id).collect();
-    let mut judge = Judge { history: &history, findings, totals: HistoryReport::default(), came, dead };
+    let dead = received
+        .iter()
+        .filter(|received| received.dead)
+        .map(|received| received.id)
+        .collect();
+    let mut judge = Judge {
+        history: &history,
+        findings,
+        totals: HistoryReport::default(),
+        came,
+        dead,
+    };
     judge.ids(&received);
     let receivers = judge.play(&received);
     for (object, receiver) in receivers.into_iter().enumerate() {
@@ -81,43 +91,80 @@ impl Judge<'_> {
     /// Returns whether Redis may have lost a write between these two times. False if the history is
     /// not judged as lossy.
     fn may_be_lost(&self, from: u64, to: u64) -> bool {
-        self.history.lossy && self.history.windows.iter().any(|window| window.from <= to && from <= window.to)
+        self.history.lossy
+            && self
+                .history
+                .windows
+                .iter()
+                .any(|window| window.from <= to && from <= window.to)
     }
 
     /// Returns whether an event may have got the second id because Redis had lost its delivery
     /// under the first id.
     fn may_be_again(&self, first: u64, second: u64, second_t: u64) -> bool {
         let jumped = second - first >= JUMP_MIN;
-        self.history.lossy && jumped && self.history.windows.iter().any(|Window { to, .. }| *to <= second_t)
+        self.history.lossy
+            && jumped
+            && self
+                .history
+                .windows
+                .iter()
+                .any(|Window { to, .. }| *to <= second_t)
     }
 
     /// Returns by how much Redis' clock was set ahead in total between two times.
     fn steps_ahead(&self, from: u64, to: u64) -> u64 {
-        self.history.steps.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, by)| by).sum()
+        self.history
+            .steps
+            .iter()
+            .filter(|(at, _)| (from..=to).contains(at))
+            .map(|(_, by)| by)
+            .sum()
     }
 
     /// Returns a time before which the event of this emit was certainly not queued.
     fn not_queued_before(&self, emit: &Emit) -> u64 {
         let is_steady = self.history.steps.iter().all(|(at, _)| *at < emit.invoked);
-        emit.due.filter(|_| is_steady).map_or(emit.invoked, |due| due.max(emit.invoked))
+        emit.due
+            .filter(|_| is_steady)
+            .map_or(emit.invoked, |due| due.max(emit.invoked))
     }
 
     /// Checks that each id belongs to one event, and that each event was emitted. Counts
     /// duplicates.
     fn ids(&mut self, received: &[Received]) {
         let mut known: HashMap<u64, Known> = HashMap::new();
-        for Received { t, id, prev, event, object, place, dead } in received.iter().copied() {
-            let first = known.entry(id).or_insert(Known { event, object, prev });
+        for Received {
+            t,
+            id,
+            prev,
+            event,
+            object,
+            place,
+            dead,
+        } in received.iter().copied()
+        {
+            let first = known.entry(id).or_insert(Known {
+                event,
+                object,
+                prev,
+            });
             if first.event != event || first.object != object {
-                self.findings.add(HistoryKind::IdReused, place, || format!("id {id} belongs to another event, too"));
+                self.findings.add(HistoryKind::IdReused, place, || {
+                    format!("id {id} belongs to another event, too")
+                });
                 // It is unknown which of the two events is the right one for this id. So both
                 // events are judged further.
             } else if first.prev != prev && !self.dead.contains(&prev.max(first.prev)) {
                 let other = first.prev;
-                self.findings.add(HistoryKind::Forked, place, || format!("id {id} came with prev {prev}, and with prev {other}"));
+                self.findings.add(HistoryKind::Forked, place, || {
+                    format!("id {id} came with prev {prev}, and with prev {other}")
+                });
             }
             let Some(&at) = self.history.events_by_name.get(&event) else {
-                self.findings.add(HistoryKind::Unexpected, place, || format!("id {id} bears an event that nobody emitted"));
+                self.findings.add(HistoryKind::Unexpected, place, || {
+                    format!("id {id} bears an event that nobody emitted")
+                });
                 continue;
             };
             let emitted = self.history.emitted[at as usize];
@@ -128,10 +175,17 @@ impl Judge<'_> {
                     format!("id {id} came as an event of {is} and was emitted for {was}")
                 });
             } else if t < emit.invoked {
-                self.findings.add(HistoryKind::Unexpected, place, || format!("id {id} came before it was emitted"));
-            } else if let Some(due) = emit.due.filter(|due| t + self.steps_ahead(emit.invoked, t) < *due) {
+                self.findings.add(HistoryKind::Unexpected, place, || {
+                    format!("id {id} came before it was emitted")
+                });
+            } else if let Some(due) = emit
+                .due
+                .filter(|due| t + self.steps_ahead(emit.invoked, t) < *due)
+            {
                 let early = Duration::from_nanos(due - t);
-                self.findings.add(HistoryKind::Early, place, || format!("id {id} came {early:?} before it was due"));
+                self.findings.add(HistoryKind::Early, place, || {
+                    format!("id {id} came {early:?} before it was due")
+                });
             }
             let came = &mut self.came[at as usize];
             if came.ids.iter().all(|(other, _)| *other != id) {
@@ -152,9 +206,18 @@ impl Judge<'_> {
             receivers[received.object as usize].take(*received);
         }
         for receiver in &mut receivers {
-            while let Some(Received { id, prev, object, place, .. }) = receiver.give_up() {
+            while let Some(Received {
+                id,
+                prev,
+                object,
+                place,
+                ..
+            }) = receiver.give_up()
+            {
                 let name = self.name(object).to_owned();
-                self.findings.add(HistoryKind::Gap, place, || format!("{name}: id {id} follows id {prev}, which never came"));
+                self.findings.add(HistoryKind::Gap, place, || {
+                    format!("{name}: id {id} follows id {prev}, which never came")
+                });
             }
             self.totals.objects += u64::from(!receiver.applied.is_empty());
             for Received { event, id, .. } in &receiver.applied {
@@ -173,9 +236,21 @@ impl Judge<'_> {
     /// Checks that each `prev` has one successor. Dead letters do not count as successors. A `prev`
     /// of 0 has one successor for each time that the object was forgotten.
     fn chain(&mut self, object: usize, applied: &[Received]) {
-        for (at, Received { t, id, prev, place, .. }) in applied.iter().copied().enumerate() {
-            let beside = applied[..at].iter().rev().take_while(|earlier| earlier.id > prev);
-            let Some(other) = beside.into_iter().find(|earlier| !self.dead.contains(&earlier.id)).map(|earlier| earlier.id)
+        for (
+            at,
+            Received {
+                t, id, prev, place, ..
+            },
+        ) in applied.iter().copied().enumerate()
+        {
+            let beside = applied[..at]
+                .iter()
+                .rev()
+                .take_while(|earlier| earlier.id > prev);
+            let Some(other) = beside
+                .into_iter()
+                .find(|earlier| !self.dead.contains(&earlier.id))
+                .map(|earlier| earlier.id)
             else {
                 continue;
             };
@@ -187,7 +262,9 @@ impl Judge<'_> {
             } else {
                 let name = &self.history.names[object];
                 self.findings.add(HistoryKind::Forked, place, || {
-                    format!("{name}: id {id} follows id {prev}, and so does id {other} or one before it")
+                    format!(
+                        "{name}: id {id} follows id {prev}, and so does id {other} or one before it"
+                    )
                 });
             }
         }
@@ -205,8 +282,17 @@ impl Judge<'_> {
         // Of the applied event with the latest due time: its due time, a time before which it was
         // not queued, and its id.
         let mut latest_due: Option<(u64, u64, u64)> = None;
-        for Received { id, prev, event, place, .. } in applied.iter().copied() {
-            let Some(&at) = self.history.events_by_name.get(&event) else { continue };
+        for Received {
+            id,
+            prev,
+            event,
+            place,
+            ..
+        } in applied.iter().copied()
+        {
+            let Some(&at) = self.history.events_by_name.get(&event) else {
+                continue;
+            };
             // Only the first id under which an event was applied counts. If an event comes again
             // under a new id, it comes after later events, and this is no fault.
             if self.came[at as usize].applied != id {
@@ -214,14 +300,24 @@ impl Judge<'_> {
             }
             let event = self.history.emitted[at as usize];
             let emit = self.emit(event);
-            let stored = if emit.outcome == Outcome::Ok { emit.done } else { u64::MAX };
+            let stored = if emit.outcome == Outcome::Ok {
+                emit.done
+            } else {
+                u64::MAX
+            };
             // The event of a schedule is queued at an unknown time after it is due. So its emit has
             // no known end.
-            let (invoked, done) = (self.not_queued_before(emit), if emit.due.is_some() { u64::MAX } else { stored });
+            let (invoked, done) = (
+                self.not_queued_before(emit),
+                if emit.due.is_some() { u64::MAX } else { stored },
+            );
             let due_ms = emit.due_ms;
             // The events of one emit must follow each other. Another check reports missing events.
-            let whole = self.came[at as usize - event.sub as usize..at as usize].iter().all(|came| came.applied > 0);
-            let follows = before.is_some_and(|before| before.emit == event.emit && before.sub + 1 == event.sub);
+            let whole = self.came[at as usize - event.sub as usize..at as usize]
+                .iter()
+                .all(|came| came.applied > 0);
+            let follows = before
+                .is_some_and(|before| before.emit == event.emit && before.sub + 1 == event.sub);
             // The Redis that gave this id has no events with ids between `prev` and this id. Two
             // masters may have accepted events at the same time.
             let mut latest = kept.last().map(|(.., latest)| *latest);
@@ -233,7 +329,8 @@ impl Judge<'_> {
                 latest_due = None;
                 latest = kept.last().map(|(.., latest)| *latest);
             }
-            let is_late = |latest: Option<Latest>| latest.is_some_and(|latest| done < latest.invoked);
+            let is_late =
+                |latest: Option<Latest>| latest.is_some_and(|latest| done < latest.invoked);
             self.totals.behind_lost += u64::from(is_late(with_lost) && !is_late(latest));
             match latest {
                 Some(Latest { invoked: latest_invoked, id: latest_id }) if done < latest_invoked => {
@@ -253,13 +350,20 @@ impl Judge<'_> {
                 && stored < queued
             {
                 self.findings.add(HistoryKind::Reordered, place, || {
-                    format!("{name}: id {id} was due {} ms before id {other}", later - due)
+                    format!(
+                        "{name}: id {id} was due {} ms before id {other}",
+                        later - due
+                    )
                 });
             }
-            if let Some(due) = due_ms.filter(|due| latest_due.is_none_or(|(later, ..)| *due > later)) {
+            if let Some(due) =
+                due_ms.filter(|due| latest_due.is_none_or(|(later, ..)| *due > later))
+            {
                 latest_due = Some((due, invoked, id));
             }
-            let latest = latest.filter(|latest| latest.invoked >= invoked).unwrap_or(Latest { invoked, id });
+            let latest = latest
+                .filter(|latest| latest.invoked >= invoked)
+                .unwrap_or(Latest { invoked, id });
             kept.push((id, Span { invoked, done }, latest));
             before = Some(event);
         }
@@ -269,7 +373,13 @@ impl Judge<'_> {
     fn events(&mut self) {
         for (at, mut came) in std::mem::take(&mut self.came).into_iter().enumerate() {
             let event = self.history.emitted[at];
-            let Emit { invoked, done, outcome, object, .. } = *self.emit(event);
+            let Emit {
+                invoked,
+                done,
+                outcome,
+                object,
+                ..
+            } = *self.emit(event);
             self.totals.events += 1;
             self.again(&mut came, event.place, object);
             let came_at_all = !came.ids.is_empty();
@@ -279,7 +389,13 @@ impl Judge<'_> {
                 Outcome::Failed => {
                     self.totals.failed += 1;
                     if came_at_all {
-                        self.report(HistoryKind::Undone, event.place, object, &came, "was refused, and came");
+                        self.report(
+                            HistoryKind::Undone,
+                            event.place,
+                            object,
+                            &came,
+                            "was refused, and came",
+                        );
                     }
                     continue;
                 }
@@ -291,13 +407,29 @@ impl Judge<'_> {
             if settled || (outcome != Outcome::Ok && !came_at_all) {
                 continue;
             }
-            let until = if outcome == Outcome::Ok { done } else { u64::MAX };
+            let until = if outcome == Outcome::Ok {
+                done
+            } else {
+                u64::MAX
+            };
             if self.may_be_lost(invoked, until) {
                 self.totals.lost_by_redis += u64::from(outcome == Outcome::Ok);
             } else if came_at_all {
-                self.report(HistoryKind::Reordered, event.place, object, &came, "came only after a later event was applied");
+                self.report(
+                    HistoryKind::Reordered,
+                    event.place,
+                    object,
+                    &came,
+                    "came only after a later event was applied",
+                );
             } else {
-                self.report(HistoryKind::Lost, event.place, object, &came, "was acknowledged and never came");
+                self.report(
+                    HistoryKind::Lost,
+                    event.place,
+                    object,
+                    &came,
+                    "was acknowledged and never came",
+                );
             }
         }
     }
@@ -311,15 +443,22 @@ impl Judge<'_> {
                 self.totals.redelivered += 1;
             } else {
                 let name = self.name(object).to_owned();
-                self.findings
-                    .add(HistoryKind::Doubled, place, || format!("{name}: one event came under id {first} and id {second}"));
+                self.findings.add(HistoryKind::Doubled, place, || {
+                    format!("{name}: one event came under id {first} and id {second}")
+                });
             }
         }
     }
 
     fn report(&mut self, kind: HistoryKind, place: Place, object: u32, came: &Came, what: &str) {
         let name = self.name(object).to_owned();
-        let id = came.ids.first().map(|(id, _)| format!(" (id {id})")).unwrap_or_default();
-        self.findings.add(kind, place, || format!("{name}: an event of this emit{id} {what}"));
+        let id = came
+            .ids
+            .first()
+            .map(|(id, _)| format!(" (id {id})"))
+            .unwrap_or_default();
+        self.findings.add(kind, place, || {
+            format!("{name}: an event of this emit{id} {what}")
+        });
     }
 }

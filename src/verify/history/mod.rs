@@ -177,7 +177,10 @@ impl History {
     /// windows are counted and are not faults. Even then, no id may be given to two events, and no
     /// older event may be applied after a newer one.
     pub fn new(lossy: bool) -> Self {
-        Self { lossy, ..Self::default() }
+        Self {
+            lossy,
+            ..Self::default()
+        }
     }
 
     /// Declares that no object was ever forgotten. After this, an event with `prev` 0 that comes
@@ -204,7 +207,13 @@ impl History {
         }
         let place = place(file, line);
         match serde_json::from_slice(text).map_err(HistoryLineError)? {
-            Line::Invoke { t, emit, object, events, due } => self.invoke(place, t, &emit, &object, &events, due),
+            Line::Invoke {
+                t,
+                emit,
+                object,
+                events,
+                due,
+            } => self.invoke(place, t, &emit, &object, &events, due),
             Line::Ok { t, emit, due_ms } => self.done(place, t, &emit, Outcome::Ok, due_ms),
             Line::Failed { t, emit } => self.done(place, t, &emit, Outcome::Failed, None),
             Line::Unknown { t, emit } => self.done(place, t, &emit, Outcome::Unknown, None),
@@ -216,16 +225,33 @@ impl History {
         Ok(())
     }
 
-    fn invoke(&mut self, place: Place, t: u64, name: &str, object: &str, events: &[Cow<'_, str>], due: Option<u64>) {
+    fn invoke(
+        &mut self,
+        place: Place,
+        t: u64,
+        name: &str,
+        object: &str,
+        events: &[Cow<'_, str>],
+        due: Option<u64>,
+    ) {
         let object = self.object(object);
         let emit = u32::try_from(self.emits.len()).unwrap_or(u32::MAX);
         match self.emits_by_name.entry(print(name.as_bytes())) {
             Entry::Vacant(free) => free.insert(emit),
             Entry::Occupied(_) => {
-                return self.findings.add(HistoryKind::Malformed, place, || format!("the emit {name} was invoked before"));
+                return self.findings.add(HistoryKind::Malformed, place, || {
+                    format!("the emit {name} was invoked before")
+                });
             }
         };
-        self.emits.push(Emit { object, invoked: t, done: u64::MAX, outcome: Outcome::Open, due, due_ms: None });
+        self.emits.push(Emit {
+            object,
+            invoked: t,
+            done: u64::MAX,
+            outcome: Outcome::Open,
+            due,
+            due_ms: None,
+        });
         let mut sub = 0;
         for event in events {
             let at = u32::try_from(self.emitted.len()).unwrap_or(u32::MAX);
@@ -236,34 +262,56 @@ impl History {
                     sub += 1;
                 }
                 Entry::Occupied(_) => {
-                    self.findings.add(HistoryKind::Malformed, place, || format!("the event {event} was emitted before"));
+                    self.findings.add(HistoryKind::Malformed, place, || {
+                        format!("the event {event} was emitted before")
+                    });
                 }
             }
         }
     }
 
     fn done(&mut self, place: Place, t: u64, name: &str, outcome: Outcome, due_ms: Option<u64>) {
-        let emit = self.emits_by_name.get(&print(name.as_bytes())).map(|at| &mut self.emits[*at as usize]);
+        let emit = self
+            .emits_by_name
+            .get(&print(name.as_bytes()))
+            .map(|at| &mut self.emits[*at as usize]);
         match emit {
             Some(emit) if emit.outcome == Outcome::Open && t >= emit.invoked => {
                 emit.outcome = outcome;
                 emit.done = t;
                 emit.due_ms = due_ms;
             }
-            Some(_) => self
-                .findings
-                .add(HistoryKind::Malformed, place, || format!("the emit {name} has two results, or a result before its invoke")),
-            None => self.findings.add(HistoryKind::Malformed, place, || format!("the emit {name} was not invoked before")),
+            Some(_) => self.findings.add(HistoryKind::Malformed, place, || {
+                format!("the emit {name} has two results, or a result before its invoke")
+            }),
+            None => self.findings.add(HistoryKind::Malformed, place, || {
+                format!("the emit {name} was not invoked before")
+            }),
         }
     }
 
     fn receive(&mut self, place: Place, t: u64, event: &EventLine<'_>, dead: bool) {
-        let EventLine { object, id, prev, event } = event;
+        let EventLine {
+            object,
+            id,
+            prev,
+            event,
+        } = event;
         if let Err(error) = crate::consume::check_numbers(*id, *prev) {
-            return self.findings.add(HistoryKind::Malformed, place, || format!("{object}: {error}"));
+            return self.findings.add(HistoryKind::Malformed, place, || {
+                format!("{object}: {error}")
+            });
         }
         let object = self.object(object);
-        self.received.push(Received { t, id: *id, prev: *prev, event: print(event.as_bytes()), object, place, dead });
+        self.received.push(Received {
+            t,
+            id: *id,
+            prev: *prev,
+            event: print(event.as_bytes()),
+            object,
+            place,
+            dead,
+        });
     }
 
     /// Judges all lines.

@@ -167,10 +167,30 @@ impl Findings {
     }
 
     pub(super) fn into_report(self, files: &[String], totals: HistoryReport) -> HistoryReport {
-        let name = |place: Place| files.get(place.file.0 as usize).cloned().unwrap_or_default();
-        let examples = HistoryKind::ALL.into_iter().zip(self.examples).flat_map(|(kind, examples)| {
-            examples.into_iter().map(move |(place, what)| HistoryExample { kind, file: name(place), line: place.line, what })
-        });
-        HistoryReport { examples: examples.collect(), faults: self.counts, ..totals }
+        let name = |place: Place| {
+            files
+                .get(place.file.0 as usize)
+                .cloned()
+                .unwrap_or_default()
+        };
+        let examples =
+            HistoryKind::ALL
+                .into_iter()
+                .zip(self.examples)
+                .flat_map(|(kind, examples)| {
+                    examples
+                        .into_iter()
+                        .map(move |(place, what)| HistoryExample {
+                            kind,
+                            file: name(place),
+                            line: place.line,
+                            what,
+                        })
+                });
+        HistoryReport {
+            examples: examples.collect(),
+            faults: self.counts,
+            ..totals
+        }
     }
 }

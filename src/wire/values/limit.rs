@@ -26,7 +26,13 @@ impl LimitValue {
         let who_bytes = usize::try_from(number()?).ok()?;
         let (who, why) = parts.next()?.split_at_checked(who_bytes)?;
         let some = |number: u64| (number > 0).then_some(number);
-        Some(Self { queued_max: some(queued), markers_max: some(markers), set_ms, who: who.to_owned(), why: why.to_owned() })
+        Some(Self {
+            queued_max: some(queued),
+            markers_max: some(markers),
+            set_ms,
+            who: who.to_owned(),
+            why: why.to_owned(),
+        })
     }
 }
 
@@ -37,8 +43,14 @@ mod tests {
     #[test]
     fn a_limit_is_read() {
         let limit = LimitValue::read(b"10 0 1700 3 adawhy not").expect("a limit");
-        assert_eq!((limit.queued_max, limit.markers_max, limit.set_ms), (Some(10), None, 1700));
-        assert_eq!((&limit.who[..], &limit.why[..]), (&b"ada"[..], &b"why not"[..]));
+        assert_eq!(
+            (limit.queued_max, limit.markers_max, limit.set_ms),
+            (Some(10), None, 1700)
+        );
+        assert_eq!(
+            (&limit.who[..], &limit.why[..]),
+            (&b"ada"[..], &b"why not"[..])
+        );
         for value in [&b""[..], b"1 2 3", b"1 2 3 9 ada", b"x 2 3 0 "] {
             assert_eq!(LimitValue::read(value), None);
         }

@@ -61,17 +61,39 @@ pub struct Adopted {
 }
 
 /// Looks at the worker names that are due, and takes over the objects of names without a lease.
-pub async fn adopt(conn: &mut impl ConnectionLike, keys: &Keys, sweep: &Sweep<'_>) -> Result<Adopted, ScriptError> {
+pub async fn adopt(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    sweep: &Sweep<'_>,
+) -> Result<Adopted, ScriptError> {
     let mut cmd = ADOPT.with_key(&keys.event_workers());
-    cmd.arg(keys.prefix()).arg(sweep.own).arg(sweep.crashes_max).arg(millis(sweep.look)).arg(millis(sweep.forget));
-    cmd.arg(sweep.since.map_or(String::new(), |since| millis(since).to_string())).arg(millis(sweep.notice));
+    cmd.arg(keys.prefix())
+        .arg(sweep.own)
+        .arg(sweep.crashes_max)
+        .arg(millis(sweep.look))
+        .arg(millis(sweep.forget));
+    cmd.arg(
+        sweep
+            .since
+            .map_or(String::new(), |since| millis(since).to_string()),
+    )
+    .arg(millis(sweep.notice));
     let mut reply = Reply::of("adopt", ADOPT.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
         "swept" => {
             let (more, held, strays) = (reply.int()? == 1, reply.count()?, reply.count()?);
             let (moved, is_ahead, mark) = (reply.count()?, reply.int()? == 1, reply.int()? == 1);
             let lost = reply.told()?;
-            let mut adopted = Adopted { more, moved, is_ahead, mark, held, strays, lost, names: Vec::new() };
+            let mut adopted = Adopted {
+                more,
+                moved,
+                is_ahead,
+                mark,
+                held,
+                strays,
+                lost,
+                names: Vec::new(),
+            };
             while reply.len() > 0 {
                 adopted.names.push(reply.text()?);
             }

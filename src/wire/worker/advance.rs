@@ -111,12 +111,36 @@ impl BatchResult {
     /// Returns the effect of the result on the slot.
     fn effect(&self) -> Effect {
         match self {
-            Self::Done => Effect { word: "done", is_whole: true, lets_go: false },
-            Self::Yield => Effect { word: "yield", is_whole: true, lets_go: true },
-            Self::Part { .. } => Effect { word: "part", is_whole: false, lets_go: false },
-            Self::Hold { .. } => Effect { word: "hold", is_whole: false, lets_go: true },
-            Self::Reject { .. } => Effect { word: "reject", is_whole: false, lets_go: false },
-            Self::Complete { .. } => Effect { word: "complete", is_whole: false, lets_go: false },
+            Self::Done => Effect {
+                word: "done",
+                is_whole: true,
+                lets_go: false,
+            },
+            Self::Yield => Effect {
+                word: "yield",
+                is_whole: true,
+                lets_go: true,
+            },
+            Self::Part { .. } => Effect {
+                word: "part",
+                is_whole: false,
+                lets_go: false,
+            },
+            Self::Hold { .. } => Effect {
+                word: "hold",
+                is_whole: false,
+                lets_go: true,
+            },
+            Self::Reject { .. } => Effect {
+                word: "reject",
+                is_whole: false,
+                lets_go: false,
+            },
+            Self::Complete { .. } => Effect {
+                word: "complete",
+                is_whole: false,
+                lets_go: false,
+            },
         }
     }
 
@@ -162,7 +186,10 @@ pub struct EventLog {
 
 impl Default for EventLog {
     fn default() -> Self {
-        Self { keep: 100_000, keep_for: None }
+        Self {
+            keep: 100_000,
+            keep_for: None,
+        }
     }
 }
 
@@ -202,12 +229,26 @@ impl Advance {
 
     /// Returns a call that names no slots yet. `highest` is the highest event id that the caller
     /// has seen. All ids that the call gives are above it.
-    pub fn beyond(keys: &Keys, name: &str, token: &str, bounds: Bounds, from: ClaimFirst, highest: u64) -> Self {
+    pub fn beyond(
+        keys: &Keys,
+        name: &str,
+        token: &str,
+        bounds: Bounds,
+        from: ClaimFirst,
+        highest: u64,
+    ) -> Self {
         let mut cmd = ADVANCE.with_key(&keys.worker_lease(name));
-        cmd.arg(keys.prefix()).arg(name).arg(token).arg(bounds.batch).arg(bounds.batch_bytes).arg(bounds.reply_bytes);
+        cmd.arg(keys.prefix())
+            .arg(name)
+            .arg(token)
+            .arg(bounds.batch)
+            .arg(bounds.batch_bytes)
+            .arg(bounds.reply_bytes);
         cmd.arg(bounds.claims).arg(bounds.markers).arg(from.word());
         cmd.arg(bounds.forget_after.map_or(0, millis));
-        cmd.arg(highest).arg(bounds.suspects.to_string()).arg(bounds.group_depth);
+        cmd.arg(highest)
+            .arg(bounds.suspects.to_string())
+            .arg(bounds.group_depth);
         Self { cmd, logs: false }
     }
 
@@ -245,7 +286,10 @@ impl Advance {
     /// only the event log uses it.
     pub fn report_taken(&mut self, slot: usize, report: &Report, ago: Duration) {
         let cmd = &mut self.cmd;
-        cmd.arg(slot).arg(report.then.effect().word).arg(&report.object[..]).arg(report.tag.to_string());
+        cmd.arg(slot)
+            .arg(report.then.effect().word)
+            .arg(&report.object[..])
+            .arg(report.tag.to_string());
         match report.last {
             Some(last) => cmd.arg(last),
             None => cmd.arg(""),
@@ -255,16 +299,38 @@ impl Advance {
             BatchResult::Part { next } => {
                 cmd.arg(report.count).arg(next.to_string());
             }
-            BatchResult::Hold { rest, delay, reason } => {
+            BatchResult::Hold {
+                rest,
+                delay,
+                reason,
+            } => {
                 cmd.arg(report.count);
                 match delay {
                     Some(delay) => cmd.arg(millis(*delay)),
                     None => cmd.arg("inf"),
                 };
-                cmd.arg(HeldId { tag: Some(*rest), reason: reason.clone() }.to_string());
+                cmd.arg(
+                    HeldId {
+                        tag: Some(*rest),
+                        reason: reason.clone(),
+                    }
+                    .to_string(),
+                );
             }
-            BatchResult::Reject { next, id, error, attempts } | BatchResult::Complete { next, id, error, attempts } => {
-                cmd.arg(report.count).arg(next.map_or(String::new(), |next| next.to_string()));
+            BatchResult::Reject {
+                next,
+                id,
+                error,
+                attempts,
+            }
+            | BatchResult::Complete {
+                next,
+                id,
+                error,
+                attempts,
+            } => {
+                cmd.arg(report.count)
+                    .arg(next.map_or(String::new(), |next| next.to_string()));
                 cmd.arg(*id).arg(error.as_str()).arg(*attempts);
             }
         }
@@ -323,14 +389,24 @@ pub struct BatchReply {
 impl fmt::Debug for BatchReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let object = escape::name(&self.object);
-        write!(f, "{} {object} {} after {} x{}", self.slot, self.tag, self.prev, self.events.len())
+        write!(
+            f,
+            "{} {object} {} after {} x{}",
+            self.slot,
+            self.tag,
+            self.prev,
+            self.events.len()
+        )
     }
 }
 
 /// Calls the script `advance`.
 ///
 /// Cancellation: a call that was sent may still run. It is safe to send the same call again.
-pub async fn advance(conn: &mut impl ConnectionLike, call: &Advance) -> Result<Advanced, ScriptError> {
+pub async fn advance(
+    conn: &mut impl ConnectionLike,
+    call: &Advance,
+) -> Result<Advanced, ScriptError> {
     advanced(ADVANCE.call(conn, &call.cmd).await?)
 }
 
@@ -350,7 +426,10 @@ pub(crate) async fn pop_and_advance(
     let mut replies = conn.req_packed_commands(&both, 0, 2).await?.into_iter();
     let mut next = || replies.next().unwrap_or(Value::Nil).extract_error();
     let (popped, reply) = (next(), next());
-    Ok((popped.map(drop), reply.map_err(ScriptError::from).and_then(advanced)))
+    Ok((
+        popped.map(drop),
+        reply.map_err(ScriptError::from).and_then(advanced),
+    ))
 }
 
 fn advanced(reply: Value) -> Result<Advanced, ScriptError> {
@@ -358,7 +437,9 @@ fn advanced(reply: Value) -> Result<Advanced, ScriptError> {
     match reply.text()?.as_str() {
         "ok" => ok(&mut reply),
         "lapsed" => Ok(Advanced::Lapsed),
-        "fenced" => Ok(Advanced::Fenced { lease: reply.text()? }),
+        "fenced" => Ok(Advanced::Fenced {
+            lease: reply.text()?,
+        }),
         "counter" => Err(ScriptError::Counter(reply.text()?)),
         word => Err(reply.wrong(format!("unknown status {word:?}"))),
     }
@@ -368,7 +449,8 @@ fn ok(reply: &mut Reply) -> Result<Advanced, ScriptError> {
     let next_due = match reply.int()? {
         -1 => None,
         ms => {
-            let ms = u64::try_from(ms).map_err(|_| reply.wrong(format!("a time was expected, not {ms}")))?;
+            let ms = u64::try_from(ms)
+                .map_err(|_| reply.wrong(format!("a time was expected, not {ms}")))?;
             Some(Duration::from_millis(ms))
         }
     };
@@ -385,13 +467,22 @@ fn ok(reply: &mut Reply) -> Result<Advanced, ScriptError> {
         batches.push(batch(&mut entries.array()?)?);
     }
     let quarantined = reply.told()?;
-    Ok(Advanced::Ok { next_due, more, unsorted, from, batches, quarantined })
+    Ok(Advanced::Ok {
+        next_due,
+        more,
+        unsorted,
+        from,
+        batches,
+        quarantined,
+    })
 }
 
 fn batch(entry: &mut Reply) -> Result<BatchReply, ScriptError> {
     let (slot, object) = (entry.number()?, entry.bytes()?.into());
     let tag = entry.text()?;
-    let tag = tag.parse().map_err(|_| entry.wrong(format!("invalid tag {tag:?}")))?;
+    let tag = tag
+        .parse()
+        .map_err(|_| entry.wrong(format!("invalid tag {tag:?}")))?;
     let prev = entry.number()?;
     let mut events = Vec::with_capacity(entry.len());
     while entry.len() > 0 {
@@ -400,7 +491,13 @@ fn batch(entry: &mut Reply) -> Result<BatchReply, ScriptError> {
     if events.is_empty() {
         return Err(entry.wrong("a batch without events"));
     }
-    Ok(BatchReply { slot, object, tag, prev, events })
+    Ok(BatchReply {
+        slot,
+        object,
+        tag,
+        prev,
+        events,
+    })
 }
 
 #[cfg(test)]
@@ -411,14 +508,22 @@ mod tests {
     /// Returns the number of fields of a result word, as lua/advance/results.lua lists them.
     fn fields(word: &str) -> usize {
         let lua = include_str!("../../../lua/advance/results.lua");
-        let line = lua.lines().find_map(|line| line.trim_start().strip_prefix(&format!("{word} = {{ ")));
-        line.unwrap_or_else(|| panic!("results.lua has no {word}")).split(", ").count()
+        let line = lua
+            .lines()
+            .find_map(|line| line.trim_start().strip_prefix(&format!("{word} = {{ ")));
+        line.unwrap_or_else(|| panic!("results.lua has no {word}"))
+            .split(", ")
+            .count()
     }
 
     /// Returns the number of result words that lua/advance/results.lua lists.
     fn words() -> usize {
         let lua = include_str!("../../../lua/advance/results.lua");
-        let list = lua.split_once("local FIELDS = {").and_then(|(_, rest)| rest.split_once("\n}\n")).expect("the list").0;
+        let list = lua
+            .split_once("local FIELDS = {")
+            .and_then(|(_, rest)| rest.split_once("\n}\n"))
+            .expect("the list")
+            .0;
         list.lines().filter(|line| line.contains(" = { ")).count()
     }
 
@@ -438,16 +543,41 @@ mod tests {
         let results = [
             BatchResult::Done,
             BatchResult::Yield,
-            BatchResult::Part { next: Tag::default() },
-            BatchResult::Hold { rest: Tag::default(), delay: None, reason: ReasonCode::Stop.into() },
-            BatchResult::Reject { next: None, id: 1, error: error.clone(), attempts },
-            BatchResult::Complete { next: None, id: 1, error, attempts },
+            BatchResult::Part {
+                next: Tag::default(),
+            },
+            BatchResult::Hold {
+                rest: Tag::default(),
+                delay: None,
+                reason: ReasonCode::Stop.into(),
+            },
+            BatchResult::Reject {
+                next: None,
+                id: 1,
+                error: error.clone(),
+                attempts,
+            },
+            BatchResult::Complete {
+                next: None,
+                id: 1,
+                error,
+                attempts,
+            },
         ];
         assert_eq!(results.len(), words(), "this test has every result");
         for then in results {
             let mut call = Advance::new(&Keys::new(), "w", "token", bounds, ClaimFirst::Held);
             let before = call.cmd.args_iter().count();
-            call.report(0, &Report { object: "a".into(), tag: Tag::default(), count: 0, last: None, then });
+            call.report(
+                0,
+                &Report {
+                    object: "a".into(),
+                    tag: Tag::default(),
+                    count: 0,
+                    last: None,
+                    then,
+                },
+            );
             let texts = call.cmd.args_iter().skip(before).map(|arg| match arg {
                 redis::Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
                 _ => String::new(),

@@ -61,17 +61,36 @@ pub enum Attached {
 }
 
 /// Takes the worker name, if no other process has it.
-pub async fn attach(conn: &mut impl ConnectionLike, keys: &Keys, args: &Attach<'_>) -> Result<Attached, ScriptError> {
+pub async fn attach(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    args: &Attach<'_>,
+) -> Result<Attached, ScriptError> {
     let mut cmd = ATTACH.with_key(&keys.worker_lease(args.name));
-    cmd.arg(keys.prefix()).arg(args.name).arg(args.token).arg(args.holder).arg(millis(args.lease)).arg(args.slots);
-    cmd.arg(args.displace).arg(args.before).arg(args.crashes_max).arg(args.suspects.to_string());
+    cmd.arg(keys.prefix())
+        .arg(args.name)
+        .arg(args.token)
+        .arg(args.holder)
+        .arg(millis(args.lease))
+        .arg(args.slots);
+    cmd.arg(args.displace)
+        .arg(args.before)
+        .arg(args.crashes_max)
+        .arg(args.suspects.to_string());
     let mut reply = Reply::of("attach", ATTACH.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
         "attached" => {
             let (kept, held, _strays) = (reply.count()?, reply.count()?, reply.count()?);
-            Ok(Attached::Attached { kept, held, lost: reply.told()? })
+            Ok(Attached::Attached {
+                kept,
+                held,
+                lost: reply.told()?,
+            })
         }
-        "in_use" => Ok(Attached::InUse { lease: reply.text()?, left: Duration::from_millis(reply.int()?.max(0).unsigned_abs()) }),
+        "in_use" => Ok(Attached::InUse {
+            lease: reply.text()?,
+            left: Duration::from_millis(reply.int()?.max(0).unsigned_abs()),
+        }),
         word => Err(reply.wrong(format!("unknown status {word:?}"))),
     }
 }

@@ -15,11 +15,21 @@ impl Script {
     /// Calls the script. If the server does not know the script, loads it first.
     ///
     /// Cancellation: a call that was sent may still run.
-    pub(crate) async fn call(&self, conn: &mut impl ConnectionLike, cmd: &Cmd) -> Result<Value, RedisError> {
-        match conn.req_packed_command(cmd).await.and_then(Value::extract_error) {
+    pub(crate) async fn call(
+        &self,
+        conn: &mut impl ConnectionLike,
+        cmd: &Cmd,
+    ) -> Result<Value, RedisError> {
+        match conn
+            .req_packed_command(cmd)
+            .await
+            .and_then(Value::extract_error)
+        {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 around!("load", self.inner.load_async(conn)).await?;
-                conn.req_packed_command(cmd).await.and_then(Value::extract_error)
+                conn.req_packed_command(cmd)
+                    .await
+                    .and_then(Value::extract_error)
             }
             reply => reply,
         }

@@ -40,11 +40,17 @@ pub async fn connect(
     seen: Seen,
 ) -> Result<Connected, ScriptError> {
     let mut cmd = CONNECT.with_key(&keys.meta());
-    cmd.arg(keys.prefix()).arg(replication_id).arg(seen.highest).arg(seen.first_id);
+    cmd.arg(keys.prefix())
+        .arg(replication_id)
+        .arg(seen.highest)
+        .arg(seen.first_id);
     cmd.arg(seen.event_log.map_or(0, |log| log.keep));
     let mut reply = Reply::of("connect", CONNECT.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
-        "ok" => Ok(Connected { changed: reply.int()? == 1, counter: reply.number()? }),
+        "ok" => Ok(Connected {
+            changed: reply.int()? == 1,
+            counter: reply.number()?,
+        }),
         "denied" => Err(ScriptError::Denied(reply.text()?)),
         "schema" => Err(ScriptError::Schema(reply.text()?)),
         "counter" => Err(ScriptError::Counter(reply.text()?)),

@@ -67,11 +67,24 @@ pub struct Fired {
 ///
 /// Cancellation: a call that was sent may still run. It is safe to repeat the call: a tick that is
 /// handled does not fire again.
-pub async fn cron(conn: &mut impl ConnectionLike, keys: &Keys, ticks: &[Ticks]) -> Result<Fired, ScriptError> {
+pub async fn cron(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    ticks: &[Ticks],
+) -> Result<Fired, ScriptError> {
     let mut cmd = CRON.with_key(&keys.events_cron_next());
     cmd.arg(keys.prefix()).arg(JOBS_MAX);
-    for Ticks { job, handled_ms, next_ms, events } in ticks {
-        cmd.arg(&job.name).arg(&job.id).arg(job.handled_ms).arg(*handled_ms);
+    for Ticks {
+        job,
+        handled_ms,
+        next_ms,
+        events,
+    } in ticks
+    {
+        cmd.arg(&job.name)
+            .arg(&job.id)
+            .arg(job.handled_ms)
+            .arg(*handled_ms);
         cmd.arg(next_ms.map_or_else(|| "inf".to_owned(), |ms| ms.to_string()));
         cmd.arg(events.map_or_else(|| "-1".to_owned(), |events| events.to_string()));
     }
@@ -93,7 +106,21 @@ pub async fn cron(conn: &mut impl ConnectionLike, keys: &Keys, ticks: &[Ticks]) 
         let mut job = reply.array()?;
         let (name, id, since_ms, plan) = (job.bytes()?, job.bytes()?, job.number()?, job.bytes()?);
         let event_bytes = usize::try_from(job.count()?).unwrap_or(usize::MAX);
-        due.push(DueJob { name, id, since_ms, plan, event_bytes, handled_ms: job.number()? });
+        due.push(DueJob {
+            name,
+            id,
+            since_ms,
+            plan,
+            event_bytes,
+            handled_ms: job.number()?,
+        });
     }
-    Ok(Fired { now_ms, next_due, jobs, events, wrong, due })
+    Ok(Fired {
+        now_ms,
+        next_due,
+        jobs,
+        events,
+        wrong,
+        due,
+    })
 }

@@ -29,14 +29,24 @@ pub enum Detached {
 }
 
 /// Gives the worker name back.
-pub async fn detach(conn: &mut impl ConnectionLike, keys: &Keys, name: &str, token: &str) -> Result<Detached, ScriptError> {
+pub async fn detach(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    name: &str,
+    token: &str,
+) -> Result<Detached, ScriptError> {
     let mut cmd = DETACH.with_key(&keys.worker_lease(name));
     cmd.arg(keys.prefix()).arg(name).arg(token);
     let mut reply = Reply::of("detach", DETACH.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
-        "detached" => Ok(Detached::Detached { held: reply.count()?, lost: reply.told()? }),
+        "detached" => Ok(Detached::Detached {
+            held: reply.count()?,
+            lost: reply.told()?,
+        }),
         "lapsed" => Ok(Detached::Lapsed),
-        "fenced" => Ok(Detached::Fenced { lease: reply.text()? }),
+        "fenced" => Ok(Detached::Fenced {
+            lease: reply.text()?,
+        }),
         word => Err(reply.wrong(format!("unknown status {word:?}"))),
     }
 }

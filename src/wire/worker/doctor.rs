@@ -10,7 +10,10 @@ use crate::wire::reply::Reply;
 
 /// Returns the first command that a worker needs and that the Redis user may not use; `None` if the
 /// user may use all of them.
-pub async fn missing_right(conn: &mut impl ConnectionLike, keys: &Keys) -> Result<Option<String>, ScriptError> {
+pub async fn missing_right(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+) -> Result<Option<String>, ScriptError> {
     let mut cmd = DOCTOR.with_key(&keys.meta());
     cmd.arg(keys.prefix());
     let mut reply = Reply::of("doctor", DOCTOR.call(conn, &cmd).await?)?;

@@ -22,11 +22,22 @@ pub struct ForeignKey {
 ///
 /// # Errors
 /// The connection failed, or the user may not use `SCAN`.
-pub async fn foreign_key(conn: &mut impl ConnectionLike, keys: &Keys) -> RedisResult<Option<ForeignKey>> {
-    let known: bool = redis::cmd("EXISTS").arg(keys.meta()).query_async(conn).await?;
+pub async fn foreign_key(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+) -> RedisResult<Option<ForeignKey>> {
+    let known: bool = redis::cmd("EXISTS")
+        .arg(keys.meta())
+        .query_async(conn)
+        .await?;
     let mut scan = redis::cmd("SCAN");
     scan.arg(0).arg("COUNT").arg(KEYS_MAX);
     let (_, found): (Vec<u8>, Vec<Vec<u8>>) = scan.query_async(conn).await?;
-    let foreign = found.into_iter().find(|key| !key.starts_with(b"{") && !keys.may_have(key));
-    Ok::<_, RedisError>(foreign.map(|key| ForeignKey { key, is_first_start: !known }))
+    let foreign = found
+        .into_iter()
+        .find(|key| !key.starts_with(b"{") && !keys.may_have(key));
+    Ok::<_, RedisError>(foreign.map(|key| ForeignKey {
+        key,
+        is_first_start: !known,
+    }))
 }

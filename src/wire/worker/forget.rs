@@ -63,12 +63,18 @@ impl Forgot {
     /// Reads the result for one object: its word, which the caller has read, and its detail.
     pub(super) fn read(word: &str, reply: &mut Reply) -> Result<Self, ScriptError> {
         Ok(match word {
-            "queued" => Self::Queued { events: reply.count()? },
-            "scheduled" => Self::Scheduled { events: reply.count()? },
+            "queued" => Self::Queued {
+                events: reply.count()?,
+            },
+            "scheduled" => Self::Scheduled {
+                events: reply.count()?,
+            },
             word => {
                 let detail = reply.lossy()?;
                 match word {
-                    "forgotten" => Self::Forgotten { last_event_id: detail },
+                    "forgotten" => Self::Forgotten {
+                        last_event_id: detail,
+                    },
                     "unknown" => Self::Unknown,
                     "owned" => Self::Owned { owner: detail },
                     "held" => Self::Held,
@@ -103,7 +109,11 @@ pub async fn forget(
         all.push(Forgot::read(&word, &mut reply)?);
     }
     if all.len() != objects.len() {
-        return Err(reply.wrong(format!("{} results for {} objects", all.len(), objects.len())));
+        return Err(reply.wrong(format!(
+            "{} results for {} objects",
+            all.len(),
+            objects.len()
+        )));
     }
     Ok(all)
 }

@@ -99,10 +99,26 @@ pub async fn handled(
     batch: &SlotBatch<'_>,
     finished: Option<Finished<'_>>,
 ) -> Result<Handled, ScriptError> {
-    let script = if finished.is_some_and(|finished| finished.emits.is_some()) { &HANDLED_EMITS } else { &HANDLED };
+    let script = if finished.is_some_and(|finished| finished.emits.is_some()) {
+        &HANDLED_EMITS
+    } else {
+        &HANDLED
+    };
     let mut cmd = script.with_key(&keys.worker_lease(batch.name));
-    cmd.arg(keys.prefix()).arg(batch.name).arg(batch.token).arg(batch.slot).arg(batch.object).arg(batch.tag.to_string());
-    if let Some(Finished { id, field, value, emits, result }) = finished {
+    cmd.arg(keys.prefix())
+        .arg(batch.name)
+        .arg(batch.token)
+        .arg(batch.slot)
+        .arg(batch.object)
+        .arg(batch.tag.to_string());
+    if let Some(Finished {
+        id,
+        field,
+        value,
+        emits,
+        result,
+    }) = finished
+    {
         cmd.arg(id).arg(field).arg(value);
         for (field, value) in [emits, result].into_iter().flatten() {
             cmd.arg(field).arg(value);
@@ -126,16 +142,25 @@ pub async fn handled(
                         emitted.0 = emitted.0.saturating_add(events.parse().unwrap_or(1));
                         emitted.1 = emitted.1.saturating_add(bytes.parse().unwrap_or(0));
                     }
-                    _ if field.starts_with("result:") => results = results.saturating_add(value.parse().unwrap_or(0)),
+                    _ if field.starts_with("result:") => {
+                        results = results.saturating_add(value.parse().unwrap_or(0))
+                    }
                     _ => drop(finished.insert(field, value)),
                 }
             }
-            Ok(Handled::Kept { id, finished, emitted, results })
+            Ok(Handled::Kept {
+                id,
+                finished,
+                emitted,
+                results,
+            })
         }
         "unpushed" => Ok(Handled::Unpushed { id: reply.lossy()? }),
         "other" => Ok(Handled::Other),
         "lapsed" => Ok(Handled::Lapsed),
-        "fenced" => Ok(Handled::Fenced { lease: reply.text()? }),
+        "fenced" => Ok(Handled::Fenced {
+            lease: reply.text()?,
+        }),
         word => Err(reply.wrong(format!("unknown status {word:?}"))),
     }
 }

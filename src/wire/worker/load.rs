@@ -28,7 +28,11 @@ impl Load {
     /// Returns the weight of a batch that leaves its slot. The object's next batch, which the same
     /// call may return, is not part of this weight: the script itself bounds that batch.
     pub fn of_batch(events: usize, bytes: usize) -> Self {
-        Self(BATCH_BYTES.saturating_add(bytes).saturating_add(events.saturating_mul(EVENT_BYTES)))
+        Self(
+            BATCH_BYTES
+                .saturating_add(bytes)
+                .saturating_add(events.saturating_mul(EVENT_BYTES)),
+        )
     }
 
     /// Adds the weight of a rest that is held, kept or rejected.
@@ -40,13 +44,21 @@ impl Load {
     /// Adds the weight of rows of the event log.
     #[must_use]
     pub fn with_rows(self, rows: usize, bytes: usize) -> Self {
-        Self(self.0.saturating_add(bytes).saturating_add(rows.saturating_mul(ROW_BYTES)))
+        Self(
+            self.0
+                .saturating_add(bytes)
+                .saturating_add(rows.saturating_mul(ROW_BYTES)),
+        )
     }
 
     /// Adds the weight of events that handlers have emitted.
     #[must_use]
     pub fn with_emits(self, events: usize, bytes: usize) -> Self {
-        Self(self.0.saturating_add(bytes).saturating_add(events.saturating_mul(EMIT_BYTES)))
+        Self(
+            self.0
+                .saturating_add(bytes)
+                .saturating_add(events.saturating_mul(EMIT_BYTES)),
+        )
     }
 
     /// Adds the weight of the finished handlers and subtasks of the event that the result ends.
@@ -67,7 +79,10 @@ impl Room {
     /// Returns the room of one call. This room has no setting, because it depends only on Redis.
     /// (The limit on the bytes of a reply has a setting, because it depends on the network link.)
     pub fn of_call() -> Self {
-        Self { left: CALL_BYTES, is_empty: true }
+        Self {
+            left: CALL_BYTES,
+            is_empty: true,
+        }
     }
 
     /// Adds a result to the call if there is room for it. Returns whether there was room. The first
@@ -88,10 +103,16 @@ mod tests {
 
     #[test]
     fn what_is_larger_than_the_room_goes_alone() {
-        let mut room = Room { left: 20_000, is_empty: true };
+        let mut room = Room {
+            left: 20_000,
+            is_empty: true,
+        };
         assert!(room.admits(Load::of_batch(1, 1 << 20)));
         assert!(!room.admits(Load::of_batch(1, 0)));
-        let mut room = Room { left: 20_000, is_empty: true };
+        let mut room = Room {
+            left: 20_000,
+            is_empty: true,
+        };
         assert!(room.admits(Load::of_batch(1, 100)));
         assert!(!room.admits(Load::of_batch(1, 1 << 20)));
         assert!(room.admits(Load::of_batch(1, 100)));
@@ -102,10 +123,14 @@ mod tests {
     #[test]
     fn a_call_takes_in_few_results_with_many_subtasks() {
         let mut room = Room::of_call();
-        let taken = (0..128).filter(|_| room.admits(Load::of_batch(1, 100).with_finished(1000))).count();
+        let taken = (0..128)
+            .filter(|_| room.admits(Load::of_batch(1, 100).with_finished(1000)))
+            .count();
         assert_eq!(taken, 4);
         let mut room = Room::of_call();
-        let taken = (0..128).filter(|_| room.admits(Load::of_batch(1, 100).with_finished(5))).count();
+        let taken = (0..128)
+            .filter(|_| room.admits(Load::of_batch(1, 100).with_finished(5)))
+            .count();
         assert_eq!(taken, 128);
         assert!(Load::default().with_finished(usize::MAX) > Load::default().with_finished(1000));
     }
@@ -113,7 +138,10 @@ mod tests {
     #[test]
     fn rows_and_emits_weigh_more_than_events() {
         let batch = Load::of_batch(10, 1000);
-        assert!(batch.with_rows(10, 1000) > batch && batch.with_emits(10, 1000) > batch.with_rows(10, 1000));
+        assert!(
+            batch.with_rows(10, 1000) > batch
+                && batch.with_emits(10, 1000) > batch.with_rows(10, 1000)
+        );
         assert!(Load::of_batch(usize::MAX, 1).with_rows(1, 1) >= Load::of_batch(usize::MAX, 1));
     }
 }

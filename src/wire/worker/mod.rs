@@ -33,7 +33,9 @@ mod suspects;
 pub use super::values::{CronPlan, Emits, Tag, TagError};
 pub use adopt::{Adopted, Sweep, adopt};
 pub(crate) use advance::pop_and_advance;
-pub use advance::{Advance, Advanced, BatchReply, BatchResult, Bounds, ClaimFirst, EventLog, Report, advance};
+pub use advance::{
+    Advance, Advanced, BatchReply, BatchResult, Bounds, ClaimFirst, EventLog, Report, advance,
+};
 pub use attach::{Attach, Attached, attach};
 pub use connect::{Connected, Seen, connect};
 pub use cron::{DueJob, Fired, JOBS_MAX as CRON_JOBS_MAX, Ticks, cron};

@@ -48,7 +48,11 @@ pub async fn position(
         PositionStep::Keep => "keep",
         PositionStep::Close => "close",
     };
-    cmd.arg(keys.prefix()).arg(word).arg(name).arg(token).arg(millis(lease));
+    cmd.arg(keys.prefix())
+        .arg(word)
+        .arg(name)
+        .arg(token)
+        .arg(millis(lease));
     if let PositionStep::Save { position, state } = step {
         cmd.arg(position).arg(state);
     }

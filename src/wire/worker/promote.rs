@@ -61,5 +61,13 @@ pub async fn promote(
     while told.len() > 0 {
         wrong.push((told.bytes()?, told.lossy()?));
     }
-    Ok(Promoted { events, next_due, markers, names, next_cron, wrong_count, wrong })
+    Ok(Promoted {
+        events,
+        next_due,
+        markers,
+        names,
+        next_cron,
+        wrong_count,
+        wrong,
+    })
 }

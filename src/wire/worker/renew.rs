@@ -39,12 +39,21 @@ pub async fn renew(
     slots: usize,
 ) -> Result<Renewed, ScriptError> {
     let mut cmd = RENEW.with_key(&keys.worker_lease(name));
-    cmd.arg(keys.prefix()).arg(name).arg(token).arg(millis(lease)).arg(slots);
+    cmd.arg(keys.prefix())
+        .arg(name)
+        .arg(token)
+        .arg(millis(lease))
+        .arg(slots);
     let mut reply = Reply::of("renew", RENEW.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
-        "renewed" => Ok(Renewed::Renewed { strays: reply.count()?, lost: reply.told()? }),
+        "renewed" => Ok(Renewed::Renewed {
+            strays: reply.count()?,
+            lost: reply.told()?,
+        }),
         "lapsed" => Ok(Renewed::Lapsed),
-        "fenced" => Ok(Renewed::Fenced { lease: reply.text()? }),
+        "fenced" => Ok(Renewed::Fenced {
+            lease: reply.text()?,
+        }),
         word => Err(reply.wrong(format!("unknown status {word:?}"))),
     }
 }

@@ -50,16 +50,29 @@ pub async fn sent(
     highest: u64,
 ) -> Result<Sent, ScriptError> {
     let mut cmd = SENT.with_key(&keys.next_event_id());
-    cmd.arg(keys.prefix()).arg(batch.object).arg(request).arg(batch.name).arg(batch.token).arg(batch.slot);
-    cmd.arg(batch.tag.to_string()).arg(ms(limit)).arg(ms(SENT_MARGIN)).arg(highest);
+    cmd.arg(keys.prefix())
+        .arg(batch.object)
+        .arg(request)
+        .arg(batch.name)
+        .arg(batch.token)
+        .arg(batch.slot);
+    cmd.arg(batch.tag.to_string())
+        .arg(ms(limit))
+        .arg(ms(SENT_MARGIN))
+        .arg(highest);
     let mut reply = Reply::of("sent", SENT.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
-        "sent" => Ok(Sent::Sent { number: reply.number()?, deadline_ms: reply.number()? }),
+        "sent" => Ok(Sent::Sent {
+            number: reply.number()?,
+            deadline_ms: reply.number()?,
+        }),
         "earlier" => Ok(Sent::Earlier(Duration::from_millis(reply.count()?))),
         "other" => Ok(Sent::Other),
         "counter" => Err(ScriptError::Counter(reply.lossy()?)),
         "lapsed" => Ok(Sent::Lapsed),
-        "fenced" => Ok(Sent::Fenced { lease: reply.text()? }),
+        "fenced" => Ok(Sent::Fenced {
+            lease: reply.text()?,
+        }),
         word => Err(reply.wrong(format!("unknown status {word:?}"))),
     }
 }
@@ -67,7 +80,12 @@ pub async fn sent(
 /// Records that the last request of this name is over.
 ///
 /// Cancellation: a call that was sent may still run. It is safe to repeat the call.
-pub async fn request_over(conn: &mut impl ConnectionLike, keys: &Keys, object: &[u8], request: &str) -> Result<(), ScriptError> {
+pub async fn request_over(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    object: &[u8],
+    request: &str,
+) -> Result<(), ScriptError> {
     let mut cmd = SENT.with_key(&keys.next_event_id());
     cmd.arg(keys.prefix()).arg(object).arg(request);
     let mut reply = Reply::of("sent", SENT.call(conn, &cmd).await?)?;

@@ -39,12 +39,22 @@ impl Default for Suspects {
 
 impl Suspects {
     /// No limit: no batch is a suspect.
-    pub const NONE: Self = Self { crashes_max: 0, settles: false, in_hand: 0, limit: u32::MAX, put_off_ms: PUT_OFF_MS };
+    pub const NONE: Self = Self {
+        crashes_max: 0,
+        settles: false,
+        in_hand: 0,
+        limit: u32::MAX,
+        put_off_ms: PUT_OFF_MS,
+    };
 
     /// Returns the room of a process with nothing in hand. `settles`: whether the process itself
     /// ends events with `crashes_max` crashes, without delivering them.
     pub fn of(crashes_max: u32, settles: bool) -> Self {
-        Self { crashes_max, settles, ..Self::NONE }
+        Self {
+            crashes_max,
+            settles,
+            ..Self::NONE
+        }
     }
 
     /// Counts a batch in hand with this number of crashes. This leaves less room for suspects.
@@ -62,7 +72,10 @@ impl Suspects {
 
     /// Sets the shortest wait of a suspect for which there is no room, in ms. Default: 100 ms.
     pub fn put_off(self, ms: u64) -> Self {
-        Self { put_off_ms: ms, ..self }
+        Self {
+            put_off_ms: ms,
+            ..self
+        }
     }
 
     /// Returns the most suspects that may be in hand as long as one of them has this number of
@@ -85,7 +98,12 @@ impl fmt::Display for Suspects {
         let max = self.crashes_max;
         // The minimum is for a `crashes_max` of 1, at which the first crash already holds the
         // event.
-        let mut from = [SUSPECT_FROM.min(max), max.saturating_sub(2), max.saturating_sub(1), max];
+        let mut from = [
+            SUSPECT_FROM.min(max),
+            max.saturating_sub(2),
+            max.saturating_sub(1),
+            max,
+        ];
         from.sort_unstable();
         let mut before = 0;
         for crashes in from.into_iter().filter(|crashes| *crashes > 0) {
@@ -94,7 +112,11 @@ impl fmt::Display for Suspects {
             }
             before = crashes;
             match self.limit_of(crashes) {
-                Some(limit) => write!(f, " {crashes} {}", self.limit.min(limit).saturating_sub(self.in_hand))?,
+                Some(limit) => write!(
+                    f,
+                    " {crashes} {}",
+                    self.limit.min(limit).saturating_sub(self.in_hand)
+                )?,
                 None if crashes == max && self.settles => write!(f, " {crashes} -")?,
                 None => {}
             }
@@ -135,6 +157,9 @@ mod tests {
         assert_eq!(text(5, true, &[2]), "100 2 7 3 3 4 0 5 -");
         assert_eq!(text(5, true, &[2, 3]), "100 2 2 3 2 4 0 5 -");
         assert_eq!(text(5, true, &[4]), "100 2 0 3 0 4 0 5 -");
-        assert_eq!(Suspects::of(5, true).full().put_off(7).to_string(), "7 2 0 3 0 4 0 5 -");
+        assert_eq!(
+            Suspects::of(5, true).full().put_off(7).to_string(),
+            "7 2 0 3 0 4 0 5 -"
+        );
     }
 }

@@ -36,10 +36,29 @@ pub struct Claimed {
 
 impl Claimed {
     pub(super) fn new(slot: UsedSlot, in_flight: InFlight) -> Self {
-        let Batch { object, first, prev, payloads, .. } = &in_flight.batch;
-        let event = Event { id: *first, prev: *prev, object: object.clone(), payload: payloads[0].clone() };
+        let Batch {
+            object,
+            first,
+            prev,
+            payloads,
+            ..
+        } = &in_flight.batch;
+        let event = Event {
+            id: *first,
+            prev: *prev,
+            object: object.clone(),
+            payload: payloads[0].clone(),
+        };
         let cancelled = slot.slots.over.clone();
-        Self { event, in_flight, cancelled, slot: Some(slot), seen: false, answer: None, answered: None }
+        Self {
+            event,
+            in_flight,
+            cancelled,
+            slot: Some(slot),
+            seen: false,
+            answer: None,
+            answered: None,
+        }
     }
 
     /// Returns the event.
@@ -75,7 +94,11 @@ impl Claimed {
         let (rest, delay) = (self.in_flight.tag.after(1, 1), Some(Duration::ZERO));
         let then = match self.in_flight.batch.len() {
             1 => BatchResult::Yield,
-            _ => BatchResult::Hold { rest, delay, reason: ReasonCode::Yield.into() },
+            _ => BatchResult::Hold {
+                rest,
+                delay,
+                reason: ReasonCode::Yield.into(),
+            },
         };
         let report = self.in_flight.report(1, then);
         self.give(report, true).await
@@ -84,7 +107,11 @@ impl Claimed {
     /// Reports that the event failed and shall be retried. The wait until the next attempt is
     /// `retry_after` or, if this is `None`, the wait of the retry policy. The policy also decides
     /// the event's fate when its attempts are used up.
-    pub async fn retry(&mut self, error: impl fmt::Display, retry_after: Option<Duration>) -> Result<(), ClaimError> {
+    pub async fn retry(
+        &mut self,
+        error: impl fmt::Display,
+        retry_after: Option<Duration>,
+    ) -> Result<(), ClaimError> {
         let (report, over) = self.failure(&error.to_string(), retry_after);
         self.give(report, over).await
     }
@@ -98,12 +125,22 @@ impl Claimed {
 
     /// Returns the retry policy of the event.
     fn policy(&self) -> RetryPolicy {
-        self.slot.as_ref().map_or_else(RetryPolicy::default, |slot| slot.slots.config.retry_of(&self.event.payload))
+        self.slot
+            .as_ref()
+            .map_or_else(RetryPolicy::default, |slot| {
+                slot.slots.config.retry_of(&self.event.payload)
+            })
     }
 
     /// Returns the report of a failure, and whether the report ends the event.
     fn failure(&self, error: &str, retry_after: Option<Duration>) -> (Report, bool) {
-        let then = failed(&self.in_flight, 0, shortened(error), retry_after, self.policy());
+        let then = failed(
+            &self.in_flight,
+            0,
+            shortened(error),
+            retry_after,
+            self.policy(),
+        );
         let over = !matches!(then, BatchResult::Hold { .. });
         (self.in_flight.report(0, then), over)
     }
@@ -112,7 +149,12 @@ impl Claimed {
     async fn give(&mut self, report: Report, over: bool) -> Result<(), ClaimError> {
         if let Some(slot) = self.slot.take() {
             let handled = over && self.in_flight.handled.is_some();
-            self.answer = Some(tokio::spawn(settle(slot, report, handled, self.in_flight.taken)));
+            self.answer = Some(tokio::spawn(settle(
+                slot,
+                report,
+                handled,
+                self.in_flight.taken,
+            )));
         }
         if let Some(answer) = &mut self.answer {
             self.answered = Some(answer.await.unwrap_or(Err(ClaimError::Lost)));
@@ -127,11 +169,19 @@ impl Drop for Claimed {
         if self.slot.is_none() {
             return;
         }
-        let (report, over) =
-            if self.seen { self.failure("dropped without an answer", None) } else { (give_back(&self.in_flight), false) };
+        let (report, over) = if self.seen {
+            self.failure("dropped without an answer", None)
+        } else {
+            (give_back(&self.in_flight), false)
+        };
         if let Some(slot) = self.slot.take() {
             let runtime = slot.slots.runtime.clone();
-            runtime.spawn(settle(slot, report, over && self.in_flight.handled.is_some(), self.in_flight.taken));
+            runtime.spawn(settle(
+                slot,
+                report,
+                over && self.in_flight.handled.is_some(),
+                self.in_flight.taken,
+            ));
         }
     }
 }

@@ -19,7 +19,9 @@ use super::slots::{HandSlots, UsedSlot, settle, unfit};
 use crate::connection::PatientConnection;
 use crate::wire::BatchReply;
 use crate::worker::error::WorkerError;
-use crate::worker::serve::caller::{CALLS_MAX, FAILED_MAX, FAILED_MIN, Found, NAMED_MIN, OOM_WAIT, SuspectRoom, named_after};
+use crate::worker::serve::caller::{
+    CALLS_MAX, FAILED_MAX, FAILED_MIN, Found, NAMED_MIN, OOM_WAIT, SuspectRoom, named_after,
+};
 use crate::worker::serve::slots::InFlight;
 use crate::worker::serve::wait::{Waited, pop, wait};
 use crate::worker::times::growing_wait::GrowingWait;
@@ -43,7 +45,13 @@ pub(super) struct Ask {
 enum Called {
     /// The call claimed events for `claims` callers, and named the slots `used`. `impatient` are
     /// those callers that do not wait. `had_room`: whether the call could take suspects.
-    Claimed { used: Vec<UsedSlot>, claims: usize, impatient: Vec<Asker>, had_room: bool, reply: Result<Found, ClaimError> },
+    Claimed {
+        used: Vec<UsedSlot>,
+        claims: usize,
+        impatient: Vec<Asker>,
+        had_room: bool,
+        reply: Result<Found, ClaimError>,
+    },
     /// The call reported the result of a batch that cannot be given to any caller.
     Settled(Result<(), ClaimError>),
 }
@@ -153,8 +161,16 @@ impl Finder {
         let covered = self.claiming.1 + usize::from(self.pop.is_some());
         // A held object may become due before the pop ends. So the call claims for at least one
         // waiting caller, although the pop also waits for that caller.
-        let uncovered = self.waiting.len().saturating_sub(covered).max(usize::from(!self.waiting.is_empty()));
-        let again = if self.wake { uncovered.min(self.named_max) } else { 0 };
+        let uncovered = self
+            .waiting
+            .len()
+            .saturating_sub(covered)
+            .max(usize::from(!self.waiting.is_empty()));
+        let again = if self.wake {
+            uncovered.min(self.named_max)
+        } else {
+            0
+        };
         let wanted = self.fresh.len().max(again);
         let mut used: Vec<UsedSlot> = self.lost.take().into_iter().collect();
         while used.len() < wanted {
@@ -164,8 +180,14 @@ impl Finder {
         let mut impatient = Vec::new();
         for _ in 0..self.fresh.len().min(used.len()) {
             match self.fresh.pop_front() {
-                Some(Ask { asker, patient: true }) => self.waiting.push_back(asker),
-                Some(Ask { asker, patient: false }) => impatient.push(asker),
+                Some(Ask {
+                    asker,
+                    patient: true,
+                }) => self.waiting.push_back(asker),
+                Some(Ask {
+                    asker,
+                    patient: false,
+                }) => impatient.push(asker),
                 None => {}
             }
         }
@@ -183,7 +205,13 @@ impl Finder {
         let slots = Arc::clone(&self.slots);
         self.calls.push(Box::pin(async move {
             let reply = slots.advance(&call).await;
-            Called::Claimed { used, claims, impatient, had_room, reply }
+            Called::Claimed {
+                used,
+                claims,
+                impatient,
+                had_room,
+                reply,
+            }
         }));
         true
     }
@@ -210,10 +238,14 @@ impl Finder {
         if self.waiting.is_empty() {
             return;
         }
-        let Some(slot) = self.slots.take() else { return };
+        let Some(slot) = self.slots.take() else {
+            return;
+        };
         let config = &self.slots.config;
         let until = self.slots.soonest();
-        let block = until.saturating_duration_since(Instant::now()).min(config.block);
+        let block = until
+            .saturating_duration_since(Instant::now())
+            .min(config.block);
         let pop = pop(config, slot.number, block);
         // The call behind the pop may take suspects, unless another call under way has the
         // permission. The call runs at the latest when the next held object is due, and this object
@@ -221,8 +253,19 @@ impl Finder {
         let has_room = self.suspects.take_if(true);
         let mut call = self.slots.new_call(1, has_room);
         call.free(slot.number);
-        let done = Box::pin(wait(self.slots.redis.clone(), self.conn.take(), pop, call, Arc::clone(config)));
-        self.pop = Some(Pop { slot, has_room, until, done });
+        let done = Box::pin(wait(
+            self.slots.redis.clone(),
+            self.conn.take(),
+            pop,
+            call,
+            Arc::clone(config),
+        ));
+        self.pop = Some(Pop {
+            slot,
+            has_room,
+            until,
+            done,
+        });
     }
 
     /// Returns the time at which the loop must act even if no call or pop ends before. Then a held
@@ -238,7 +281,9 @@ impl Finder {
     }
 
     async fn waited(&mut self, waited: Result<Option<Waited>, WorkerError>) {
-        let Some(Pop { slot, has_room, .. }) = self.pop.take() else { return };
+        let Some(Pop { slot, has_room, .. }) = self.pop.take() else {
+            return;
+        };
         self.suspects.over(has_room);
         let waited = match waited {
             Ok(waited) => waited,
@@ -270,7 +315,13 @@ impl Finder {
 
     fn called(&mut self, called: Called) {
         let (used, claims, mut impatient, had_room, reply) = match called {
-            Called::Claimed { used, claims, impatient, had_room, reply } => (used, claims, impatient, had_room, reply),
+            Called::Claimed {
+                used,
+                claims,
+                impatient,
+                had_room,
+                reply,
+            } => (used, claims, impatient, had_room, reply),
             Called::Settled(Ok(())) => return,
             Called::Settled(Err(error)) => return self.fail(&error),
         };
@@ -279,7 +330,9 @@ impl Finder {
         let found = match reply {
             Ok(found) => found,
             Err(error) => {
-                impatient.into_iter().for_each(|asker| drop(asker.send(Err(error.clone()))));
+                impatient
+                    .into_iter()
+                    .for_each(|asker| drop(asker.send(Err(error.clone()))));
                 return self.fail(&error);
             }
         };
@@ -289,23 +342,35 @@ impl Finder {
         self.hand_out(used, found.batches, &mut impatient);
         for asker in impatient.into_iter().rev() {
             match found.more {
-                true => self.fresh.push_front(Ask { asker, patient: false }),
+                true => self.fresh.push_front(Ask {
+                    asker,
+                    patient: false,
+                }),
                 false => drop(asker.send(Ok(None))),
             }
         }
     }
 
     /// Gives the claimed events to the callers. All other slots of the call become free.
-    fn hand_out(&mut self, used: Vec<UsedSlot>, batches: Vec<BatchReply>, impatient: &mut Vec<Asker>) {
-        let mut used: HashMap<usize, UsedSlot> = used.into_iter().map(|slot| (slot.number, slot)).collect();
+    fn hand_out(
+        &mut self,
+        used: Vec<UsedSlot>,
+        batches: Vec<BatchReply>,
+        impatient: &mut Vec<Asker>,
+    ) {
+        let mut used: HashMap<usize, UsedSlot> =
+            used.into_iter().map(|slot| (slot.number, slot)).collect();
         for batch in batches {
-            let Some(slot) = used.remove(&batch.slot) else { continue };
+            let Some(slot) = used.remove(&batch.slot) else {
+                continue;
+            };
             let in_flight = InFlight::new(batch, 0);
             slot.has(&in_flight);
             match unfit(&self.slots.config, &in_flight) {
                 Some((report, handled)) => {
                     let settled = settle(slot, report, handled, in_flight.taken);
-                    self.calls.push(Box::pin(async move { Called::Settled(settled.await) }));
+                    self.calls
+                        .push(Box::pin(async move { Called::Settled(settled.await) }));
                     self.wake = true;
                 }
                 None => self.give(Claimed::new(slot, in_flight), impatient),
@@ -318,8 +383,13 @@ impl Finder {
     fn give(&mut self, mut claimed: Claimed, impatient: &mut Vec<Asker>) {
         loop {
             let first = (!impatient.is_empty()).then_some(0);
-            let asker = self.waiting.pop_front().or_else(|| first.map(|first| impatient.remove(first)));
-            let Some(asker) = asker.or_else(|| self.fresh.pop_front().map(|ask| ask.asker)) else { return };
+            let asker = self
+                .waiting
+                .pop_front()
+                .or_else(|| first.map(|first| impatient.remove(first)));
+            let Some(asker) = asker.or_else(|| self.fresh.pop_front().map(|ask| ask.asker)) else {
+                return;
+            };
             match asker.send(Ok(Some(claimed))) {
                 Err(Ok(Some(refused))) => claimed = refused,
                 _ => return,
@@ -330,7 +400,9 @@ impl Finder {
     /// Sends the error to all callers.
     fn fail(&mut self, error: &ClaimError) {
         self.wake = false;
-        let fresh = std::mem::take(&mut self.fresh).into_iter().map(|ask| ask.asker);
+        let fresh = std::mem::take(&mut self.fresh)
+            .into_iter()
+            .map(|ask| ask.asker);
         for asker in std::mem::take(&mut self.waiting).into_iter().chain(fresh) {
             drop(asker.send(Err(error.clone())));
         }

@@ -79,12 +79,19 @@ impl WorkerBuilder {
         // With one event per batch, no event is taken that the program did not ask for.
         config.batch = 1;
         config.validate()?;
-        let (redis, config) = (Redis::new(&self.server, &config, &Arc::default())?, Arc::new(config));
+        let (redis, config) = (
+            Redis::new(&self.server, &config, &Arc::default())?,
+            Arc::new(config),
+        );
         let session = attach(&redis, &config, None).await?;
         let closed = CancellationToken::new();
         let (say, now) = watch::channel(Ok(ClaimSession::begin(&redis, &config, &session).await));
         let supervisor = tokio::spawn(supervise(redis, config, session, say, closed.clone()));
-        Ok(Claims { now, closed, supervisor: Some(supervisor) })
+        Ok(Claims {
+            now,
+            closed,
+            supervisor: Some(supervisor),
+        })
     }
 }
 
@@ -135,7 +142,12 @@ impl Claims {
     /// Waits until the name is taken again, or until the worker has ended.
     async fn another_session(&self, old: &Arc<ClaimSession>) -> Result<(), ClaimError> {
         let mut now = self.now.clone();
-        let other = now.wait_for(|now| now.as_ref().map_or(true, |session| !Arc::ptr_eq(session, old))).await;
+        let other = now
+            .wait_for(|now| {
+                now.as_ref()
+                    .map_or(true, |session| !Arc::ptr_eq(session, old))
+            })
+            .await;
         other.map(drop).map_err(|_| ClaimError::Lost)
     }
 }
@@ -147,15 +159,22 @@ impl Drop for Claims {
 }
 
 /// Keeps the lease, takes the name again after a lapse, and gives the name back at the end.
-async fn supervise(redis: Redis, config: Arc<WorkerConfig>, first: Session, say: watch::Sender<Now>, closed: CancellationToken) {
+async fn supervise(
+    redis: Redis,
+    config: Arc<WorkerConfig>,
+    first: Session,
+    say: watch::Sender<Now>,
+    closed: CancellationToken,
+) {
     let mut session = first;
     let activity = Arc::new(Activity::default());
     let ended = loop {
         activity.posts(0);
-        let (keeper, mut notices) = match keeper(&redis, &config, &session, &activity, Duration::ZERO, None) {
-            Ok(kept) => kept,
-            Err(error) => break ClaimError::Ended(Arc::new(error)),
-        };
+        let (keeper, mut notices) =
+            match keeper(&redis, &config, &session, &activity, Duration::ZERO, None) {
+                Ok(kept) => kept,
+                Err(error) => break ClaimError::Ended(Arc::new(error)),
+            };
         let lost = loop {
             activity.turned();
             tokio::select! {
@@ -194,7 +213,10 @@ async fn supervise(redis: Redis, config: Arc<WorkerConfig>, first: Session, say:
         let attached = async {
             sleep(again).await;
             let session = attach(&redis, &config, Some(&session)).await?;
-            Ok((ClaimSession::begin(&redis, &config, &session).await, session))
+            Ok((
+                ClaimSession::begin(&redis, &config, &session).await,
+                session,
+            ))
         };
         let claims;
         (claims, session) = tokio::select! {

@@ -26,7 +26,11 @@ pub(super) struct ClaimSession {
 impl ClaimSession {
     /// Begins a session. First gives back the batches that the slots had before, so that they are
     /// claimed like all other events.
-    pub(super) async fn begin(redis: &Redis, config: &Arc<WorkerConfig>, session: &Session) -> Arc<Self> {
+    pub(super) async fn begin(
+        redis: &Redis,
+        config: &Arc<WorkerConfig>,
+        session: &Session,
+    ) -> Arc<Self> {
         let slots = Arc::new(HandSlots::new(redis, config, session));
         slots.give_all_back().await;
         let (asks, asked) = mpsc::channel(ASKS_MAX);

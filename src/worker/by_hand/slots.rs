@@ -97,13 +97,24 @@ impl HandSlots {
         loop {
             let mut call = self.new_call(0, false);
             (0..self.config.concurrency).for_each(|slot| call.free(slot));
-            let Ok(found) = self.advance(&call).await else { return };
+            let Ok(found) = self.advance(&call).await else {
+                return;
+            };
             if found.batches.is_empty() {
                 return;
             }
             for batch in found.batches {
                 let slot = batch.slot;
-                if self.settle(slot, give_back(&InFlight::new(batch, 0)), false, Instant::now()).await.is_err() {
+                if self
+                    .settle(
+                        slot,
+                        give_back(&InFlight::new(batch, 0)),
+                        false,
+                        Instant::now(),
+                    )
+                    .await
+                    .is_err()
+                {
                     return;
                 }
             }
@@ -113,7 +124,10 @@ impl HandSlots {
     /// Takes a free slot, if there is one.
     pub(super) fn take(self: &Arc<Self>) -> Option<UsedSlot> {
         let number = lock(&self.free).pop()?;
-        Some(UsedSlot { slots: Arc::clone(self), number })
+        Some(UsedSlot {
+            slots: Arc::clone(self),
+            number,
+        })
     }
 
     pub(super) fn soonest(&self) -> Instant {
@@ -135,7 +149,9 @@ impl HandSlots {
                 call.handled(slot);
             }
             call.report_taken(slot, &report, taken.elapsed());
-            let Some(rest) = self.advance(&call).await?.batches.pop() else { return Ok(()) };
+            let Some(rest) = self.advance(&call).await?.batches.pop() else {
+                return Ok(());
+            };
             (report, handled) = (give_back(&InFlight::new(rest, 0)), false);
         }
     }
@@ -144,7 +160,12 @@ impl HandSlots {
     /// is room for, beside those in hand; otherwise it takes none.
     pub(super) fn new_call(&self, claims: usize, takes_room: bool) -> Advance {
         let in_hand = takes_room.then(|| lock(&self.crashes).clone().into_iter());
-        self.caller.new_call(claims, self.config.reply_bytes, *lock(&self.claim_first), in_hand)
+        self.caller.new_call(
+            claims,
+            self.config.reply_bytes,
+            *lock(&self.claim_first),
+            in_hand,
+        )
     }
 
     /// Sends a call, and repeats it until Redis replies.
@@ -176,7 +197,14 @@ impl HandSlots {
 
 /// Returns the report that holds the whole batch, due at once.
 pub(super) fn give_back(in_flight: &InFlight) -> Report {
-    in_flight.report(0, BatchResult::Hold { rest: in_flight.tag, delay: Some(Duration::ZERO), reason: ReasonCode::Yield.into() })
+    in_flight.report(
+        0,
+        BatchResult::Hold {
+            rest: in_flight.tag,
+            delay: Some(Duration::ZERO),
+            reason: ReasonCode::Yield.into(),
+        },
+    )
 }
 
 /// Returns the report of a rejected event, and whether the report ends the event.
@@ -200,13 +228,21 @@ pub(super) fn unfit(config: &WorkerConfig, in_flight: &InFlight) -> Option<(Repo
             logged::put_aside(&escape::name(&in_flight.raw), &reason.to_string());
             Some((in_flight.hold_for_operator(reason), false))
         }
-        (None, Err(error)) => Some((reject(in_flight, &format!("not JSON: {error}"), config.retry).0, false)),
+        (None, Err(error)) => Some((
+            reject(in_flight, &format!("not JSON: {error}"), config.retry).0,
+            false,
+        )),
         (None, Ok(())) => None,
     }
 }
 
 /// Reports the result. The slot becomes free when Redis has the result.
-pub(super) async fn settle(slot: UsedSlot, report: Report, handled: bool, taken: Instant) -> Result<(), ClaimError> {
+pub(super) async fn settle(
+    slot: UsedSlot,
+    report: Report,
+    handled: bool,
+    taken: Instant,
+) -> Result<(), ClaimError> {
     tokio::select! {
         () = slot.slots.over.cancelled() => Err(ClaimError::Lost),
         settled = slot.slots.settle(slot.number, report, handled, taken) => settled,
@@ -215,6 +251,8 @@ pub(super) async fn settle(slot: UsedSlot, report: Report, handled: bool, taken:
 
 impl fmt::Debug for HandSlots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HandSlots").field("name", &self.config.name).finish_non_exhaustive()
+        f.debug_struct("HandSlots")
+            .field("name", &self.config.name)
+            .finish_non_exhaustive()
     }
 }

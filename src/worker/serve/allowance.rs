@@ -19,7 +19,11 @@ pub(crate) struct Allowance {
 
 impl Allowance {
     pub(crate) fn new(max: usize) -> Self {
-        Self { bytes: max, max, full: 0 }
+        Self {
+            bytes: max,
+            max,
+            full: 0,
+        }
     }
 
     /// Returns the most bytes per reply.
@@ -63,7 +67,8 @@ mod tests {
         let max = 8 << 20;
         let mut allowance = Allowance::new(max);
         assert!(!allowance.is_reduced());
-        let shrunk = std::iter::from_fn(|| allowance.failed().then(|| allowance.bytes() >> 10)).collect::<Vec<_>>();
+        let shrunk = std::iter::from_fn(|| allowance.failed().then(|| allowance.bytes() >> 10))
+            .collect::<Vec<_>>();
         assert_eq!(shrunk, [4096, 2048, 1024, 512, 256, 128, 64]);
         allowance.came(1000);
         for doubled in 1..=7 {

@@ -54,7 +54,11 @@ pub(crate) struct Found {
 
 impl Caller {
     pub(crate) fn new(redis: &Redis, config: &Arc<WorkerConfig>, session: &Session) -> Self {
-        Self { redis: redis.clone(), config: Arc::clone(config), token: Arc::clone(&session.token) }
+        Self {
+            redis: redis.clone(),
+            config: Arc::clone(config),
+            token: Arc::clone(&session.token),
+        }
     }
 
     /// Returns a call of `advance` without slots. `in_hand`: the number of crashes of each batch in
@@ -83,7 +87,14 @@ impl Caller {
             group_depth: self.config.group_depth,
         };
         let (keys, name) = (&self.config.keys, &self.config.name);
-        let mut call = Advance::beyond(keys, name, &self.token, bounds, claim_first, self.redis.highest());
+        let mut call = Advance::beyond(
+            keys,
+            name,
+            &self.token,
+            bounds,
+            claim_first,
+            self.redis.highest(),
+        );
         if let Some(log) = self.config.event_log {
             call.log(log);
         }
@@ -94,12 +105,28 @@ impl Caller {
     /// names that it has dropped.
     pub(crate) fn read(&self, reply: Advanced) -> Result<Found, Lost> {
         match reply {
-            Advanced::Ok { next_due, more, unsorted, from, batches, quarantined } => {
-                self.redis.figures().lost_keys(logged::put_aside_all(&quarantined));
+            Advanced::Ok {
+                next_due,
+                more,
+                unsorted,
+                from,
+                batches,
+                quarantined,
+            } => {
+                self.redis
+                    .figures()
+                    .lost_keys(logged::put_aside_all(&quarantined));
                 for batch in &batches {
-                    self.redis.saw(batch.tag.first + batch.events.len() as u64 - 1);
+                    self.redis
+                        .saw(batch.tag.first + batch.events.len() as u64 - 1);
                 }
-                Ok(Found { next_due, more, unsorted, claim_first: from, batches })
+                Ok(Found {
+                    next_due,
+                    more,
+                    unsorted,
+                    claim_first: from,
+                    batches,
+                })
             }
             Advanced::Lapsed => Err(Lost::Lapsed),
             Advanced::Fenced { lease } => Err(Lost::Fenced(lease)),
@@ -109,14 +136,22 @@ impl Caller {
     /// Returns the time until the next claim is tried, at most `block`.
     pub(crate) fn next_look(&self, next_due: Option<Duration>) -> Duration {
         let block = self.config.block;
-        next_due.map_or(block, |due| due.min(block)).max(Duration::from_millis(1))
+        next_due
+            .map_or(block, |due| due.min(block))
+            .max(Duration::from_millis(1))
     }
 }
 
 /// Sends a call and returns the reply. If the worker waits for replicas, returns only when enough
 /// replicas have the batches of the reply.
-pub(crate) async fn send(redis: &Redis, conn: &mut PatientConnection, call: &Advance) -> Result<Advanced, ScriptError> {
-    let reply = redis.timed(Call::Advance, around!("advance", wire::advance(conn, call))).await?;
+pub(crate) async fn send(
+    redis: &Redis,
+    conn: &mut PatientConnection,
+    call: &Advance,
+) -> Result<Advanced, ScriptError> {
+    let reply = redis
+        .timed(Call::Advance, around!("advance", wire::advance(conn, call)))
+        .await?;
     until_replicated(redis, conn, &reply).await?;
     redis.outage().answered(conn.made_at());
     Ok(reply)
@@ -130,7 +165,11 @@ pub(crate) async fn send(redis: &Redis, conn: &mut PatientConnection, call: &Adv
 ///
 /// # Errors
 /// The connection failed. The next call gives the same batches again.
-pub(crate) async fn until_replicated(redis: &Redis, conn: &mut PatientConnection, reply: &Advanced) -> Result<(), ScriptError> {
+pub(crate) async fn until_replicated(
+    redis: &Redis,
+    conn: &mut PatientConnection,
+    reply: &Advanced,
+) -> Result<(), ScriptError> {
     if !matches!(reply, Advanced::Ok { batches, .. } if !batches.is_empty()) {
         return Ok(());
     }
@@ -141,13 +180,21 @@ pub(crate) async fn until_replicated(redis: &Redis, conn: &mut PatientConnection
 ///
 /// # Errors
 /// The connection failed.
-pub(crate) async fn replicated(redis: &Redis, conn: &mut PatientConnection) -> Result<(), ScriptError> {
-    let Some(wait) = redis.wait() else { return Ok(()) };
+pub(crate) async fn replicated(
+    redis: &Redis,
+    conn: &mut PatientConnection,
+) -> Result<(), ScriptError> {
+    let Some(wait) = redis.wait() else {
+        return Ok(());
+    };
     conn.set_block(wait.timeout().max(conn.block()));
     let mut failed = false;
     while let Err(too_few) = around!("wait", wait.run(conn)).await? {
         failed = true;
-        redis.outage().failed(Instant::now(), &format!("too few replicas, so nothing is delivered: {too_few}"));
+        redis.outage().failed(
+            Instant::now(),
+            &format!("too few replicas, so nothing is delivered: {too_few}"),
+        );
     }
     if failed {
         redis.outage().answered(Instant::now());
@@ -158,7 +205,11 @@ pub(crate) async fn replicated(redis: &Redis, conn: &mut PatientConnection) -> R
 /// Returns the number of free slots that the next call may name. The call before named `named` free
 /// slots, and `given` of them got a batch.
 pub(crate) fn named_after(named: usize, given: usize) -> usize {
-    if given >= named { (2 * named).max(NAMED_MIN) } else { given.max(NAMED_MIN) }
+    if given >= named {
+        (2 * named).max(NAMED_MIN)
+    } else {
+        given.max(NAMED_MIN)
+    }
 }
 
 /// The permission to take suspects (batches that may kill their worker). Only one call under way at

@@ -47,8 +47,16 @@ struct Line {
 
 impl Calls {
     pub(super) fn new(redis: &Redis) -> Self {
-        let line = || Line { conn: None, connecting: None, calls: 0 };
-        let lines = if redis.wait().is_some() { vec![line(), line()] } else { vec![line()] };
+        let line = || Line {
+            conn: None,
+            connecting: None,
+            calls: 0,
+        };
+        let lines = if redis.wait().is_some() {
+            vec![line(), line()]
+        } else {
+            vec![line()]
+        };
         Self {
             redis: redis.clone(),
             lines,
@@ -83,19 +91,30 @@ impl Calls {
 
     fn free_line(&self) -> Option<usize> {
         let calls_max = CALLS_MAX / self.lines.len();
-        self.lines.iter().position(|line| line.conn.is_some() && line.calls < calls_max)
+        self.lines
+            .iter()
+            .position(|line| line.conn.is_some() && line.calls < calls_max)
     }
 
     /// Begins a call that names these slots.
     pub(super) fn begin(&mut self, call: Advance, asked: Vec<usize>, had_room: bool) {
-        let Some(number) = self.free_line() else { return };
+        let Some(number) = self.free_line() else {
+            return;
+        };
         let line = &mut self.lines[number];
         let Some(conn) = &line.conn else { return };
         line.calls += 1;
         let (redis, mut conn): (_, PatientConnection) = (self.redis.clone(), (**conn).clone());
         self.under_way.push(Box::pin(async move {
             let reply = send(&redis, &mut conn, &call).await;
-            (number, Answer { asked, had_room, reply })
+            (
+                number,
+                Answer {
+                    asked,
+                    had_room,
+                    reply,
+                },
+            )
         }));
     }
 

@@ -29,15 +29,28 @@ pub(crate) struct Outcome {
 
 /// Delivers the first `offered` events of the batch. An event that is not JSON is rejected, and the
 /// sink does not get it.
-pub(crate) async fn deliver(sink: Arc<dyn Sink>, mut batch: Batch, offered: usize, cx: Context) -> Outcome {
+pub(crate) async fn deliver(
+    sink: Arc<dyn Sink>,
+    mut batch: Batch,
+    offered: usize,
+    cx: Context,
+) -> Outcome {
     batch.payloads.truncate(offered);
     let (first, stride, unknown_cx) = (batch.first, batch.stride, cx.clone());
-    let bad = batch.payloads.iter().enumerate().find_map(|(at, payload)| Some((at, check_json(payload).err()?)));
+    let bad = batch
+        .payloads
+        .iter()
+        .enumerate()
+        .find_map(|(at, payload)| Some((at, check_json(payload).err()?)));
     if let Some((at, _)) = bad {
         batch.payloads.truncate(at);
     }
     let sound = batch.len();
-    let delivered = if sound == 0 { Delivered::all() } else { ask(&*sink, &batch, &cx).await };
+    let delivered = if sound == 0 {
+        Delivered::all()
+    } else {
+        ask(&*sink, &batch, &cx).await
+    };
     let count = delivered.count(sound);
     let stop = match delivered.stop {
         Some(Stop::Unavailable { error }) => Some(Stop::Unavailable { error }),
@@ -47,21 +60,40 @@ pub(crate) async fn deliver(sink: Arc<dyn Sink>, mut batch: Batch, offered: usiz
         stop => stop,
     };
     let waited = match &stop {
-        Some(Stop::Unknown { .. }) => unknown::waited(&unknown_cx, first + count as u64 * stride).await,
+        Some(Stop::Unknown { .. }) => {
+            unknown::waited(&unknown_cx, first + count as u64 * stride).await
+        }
         _ => Duration::ZERO,
     };
-    Outcome { count, stop, waited }
+    Outcome {
+        count,
+        stop,
+        waited,
+    }
 }
 
 async fn ask(sink: &dyn Sink, batch: &Batch, cx: &Context) -> Delivered {
     let delivery = delivery!(sink.deliver(batch, cx), |error, unavailable| {
-        Delivered::stopped(0, if unavailable { Stop::unavailable(error) } else { Stop::transient(error) })
+        Delivered::stopped(
+            0,
+            if unavailable {
+                Stop::unavailable(error)
+            } else {
+                Stop::transient(error)
+            },
+        )
     });
     match AssertUnwindSafe(delivery).catch_unwind().await {
         Ok(delivered) => delivered,
         Err(panic) => {
-            let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned()).or_else(|| panic.downcast_ref::<String>().cloned());
-            Delivered::stopped(0, Stop::transient(format!("the sink panicked: {}", text.unwrap_or_default())))
+            let text = panic
+                .downcast_ref::<&str>()
+                .map(|s| (*s).to_owned())
+                .or_else(|| panic.downcast_ref::<String>().cloned());
+            Delivered::stopped(
+                0,
+                Stop::transient(format!("the sink panicked: {}", text.unwrap_or_default())),
+            )
         }
     }
 }
@@ -83,11 +115,29 @@ mod tests {
 
     fn batch(events: &[&'static str]) -> Batch {
         let object = crate::event::ObjectName::new("o").expect("valid");
-        Batch::new(object, 1, 0, events.iter().map(|e| Bytes::from_static(e.as_bytes())).collect())
+        Batch::new(
+            object,
+            1,
+            0,
+            events
+                .iter()
+                .map(|e| Bytes::from_static(e.as_bytes()))
+                .collect(),
+        )
     }
 
-    async fn outcome(events: &[&'static str], offered: usize, answer: fn(&Batch) -> Delivered) -> (usize, Option<Stop>) {
-        let outcome = deliver(Arc::new(Answers(answer)), batch(events), offered, Context::detached()).await;
+    async fn outcome(
+        events: &[&'static str],
+        offered: usize,
+        answer: fn(&Batch) -> Delivered,
+    ) -> (usize, Option<Stop>) {
+        let outcome = deliver(
+            Arc::new(Answers(answer)),
+            batch(events),
+            offered,
+            Context::detached(),
+        )
+        .await;
         (outcome.count, outcome.stop)
     }
 
@@ -117,12 +167,18 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_a_transient_failure() {
         let (count, stop) = outcome(&["1"], 1, |_| panic!("boom")).await;
-        assert_eq!((count, stop), (0, Some(Stop::transient("the sink panicked: boom"))));
+        assert_eq!(
+            (count, stop),
+            (0, Some(Stop::transient("the sink panicked: boom")))
+        );
     }
 
     #[tokio::test]
     async fn more_than_there_was_cannot_be_delivered() {
-        let (count, stop) = outcome(&["1", "2"], 2, |_| Delivered::stopped(7, Stop::transient("?"))).await;
+        let (count, stop) = outcome(&["1", "2"], 2, |_| {
+            Delivered::stopped(7, Stop::transient("?"))
+        })
+        .await;
         assert_eq!((count, stop), (2, None));
     }
 }

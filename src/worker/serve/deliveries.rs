@@ -86,7 +86,12 @@ impl Deliveries {
     /// delivery. If such a poll blocks, the session stands still until the poll ends. After that,
     /// deliveries get their own tasks again.
     pub(super) fn start(&mut self, slot: usize, in_flight: &InFlight, alone: bool) {
-        let ledger = Arc::new(BatchLedger::new(Arc::clone(&self.ledger), slot, in_flight, self.again));
+        let ledger = Arc::new(BatchLedger::new(
+            Arc::clone(&self.ledger),
+            slot,
+            in_flight,
+            self.again,
+        ));
         let post = Arc::clone(&self.posts[slot]);
         let cx = Context {
             worker: self.config.worker(slot).into(),
@@ -98,17 +103,30 @@ impl Deliveries {
             requests: Some(ledger.clone()),
             post: Some(Arc::clone(&post)),
         };
-        let (sink, batch, offered) = (Arc::clone(&self.sink), in_flight.batch.clone(), in_flight.offered());
+        let (sink, batch, offered) = (
+            Arc::clone(&self.sink),
+            in_flight.batch.clone(),
+            in_flight.offered(),
+        );
         let config = Arc::clone(&self.config);
         let delivery = async move {
             let (began, object, first) = (Instant::now(), batch.object().clone(), batch.first);
-            let span = config.traces.as_ref().and_then(|traces| traces.begin(&batch, offered, &cx, &config.keys));
+            let span = config
+                .traces
+                .as_ref()
+                .and_then(|traces| traces.begin(&batch, offered, &cx, &config.keys));
             let delivery = deliver(sink, batch, offered, cx);
             let delivery = traces::inside(span, delivery);
             let outcome = post.note(&object, first, delivery).await;
-            EndedDelivery { slot, outcome, ledger, took: began.elapsed() }
+            EndedDelivery {
+                slot,
+                outcome,
+                ledger,
+                took: began.elapsed(),
+            }
         };
-        if !alone || self.short_run < SHORT_RUN || self.polled.is_some() || !self.running.is_empty() {
+        if !alone || self.short_run < SHORT_RUN || self.polled.is_some() || !self.running.is_empty()
+        {
             self.running.spawn(delivery);
             return;
         }
@@ -140,10 +158,17 @@ impl Deliveries {
     }
 
     /// Counts short deliveries in a row.
-    fn measure(&mut self, ended: Option<Result<EndedDelivery, JoinError>>) -> Option<Result<EndedDelivery, JoinError>> {
+    fn measure(
+        &mut self,
+        ended: Option<Result<EndedDelivery, JoinError>>,
+    ) -> Option<Result<EndedDelivery, JoinError>> {
         if let Some(ended) = &ended {
             let is_short = ended.as_ref().is_ok_and(|ended| ended.took <= SHORT_MAX);
-            self.short_run = if is_short { self.short_run.saturating_add(1) } else { 0 };
+            self.short_run = if is_short {
+                self.short_run.saturating_add(1)
+            } else {
+                0
+            };
         }
         ended
     }

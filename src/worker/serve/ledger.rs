@@ -36,7 +36,12 @@ pub(crate) struct SessionLedger {
 impl SessionLedger {
     pub(crate) fn new(redis: &Redis, config: &Arc<WorkerConfig>, token: &Arc<str>) -> Self {
         let conn = SharedConnection::new(redis.clone());
-        Self { redis: redis.clone(), config: Arc::clone(config), token: Arc::clone(token), conn }
+        Self {
+            redis: redis.clone(),
+            config: Arc::clone(config),
+            token: Arc::clone(token),
+            conn,
+        }
     }
 
     /// Makes a call. Repeats it until Redis replies.
@@ -56,7 +61,9 @@ impl SessionLedger {
                 }
                 // The delivery fails instead of waiting for memory. Other workers may free memory by
                 // draining queues, but the events behind this event can be drained only after it.
-                Err(error) if is_out_of_memory(&error) || is_lasting(&error) || error.is_wrong_type() => {
+                Err(error)
+                    if is_out_of_memory(&error) || is_lasting(&error) || error.is_wrong_type() =>
+                {
                     return Err(CallError::Refused(error));
                 }
                 Err(error) => {
@@ -130,11 +137,21 @@ impl Fields {
 impl BatchLedger {
     /// Returns the ledger of a batch. `lapsed`: whether the lease of this process lapsed before, so
     /// that the batch may come again under the same tag.
-    pub(crate) fn new(session: Arc<SessionLedger>, slot: usize, in_flight: &InFlight, lapsed: bool) -> Self {
+    pub(crate) fn new(
+        session: Arc<SessionLedger>,
+        slot: usize,
+        in_flight: &InFlight,
+        lapsed: bool,
+    ) -> Self {
         let (object, tag) = (in_flight.raw.clone(), in_flight.tag);
         let again = lapsed || tag.is_again() || in_flight.handled.is_some();
         // Until the stored progress is read, the batch's first event is assumed to have progress.
-        let handled = AtomicU64::new(in_flight.handled.unwrap_or(if again { tag.first } else { 0 }));
+        let handled =
+            AtomicU64::new(
+                in_flight
+                    .handled
+                    .unwrap_or(if again { tag.first } else { 0 }),
+            );
         let end = tag.first + in_flight.batch.len() as u64;
         Self {
             session,
@@ -159,7 +176,10 @@ impl BatchLedger {
     /// Returns the number of emitted events, and the bytes of these events and of the handlers'
     /// results, as far as the process knows.
     pub(crate) fn emitted(&self) -> (usize, usize) {
-        (self.emitted.0.load(Ordering::Relaxed), self.emitted.1.load(Ordering::Relaxed))
+        (
+            self.emitted.0.load(Ordering::Relaxed),
+            self.emitted.1.load(Ordering::Relaxed),
+        )
     }
 
     /// Returns the number of finished handlers and subtasks of the event whose progress is stored,
@@ -175,7 +195,13 @@ impl BatchLedger {
 
     pub(in crate::worker) fn slot_batch(&self) -> wire::SlotBatch<'_> {
         let SessionLedger { config, token, .. } = &*self.session;
-        wire::SlotBatch { name: &config.name, token, slot: self.slot, object: &self.object, tag: self.tag }
+        wire::SlotBatch {
+            name: &config.name,
+            token,
+            slot: self.slot,
+            object: &self.object,
+            tag: self.tag,
+        }
     }
 
     /// Calls the script `handled`.
@@ -190,13 +216,29 @@ impl BatchLedger {
                         have drained the queues"
                     .to_owned();
             }
-            format!("{}: {error}", keys.event_handled(&String::from_utf8_lossy(&self.object)))
+            format!(
+                "{}: {error}",
+                keys.event_handled(&String::from_utf8_lossy(&self.object))
+            )
         };
-        match called.await.map_err(|error| LedgerError::Failed(error.told(failed)))? {
-            Handled::Kept { id, finished, emitted, results } => Ok(Progress { id, finished, emitted, results }),
-            Handled::Unpushed { id } => {
-                Err(LedgerError::Failed(format!("the emits of the handlers of event {id} are not pushed yet")))
-            }
+        match called
+            .await
+            .map_err(|error| LedgerError::Failed(error.told(failed)))?
+        {
+            Handled::Kept {
+                id,
+                finished,
+                emitted,
+                results,
+            } => Ok(Progress {
+                id,
+                finished,
+                emitted,
+                results,
+            }),
+            Handled::Unpushed { id } => Err(LedgerError::Failed(format!(
+                "the emits of the handlers of event {id} are not pushed yet"
+            ))),
             Handled::Other | Handled::Lapsed | Handled::Fenced { .. } => Err(LedgerError::Lost),
         }
     }
@@ -216,7 +258,11 @@ impl Ledger for BatchLedger {
         let fields = page.finished.len();
         // If the stored progress belongs to an event outside the batch, it is a leftover and is
         // ignored.
-        let page = if (self.tag.first..self.end).contains(&page.id) { page } else { Progress::default() };
+        let page = if (self.tag.first..self.end).contains(&page.id) {
+            page
+        } else {
+            Progress::default()
+        };
         self.handled.fetch_max(page.id, Ordering::Relaxed);
         // A commit also reads the fields of a leftover, unless an event of the batch has replaced
         // them. So the fields of a leftover count here, too.
@@ -229,7 +275,16 @@ impl Ledger for BatchLedger {
         Ok(page)
     }
 
-    async fn write(&self, id: u64, field: &str, With { returned, emits, result }: With<'_>) -> Result<(), LedgerError> {
+    async fn write(
+        &self,
+        id: u64,
+        field: &str,
+        With {
+            returned,
+            emits,
+            result,
+        }: With<'_>,
+    ) -> Result<(), LedgerError> {
         self.handled.fetch_max(id, Ordering::Relaxed);
         self.finished.add(id, 1);
         if let Some((_, value)) = emits {
@@ -241,7 +296,15 @@ impl Ledger for BatchLedger {
         let value = returned.map(wire::finished_with);
         self.has_emitted((0, returned.map_or(0, <[u8]>::len)));
         let value = value.as_deref().unwrap_or(wire::FINISHED);
-        self.call(Some(Finished { id, field, value, emits, result })).await.map(drop)
+        self.call(Some(Finished {
+            id,
+            field,
+            value,
+            emits,
+            result,
+        }))
+        .await
+        .map(drop)
     }
 
     fn logs(&self) -> bool {

@@ -111,7 +111,14 @@ impl<'a> Serve<'a> {
         let deliveries = Deliveries::new(redis, config, sink, session, activity);
         activity.figures.sink_is_up();
         let status = StatusWriter::new(config, activity, &sink.name());
-        let (keeper, notices) = keeper(redis, config, session, activity, sink.timeout_max(), Some(status))?;
+        let (keeper, notices) = keeper(
+            redis,
+            config,
+            session,
+            activity,
+            sink.timeout_max(),
+            Some(status),
+        )?;
         Ok(Self {
             redis,
             config: Arc::clone(config),
@@ -125,7 +132,10 @@ impl<'a> Serve<'a> {
             notices,
             _keeper: keeper,
             activity: Arc::clone(activity),
-            times: config.event_time.as_ref().map(|pointer| EventTimes::new(pointer, config.concurrency)),
+            times: config
+                .event_time
+                .as_ref()
+                .map(|pointer| EventTimes::new(pointer, config.concurrency)),
             delivered,
             stop_began,
             stopping: false,
@@ -159,7 +169,10 @@ impl<'a> Serve<'a> {
             while self.call() {}
             self.wait();
             self.activity.figures.slots(self.slots.numbers());
-            let (probe_at, give_back_at) = (self.health.probe_at(), self.health.give_back_at(self.config.unavailable_max));
+            let (probe_at, give_back_at) = (
+                self.health.probe_at(),
+                self.health.give_back_at(self.config.unavailable_max),
+            );
             let nudge_at = self.waiting.nudge_at();
             let ended = tokio::select! {
                 biased;
@@ -222,7 +235,9 @@ impl<'a> Serve<'a> {
             false => usize::from(self.health.wants_batch() && !self.slots.has_parked()),
         };
         let (mut call, has_room) = self.new_call(claims_max, claims_max > 0);
-        let asked = self.pacing.name_slots(&mut self.slots, &mut call, claims, self.waiting.popped);
+        let asked = self
+            .pacing
+            .name_slots(&mut self.slots, &mut call, claims, self.waiting.popped);
         // If the slot of the pop that was given up is busy now, the call names this slot only to
         // look at its list.
         if let Some(slot) = self.waiting.popped.take()
@@ -238,11 +253,23 @@ impl<'a> Serve<'a> {
     fn new_call(&mut self, claims: usize, wants_room: bool) -> (Advance, bool) {
         let has_room = self.pacing.suspects.take_if(wants_room);
         let in_hand = has_room.then(|| self.slots.crashes());
-        let call = self.caller.new_call(claims, self.pacing.reply_bytes(), self.pacing.claim_first, in_hand);
+        let call = self.caller.new_call(
+            claims,
+            self.pacing.reply_bytes(),
+            self.pacing.claim_first,
+            in_hand,
+        );
         (call, has_room)
     }
 
-    fn answered(&mut self, Answer { asked, had_room, reply }: Answer) -> Result<Option<SessionEnd>, WorkerError> {
+    fn answered(
+        &mut self,
+        Answer {
+            asked,
+            had_room,
+            reply,
+        }: Answer,
+    ) -> Result<Option<SessionEnd>, WorkerError> {
         self.pacing.suspects.over(had_room);
         let error = match reply {
             Ok(reply) => return Ok(self.replied(asked, reply)),
@@ -255,7 +282,8 @@ impl<'a> Serve<'a> {
         if is_lasting(&error) {
             return Err(error.into());
         }
-        if !matches!(&error, ScriptError::Redis(error) if matches!(error.kind(), ErrorKind::Server(_))) {
+        if !matches!(&error, ScriptError::Redis(error) if matches!(error.kind(), ErrorKind::Server(_)))
+        {
             self.pacing.ask_for_less();
         }
         self.calls.failed(&self.config, error);
@@ -264,7 +292,13 @@ impl<'a> Serve<'a> {
 
     /// Processes the reply to a call: commits, batches, and the time of the next call.
     fn replied(&mut self, asked: Vec<usize>, reply: Advanced) -> Option<SessionEnd> {
-        let Found { next_due, more, unsorted, claim_first, batches } = match self.caller.read(reply) {
+        let Found {
+            next_due,
+            more,
+            unsorted,
+            claim_first,
+            batches,
+        } = match self.caller.read(reply) {
             Ok(found) => found,
             Err(lost) => return Some(SessionEnd::Lost(lost)),
         };
@@ -288,7 +322,9 @@ impl<'a> Serve<'a> {
         for &slot in &asked {
             if let Some(Slot::Asked(Some(pending))) = self.slots.get(slot) {
                 *self.delivered += pending.report.count as u64;
-                self.activity.figures.committed(&pending.report, pending.ended.elapsed());
+                self.activity
+                    .figures
+                    .committed(&pending.report, pending.ended.elapsed());
                 if let Some(times) = &mut self.times {
                     times.committed(slot, &self.activity.figures);
                 }
@@ -313,7 +349,9 @@ impl<'a> Serve<'a> {
     /// Gives the slot's batch to the sink, or parks it while the sink is unavailable. `alone`: no
     /// other slot gets a batch at this moment.
     fn start(&mut self, slot: usize, alone: bool) {
-        let Some(in_flight) = self.slots.delivering(slot) else { return };
+        let Some(in_flight) = self.slots.delivering(slot) else {
+            return;
+        };
         if let Some(reason) = in_flight.unfit() {
             logged::put_aside(&escape::name(&in_flight.raw), &reason.to_string());
             self.slots.step(slot, Step::Refuse(reason));
@@ -329,10 +367,23 @@ impl<'a> Serve<'a> {
     fn delivery_ended(&mut self, ended: Result<EndedDelivery, JoinError>) {
         // A delivery catches its own panics, and is aborted only with the session. So it always has
         // a result.
-        let Ok(EndedDelivery { slot, outcome, ledger, took }) = ended else { return };
-        self.activity.figures.delivery_ended(took, outcome.stop.as_ref());
-        let Some(in_flight) = self.slots.delivering(slot) else { return };
-        (in_flight.handled, in_flight.emitted, in_flight.finished) = (ledger.handled(), ledger.emitted(), ledger.finished());
+        let Ok(EndedDelivery {
+            slot,
+            outcome,
+            ledger,
+            took,
+        }) = ended
+        else {
+            return;
+        };
+        self.activity
+            .figures
+            .delivery_ended(took, outcome.stop.as_ref());
+        let Some(in_flight) = self.slots.delivering(slot) else {
+            return;
+        };
+        (in_flight.handled, in_flight.emitted, in_flight.finished) =
+            (ledger.handled(), ledger.emitted(), ledger.finished());
         if let Some(times) = &mut self.times {
             times.delivered(slot, in_flight, outcome.count);
         }
@@ -353,7 +404,13 @@ impl<'a> Serve<'a> {
 
     /// Changes a slot that has a batch, and logs the result of the batch.
     fn change(&mut self, slot: usize, step: Step<'_>) {
-        let Some(object) = self.slots.delivering(slot).map(|in_flight| in_flight.batch.object().clone()) else { return };
+        let Some(object) = self
+            .slots
+            .delivering(slot)
+            .map(|in_flight| in_flight.batch.object().clone())
+        else {
+            return;
+        };
         self.slots.step(slot, step);
         if let Some(Slot::Reported(pending)) = self.slots.get(slot) {
             logged::result(&object, &pending.report);
@@ -383,18 +440,28 @@ impl<'a> Serve<'a> {
         if !idle || !self.waiting.can_begin() || !self.calls.is_connected() {
             return;
         }
-        let Some((slot, alone)) = self.slots.last_free() else { return };
+        let Some((slot, alone)) = self.slots.last_free() else {
+            return;
+        };
         // If no other slot is free, the pop must end before the next call is due, because that call
         // needs this slot.
-        let until_due = self.pacing.due_at().saturating_duration_since(Instant::now());
-        let block = if alone { self.config.block.min(until_due) } else { self.config.block };
+        let until_due = self
+            .pacing
+            .due_at()
+            .saturating_duration_since(Instant::now());
+        let block = if alone {
+            self.config.block.min(until_due)
+        } else {
+            self.config.block
+        };
         // The pop may take long, and its call would have the permission to take suspects all the
         // time. So it gets the permission only if no other slot is free. Then no other call could
         // claim a suspect that falls due at the end of the pop.
         let (mut call, has_room) = self.new_call(if alone { 1 } else { 2 }, alone);
         call.free(slot);
         self.slots.step(slot, Step::Ask);
-        self.waiting.begin(self.redis, &self.config, slot, block, call, has_room);
+        self.waiting
+            .begin(self.redis, &self.config, slot, block, call, has_room);
     }
 
     /// Makes a call without slots, so that Redis ends the pop whose time is over.
@@ -408,7 +475,11 @@ impl<'a> Serve<'a> {
 
     fn waited(&mut self, waited: Option<Waited>) -> Result<Option<SessionEnd>, WorkerError> {
         let (out_of_memory, reply) = match waited {
-            Some(Waited { conn, out_of_memory, reply }) => {
+            Some(Waited {
+                conn,
+                out_of_memory,
+                reply,
+            }) => {
                 self.waiting.keep(conn);
                 (out_of_memory, reply.ok())
             }
@@ -428,8 +499,13 @@ impl<'a> Serve<'a> {
             self.pacing.wake_by(self.waiting.pause(OOM_WAIT));
         }
         let pop = self.waiting.take();
-        let (asked, had_room) = pop.map_or((Vec::new(), false), |pop| (vec![pop.slot], pop.had_room));
-        let ended = self.answered(Answer { asked, had_room, reply: Ok(reply) })?;
+        let (asked, had_room) =
+            pop.map_or((Vec::new(), false), |pop| (vec![pop.slot], pop.had_room));
+        let ended = self.answered(Answer {
+            asked,
+            had_room,
+            reply: Ok(reply),
+        })?;
         self.pacing.waited(out_of_memory);
         Ok(ended)
     }
@@ -455,7 +531,10 @@ impl<'a> Serve<'a> {
         if let Some(error) = unavailable {
             self.activity.figures.sink_is_down(error);
         }
-        match self.health.answered(slot, unavailable.is_none(), self.config.probe_max) {
+        match self
+            .health
+            .answered(slot, unavailable.is_none(), self.config.probe_max)
+        {
             Change::None => {}
             Change::WentDown => {
                 warn!(
@@ -495,7 +574,10 @@ impl<'a> Serve<'a> {
         self.health.gave_back();
         let parked = self.slots.parked();
         if !parked.is_empty() {
-            info!(batches = parked.len(), "deliver: the sink is still unavailable; its batches are held for other workers");
+            info!(
+                batches = parked.len(),
+                "deliver: the sink is still unavailable; its batches are held for other workers"
+            );
         }
         for slot in parked {
             self.slots.step(slot, Step::GiveBack);

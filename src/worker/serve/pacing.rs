@@ -129,12 +129,18 @@ impl Pacing {
         let mut names_left = if all { slots.len() } else { self.named_max };
         // A call names at most half of the slots, unless it names all. Redis works on one half
         // while the process works on the other.
-        let asked_max = if all { slots.len() } else { slots.len().div_ceil(CALLS_MAX) };
+        let asked_max = if all {
+            slots.len()
+        } else {
+            slots.len().div_ceil(CALLS_MAX)
+        };
         let mut asked = Vec::with_capacity(asked_max);
         let mut room = Room::of_call();
         let first = std::mem::take(&mut self.name_from);
         for number in (first..slots.len()).chain(0..first) {
-            let Some(slot) = slots.get(number) else { continue };
+            let Some(slot) = slots.get(number) else {
+                continue;
+            };
             match slot {
                 _ if asked.len() == asked_max => break,
                 Slot::Reported(pending) if !room.admits(pending.load) => {
@@ -173,7 +179,13 @@ impl Pacing {
     /// Records a reply for these slots.
     pub(super) fn answered(&mut self, slots: &Slots, asked: &[usize], batches: &[BatchReply]) {
         if self.allowance.is_reduced() {
-            self.allowance.came(batches.iter().flat_map(|batch| &batch.events).map(|event| event.len()).sum());
+            self.allowance.came(
+                batches
+                    .iter()
+                    .flat_map(|batch| &batch.events)
+                    .map(|event| event.len())
+                    .sum(),
+            );
         }
         let was_free = |slot: usize| matches!(slots.get(slot), Some(Slot::Asked(None)));
         let named = asked.iter().filter(|slot| was_free(**slot)).count();
@@ -193,7 +205,10 @@ impl Pacing {
     /// Lowers the limit on the bytes of a reply, because the link may have been too slow.
     pub(super) fn ask_for_less(&mut self) {
         if self.allowance.failed() {
-            debug!(bytes = self.allowance.bytes(), "claim: the next replies are smaller");
+            debug!(
+                bytes = self.allowance.bytes(),
+                "claim: the next replies are smaller"
+            );
         }
     }
 }

@@ -20,22 +20,36 @@ use crate::worker::watch::figures::Call;
 impl BatchLedger {
     /// Returns the name of a request, which follows this number of requests that are over.
     fn request(&self, over: u64) -> String {
-        format!("{}.{over}", self.requests.0.get_or_init(Uuid::new_v4).simple())
+        format!(
+            "{}.{over}",
+            self.requests.0.get_or_init(Uuid::new_v4).simple()
+        )
     }
 
     fn refused(&self, error: CallError) -> RequestError {
         let object = String::from_utf8_lossy(self.slot_batch().object).into_owned();
-        RequestError::Failed(error.told(|error| format!("{}: {error}", self.session.config.keys.event_sent(&object))))
+        RequestError::Failed(
+            error
+                .told(|error| format!("{}: {error}", self.session.config.keys.event_sent(&object))),
+        )
     }
 }
 
 #[async_trait]
 impl Requests for BatchLedger {
     async fn open(&self, limit: Duration) -> Result<Opened, RequestError> {
-        let (keys, batch, redis) = (&self.session.config.keys, &self.slot_batch(), &self.session.redis);
+        let (keys, batch, redis) = (
+            &self.session.config.keys,
+            &self.slot_batch(),
+            &self.session.redis,
+        );
         let request = &*self.request(self.requests.1.load(Ordering::Relaxed));
         let called = self.session.repeated(Call::Sent, |mut conn| async move {
-            let sent = around!("sent", wire::sent(&mut conn, keys, batch, request, limit, redis.highest())).await?;
+            let sent = around!(
+                "sent",
+                wire::sent(&mut conn, keys, batch, request, limit, redis.highest())
+            )
+            .await?;
             // A failover must not lose the record of a request that is sent.
             if matches!(sent, Sent::Sent { .. }) {
                 replicated(redis, &mut conn).await?;
@@ -43,9 +57,15 @@ impl Requests for BatchLedger {
             Ok(sent)
         });
         match called.await.map_err(|error| self.refused(error))? {
-            Sent::Sent { number, deadline_ms } => {
+            Sent::Sent {
+                number,
+                deadline_ms,
+            } => {
                 redis.saw(number);
-                Ok(Opened::Now { number, deadline: UNIX_EPOCH + Duration::from_millis(deadline_ms) })
+                Ok(Opened::Now {
+                    number,
+                    deadline: UNIX_EPOCH + Duration::from_millis(deadline_ms),
+                })
             }
             Sent::Earlier(left) => Ok(Opened::Earlier(left)),
             Sent::Other | Sent::Lapsed | Sent::Fenced { .. } => Err(RequestError::Lost),

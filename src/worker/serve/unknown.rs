@@ -21,16 +21,28 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// the present time if no process has met it before. Returns 0 if the ledger has no time: then the
 /// event waits longer, but is not lost.
 pub(in crate::worker) async fn waited(cx: &Context, id: u64) -> Duration {
-    let Some(ledger) = &cx.ledger else { return Duration::ZERO };
-    let now_ms = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
-    let Ok(known) = ledger.read().await else { return Duration::ZERO };
-    let met = known.finished.keys().filter_map(|field| field.strip_prefix(FIELD)?.parse::<u64>().ok()).min();
+    let Some(ledger) = &cx.ledger else {
+        return Duration::ZERO;
+    };
+    let now_ms = SystemTime::UNIX_EPOCH
+        .elapsed()
+        .map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+    let Ok(known) = ledger.read().await else {
+        return Duration::ZERO;
+    };
+    let met = known
+        .finished
+        .keys()
+        .filter_map(|field| field.strip_prefix(FIELD)?.parse::<u64>().ok())
+        .min();
     match met.filter(|_| known.id == id) {
         // The clocks of two processes may differ.
         Some(met) => Duration::from_millis(now_ms.saturating_sub(met)),
         None => {
             // Without the record the wait begins anew.
-            let _ = ledger.write(id, &format!("{FIELD}{now_ms}"), With::default()).await;
+            let _ = ledger
+                .write(id, &format!("{FIELD}{now_ms}"), With::default())
+                .await;
             Duration::ZERO
         }
     }

@@ -72,7 +72,9 @@ pub(crate) async fn wait(
             {
                 reply = Err(error);
             }
-            let out_of_memory = popped.as_ref().is_err_and(|error| error.code() == Some("OOM"));
+            let out_of_memory = popped
+                .as_ref()
+                .is_err_and(|error| error.code() == Some("OOM"));
             match popped {
                 // A list of a wrong type is found and reported by the next call of advance.
                 Err(error) if !out_of_memory && error.code() != Some("WRONGTYPE") => {
@@ -81,7 +83,11 @@ pub(crate) async fn wait(
                 _ if reply.is_ok() => redis.outage().answered(made_at),
                 _ => {}
             }
-            Ok(Some(Waited { conn, out_of_memory, reply }))
+            Ok(Some(Waited {
+                conn,
+                out_of_memory,
+                reply,
+            }))
         }
         Err(error) => {
             redis.outage().failed(made_at, &told(&error));

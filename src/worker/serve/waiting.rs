@@ -46,7 +46,13 @@ pub(super) struct Waiting {
 impl Waiting {
     pub(super) fn new() -> Self {
         let (after, backoff) = (Instant::now(), GrowingWait::new(FAILED_MIN, FAILED_MAX));
-        Self { pop: None, conn: None, popped: None, after, backoff }
+        Self {
+            pop: None,
+            conn: None,
+            popped: None,
+            after,
+            backoff,
+        }
     }
 
     /// Returns whether a pop can begin now.
@@ -65,9 +71,20 @@ impl Waiting {
         had_room: bool,
     ) {
         let pop = pop(config, slot, block);
-        let done = Box::pin(wait(redis.clone(), self.conn.take(), pop, call, Arc::clone(config)));
+        let done = Box::pin(wait(
+            redis.clone(),
+            self.conn.take(),
+            pop,
+            call,
+            Arc::clone(config),
+        ));
         let nudge_at = (block < config.block).then(|| Instant::now() + block + NUDGE_AFTER);
-        self.pop = Some(Pop { slot, had_room, nudge_at, done });
+        self.pop = Some(Pop {
+            slot,
+            had_room,
+            nudge_at,
+            done,
+        });
     }
 
     /// Returns the time at which Redis is to be nudged, so that it ends the pop.

@@ -57,7 +57,11 @@ pub(crate) struct Redis {
 
 impl Redis {
     /// Reads the settings. Does not connect yet.
-    pub(crate) fn new(server: &Server, config: &WorkerConfig, figures: &Arc<Figures>) -> Result<Self, WorkerError> {
+    pub(crate) fn new(
+        server: &Server,
+        config: &WorkerConfig,
+        figures: &Arc<Figures>,
+    ) -> Result<Self, WorkerError> {
         let route = Route::new(server, config.response_timeout).map_err(|error| match error {
             RouteError::Url(reason) => WorkerError::Url(reason),
             RouteError::Tls(reason) => WorkerError::Tls(reason),
@@ -74,22 +78,40 @@ impl Redis {
                 wait: config.wait(),
                 memory: Arc::clone(&memory),
             };
-            managed::Pool::builder(manager).max_size(connections).build().map_err(|error| WorkerError::Url(error.to_string()))
+            managed::Pool::builder(manager)
+                .max_size(connections)
+                .build()
+                .map_err(|error| WorkerError::Url(error.to_string()))
         };
         let (pool, pool_apart) = (pool(CONNECTIONS)?, pool(CONNECTIONS_APART)?);
         let (outage, figures) = (Arc::new(Outage::new(route.address())), Arc::clone(figures));
-        Ok(Self { pool, pool_apart, outage, figures, wait: config.wait(), route, memory })
+        Ok(Self {
+            pool,
+            pool_apart,
+            outage,
+            figures,
+            wait: config.wait(),
+            route,
+            memory,
+        })
     }
 
     /// Returns a copy for another runtime. The copy has its own connections, and shares the memory
     /// of ids and servers.
     pub(crate) fn apart(&self) -> Self {
-        Self { pool: self.pool_apart.clone(), ..self.clone() }
+        Self {
+            pool: self.pool_apart.clone(),
+            ..self.clone()
+        }
     }
 
     /// Takes one connection from the pool.
     pub(crate) async fn connect(&self) -> Result<Connection, WorkerError> {
-        match around!("open", async { self.pool.get().await.map_err(|error| self.unopened(error)) }).await {
+        match around!("open", async {
+            self.pool.get().await.map_err(|error| self.unopened(error))
+        })
+        .await
+        {
             Ok(conn) => Ok(Connection(conn)),
             Err(Unopened::Redis(source)) => Err(self.unreachable(source)),
             Err(Unopened::Refused(error)) => Err(*error),
@@ -99,7 +121,11 @@ impl Redis {
     fn unopened(&self, error: PoolError<Unopened>) -> Unopened {
         match error {
             PoolError::Backend(unopened) => unopened,
-            other => Unopened::Redis(RedisError::from((ErrorKind::Client, "no connection", format!("{other:?}")))),
+            other => Unopened::Redis(RedisError::from((
+                ErrorKind::Client,
+                "no connection",
+                format!("{other:?}"),
+            ))),
         }
     }
 
@@ -114,19 +140,26 @@ impl Redis {
     /// After that, and at once if waiting does not help (a wrong password), returns the error of
     /// the last attempt. Without a `deadline`, waits without a limit. If a key has a wrong type,
     /// waits without a limit in any case, because an operator can move that key away.
-    pub(crate) async fn connect_until(&self, deadline: Option<Instant>) -> Result<Connection, WorkerError> {
+    pub(crate) async fn connect_until(
+        &self,
+        deadline: Option<Instant>,
+    ) -> Result<Connection, WorkerError> {
         let mut backoff = GrowingWait::new(Duration::from_millis(50), Duration::from_secs(1));
         loop {
             let began = Instant::now();
             match self.connect().await {
                 Err(WorkerError::Connect { address, source }) => {
-                    if deadline.is_some_and(|deadline| Instant::now() >= deadline || !is_outage(&source)) {
+                    if deadline
+                        .is_some_and(|deadline| Instant::now() >= deadline || !is_outage(&source))
+                    {
                         return Err(WorkerError::Connect { address, source });
                     }
                     self.figures.not_connected();
                     self.outage.failed(began, &told(&source));
                 }
-                Err(error @ WorkerError::WrongType { .. }) => self.outage.obstructed(began, &error.to_string()),
+                Err(error @ WorkerError::WrongType { .. }) => {
+                    self.outage.obstructed(began, &error.to_string())
+                }
                 done => return done,
             }
             backoff.wait().await;
@@ -163,7 +196,8 @@ impl Redis {
     ) -> Result<T, ScriptError> {
         let began = Instant::now();
         let done = made.await;
-        self.figures.called(call, began.elapsed(), done.as_ref().err());
+        self.figures
+            .called(call, began.elapsed(), done.as_ref().err());
         done
     }
 
@@ -196,7 +230,10 @@ impl Redis {
 
     /// Returns the error for a Redis that cannot be reached at the start.
     pub(crate) fn unreachable(&self, source: RedisError) -> WorkerError {
-        WorkerError::Connect { address: self.route.address(), source }
+        WorkerError::Connect {
+            address: self.route.address(),
+            source,
+        }
     }
 }
 
@@ -234,10 +271,14 @@ impl managed::Manager for Manager {
 
     async fn create(&self) -> Result<PatientConnection, Unopened> {
         let config = AsyncConnectionConfig::new();
-        let mut conn = self.route.open(config, self.patience, self.patience).await?;
+        let mut conn = self
+            .route
+            .open(config, self.patience, self.patience)
+            .await?;
         match self.first_script(&mut conn).await {
             Err(Unopened::Redis(error)) => {
-                let error = elsewhere(&mut conn, error, &self.route.address(), self.route.scheme()).await;
+                let error =
+                    elsewhere(&mut conn, error, &self.route.address(), self.route.scheme()).await;
                 Err(Unopened::Redis(error))
             }
             done => done.map(|()| conn),
@@ -279,7 +320,12 @@ impl ConnectionLike for Connection {
         self.0.req_packed_command(cmd)
     }
 
-    fn req_packed_commands<'a>(&'a mut self, pipe: &'a Pipeline, offset: usize, count: usize) -> RedisFuture<'a, Vec<Value>> {
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipe: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
         self.0.req_packed_commands(pipe, offset, count)
     }
 
@@ -296,7 +342,10 @@ pub(crate) struct SharedConnection {
 
 impl SharedConnection {
     pub(crate) fn new(redis: Redis) -> Self {
-        Self { redis, conn: AsyncMutex::new(None) }
+        Self {
+            redis,
+            conn: AsyncMutex::new(None),
+        }
     }
 
     pub(crate) async fn get(&self) -> Result<PatientConnection, WorkerError> {
@@ -333,7 +382,11 @@ pub(crate) fn is_lasting(error: &ScriptError) -> bool {
 impl Manager {
     async fn first_script(&self, conn: &mut PatientConnection) -> Result<(), Unopened> {
         let (keys, memory) = (&self.keys, &self.memory);
-        let seen = Seen { highest: memory.highest(), first_id: self.first_id, event_log: self.event_log };
+        let seen = Seen {
+            highest: memory.highest(),
+            first_id: self.first_id,
+            event_log: self.event_log,
+        };
         let replication = replication(conn, memory).await?;
         if keys.prefix().is_empty() && memory.is_new(Warning::ForeignKeys) {
             warn_of_foreign_keys(conn, keys).await?;
@@ -365,30 +418,48 @@ impl Manager {
                     if let Some(wait) = self.wait {
                         conn.set_block(wait.timeout());
                         if let Err(too_few) = wait.run(conn).await? {
-                            let text = format!("too few replicas have the jump of the id counter: {too_few}");
-                            return Err(RedisError::from(io::Error::new(io::ErrorKind::NotConnected, text)).into());
+                            let text = format!(
+                                "too few replicas have the jump of the id counter: {too_few}"
+                            );
+                            return Err(RedisError::from(io::Error::new(
+                                io::ErrorKind::NotConnected,
+                                text,
+                            ))
+                            .into());
                         }
                         conn.set_block(Duration::ZERO);
                     }
                 }
                 Ok(())
             }
-            Err(error) if error.is_wrong_type() => Err(Unopened::Refused(Box::new(wrong_type(conn, keys, error).await))),
+            Err(error) if error.is_wrong_type() => Err(Unopened::Refused(Box::new(
+                wrong_type(conn, keys, error).await,
+            ))),
             Err(ScriptError::Redis(error)) => Err(error.into()),
-            Err(other) => Err(Unopened::Refused(Box::new(WorkerError::Refused(other.to_string())))),
+            Err(other) => Err(Unopened::Refused(Box::new(WorkerError::Refused(
+                other.to_string(),
+            )))),
         }
     }
 }
 
 /// Finds the key whose wrong type made the first script fail, and returns an error that names it.
-async fn wrong_type(conn: &mut impl ConnectionLike, keys: &Keys, error: ScriptError) -> WorkerError {
+async fn wrong_type(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    error: ScriptError,
+) -> WorkerError {
     for (key, expected) in [(keys.meta(), "hash"), (keys.next_event_id(), "string")] {
         let found: Result<String, _> = redis::cmd("TYPE").arg(&key).query_async(conn).await;
         if let Ok(found) = found
             && found != expected
             && found != "none"
         {
-            return WorkerError::WrongType { key, found, expected };
+            return WorkerError::WrongType {
+                key,
+                found,
+                expected,
+            };
         }
     }
     error.into()
@@ -400,7 +471,10 @@ async fn wrong_type(conn: &mut impl ConnectionLike, keys: &Keys, error: ScriptEr
 ///
 /// # Errors
 /// The connection failed. Errors of Redis, for example for a missing right, are ignored.
-async fn warn_of_foreign_keys(conn: &mut impl ConnectionLike, keys: &Keys) -> Result<(), RedisError> {
+async fn warn_of_foreign_keys(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+) -> Result<(), RedisError> {
     match wire::foreign_key(conn, keys).await {
         Ok(Some(found)) if found.is_first_start => {
             warn!(
@@ -417,20 +491,35 @@ async fn warn_of_foreign_keys(conn: &mut impl ConnectionLike, keys: &Keys) -> Re
 
 /// Returns the replication ids of the server. The ids are empty if the Redis user has no right to
 /// read them.
-async fn replication(conn: &mut impl ConnectionLike, memory: &RedisMemory) -> Result<Replication, RedisError> {
+async fn replication(
+    conn: &mut impl ConnectionLike,
+    memory: &RedisMemory,
+) -> Result<Replication, RedisError> {
     const HARM: &str = "a failover cannot be noticed, and ids lost in it could be given again";
     let mut info = redis::cmd("INFO");
     info.arg("replication");
     let info: Result<String, _> = around!("info", info.query_async(conn)).await;
     match info {
         Ok(info) => {
-            let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned();
+            let field = |name: &str| {
+                info.lines()
+                    .find_map(|line| line.strip_prefix(name))
+                    .unwrap_or_default()
+                    .trim()
+                    .to_owned()
+            };
             // An id of only zeros means that there is no such id.
             let before = field("master_replid2:");
-            let before = if before.trim_matches('0').is_empty() { String::new() } else { before };
+            let before = if before.trim_matches('0').is_empty() {
+                String::new()
+            } else {
+                before
+            };
             let id = field("master_replid:");
             if id.is_empty() && memory.is_new(Warning::Replication) {
-                warn!("INFO of this Redis has no master_replid: {HARM}; ask the provider of this Redis");
+                warn!(
+                    "INFO of this Redis has no master_replid: {HARM}; ask the provider of this Redis"
+                );
             }
             Ok(Replication { id, before })
         }

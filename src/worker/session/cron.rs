@@ -39,7 +39,10 @@ const LEAVE: Duration = Duration::from_secs(1);
 /// the remaining jobs to them for a while. So with many processes few calls find nothing to fire.
 ///
 /// Cancellation: a call that was sent may still run. No tick fires twice.
-pub(in crate::worker) async fn fire(conn: &mut impl ConnectionLike, keys: &Keys) -> Result<(u64, Option<Instant>), ScriptError> {
+pub(in crate::worker) async fn fire(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+) -> Result<(u64, Option<Instant>), ScriptError> {
     let mut events = 0;
     for _ in 0..ROUNDS_MAX {
         let due = around!("cron", wire::cron(conn, keys, &[])).await?;
@@ -51,7 +54,10 @@ pub(in crate::worker) async fn fire(conn: &mut impl ConnectionLike, keys: &Keys)
         let fired = around!("cron", wire::cron(conn, keys, &ticks)).await?;
         events += fired.events;
         tell(&fired);
-        let others = fired.jobs == 0 && ticks.iter().any(|ticks| ticks.events.is_some_and(|events| events > 0));
+        let others = fired.jobs == 0
+            && ticks
+                .iter()
+                .any(|ticks| ticks.events.is_some_and(|events| events > 0));
         if others {
             return Ok((events, Some(Instant::now() + jitter(LEAVE))));
         }
@@ -76,35 +82,56 @@ fn to_fire(fired: &Fired) -> Vec<Ticks> {
 
 fn ticks_of(job: &DueJob, now_ms: u64) -> Ticks {
     let read = CronPlan::read(&job.plan).map_err(|error| error.to_string());
-    let schedule =
-        read.and_then(|plan| plan.schedule().map(|schedule| (schedule, plan.missed)).map_err(|error| error.to_string()));
-    let ticks =
-        schedule.and_then(|(schedule, missed)| due_ticks(job, now_ms, &schedule, missed).map_err(|error| error.to_string()));
+    let schedule = read.and_then(|plan| {
+        plan.schedule()
+            .map(|schedule| (schedule, plan.missed))
+            .map_err(|error| error.to_string())
+    });
+    let ticks = schedule.and_then(|(schedule, missed)| {
+        due_ticks(job, now_ms, &schedule, missed).map_err(|error| error.to_string())
+    });
     match ticks {
         Ok(ticks) => ticks,
         Err(why) => {
             let escaped = escape::name(&job.name);
             let name = logged::cut(&escaped);
             warn!(%name, why, "cron: this process cannot compute the ticks of the job; it is tried again in a minute");
-            Ticks { job: job.clone(), handled_ms: job.handled_ms, next_ms: None, events: None }
+            Ticks {
+                job: job.clone(),
+                handled_ms: job.handled_ms,
+                next_ms: None,
+                events: None,
+            }
         }
     }
 }
 
-fn due_ticks(job: &DueJob, now_ms: u64, schedule: &CronSchedule, missed: Missed) -> Result<Ticks, CronError> {
+fn due_ticks(
+    job: &DueJob,
+    now_ms: u64,
+    schedule: &CronSchedule,
+    missed: Missed,
+) -> Result<Ticks, CronError> {
     let since = job.since_ms;
     // If Redis has lost the time of the last run, ticks count from the time at which the schedule
     // was set.
     let handled = job.handled_ms.max(since);
     let ticks = |handled_ms: u64, events: usize| {
         let next_ms = schedule.next_after(handled_ms, since)?;
-        Ok(Ticks { job: job.clone(), handled_ms, next_ms, events: Some(events) })
+        Ok(Ticks {
+            job: job.clone(),
+            handled_ms,
+            next_ms,
+            events: Some(events),
+        })
     };
     // If the clock has stepped back, `handled` is ahead of the clock. The ticks up to `handled` are
     // handled already, so they must not fire again.
     let now_ms = now_ms.max(handled);
     let first = schedule.next_after(handled, since)?;
-    let Some(first) = first.filter(|first| *first <= now_ms) else { return ticks(now_ms, 0) };
+    let Some(first) = first.filter(|first| *first <= now_ms) else {
+        return ticks(now_ms, 0);
+    };
     let is_outage = now_ms - first > LATE_MS;
     match missed {
         Missed::Once if is_outage => ticks(now_ms, 1),
@@ -145,7 +172,14 @@ mod tests {
     const NOW: u64 = 1_700_000_000_000;
 
     fn job(handled_ms: u64, event_bytes: usize) -> DueJob {
-        DueJob { name: b"n".to_vec(), id: b"1".to_vec(), since_ms: 0, plan: Vec::new(), event_bytes, handled_ms }
+        DueJob {
+            name: b"n".to_vec(),
+            id: b"1".to_vec(),
+            since_ms: 0,
+            plan: Vec::new(),
+            event_bytes,
+            handled_ms,
+        }
     }
 
     fn fired(schedule: &str, missed: Missed, handled_ms: u64, event_bytes: usize) -> (usize, u64) {
@@ -175,36 +209,80 @@ mod tests {
         for missed in [Missed::Skip, Missed::Once, Missed::All] {
             assert_eq!(fired("* * * * * *", missed, NOW - 5_000, 10), (5, NOW));
             assert_eq!(fired("* * * * * *", missed, NOW - 61_000, 10), (61, NOW));
-            assert_eq!(fired("* * * * * *", missed, NOW - 5_000, 600_000), (1, NOW - 4_000));
+            assert_eq!(
+                fired("* * * * * *", missed, NOW - 5_000, 600_000),
+                (1, NOW - 4_000)
+            );
             assert_eq!(fired("@hourly", missed, NOW, 10), (0, NOW));
         }
-        assert_eq!(fired("* * * * * *", Missed::Once, NOW - 62_000, 10), (1, NOW));
-        assert_eq!(fired("* * * * * *", Missed::Skip, NOW - 62_000, 10), (1, NOW));
-        assert_eq!(fired("* * * * * *", Missed::All, NOW - 62_000, 10), (62, NOW));
+        assert_eq!(
+            fired("* * * * * *", Missed::Once, NOW - 62_000, 10),
+            (1, NOW)
+        );
+        assert_eq!(
+            fired("* * * * * *", Missed::Skip, NOW - 62_000, 10),
+            (1, NOW)
+        );
+        assert_eq!(
+            fired("* * * * * *", Missed::All, NOW - 62_000, 10),
+            (62, NOW)
+        );
     }
 
     #[test]
     fn at_most_a_thousand_ticks_fire_in_calls_of_bounded_size() {
         assert_eq!(fired("* * * * * *", Missed::All, 0, 10), (1000, NOW));
-        assert_eq!(fired("* * * * * *", Missed::All, 0, 300_000), (3, NOW - 997_000));
-        assert_eq!(fired("* * * * * *", Missed::All, 0, 2_000_000), (1, NOW - 999_000));
-        assert_eq!(fired("* * * * * *", Missed::All, NOW - 5_000, 400_000), (2, NOW - 3_000));
+        assert_eq!(
+            fired("* * * * * *", Missed::All, 0, 300_000),
+            (3, NOW - 997_000)
+        );
+        assert_eq!(
+            fired("* * * * * *", Missed::All, 0, 2_000_000),
+            (1, NOW - 999_000)
+        );
+        assert_eq!(
+            fired("* * * * * *", Missed::All, NOW - 5_000, 400_000),
+            (2, NOW - 3_000)
+        );
     }
 
     #[test]
     fn a_clock_that_has_stepped_back_fires_nothing() {
         for missed in [Missed::Skip, Missed::Once, Missed::All] {
-            assert_eq!(fired("* * * * * *", missed, NOW + 60_000, 10), (0, NOW + 60_000));
+            assert_eq!(
+                fired("* * * * * *", missed, NOW + 60_000, 10),
+                (0, NOW + 60_000)
+            );
         }
     }
 
     #[test]
     fn a_call_queues_few_large_events() {
-        let plan = CronPlan::new(&CronSchedule::new("@hourly", None).expect("a schedule"), Missed::Once).text();
-        let due = [10, 600_000, 600_000].map(|event_bytes| DueJob { plan: plan.clone(), ..job(0, event_bytes) });
-        let fired = Fired { now_ms: NOW, next_due: None, jobs: 0, events: 0, wrong: Vec::new(), due: due.to_vec() };
+        let plan = CronPlan::new(
+            &CronSchedule::new("@hourly", None).expect("a schedule"),
+            Missed::Once,
+        )
+        .text();
+        let due = [10, 600_000, 600_000].map(|event_bytes| DueJob {
+            plan: plan.clone(),
+            ..job(0, event_bytes)
+        });
+        let fired = Fired {
+            now_ms: NOW,
+            next_due: None,
+            jobs: 0,
+            events: 0,
+            wrong: Vec::new(),
+            due: due.to_vec(),
+        };
         assert_eq!(to_fire(&fired).len(), 2);
-        let wrong = Fired { due: vec![DueJob { plan: b"{}".to_vec(), ..job(0, 10) }], ..fired };
+        let wrong = Fired {
+            due: vec![DueJob {
+                plan: b"{}".to_vec(),
+                ..job(0, 10)
+            }],
+            ..fired
+        };
         assert_eq!(to_fire(&wrong)[0].events, None);
     }
 }

@@ -65,7 +65,10 @@ pub(crate) fn keeper(
 ) -> Result<(Keeper, mpsc::Receiver<Notice>), WorkerError> {
     let (notify, notices) = mpsc::channel(16);
     let closed = CancellationToken::new();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(WorkerError::Thread)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(WorkerError::Thread)?;
     let watch = Watch::new(Arc::clone(activity), config.stall_max, timeout).run();
     let keeping = Keeping {
         redis: redis.apart(),
@@ -88,7 +91,9 @@ pub(crate) fn keeper(
     };
     // If a log subscriber is set only for the caller's thread, the new thread gets the same
     // subscriber.
-    let subscriber = tracing::dispatcher::get_default(|found| (!found.is::<NoSubscriber>()).then(|| found.clone()));
+    let subscriber = tracing::dispatcher::get_default(|found| {
+        (!found.is::<NoSubscriber>()).then(|| found.clone())
+    });
     let thread = std::thread::Builder::new().name("seriatim-lease".to_owned());
     let run = move || {
         let _told = subscriber.as_ref().map(tracing::dispatcher::set_default);
@@ -114,16 +119,29 @@ impl Due {
         let now = Instant::now();
         // Processes that start together, e.g. in a deploy, must not renew and sweep together ever
         // after. So the first wait of each kind is a random part of its interval.
-        Self { renew: now + jitter(config.lease / 3), sweep: now, tell: tells.then_some(now), first: (true, true) }
+        Self {
+            renew: now + jitter(config.lease / 3),
+            sweep: now,
+            tell: tells.then_some(now),
+            first: (true, true),
+        }
     }
 
     fn next(&self) -> Instant {
-        self.renew.min(self.sweep).min(self.tell.unwrap_or(self.sweep))
+        self.renew
+            .min(self.sweep)
+            .min(self.tell.unwrap_or(self.sweep))
     }
 
     /// Plans the work after this turn.
     fn after(&mut self, turn: &Turn, done: &Done, config: &WorkerConfig) {
-        let wait = |first: &mut bool, interval| if std::mem::take(first) { jitter(interval) } else { interval };
+        let wait = |first: &mut bool, interval| {
+            if std::mem::take(first) {
+                jitter(interval)
+            } else {
+                interval
+            }
+        };
         if turn.renews {
             self.renew = turn.now + config.lease / 3;
         } else if done.may_have_lapsed {
@@ -153,7 +171,13 @@ impl Turn {
         let now = Instant::now();
         let renews = due.renew <= now;
         let tells = due.tell.is_some_and(|at| at <= now);
-        Self { now, renews, sweeps: due.sweep <= now, tells, lets_go: renews && activity.is_stalled() }
+        Self {
+            now,
+            renews,
+            sweeps: due.sweep <= now,
+            tells,
+            lets_go: renews && activity.is_stalled(),
+        }
     }
 }
 
@@ -180,15 +204,24 @@ impl Keeping {
         if turn.renews && !turn.lets_go {
             let notice = renew(&self.redis, conn, &self.config, &self.session).await?;
             if notice.is_some() {
-                return Ok(Done { notice, ..Done::default() });
+                return Ok(Done {
+                    notice,
+                    ..Done::default()
+                });
             }
         }
-        let done = if turn.sweeps { self.sweep(conn).await? } else { Done::default() };
+        let done = if turn.sweeps {
+            self.sweep(conn).await?
+        } else {
+            Done::default()
+        };
         match &mut self.status {
             // If the loop stands still for `stall_max`, the lease is not renewed. A status written
             // then could replace the status of the next process of this name. A failed status would
             // lose the notice of a sweep, so a turn with a notice writes none.
-            Some(status) if turn.tells && done.notice.is_none() && !self.activity.is_stalled() => status.write(conn).await?,
+            Some(status) if turn.tells && done.notice.is_none() && !self.activity.is_stalled() => {
+                status.write(conn).await?
+            }
             _ => {}
         }
         Ok(done)
@@ -205,14 +238,21 @@ impl Keeping {
         if swept.mark {
             mark(conn, &self.config).await?;
         }
-        Ok(Done { notice: swept.found.then_some(Notice::Wake), may_have_lapsed: swept.is_ahead })
+        Ok(Done {
+            notice: swept.found.then_some(Notice::Wake),
+            may_have_lapsed: swept.is_ahead,
+        })
     }
 }
 
 /// Renews the lease as long as the worker's loop turns, sweeps over other worker names, and writes
 /// the status. Ends when the lease is lost, or after a lasting error.
 async fn keep(mut keeping: Keeping, notices: mpsc::Sender<Notice>) {
-    let (redis, config, activity) = (keeping.redis.clone(), Arc::clone(&keeping.config), Arc::clone(&keeping.activity));
+    let (redis, config, activity) = (
+        keeping.redis.clone(),
+        Arc::clone(&keeping.config),
+        Arc::clone(&keeping.activity),
+    );
     let fresh = || GrowingWait::new(Duration::from_millis(20), config.lease / 10);
     let (mut due, mut backoff) = (Due::new(&config, keeping.status.is_some()), fresh());
     let mut conn: Option<Connection> = None;
@@ -244,7 +284,9 @@ async fn keep(mut keeping: Keeping, notices: mpsc::Sender<Notice>) {
                     None => {}
                 }
             }
-            Err(error) if is_lasting(&error) => return drop(notices.send(Notice::Failed(error.into())).await),
+            Err(error) if is_lasting(&error) => {
+                return drop(notices.send(Notice::Failed(error.into())).await);
+            }
             Err(error) => {
                 let made_at = open.made_at();
                 give_up(open);
@@ -273,7 +315,10 @@ fn ask_for_master(redis: Redis, interval: Duration) -> JoinSet<()> {
                     }
                     Err(error) if told_at.is_none_or(|at| at.elapsed() >= TELL_AGAIN) => {
                         told_at = Some(Instant::now());
-                        warn!(error = told(&error), "recover: the Sentinels do not name the master; the connections stay");
+                        warn!(
+                            error = told(&error),
+                            "recover: the Sentinels do not name the master; the connections stay"
+                        );
                     }
                     Err(_) => {}
                 }

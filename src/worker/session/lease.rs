@@ -74,11 +74,18 @@ pub(crate) async fn attach_again_after(
     match lost {
         Lost::Lapsed if !is_changed || is_registered(redis, config).await => {
             session.let_go = activity.has_let_go();
-            let counts = if session.let_go { "; this counts as a crash" } else { "" };
+            let counts = if session.let_go {
+                "; this counts as a crash"
+            } else {
+                ""
+            };
             warn!(%name, "recover: the lease lapsed; dropping the batches in hand and attaching again{counts}");
             Ok(Duration::ZERO)
         }
-        Lost::Fenced(lease) if !is_changed => Err(WorkerError::Fenced { name: name.clone(), lease }),
+        Lost::Fenced(lease) if !is_changed => Err(WorkerError::Fenced {
+            name: name.clone(),
+            lease,
+        }),
         // Redis went back to an earlier state, in which an old lease may exist again, or came back
         // empty. Another process may not have noticed yet. So this one waits for one lease.
         Lost::Lapsed | Lost::Fenced(_) => {
@@ -90,8 +97,15 @@ pub(crate) async fn attach_again_after(
 
 /// Returns whether the worker name is registered; false if Redis does not tell.
 async fn is_registered(redis: &Redis, config: &WorkerConfig) -> bool {
-    let Ok(mut conn) = redis.connect().await else { return false };
-    redis::cmd("HEXISTS").arg(config.keys.event_workers()).arg(&config.name).query_async(&mut conn).await.unwrap_or(false)
+    let Ok(mut conn) = redis.connect().await else {
+        return false;
+    };
+    redis::cmd("HEXISTS")
+        .arg(config.keys.event_workers())
+        .arg(&config.name)
+        .query_async(&mut conn)
+        .await
+        .unwrap_or(false)
 }
 
 /// The end of the token of a process with a random name (`lua/lib/registry.lua`).
@@ -100,16 +114,29 @@ const ONCE: &str = "-once";
 /// Takes the worker name. `before` is this process' session that lapsed. At a start, `before` is
 /// `None`; then this function waits at most `connect_timeout` for a Redis that cannot be reached.
 /// With `before`, it waits without a limit.
-pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<&Session>) -> Result<Session, WorkerError> {
+pub(crate) async fn attach(
+    redis: &Redis,
+    config: &WorkerConfig,
+    before: Option<&Session>,
+) -> Result<Session, WorkerError> {
     let token = uuid::Uuid::new_v4().to_string();
     // The scripts forget a name with such a token soon after its process has detached.
-    let token: Arc<str> = if config.has_random_name() { token + ONCE } else { token }.into();
+    let token: Arc<str> = if config.has_random_name() {
+        token + ONCE
+    } else {
+        token
+    }
+    .into();
     // The holder includes the length of the lease, because Redis itself keeps only the time at
     // which a lease ends, and Redis' clock may step.
     let holder = Holder::current().with_length(config.lease);
     let mut displace = String::new();
     let mut awaited: Option<(String, Instant)> = None;
-    let deadline = before.is_none().then(|| Instant::now().checked_add(config.connect_timeout).unwrap_or_else(far_away));
+    let deadline = before.is_none().then(|| {
+        Instant::now()
+            .checked_add(config.connect_timeout)
+            .unwrap_or_else(far_away)
+    });
     let mut backoff = GrowingWait::new(Duration::from_millis(50), Duration::from_secs(1));
     loop {
         let mut conn = redis.connect_until(deadline).await?;
@@ -125,7 +152,9 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
             displace: &displace,
             // The token of the session before proves that this process did not die. Without this
             // token, the script counts a crash for each unfinished batch.
-            before: before.filter(|session| !session.let_go).map_or("", |session| &session.token),
+            before: before
+                .filter(|session| !session.let_go)
+                .map_or("", |session| &session.token),
             crashes_max: config.crashes_held(),
             suspects: config.suspects(),
         };
@@ -135,7 +164,12 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
                 redis.outage().answered(conn.made_at());
                 redis.figures().attached(kept > 0, before.is_some());
                 info!(name = %config.name, slots = config.concurrency, kept, held, "recover: attached");
-                return Ok(Session { token, changes, again: before.is_some(), let_go: false });
+                return Ok(Session {
+                    token,
+                    changes,
+                    again: before.is_some(),
+                    let_go: false,
+                });
             }
             Ok(Attached::InUse { lease, left }) => {
                 let gone = Holder::of_lease(&lease).is_some_and(|holder| holder.is_gone());
@@ -148,7 +182,8 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
             }
             Err(error) if is_lasting(&error) => return Err(error.into()),
             Err(ScriptError::Redis(source))
-                if deadline.is_some_and(|deadline| Instant::now() >= deadline || !is_outage(&source))
+                if deadline
+                    .is_some_and(|deadline| Instant::now() >= deadline || !is_outage(&source))
                     && source.code() != Some("WRONGTYPE") =>
             {
                 return match source.kind() {
@@ -173,7 +208,12 @@ fn far_away() -> Instant {
 }
 
 /// Logs a failed call that will be repeated: Redis is away, or a key has a wrong type.
-pub(crate) async fn failed(redis: &Redis, config: &WorkerConfig, made_at: Instant, error: ScriptError) {
+pub(crate) async fn failed(
+    redis: &Redis,
+    config: &WorkerConfig,
+    made_at: Instant,
+    error: ScriptError,
+) {
     if !error.is_wrong_type() {
         redis.outage().failed(made_at, &error.told());
     } else if redis.outage().is_due() {
@@ -210,8 +250,15 @@ async fn wait_for_lease(
 }
 
 fn in_use(config: &WorkerConfig, lease: &str) -> WorkerError {
-    let (host, pid) = Holder::of_lease(lease).map_or_else(|| (lease.to_owned(), 0), |by| (by.host_name().to_owned(), by.pid()));
-    WorkerError::InUse { name: config.name.clone(), host, pid }
+    let (host, pid) = Holder::of_lease(lease).map_or_else(
+        || (lease.to_owned(), 0),
+        |by| (by.host_name().to_owned(), by.pid()),
+    );
+    WorkerError::InUse {
+        name: config.name.clone(),
+        host,
+        pid,
+    }
 }
 
 pub(super) async fn renew(
@@ -220,7 +267,14 @@ pub(super) async fn renew(
     config: &WorkerConfig,
     session: &Session,
 ) -> Result<Option<Notice>, ScriptError> {
-    let call = wire::renew(conn, &config.keys, &config.name, &session.token, config.lease, config.concurrency);
+    let call = wire::renew(
+        conn,
+        &config.keys,
+        &config.name,
+        &session.token,
+        config.lease,
+        config.concurrency,
+    );
     match redis.timed(Call::Renew, around!("renew", call)).await? {
         Renewed::Renewed { strays, lost } => {
             redis.figures().lost_keys(logged::put_aside_all(&lost));
@@ -237,11 +291,23 @@ pub(super) async fn renew(
 
 /// Gives the name back. The objects of its slots are held, due at once. Returns the number of these
 /// objects; `None` if the call failed, or Redis did not reply before `deadline`.
-pub(crate) async fn detach(redis: &Redis, config: &WorkerConfig, session: &Session, deadline: Instant) -> Option<u64> {
+pub(crate) async fn detach(
+    redis: &Redis,
+    config: &WorkerConfig,
+    session: &Session,
+    deadline: Instant,
+) -> Option<u64> {
     let detached = tokio::time::timeout_at(deadline, async {
         loop {
-            let Ok(mut conn) = redis.reconnect().await else { return None };
-            match around!("detach", wire::detach(&mut conn, &config.keys, &config.name, &session.token)).await {
+            let Ok(mut conn) = redis.reconnect().await else {
+                return None;
+            };
+            match around!(
+                "detach",
+                wire::detach(&mut conn, &config.keys, &config.name, &session.token)
+            )
+            .await
+            {
                 Ok(Detached::Detached { held, lost }) => {
                     redis.figures().lost_keys(logged::put_aside_all(&lost));
                     return Some(held);
@@ -263,7 +329,11 @@ pub(crate) async fn detach(redis: &Redis, config: &WorkerConfig, session: &Sessi
 
 /// Finds the key whose wrong type made a script fail, and returns an error that names it. If no
 /// such key is found or Redis does not reply, returns the given error.
-pub(crate) async fn wrong_type(redis: &Redis, config: &WorkerConfig, error: ScriptError) -> WorkerError {
+pub(crate) async fn wrong_type(
+    redis: &Redis,
+    config: &WorkerConfig,
+    error: ScriptError,
+) -> WorkerError {
     let looked = tokio::time::timeout(config.response_timeout, async {
         let mut conn = match redis.connect().await {
             Ok(conn) => conn,
@@ -271,15 +341,30 @@ pub(crate) async fn wrong_type(redis: &Redis, config: &WorkerConfig, error: Scri
             Err(named @ WorkerError::WrongType { .. }) => return Some(named),
             Err(_) => return None,
         };
-        let registered: Result<Option<String>, _> =
-            redis::cmd("HGET").arg(config.keys.event_workers()).arg(&config.name).query_async(&mut conn).await;
+        let registered: Result<Option<String>, _> = redis::cmd("HGET")
+            .arg(config.keys.event_workers())
+            .arg(&config.name)
+            .query_async(&mut conn)
+            .await;
         // The scripts look at every slot that the name ever had.
-        let registered = registered.ok().flatten().and_then(|value| value.parse::<Registration>().ok());
+        let registered = registered
+            .ok()
+            .flatten()
+            .and_then(|value| value.parse::<Registration>().ok());
         let slots = registered.map_or(0, |registered| registered.slots as usize);
-        for (key, expected) in typed_keys(&config.keys, &config.name, config.concurrency.max(slots)) {
-            let found: String = redis::cmd("TYPE").arg(&key).query_async(&mut conn).await.ok()?;
+        for (key, expected) in typed_keys(&config.keys, &config.name, config.concurrency.max(slots))
+        {
+            let found: String = redis::cmd("TYPE")
+                .arg(&key)
+                .query_async(&mut conn)
+                .await
+                .ok()?;
             if found != expected && found != "none" {
-                return Some(WorkerError::WrongType { key, found, expected });
+                return Some(WorkerError::WrongType {
+                    key,
+                    found,
+                    expected,
+                });
             }
         }
         None
@@ -289,11 +374,17 @@ pub(crate) async fn wrong_type(redis: &Redis, config: &WorkerConfig, error: Scri
 
 fn typed_keys(keys: &Keys, name: &str, slots: usize) -> Vec<(String, &'static str)> {
     let expected = |kind: &str| type_of(kind).unwrap_or("string");
-    let mut all: Vec<_> = SHARED_KINDS.iter().map(|(kind, key)| ([keys.prefix(), key].concat(), expected(kind))).collect();
+    let mut all: Vec<_> = SHARED_KINDS
+        .iter()
+        .map(|(kind, key)| ([keys.prefix(), key].concat(), expected(kind)))
+        .collect();
     all.push((keys.worker_lease(name), "string"));
     for slot in 0..slots {
         for (kind, suffix) in WORKER_KINDS.iter().filter(|(kind, _)| !is_of_process(kind)) {
-            all.push((format!("{}event.worker:{name}.{slot}{suffix}", keys.prefix()), expected(kind)));
+            all.push((
+                format!("{}event.worker:{name}.{slot}{suffix}", keys.prefix()),
+                expected(kind),
+            ));
         }
     }
     all

@@ -85,14 +85,19 @@ impl RedisMemory {
 
     /// Returns whether this warning comes for the first time in this process.
     pub(in crate::worker) fn is_new(&self, warning: Warning) -> bool {
-        self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(warning)
+        self.warned
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(warning)
     }
 
     /// Records that a sweep begins now. Returns the time since the previous sweep; `None` for the
     /// first sweep.
     pub(in crate::worker) fn sweeps(&self) -> Option<Duration> {
         let mut swept_at = self.swept_at.lock().unwrap_or_else(PoisonError::into_inner);
-        swept_at.replace(Instant::now()).map(|before| before.elapsed())
+        swept_at
+            .replace(Instant::now())
+            .map(|before| before.elapsed())
     }
 
     /// Records the server of a new connection. Returns whether its history differs from the history
@@ -103,7 +108,10 @@ impl RedisMemory {
     /// The server was replaced: this process has met another master that continues the server's
     /// history. Writes that the replaced server still accepts will be lost. Nor may the counter of
     /// the replaced server jump: two counters that both jumped to the time could give the same ids.
-    pub(in crate::worker) fn met(&self, Replication { id, before }: &Replication) -> Result<bool, RedisError> {
+    pub(in crate::worker) fn met(
+        &self,
+        Replication { id, before }: &Replication,
+    ) -> Result<bool, RedisError> {
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         if history.replaced.contains(id) {
             let text = "another master has replaced this server, and writes to it will be lost; if you went back to it on purpose, \
@@ -145,7 +153,12 @@ mod tests {
     use super::*;
 
     fn met(memory: &RedisMemory, id: &str, before: &str) -> Option<bool> {
-        memory.met(&Replication { id: id.to_owned(), before: before.to_owned() }).ok()
+        memory
+            .met(&Replication {
+                id: id.to_owned(),
+                before: before.to_owned(),
+            })
+            .ok()
     }
 
     #[test]
@@ -157,7 +170,10 @@ mod tests {
         assert_eq!(met(&memory, "a", ""), None, "the master before");
         // Two failovers: the process has not met the master between them.
         assert_eq!(met(&memory, "d", "c"), Some(true));
-        assert_eq!([met(&memory, "b", "a"), met(&memory, "c", "b")], [None, None]);
+        assert_eq!(
+            [met(&memory, "b", "a"), met(&memory, "c", "b")],
+            [None, None]
+        );
         assert_eq!(met(&memory, "", ""), Some(false), "a user without INFO");
         assert_eq!(met(&memory, "d", "c"), Some(false));
     }

@@ -70,12 +70,24 @@ enum Cause {
 
 /// Promotes schedules that are due, until the future is dropped.
 pub(crate) async fn promote(redis: Redis, config: Arc<WorkerConfig>) {
-    let mut promoter = Promoter { conn: None, timer: None, look_at: Instant::now(), backoff: new_backoff(), redis, config };
-    let wait = |redis: &Redis, config: &Arc<WorkerConfig>, conn| Box::pin(wake(redis.clone(), Arc::clone(config), conn));
+    let mut promoter = Promoter {
+        conn: None,
+        timer: None,
+        look_at: Instant::now(),
+        backoff: new_backoff(),
+        redis,
+        config,
+    };
+    let wait = |redis: &Redis, config: &Arc<WorkerConfig>, conn| {
+        Box::pin(wake(redis.clone(), Arc::clone(config), conn))
+    };
     let mut wakes = wait(&promoter.redis, &promoter.config, None);
     let mut called_at: Option<Instant> = None;
     loop {
-        let timer = promoter.timer.unwrap_or(promoter.look_at).min(promoter.look_at);
+        let timer = promoter
+            .timer
+            .unwrap_or(promoter.look_at)
+            .min(promoter.look_at);
         let cause = tokio::select! {
             biased;
             () = sleep_until(timer) => {
@@ -115,7 +127,9 @@ impl Promoter {
     async fn run(&mut self, cause: Cause) {
         let mut promotes = cause == Cause::Wake;
         loop {
-            let Some((promoted, took)) = self.step().await else { continue };
+            let Some((promoted, took)) = self.step().await else {
+                continue;
+            };
             promotes |= promoted.events > 0;
             let replied_at = Instant::now();
             let mut next_cron = promoted.next_cron.map(|due| replied_at + due);
@@ -134,7 +148,12 @@ impl Promoter {
             }
             // The script rounds times up to ms. A timer may be early by less than 1 ms, so 1 ms is
             // added.
-            let next = promoted.next_due.map(|due| replied_at + due).into_iter().chain(next_cron).min();
+            let next = promoted
+                .next_due
+                .map(|due| replied_at + due)
+                .into_iter()
+                .chain(next_cron)
+                .min();
             let at = next.map(|due| due + Duration::from_millis(1));
             // With few processes, each of them may keep its timer even after a call that promoted
             // nothing. Then perhaps the schedule was moved or cancelled, and perhaps no other
@@ -143,7 +162,9 @@ impl Promoter {
             let is_near = keeps && next.is_some_and(|due| due <= Instant::now() + LOOK_AHEAD);
             let had_timer = cause == Cause::Look && self.timer.is_some();
             self.timer = at.filter(|_| promotes || is_near || had_timer);
-            let look = LOOK_PER_NAME.saturating_mul(u32::try_from(promoted.names).unwrap_or(u32::MAX)).clamp(LOOK_MIN, LOOK_MAX);
+            let look = LOOK_PER_NAME
+                .saturating_mul(u32::try_from(promoted.names).unwrap_or(u32::MAX))
+                .clamp(LOOK_MIN, LOOK_MAX);
             self.look_at = Instant::now() + jitter(look);
             return;
         }
@@ -153,7 +174,9 @@ impl Promoter {
     /// due. After a failure, this is the time of the next attempt.
     async fn fire(&mut self) -> (u64, Option<Instant>) {
         let again = Some(Instant::now() + LOOK_MIN);
-        let Some(mut conn) = self.conn.take() else { return (0, again) };
+        let Some(mut conn) = self.conn.take() else {
+            return (0, again);
+        };
         match cron::fire(&mut conn, &self.config.keys).await {
             Ok(fired) => {
                 self.conn = Some(conn);
@@ -188,7 +211,10 @@ impl Promoter {
             },
         };
         let began = Instant::now();
-        let call = around!("promote", wire::promote(&mut conn, &self.config.keys, PROMOTED_MAX, BYTES));
+        let call = around!(
+            "promote",
+            wire::promote(&mut conn, &self.config.keys, PROMOTED_MAX, BYTES)
+        );
         let called = self.redis.timed(Call::Promote, call).await;
         let took = began.elapsed();
         match called {
@@ -233,20 +259,35 @@ fn tell(promoted: &Promoted) {
         let escaped = escape::name(member);
         let schedule = logged::cut(&escaped);
         match why.as_str() {
-            "absent" => warn!(%schedule, "promote: the schedule has no event; its due time is removed"),
-            "name" => warn!(%schedule, "promote: the schedule names no object of this namespace; its due time is removed"),
-            why => warn!(%schedule, why, "promote: the event cannot be queued; it is tried again in a minute"),
+            "absent" => {
+                warn!(%schedule, "promote: the schedule has no event; its due time is removed")
+            }
+            "name" => {
+                warn!(%schedule, "promote: the schedule names no object of this namespace; its due time is removed")
+            }
+            why => {
+                warn!(%schedule, why, "promote: the event cannot be queued; it is tried again in a minute")
+            }
         }
     }
-    let more = promoted.wrong_count.saturating_sub(promoted.wrong.len() as u64);
+    let more = promoted
+        .wrong_count
+        .saturating_sub(promoted.wrong.len() as u64);
     if more > 0 {
-        warn!(more, "promote: further schedules of this step are wrong as well");
+        warn!(
+            more,
+            "promote: further schedules of this step are wrong as well"
+        );
     }
 }
 
 /// Waits for a wake, on a connection that only these waits use. Returns this connection for the
 /// next wait.
-async fn wake(redis: Redis, config: Arc<WorkerConfig>, mut conn: Option<PatientConnection>) -> PatientConnection {
+async fn wake(
+    redis: Redis,
+    config: Arc<WorkerConfig>,
+    mut conn: Option<PatientConnection>,
+) -> PatientConnection {
     let (mut backoff, mut has_told) = (new_backoff(), false);
     let key = config.keys.events_scheduled_wake();
     let mut pop = redis::cmd("BZPOPMIN");

@@ -49,17 +49,29 @@ pub(crate) async fn sweep(
     // A process whose handlers are busy notices only at a renewal that its lease has lapsed. A
     // renewal follows each sweep that finds a step of the clock.
     let notice = config.sweep.min(config.lease / 3);
-    let mut sweep = Sweep { own: &config.name, crashes_max: config.crashes_held(), look, forget: FORGET, since, notice };
+    let mut sweep = Sweep {
+        own: &config.name,
+        crashes_max: config.crashes_held(),
+        look,
+        forget: FORGET,
+        since,
+        notice,
+    };
     let (mut found, mut is_ahead, mut mark) = (false, false, false);
     let mut moved = 0;
     for _ in 0..CALLS_MAX {
         let call = around!("adopt", wire::adopt(conn, &config.keys, &sweep));
         let adopted = redis.timed(Call::Adopt, call).await?;
-        redis.figures().lost_keys(logged::put_aside_all(&adopted.lost));
+        redis
+            .figures()
+            .lost_keys(logged::put_aside_all(&adopted.lost));
         if !adopted.names.is_empty() {
             redis.figures().took_over(adopted.names.len());
             let (names, held, strays) = (adopted.names.join(" "), adopted.held, adopted.strays);
-            info!(names, held, strays, "recover: took over the objects of names without a lease");
+            info!(
+                names,
+                held, strays, "recover: took over the objects of names without a lease"
+            );
             found = true;
         }
         moved += adopted.moved;
@@ -72,14 +84,24 @@ pub(crate) async fn sweep(
         sweep.since = None;
     }
     if moved > 0 {
-        warn!(objects = moved, "recover: the clock of Redis has stepped back; due times of held objects were moved back, too");
+        warn!(
+            objects = moved,
+            "recover: the clock of Redis has stepped back; due times of held objects were moved back, too"
+        );
     }
-    Ok(Swept { found: found || moved > 0, is_ahead, mark })
+    Ok(Swept {
+        found: found || moved > 0,
+        is_ahead,
+        mark,
+    })
 }
 
 /// Pushes a mark, so that the age of the oldest marker is known. No decision depends on this age,
 /// so any error other than a lost connection is ignored.
-pub(crate) async fn mark(conn: &mut impl ConnectionLike, config: &WorkerConfig) -> Result<(), ScriptError> {
+pub(crate) async fn mark(
+    conn: &mut impl ConnectionLike,
+    config: &WorkerConfig,
+) -> Result<(), ScriptError> {
     match around!("mark", wire::mark(conn, &config.keys)).await {
         Err(ScriptError::Redis(error)) if is_outage(&error) => Err(ScriptError::Redis(error)),
         Err(error) => {

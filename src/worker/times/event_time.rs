@@ -29,21 +29,35 @@ pub(in crate::worker) struct EventTimes {
 
 impl EventTimes {
     pub(in crate::worker) fn new(pointer: &Pointer, slots: usize) -> Self {
-        Self { pointer: pointer.clone(), by_slot: vec![Vec::new(); slots] }
+        Self {
+            pointer: pointer.clone(),
+            by_slot: vec![Vec::new(); slots],
+        }
     }
 
     /// Reads the times of the first `count` events of a batch. These events have been delivered.
     pub(in crate::worker) fn delivered(&mut self, slot: usize, in_flight: &InFlight, count: usize) {
-        let times = in_flight.batch.payloads.iter().take(count).map(|payload| time_ms(&self.pointer, payload));
+        let times = in_flight
+            .batch
+            .payloads
+            .iter()
+            .take(count)
+            .map(|payload| time_ms(&self.pointer, payload));
         self.by_slot[slot] = times.collect();
     }
 
     /// Adds the ages of the slot's delivered events to the figures, because they are committed now.
     pub(in crate::worker) fn committed(&mut self, slot: usize, figures: &Figures) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1000.0;
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs_f64()
+            * 1000.0;
         for time in self.by_slot[slot].drain(..) {
             match time {
-                Some(time) if time < now + MS_AHEAD => figures.event_age((now - time).max(0.0) / 1000.0),
+                Some(time) if time < now + MS_AHEAD => {
+                    figures.event_age((now - time).max(0.0) / 1000.0)
+                }
                 _ => figures.event_without_time(),
             }
         }
@@ -55,11 +69,18 @@ impl EventTimes {
 fn time_ms(pointer: &Pointer, payload: &[u8]) -> Option<f64> {
     let document: &RawValue = serde_json::from_slice(payload).ok()?;
     let found = pointer.find(document)?.get();
-    let text: String = if found.starts_with('"') { serde_json::from_str(found).ok()? } else { found.to_owned() };
+    let text: String = if found.starts_with('"') {
+        serde_json::from_str(found).ok()?
+    } else {
+        found.to_owned()
+    };
     let ms = match text.parse::<f64>() {
         Ok(number) if number.abs() >= MS_FROM => Some(number),
         Ok(number) => Some(number * 1000.0),
-        Err(_) => text.parse::<Timestamp>().ok().map(|time| time.as_millisecond() as f64),
+        Err(_) => text
+            .parse::<Timestamp>()
+            .ok()
+            .map(|time| time.as_millisecond() as f64),
     };
     ms.filter(|ms| ms.is_finite() && *ms >= MS_LEAST)
 }
@@ -71,7 +92,12 @@ mod tests {
     #[test]
     fn a_time_has_one_of_some_forms() {
         let pointer: Pointer = "/at/time".parse().expect("a pointer");
-        let of = |time: &str| time_ms(&pointer, format!("{{\"at\":{{\"time\":{time}}}}}").as_bytes());
+        let of = |time: &str| {
+            time_ms(
+                &pointer,
+                format!("{{\"at\":{{\"time\":{time}}}}}").as_bytes(),
+            )
+        };
         for (time, ms) in [
             ("1767268800", 1_767_268_800_000.0),
             ("1767268800.25", 1_767_268_800_250.0),
@@ -82,9 +108,23 @@ mod tests {
         ] {
             assert_eq!(of(time), Some(ms), "{time}");
         }
-        for time in ["null", "\"soon\"", "{}", "\"NaN\"", "1e999", "[1]", "true", "0", "-1e305", "900000000"] {
+        for time in [
+            "null",
+            "\"soon\"",
+            "{}",
+            "\"NaN\"",
+            "1e999",
+            "[1]",
+            "true",
+            "0",
+            "-1e305",
+            "900000000",
+        ] {
             assert_eq!(of(time), None, "{time}");
         }
-        assert_eq!([&b"7"[..], b"{", b"", b"{\"at\":1}"].map(|event| time_ms(&pointer, event)), [None; 4]);
+        assert_eq!(
+            [&b"7"[..], b"{", b"", b"{\"at\":1}"].map(|event| time_ms(&pointer, event)),
+            [None; 4]
+        );
     }
 }

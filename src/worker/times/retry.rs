@@ -11,7 +11,8 @@ use std::time::Duration;
 use crate::worker::times::growing_wait::spread;
 
 /// The range of a wait.
-const WAIT: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 60 * 60);
+const WAIT: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(24 * 60 * 60);
 /// The largest limit of attempts.
 const ATTEMPTS_MAX: u32 = 1_000_000;
 /// The default of [`RetryPolicy::jitter`].
@@ -87,27 +88,53 @@ pub enum UsedUp {
 
 impl RetryPolicy {
     /// `fixed-5m-2`: two retries, five minutes apart, then a dead letter.
-    pub const FIXED_5M_2: Self =
-        Self::of(Backoff::Fixed(Duration::from_secs(300)), Some(Limit { attempts: 3, then: UsedUp::DeadLetter }));
+    pub const FIXED_5M_2: Self = Self::of(
+        Backoff::Fixed(Duration::from_secs(300)),
+        Some(Limit {
+            attempts: 3,
+            then: UsedUp::DeadLetter,
+        }),
+    );
 
     /// `scheduler`: at most 100 attempts; then the event is completed with errors. The wait before
     /// attempt n is a random time between half and all of min(120 s, 20 s · 2^(n−2)).
     pub const SCHEDULER: Self = Self::of(
-        Backoff::Exponential { min: Duration::from_secs(20), max: Duration::from_secs(120) },
-        Some(Limit { attempts: 100, then: UsedUp::CompleteWithErrors }),
+        Backoff::Exponential {
+            min: Duration::from_secs(20),
+            max: Duration::from_secs(120),
+        },
+        Some(Limit {
+            attempts: 100,
+            then: UsedUp::CompleteWithErrors,
+        }),
     );
 
     /// `minute`: once a minute, for ever.
     pub const MINUTE: Self = Self::of(Backoff::Fixed(Duration::from_secs(60)), None);
 
-    const DEFAULT: Self = Self::of(Backoff::Exponential { min: Duration::from_millis(100), max: Duration::from_secs(60) }, None);
+    const DEFAULT: Self = Self::of(
+        Backoff::Exponential {
+            min: Duration::from_millis(100),
+            max: Duration::from_secs(60),
+        },
+        None,
+    );
 
     /// The named policies.
-    pub const PRESETS: &[(&str, Self)] =
-        &[("default", Self::DEFAULT), ("fixed-5m-2", Self::FIXED_5M_2), ("scheduler", Self::SCHEDULER), ("minute", Self::MINUTE)];
+    pub const PRESETS: &[(&str, Self)] = &[
+        ("default", Self::DEFAULT),
+        ("fixed-5m-2", Self::FIXED_5M_2),
+        ("scheduler", Self::SCHEDULER),
+        ("minute", Self::MINUTE),
+    ];
 
     const fn of(backoff: Backoff, limit: Option<Limit>) -> Self {
-        Self { backoff, limit, jitter: JITTER_DEFAULT, rejected: UsedUp::DeadLetter }
+        Self {
+            backoff,
+            limit,
+            jitter: JITTER_DEFAULT,
+            rejected: UsedUp::DeadLetter,
+        }
     }
 
     /// Checks the ranges of the waits, of the attempts and of the jitter.
@@ -127,14 +154,18 @@ impl RetryPolicy {
             return Err("the jitter must be 0 to 100 percent");
         }
         match self.limit {
-            Some(limit) if !(1..=ATTEMPTS_MAX).contains(&limit.attempts) => Err("it must be 1 to 1000000 attempts"),
+            Some(limit) if !(1..=ATTEMPTS_MAX).contains(&limit.attempts) => {
+                Err("it must be 1 to 1000000 attempts")
+            }
             _ => Ok(()),
         }
     }
 
     /// Returns the event's fate if this number of failures uses up its attempts.
     pub(crate) fn used_up(&self, failures: u32) -> Option<UsedUp> {
-        self.limit.filter(|limit| failures >= limit.attempts).map(|limit| limit.then)
+        self.limit
+            .filter(|limit| failures >= limit.attempts)
+            .map(|limit| limit.then)
     }
 
     /// Returns a wait for an object whose sink asked for this wait: this wait, or up to half of the
@@ -148,9 +179,12 @@ impl RetryPolicy {
         let width = f64::from(self.jitter.min(100)) / 100.0;
         match self.backoff {
             Backoff::Fixed(wait) => spread(wait, 1.0 - width / 2.0, 1.0 + width / 2.0),
-            Backoff::Exponential { min, max } => {
-                spread(min.saturating_mul(1 << failures.saturating_sub(1).min(30)).min(max), 1.0 - width, 1.0)
-            }
+            Backoff::Exponential { min, max } => spread(
+                min.saturating_mul(1 << failures.saturating_sub(1).min(30))
+                    .min(max),
+                1.0 - width,
+                1.0,
+            ),
         }
     }
 }
@@ -163,8 +197,11 @@ impl Default for RetryPolicy {
 }
 
 impl UsedUp {
-    const WORDS: [(&str, Self); 3] =
-        [("dead-letter", Self::DeadLetter), ("complete-with-errors", Self::CompleteWithErrors), ("hold", Self::Hold)];
+    const WORDS: [(&str, Self); 3] = [
+        ("dead-letter", Self::DeadLetter),
+        ("complete-with-errors", Self::CompleteWithErrors),
+        ("hold", Self::Hold),
+    ];
 }
 
 /// The word is not one of hold, dead-letter and complete-with-errors.
@@ -177,13 +214,20 @@ impl FromStr for UsedUp {
 
     fn from_str(word: &str) -> Result<Self, UsedUpError> {
         let known = Self::WORDS.iter().find(|(name, _)| *name == word);
-        known.map(|(_, then)| *then).ok_or_else(|| UsedUpError(word.to_owned()))
+        known
+            .map(|(_, then)| *then)
+            .ok_or_else(|| UsedUpError(word.to_owned()))
     }
 }
 
 impl fmt::Display for UsedUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Self::WORDS.iter().find(|(_, then)| then == self).map_or("", |(word, _)| word))
+        f.write_str(
+            Self::WORDS
+                .iter()
+                .find(|(_, then)| then == self)
+                .map_or("", |(word, _)| word),
+        )
     }
 }
 
@@ -191,7 +235,9 @@ impl fmt::Display for RetryPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.backoff {
             Backoff::Fixed(wait) => write!(f, "fixed:{}", Time(wait))?,
-            Backoff::Exponential { min, max } => write!(f, "exponential:{}..{}", Time(min), Time(max))?,
+            Backoff::Exponential { min, max } => {
+                write!(f, "exponential:{}..{}", Time(min), Time(max))?
+            }
         }
         if self.jitter != JITTER_DEFAULT {
             write!(f, ",jitter={}", self.jitter)?;
@@ -224,34 +270,59 @@ impl FromStr for RetryPolicy {
     type Err = RetryError;
 
     fn from_str(spec: &str) -> Result<Self, RetryError> {
-        let policy = read(spec).and_then(|policy| policy.validate().map(|()| policy).map_err(str::to_owned));
-        policy.map_err(|why| RetryError { spec: spec.to_owned(), why })
+        let policy =
+            read(spec).and_then(|policy| policy.validate().map(|()| policy).map_err(str::to_owned));
+        policy.map_err(|why| RetryError {
+            spec: spec.to_owned(),
+            why,
+        })
     }
 }
 
 fn read(spec: &str) -> Result<RetryPolicy, String> {
     let mut parts = spec.split(',');
     let first = parts.next().unwrap_or_default();
-    let mut policy = match (RetryPolicy::PRESETS.iter().find(|(name, _)| *name == first), first.split_once(':')) {
+    let mut policy = match (
+        RetryPolicy::PRESETS.iter().find(|(name, _)| *name == first),
+        first.split_once(':'),
+    ) {
         (Some((_, preset)), _) => *preset,
         (None, Some(("fixed", wait))) => RetryPolicy::of(Backoff::Fixed(time(wait)?), None),
         (None, Some(("exponential", waits))) => {
-            let (min, max) = waits.split_once("..").ok_or("an exponential backoff has two waits, MIN..MAX")?;
-            RetryPolicy::of(Backoff::Exponential { min: time(min)?, max: time(max)? }, None)
+            let (min, max) = waits
+                .split_once("..")
+                .ok_or("an exponential backoff has two waits, MIN..MAX")?;
+            RetryPolicy::of(
+                Backoff::Exponential {
+                    min: time(min)?,
+                    max: time(max)?,
+                },
+                None,
+            )
         }
         _ => return Err("it does not begin with a backoff".to_owned()),
     };
     let (mut attempts, mut then, mut jitter, mut rejected) = (None, None, None, None);
-    let fate = |name: &str, word: &str| word.parse::<UsedUp>().map_err(|_| format!("{name}={word} is invalid"));
+    let fate = |name: &str, word: &str| {
+        word.parse::<UsedUp>()
+            .map_err(|_| format!("{name}={word} is invalid"))
+    };
     for part in parts {
         match part.split_once('=') {
             Some(("attempts", n)) if attempts.is_none() => {
-                attempts = Some(n.parse().map_err(|_| format!("attempts={n} is not a number"))?);
+                attempts = Some(
+                    n.parse()
+                        .map_err(|_| format!("attempts={n} is not a number"))?,
+                );
             }
             Some(("then", word)) if then.is_none() => then = Some(fate("then", word)?),
-            Some(("rejected", word)) if rejected.is_none() => rejected = Some(fate("rejected", word)?),
+            Some(("rejected", word)) if rejected.is_none() => {
+                rejected = Some(fate("rejected", word)?)
+            }
             Some(("jitter", percent)) if jitter.is_none() => {
-                let number = percent.parse().map_err(|_| format!("jitter={percent} is not a number of percent"))?;
+                let number = percent
+                    .parse()
+                    .map_err(|_| format!("jitter={percent} is not a number of percent"))?;
                 jitter = Some(number);
             }
             _ => return Err(format!("{part:?} is unknown")),
@@ -268,7 +339,13 @@ fn read(spec: &str) -> Result<RetryPolicy, String> {
 }
 
 /// The units of time with their milliseconds, longest first.
-const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+const UNITS: [(&str, u64); 5] = [
+    ("d", 86_400_000),
+    ("h", 3_600_000),
+    ("m", 60_000),
+    ("s", 1000),
+    ("ms", 1),
+];
 
 /// Reads a duration: 250ms, 5s, 1m30s.
 fn time(text: &str) -> Result<Duration, String> {
@@ -277,13 +354,27 @@ fn time(text: &str) -> Result<Duration, String> {
     while !left.is_empty() {
         let digits = left.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
         let (number, rest) = left.split_at(digits);
-        let (unit, rest) = rest.split_at(rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len()));
-        let (_, unit_ms) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
-        let part = number.parse::<u64>().ok().and_then(|n| n.checked_mul(*unit_ms)).ok_or_else(wrong)?;
+        let (unit, rest) = rest.split_at(
+            rest.find(|c: char| c.is_ascii_digit())
+                .unwrap_or(rest.len()),
+        );
+        let (_, unit_ms) = UNITS
+            .iter()
+            .find(|(name, _)| *name == unit)
+            .ok_or_else(wrong)?;
+        let part = number
+            .parse::<u64>()
+            .ok()
+            .and_then(|n| n.checked_mul(*unit_ms))
+            .ok_or_else(wrong)?;
         ms = ms.checked_add(part).ok_or_else(wrong)?;
         left = rest;
     }
-    if text.is_empty() { Err(wrong()) } else { Ok(Duration::from_millis(ms)) }
+    if text.is_empty() {
+        Err(wrong())
+    } else {
+        Ok(Duration::from_millis(ms))
+    }
 }
 
 /// Prints a duration in the form that [`time`] reads. Fractions of a millisecond are left out.
@@ -320,46 +411,74 @@ mod tests {
     fn assert_wait(policy: RetryPolicy, failures: u32, full: Duration) {
         for _ in 0..50 {
             let wait = policy.wait(failures);
-            assert!(wait <= full && wait >= full / 2, "{policy} after {failures}: {wait:?}");
+            assert!(
+                wait <= full && wait >= full / 2,
+                "{policy} after {failures}: {wait:?}"
+            );
         }
     }
 
     /// Tests the waits and the ends of the presets.
     #[test]
     fn the_presets_are_what_their_names_say() {
-        for (failures, ms) in [(1, 100), (2, 200), (3, 400), (10, 51_200), (11, 60_000), (u32::MAX, 60_000)] {
+        for (failures, ms) in [
+            (1, 100),
+            (2, 200),
+            (3, 400),
+            (10, 51_200),
+            (11, 60_000),
+            (u32::MAX, 60_000),
+        ] {
             assert_wait(RetryPolicy::default(), failures, Duration::from_millis(ms));
         }
         assert_eq!(RetryPolicy::default().used_up(u32::MAX), None);
         // The wait before attempt n is the wait after n - 1 failures.
         for n in 2..=100u32 {
-            assert_wait(RetryPolicy::SCHEDULER, n - 1, secs((20u64 << (n - 2).min(20)).min(120)));
+            assert_wait(
+                RetryPolicy::SCHEDULER,
+                n - 1,
+                secs((20u64 << (n - 2).min(20)).min(120)),
+            );
             assert_eq!(RetryPolicy::SCHEDULER.used_up(n - 1), None);
         }
-        assert_eq!(RetryPolicy::SCHEDULER.used_up(100), Some(UsedUp::CompleteWithErrors));
+        assert_eq!(
+            RetryPolicy::SCHEDULER.used_up(100),
+            Some(UsedUp::CompleteWithErrors)
+        );
         let fixed = RetryPolicy::FIXED_5M_2;
         let exact = RetryPolicy { jitter: 0, ..fixed };
         assert_eq!((exact.wait(1), exact.wait(2)), (secs(300), secs(300)));
-        assert_eq!((fixed.used_up(2), fixed.used_up(3)), (None, Some(UsedUp::DeadLetter)));
+        assert_eq!(
+            (fixed.used_up(2), fixed.used_up(3)),
+            (None, Some(UsedUp::DeadLetter))
+        );
         assert_eq!(RetryPolicy::MINUTE.used_up(1000), None);
     }
 
     /// 3,000 objects failed together under `fixed:15s`, and 2,998 of them came back in one second.
     #[test]
     fn waits_are_spread_unless_that_is_turned_off() {
-        for (spec, from_ms, to_ms) in
-            [("fixed:15s", 11_250, 18_750), ("scheduler", 60_000, 120_000), ("fixed:15s,jitter=100", 7500, 22_500)]
-        {
+        for (spec, from_ms, to_ms) in [
+            ("fixed:15s", 11_250, 18_750),
+            ("scheduler", 60_000, 120_000),
+            ("fixed:15s,jitter=100", 7500, 22_500),
+        ] {
             let policy: RetryPolicy = spec.parse().expect(spec);
             let mut seconds = std::collections::BTreeMap::new();
             for _ in 0..3000 {
                 let wait = policy.wait(5);
-                assert!((from_ms..=to_ms).contains(&wait.as_millis()), "{spec}: {wait:?}");
+                assert!(
+                    (from_ms..=to_ms).contains(&wait.as_millis()),
+                    "{spec}: {wait:?}"
+                );
                 *seconds.entry(wait.as_secs()).or_insert(0) += 1;
             }
             let most = seconds.values().max();
             assert!(most <= Some(&600), "{spec}: {seconds:?}");
-            let exact = RetryPolicy { jitter: 0, ..policy };
+            let exact = RetryPolicy {
+                jitter: 0,
+                ..policy
+            };
             assert_eq!(exact.wait(5), exact.wait(5));
         }
     }
@@ -369,11 +488,26 @@ mod tests {
     fn waits_that_a_sink_asks_for_are_spread_too() {
         let (asked, policy) = (secs(30), RetryPolicy::default());
         let waits: Vec<_> = (0..3000).map(|_| policy.at_least(asked)).collect();
-        assert!(waits.iter().all(|wait| (asked..=asked.mul_f64(1.25)).contains(wait)), "{:?}", waits.iter().max());
+        assert!(
+            waits
+                .iter()
+                .all(|wait| (asked..=asked.mul_f64(1.25)).contains(wait)),
+            "{:?}",
+            waits.iter().max()
+        );
         let mut seconds = std::collections::BTreeMap::new();
-        waits.iter().for_each(|wait| *seconds.entry(wait.as_secs()).or_insert(0) += 1);
+        waits
+            .iter()
+            .for_each(|wait| *seconds.entry(wait.as_secs()).or_insert(0) += 1);
         assert!(seconds.values().all(|waits| *waits <= 600), "{seconds:?}");
-        assert_eq!(RetryPolicy { jitter: 0, ..policy }.at_least(asked), asked);
+        assert_eq!(
+            RetryPolicy {
+                jitter: 0,
+                ..policy
+            }
+            .at_least(asked),
+            asked
+        );
     }
 
     #[test]
@@ -400,22 +534,38 @@ mod tests {
             ("fixed:1s,attempts=3", "go together"),
             ("fixed:1s,then=hold", "go together"),
             ("fixed:1s,attempts=0,then=hold", "1 to 1000000"),
-            ("fixed:1s,attempts=x,then=hold", "attempts=x is not a number"),
+            (
+                "fixed:1s,attempts=x,then=hold",
+                "attempts=x is not a number",
+            ),
             ("fixed:1s,attempts=1,then=drop", "then=drop is invalid"),
             ("fixed:1s,rejected=drop", "rejected=drop is invalid"),
-            ("fixed:1s,rejected=hold,rejected=hold", "\"rejected=hold\" is unknown"),
+            (
+                "fixed:1s,rejected=hold,rejected=hold",
+                "\"rejected=hold\" is unknown",
+            ),
             ("fixed:1s,jitter=101", "0 to 100 percent"),
             ("fixed:1s,jitter=no", "jitter=no is not a number"),
             ("minute,then=hold", "go together"),
-            ("fixed:1s,attempts=1,then=hold,attempts=2", "\"attempts=2\" is unknown"),
+            (
+                "fixed:1s,attempts=1,then=hold,attempts=2",
+                "\"attempts=2\" is unknown",
+            ),
         ] {
             let error = spec.parse::<RetryPolicy>().expect_err(spec).to_string();
-            assert!(error.contains(why) && error.contains("write default"), "{spec}: {error}");
+            assert!(
+                error.contains(why) && error.contains("write default"),
+                "{spec}: {error}"
+            );
         }
     }
 
     fn fates() -> impl Strategy<Value = UsedUp> {
-        prop::sample::select(vec![UsedUp::DeadLetter, UsedUp::CompleteWithErrors, UsedUp::Hold])
+        prop::sample::select(vec![
+            UsedUp::DeadLetter,
+            UsedUp::CompleteWithErrors,
+            UsedUp::Hold,
+        ])
     }
 
     proptest! {

@@ -103,8 +103,15 @@ impl Activity {
     /// Returns the delivery that has been under way for the longest time.
     fn longest(&self) -> Option<LongestDelivery> {
         let posts = self.all();
-        let (began, post) = posts.iter().filter_map(|post| Some((post.began()?, post))).min_by_key(|(began, _)| *began)?;
-        Some(LongestDelivery { object: post.object(), id: post.id(), since: began.elapsed() })
+        let (began, post) = posts
+            .iter()
+            .filter_map(|post| Some((post.began()?, post)))
+            .min_by_key(|(began, _)| *began)?;
+        Some(LongestDelivery {
+            object: post.object(),
+            id: post.id(),
+            since: began.elapsed(),
+        })
     }
 
     fn all(&self) -> MutexGuard<'_, Vec<Arc<Post>>> {
@@ -137,7 +144,11 @@ impl Vitals {
     /// Returns the figures so far. Costs some hundred reads and a lock for each slot.
     #[must_use]
     pub fn figures(&self) -> WorkerFigures {
-        WorkerFigures { is_attached: self.is_attached(), longest: self.0.longest(), ..self.0.figures.look() }
+        WorkerFigures {
+            is_attached: self.is_attached(),
+            longest: self.0.longest(),
+            ..self.0.figures.look()
+        }
     }
 
     /// Returns whether the worker has its name. While Redis is away, the worker counts as attached,
@@ -175,12 +186,25 @@ struct WatchedPost {
 impl Watch {
     /// Returns a watch. Must be called in the runtime of the deliveries.
     pub(crate) fn new(activity: Arc<Activity>, stall_max: Duration, timeout: Duration) -> Self {
-        let watched =
-            |post: &Arc<Post>| WatchedPost { post: Arc::clone(post), polls: 0, blocked_for: Duration::ZERO, tell_at: LONG };
+        let watched = |post: &Arc<Post>| WatchedPost {
+            post: Arc::clone(post),
+            polls: 0,
+            blocked_for: Duration::ZERO,
+            tell_at: LONG,
+        };
         let posts = activity.all().iter().map(watched).collect();
         let turns = activity.turns.load(Ordering::Relaxed);
         let runtime = Handle::current();
-        Self { activity, stall_max, timeout, turns, stalled_for: Duration::ZERO, posts, runtime, nudge: None }
+        Self {
+            activity,
+            stall_max,
+            timeout,
+            turns,
+            stalled_for: Duration::ZERO,
+            posts,
+            runtime,
+            nudge: None,
+        }
     }
 
     /// Watches until dropped. If a delivery blocks its thread for `stall_max` beyond its timeout,
@@ -213,7 +237,9 @@ impl Watch {
             return;
         }
         self.stalled_for += passed;
-        if self.stalled_for >= self.stall_max && !self.activity.stalled.swap(true, Ordering::Relaxed) {
+        if self.stalled_for >= self.stall_max
+            && !self.activity.stalled.swap(true, Ordering::Relaxed)
+        {
             error!(
                 stood_still_for = ?self.stalled_for,
                 blocking = self.blocking(),
@@ -226,7 +252,10 @@ impl Watch {
     /// have been the one that polled sockets and timers. The other threads sleep until they get a
     /// task, so this function spawns an empty task.
     fn nudge(&mut self) {
-        let blocks = self.posts.iter().any(|watched| !watched.blocked_for.is_zero());
+        let blocks = self
+            .posts
+            .iter()
+            .any(|watched| !watched.blocked_for.is_zero());
         // If the runtime has only the blocked thread, it cannot run the task. So a new task is
         // spawned only after the last one has ended.
         if blocks && self.nudge.as_ref().is_none_or(JoinHandle::is_finished) {
@@ -236,9 +265,17 @@ impl Watch {
 
     /// Returns the events whose delivery blocks a thread, the longest first.
     fn blocking(&self) -> String {
-        let mut blocking: Vec<_> = self.posts.iter().filter(|watched| !watched.blocked_for.is_zero()).collect();
+        let mut blocking: Vec<_> = self
+            .posts
+            .iter()
+            .filter(|watched| !watched.blocked_for.is_zero())
+            .collect();
         blocking.sort_by_key(|watched| std::cmp::Reverse(watched.blocked_for));
-        let mut named: Vec<_> = blocking.iter().take(NAMED_MAX).map(|watched| watched.named()).collect();
+        let mut named: Vec<_> = blocking
+            .iter()
+            .take(NAMED_MAX)
+            .map(|watched| watched.named())
+            .collect();
         if named.is_empty() {
             named.push("no delivery; something else blocks the runtime".to_owned());
         }
@@ -247,7 +284,10 @@ impl Watch {
 
     fn fatal(&self) -> Option<String> {
         let limit = self.timeout.saturating_add(self.stall_max);
-        let watched = self.posts.iter().find(|watched| watched.blocked_for >= limit)?;
+        let watched = self
+            .posts
+            .iter()
+            .find(|watched| watched.blocked_for >= limit)?;
         Some(format!(
             "the delivery of {} blocks its thread, its timeout is {:?}; the process ends, which counts as a crash of the event",
             watched.named(),
@@ -272,7 +312,12 @@ impl WatchedPost {
     }
 
     fn named(&self) -> String {
-        format!("event {} of {} (for {:?})", self.post.id(), self.post.object(), self.blocked_for)
+        format!(
+            "event {} of {} (for {:?})",
+            self.post.id(),
+            self.post.object(),
+            self.blocked_for
+        )
     }
 }
 

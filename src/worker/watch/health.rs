@@ -19,7 +19,12 @@ pub(crate) enum Health {
     /// The sink is available.
     Up,
     /// The sink is unavailable since `since`. The sink is tried again at `probe_at`.
-    Down { probe_at: Instant, backoff: GrowingWait, probe: Probe, since: Instant },
+    Down {
+        probe_at: Instant,
+        backoff: GrowingWait,
+        probe: Probe,
+        since: Instant,
+    },
 }
 
 /// The state of the try (probe) of an unavailable sink.
@@ -49,7 +54,13 @@ impl Health {
 
     /// Returns whether a try is due and waits for a batch.
     pub(crate) fn wants_batch(&self) -> bool {
-        matches!(self, Self::Down { probe: Probe::Now, .. })
+        matches!(
+            self,
+            Self::Down {
+                probe: Probe::Now,
+                ..
+            }
+        )
     }
 
     /// Returns whether the slot's batch may go to the sink now. If a try waits for a batch, this
@@ -57,7 +68,10 @@ impl Health {
     pub(crate) fn admits(&mut self, slot: usize) -> bool {
         match self {
             Self::Up => true,
-            Self::Down { probe: probe @ Probe::Now, .. } => {
+            Self::Down {
+                probe: probe @ Probe::Now,
+                ..
+            } => {
                 *probe = Probe::Slot(slot);
                 true
             }
@@ -77,7 +91,12 @@ impl Health {
             Self::Up => {
                 let mut backoff = GrowingWait::new(PROBE_MIN, probe_max);
                 let now = Instant::now();
-                *self = Self::Down { probe_at: now + backoff.delay(), backoff, probe: Probe::Later, since: now };
+                *self = Self::Down {
+                    probe_at: now + backoff.delay(),
+                    backoff,
+                    probe: Probe::Later,
+                    since: now,
+                };
                 Change::WentDown
             }
             Self::Down { probe, .. } if *probe != Probe::Slot(slot) => Change::None,
@@ -85,7 +104,12 @@ impl Health {
                 *self = Self::Up;
                 Change::CameUp
             }
-            Self::Down { probe_at, backoff, probe, .. } => {
+            Self::Down {
+                probe_at,
+                backoff,
+                probe,
+                ..
+            } => {
                 *probe = Probe::Later;
                 *probe_at = Instant::now() + backoff.delay();
                 Change::None
@@ -95,7 +119,9 @@ impl Health {
 
     /// Records that the slot's delivery has not tried the sink. Another batch becomes the try.
     pub(crate) fn untried(&mut self, slot: usize) {
-        if let Self::Down { probe_at, probe, .. } = self
+        if let Self::Down {
+            probe_at, probe, ..
+        } = self
             && *probe == Probe::Slot(slot)
         {
             *probe = Probe::Later;
@@ -131,7 +157,10 @@ impl Health {
     /// Begins a try with the next batch. If a try has no result after `probe_max`, the next try has
     /// another slot, because the object of the first slot may be stuck for its own reasons.
     pub(crate) fn begin_probe(&mut self, probe_max: Duration) {
-        if let Self::Down { probe_at, probe, .. } = self {
+        if let Self::Down {
+            probe_at, probe, ..
+        } = self
+        {
             *probe = Probe::Now;
             *probe_at = Instant::now() + probe_max;
         }
@@ -160,7 +189,10 @@ mod tests {
         health.begin_probe(MAX);
         assert!(health.admits(3));
         health.untried(3);
-        assert!(!health.is_up() && !health.wants_batch(), "nothing was tried");
+        assert!(
+            !health.is_up() && !health.wants_batch(),
+            "nothing was tried"
+        );
         health.begin_probe(MAX);
         assert!(health.admits(4));
         assert_eq!(health.answered(4, true, MAX), Change::CameUp);

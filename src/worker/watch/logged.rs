@@ -60,7 +60,11 @@ impl Failures {
             }
             _ => {
                 let left_out = second.as_ref().map_or(0, |before| before.left_out);
-                *second = Some(Second { began: now, told: 1, left_out: 0 });
+                *second = Some(Second {
+                    began: now,
+                    told: 1,
+                    left_out: 0,
+                });
                 Line::Told { left_out }
             }
         }
@@ -72,7 +76,10 @@ pub(crate) fn cut(escaped: &str) -> Cow<'_, str> {
     if escaped.len() <= NAME_BYTES_MAX {
         return Cow::Borrowed(escaped);
     }
-    let end = (0..=NAME_BYTES_MAX).rev().find(|at| escaped.is_char_boundary(*at)).unwrap_or(0);
+    let end = (0..=NAME_BYTES_MAX)
+        .rev()
+        .find(|at| escaped.is_char_boundary(*at))
+        .unwrap_or(0);
     let bytes = escape::unescaped(escaped).map_or(escaped.len(), |name| name.len());
     Cow::Owned(format!("{}... ({bytes} bytes)", &escaped[..end]))
 }
@@ -102,7 +109,9 @@ pub(crate) fn put_aside(object: &str, why: &str) -> bool {
 
 /// Logs all of these. Returns the number of lost keys among them.
 pub(crate) fn put_aside_all(told: &[(String, String)]) -> u64 {
-    told.iter().map(|(object, why)| u64::from(put_aside(object, why))).sum()
+    told.iter()
+        .map(|(object, why)| u64::from(put_aside(object, why)))
+        .sum()
 }
 
 /// Logs the result of a batch.
@@ -110,11 +119,18 @@ pub(crate) fn result(object: &ObjectName, report: &Report) {
     let escaped = escape::name(object.as_str());
     let object = cut(&escaped);
     match &report.then {
-        BatchResult::Hold { rest, delay: Some(delay), reason } => {
+        BatchResult::Hold {
+            rest,
+            delay: Some(delay),
+            reason,
+        } => {
             let (id, attempts) = (rest.first, rest.attempts);
             match FAILURES.begin(Instant::now()) {
                 Line::Told { left_out: 0 } => {}
-                Line::Told { left_out } => warn!(left_out, "deliver: more events failed and will be retried; not all are logged"),
+                Line::Told { left_out } => warn!(
+                    left_out,
+                    "deliver: more events failed and will be retried; not all are logged"
+                ),
                 Line::LeftOut => {
                     debug!(%object, id, why = %reason, attempts, ?delay, "deliver: failed, will be retried");
                     return;
@@ -122,11 +138,25 @@ pub(crate) fn result(object: &ObjectName, report: &Report) {
             }
             warn!(%object, id, why = %reason, attempts, ?delay, "deliver: failed, will be retried");
         }
-        BatchResult::Hold { rest, delay: None, reason } => {
+        BatchResult::Hold {
+            rest,
+            delay: None,
+            reason,
+        } => {
             error!(%object, id = rest.first, why = %reason, "deliver: the object is held until an operator releases it or skips the event");
         }
-        BatchResult::Reject { id, error, attempts, .. } => warn!(%object, id, error, attempts, "deliver: a dead letter"),
-        BatchResult::Complete { id, error, attempts, .. } => {
+        BatchResult::Reject {
+            id,
+            error,
+            attempts,
+            ..
+        } => warn!(%object, id, error, attempts, "deliver: a dead letter"),
+        BatchResult::Complete {
+            id,
+            error,
+            attempts,
+            ..
+        } => {
             warn!(%object, id, error, attempts, "deliver: completed with errors")
         }
         _ => debug!(%object, events = report.count, "deliver"),
@@ -140,18 +170,35 @@ mod tests {
     #[test]
     fn a_long_name_is_cut() {
         assert_eq!(cut(&"x".repeat(200)), "x".repeat(200));
-        assert_eq!(cut(&"x".repeat(1 << 20)), format!("{}... (1048576 bytes)", "x".repeat(200)));
-        assert_eq!(cut(&format!("x{}", "é".repeat(200))), format!("x{}... (401 bytes)", "é".repeat(99)));
+        assert_eq!(
+            cut(&"x".repeat(1 << 20)),
+            format!("{}... (1048576 bytes)", "x".repeat(200))
+        );
+        assert_eq!(
+            cut(&format!("x{}", "é".repeat(200))),
+            format!("x{}... (401 bytes)", "é".repeat(99))
+        );
         // The number is that of the name, not that of its escaped form.
-        assert_eq!(cut(&escape::name(&[0xff; 100])), format!("{}... (100 bytes)", r"\xff".repeat(50)));
+        assert_eq!(
+            cut(&escape::name(&[0xff; 100])),
+            format!("{}... (100 bytes)", r"\xff".repeat(50))
+        );
     }
 
     #[test]
     fn failures_have_some_lines_per_second() {
         let (failures, began) = (Failures(Mutex::new(None)), Instant::now());
-        let told = (0..100).filter(|_| failures.begin(began) != Line::LeftOut).count();
+        let told = (0..100)
+            .filter(|_| failures.begin(began) != Line::LeftOut)
+            .count();
         assert_eq!(told, LINES_PER_SECOND as usize);
-        assert_eq!(failures.begin(began + Duration::from_secs(1)), Line::Told { left_out: 80 });
-        assert_eq!(failures.begin(began + Duration::from_secs(1)), Line::Told { left_out: 0 });
+        assert_eq!(
+            failures.begin(began + Duration::from_secs(1)),
+            Line::Told { left_out: 80 }
+        );
+        assert_eq!(
+            failures.begin(began + Duration::from_secs(1)),
+            Line::Told { left_out: 0 }
+        );
     }
 }

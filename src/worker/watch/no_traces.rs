@@ -11,11 +11,20 @@ use crate::worker::serve::deliver::Outcome;
 pub struct Traces(Infallible);
 
 impl Traces {
-    pub(in crate::worker) fn begin(&self, _: &Batch, _: usize, _: &sink::Context, _: &Keys) -> Option<Infallible> {
+    pub(in crate::worker) fn begin(
+        &self,
+        _: &Batch,
+        _: usize,
+        _: &sink::Context,
+        _: &Keys,
+    ) -> Option<Infallible> {
         match self.0 {}
     }
 }
 
-pub(in crate::worker) fn inside(_: Option<Infallible>, delivery: impl Future<Output = Outcome>) -> impl Future<Output = Outcome> {
+pub(in crate::worker) fn inside(
+    _: Option<Infallible>,
+    delivery: impl Future<Output = Outcome>,
+) -> impl Future<Output = Outcome> {
     delivery
 }

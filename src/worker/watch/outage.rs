@@ -53,7 +53,11 @@ impl State {
             if self.ended.is_some_and(|ended| made_at < ended) {
                 return Tell::Nothing;
             }
-            self.now = Some(Now { began: at, told: at, obstacle: obstacle.map(str::to_owned) });
+            self.now = Some(Now {
+                began: at,
+                told: at,
+                obstacle: obstacle.map(str::to_owned),
+            });
             return Tell::Begin;
         };
         let another = obstacle.is_some() && now.obstacle.as_deref() != obstacle;
@@ -76,7 +80,11 @@ impl State {
 
 impl Outage {
     pub(crate) fn new(address: String) -> Self {
-        Self { address, is_on: AtomicBool::new(false), state: Mutex::default() }
+        Self {
+            address,
+            is_on: AtomicBool::new(false),
+            state: Mutex::default(),
+        }
     }
 
     /// Records a failed call or connection attempt. `made_at`: the time at which the connection was
@@ -120,7 +128,10 @@ impl Outage {
     /// Returns whether the next failure is logged. Finding a key of a wrong type takes many calls,
     /// so callers look for the key only if it will be logged.
     pub(crate) fn is_due(&self) -> bool {
-        self.state().now.as_ref().is_none_or(|now| now.obstacle.is_none() || now.told.elapsed() >= TELL_AGAIN)
+        self.state()
+            .now
+            .as_ref()
+            .is_none_or(|now| now.obstacle.is_none() || now.told.elapsed() >= TELL_AGAIN)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -140,12 +151,26 @@ mod tests {
         assert_eq!(state.failed(began, began, None), Tell::Begin);
         let told = (1..=300).map(|second| state.failed(began + s(second), began + s(second), None));
         let told: Vec<_> = told.filter(|tell| *tell != Tell::Nothing).collect();
-        assert_eq!(told, [60, 120, 180, 240, 300].map(|second| Tell::Still(s(second))));
+        assert_eq!(
+            told,
+            [60, 120, 180, 240, 300].map(|second| Tell::Still(s(second)))
+        );
         let old = began - s(1).min(began.elapsed());
-        assert_eq!(state.answered(began + s(301), old - Duration::from_nanos(1)), None, "an old connection proves nothing");
+        assert_eq!(
+            state.answered(began + s(301), old - Duration::from_nanos(1)),
+            None,
+            "an old connection proves nothing"
+        );
         assert_eq!(state.answered(began + s(301), began + s(300)), Some(s(301)));
-        assert_eq!(state.failed(began + s(310), began, None), Tell::Nothing, "a connection of before");
-        assert_eq!(state.failed(began + s(320), began + s(305), None), Tell::Begin);
+        assert_eq!(
+            state.failed(began + s(310), began, None),
+            Tell::Nothing,
+            "a connection of before"
+        );
+        assert_eq!(
+            state.failed(began + s(320), began + s(305), None),
+            Tell::Begin
+        );
     }
 
     #[tokio::test]
@@ -153,10 +178,19 @@ mod tests {
         let (s, began) = (Duration::from_secs, Instant::now());
         let mut state = State::default();
         state.failed(began, began, None);
-        assert_eq!(state.failed(began + s(1), began, Some("a")), Tell::Still(s(1)));
+        assert_eq!(
+            state.failed(began + s(1), began, Some("a")),
+            Tell::Still(s(1))
+        );
         assert_eq!(state.failed(began + s(2), began, Some("a")), Tell::Nothing);
         assert_eq!(state.failed(began + s(3), began, None), Tell::Nothing);
-        assert_eq!(state.failed(began + s(4), began, Some("b")), Tell::Still(s(4)));
-        assert_eq!(state.failed(began + s(64), began, Some("b")), Tell::Still(s(64)));
+        assert_eq!(
+            state.failed(began + s(4), began, Some("b")),
+            Tell::Still(s(4))
+        );
+        assert_eq!(
+            state.failed(began + s(64), began, Some("b")),
+            Tell::Still(s(64))
+        );
     }
 }

@@ -104,8 +104,15 @@ pub struct Quantiles {
 
 impl Quantiles {
     fn of(times: &Distribution) -> Self {
-        let us = |part| times.quantile(part).map(|seconds| (seconds * 1e6).round() as u64);
-        Self { p50_us: us(0.5), p99_us: us(0.99) }
+        let us = |part| {
+            times
+                .quantile(part)
+                .map(|seconds| (seconds * 1e6).round() as u64)
+        };
+        Self {
+            p50_us: us(0.5),
+            p99_us: us(0.99),
+        }
     }
 }
 
@@ -135,10 +142,22 @@ pub(in crate::worker) struct StatusWriter {
 }
 
 impl StatusWriter {
-    pub(in crate::worker) fn new(config: &WorkerConfig, activity: &Arc<Activity>, sink: &str) -> Self {
+    pub(in crate::worker) fn new(
+        config: &WorkerConfig,
+        activity: &Arc<Activity>,
+        sink: &str,
+    ) -> Self {
         let (key, lease) = (config.keys.worker_status(&config.name), config.lease);
         let (sink, vitals) = (cut(sink, TEXT_BYTES), Vitals(Arc::clone(activity)));
-        Self { key, lease, sink, vitals, past: VecDeque::new(), round_trip_us: None, has_told: false }
+        Self {
+            key,
+            lease,
+            sink,
+            vitals,
+            past: VecDeque::new(),
+            round_trip_us: None,
+            has_told: false,
+        }
     }
 
     /// Writes the status. A refusal, e.g. because Redis is out of memory, is logged once and has no
@@ -146,19 +165,33 @@ impl StatusWriter {
     ///
     /// # Errors
     /// Redis is away.
-    pub(in crate::worker) async fn write(&mut self, conn: &mut impl ConnectionLike) -> Result<(), RedisError> {
+    pub(in crate::worker) async fn write(
+        &mut self,
+        conn: &mut impl ConnectionLike,
+    ) -> Result<(), RedisError> {
         let status = self.status(Instant::now());
         // Serializing plain values cannot fail.
-        let Ok(text) = serde_json::to_string(&status) else { return Ok(()) };
+        let Ok(text) = serde_json::to_string(&status) else {
+            return Ok(());
+        };
         let mut set = redis::cmd("SET");
-        set.arg(&self.key).arg(text).arg("PX").arg(u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX));
+        set.arg(&self.key)
+            .arg(text)
+            .arg("PX")
+            .arg(u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX));
         let began = Instant::now();
         let written = set.query_async::<()>(conn).await;
-        self.round_trip_us = written.is_ok().then(|| u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
+        self.round_trip_us = written
+            .is_ok()
+            .then(|| u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
         match written {
             Err(error) if !is_outage(&error) => {
                 if !std::mem::replace(&mut self.has_told, true) {
-                    warn!(key = self.key, error = told(&error), "recover: the status of this process cannot be written");
+                    warn!(
+                        key = self.key,
+                        error = told(&error),
+                        "recover: the status of this process cannot be written"
+                    );
                 }
                 Ok(())
             }
@@ -169,7 +202,11 @@ impl StatusWriter {
     fn status(&mut self, now: Instant) -> WorkerStatus {
         let figures = self.vitals.figures();
         let minute = self.last_minute(now, &figures);
-        if self.past.back().is_none_or(|(at, _)| now - *at >= KEEP_EVERY) {
+        if self
+            .past
+            .back()
+            .is_none_or(|(at, _)| now - *at >= KEEP_EVERY)
+        {
             self.past.push_back((now, figures.clone()));
             if self.past.len() > KEPT_MAX {
                 self.past.pop_front();
@@ -188,7 +225,11 @@ impl StatusWriter {
             completed_with_errors: figures.completed_with_errors,
             transient: figures.delivery.transient.count(),
             unknown: figures.delivery.unknown.count(),
-            unknown_error: if minute.unknown > 0 { cut(&figures.unknown_error, UNKNOWN_BYTES) } else { String::new() },
+            unknown_error: if minute.unknown > 0 {
+                cut(&figures.unknown_error, UNKNOWN_BYTES)
+            } else {
+                String::new()
+            },
             minute,
             longest: figures.longest.map(|longest| LongDelivery {
                 object: cut(&longest.object, OBJECT_BYTES),
@@ -199,12 +240,19 @@ impl StatusWriter {
     }
 
     fn last_minute(&self, now: Instant, figures: &WorkerFigures) -> LastMinute {
-        let Some((at, before)) = self.past.front() else { return LastMinute::default() };
-        let since = |of: fn(&WorkerFigures) -> Distribution| Quantiles::of(&of(figures).since(&of(before)));
+        let Some((at, before)) = self.past.front() else {
+            return LastMinute::default();
+        };
+        let since =
+            |of: fn(&WorkerFigures) -> Distribution| Quantiles::of(&of(figures).since(&of(before)));
         LastMinute {
             ms: ms(now - *at),
             delivered: figures.delivered.saturating_sub(before.delivered),
-            unknown: figures.delivery.unknown.count().saturating_sub(before.delivery.unknown.count()),
+            unknown: figures
+                .delivery
+                .unknown
+                .count()
+                .saturating_sub(before.delivery.unknown.count()),
             delivery: since(|figures| figures.delivery.all()),
             commit: since(|figures| figures.commit.clone()),
             redis: since(|figures| figures.calls.all()),
@@ -246,34 +294,77 @@ mod tests {
         assert_eq!(cut("work:1", 6), "work:1");
         assert_eq!(cut("work:11", 6), "wor…");
         assert_eq!(cut(&"é".repeat(10), 11), "éééé…");
-        for text in ["\u{1}".repeat(1000), "\"".repeat(1000), "é".repeat(1000), "a".repeat(1000)] {
+        for text in [
+            "\u{1}".repeat(1000),
+            "\"".repeat(1000),
+            "é".repeat(1000),
+            "a".repeat(1000),
+        ] {
             let json = serde_json::to_string(&cut(&text, TEXT_BYTES)).expect("a string");
-            assert!(json.len() <= TEXT_BYTES + 2 && json.len() > TEXT_BYTES - 10, "{}", json.len());
+            assert!(
+                json.len() <= TEXT_BYTES + 2 && json.len() > TEXT_BYTES - 10,
+                "{}",
+                json.len()
+            );
         }
     }
 
     /// Tests the size of the largest status, and that an older or newer version can read it.
     #[test]
     fn a_status_has_at_most_2_kb() {
-        let config = WorkerConfig { name: "n".repeat(64), ..WorkerConfig::default() };
+        let config = WorkerConfig {
+            name: "n".repeat(64),
+            ..WorkerConfig::default()
+        };
         let activity = Arc::<Activity>::default();
         activity.figures.sink_is_down(&"\u{1}".repeat(1000));
         let mut writer = StatusWriter::new(&config, &activity, &"\"".repeat(1000));
-        let all = Quantiles { p50_us: Some(93_132_257), p99_us: Some(93_132_257) };
+        let all = Quantiles {
+            p50_us: Some(93_132_257),
+            p99_us: Some(93_132_257),
+        };
         let mut status = writer.status(Instant::now());
-        status.slots = SlotFigures { free: 1024, asked: 1024, delivering: 1024, reported: 1024, parked: 1024 };
-        (status.delivered, status.rejected, status.completed_with_errors, status.transient) =
-            (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
-        (status.unknown, status.unknown_error) = (u64::MAX, cut(&"\u{1}".repeat(1000), UNKNOWN_BYTES));
-        status.minute =
-            LastMinute { ms: u64::MAX, delivered: u64::MAX, unknown: u64::MAX, delivery: all, commit: all, redis: all };
+        status.slots = SlotFigures {
+            free: 1024,
+            asked: 1024,
+            delivering: 1024,
+            reported: 1024,
+            parked: 1024,
+        };
+        (
+            status.delivered,
+            status.rejected,
+            status.completed_with_errors,
+            status.transient,
+        ) = (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
+        (status.unknown, status.unknown_error) =
+            (u64::MAX, cut(&"\u{1}".repeat(1000), UNKNOWN_BYTES));
+        status.minute = LastMinute {
+            ms: u64::MAX,
+            delivered: u64::MAX,
+            unknown: u64::MAX,
+            delivery: all,
+            commit: all,
+            redis: all,
+        };
         let object = cut(&"\u{1}".repeat(512), OBJECT_BYTES);
-        status.longest = Some(LongDelivery { object, id: u64::MAX, since_ms: u64::MAX });
-        (status.sink_up_ms, status.sink_down_ms, status.redis_rtt_us) = (Some(u64::MAX), Some(u64::MAX), Some(u64::MAX));
+        status.longest = Some(LongDelivery {
+            object,
+            id: u64::MAX,
+            since_ms: u64::MAX,
+        });
+        (status.sink_up_ms, status.sink_down_ms, status.redis_rtt_us) =
+            (Some(u64::MAX), Some(u64::MAX), Some(u64::MAX));
         let text = serde_json::to_string(&status).expect("JSON");
         assert!(text.len() <= 2048, "{}: {text}", text.len());
-        assert_eq!(serde_json::from_str::<WorkerStatus>(&text).expect("a status"), status);
-        assert_eq!(serde_json::from_str::<WorkerStatus>(r#"{"new":1}"#).expect("a status"), WorkerStatus::default());
+        assert_eq!(
+            serde_json::from_str::<WorkerStatus>(&text).expect("a status"),
+            status
+        );
+        assert_eq!(
+            serde_json::from_str::<WorkerStatus>(r#"{"new":1}"#).expect("a status"),
+            WorkerStatus::default()
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -285,10 +376,16 @@ mod tests {
         for second in 0..=120 {
             let minute = writer.status(Instant::now()).minute;
             // The slow delivery was before the first status, so it is in no last minute.
-            assert_eq!(minute.delivery.p50_us.is_some(), (61..=120).contains(&second), "{second}: {minute:?}");
+            assert_eq!(
+                minute.delivery.p50_us.is_some(),
+                (61..=120).contains(&second),
+                "{second}: {minute:?}"
+            );
             assert!(minute.ms <= 60_000, "{minute:?}");
             if second == 60 {
-                activity.figures.delivery_ended(Duration::from_millis(1), None);
+                activity
+                    .figures
+                    .delivery_ended(Duration::from_millis(1), None);
             }
             tokio::time::advance(EVERY).await;
         }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use opentelemetry::global::{self, BoxedTracer};
-use opentelemetry::trace::{Link, SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _};
+use opentelemetry::trace::{
+    Link, SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _,
+};
 use opentelemetry::{Context, InstrumentationScope, KeyValue};
 
 use crate::event::Pointer;
@@ -49,8 +51,14 @@ impl Traces {
     /// tracer provider: set it before this call.
     #[must_use]
     pub fn new(pointer: Pointer) -> Self {
-        let scope = InstrumentationScope::builder("seriatim").with_version(env!("CARGO_PKG_VERSION")).build();
-        Self { field: TraceField::new(pointer), tracer: Arc::new(global::tracer_with_scope(scope)), is_child: false }
+        let scope = InstrumentationScope::builder("seriatim")
+            .with_version(env!("CARGO_PKG_VERSION"))
+            .build();
+        Self {
+            field: TraceField::new(pointer),
+            tracer: Arc::new(global::tracer_with_scope(scope)),
+            is_child: false,
+        }
     }
 
     /// Sets the tracer that makes the spans. Default: the global one.
@@ -79,8 +87,18 @@ impl Traces {
         keys: &Keys,
     ) -> Option<DeliverySpan> {
         let events = &batch.payloads[..offered];
-        let sampled = |(at, event): (usize, &Bytes)| Some((batch.first + at as u64 * batch.stride, self.field.sampled(event)?));
-        let links: Vec<Link> = events.iter().enumerate().filter_map(sampled).map(link).collect();
+        let sampled = |(at, event): (usize, &Bytes)| {
+            Some((
+                batch.first + at as u64 * batch.stride,
+                self.field.sampled(event)?,
+            ))
+        };
+        let links: Vec<Link> = events
+            .iter()
+            .enumerate()
+            .filter_map(sampled)
+            .map(link)
+            .collect();
         if links.is_empty() {
             return None;
         }
@@ -101,25 +119,40 @@ impl Traces {
             KeyValue::new("seriatim.attempt", i64::from(cx.attempts) + 1),
         ];
         match offered {
-            1 => attributes.push(KeyValue::new("messaging.message.id", batch.first.to_string())),
-            events => attributes.push(KeyValue::new("messaging.batch.message_count", number(events as u64))),
+            1 => attributes.push(KeyValue::new(
+                "messaging.message.id",
+                batch.first.to_string(),
+            )),
+            events => attributes.push(KeyValue::new(
+                "messaging.batch.message_count",
+                number(events as u64),
+            )),
         }
         if cx.crashes > 0 {
             attributes.push(KeyValue::new("seriatim.crashes", i64::from(cx.crashes)));
         }
         let mut name = "process".to_owned();
         if let Some(namespace) = keys.namespace() {
-            attributes.push(KeyValue::new("messaging.destination.name", namespace.to_owned()));
+            attributes.push(KeyValue::new(
+                "messaging.destination.name",
+                namespace.to_owned(),
+            ));
             name = format!("process {namespace}");
         }
-        let builder = SpanBuilder::from_name(name).with_kind(SpanKind::Consumer).with_attributes(attributes).with_links(links);
+        let builder = SpanBuilder::from_name(name)
+            .with_kind(SpanKind::Consumer)
+            .with_attributes(attributes)
+            .with_links(links);
         let span = self.tracer.build_with_context(builder, &parent);
         Some(DeliverySpan(Context::new().with_span(span)))
     }
 }
 
 /// Runs a delivery inside its span, if it has one.
-pub(in crate::worker) async fn inside(span: Option<DeliverySpan>, delivery: impl Future<Output = Outcome>) -> Outcome {
+pub(in crate::worker) async fn inside(
+    span: Option<DeliverySpan>,
+    delivery: impl Future<Output = Outcome>,
+) -> Outcome {
     let mut delivery = pin!(delivery);
     let outcome = poll_fn(|cx| {
         let _current = span.as_ref().map(|span| span.0.clone().attach());
@@ -133,7 +166,11 @@ pub(in crate::worker) async fn inside(span: Option<DeliverySpan>, delivery: impl
 }
 
 fn link((id, context): (u64, SpanContext)) -> Link {
-    Link::new(context, vec![KeyValue::new("messaging.message.id", id.to_string())], 0)
+    Link::new(
+        context,
+        vec![KeyValue::new("messaging.message.id", id.to_string())],
+        0,
+    )
 }
 
 /// Returns a number in the type that OpenTelemetry uses for numbers.
@@ -163,7 +200,9 @@ impl DeliverySpan {
         span.set_attribute(KeyValue::new("seriatim.delivered", number(count as u64)));
         if let Some(error) = error {
             span.set_attribute(KeyValue::new("error.type", outcome));
-            span.set_status(Status::error(error.chars().take(ERROR_MAX).collect::<String>()));
+            span.set_status(Status::error(
+                error.chars().take(ERROR_MAX).collect::<String>(),
+            ));
         }
         span.end();
     }
@@ -172,6 +211,10 @@ impl DeliverySpan {
 impl Drop for DeliverySpan {
     fn drop(&mut self) {
         // If the span has already ended, it ignores this.
-        self.set("cancelled", 0, Some("the delivery was cancelled: the lease is lost, or the worker stopped"));
+        self.set(
+            "cancelled",
+            0,
+            Some("the delivery was cancelled: the lease is lost, or the worker stopped"),
+        );
     }
 }

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
-use seriatim::handlers::{Failure, Handler, HandlerContext, HandlerResult, Handlers, SUBTASK_BYTES_MAX, SUBTASKS_MAX};
+use seriatim::handlers::{
+    Failure, Handler, HandlerContext, HandlerResult, Handlers, SUBTASK_BYTES_MAX, SUBTASKS_MAX,
+};
 use seriatim::worker::EventLog;
 use tokio::sync::Notify;
 
@@ -32,7 +34,10 @@ impl Journal {
     }
 
     async fn until(&self, count: usize, line: &str) {
-        until(&format!("{count} times {line:?}"), PATIENCE, async || (self.count(line) >= count).then_some(())).await;
+        until(&format!("{count} times {line:?}"), PATIENCE, async || {
+            (self.count(line) >= count).then_some(())
+        })
+        .await;
     }
 
     /// Returns a handler that records the event, and succeeds.
@@ -69,7 +74,12 @@ struct Endless {
 impl Handler<Value> for Endless {
     async fn handle(&self, _: Value, cx: HandlerContext) -> HandlerResult {
         self.journal.note(format!("attempt {}", cx.attempt()));
-        let runs = self.journal.lines().iter().filter(|line| line.starts_with("attempt ")).count();
+        let runs = self
+            .journal
+            .lines()
+            .iter()
+            .filter(|line| line.starts_with("attempt "))
+            .count();
         if runs >= self.ends_at {
             return Ok(());
         }
@@ -88,7 +98,9 @@ impl Handler<Value> for Endless {
 }
 
 async fn finished(console: &Console, object: &str) -> Vec<String> {
-    let mut fields: Vec<String> = console.run(&["HKEYS", &console.keys.event_handled(object)]).await;
+    let mut fields: Vec<String> = console
+        .run(&["HKEYS", &console.keys.event_handled(object)])
+        .await;
     fields.sort();
     fields
 }
@@ -106,12 +118,26 @@ async fn a_catch_all_runs_for_every_event_beside_the_handlers_for_its_type() {
         .build()
         .expect("a set");
     let worker = start(&redis, "w", &handlers, |_| {});
-    console.emit_all("work:1", [r#"{"type":"moved"}"#, r#"{"type":"sold"}"#, "7", r#"{"type":7}"#, "null"]).await;
+    console
+        .emit_all(
+            "work:1",
+            [
+                r#"{"type":"moved"}"#,
+                r#"{"type":"sold"}"#,
+                "7",
+                r#"{"type":7}"#,
+                "null",
+            ],
+        )
+        .await;
     console.until_at_rest_after(5).await;
     worker.finish().await;
     let mut lines = journal.lines();
     lines[..2].sort();
-    assert_eq!(lines, ["all 1", "moved 1", "all 2", "all 3", "all 4", "all 5"]);
+    assert_eq!(
+        lines,
+        ["all 1", "moved 1", "all 2", "all 3", "all 4", "all 5"]
+    );
     assert_eq!(console.dead().await.len(), 0);
 }
 
@@ -124,7 +150,11 @@ async fn what_takes_too_long_is_cut_off_and_what_others_have_finished_is_kept() 
     let redis = Redis::start();
     let console = redis.console().await;
     let journal = Journal::default();
-    let endless = Endless { journal: journal.clone(), ends_at: 2, timeout: Some(Duration::from_millis(50)) };
+    let endless = Endless {
+        journal: journal.clone(),
+        ends_at: 2,
+        timeout: Some(Duration::from_millis(50)),
+    };
     let handlers = Handlers::builder()
         .timeout(Duration::from_secs(3600))
         .register_type("slow", "endless", endless)
@@ -135,9 +165,14 @@ async fn what_takes_too_long_is_cut_off_and_what_others_have_finished_is_kept() 
         config.retry = "fixed:1h".parse().expect("a policy");
         config.concurrency = 1;
     });
-    console.emit_all("work:1", [r#"{"type":"slow"}"#, "2"]).await;
+    console
+        .emit_all("work:1", [r#"{"type":"slow"}"#, "2"])
+        .await;
     console.emit("work:2", "3").await;
-    assert_eq!(console.until_held("work:1", "retry").await, "1 0 1 0 retry: endless: it took longer than 50ms");
+    assert_eq!(
+        console.until_held("work:1", "retry").await,
+        "1 0 1 0 retry: endless: it took longer than 50ms"
+    );
     journal.until(1, "told").await;
     assert_eq!(journal.count("dropped"), 1);
     assert_eq!(finished(&console, "work:1").await, ["handler:quick", "id"]);
@@ -148,8 +183,18 @@ async fn what_takes_too_long_is_cut_off_and_what_others_have_finished_is_kept() 
     console.release("work:1").await;
     console.until_at_rest().await;
     worker.finish().await;
-    assert_eq!((journal.count("quick 1"), journal.count("attempt 1"), journal.count("attempt 2")), (1, 1, 1));
-    assert_eq!((journal.count("dropped"), console.dead().await.len()), (1, 0));
+    assert_eq!(
+        (
+            journal.count("quick 1"),
+            journal.count("attempt 1"),
+            journal.count("attempt 2")
+        ),
+        (1, 1, 1)
+    );
+    assert_eq!(
+        (journal.count("dropped"), console.dead().await.len()),
+        (1, 0)
+    );
 }
 
 /// A handler is cancelled if the lease is lost, by a lapse or to another process. It is also
@@ -163,10 +208,19 @@ async fn a_handler_is_cut_off_where_the_lease_is_lost_or_the_worker_stops_at_onc
         let console = redis.console().await;
         let journal = Journal::default();
         let set = || {
-            let endless = Endless { journal: journal.clone(), ends_at: 2, timeout: None };
-            Handlers::builder().register_all("endless", endless).build().expect("a set")
+            let endless = Endless {
+                journal: journal.clone(),
+                ends_at: 2,
+                timeout: None,
+            };
+            Handlers::builder()
+                .register_all("endless", endless)
+                .build()
+                .expect("a set")
         };
-        let worker = start(&redis, "w", &set(), |config| config.lease = Duration::from_millis(900));
+        let worker = start(&redis, "w", &set(), |config| {
+            config.lease = Duration::from_millis(900)
+        });
         console.emit("work:1", "1").await;
         journal.until(1, "attempt 1").await;
         let worker = match how {
@@ -219,20 +273,36 @@ async fn what_becomes_of_an_event_is_logged_with_the_errors_of_its_handlers() {
     };
     let handlers = Handlers::builder()
         .register_type("pay", "pay", pay)
-        .register_type("bad", "bad", |_: Value, _| async { Err(Failure::unrecoverable("no such place")) })
-        .register_type("bad", "busy", |_: Value, _| async { Err(Failure::transient("no route")) })
-        .register_type("down", "down", |_: Value, _| async { Err(Failure::transient("down")) })
+        .register_type("bad", "bad", |_: Value, _| async {
+            Err(Failure::unrecoverable("no such place"))
+        })
+        .register_type("bad", "busy", |_: Value, _| async {
+            Err(Failure::transient("no route"))
+        })
+        .register_type("down", "down", |_: Value, _| async {
+            Err(Failure::transient("down"))
+        })
         .build()
         .expect("a set");
     let worker = start(&redis, "w", &handlers, |config| {
-        config.retry = "fixed:1ms,attempts=3,then=complete-with-errors".parse().expect("a policy");
+        config.retry = "fixed:1ms,attempts=3,then=complete-with-errors"
+            .parse()
+            .expect("a policy");
         config.event_log = Some(EventLog::default());
     });
-    console.emit_all("work:1", ["pay", "bad", "down", "pay"].map(|name| format!(r#"{{"type":"{name}"}}"#))).await;
+    console
+        .emit_all(
+            "work:1",
+            ["pay", "bad", "down", "pay"].map(|name| format!(r#"{{"type":"{name}"}}"#)),
+        )
+        .await;
     journal.until(1, "declined 4").await;
     console.until_at_rest().await;
     worker.finish().await;
-    let page = control(&redis.connect().await, redis.keys()).log(None, 100).await.expect("the log");
+    let page = control(&redis.connect().await, redis.keys())
+        .log(None, 100)
+        .await
+        .expect("the log");
     let rows = page.entries.iter().map(|row| {
         let error = row.error.as_deref().unwrap_or_default();
         format!(
@@ -293,22 +363,45 @@ async fn one_subtask_above_the_limit_is_refused() {
             };
             assert_eq!(cx.once(&name(7), run).await, Ok(()));
             let too_long = cx.once(&"x".repeat(SUBTASK_BYTES_MAX + 1), run).await;
-            assert!(matches!(too_long, Err(Failure::Unrecoverable { .. })), "{too_long:?}");
-            let refused = cx.once("one more", run).await.expect_err("it is above the limit");
-            if cx.attempt() == 1 { Err(refused) } else { Ok(()) }
+            assert!(
+                matches!(too_long, Err(Failure::Unrecoverable { .. })),
+                "{too_long:?}"
+            );
+            let refused = cx
+                .once("one more", run)
+                .await
+                .expect_err("it is above the limit");
+            if cx.attempt() == 1 {
+                Err(refused)
+            } else {
+                Ok(())
+            }
         }
     };
-    let handlers =
-        Handlers::builder().register_all("names", names).register_all("names_one_more", names_one_more).build().expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    let handlers = Handlers::builder()
+        .register_all("names", names)
+        .register_all("names_one_more", names_one_more)
+        .build()
+        .expect("a set");
+    let worker = start(&redis, "w", &handlers, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
     console.emit("work:1", "{}").await;
     let why = "retry: names_one_more: the handlers of one event name at most 1000 subtasks";
-    assert!(console.until_held("work:1", why).await.ends_with(r#"refused: "one more""#));
+    assert!(
+        console
+            .until_held("work:1", why)
+            .await
+            .ends_with(r#"refused: "one more""#)
+    );
     // Besides the subtasks, the record has the event's id and the handler that succeeded.
     assert_eq!(finished(&console, "work:1").await.len(), SUBTASKS_MAX + 2);
     console.release("work:1").await;
     console.until_at_rest().await;
     worker.finish().await;
-    assert_eq!((journal.count("subtask"), journal.lines().len()), (SUBTASKS_MAX, SUBTASKS_MAX));
+    assert_eq!(
+        (journal.count("subtask"), journal.lines().len()),
+        (SUBTASKS_MAX, SUBTASKS_MAX)
+    );
     assert_eq!(console.dead().await.len(), 0);
 }

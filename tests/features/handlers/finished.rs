@@ -32,17 +32,29 @@ async fn two_handlers_succeed_and_one_is_transient_only_that_one_runs_again() {
         .build()
         .expect("a set");
     let worker = start(&redis, "w", &handlers, |_| {});
-    console.emit_all("work:1", [moved("here"), moved("there")]).await;
+    console
+        .emit_all("work:1", [moved("here"), moved("there")])
+        .await;
     journal.until(1, "first 2").await;
     console.until_at_rest_after(2).await;
     worker.finish().await;
-    let mut expected = vec!["first 1", "second 1", "third 1", "third 1", "third 1", "third 1"];
-    expected.extend(["first 2", "second 2", "third 2", "third 2", "third 2", "third 2"]);
+    let mut expected = vec![
+        "first 1", "second 1", "third 1", "third 1", "third 1", "third 1",
+    ];
+    expected.extend([
+        "first 2", "second 2", "third 2", "third 2", "third 2", "third 2",
+    ]);
     expected.sort_unstable();
     assert_eq!(journal.sorted(), expected);
     // The second event runs only after all handlers of the first event have succeeded.
-    assert_eq!(journal.lines().iter().position(|line| line.ends_with(" 2")), Some(6));
-    assert_eq!(console.number(&console.keys.last_event_id("work:1")).await, 2);
+    assert_eq!(
+        journal.lines().iter().position(|line| line.ends_with(" 2")),
+        Some(6)
+    );
+    assert_eq!(
+        console.number(&console.keys.last_event_id("work:1")).await,
+        2
+    );
 }
 
 /// The worker dies in the first of three events, after one of the event's handlers has succeeded.
@@ -61,11 +73,20 @@ async fn an_event_whose_worker_dies_runs_again_ahead_of_its_objects_later_events
                 if stuck { pending().await } else { Ok(()) }
             }
         };
-        Handlers::builder().register_all("quick", journal.notes("quick")).register_all("slow", slow).build().expect("a set")
+        Handlers::builder()
+            .register_all("quick", journal.notes("quick"))
+            .register_all("slow", slow)
+            .build()
+            .expect("a set")
     };
-    console.emit_all("work:1", [moved("a"), moved("b"), moved("c")]).await;
+    console
+        .emit_all("work:1", [moved("a"), moved("b"), moved("c")])
+        .await;
     let worker = start(&redis, "w", &set(true), |_| {});
-    until("one has finished", PATIENCE, async || (handled(&console, "work:1").await.len() == 2).then_some(())).await;
+    until("one has finished", PATIENCE, async || {
+        (handled(&console, "work:1").await.len() == 2).then_some(())
+    })
+    .await;
     assert_eq!(handled(&console, "work:1").await, ["handler:quick", "id"]);
     console.check().await;
     worker.crash().await;
@@ -74,7 +95,9 @@ async fn an_event_whose_worker_dies_runs_again_ahead_of_its_objects_later_events
     journal.until(1, "slow 3").await;
     console.until_at_rest().await;
     other.finish().await;
-    let expected = ["quick 1", "slow 1", "slow 1", "quick 2", "slow 2", "quick 3", "slow 3"];
+    let expected = [
+        "quick 1", "slow 1", "slow 1", "quick 2", "slow 2", "quick 3", "slow 3",
+    ];
     assert_eq!(journal.lines(), expected);
 }
 
@@ -91,17 +114,33 @@ async fn the_events_before_the_one_under_way_do_not_run_again() {
             let journal = also.clone();
             async move {
                 journal.note(format!("slow {}", cx.id()));
-                if cx.id() == stuck { pending().await } else { Ok(()) }
+                if cx.id() == stuck {
+                    pending().await
+                } else {
+                    Ok(())
+                }
             }
         };
-        Handlers::builder().register_all("quick", journal.notes("quick")).register_all("slow", slow).build().expect("a set")
+        Handlers::builder()
+            .register_all("quick", journal.notes("quick"))
+            .register_all("slow", slow)
+            .build()
+            .expect("a set")
     };
-    console.emit_all("work:1", [moved("a"), moved("b"), moved("c")]).await;
+    console
+        .emit_all("work:1", [moved("a"), moved("b"), moved("c")])
+        .await;
     let worker = start(&redis, "w", &set(2), |_| {});
     journal.until(1, "slow 2").await;
     until("one has finished", PATIENCE, async || {
-        let id: Option<String> = console.run(&["HGET", &console.keys.event_handled("work:1"), "id"]).await;
-        (id.as_deref() == Some("2") && handled(&console, "work:1").await.contains(&"handler:quick".to_owned())).then_some(())
+        let id: Option<String> = console
+            .run(&["HGET", &console.keys.event_handled("work:1"), "id"])
+            .await;
+        (id.as_deref() == Some("2")
+            && handled(&console, "work:1")
+                .await
+                .contains(&"handler:quick".to_owned()))
+        .then_some(())
     })
     .await;
     worker.crash().await;
@@ -110,7 +149,11 @@ async fn the_events_before_the_one_under_way_do_not_run_again() {
     journal.until(1, "slow 3").await;
     console.until_at_rest().await;
     other.finish().await;
-    let runs: Vec<_> = ["quick 1", "slow 1", "quick 2", "slow 2", "quick 3", "slow 3"].map(|line| journal.count(line)).into();
+    let runs: Vec<_> = [
+        "quick 1", "slow 1", "quick 2", "slow 2", "quick 3", "slow 3",
+    ]
+    .map(|line| journal.count(line))
+    .into();
     assert_eq!(runs, [1, 1, 1, 2, 1, 1], "{:?}", journal.lines());
 }
 
@@ -135,24 +178,44 @@ async fn a_subtask_succeeds_once() {
                 journal.note(format!("charged {first:?}"));
                 cx.once("mail", || async {
                     journal.note("mail");
-                    if cx.attempt() < 3 { Err(Failure::transient("no mail today")) } else { Ok(()) }
+                    if cx.attempt() < 3 {
+                        Err(Failure::transient("no mail today"))
+                    } else {
+                        Ok(())
+                    }
                 })
                 .await?;
                 Ok(())
             }
         };
-        Handlers::builder().register_all("order", handler).build().expect("a set")
+        Handlers::builder()
+            .register_all("order", handler)
+            .build()
+            .expect("a set")
     };
     console.emit("work:1", moved("a")).await;
-    let worker = start(&redis, "w", &set(), |config| config.retry = "fixed:1h".parse().expect("a policy"));
-    console.until_held("work:1", "retry: order: no mail today").await;
+    let worker = start(&redis, "w", &set(), |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
+    console
+        .until_held("work:1", "retry: order: no mail today")
+        .await;
     assert_eq!(handled(&console, "work:1").await, ["id", "once:charge"]);
     worker.finish().await;
     let other = start(&redis, "other", &set(), |_| {});
     console.release("work:1").await;
     console.until_at_rest().await;
     other.finish().await;
-    let expected = ["charge", "charged 17", "mail", "charged 17", "mail", "charged 17", "mail"].map(str::to_owned);
+    let expected = [
+        "charge",
+        "charged 17",
+        "mail",
+        "charged 17",
+        "mail",
+        "charged 17",
+        "mail",
+    ]
+    .map(str::to_owned);
     assert_eq!(journal.lines(), expected);
 }
 
@@ -181,13 +244,20 @@ async fn a_subtask_is_one_for_all_handlers_of_an_event() {
             }
         }
     };
-    let handlers = Handlers::builder().register_all("a", handler()).register_all("b", handler()).build().expect("a set");
+    let handlers = Handlers::builder()
+        .register_all("a", handler())
+        .register_all("b", handler())
+        .build()
+        .expect("a set");
     let worker = start(&redis, "w", &handlers, |_| {});
     console.emit_all("work:1", [moved("a"), moved("b")]).await;
     journal.until(2, "of 2").await;
     console.until_at_rest().await;
     worker.finish().await;
-    assert_eq!(journal.sorted(), ["1 runs", "2 runs", "of 1", "of 1", "of 2", "of 2"]);
+    assert_eq!(
+        journal.sorted(),
+        ["1 runs", "2 runs", "of 1", "of 1", "of 2", "of 2"]
+    );
 }
 
 /// The lease lapses while a handler runs. The process attaches again and gets the batch under the
@@ -207,11 +277,19 @@ async fn what_is_finished_stays_finished_after_a_lapse() {
             Ok(())
         }
     };
-    let handlers =
-        Handlers::builder().register_all("quick", journal.notes("quick")).register_all("slow", slow).build().expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| config.lease = Duration::from_millis(600));
+    let handlers = Handlers::builder()
+        .register_all("quick", journal.notes("quick"))
+        .register_all("slow", slow)
+        .build()
+        .expect("a set");
+    let worker = start(&redis, "w", &handlers, |config| {
+        config.lease = Duration::from_millis(600)
+    });
     console.emit("work:1", moved("a")).await;
-    until("one has finished", PATIENCE, async || (handled(&console, "work:1").await.len() == 2).then_some(())).await;
+    until("one has finished", PATIENCE, async || {
+        (handled(&console, "work:1").await.len() == 2).then_some(())
+    })
+    .await;
     console.end_lease("w").await;
     journal.until(2, "slow").await;
     gate.open();
@@ -242,17 +320,33 @@ async fn what_is_finished_is_kept_over_a_new_connection() {
         .register_all("waits", waits)
         .register_all(
             "fails",
-            journal.answers("fails", |cx| if cx.attempt() == 1 { Err(Failure::transient("down")) } else { Ok(()) }),
+            journal.answers("fails", |cx| {
+                if cx.attempt() == 1 {
+                    Err(Failure::transient("down"))
+                } else {
+                    Ok(())
+                }
+            }),
         )
         .build()
         .expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    let worker = start(&redis, "w", &handlers, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
     console.emit("work:1", moved("a")).await;
-    until("a subtask is done", PATIENCE, async || (handled(&console, "work:1").await.len() == 2).then_some(())).await;
-    let _: u64 = console.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+    until("a subtask is done", PATIENCE, async || {
+        (handled(&console, "work:1").await.len() == 2).then_some(())
+    })
+    .await;
+    let _: u64 = console
+        .run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+        .await;
     gate.open();
     console.until_held("work:1", "retry: fails: down").await;
-    assert_eq!(handled(&console, "work:1").await, ["handler:waits", "id", "once:after", "once:before"]);
+    assert_eq!(
+        handled(&console, "work:1").await,
+        ["handler:waits", "id", "once:after", "once:before"]
+    );
     console.release("work:1").await;
     console.until_at_rest().await;
     worker.finish().await;
@@ -265,21 +359,29 @@ async fn a_key_of_a_wrong_type_is_named() {
     let redis = Redis::start();
     let console = redis.console().await;
     let handlers = Handlers::builder()
-        .register_all("order", |_: serde_json::Value, cx: HandlerContext| async move {
-            cx.once("charge", || async { Ok::<_, Failure>(()) }).await?;
-            Ok(())
-        })
+        .register_all(
+            "order",
+            |_: serde_json::Value, cx: HandlerContext| async move {
+                cx.once("charge", || async { Ok::<_, Failure>(()) }).await?;
+                Ok(())
+            },
+        )
         .build()
         .expect("a set");
     let key = console.keys.event_handled("work:1");
     let _: String = console.run(&["SET", &key, "wrong"]).await;
-    let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    let worker = start(&redis, "w", &handlers, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
     console.emit("work:1", moved("a")).await;
     let held = console.until_held("work:1", "retry: order: ").await;
     assert!(held.contains(&key) && held.contains("WRONGTYPE"), "{held}");
     console.release("work:1").await;
     let held = until("it has failed again", PATIENCE, async || {
-        console.held_id("work:1").await.filter(|held| held.starts_with("1 1 2 0 "))
+        console
+            .held_id("work:1")
+            .await
+            .filter(|held| held.starts_with("1 1 2 0 "))
     })
     .await;
     assert!(held.contains(&format!("retry: {key}: ")), "{held}");
@@ -298,10 +400,15 @@ async fn another_sink_leaves_nothing_behind() {
     let journal = Journal::default();
     let handlers = Handlers::builder()
         .register_all("good", journal.notes("good"))
-        .register_all("down", journal.answers("down", |_| Err(Failure::transient("down"))))
+        .register_all(
+            "down",
+            journal.answers("down", |_| Err(Failure::transient("down"))),
+        )
         .build()
         .expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    let worker = start(&redis, "w", &handlers, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
     console.emit("work:1", moved("a")).await;
     console.until_held("work:1", "retry").await;
     assert_eq!(handled(&console, "work:1").await, ["handler:good", "id"]);
@@ -334,11 +441,19 @@ async fn a_long_batch_is_committed_in_parts() {
             Ok(())
         }
     };
-    let handlers = Handlers::builder().register_all("slow", handler).build().expect("a set");
-    console.emit_all("work:1", [moved("a"), moved("b"), moved("c")]).await;
+    let handlers = Handlers::builder()
+        .register_all("slow", handler)
+        .build()
+        .expect("a set");
+    console
+        .emit_all("work:1", [moved("a"), moved("b"), moved("c")])
+        .await;
     let worker = start(&redis, "w", &handlers, |_| {});
     let last = console.keys.last_event_id("work:1");
-    until("the first is committed", PATIENCE, async || (console.number(&last).await == 1).then_some(())).await;
+    until("the first is committed", PATIENCE, async || {
+        (console.number(&last).await == 1).then_some(())
+    })
+    .await;
     gate.open();
     console.until_at_rest().await;
     worker.finish().await;

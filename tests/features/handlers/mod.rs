@@ -11,7 +11,9 @@ use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use seriatim::handlers::{EventType, Failure, Handler, HandlerContext, HandlerResult, Handlers, HandlersError, Unhandled};
+use seriatim::handlers::{
+    EventType, Failure, Handler, HandlerContext, HandlerResult, Handlers, HandlersError, Unhandled,
+};
 use seriatim::worker::{Backoff, Limit, RetryPolicy, UsedUp};
 
 use crate::support::console::{Console, PATIENCE};
@@ -52,7 +54,10 @@ impl Journal {
     }
 
     async fn until(&self, count: usize, line: &str) {
-        until(&format!("{count} times {line:?}"), PATIENCE, async || (self.count(line) >= count).then_some(())).await;
+        until(&format!("{count} times {line:?}"), PATIENCE, async || {
+            (self.count(line) >= count).then_some(())
+        })
+        .await;
     }
 
     /// Returns a handler that records its run, and succeeds.
@@ -89,7 +94,9 @@ fn moved(to: &str) -> String {
 }
 
 async fn handled(console: &Console, object: &str) -> Vec<String> {
-    let mut fields: Vec<String> = console.run(&["HKEYS", &console.keys.event_handled(object)]).await;
+    let mut fields: Vec<String> = console
+        .run(&["HKEYS", &console.keys.event_handled(object)])
+        .await;
     fields.sort();
     fields
 }
@@ -102,19 +109,31 @@ async fn an_unrecoverable_beside_a_transient_the_transient_never_runs_again() {
     let console = redis.console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
-        .register_all("down", journal.answers("down", |_| Err(Failure::transient("no route"))))
-        .register_all("bad", journal.answers("bad", |_| Err(Failure::unrecoverable("no such place"))))
+        .register_all(
+            "down",
+            journal.answers("down", |_| Err(Failure::transient("no route"))),
+        )
+        .register_all(
+            "bad",
+            journal.answers("bad", |_| Err(Failure::unrecoverable("no such place"))),
+        )
         .register_all("good", journal.notes("good"))
         .build()
         .expect("a set");
     let worker = start(&redis, "w", &handlers, |_| {});
     console.emit("work:1", moved("nowhere")).await;
-    until("it is dead", PATIENCE, async || (console.dead().await.len() == 1).then_some(())).await;
+    until("it is dead", PATIENCE, async || {
+        (console.dead().await.len() == 1).then_some(())
+    })
+    .await;
     console.until_at_rest().await;
     worker.finish().await;
     assert_eq!(journal.sorted(), ["bad 1", "down 1", "good 1"]);
     let dead = console.dead().await;
-    let error = dead[0].iter().find(|(field, _)| field == "error").map(|(_, error)| String::from_utf8_lossy(error).into_owned());
+    let error = dead[0]
+        .iter()
+        .find(|(field, _)| field == "error")
+        .map(|(_, error)| String::from_utf8_lossy(error).into_owned());
     assert_eq!(error.as_deref(), Some("down: no route; bad: no such place"));
 }
 
@@ -124,9 +143,15 @@ async fn ten_worker_processes_one_event_one_run() {
     let redis = Redis::start();
     let console = redis.console().await;
     let journal = Journal::default();
-    let handlers = Handlers::builder().register_all("one", journal.notes("one")).build().expect("a set");
+    let handlers = Handlers::builder()
+        .register_all("one", journal.notes("one"))
+        .build()
+        .expect("a set");
     let names = ["w0", "w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9"];
-    let workers: Vec<_> = names.iter().map(|name| start(&redis, name, &handlers, |_| {})).collect();
+    let workers: Vec<_> = names
+        .iter()
+        .map(|name| start(&redis, name, &handlers, |_| {}))
+        .collect();
     console.until_idle(names.len()).await;
     console.emit("work:1", moved("here")).await;
     console.until_at_rest_after(1).await;
@@ -162,17 +187,29 @@ async fn a_panic_and_a_timeout_are_transient() {
     let handlers = Handlers::builder()
         .timeout(Duration::from_millis(50))
         .register_type("moved", "slow", slow)
-        .register_type("crashed", "panics", |_: serde_json::Value, cx: HandlerContext| async move {
-            assert!(cx.attempt() > 1, "boom {}", cx.object());
-            Ok(())
-        })
+        .register_type(
+            "crashed",
+            "panics",
+            |_: serde_json::Value, cx: HandlerContext| async move {
+                assert!(cx.attempt() > 1, "boom {}", cx.object());
+                Ok(())
+            },
+        )
         .build()
         .expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    let worker = start(&redis, "w", &handlers, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
     console.emit("work:1", moved("here")).await;
     console.emit("work:2", r#"{"type":"crashed"}"#).await;
-    assert_eq!(console.until_held("work:1", "").await, "1 0 1 0 retry: slow: it took longer than 50ms");
-    assert_eq!(console.until_held("work:2", "").await, "2 0 1 0 retry: panics: it panicked: boom work:2");
+    assert_eq!(
+        console.until_held("work:1", "").await,
+        "1 0 1 0 retry: slow: it took longer than 50ms"
+    );
+    assert_eq!(
+        console.until_held("work:2", "").await,
+        "2 0 1 0 retry: panics: it panicked: boom work:2"
+    );
     journal.until(1, "cancelled").await;
     console.release("work:1").await;
     console.release("work:2").await;
@@ -194,15 +231,31 @@ async fn an_event_that_does_not_deserialize_is_unrecoverable() {
             Ok(())
         }
     };
-    let handlers = Handlers::builder().register::<Moved>("mail", mail).build().expect("a set");
+    let handlers = Handlers::builder()
+        .register::<Moved>("mail", mail)
+        .build()
+        .expect("a set");
     let worker = start(&redis, "w", &handlers, |_| {});
-    console.emit_all("work:1", [r#"{"type":"moved","to":7}"#, r#"{"type":"moved","to":"here"}"#]).await;
+    console
+        .emit_all(
+            "work:1",
+            [
+                r#"{"type":"moved","to":7}"#,
+                r#"{"type":"moved","to":"here"}"#,
+            ],
+        )
+        .await;
     journal.until(1, "here").await;
     console.until_at_rest().await;
     worker.finish().await;
     let dead = console.dead().await;
     let error = String::from_utf8_lossy(&dead[0][4].1).into_owned();
-    assert!(error.starts_with("mail: the event does not fit the type of this handler: invalid type: integer `7`"), "{error}");
+    assert!(
+        error.starts_with(
+            "mail: the event does not fit the type of this handler: invalid type: integer `7`"
+        ),
+        "{error}"
+    );
     assert_eq!(journal.lines(), ["here"]);
 }
 
@@ -214,34 +267,60 @@ async fn an_event_without_a_handler_goes_as_the_policy_says() {
     let console = redis.console().await;
     let journal = Journal::default();
     let set = |unhandled: Unhandled| {
-        Handlers::builder().register_type("moved", "moved", journal.notes("moved")).unhandled(unhandled).build().expect("a set")
+        Handlers::builder()
+            .register_type("moved", "moved", journal.notes("moved"))
+            .unhandled(unhandled)
+            .build()
+            .expect("a set")
     };
     let worker = start(&redis, "w", &set(Unhandled::DeadLetter), |_| {});
-    console.emit_all("work:1", [r#"{"type":"sold"}"#, "7"]).await;
-    until("both are dead", PATIENCE, async || (console.dead().await.len() == 2).then_some(())).await;
+    console
+        .emit_all("work:1", [r#"{"type":"sold"}"#, "7"])
+        .await;
+    until("both are dead", PATIENCE, async || {
+        (console.dead().await.len() == 2).then_some(())
+    })
+    .await;
     console.until_at_rest().await;
     worker.finish().await;
-    let errors: Vec<_> = console.dead().await.iter().map(|dead| String::from_utf8_lossy(&dead[4].1).into_owned()).collect();
+    let errors: Vec<_> = console
+        .dead()
+        .await
+        .iter()
+        .map(|dead| String::from_utf8_lossy(&dead[4].1).into_owned())
+        .collect();
     assert_eq!(
         errors,
-        [r#"no handler is registered for events of type "sold""#, "no handler is registered for events without a type"]
+        [
+            r#"no handler is registered for events of type "sold""#,
+            "no handler is registered for events without a type"
+        ]
     );
-    let worker = start(&redis, "w", &set(Unhandled::Retry), |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    let worker = start(&redis, "w", &set(Unhandled::Retry), |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
     console.emit("work:1", r#"{"type":"sold"}"#).await;
-    console.until_held("work:1", "retry: no handler is registered").await;
+    console
+        .until_held("work:1", "retry: no handler is registered")
+        .await;
     worker.finish().await;
     let worker = start(&redis, "w", &set(Unhandled::Complete), |_| {});
     console.release("work:1").await;
     console.until_at_rest().await;
     worker.finish().await;
-    assert_eq!(console.number(&console.keys.last_event_id("work:1")).await, 3);
+    assert_eq!(
+        console.number(&console.keys.last_event_id("work:1")).await,
+        3
+    );
     let others = Handlers::builder()
         .register_type("moved", "moved", journal.notes("moved"))
         .register_other("other", journal.notes("other"))
         .build()
         .expect("a set");
     let worker = start(&redis, "w", &others, |_| {});
-    console.emit_all("work:1", [r#"{"type":"sold"}"#, r#"{"type":"moved"}"#]).await;
+    console
+        .emit_all("work:1", [r#"{"type":"sold"}"#, r#"{"type":"moved"}"#])
+        .await;
     journal.until(1, "moved 5").await;
     console.until_at_rest().await;
     worker.finish().await;
@@ -255,20 +334,35 @@ async fn the_longest_wait_asked_for_counts_and_attempts_end() {
     let redis = Redis::start();
     let console = redis.console().await;
     let journal = Journal::default();
-    let waits = |s: u64| move |_: &HandlerContext| Err(Failure::retry_after("busy", Duration::from_secs(s)));
+    let waits = |s: u64| {
+        move |_: &HandlerContext| Err(Failure::retry_after("busy", Duration::from_secs(s)))
+    };
     let handlers = Handlers::builder()
         .register_all("a", journal.answers("a", waits(1000)))
         .register_all("b", journal.answers("b", waits(5000)))
-        .register_all("c", journal.answers("c", |_| Err(Failure::transient("down"))))
+        .register_all(
+            "c",
+            journal.answers("c", |_| Err(Failure::transient("down"))),
+        )
         .build()
         .expect("a set");
     let worker = start(&redis, "w", &handlers, |config| {
-        let limit = Some(Limit { attempts: 2, then: UsedUp::CompleteWithErrors });
-        config.retry =
-            RetryPolicy { backoff: Backoff::Fixed(Duration::from_millis(1)), limit, jitter: 0, ..RetryPolicy::default() };
+        let limit = Some(Limit {
+            attempts: 2,
+            then: UsedUp::CompleteWithErrors,
+        });
+        config.retry = RetryPolicy {
+            backoff: Backoff::Fixed(Duration::from_millis(1)),
+            limit,
+            jitter: 0,
+            ..RetryPolicy::default()
+        };
     });
     console.emit("work:1", moved("a")).await;
-    assert_eq!(console.until_held("work:1", "").await, "1 0 1 0 retry: a: busy; b: busy; c: down");
+    assert_eq!(
+        console.until_held("work:1", "").await,
+        "1 0 1 0 retry: a: busy; b: busy; c: down"
+    );
     let (now_s, _): (f64, f64) = console.run(&["TIME"]).await;
     let wait_s = console.due("work:1").await.expect("held") / 1000.0 - now_s;
     assert!(wait_s > 4900.0 && wait_s < 5002.0, "{wait_s} s");
@@ -289,9 +383,19 @@ async fn a_handler_is_told_what_it_handles() {
     impl Handler<Moved> for Store {
         async fn handle(&self, event: Moved, cx: HandlerContext) -> HandlerResult {
             let fence = cx.fence();
-            assert_eq!((fence.id, fence.token.len(), cx.worker().split('.').next()), (cx.id(), 36, Some("w")));
+            assert_eq!(
+                (fence.id, fence.token.len(), cx.worker().split('.').next()),
+                (cx.id(), 36, Some("w"))
+            );
             let kind = cx.event_type().unwrap_or_default();
-            self.0.note(format!("{} {} {} {kind} {} {}", cx.object(), cx.id(), cx.prev(), event.to, cx.attempt()));
+            self.0.note(format!(
+                "{} {} {} {kind} {} {}",
+                cx.object(),
+                cx.id(),
+                cx.prev(),
+                event.to,
+                cx.attempt()
+            ));
             std::str::from_utf8(cx.payload())?;
             Ok(())
         }
@@ -310,25 +414,40 @@ async fn a_handler_is_told_what_it_handles() {
         .build()
         .expect("a set");
     let worker = start(&redis, "w", &handlers, |_| {});
-    console.emit_all("work:1", [moved("here"), moved("there")]).await;
+    console
+        .emit_all("work:1", [moved("here"), moved("there")])
+        .await;
     console.until_at_rest_after(2).await;
     worker.finish().await;
-    assert_eq!(journal.lines(), ["work:1 1 0 moved here 1", "work:1 2 1 moved there 1"]);
+    assert_eq!(
+        journal.lines(),
+        ["work:1 1 0 moved here 1", "work:1 2 1 moved there 1"]
+    );
 }
 
 /// An invalid set of handlers is refused when it is built. The error names the mistake.
 #[test]
 fn a_set_that_cannot_be_used_is_refused() {
     let journal = Journal::default();
-    let twice =
-        Handlers::builder().register_all("mail", journal.notes("a")).register_type("moved", "mail", journal.notes("b")).build();
-    assert_eq!(twice.err(), Some(HandlersError::Duplicate("mail".to_owned())));
+    let twice = Handlers::builder()
+        .register_all("mail", journal.notes("a"))
+        .register_type("moved", "mail", journal.notes("b"))
+        .build();
+    assert_eq!(
+        twice.err(),
+        Some(HandlersError::Duplicate("mail".to_owned()))
+    );
     for id in ["", "a\nb", &"x".repeat(129)] {
-        let refused = Handlers::builder().register_all(id, journal.notes("a")).build();
+        let refused = Handlers::builder()
+            .register_all(id, journal.notes("a"))
+            .build();
         assert_eq!(refused.err(), Some(HandlersError::Id(id.to_owned())));
     }
     for timeout in [Duration::ZERO, Duration::from_secs(24 * 3600 + 1)] {
-        let refused = Handlers::builder().timeout(timeout).register_all("a", journal.notes("a")).build();
+        let refused = Handlers::builder()
+            .timeout(timeout)
+            .register_all("a", journal.notes("a"))
+            .build();
         assert_eq!(refused.err(), Some(HandlersError::Timeout(timeout)));
     }
 }
@@ -338,7 +457,9 @@ fn a_set_that_cannot_be_used_is_refused() {
 #[tokio::test]
 async fn the_example_runs() {
     let redis = Redis::start();
-    let delivered = crate::example::run(redis.url(), redis.namespace()).await.expect("it runs");
+    let delivered = crate::example::run(redis.url(), redis.namespace())
+        .await
+        .expect("it runs");
     let console = redis.console().await;
     console.until_at_rest().await;
     assert_eq!((delivered, console.dead().await.len()), (4, 1));

@@ -34,24 +34,42 @@ async fn a_value_that_cannot_be_read_is_a_clear_error() {
     let repaired = move |_: Value, cx: HandlerContext| {
         let journal = last.clone();
         async move {
-            journal.note(cx.once("charge", || async { Ok::<String, Failure>("again".to_owned()) }).await?);
+            journal.note(
+                cx.once("charge", || async {
+                    Ok::<String, Failure>("again".to_owned())
+                })
+                .await?,
+            );
             Ok(())
         }
     };
     console.emit("work:1", "{}").await;
-    let retry = |config: &mut seriatim::worker::WorkerConfig| config.retry = "fixed:1h".parse().expect("a policy");
-    let old = Handlers::builder().register_all("order", old).build().expect("a set");
+    let retry = |config: &mut seriatim::worker::WorkerConfig| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    };
+    let old = Handlers::builder()
+        .register_all("order", old)
+        .build()
+        .expect("a set");
     let worker = start(&redis, "old", &old, retry);
-    console.until_held("work:1", "retry: order: the old version fails").await;
+    console
+        .until_held("work:1", "retry: order: the old version fails")
+        .await;
     worker.finish().await;
     console.release("work:1").await;
-    let new = Handlers::builder().register_all("order", new).build().expect("a set");
+    let new = Handlers::builder()
+        .register_all("order", new)
+        .build()
+        .expect("a set");
     let worker = start(&redis, "new", &new, retry);
     let why = r#"retry: order: the subtask "charge" is done, but its stored value cannot be read as u64: invalid type"#;
     console.until_held("work:1", why).await;
     worker.finish().await;
     console.release("work:1").await;
-    let repaired = Handlers::builder().register_all("order", repaired).build().expect("a set");
+    let repaired = Handlers::builder()
+        .register_all("order", repaired)
+        .build()
+        .expect("a set");
     let worker = start(&redis, "repaired", &repaired, retry);
     console.until_at_rest().await;
     worker.finish().await;
@@ -69,17 +87,36 @@ async fn a_subtask_that_an_earlier_version_has_finished_has_no_value() {
             cx.once("plain", || async { Ok::<_, Failure>(()) }).await?;
             return Err(Failure::transient("first"));
         }
-        cx.once("plain", || async { Err::<(), _>(Failure::transient("it runs again")) }).await?;
-        let none: Option<u64> = cx.once("plain", || async { Err::<_, Failure>(Failure::transient("it runs again")) }).await?;
+        cx.once("plain", || async {
+            Err::<(), _>(Failure::transient("it runs again"))
+        })
+        .await?;
+        let none: Option<u64> = cx
+            .once("plain", || async {
+                Err::<_, Failure>(Failure::transient("it runs again"))
+            })
+            .await?;
         assert_eq!(none, None);
         cx.once("plain", || async { Ok::<u64, Failure>(1) }).await?;
         Ok(())
     };
-    let handlers = Handlers::builder().register_all("order", handler).build().expect("a set");
+    let handlers = Handlers::builder()
+        .register_all("order", handler)
+        .build()
+        .expect("a set");
     console.emit("work:1", "{}").await;
-    let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    let worker = start(&redis, "w", &handlers, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
     console.until_held("work:1", "retry: order: first").await;
-    let _: u64 = console.run(&["HSET", &console.keys.event_handled("work:1"), "once:plain", "1"]).await;
+    let _: u64 = console
+        .run(&[
+            "HSET",
+            &console.keys.event_handled("work:1"),
+            "once:plain",
+            "1",
+        ])
+        .await;
     console.release("work:1").await;
     console.until_held("work:1", "retry: order: the subtask \"plain\" is done, but its stored value cannot be read as u64").await;
     worker.finish().await;
@@ -94,24 +131,50 @@ async fn a_value_that_is_too_large_is_refused() {
     let handler = |event: Value, cx: HandlerContext| async move {
         let bytes = usize::try_from(event["bytes"].as_u64().unwrap_or(0)).unwrap_or(0);
         for n in 0..event["values"].as_u64().unwrap_or(0) {
-            cx.once(&format!("step:{n}"), || async { Ok::<_, Failure>("x".repeat(bytes)) }).await?;
+            cx.once(&format!("step:{n}"), || async {
+                Ok::<_, Failure>("x".repeat(bytes))
+            })
+            .await?;
         }
         Ok(())
     };
-    let handlers = Handlers::builder().register_all("order", handler).build().expect("a set");
+    let handlers = Handlers::builder()
+        .register_all("order", handler)
+        .build()
+        .expect("a set");
     let worker = start(&redis, "w", &handlers, |_| {});
     // A string has two quotation marks as JSON.
     let most = SUBTASK_VALUE_BYTES_MAX - 2;
-    console.emit("work:1", format!(r#"{{"values":1,"bytes":{most}}}"#)).await;
-    console.emit("work:2", format!(r#"{{"values":1,"bytes":{}}}"#, most + 1)).await;
-    console.emit("work:3", format!(r#"{{"values":32,"bytes":{most}}}"#)).await;
-    console.emit("work:4", format!(r#"{{"values":33,"bytes":{most}}}"#)).await;
+    console
+        .emit("work:1", format!(r#"{{"values":1,"bytes":{most}}}"#))
+        .await;
+    console
+        .emit("work:2", format!(r#"{{"values":1,"bytes":{}}}"#, most + 1))
+        .await;
+    console
+        .emit("work:3", format!(r#"{{"values":32,"bytes":{most}}}"#))
+        .await;
+    console
+        .emit("work:4", format!(r#"{{"values":33,"bytes":{most}}}"#))
+        .await;
     console.until_at_rest().await;
     worker.finish().await;
     let dead = console.dead().await;
-    let dead: Vec<_> = dead.iter().flatten().map(|(_, value)| String::from_utf8_lossy(value).into_owned()).collect();
+    let dead: Vec<_> = dead
+        .iter()
+        .flatten()
+        .map(|(_, value)| String::from_utf8_lossy(value).into_owned())
+        .collect();
     let has = |text: &str| dead.iter().filter(|value| value.contains(text)).count();
-    assert_eq!(has("\"step:0\" has run, but its value has 65537 bytes of JSON"), 1, "{dead:?}");
-    assert_eq!(has("\"step:32\" has run, but its value does not fit"), 1, "{dead:?}");
+    assert_eq!(
+        has("\"step:0\" has run, but its value has 65537 bytes of JSON"),
+        1,
+        "{dead:?}"
+    );
+    assert_eq!(
+        has("\"step:32\" has run, but its value does not fit"),
+        1,
+        "{dead:?}"
+    );
     assert_eq!(has("has run, but"), 2, "{dead:?}");
 }

@@ -22,7 +22,10 @@ use crate::support::running::start;
 use crate::support::until;
 use crate::support::{Redis, control};
 
-const ADA: By<'static> = By { who: "ada@host", why: "known" };
+const ADA: By<'static> = By {
+    who: "ada@host",
+    why: "known",
+};
 
 async fn clean() -> (Redis, State) {
     let redis = Redis::start();
@@ -33,8 +36,14 @@ async fn clean() -> (Redis, State) {
 
 fn seriatim(redis: &Redis, arguments: &[&str]) -> Output {
     let mut program = Command::new(crate::support::program());
-    program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(arguments);
-    program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs")
+    program
+        .args(["--redis", redis.url(), "--namespace", redis.namespace()])
+        .args(arguments);
+    program
+        .env_remove("SERIATIM_REDIS")
+        .env_remove("SERIATIM_NAMESPACE")
+        .output()
+        .expect("the program runs")
 }
 
 fn done(output: &Output) -> String {
@@ -44,7 +53,12 @@ fn done(output: &Output) -> String {
 
 async fn newest_action(state: &mut State) -> Action {
     let keys = state.keys.clone();
-    control(&state.conn, &keys).actions(None, 1).await.expect("the actions").actions.remove(0)
+    control(&state.conn, &keys)
+        .actions(None, 1)
+        .await
+        .expect("the actions")
+        .actions
+        .remove(0)
 }
 
 /// A released object is due at once, whatever the reason of its hold, and keeps its numbers. The
@@ -60,18 +74,29 @@ async fn a_released_object_is_tried_at_once_and_stays_counted() {
         true => Act::Stop(Stop::transient("down")),
         false => Act::Send,
     });
-    let worker = start(&redis, "w", &sink, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    let worker = start(&redis, "w", &sink, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
     console.emit("work:1", "1").await;
     console.until_held("work:1", "retry: down").await;
     down.store(false, Ordering::SeqCst);
-    let released = control(&state.conn, &keys).release(ADA, "work:1").await.expect("an answer");
+    let released = control(&state.conn, &keys)
+        .release(ADA, "work:1")
+        .await
+        .expect("an answer");
     assert_eq!(released, Released::Released("retry: down".to_owned()));
     sink.until_sent(1).await;
     assert_eq!((sink.sent()[0].attempts, sink.sent()[0].id), (1, 1));
     worker.finish().await;
     let kept = newest_action(&mut state).await;
-    assert_eq!((kept.action.as_str(), kept.who.as_str(), kept.why.as_str()), ("release", "ada@host", "known"));
-    assert_eq!((kept.object.as_str(), kept.id, kept.error.as_deref()), ("work:1", Some(1), Some("retry: down")));
+    assert_eq!(
+        (kept.action.as_str(), kept.who.as_str(), kept.why.as_str()),
+        ("release", "ada@host", "known")
+    );
+    assert_eq!(
+        (kept.object.as_str(), kept.id, kept.error.as_deref()),
+        ("work:1", Some(1), Some("retry: down"))
+    );
     console.until_at_rest().await;
 }
 
@@ -81,10 +106,29 @@ async fn a_release_wakes_a_worker() {
     let redis = Redis::start();
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let (console, keys) = (redis.console().await, redis.keys().clone());
-    state.hold("work:1", "inf", &["1"], "1 0 1 0 attempts: failed 1 times, at last: x").await;
-    control(&state.conn, &keys).release(ADA, "work:1").await.expect("released");
-    assert_eq!((console.due("work:1").await, console.list(&keys.objects_with_events()).await), (Some(0.0), vec![String::new()]));
-    assert_eq!(console.held_id("work:1").await.as_deref(), Some("1 0 1 0 attempts: failed 1 times, at last: x"));
+    state
+        .hold(
+            "work:1",
+            "inf",
+            &["1"],
+            "1 0 1 0 attempts: failed 1 times, at last: x",
+        )
+        .await;
+    control(&state.conn, &keys)
+        .release(ADA, "work:1")
+        .await
+        .expect("released");
+    assert_eq!(
+        (
+            console.due("work:1").await,
+            console.list(&keys.objects_with_events()).await
+        ),
+        (Some(0.0), vec![String::new()])
+    );
+    assert_eq!(
+        console.held_id("work:1").await.as_deref(),
+        Some("1 0 1 0 attempts: failed 1 times, at last: x")
+    );
     console.check().await;
 }
 
@@ -94,21 +138,53 @@ async fn a_release_wakes_a_worker() {
 async fn what_is_not_held_is_not_released() {
     let (redis, mut state) = clean().await;
     let keys = redis.keys().clone();
-    state.run("LPUSH", &[&keys.events_held("work:9"), "{}"]).await;
-    state.run("SET", &[&keys.events_held_id("work:9"), "16 0 0 0 rule"]).await;
+    state
+        .run("LPUSH", &[&keys.events_held("work:9"), "{}"])
+        .await;
+    state
+        .run("SET", &[&keys.events_held_id("work:9"), "16 0 0 0 rule"])
+        .await;
     for (object, owner) in [("work:2", "a.0"), ("work:1", ""), ("never", "")] {
-        let refused = control(&state.conn, &keys).release(ADA, object).await.expect("an answer");
+        let refused = control(&state.conn, &keys)
+            .release(ADA, object)
+            .await
+            .expect("an answer");
         assert_eq!(refused, Released::NotHeld(owner.to_owned()));
-        let refused = control(&state.conn, &keys).skip(ADA, object, None).await.expect("an answer");
+        let refused = control(&state.conn, &keys)
+            .skip(ADA, object, None)
+            .await
+            .expect("an answer");
         assert_eq!(refused, Skipped::NotHeld(owner.to_owned()));
     }
     // The object `work:9` waits for a rule, not for a time.
-    assert_eq!(control(&state.conn, &keys).release(ADA, "work:9").await.expect("an answer"), Released::Paused);
-    assert_eq!(control(&state.conn, &keys).skip(ADA, "work:9", None).await.expect("an answer"), Skipped::Paused);
+    assert_eq!(
+        control(&state.conn, &keys)
+            .release(ADA, "work:9")
+            .await
+            .expect("an answer"),
+        Released::Paused
+    );
+    assert_eq!(
+        control(&state.conn, &keys)
+            .skip(ADA, "work:9", None)
+            .await
+            .expect("an answer"),
+        Skipped::Paused
+    );
     let console = redis.console().await;
-    assert_eq!((console.due("work:2").await, console.due("work:9").await), (None, None));
+    assert_eq!(
+        (console.due("work:2").await, console.due("work:9").await),
+        (None, None)
+    );
     assert_eq!(console.list(&keys.worker_event("a.0")).await.len(), 2);
-    assert_eq!(control(&state.conn, &keys).actions(None, 1).await.expect("the actions").actions, []);
+    assert_eq!(
+        control(&state.conn, &keys)
+            .actions(None, 1)
+            .await
+            .expect("the actions")
+            .actions,
+        []
+    );
     console.check().await;
 }
 
@@ -119,35 +195,82 @@ async fn a_key_of_a_wrong_type_leaves_everything_as_it_is() {
     let redis = Redis::start();
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let (console, keys) = (redis.console().await, redis.keys().clone());
-    state.hold("work:1", "inf", &["1", "2"], "1 0 1 0 attempts: failed 1 times, at last: x").await;
-    state.run("SET", &[&keys.last_event_id("work:1"), "0"]).await;
-    let both = [keys.objects_held(), keys.objects_with_events(), keys.operator_actions(), keys.objects_paused()];
+    state
+        .hold(
+            "work:1",
+            "inf",
+            &["1", "2"],
+            "1 0 1 0 attempts: failed 1 times, at last: x",
+        )
+        .await;
+    state
+        .run("SET", &[&keys.last_event_id("work:1"), "0"])
+        .await;
+    let both = [
+        keys.objects_held(),
+        keys.objects_with_events(),
+        keys.operator_actions(),
+        keys.objects_paused(),
+    ];
     let [batch, numbers] = [keys.events_held("work:1"), keys.events_held_id("work:1")];
-    let skips = [keys.events_dead(), batch, numbers, keys.last_event_id("work:1"), keys.event_handled("work:1")];
+    let skips = [
+        keys.events_dead(),
+        batch,
+        numbers,
+        keys.last_event_id("work:1"),
+        keys.event_handled("work:1"),
+    ];
     for (at, key) in both.iter().chain(&skips).enumerate() {
         let was: bool = console.run(&["EXISTS", key]).await;
         if was {
             state.run("RENAME", &[key, "aside"]).await;
         }
         state.run("SADD", &[key, "wrong"]).await;
-        let refused = control(&state.conn, &keys).skip(ADA, "work:1", None).await.expect_err("a wrong type");
-        assert!(matches!(&refused, ControlError::WrongType { key: told, .. } if told == key), "{key}: {refused}");
+        let refused = control(&state.conn, &keys)
+            .skip(ADA, "work:1", None)
+            .await
+            .expect_err("a wrong type");
+        assert!(
+            matches!(&refused, ControlError::WrongType { key: told, .. } if told == key),
+            "{key}: {refused}"
+        );
         if at < both.len() {
-            let refused = control(&state.conn, &keys).release(ADA, "work:1").await.expect_err("a wrong type");
-            assert!(matches!(&refused, ControlError::WrongType { key: told, .. } if told == key), "{key}: {refused}");
+            let refused = control(&state.conn, &keys)
+                .release(ADA, "work:1")
+                .await
+                .expect_err("a wrong type");
+            assert!(
+                matches!(&refused, ControlError::WrongType { key: told, .. } if told == key),
+                "{key}: {refused}"
+            );
         }
         state.run("DEL", &[key]).await;
         if was {
             state.run("RENAME", &["aside", key]).await;
         }
-        assert_eq!(console.list(&keys.events_held("work:1")).await, ["1", "2"], "{key}");
+        assert_eq!(
+            console.list(&keys.events_held("work:1")).await,
+            ["1", "2"],
+            "{key}"
+        );
         assert_eq!(console.due("work:1").await, Some(f64::INFINITY), "{key}");
     }
-    assert_eq!((console.dead().await.len(), console.list(&keys.objects_with_events()).await.len()), (0, 0));
+    assert_eq!(
+        (
+            console.dead().await.len(),
+            console.list(&keys.objects_with_events()).await.len()
+        ),
+        (0, 0)
+    );
     // An owner key of a wrong type counts as an absent owner.
     state.run("DEL", &[&keys.event_worker("work:1")]).await;
-    state.run("SADD", &[&keys.event_worker("work:1"), "wrong"]).await;
-    let refused = control(&state.conn, &keys).skip(ADA, "work:1", None).await.expect("an answer");
+    state
+        .run("SADD", &[&keys.event_worker("work:1"), "wrong"])
+        .await;
+    let refused = control(&state.conn, &keys)
+        .skip(ADA, "work:1", None)
+        .await
+        .expect("an answer");
     assert_eq!(refused, Skipped::NotHeld(String::new()));
 }
 
@@ -163,25 +286,76 @@ async fn the_commands_list_release_and_skip() {
         operator.ends_with("work:7  operator, until released\n  why    crashes: died 5 times with this event in hand\n"),
         "{printed}"
     );
-    assert!(ruled.starts_with("paused, until resumed\n  rule   pause work:9\n         by     ada, "), "{printed}");
-    assert!(ruled.ends_with(" ago, until it is lifted\n         why    not yet\n"), "{printed}");
-    assert!(printed.lines().all(|line| line.chars().count() <= 80), "{printed}");
-    let one: Value = serde_json::from_str(&done(&seriatim(&redis, &["held", "list", "--json", "--limit", "1"]))).expect("JSON");
+    assert!(
+        ruled.starts_with("paused, until resumed\n  rule   pause work:9\n         by     ada, "),
+        "{printed}"
+    );
+    assert!(
+        ruled.ends_with(" ago, until it is lifted\n         why    not yet\n"),
+        "{printed}"
+    );
+    assert!(
+        printed.lines().all(|line| line.chars().count() <= 80),
+        "{printed}"
+    );
+    let one: Value = serde_json::from_str(&done(&seriatim(
+        &redis,
+        &["held", "list", "--json", "--limit", "1"],
+    )))
+    .expect("JSON");
     assert_eq!(
         (&one["object"], &one["waits_for"], &one["attempts"]),
-        (&Value::from("work:5"), &Value::from("retry"), &Value::from(3))
+        (
+            &Value::from("work:5"),
+            &Value::from("retry"),
+            &Value::from(3)
+        )
     );
     let waiting = done(&seriatim(&redis, &["held", "list", "--until-released"]));
-    assert!(waiting.starts_with("work:7  operator") && !waiting.contains("work:9"), "{waiting}");
+    assert!(
+        waiting.starts_with("work:7  operator") && !waiting.contains("work:9"),
+        "{waiting}"
+    );
     let paused = done(&seriatim(&redis, &["held", "list", "--paused"]));
     assert_eq!(paused, format!("work:9  {ruled}"));
-    let paused: Value = serde_json::from_str(&done(&seriatim(&redis, &["held", "list", "--paused", "--json"]))).expect("JSON");
-    assert_eq!((&paused["waits_for"], &paused["due_ms"]), (&Value::from("rule"), &Value::Null));
-    assert_eq!((&paused["rules"][0]["kind"], &paused["rules"][0]["selector"]), (&Value::from("pause"), &Value::from("work:9")));
+    let paused: Value = serde_json::from_str(&done(&seriatim(
+        &redis,
+        &["held", "list", "--paused", "--json"],
+    )))
+    .expect("JSON");
+    assert_eq!(
+        (&paused["waits_for"], &paused["due_ms"]),
+        (&Value::from("rule"), &Value::Null)
+    );
+    assert_eq!(
+        (&paused["rules"][0]["kind"], &paused["rules"][0]["selector"]),
+        (&Value::from("pause"), &Value::from("work:9"))
+    );
     let all = done(&seriatim(&redis, &["held", "list", "--json"]));
-    assert_eq!((all.lines().count(), all.lines().filter(|line| line.contains(r#""waits_for":"rule""#)).count()), (5, 1));
-    assert_eq!(done(&seriatim(&redis, &["held", "list", "--json", "--limit", "4"])).lines().count(), 4);
-    assert_eq!(seriatim(&redis, &["held", "list", "--paused", "--until-released"]).status.code(), Some(2));
+    assert_eq!(
+        (
+            all.lines().count(),
+            all.lines()
+                .filter(|line| line.contains(r#""waits_for":"rule""#))
+                .count()
+        ),
+        (5, 1)
+    );
+    assert_eq!(
+        done(&seriatim(
+            &redis,
+            &["held", "list", "--json", "--limit", "4"]
+        ))
+        .lines()
+        .count(),
+        4
+    );
+    assert_eq!(
+        seriatim(&redis, &["held", "list", "--paused", "--until-released"])
+            .status
+            .code(),
+        Some(2)
+    );
     done(&seriatim(&redis, &["block", "*"]));
     assert!(
         done(&seriatim(&redis, &["held", "list", "--paused"]))
@@ -189,14 +363,32 @@ async fn the_commands_list_release_and_skip() {
     );
     done(&seriatim(&redis, &["unblock", "*"]));
 
-    let released = done(&seriatim(&redis, &["held", "release", "work:6", "--reason", "now", "--actor", "bob"]));
+    let released = done(&seriatim(
+        &redis,
+        &[
+            "held", "release", "work:6", "--reason", "now", "--actor", "bob",
+        ],
+    ));
     assert_eq!(released, "released, it was held: retry: soon\n");
     let skipped = done(&seriatim(&redis, &["held", "skip", "work:5", "--id", "15"]));
-    assert!(skipped.starts_with("event 15 is dead letter ") && skipped.ends_with("; 0 events of its batch go on\n"), "{skipped}");
+    assert!(
+        skipped.starts_with("event 15 is dead letter ")
+            && skipped.ends_with("; 0 events of its batch go on\n"),
+        "{skipped}"
+    );
     for (arguments, why) in [
-        (&["held", "release", "work:2"][..], "work:2 is not held, worker a.0 has it"),
-        (&["held", "release", "never"], "never is not held, it has no owner"),
-        (&["held", "skip", "work:8"], "the object has no event that was in hand"),
+        (
+            &["held", "release", "work:2"][..],
+            "work:2 is not held, worker a.0 has it",
+        ),
+        (
+            &["held", "release", "never"],
+            "never is not held, it has no owner",
+        ),
+        (
+            &["held", "skip", "work:8"],
+            "the object has no event that was in hand",
+        ),
         (&["held", "release", "work:9"], "a rule holds work:9"),
         (&["held", "skip", "work:9"], "a rule holds work:9"),
         (&["held", "skip", "work:6", "--id", "15"], "the id 16"),
@@ -205,14 +397,22 @@ async fn the_commands_list_release_and_skip() {
         let output = seriatim(&redis, arguments);
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(
-            output.status.code() == Some(2) && message.contains(why) && message.lines().count() == 1,
+            output.status.code() == Some(2)
+                && message.contains(why)
+                && message.lines().count() == 1,
             "{arguments:?}: {message}"
         );
     }
     let kept = done(&seriatim(&redis, &["actions"]));
-    assert!(kept.contains("release  work:6  id 16\n  by     bob, ") && kept.contains("  why    now\n"), "{kept}");
+    assert!(
+        kept.contains("release  work:6  id 16\n  by     bob, ") && kept.contains("  why    now\n"),
+        "{kept}"
+    );
     let report = done(&seriatim(&redis, &["check"]));
-    assert!(report.ends_with("as far as Redis can show it\n"), "{report}");
+    assert!(
+        report.ends_with("as far as Redis can show it\n"),
+        "{report}"
+    );
 }
 
 /// An operator releases an object before its retry is due. The failed attempts stay counted, so the
@@ -223,8 +423,11 @@ async fn releases_do_not_lift_the_limit() {
     let state = State::new(redis.connect().await, redis.keys().clone());
     let (console, keys) = (redis.console().await, redis.keys().clone());
     let sink = Recorder::with(|_| Act::Stop(Stop::transient("down")));
-    let worker =
-        start(&redis, "w", &sink, |config| config.retry = "fixed:1h,attempts=3,then=dead-letter".parse().expect("a policy"));
+    let worker = start(&redis, "w", &sink, |config| {
+        config.retry = "fixed:1h,attempts=3,then=dead-letter"
+            .parse()
+            .expect("a policy")
+    });
     console.emit("work:1", "1").await;
     for attempts in 1..3 {
         until("it has failed", PATIENCE, async || {
@@ -232,9 +435,15 @@ async fn releases_do_not_lift_the_limit() {
             (held.split(' ').nth(2) == Some(attempts.to_string().as_str())).then_some(())
         })
         .await;
-        control(&state.conn, &keys).release(ADA, "work:1").await.expect("released");
+        control(&state.conn, &keys)
+            .release(ADA, "work:1")
+            .await
+            .expect("released");
     }
-    until("it is dead", PATIENCE, async || (console.dead().await.len() == 1).then_some(())).await;
+    until("it is dead", PATIENCE, async || {
+        (console.dead().await.len() == 1).then_some(())
+    })
+    .await;
     worker.finish().await;
     assert_eq!(sink.offered().len(), 3);
 }
@@ -245,10 +454,15 @@ async fn releases_do_not_lift_the_limit() {
 async fn an_object_that_is_held_and_in_no_set_is_released() {
     let redis = Redis::start();
     let mut state = State::new(redis.connect().await, redis.keys().clone());
-    state.hold("work:1", "inf", &["1"], "7 0 1 0 attempts: 5: down").await;
+    state
+        .hold("work:1", "inf", &["1"], "7 0 1 0 attempts: 5: down")
+        .await;
     state.run("DEL", &[&state.keys.objects_held()]).await;
     let keys = state.keys.clone();
-    let released = control(&state.conn, &keys).release(ADA, "work:1").await.expect("an answer");
+    let released = control(&state.conn, &keys)
+        .release(ADA, "work:1")
+        .await
+        .expect("an answer");
     assert_eq!(released, Released::Released("attempts: 5: down".to_owned()));
     let sink = Recorder::with(|_| Act::Send);
     let worker = start(&redis, "w", &sink, |_| {});

@@ -22,33 +22,80 @@ async fn a_skipped_event_is_a_dead_letter_and_the_rest_goes_on() {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let (console, keys) = (redis.console().await, redis.keys().clone());
     state.delivered("work:1", 9).await;
-    state.hold("work:1", "inf", &["{\"n\":1}", "2", "3"], "12 4 3 5 crashes: died 5 times with this event in hand").await;
+    state
+        .hold(
+            "work:1",
+            "inf",
+            &["{\"n\":1}", "2", "3"],
+            "12 4 3 5 crashes: died 5 times with this event in hand",
+        )
+        .await;
     state.run("LPUSH", &[&keys.events("work:1"), "4"]).await;
-    let skipped = control(&state.conn, &keys).skip(ADA, "work:1", Some(12)).await.expect("an answer");
-    let Skipped::Skipped { id: 12, dead_id, left: 2 } = skipped else { panic!("{skipped:?}") };
-    let dead = control(&state.conn, &keys).dead_letter(&dead_id).await.expect("asked").expect("it is there");
-    assert_eq!((dead.id, dead.prev, dead.object.as_str(), &dead.event[..]), (Some(12), Some(9), "work:1", &b"{\"n\":1}"[..]));
+    let skipped = control(&state.conn, &keys)
+        .skip(ADA, "work:1", Some(12))
+        .await
+        .expect("an answer");
+    let Skipped::Skipped {
+        id: 12,
+        dead_id,
+        left: 2,
+    } = skipped
+    else {
+        panic!("{skipped:?}")
+    };
+    let dead = control(&state.conn, &keys)
+        .dead_letter(&dead_id)
+        .await
+        .expect("asked")
+        .expect("it is there");
+    assert_eq!(
+        (dead.id, dead.prev, dead.object.as_str(), &dead.event[..]),
+        (Some(12), Some(9), "work:1", &b"{\"n\":1}"[..])
+    );
     let error = "skipped: crashes: died 5 times with this event in hand";
     assert_eq!((dead.error.as_str(), dead.attempts), (error, Some(3)));
-    assert_eq!(console.held_id("work:1").await.as_deref(), Some("13 4 0 1 skip"));
     assert_eq!(
-        (console.list(&keys.events_held("work:1")).await, console.due("work:1").await),
+        console.held_id("work:1").await.as_deref(),
+        Some("13 4 0 1 skip")
+    );
+    assert_eq!(
+        (
+            console.list(&keys.events_held("work:1")).await,
+            console.due("work:1").await
+        ),
         (vec!["2".to_owned(), "3".to_owned()], Some(0.0))
     );
     assert_eq!(console.list(&keys.objects_with_events()).await, [""]);
     console.check().await;
     // A repeated skip names event 12, but the first event is now event 13. So the skip is refused.
-    let again = control(&state.conn, &keys).skip(ADA, "work:1", Some(12)).await.expect("an answer");
+    let again = control(&state.conn, &keys)
+        .skip(ADA, "work:1", Some(12))
+        .await
+        .expect("an answer");
     assert_eq!(again, Skipped::Other(13));
     let kept = newest_action(&mut state).await;
-    assert_eq!((kept.action.as_str(), kept.id, kept.dead_id.as_ref()), ("skip", Some(12), Some(&dead_id)));
+    assert_eq!(
+        (kept.action.as_str(), kept.id, kept.dead_id.as_ref()),
+        ("skip", Some(12), Some(&dead_id))
+    );
 
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
     sink.until_sent(3).await;
     worker.finish().await;
-    let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.text(), offer.prev, offer.attempts, offer.crashes)).collect();
-    assert_eq!(sent, [("2".to_owned(), 9, 0, 1), ("3".to_owned(), 13, 0, 1), ("4".to_owned(), 14, 0, 0)]);
+    let sent: Vec<_> = sink
+        .sent()
+        .into_iter()
+        .map(|offer| (offer.text(), offer.prev, offer.attempts, offer.crashes))
+        .collect();
+    assert_eq!(
+        sent,
+        [
+            ("2".to_owned(), 9, 0, 1),
+            ("3".to_owned(), 13, 0, 1),
+            ("4".to_owned(), 14, 0, 0)
+        ]
+    );
     let ids: Vec<_> = sink.sent().into_iter().map(|offer| offer.id).collect();
     assert_eq!(ids, [13, 14, 15]);
     console.until_at_rest().await;
@@ -62,15 +109,34 @@ async fn skipping_the_last_event_of_a_batch_leaves_no_batch() {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let (console, keys) = (redis.console().await, redis.keys().clone());
     for (object, first) in [("more", 1), ("none", 2)] {
-        state.hold(object, "inf", &["1"], &format!("{first} 0 1 0 attempts: failed 1 times, at last: x")).await;
+        state
+            .hold(
+                object,
+                "inf",
+                &["1"],
+                &format!("{first} 0 1 0 attempts: failed 1 times, at last: x"),
+            )
+            .await;
     }
     state.run("LPUSH", &[&keys.events("more"), "2"]).await;
     for object in ["more", "none"] {
-        let skipped = control(&state.conn, &keys).skip(ADA, object, None).await.expect("an answer");
-        assert!(matches!(skipped, Skipped::Skipped { left: 0, .. }), "{skipped:?}");
-        assert_eq!((console.held_id(object).await, console.due(object).await), (None, Some(0.0)));
+        let skipped = control(&state.conn, &keys)
+            .skip(ADA, object, None)
+            .await
+            .expect("an answer");
+        assert!(
+            matches!(skipped, Skipped::Skipped { left: 0, .. }),
+            "{skipped:?}"
+        );
+        assert_eq!(
+            (console.held_id(object).await, console.due(object).await),
+            (None, Some(0.0))
+        );
         // The object has no batch any more.
-        let again = control(&state.conn, &keys).skip(ADA, object, None).await.expect("an answer");
+        let again = control(&state.conn, &keys)
+            .skip(ADA, object, None)
+            .await
+            .expect("an answer");
         assert_eq!(again, Skipped::NoBatch(String::new()));
     }
     console.check().await;
@@ -78,7 +144,14 @@ async fn skipping_the_last_event_of_a_batch_leaves_no_batch() {
     let worker = start(&redis, "w", &sink, |_| {});
     sink.until_sent(1).await;
     worker.finish().await;
-    assert_eq!((sink.sent()[0].text(), sink.sent()[0].id, sink.sent()[0].prev), ("2".to_owned(), 3, 0));
+    assert_eq!(
+        (
+            sink.sent()[0].text(),
+            sink.sent()[0].id,
+            sink.sent()[0].prev
+        ),
+        ("2".to_owned(), 3, 0)
+    );
     assert_eq!(console.dead().await.len(), 2);
     console.until_at_rest().await;
     console.check().await;
@@ -100,16 +173,25 @@ async fn a_receiver_that_has_the_skipped_event_applies_the_next() {
         }
         _ => Act::Send,
     });
-    let worker = start(&redis, "w", &sink, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    let worker = start(&redis, "w", &sink, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
     console.emit_all("work:1", ["1", "2", "3"]).await;
     console.until_held("work:1", "retry: no answer").await;
-    control(&state.conn, &keys).skip(ADA, "work:1", Some(2)).await.expect("an answer");
+    control(&state.conn, &keys)
+        .skip(ADA, "work:1", Some(2))
+        .await
+        .expect("an answer");
     sink.until_sent(2).await;
     worker.finish().await;
     let third = sink.sent()[1].clone();
     // Applies the receiver's rule for two receivers: one has applied event 2, the other has not.
     for last in [1, 2] {
-        assert_eq!(seriatim::consume::judge(last, third.id, third.prev), Ok(seriatim::consume::Verdict::Apply), "{third:?}");
+        assert_eq!(
+            seriatim::consume::judge(last, third.id, third.prev),
+            Ok(seriatim::consume::Verdict::Apply),
+            "{third:?}"
+        );
     }
     assert!(applied.load(Ordering::SeqCst));
     console.until_at_rest().await;
@@ -121,38 +203,67 @@ async fn a_receiver_that_has_the_skipped_event_applies_the_next() {
 async fn what_has_no_batch_is_not_skipped() {
     let (redis, mut state) = clean().await;
     let (console, keys) = (redis.console().await, redis.keys().clone());
-    state.hold("gone", "inf", &[], "18 0 0 0 quarantine: gone:events.held is absent").await;
+    state
+        .hold(
+            "gone",
+            "inf",
+            &[],
+            "18 0 0 0 quarantine: gone:events.held is absent",
+        )
+        .await;
     for (object, why) in [
         ("work:8", ""),
         ("work:7", "crashes: died 5 times with this event in hand"),
         ("gone", "quarantine: gone:events.held is absent"),
     ] {
-        let refused = control(&state.conn, &keys).skip(ADA, object, None).await.expect("an answer");
+        let refused = control(&state.conn, &keys)
+            .skip(ADA, object, None)
+            .await
+            .expect("an answer");
         assert_eq!(refused, Skipped::NoBatch(why.to_owned()), "{object}");
     }
     // The ids of this batch are unknown, because its numbers are absent or invalid.
     state.hold("lost", "inf", &["1"], "19 0 1 0 retry: x").await;
     for numbers in ["9007199254740993 0 1 0 retry: x", "1 retry: x", ""] {
-        state.run("SET", &[&keys.events_held_id("lost"), numbers]).await;
-        let refused = control(&state.conn, &keys).skip(ADA, "lost", None).await.expect("an answer");
-        assert!(matches!(refused, Skipped::NoBatch(_)), "{numbers:?}: {refused:?}");
+        state
+            .run("SET", &[&keys.events_held_id("lost"), numbers])
+            .await;
+        let refused = control(&state.conn, &keys)
+            .skip(ADA, "lost", None)
+            .await
+            .expect("an answer");
+        assert!(
+            matches!(refused, Skipped::NoBatch(_)),
+            "{numbers:?}: {refused:?}"
+        );
     }
     assert_eq!(console.dead().await.len(), 0);
     // An object that is in no set of held objects is not held, even if its owner key is `held`.
     state.hold("astray", "1", &["1"], "20 0 1 0 retry: x").await;
     state.run("ZREM", &[&keys.objects_held(), "astray"]).await;
-    let refused = control(&state.conn, &keys).skip(ADA, "astray", None).await.expect("an answer");
+    let refused = control(&state.conn, &keys)
+        .skip(ADA, "astray", None)
+        .await
+        .expect("an answer");
     assert_eq!(refused, Skipped::NotHeld("held".to_owned()));
     assert_eq!(console.dead().await.len(), 0);
     // An object without a batch can be released.
-    assert_eq!(control(&state.conn, &keys).release(ADA, "work:8").await.expect("an answer"), Released::Released(String::new()));
+    assert_eq!(
+        control(&state.conn, &keys)
+            .release(ADA, "work:8")
+            .await
+            .expect("an answer"),
+        Released::Released(String::new())
+    );
 }
 
 /// An operator skips an event. A late result of an earlier hand-out of this event does not apply to
 /// the next event.
 #[tokio::test]
 async fn a_late_result_of_a_skipped_event_is_ignored() {
-    use seriatim::wire::{self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag};
+    use seriatim::wire::{
+        self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag,
+    };
     let redis = Redis::start();
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let (console, keys) = (redis.console().await, redis.keys().clone());
@@ -168,7 +279,9 @@ async fn a_late_result_of_a_skipped_event_is_ignored() {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    wire::attach(&mut state.conn, &keys, &args).await.expect("attached");
+    wire::attach(&mut state.conn, &keys, &args)
+        .await
+        .expect("attached");
     state.own("w.0", "work:1", 1, &["1", "2", "3"]).await;
     let bounds = Bounds {
         batch: 10,
@@ -180,28 +293,72 @@ async fn a_late_result_of_a_skipped_event_is_ignored() {
         group_depth: 0,
         suspects: Suspects::NONE,
     };
-    let tag = Tag { first: 1, ..Tag::default() };
-    let hold = BatchResult::Hold { rest: tag.failed(), delay: None, reason: "attempts: x".into() };
-    let hold = Report { object: "work:1".into(), tag, count: 0, last: None, then: hold };
+    let tag = Tag {
+        first: 1,
+        ..Tag::default()
+    };
+    let hold = BatchResult::Hold {
+        rest: tag.failed(),
+        delay: None,
+        reason: "attempts: x".into(),
+    };
+    let hold = Report {
+        object: "work:1".into(),
+        tag,
+        count: 0,
+        last: None,
+        then: hold,
+    };
     let tell = |report: Option<&Report>, claims: usize| {
-        let mut call = Advance::new(&keys, "w", "t", Bounds { claims, ..bounds }, ClaimFirst::Held);
+        let mut call = Advance::new(
+            &keys,
+            "w",
+            "t",
+            Bounds { claims, ..bounds },
+            ClaimFirst::Held,
+        );
         match report {
             Some(report) => call.report(0, report),
             None => call.free(0),
         }
         call
     };
-    wire::advance(&mut state.conn, &tell(Some(&hold), 0)).await.expect("held");
-    control(&state.conn, &keys).skip(ADA, "work:1", Some(1)).await.expect("skipped");
-    let answer = wire::advance(&mut state.conn, &tell(None, 10)).await.expect("claimed");
-    let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
-    assert_eq!((batches[0].tag.to_string().as_str(), batches[0].prev, batches[0].events.len()), ("2 1", 0, 2));
+    wire::advance(&mut state.conn, &tell(Some(&hold), 0))
+        .await
+        .expect("held");
+    control(&state.conn, &keys)
+        .skip(ADA, "work:1", Some(1))
+        .await
+        .expect("skipped");
+    let answer = wire::advance(&mut state.conn, &tell(None, 10))
+        .await
+        .expect("claimed");
+    let Advanced::Ok { batches, .. } = answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(
+        (
+            batches[0].tag.to_string().as_str(),
+            batches[0].prev,
+            batches[0].events.len()
+        ),
+        ("2 1", 0, 2)
+    );
     // Two late results: the first hold again, and a report that the whole first hand-out was
     // delivered.
-    let all = Report { count: 3, last: Some(3), then: BatchResult::Done, ..hold.clone() };
+    let all = Report {
+        count: 3,
+        last: Some(3),
+        then: BatchResult::Done,
+        ..hold.clone()
+    };
     for late in [&hold, &all] {
-        let answer = wire::advance(&mut state.conn, &tell(Some(late), 0)).await.expect("an answer");
-        let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
+        let answer = wire::advance(&mut state.conn, &tell(Some(late), 0))
+            .await
+            .expect("an answer");
+        let Advanced::Ok { batches, .. } = answer else {
+            panic!("{answer:?}")
+        };
         assert_eq!(batches[0].tag.to_string(), "2 1");
     }
     assert_eq!(console.list(&keys.worker_event("w.0")).await, ["2", "3"]);

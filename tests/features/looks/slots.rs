@@ -15,45 +15,82 @@ async fn a_bounded_look_says_how_many_slots_it_has_read() {
     for n in 0..4 {
         state.register(&format!("w{n}"), 200).await;
     }
-    state.run("HSET", &[&keys.meta(), "names.indexed", "1"]).await;
+    state
+        .run("HSET", &[&keys.meta(), "names.indexed", "1"])
+        .await;
     for (object, list) in [("near", "w0.7"), ("far", "w3.199")] {
-        state.run("LPUSH", &[&keys.worker_object(list), object]).await;
+        state
+            .run("LPUSH", &[&keys.worker_object(list), object])
+            .await;
         state.run("LPUSH", &[&keys.events(object), "{}"]).await;
     }
     state.run("LPUSH", &[&keys.events("lost"), "{}"]).await;
-    state.run("SET", &[&keys.worker_object("w0.8"), "a wrong type"]).await;
+    state
+        .run("SET", &[&keys.worker_object("w0.8"), "a wrong type"])
+        .await;
     for n in 0..4 {
-        state.run("ZADD", &[&keys.event_workers_watched(), &n.to_string(), &format!("w{n}")]).await;
+        state
+            .run(
+                "ZADD",
+                &[
+                    &keys.event_workers_watched(),
+                    &n.to_string(),
+                    &format!("w{n}"),
+                ],
+            )
+            .await;
     }
     let whole = control(&state.conn, &keys);
     let bounded = whole.clone().with_event_bytes_max(10);
     let look = async |control: &Control, object| {
         let seen = control.inspect(object).await.expect("an inspection");
-        let read = seen.searched.map(|searched| (searched.slots, searched.names, searched.all));
+        let read = seen
+            .searched
+            .map(|searched| (searched.slots, searched.names, searched.all));
         (seen.standing, seen.taken_by.join(" "), read, seen.why)
     };
     let near = look(&bounded, "near").await;
-    assert_eq!((near.0, &near.1[..], near.2), (Standing::Taken, "w0.7", Some((384, 2, false))));
+    assert_eq!(
+        (near.0, &near.1[..], near.2),
+        (Standing::Taken, "w0.7", Some((384, 2, false)))
+    );
     for object in ["far", "lost"] {
         let (standing, _, read, why) = look(&bounded, object).await;
-        assert_eq!((standing, read), (Standing::Unclear, Some((384, 2, false))), "{object}");
+        assert_eq!(
+            (standing, read),
+            (Standing::Unclear, Some((384, 2, false))),
+            "{object}"
+        );
         let told = "(not found in 384 slots of 2 worker names; there are more); `seriatim inspect ";
-        assert!(why.contains(told) && !why.contains("no worker process"), "{why}");
+        assert!(
+            why.contains(told) && !why.contains("no worker process"),
+            "{why}"
+        );
     }
     let (standing, taken, read, _) = look(&whole, "far").await;
-    assert_eq!((standing, &taken[..], read), (Standing::Taken, "w3.199", Some((800, 4, true))));
+    assert_eq!(
+        (standing, &taken[..], read),
+        (Standing::Taken, "w3.199", Some((800, 4, true)))
+    );
     // Each of three passes has two steps.
     let mut steps = 0;
-    let seen = whole.paced_inspect("lost", 0.5, |_| steps += 1).await.expect("an inspection");
+    let seen = whole
+        .paced_inspect("lost", 0.5, |_| steps += 1)
+        .await
+        .expect("an inspection");
     assert_eq!((seen.standing, steps), (Standing::Uncovered, 6));
     // In a small system, a bounded look is a whole one.
     for n in 0..3 {
-        state.run("ZREM", &[&keys.event_workers_watched(), &format!("w{n}")]).await;
+        state
+            .run("ZREM", &[&keys.event_workers_watched(), &format!("w{n}")])
+            .await;
     }
     assert_eq!(look(&bounded, "lost").await.0, Standing::Uncovered);
     assert_eq!(look(&bounded, "far").await.1, "w3.199");
     // An object with a marker needs no search.
-    state.run("RPUSH", &[&keys.objects_with_events(), "lost"]).await;
+    state
+        .run("RPUSH", &[&keys.objects_with_events(), "lost"])
+        .await;
     let (standing, _, read, why) = look(&bounded, "lost").await;
     assert_eq!((standing, read), (Standing::Marked, None), "{why}");
 }
@@ -65,18 +102,37 @@ async fn so_many_names_of_a_slot_are_read() {
     let (_redis, mut state) = empty().await;
     let keys = state.keys.clone();
     state.register("w", 1).await;
-    let names: Vec<String> = (0..999).map(|n| format!("other:{n}")).chain(["in".to_owned(), "out".to_owned()]).collect();
+    let names: Vec<String> = (0..999)
+        .map(|n| format!("other:{n}"))
+        .chain(["in".to_owned(), "out".to_owned()])
+        .collect();
     let list = keys.worker_object("w.0");
-    let push: Vec<&str> = [list.as_str()].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let push: Vec<&str> = [list.as_str()]
+        .into_iter()
+        .chain(names.iter().map(String::as_str))
+        .collect();
     state.run("RPUSH", &push).await;
     for object in ["in", "out"] {
         state.run("LPUSH", &[&keys.events(object), "{}"]).await;
     }
     let control = control(&state.conn, &keys);
     for (object, standing) in [("in", Standing::Taken), ("out", Standing::Uncovered)] {
-        assert_eq!(control.inspect(object).await.expect("an inspection").standing, standing, "{object}");
+        assert_eq!(
+            control
+                .inspect(object)
+                .await
+                .expect("an inspection")
+                .standing,
+            standing,
+            "{object}"
+        );
     }
     let report = control.check().await.expect("a report");
-    let uncovered = |object: &str| report.violations.iter().any(|found| found.subject.to_string().contains(object));
+    let uncovered = |object: &str| {
+        report
+            .violations
+            .iter()
+            .any(|found| found.subject.to_string().contains(object))
+    };
     assert!(uncovered("out") && !uncovered("in"), "{report:?}");
 }

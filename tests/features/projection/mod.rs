@@ -15,7 +15,8 @@ use seriatim::ScriptError;
 use seriatim::control::LogEntry;
 use seriatim::keys::Keys;
 use seriatim::projection::{
-    Gaps, NameError, Position, Projection, ProjectionError, RedisStore, RedisStoreError, Runner, STATE_BYTES_MAX, Saved, Store,
+    Gaps, NameError, Position, Projection, ProjectionError, RedisStore, RedisStoreError, Runner,
+    STATE_BYTES_MAX, Saved, Store,
 };
 
 use crate::state::State;
@@ -47,16 +48,28 @@ async fn store(redis: &Redis) -> RedisStore<MultiplexedConnection> {
 }
 
 async fn open(redis: &Redis, gaps: Gaps) -> Result<Ran, ProjectionError> {
-    Runner::open(store(redis).await, control(&redis.connect().await, redis.keys()), LEASE, gaps).await
+    Runner::open(
+        store(redis).await,
+        control(&redis.connect().await, redis.keys()),
+        LEASE,
+        gaps,
+    )
+    .await
 }
 
 /// Adds rows with these ids to the log.
 async fn log(state: &mut State, ids: impl IntoIterator<Item = u64>) {
     let mut fill = redis::pipe();
     for id in ids {
-        fill.cmd("XADD").arg(state.keys.event_log()).arg(&["*", "status", "completed", "id"]).arg(id).ignore();
+        fill.cmd("XADD")
+            .arg(state.keys.event_log())
+            .arg(&["*", "status", "completed", "id"])
+            .arg(id)
+            .ignore();
     }
-    fill.query_async::<()>(&mut state.conn).await.expect("logged");
+    fill.query_async::<()>(&mut state.conn)
+        .await
+        .expect("logged");
 }
 
 /// Runs steps until no row is left. Returns the number of rows applied.
@@ -92,7 +105,9 @@ async fn a_projection_applies_the_log_in_order_and_goes_on_where_it_was() {
     assert_eq!(runner.step().await.expect("a step").applied, 0);
     runner.close().await.expect("closed");
     log(&mut state, 251..=260).await;
-    let mut runner = open(&redis, Gaps::Refuse).await.expect("opened again at once");
+    let mut runner = open(&redis, Gaps::Refuse)
+        .await
+        .expect("opened again at once");
     assert_eq!(catch_up(&mut runner).await, 10);
     assert_eq!(state_of(&runner).0, ids(1..=260));
     assert_eq!((runner.position().rows, runner.position().missed), (260, 0));
@@ -106,17 +121,33 @@ async fn a_projection_is_rebuilt_from_the_start() {
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened");
     catch_up(&mut runner).await;
     runner.rebuild().await.expect("begun anew");
-    assert_eq!((runner.projection(), runner.position()), (Some(&Ids::default()), &Position::default()));
+    assert_eq!(
+        (runner.projection(), runner.position()),
+        (Some(&Ids::default()), &Position::default())
+    );
     assert_eq!(catch_up(&mut runner).await, 120);
     assert_eq!(state_of(&runner).0, ids(1..=120));
     runner.close().await.expect("closed");
     // A saved state that cannot be read prevents opening, but does not prevent a rebuild.
     let key = redis.keys().event_projection("ids");
     state.run("SET", &[&key, "no JSON"]).await;
-    assert!(matches!(open(&redis, Gaps::Refuse).await, Err(ProjectionError::State(_))));
-    redis.console().await.run::<u64>(&["DEL", &redis.keys().event_projection_lease("ids")]).await;
-    let mut runner: Ran =
-        Runner::anew(store(&redis).await, control(&state.conn, redis.keys()), LEASE, Gaps::Refuse).await.expect("anew");
+    assert!(matches!(
+        open(&redis, Gaps::Refuse).await,
+        Err(ProjectionError::State(_))
+    ));
+    redis
+        .console()
+        .await
+        .run::<u64>(&["DEL", &redis.keys().event_projection_lease("ids")])
+        .await;
+    let mut runner: Ran = Runner::anew(
+        store(&redis).await,
+        control(&state.conn, redis.keys()),
+        LEASE,
+        Gaps::Refuse,
+    )
+    .await
+    .expect("anew");
     assert_eq!(catch_up(&mut runner).await, 120);
 }
 
@@ -127,9 +158,19 @@ async fn one_process_runs_a_projection_and_who_has_lost_it_writes_nothing() {
     let (redis, mut state) = empty().await;
     log(&mut state, 1..=5).await;
     let mut first = open(&redis, Gaps::Refuse).await.expect("opened");
-    assert!(matches!(open(&redis, Gaps::Refuse).await, Err(ProjectionError::Lost)));
-    redis.console().await.run::<u64>(&["DEL", &redis.keys().event_projection_lease("ids")]).await;
-    assert!(matches!(first.step().await, Err(ProjectionError::Lost)), "its lease is over");
+    assert!(matches!(
+        open(&redis, Gaps::Refuse).await,
+        Err(ProjectionError::Lost)
+    ));
+    redis
+        .console()
+        .await
+        .run::<u64>(&["DEL", &redis.keys().event_projection_lease("ids")])
+        .await;
+    assert!(
+        matches!(first.step().await, Err(ProjectionError::Lost)),
+        "its lease is over"
+    );
     let mut second = open(&redis, Gaps::Refuse).await.expect("opened");
     catch_up(&mut second).await;
     log(&mut state, 6..=6).await;
@@ -138,8 +179,15 @@ async fn one_process_runs_a_projection_and_who_has_lost_it_writes_nothing() {
     first.close().await.expect("nothing to give back");
     catch_up(&mut second).await;
     assert_eq!(state_of(&second).0, ids(1..=6));
-    redis.console().await.run::<u64>(&["DEL", &redis.keys().event_projection_lease("ids")]).await;
-    assert!(matches!(second.step().await, Err(ProjectionError::Lost)), "also with nothing to do");
+    redis
+        .console()
+        .await
+        .run::<u64>(&["DEL", &redis.keys().event_projection_lease("ids")])
+        .await;
+    assert!(
+        matches!(second.step().await, Err(ProjectionError::Lost)),
+        "also with nothing to do"
+    );
 }
 
 /// Story: a running projection whose lease was deleted ended, although no other process had its name. It
@@ -148,20 +196,38 @@ async fn one_process_runs_a_projection_and_who_has_lost_it_writes_nothing() {
 async fn a_running_projection_takes_its_name_again() {
     let (redis, mut state) = empty().await;
     log(&mut state, 1..=5).await;
-    let (runner, console) = (open(&redis, Gaps::Refuse).await.expect("opened"), redis.console().await);
+    let (runner, console) = (
+        open(&redis, Gaps::Refuse).await.expect("opened"),
+        redis.console().await,
+    );
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(runner.run(Duration::from_millis(5), async { drop(stopped.await) }));
     let keys = redis.keys();
     let saved = async |rows: &str| {
-        let value: Option<String> = console.run(&["HGET", &keys.event_projections(), "ids"]).await;
-        value.filter(|value| value.starts_with(&format!("{rows} "))).map(drop)
+        let value: Option<String> = console
+            .run(&["HGET", &keys.event_projections(), "ids"])
+            .await;
+        value
+            .filter(|value| value.starts_with(&format!("{rows} ")))
+            .map(drop)
     };
-    crate::support::until("the first rows are saved", PATIENCE, async || saved("5").await).await;
-    console.run::<u64>(&["DEL", &keys.event_projection_lease("ids")]).await;
+    crate::support::until("the first rows are saved", PATIENCE, async || {
+        saved("5").await
+    })
+    .await;
+    console
+        .run::<u64>(&["DEL", &keys.event_projection_lease("ids")])
+        .await;
     log(&mut state, 6..=9).await;
-    crate::support::until("the other rows are saved", PATIENCE, async || saved("9").await).await;
+    crate::support::until("the other rows are saved", PATIENCE, async || {
+        saved("9").await
+    })
+    .await;
     stop.send(()).expect("it runs");
-    assert_eq!(running.await.expect("no panic").expect("it goes on").0, ids(1..=9));
+    assert_eq!(
+        running.await.expect("no panic").expect("it goes on").0,
+        ids(1..=9)
+    );
 }
 
 /// Story: after a refused save, `projection()` was once a page ahead of `position()`. Programs that
@@ -181,7 +247,10 @@ async fn after_an_error_there_is_no_state_beyond_the_position() {
     assert_eq!((runner.projection(), runner.position().rows), (None, 5));
     redis.console().await.run::<u64>(&["DEL", &lease]).await;
     assert_eq!(catch_up(&mut runner).await, 4);
-    assert_eq!((state_of(&runner).0.clone(), runner.position().rows), (ids(1..=9), 9));
+    assert_eq!(
+        (state_of(&runner).0.clone(), runner.position().rows),
+        (ids(1..=9), 9)
+    );
 }
 
 /// Rows that were trimmed before they were applied are never skipped silently. The step returns an
@@ -195,14 +264,21 @@ async fn rows_trimmed_away_unseen_are_told() {
     catch_up(&mut runner).await;
     log(&mut state, 51..=55).await;
     let key = redis.keys().event_log();
-    state.run("XTRIM", &[&[key.as_str()], &trim[..]].concat()).await;
+    state
+        .run("XTRIM", &[&[key.as_str()], &trim[..]].concat())
+        .await;
     // The trimmed rows had already been applied, so no row is missed.
     assert_eq!(catch_up(&mut runner).await, 5);
     log(&mut state, 56..=80).await;
-    state.run("XTRIM", &[&[key.as_str()], &trim[..]].concat()).await;
+    state
+        .run("XTRIM", &[&[key.as_str()], &trim[..]].concat())
+        .await;
     for _ in 0..2 {
         let gap = runner.step().await;
-        assert!(matches!(gap, Err(ProjectionError::Gap { missed: 15 })), "{gap:?}");
+        assert!(
+            matches!(gap, Err(ProjectionError::Gap { missed: 15 })),
+            "{gap:?}"
+        );
     }
     runner.close().await.expect("closed");
     let mut runner = open(&redis, Gaps::Count).await.expect("opened");
@@ -234,11 +310,15 @@ async fn a_log_that_is_another_one_is_told() {
             log(&mut state, 6..=8).await;
         } else {
             log(&mut state, 6..=8).await;
-            let rows: Vec<(String, Vec<String>)> = redis.console().await.run(&["XRANGE", &key, "-", "+"]).await;
+            let rows: Vec<(String, Vec<String>)> =
+                redis.console().await.run(&["XRANGE", &key, "-", "+"]).await;
             state.run("XDEL", &[&key, &rows[6].0]).await;
         }
         let stepped = runner.step().await;
-        assert!(matches!(stepped, Err(ProjectionError::OtherLog { .. })), "{delete}: {stepped:?}");
+        assert!(
+            matches!(stepped, Err(ProjectionError::OtherLog { .. })),
+            "{delete}: {stepped:?}"
+        );
     }
 }
 
@@ -250,16 +330,25 @@ async fn a_projection_runs_until_it_is_stopped() {
     let runner = open(&redis, Gaps::Refuse).await.expect("opened");
     let stop = tokio_util::sync::CancellationToken::new();
     let stopped = stop.clone();
-    let running = tokio::spawn(async move { runner.run(Duration::from_millis(5), stopped.cancelled()).await });
+    let running = tokio::spawn(async move {
+        runner
+            .run(Duration::from_millis(5), stopped.cancelled())
+            .await
+    });
     for rows in [150, 300] {
         log(&mut state, rows - 149..=rows).await;
-        crate::support::until("all rows are applied", PATIENCE, async || (rows_applied(&console).await == rows).then_some(()))
-            .await;
+        crate::support::until("all rows are applied", PATIENCE, async || {
+            (rows_applied(&console).await == rows).then_some(())
+        })
+        .await;
     }
     stop.cancel();
     let Ids(applied) = running.await.expect("no panic").expect("stopped");
     assert_eq!(applied, ids(1..=300));
-    assert_eq!(state_of(&open(&redis, Gaps::Refuse).await.expect("free")).0, applied);
+    assert_eq!(
+        state_of(&open(&redis, Gaps::Refuse).await.expect("free")).0,
+        applied
+    );
 }
 
 /// Another process can take the name of a projection when its lease has ended. Each step renews the
@@ -294,14 +383,27 @@ async fn the_rights_in_the_document_are_enough() {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     log(&mut state, 1..=3).await;
     let document = include_str!("../../../docs/protocol.md");
-    let rules = document.lines().find_map(|line| line.strip_prefix("    ACL SETUSER projection ")).expect("a line");
+    let rules = document
+        .lines()
+        .find_map(|line| line.strip_prefix("    ACL SETUSER projection "))
+        .expect("a line");
     let rules = rules.replace("{shop:0}:", redis.keys().prefix());
-    let words: Vec<&str> = ["ACL", "SETUSER", "projection"].into_iter().chain(rules.split(' ')).collect();
+    let words: Vec<&str> = ["ACL", "SETUSER", "projection"]
+        .into_iter()
+        .chain(rules.split(' '))
+        .collect();
     let () = redis.console().await.run(&words).await;
     let mut conn = redis.connect().await;
-    let () = redis::cmd("AUTH").arg("projection").arg("PASSWORD").query_async(&mut conn).await.expect("let in");
+    let () = redis::cmd("AUTH")
+        .arg("projection")
+        .arg("PASSWORD")
+        .query_async(&mut conn)
+        .await
+        .expect("let in");
     let store = RedisStore::new(conn.clone(), redis.keys().clone(), "ids").expect("a name");
-    let mut runner: Ran = Runner::open(store, control(&conn, redis.keys()), LEASE, Gaps::Refuse).await.expect("opened");
+    let mut runner: Ran = Runner::open(store, control(&conn, redis.keys()), LEASE, Gaps::Refuse)
+        .await
+        .expect("opened");
     for _ in 0..2 {
         catch_up(&mut runner).await;
     }
@@ -326,16 +428,37 @@ async fn the_lag_is_in_the_statistics() {
     log(&mut state, 1..=150).await;
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened");
     runner.step().await.expect("a step");
-    let seen = control(&state.conn, redis.keys()).stats().await.expect("stats").projections;
-    assert_eq!((seen[0].name.as_str(), seen[0].lag, seen[0].missed, seen[0].running), ("ids", 50, 0, true));
+    let seen = control(&state.conn, redis.keys())
+        .stats()
+        .await
+        .expect("stats")
+        .projections;
+    assert_eq!(
+        (
+            seen[0].name.as_str(),
+            seen[0].lag,
+            seen[0].missed,
+            seen[0].running
+        ),
+        ("ids", 50, 0, true)
+    );
     assert_eq!(seen[0].log_id, runner.position().log_id);
     runner.close().await.expect("closed");
     let shown = Command::new(crate::support::program())
-        .args(["--redis", redis.url(), "--namespace", redis.namespace(), "stats"])
+        .args([
+            "--redis",
+            redis.url(),
+            "--namespace",
+            redis.namespace(),
+            "stats",
+        ])
         .output()
         .expect("the program runs");
     let shown = String::from_utf8(shown.stdout).expect("UTF-8");
-    assert!(shown.contains("projection    ids: 50 rows behind, not running"), "{shown}");
+    assert!(
+        shown.contains("projection    ids: 50 rows behind, not running"),
+        "{shown}"
+    );
 }
 
 /// A store whose saves fail or hang, some before and some after they have saved.
@@ -347,11 +470,21 @@ struct Failing {
 impl Store for Failing {
     type Error = RedisStoreError;
 
-    async fn open(&mut self, token: &str, lease: Duration) -> Result<Option<Saved>, RedisStoreError> {
+    async fn open(
+        &mut self,
+        token: &str,
+        lease: Duration,
+    ) -> Result<Option<Saved>, RedisStoreError> {
         self.store.open(token, lease).await
     }
 
-    async fn save(&mut self, token: &str, lease: Duration, position: &Position, state: &[u8]) -> Result<bool, RedisStoreError> {
+    async fn save(
+        &mut self,
+        token: &str,
+        lease: Duration,
+        position: &Position,
+        state: &[u8],
+    ) -> Result<bool, RedisStoreError> {
         let wrong = || Err(ScriptError::Counter("no".to_owned()).into());
         match self.calls.fetch_add(1, Ordering::SeqCst) % 5 {
             0 => wrong(),
@@ -383,14 +516,26 @@ impl Store for Failing {
 async fn a_save_of_unknown_effect_applies_no_row_twice() {
     let (redis, mut state) = empty().await;
     log(&mut state, 1..=650).await;
-    let failing = Failing { store: store(&redis).await, calls: Arc::default() };
+    let failing = Failing {
+        store: store(&redis).await,
+        calls: Arc::default(),
+    };
     let calls = Arc::clone(&failing.calls);
-    let mut runner: Runner<Ids, _> =
-        Runner::open(failing, control(&state.conn, redis.keys()), LEASE, Gaps::Refuse).await.expect("opened");
+    let mut runner: Runner<Ids, _> = Runner::open(
+        failing,
+        control(&state.conn, redis.keys()),
+        LEASE,
+        Gaps::Refuse,
+    )
+    .await
+    .expect("opened");
     loop {
         // The test gives up a step that hangs.
         let step = tokio::time::timeout(Duration::from_millis(300), runner.step()).await;
-        assert!(!matches!(step, Ok(Err(ProjectionError::Lost))), "nobody else has it");
+        assert!(
+            !matches!(step, Ok(Err(ProjectionError::Lost))),
+            "nobody else has it"
+        );
         if matches!(step, Ok(Ok(stepped)) if stepped.applied == 0) {
             break;
         }
@@ -404,12 +549,22 @@ async fn a_save_of_unknown_effect_applies_no_row_twice() {
 #[tokio::test]
 #[ignore = "the child of a_projection_killed_at_any_point_applies_each_row_once"]
 async fn child() {
-    let (Ok(url), Ok(namespace)) = (std::env::var("PROJECTION_URL"), std::env::var("PROJECTION_NAMESPACE")) else { return };
+    let (Ok(url), Ok(namespace)) = (
+        std::env::var("PROJECTION_URL"),
+        std::env::var("PROJECTION_NAMESPACE"),
+    ) else {
+        return;
+    };
     let keys = Keys::with_namespace(&namespace).expect("a namespace");
     let client = redis::Client::open(url).expect("a URL");
-    let conn = client.get_multiplexed_async_connection().await.expect("connected");
+    let conn = client
+        .get_multiplexed_async_connection()
+        .await
+        .expect("connected");
     let store = RedisStore::new(conn.clone(), keys.clone(), "ids").expect("a name");
-    let mut runner: Ran = Runner::open(store, control(&conn, &keys), LEASE, Gaps::Refuse).await.expect("opened");
+    let mut runner: Ran = Runner::open(store, control(&conn, &keys), LEASE, Gaps::Refuse)
+        .await
+        .expect("opened");
     loop {
         if runner.step().await.expect("a step").applied == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -418,8 +573,12 @@ async fn child() {
 }
 
 async fn rows_applied(console: &Console) -> u64 {
-    let position: Option<String> = console.run(&["HGET", &console.keys.event_projections(), "ids"]).await;
-    position.and_then(|text| Position::of(&text)).map_or(0, |position| position.rows)
+    let position: Option<String> = console
+        .run(&["HGET", &console.keys.event_projections(), "ids"])
+        .await;
+    position
+        .and_then(|text| Position::of(&text))
+        .map_or(0, |position| position.rows)
 }
 
 /// A process that runs the projection is killed again and again, at varying points, while rows are
@@ -451,7 +610,9 @@ async fn a_projection_killed_at_any_point_applies_each_row_once() {
         child.wait().expect("reaped");
         killed += usize::from(rows_applied(&console).await < written);
         // Ends the lease of the dead process at once.
-        console.run::<u64>(&["DEL", &redis.keys().event_projection_lease("ids")]).await;
+        console
+            .run::<u64>(&["DEL", &redis.keys().event_projection_lease("ids")])
+            .await;
     }
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened");
     catch_up(&mut runner).await;
@@ -469,13 +630,25 @@ async fn a_state_that_is_too_large_is_refused_and_the_one_before_stays() {
     let lease = Duration::from_secs(10);
     store.open("t", lease).await.expect("opened");
     let largest = vec![b'1'; STATE_BYTES_MAX];
-    assert!(store.save("t", lease, &Position::default(), &largest).await.expect("saved"));
+    assert!(
+        store
+            .save("t", lease, &Position::default(), &largest)
+            .await
+            .expect("saved")
+    );
     let too_large = vec![b'2'; STATE_BYTES_MAX + 1];
-    let refused = store.save("t", lease, &Position::default(), &too_large).await.expect_err("it is too large");
+    let refused = store
+        .save("t", lease, &Position::default(), &too_large)
+        .await
+        .expect_err("it is too large");
     assert_eq!(
         refused.to_string(),
         "the state of the projection has 4194305 bytes, RedisStore keeps 4194304 at most; keep it in a Store of your own"
     );
-    let saved = store.open("t", lease).await.expect("opened").expect("nobody else has it");
+    let saved = store
+        .open("t", lease)
+        .await
+        .expect("opened")
+        .expect("nobody else has it");
     assert!(saved.state == Some(largest));
 }

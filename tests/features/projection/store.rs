@@ -52,15 +52,32 @@ impl Store for Table {
 
     async fn open(&mut self, token: &str, lease: Duration) -> Result<Option<Saved>, Infallible> {
         let mut row = self.0.lock().expect("no panic");
-        if row.had_by.as_ref().is_some_and(|(by, until)| by != token && *until > Instant::now()) {
+        if row
+            .had_by
+            .as_ref()
+            .is_some_and(|(by, until)| by != token && *until > Instant::now())
+        {
             return Ok(None);
         }
         row.had_by = Some((token.to_owned(), Instant::now() + lease));
-        let position = row.position.as_deref().and_then(Position::of).unwrap_or_default();
-        Ok(Some(Saved { position, state: row.state.clone() }))
+        let position = row
+            .position
+            .as_deref()
+            .and_then(Position::of)
+            .unwrap_or_default();
+        Ok(Some(Saved {
+            position,
+            state: row.state.clone(),
+        }))
     }
 
-    async fn save(&mut self, token: &str, lease: Duration, position: &Position, state: &[u8]) -> Result<bool, Infallible> {
+    async fn save(
+        &mut self,
+        token: &str,
+        lease: Duration,
+        position: &Position,
+        state: &[u8],
+    ) -> Result<bool, Infallible> {
         Ok(self.update(token, |row| {
             row.position = Some(position.text());
             row.state = Some(state.to_vec());
@@ -69,7 +86,9 @@ impl Store for Table {
     }
 
     async fn keep(&mut self, token: &str, lease: Duration) -> Result<bool, Infallible> {
-        Ok(self.update(token, |row| row.had_by = Some((token.to_owned(), Instant::now() + lease))))
+        Ok(self.update(token, |row| {
+            row.had_by = Some((token.to_owned(), Instant::now() + lease))
+        }))
     }
 
     async fn close(&mut self, token: &str) -> Result<(), Infallible> {
@@ -86,24 +105,71 @@ async fn a_projection_is_kept_in_a_store_of_its_own() {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let keys = redis.keys().clone();
     let table = Table::default();
-    let rows = |table: &Table| table.0.lock().expect("no panic").position.as_deref().and_then(Position::of).map(|at| at.rows);
+    let rows = |table: &Table| {
+        table
+            .0
+            .lock()
+            .expect("no panic")
+            .position
+            .as_deref()
+            .and_then(Position::of)
+            .map(|at| at.rows)
+    };
     for (first, last) in [(1_u64, 150_u64), (151, 180)] {
         for id in first..=last {
-            state.run("XADD", &[&keys.event_log(), "*", "status", "completed", "id", &id.to_string()]).await;
+            state
+                .run(
+                    "XADD",
+                    &[
+                        &keys.event_log(),
+                        "*",
+                        "status",
+                        "completed",
+                        "id",
+                        &id.to_string(),
+                    ],
+                )
+                .await;
         }
-        let mut runner: Runner<Ids, _> =
-            Runner::open(table.clone(), control(&state.conn, &keys), LEASE, Gaps::Refuse).await.expect("opened");
-        let second = Runner::<Ids, _>::open(table.clone(), control(&state.conn, &keys), LEASE, Gaps::Refuse).await;
+        let mut runner: Runner<Ids, _> = Runner::open(
+            table.clone(),
+            control(&state.conn, &keys),
+            LEASE,
+            Gaps::Refuse,
+        )
+        .await
+        .expect("opened");
+        let second = Runner::<Ids, _>::open(
+            table.clone(),
+            control(&state.conn, &keys),
+            LEASE,
+            Gaps::Refuse,
+        )
+        .await;
         assert!(matches!(second, Err(ProjectionError::Lost)));
         while runner.step().await.expect("a step").lag > 0 {}
-        assert_eq!((&runner.projection().expect("the saved one").0, rows(&table)), (&(1..=last).collect(), Some(last)));
+        assert_eq!(
+            (&runner.projection().expect("the saved one").0, rows(&table)),
+            (&(1..=last).collect(), Some(last))
+        );
         runner.close().await.expect("closed");
     }
     // A process that has lost the projection saves nothing.
-    let mut runner: Runner<Ids, _> =
-        Runner::open(table.clone(), control(&state.conn, &keys), LEASE, Gaps::Refuse).await.expect("opened");
+    let mut runner: Runner<Ids, _> = Runner::open(
+        table.clone(),
+        control(&state.conn, &keys),
+        LEASE,
+        Gaps::Refuse,
+    )
+    .await
+    .expect("opened");
     table.0.lock().expect("no panic").had_by = None;
-    state.run("XADD", &[&keys.event_log(), "*", "status", "completed", "id", "181"]).await;
+    state
+        .run(
+            "XADD",
+            &[&keys.event_log(), "*", "status", "completed", "id", "181"],
+        )
+        .await;
     assert!(matches!(runner.step().await, Err(ProjectionError::Lost)));
     assert_eq!(rows(&table), Some(180));
     assert_eq!(redis.console().await.left().await, ["event.log"]);

@@ -1,7 +1,9 @@
 //! The cost of rules for a call if no rule is set.
 
 use futures_util::StreamExt as _;
-use seriatim::wire::{self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, Report, Suspects};
+use seriatim::wire::{
+    self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, Report, Suspects,
+};
 
 use super::{Kind, lift, set};
 use crate::support::Redis;
@@ -30,7 +32,9 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    wire::attach(&mut conn, &keys, &args).await.expect("attached");
+    wire::attach(&mut conn, &keys, &args)
+        .await
+        .expect("attached");
     let bounds = Bounds {
         batch: 1,
         batch_bytes: 1 << 20,
@@ -44,7 +48,9 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
     let mut counted = Vec::new();
     for with_rule in [false, true, false] {
         for object in 0..SLOTS {
-            console.emit_all(&format!("work:{object}"), ["1", "2", "3"]).await;
+            console
+                .emit_all(&format!("work:{object}"), ["1", "2", "3"])
+                .await;
         }
         if with_rule {
             set(&conn, &keys, Kind::Pause, "never:*").await;
@@ -64,7 +70,9 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
             }
             let answer = wire::advance(&mut conn, &call).await.expect("an answer");
             calls += 1;
-            let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
+            let Advanced::Ok { batches, .. } = answer else {
+                panic!("{answer:?}")
+            };
             if batches.is_empty() {
                 break;
             }
@@ -72,27 +80,45 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
             reports = vec![None; SLOTS];
             for batch in batches {
                 let then = BatchResult::Done;
-                let report = Report { object: batch.object.clone(), tag: batch.tag, count: 1, last: Some(batch.tag.first), then };
+                let report = Report {
+                    object: batch.object.clone(),
+                    tag: batch.tag,
+                    count: 1,
+                    last: Some(batch.tag.first),
+                    then,
+                };
                 reports[batch.slot] = Some(report);
             }
         }
         assert_eq!((calls, sent), (4, 3 * SLOTS));
         let _: String = console.run(&["ECHO", END]).await;
-        let ran: Vec<String> =
-            monitor.into_on_message().take_while(|line: &String| std::future::ready(!line.contains(END))).collect().await;
+        let ran: Vec<String> = monitor
+            .into_on_message()
+            .take_while(|line: &String| std::future::ready(!line.contains(END)))
+            .collect()
+            .await;
         // The text of the script in SCRIPT LOAD contains these keys, but is not a command that a
         // script runs.
         let in_script = ran.iter().filter(|line| line.contains(" lua] "));
-        let of_rules: Vec<_> =
-            in_script.filter(|line| line.contains(&keys.event_rules()) || line.contains(&keys.objects_paused())).collect();
+        let of_rules: Vec<_> = in_script
+            .filter(|line| {
+                line.contains(&keys.event_rules()) || line.contains(&keys.objects_paused())
+            })
+            .collect();
         let asked = format!(r#""HGET" "{}" "next""#, keys.event_rules());
-        counted.push((of_rules.len(), of_rules.iter().filter(|line| line.contains(&asked)).count()));
+        counted.push((
+            of_rules.len(),
+            of_rules.iter().filter(|line| line.contains(&asked)).count(),
+        ));
         if with_rule {
             lift(&conn, &keys, Kind::Pause, "never:*").await;
             // The next call finds no object to wake, and deletes the lifted rule.
             let call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Markers);
             wire::advance(&mut conn, &call).await.expect("an answer");
-            assert_eq!(console.run::<u64>(&["EXISTS", &keys.event_rules()]).await, 0);
+            assert_eq!(
+                console.run::<u64>(&["EXISTS", &keys.event_rules()]).await,
+                0
+            );
         }
     }
     println!("commands of rules in 4 calls, and HGET among them: {counted:?}");

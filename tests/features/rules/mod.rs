@@ -18,20 +18,38 @@ use seriatim::control::By;
 use seriatim::control::rules::{Kind, Ruled, Selector};
 use seriatim::keys::Keys;
 
-const ADA: By<'static> = By { who: "ada@host", why: "not now" };
+const ADA: By<'static> = By {
+    who: "ada@host",
+    why: "not now",
+};
 
 fn selector(text: &str) -> Selector {
     text.parse().expect("a selector")
 }
 
 async fn set(conn: &MultiplexedConnection, keys: &Keys, kind: Kind, text: &str) -> Ruled {
-    control(conn, keys).set_rule(ADA, kind, &selector(text), None).await.expect("set")
+    control(conn, keys)
+        .set_rule(ADA, kind, &selector(text), None)
+        .await
+        .expect("set")
 }
 
-async fn set_for(conn: &MultiplexedConnection, keys: &Keys, kind: Kind, text: &str, after: Duration) -> Ruled {
-    control(conn, keys).set_rule(ADA, kind, &selector(text), Some(after)).await.expect("set")
+async fn set_for(
+    conn: &MultiplexedConnection,
+    keys: &Keys,
+    kind: Kind,
+    text: &str,
+    after: Duration,
+) -> Ruled {
+    control(conn, keys)
+        .set_rule(ADA, kind, &selector(text), Some(after))
+        .await
+        .expect("set")
 }
 
 async fn lift(conn: &MultiplexedConnection, keys: &Keys, kind: Kind, text: &str) -> Ruled {
-    control(conn, keys).lift_rule(ADA, kind, &selector(text)).await.expect("lifted")
+    control(conn, keys)
+        .lift_rule(ADA, kind, &selector(text))
+        .await
+        .expect("lifted")
 }

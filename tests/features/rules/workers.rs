@@ -21,13 +21,21 @@ async fn running(sink: &Recorder) -> (Redis, Running, Console, redis::aio::Multi
 
 async fn until_paused(console: &Console, object: &str) {
     let paused = console.keys.objects_paused();
-    let score = async || console.run::<Option<f64>>(&["ZSCORE", &paused, object]).await.map(drop);
+    let score = async || {
+        console
+            .run::<Option<f64>>(&["ZSCORE", &paused, object])
+            .await
+            .map(drop)
+    };
     until(&format!("{object} is paused"), PATIENCE, score).await;
 }
 
 async fn until_no_rule(console: &Console) {
     let rules = console.keys.event_rules();
-    until("the rules are gone", PATIENCE, async || (console.run::<u64>(&["EXISTS", &rules]).await == 0).then_some(())).await;
+    until("the rules are gone", PATIENCE, async || {
+        (console.run::<u64>(&["EXISTS", &rules]).await == 0).then_some(())
+    })
+    .await;
 }
 
 /// A pause and a block are set for the same objects, in either order. One of the two is lifted, and
@@ -38,20 +46,46 @@ async fn of_a_pause_and_a_block_the_one_that_is_left_holds_on() {
         for lifted in [Kind::Pause, Kind::Block] {
             let sink = Recorder::new();
             let (redis, worker, console, conn) = running(&sink).await;
-            let second = if first == Kind::Pause { Kind::Block } else { Kind::Pause };
-            let left = if lifted == Kind::Pause { Kind::Block } else { Kind::Pause };
+            let second = if first == Kind::Pause {
+                Kind::Block
+            } else {
+                Kind::Pause
+            };
+            let left = if lifted == Kind::Pause {
+                Kind::Block
+            } else {
+                Kind::Pause
+            };
             assert_eq!(set(&conn, redis.keys(), first, "work:*").await, Ruled::New);
             console.emit("work:1", "1").await;
             until_paused(&console, "work:1").await;
             assert_eq!(set(&conn, redis.keys(), second, "work:*").await, Ruled::New);
-            assert_eq!(lift(&conn, redis.keys(), lifted, "work:*").await, Ruled::Lifted);
+            assert_eq!(
+                lift(&conn, redis.keys(), lifted, "work:*").await,
+                Ruled::Lifted
+            );
             // Workers delete a lifted rule after they have woken its objects, except objects under
             // another rule. So an object that is still paused after the deletion stays paused.
             until("the rule is gone", PATIENCE, async || {
-                (control(&redis.connect().await, redis.keys()).rules().await.expect("rules").rules.len() == 1).then_some(())
+                (control(&redis.connect().await, redis.keys())
+                    .rules()
+                    .await
+                    .expect("rules")
+                    .rules
+                    .len()
+                    == 1)
+                    .then_some(())
             })
             .await;
-            assert_eq!(control(&conn, redis.keys()).rules().await.expect("rules").rules[0].kind, left);
+            assert_eq!(
+                control(&conn, redis.keys())
+                    .rules()
+                    .await
+                    .expect("rules")
+                    .rules[0]
+                    .kind,
+                left
+            );
             console.emit("other", "2").await;
             sink.until_sent(1).await;
             until_paused(&console, "work:1").await;
@@ -73,7 +107,10 @@ async fn nine_resumes_in_a_row_run_the_event_once() {
     set(&conn, redis.keys(), Kind::Pause, "work:1").await;
     console.emit("work:1", "1").await;
     until_paused(&console, "work:1").await;
-    assert_eq!(lift(&conn, redis.keys(), Kind::Pause, "work:1").await, Ruled::Lifted);
+    assert_eq!(
+        lift(&conn, redis.keys(), Kind::Pause, "work:1").await,
+        Ruled::Lifted
+    );
     for _ in 1..9 {
         let again = lift(&conn, redis.keys(), Kind::Pause, "work:1").await;
         assert!(matches!(again, Ruled::Lifting | Ruled::NotSet), "{again:?}");
@@ -91,7 +128,14 @@ async fn nine_resumes_in_a_row_run_the_event_once() {
 async fn a_rule_lifts_itself_at_its_end() {
     let sink = Recorder::new();
     let (redis, worker, console, conn) = running(&sink).await;
-    set_for(&conn, redis.keys(), Kind::Block, "*", Duration::from_millis(300)).await;
+    set_for(
+        &conn,
+        redis.keys(),
+        Kind::Block,
+        "*",
+        Duration::from_millis(300),
+    )
+    .await;
     console.emit("work:1", "1").await;
     until_paused(&console, "work:1").await;
     sink.until_sent(1).await;
@@ -106,7 +150,13 @@ async fn a_rule_lifts_itself_at_its_end() {
 async fn what_is_in_flight_finishes_and_emits_go_on() {
     let gate = Gate::closed();
     let waits = gate.clone();
-    let sink = Recorder::with(move |offer| if offer.text() == "1" { Act::Wait(waits.clone()) } else { Act::Send });
+    let sink = Recorder::with(move |offer| {
+        if offer.text() == "1" {
+            Act::Wait(waits.clone())
+        } else {
+            Act::Send
+        }
+    });
     let (redis, worker, console, conn) = running(&sink).await;
     console.emit("work:1", "1").await;
     gate.until_reached(1).await;
@@ -118,8 +168,14 @@ async fn what_is_in_flight_finishes_and_emits_go_on() {
     until_paused(&console, "work:2").await;
     console.emit("work:1", "4").await;
     console.emit("other", "31").await;
-    until("the other one is sent", PATIENCE, async || (!sink.sent_of("other").is_empty()).then_some(())).await;
-    assert_eq!((sink.sent_of("work:1"), sink.sent_of("work:2")), (vec!["1".to_owned()], vec![]));
+    until("the other one is sent", PATIENCE, async || {
+        (!sink.sent_of("other").is_empty()).then_some(())
+    })
+    .await;
+    assert_eq!(
+        (sink.sent_of("work:1"), sink.sent_of("work:2")),
+        (vec!["1".to_owned()], vec![])
+    );
     console.check().await;
     lift(&conn, redis.keys(), Kind::Pause, "work:*").await;
     sink.until_sent(6).await;
@@ -131,20 +187,38 @@ async fn what_is_in_flight_finishes_and_emits_go_on() {
 /// An event that waits for a retry also waits for a rule. It keeps its failed attempts and its id.
 #[tokio::test]
 async fn a_retry_waits_for_the_rule_and_stays_counted() {
-    let sink = Recorder::with(|offer| if offer.before == 0 { Act::Stop(Stop::transient("down")) } else { Act::Send });
+    let sink = Recorder::with(|offer| {
+        if offer.before == 0 {
+            Act::Stop(Stop::transient("down"))
+        } else {
+            Act::Send
+        }
+    });
     let (redis, worker, console, conn) = running(&sink).await;
     worker.finish().await;
-    let worker = start(&redis, "w", &sink, |config| config.retry = "fixed:200ms".parse().expect("a policy"));
+    let worker = start(&redis, "w", &sink, |config| {
+        config.retry = "fixed:200ms".parse().expect("a policy")
+    });
     console.emit("work:1", "1").await;
     console.until_held("work:1", "retry: down").await;
     set(&conn, redis.keys(), Kind::Pause, "work:1").await;
     until_paused(&console, "work:1").await;
-    assert_eq!(console.held_id("work:1").await.as_deref(), Some("1 0 1 0 retry: down"));
+    assert_eq!(
+        console.held_id("work:1").await.as_deref(),
+        Some("1 0 1 0 retry: down")
+    );
     assert_eq!(sink.offered().len(), 1);
     console.check().await;
     lift(&conn, redis.keys(), Kind::Pause, "work:1").await;
     sink.until_sent(1).await;
-    assert_eq!((sink.sent()[0].id, sink.sent()[0].attempts, sink.sent()[0].crashes), (1, 1, 0));
+    assert_eq!(
+        (
+            sink.sent()[0].id,
+            sink.sent()[0].attempts,
+            sink.sent()[0].crashes
+        ),
+        (1, 1, 0)
+    );
     worker.finish().await;
     console.until_at_rest().await;
 }
@@ -155,12 +229,20 @@ async fn a_retry_waits_for_the_rule_and_stays_counted() {
 async fn a_pause_counts_nothing() {
     let gate = Gate::closed();
     let waits = gate.clone();
-    let sink = Recorder::with(move |offer| if offer.text() == "1" { Act::Wait(waits.clone()) } else { Act::Send });
+    let sink = Recorder::with(move |offer| {
+        if offer.text() == "1" {
+            Act::Wait(waits.clone())
+        } else {
+            Act::Send
+        }
+    });
     let redis = Redis::start();
     let console = redis.console().await;
     let conn = redis.connect().await;
     let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1ms,attempts=1,then=dead-letter".parse().expect("a policy");
+        config.retry = "fixed:1ms,attempts=1,then=dead-letter"
+            .parse()
+            .expect("a policy");
         config.batch = 1;
     });
     console.emit("work:1", "1").await;
@@ -175,13 +257,27 @@ async fn a_pause_counts_nothing() {
         set(&conn, redis.keys(), Kind::Block, "*").await;
         lift(&conn, redis.keys(), Kind::Pause, "work:1").await;
         until("the pause is gone", PATIENCE, async || {
-            (control(&redis.connect().await, redis.keys()).rules().await.expect("rules").rules.len() == 1).then_some(())
+            (control(&redis.connect().await, redis.keys())
+                .rules()
+                .await
+                .expect("rules")
+                .rules
+                .len()
+                == 1)
+                .then_some(())
         })
         .await;
         set(&conn, redis.keys(), Kind::Pause, "work:1").await;
         lift(&conn, redis.keys(), Kind::Block, "*").await;
         until("the block is gone", PATIENCE, async || {
-            (control(&redis.connect().await, redis.keys()).rules().await.expect("rules").rules.len() == 1).then_some(())
+            (control(&redis.connect().await, redis.keys())
+                .rules()
+                .await
+                .expect("rules")
+                .rules
+                .len()
+                == 1)
+                .then_some(())
         })
         .await;
     }
@@ -189,10 +285,15 @@ async fn a_pause_counts_nothing() {
     sink.until_sent(2).await;
     worker.finish().await;
     assert!(
-        sink.offered().iter().all(|offer| (offer.attempts, offer.crashes, offer.before) == (0, 0, 0)),
+        sink.offered()
+            .iter()
+            .all(|offer| (offer.attempts, offer.crashes, offer.before) == (0, 0, 0)),
         "{:?}",
         sink.offered()
     );
-    assert_eq!((sink.applied_of("work:1"), console.dead().await.len()), (vec!["1".to_owned(), "2".to_owned()], 0));
+    assert_eq!(
+        (sink.applied_of("work:1"), console.dead().await.len()),
+        (vec!["1".to_owned(), "2".to_owned()], 0)
+    );
     console.until_at_rest().await;
 }

@@ -33,21 +33,50 @@ impl Busy {
         let redis = Redis::start();
         let gate = Gate::closed();
         let waits = gate.clone();
-        let sink = Recorder::with(move |offer| if offer.text() == "\"first\"" { Act::Wait(waits.clone()) } else { Act::Send });
+        let sink = Recorder::with(move |offer| {
+            if offer.text() == "\"first\"" {
+                Act::Wait(waits.clone())
+            } else {
+                Act::Send
+            }
+        });
         let worker = start(&redis, "w", &sink, |_| {});
-        let emitter = Emitter::connect(redis.url()).await.expect("a connection").with_keys(redis.keys().clone());
+        let emitter = Emitter::connect(redis.url())
+            .await
+            .expect("a connection")
+            .with_keys(redis.keys().clone());
         let console = redis.console().await;
-        emitter.emit(OBJECT, Json::new("\"first\"")).await.expect("emitted");
+        emitter
+            .emit(OBJECT, Json::new("\"first\""))
+            .await
+            .expect("emitted");
         gate.until_reached(1).await;
-        Self { redis, emitter, console, worker, sink, gate }
+        Self {
+            redis,
+            emitter,
+            console,
+            worker,
+            sink,
+            gate,
+        }
     }
 
     /// Schedules an event that is due at once. Waits until at least this many events are queued.
     async fn queue(&self, key: &str, event: &str, queued: usize) {
-        let change = self.emitter.schedule(OBJECT, Json::new(event.to_owned())).key(key).send().await.expect("scheduled").change;
+        let change = self
+            .emitter
+            .schedule(OBJECT, Json::new(event.to_owned()))
+            .key(key)
+            .send()
+            .await
+            .expect("scheduled")
+            .change;
         assert_ne!(change, Change::Running);
         let queue = self.redis.keys().events(OBJECT);
-        until("it is queued", PATIENCE, async || (self.console.list(&queue).await.len() >= queued).then_some(())).await;
+        until("it is queued", PATIENCE, async || {
+            (self.console.list(&queue).await.len() >= queued).then_some(())
+        })
+        .await;
     }
 
     /// Lets the worker go on. Returns the events that were delivered after the event `first`.
@@ -60,7 +89,10 @@ impl Busy {
         let left = self.console.left().await;
         let key = self.redis.keys().event_key(OBJECT);
         assert!(
-            !left.contains(&key) && !left.iter().any(|key| key.contains("scheduled") && !key.contains("lateness")),
+            !left.contains(&key)
+                && !left
+                    .iter()
+                    .any(|key| key.contains("scheduled") && !key.contains("lateness")),
             "{left:?}"
         );
         self.sink.sent_of(OBJECT)[1..].to_vec()
@@ -72,8 +104,15 @@ async fn a_queued_event_is_replaced_at_a_new_time_and_never_comes() {
     let busy = Busy::begin().await;
     busy.queue("renew", "1", 1).await;
     busy.console.emit(OBJECT, "2").await;
-    let later = busy.emitter.schedule(OBJECT, Json::new("3")).key("renew").after(Duration::from_millis(100));
-    assert_eq!(later.send().await.expect("scheduled").change, Change::Replaced);
+    let later = busy
+        .emitter
+        .schedule(OBJECT, Json::new("3"))
+        .key("renew")
+        .after(Duration::from_millis(100));
+    assert_eq!(
+        later.send().await.expect("scheduled").change,
+        Change::Replaced
+    );
     assert_eq!(busy.sent(2).await, ["2", "3"]);
 }
 
@@ -82,17 +121,38 @@ async fn a_queued_event_is_shown_as_queued() {
     let busy = Busy::begin().await;
     busy.queue("renew", "1", 1).await;
     let control = crate::support::control(&busy.redis.connect().await, busy.redis.keys());
-    let of_object = control.schedules_of(OBJECT, None, 100).await.expect("schedules").schedules;
-    let shown: Vec<_> = of_object.iter().map(|one| (one.key.as_str(), one.queued, one.event.as_deref())).collect();
+    let of_object = control
+        .schedules_of(OBJECT, None, 100)
+        .await
+        .expect("schedules")
+        .schedules;
+    let shown: Vec<_> = of_object
+        .iter()
+        .map(|one| (one.key.as_str(), one.queued, one.event.as_deref()))
+        .collect();
     assert_eq!(shown, [("renew", true, Some(&b"1"[..]))]);
     let (seconds, _): (u64, u64) = busy.console.run(&["TIME"]).await;
     let at = of_object[0].due_ms.expect("a time") / 1000;
-    assert!((seconds - 60..=seconds).contains(&at), "it was queued at {at}, now it is {seconds}");
-    assert_eq!(control.schedules(None, None, None, 100).await.expect("schedules").schedules, []);
+    assert!(
+        (seconds - 60..=seconds).contains(&at),
+        "it was queued at {at}, now it is {seconds}"
+    );
+    assert_eq!(
+        control
+            .schedules(None, None, None, 100)
+            .await
+            .expect("schedules")
+            .schedules,
+        []
+    );
     let stats = control.stats().await.expect("stats").schedules;
     assert_eq!((stats.total, stats.due, stats.next_ms), (0, 0, None));
     let seen = control.inspect(OBJECT).await.expect("inspected");
-    let next: Vec<_> = seen.next_schedules.iter().map(|one| (one.key.as_str(), one.queued)).collect();
+    let next: Vec<_> = seen
+        .next_schedules
+        .iter()
+        .map(|one| (one.key.as_str(), one.queued))
+        .collect();
     assert_eq!(next, [("renew", true)]);
     busy.console.check().await;
     assert_eq!(busy.sent(1).await, ["1"]);
@@ -102,11 +162,29 @@ async fn a_queued_event_is_shown_as_queued() {
 async fn a_queue_that_was_lost_is_found_and_the_key_can_be_scheduled_again() {
     let busy = Busy::begin().await;
     busy.queue("renew", "1", 1).await;
-    busy.console.run::<()>(&["DEL", &busy.redis.keys().events(OBJECT)]).await;
-    let report = crate::support::control(&busy.redis.connect().await, busy.redis.keys()).check().await.expect("a report");
-    let findings: Vec<_> = report.violations.iter().map(|found| found.what.clone()).collect();
-    assert!(findings.len() == 1 && findings[0].contains("is queued, but user:1:events is empty"), "{findings:?}");
-    let again = busy.emitter.schedule(OBJECT, Json::new("2")).key("renew").send().await.expect("scheduled");
+    busy.console
+        .run::<()>(&["DEL", &busy.redis.keys().events(OBJECT)])
+        .await;
+    let report = crate::support::control(&busy.redis.connect().await, busy.redis.keys())
+        .check()
+        .await
+        .expect("a report");
+    let findings: Vec<_> = report
+        .violations
+        .iter()
+        .map(|found| found.what.clone())
+        .collect();
+    assert!(
+        findings.len() == 1 && findings[0].contains("is queued, but user:1:events is empty"),
+        "{findings:?}"
+    );
+    let again = busy
+        .emitter
+        .schedule(OBJECT, Json::new("2"))
+        .key("renew")
+        .send()
+        .await
+        .expect("scheduled");
     assert_eq!(again.change, Change::Replaced);
     assert_eq!(busy.sent(1).await, ["2"]);
 }
@@ -116,8 +194,20 @@ async fn a_queued_event_is_cancelled() {
     let busy = Busy::begin().await;
     busy.queue("renew", "1", 1).await;
     busy.queue("other", "2", 2).await;
-    assert_eq!(busy.emitter.cancel(OBJECT, "renew").await.expect("cancelled"), Cancelled::Cancelled);
-    assert_eq!(busy.emitter.cancel(OBJECT, "renew").await.expect("cancelled"), Cancelled::NotFound);
+    assert_eq!(
+        busy.emitter
+            .cancel(OBJECT, "renew")
+            .await
+            .expect("cancelled"),
+        Cancelled::Cancelled
+    );
+    assert_eq!(
+        busy.emitter
+            .cancel(OBJECT, "renew")
+            .await
+            .expect("cancelled"),
+        Cancelled::NotFound
+    );
     assert_eq!(busy.sent(1).await, ["2"]);
 }
 
@@ -127,12 +217,26 @@ async fn a_queued_event_keeps_its_place_with_its_time() {
     busy.queue("a", "1", 1).await;
     busy.queue("b", "2", 2).await;
     busy.console.emit(OBJECT, "3").await;
-    let kept = busy.emitter.schedule(OBJECT, Json::new("10")).key("a").after(Duration::from_secs(3600)).keep_time();
+    let kept = busy
+        .emitter
+        .schedule(OBJECT, Json::new("10"))
+        .key("a")
+        .after(Duration::from_secs(3600))
+        .keep_time();
     let kept = kept.send().await.expect("scheduled");
     assert_eq!(kept.change, Change::Replaced);
     let (seconds, _): (u64, u64) = busy.console.run(&["TIME"]).await;
-    assert!((seconds - 60..=seconds).contains(&(kept.due_ms / 1000)), "it was queued at {}", kept.due_ms);
-    let first = busy.emitter.schedule(OBJECT, Json::new("20")).key("b").after(Duration::from_secs(3600)).keep_first();
+    assert!(
+        (seconds - 60..=seconds).contains(&(kept.due_ms / 1000)),
+        "it was queued at {}",
+        kept.due_ms
+    );
+    let first = busy
+        .emitter
+        .schedule(OBJECT, Json::new("20"))
+        .key("b")
+        .after(Duration::from_secs(3600))
+        .keep_first();
     assert_eq!(first.send().await.expect("scheduled").change, Change::Kept);
     assert_eq!(busy.sent(3).await, ["10", "2", "3"]);
 }
@@ -146,7 +250,13 @@ async fn a_key_that_comes_due_again_and_again_comes_once_and_overtakes_nothing()
         busy.queue("renew", &n.to_string(), 2 * n + 1).await;
         busy.console.emit(OBJECT, format!("\"emitted {n}\"")).await;
         if n % 2 == 1 {
-            assert_eq!(busy.emitter.cancel(OBJECT, "renew").await.expect("cancelled"), Cancelled::Cancelled);
+            assert_eq!(
+                busy.emitter
+                    .cancel(OBJECT, "renew")
+                    .await
+                    .expect("cancelled"),
+                Cancelled::Cancelled
+            );
         }
     }
     busy.queue("renew", "20", 41).await;
@@ -163,17 +273,39 @@ async fn only_the_event_that_was_seen_is_ended() {
     let redis = Redis::start();
     let (worker, _sink) = failing(&redis, false).await;
     let (console, keys) = (redis.console().await, redis.keys().clone());
-    let emitter = Emitter::connect(redis.url()).await.expect("a connection").with_keys(keys.clone());
+    let emitter = Emitter::connect(redis.url())
+        .await
+        .expect("a connection")
+        .with_keys(keys.clone());
     emitter.emit(OBJECT, Json::new("1")).await.expect("emitted");
-    emitter.schedule(OBJECT, Json::new("\"bad\"")).key("renew").send().await.expect("scheduled");
+    emitter
+        .schedule(OBJECT, Json::new("\"bad\""))
+        .key("renew")
+        .send()
+        .await
+        .expect("scheduled");
     console.until_held(OBJECT, "retry").await;
     let before = kept(&console).await;
     let cancel = wire::cancel(&keys, OBJECT.as_bytes(), "renew", "1", true);
-    let reply = cancel.query_async(&mut redis.connect().await).await.expect("a reply");
-    assert_eq!(wire::CancelReply::read(&reply).expect("a reply"), wire::CancelReply::Absent);
+    let reply = cancel
+        .query_async(&mut redis.connect().await)
+        .await
+        .expect("a reply");
+    assert_eq!(
+        wire::CancelReply::read(&reply).expect("a reply"),
+        wire::CancelReply::Absent
+    );
     assert_eq!(kept(&console).await, before);
-    let first = emitter.schedule(OBJECT, Json::new("2")).key("renew").after(Duration::from_secs(3600)).keep_first();
-    assert_eq!(first.send().await.expect("scheduled").change, Change::Running, "it waits for a retry, and goes on");
+    let first = emitter
+        .schedule(OBJECT, Json::new("2"))
+        .key("renew")
+        .after(Duration::from_secs(3600))
+        .keep_first();
+    assert_eq!(
+        first.send().await.expect("scheduled").change,
+        Change::Running,
+        "it waits for a retry, and goes on"
+    );
     worker.finish().await;
 }
 
@@ -205,28 +337,61 @@ async fn an_event_that_waits_for_a_retry_is_replaced_or_cancelled() {
         let redis = Redis::start();
         let (worker, sink) = failing(&redis, true).await;
         let (console, keys) = (redis.console().await, redis.keys().clone());
-        let emitter = Emitter::connect(redis.url()).await.expect("a connection").with_keys(keys.clone());
-        emitter.schedule(OBJECT, Json::new("\"bad\"")).key("renew").send().await.expect("scheduled");
+        let emitter = Emitter::connect(redis.url())
+            .await
+            .expect("a connection")
+            .with_keys(keys.clone());
+        emitter
+            .schedule(OBJECT, Json::new("\"bad\""))
+            .key("renew")
+            .send()
+            .await
+            .expect("scheduled");
         console.until_held(OBJECT, "retry").await;
         console.emit(OBJECT, "2").await;
         let expected = if cancels {
-            assert_eq!(emitter.cancel(OBJECT, "other").await.expect("an answer"), Cancelled::NotFound);
-            assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::Cancelled);
-            assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::NotFound);
+            assert_eq!(
+                emitter.cancel(OBJECT, "other").await.expect("an answer"),
+                Cancelled::NotFound
+            );
+            assert_eq!(
+                emitter.cancel(OBJECT, "renew").await.expect("an answer"),
+                Cancelled::Cancelled
+            );
+            assert_eq!(
+                emitter.cancel(OBJECT, "renew").await.expect("an answer"),
+                Cancelled::NotFound
+            );
             vec!["2"]
         } else {
-            let again = emitter.schedule(OBJECT, Json::new("3")).key("renew").after(Duration::from_millis(300));
-            assert_eq!(again.send().await.expect("an answer").change, Change::Replaced);
+            let again = emitter
+                .schedule(OBJECT, Json::new("3"))
+                .key("renew")
+                .after(Duration::from_millis(300));
+            assert_eq!(
+                again.send().await.expect("an answer").change,
+                Change::Replaced
+            );
             vec!["2", "3"]
         };
         sink.until_sent(expected.len()).await;
         console.until_at_rest().await;
         worker.finish().await;
         assert_eq!(sink.sent_of(OBJECT), expected);
-        let prevs: Vec<_> = sink.sent().iter().map(|offer| (offer.id, offer.prev)).collect();
-        assert_eq!(prevs[0], (2, 0), "the id of the cancelled event is over, and was never delivered");
+        let prevs: Vec<_> = sink
+            .sent()
+            .iter()
+            .map(|offer| (offer.id, offer.prev))
+            .collect();
+        assert_eq!(
+            prevs[0],
+            (2, 0),
+            "the id of the cancelled event is over, and was never delivered"
+        );
         console.check().await;
-        let rows: Vec<(String, Vec<String>)> = console.run(&["XRANGE", &keys.event_log(), "-", "+", "COUNT", "1"]).await;
+        let rows: Vec<(String, Vec<String>)> = console
+            .run(&["XRANGE", &keys.event_log(), "-", "+", "COUNT", "1"])
+            .await;
         let row = rows[0].1.join(" ");
         assert!(
             row.starts_with("status cancelled id 1 prev 0 object user:1 event \"bad\" error cancelled: retry: not yet"),
@@ -241,20 +406,45 @@ async fn a_paused_event_that_waited_for_a_retry_is_cancelled_and_stays_paused() 
     let redis = Redis::start();
     let (worker, sink) = failing(&redis, false).await;
     let (console, keys) = (redis.console().await, redis.keys().clone());
-    let emitter = Emitter::connect(redis.url()).await.expect("a connection").with_keys(keys.clone());
+    let emitter = Emitter::connect(redis.url())
+        .await
+        .expect("a connection")
+        .with_keys(keys.clone());
     let control = crate::support::control(&redis.connect().await, &keys);
-    emitter.schedule(OBJECT, Json::new("\"bad\"")).key("renew").send().await.expect("scheduled");
+    emitter
+        .schedule(OBJECT, Json::new("\"bad\""))
+        .key("renew")
+        .send()
+        .await
+        .expect("scheduled");
     console.until_held(OBJECT, "retry").await;
-    let by = seriatim::control::By { who: "me", why: "test" };
+    let by = seriatim::control::By {
+        who: "me",
+        why: "test",
+    };
     let selector: Selector = OBJECT.parse().expect("a selector");
-    control.set_rule(by, Kind::Pause, &selector, None).await.expect("paused");
+    control
+        .set_rule(by, Kind::Pause, &selector, None)
+        .await
+        .expect("paused");
     console.release(OBJECT).await;
-    until("it is paused", PATIENCE, async || console.run::<Option<f64>>(&["ZSCORE", &keys.objects_paused(), OBJECT]).await).await;
-    assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::Cancelled);
+    until("it is paused", PATIENCE, async || {
+        console
+            .run::<Option<f64>>(&["ZSCORE", &keys.objects_paused(), OBJECT])
+            .await
+    })
+    .await;
+    assert_eq!(
+        emitter.cancel(OBJECT, "renew").await.expect("an answer"),
+        Cancelled::Cancelled
+    );
     emitter.emit(OBJECT, Json::new("2")).await.expect("emitted");
     console.until_idle(1).await;
     assert_eq!(sink.sent().len(), 0);
-    control.lift_rule(by, Kind::Pause, &selector).await.expect("resumed");
+    control
+        .lift_rule(by, Kind::Pause, &selector)
+        .await
+        .expect("resumed");
     sink.until_sent(1).await;
     worker.finish().await;
     assert_eq!(sink.sent_of(OBJECT), ["2"]);
@@ -266,25 +456,74 @@ async fn in_flight_the_calls_say_running_and_after_the_end_the_key_is_free() {
     let redis = Redis::start();
     let gate = Gate::closed();
     let waits = gate.clone();
-    let sink = Recorder::with(move |offer| if offer.text() == "1" { Act::Wait(waits.clone()) } else { Act::Send });
+    let sink = Recorder::with(move |offer| {
+        if offer.text() == "1" {
+            Act::Wait(waits.clone())
+        } else {
+            Act::Send
+        }
+    });
     let worker = start(&redis, "w", &sink, |_| {});
     let (console, keys) = (redis.console().await, redis.keys().clone());
-    let emitter = Emitter::connect(redis.url()).await.expect("a connection").with_keys(keys.clone());
-    emitter.schedule(OBJECT, Json::new("1")).key("renew").send().await.expect("scheduled");
+    let emitter = Emitter::connect(redis.url())
+        .await
+        .expect("a connection")
+        .with_keys(keys.clone());
+    emitter
+        .schedule(OBJECT, Json::new("1"))
+        .key("renew")
+        .send()
+        .await
+        .expect("scheduled");
     gate.until_reached(1).await;
-    assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::Running);
-    assert_eq!(emitter.cancel(OBJECT, "other").await.expect("an answer"), Cancelled::NotFound);
+    assert_eq!(
+        emitter.cancel(OBJECT, "renew").await.expect("an answer"),
+        Cancelled::Running
+    );
+    assert_eq!(
+        emitter.cancel(OBJECT, "other").await.expect("an answer"),
+        Cancelled::NotFound
+    );
     let hour = Duration::from_secs(3600);
-    let again = emitter.schedule(OBJECT, Json::new("2")).key("renew").after(hour).send().await.expect("an answer");
+    let again = emitter
+        .schedule(OBJECT, Json::new("2"))
+        .key("renew")
+        .after(hour)
+        .send()
+        .await
+        .expect("an answer");
     assert_eq!(again.change, Change::Running);
-    let many = ["renew", "other"].map(|key| emitter.schedule(OBJECT, Json::new("3")).key(key).after(hour));
+    let many = ["renew", "other"].map(|key| {
+        emitter
+            .schedule(OBJECT, Json::new("3"))
+            .key(key)
+            .after(hour)
+    });
     let many = emitter.schedule_many(many).await.expect("an answer");
-    assert_eq!(many.iter().map(|scheduled| scheduled.change).collect::<Vec<_>>(), [Change::Running, Change::New]);
-    assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::Running);
+    assert_eq!(
+        many.iter()
+            .map(|scheduled| scheduled.change)
+            .collect::<Vec<_>>(),
+        [Change::Running, Change::New]
+    );
+    assert_eq!(
+        emitter.cancel(OBJECT, "renew").await.expect("an answer"),
+        Cancelled::Running
+    );
     gate.open();
     sink.until_sent(1).await;
-    until("the event is over", PATIENCE, async || console.text(&keys.event_key(OBJECT)).await.is_none().then_some(())).await;
-    assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::NotFound);
+    until("the event is over", PATIENCE, async || {
+        console
+            .text(&keys.event_key(OBJECT))
+            .await
+            .is_none()
+            .then_some(())
+    })
+    .await;
+    assert_eq!(
+        emitter.cancel(OBJECT, "renew").await.expect("an answer"),
+        Cancelled::NotFound
+    );
     worker.finish().await;
     assert_eq!(sink.sent_of(OBJECT), ["1"]);
 }
@@ -298,15 +537,29 @@ async fn an_event_is_known_by_its_key_after_its_worker_died() {
     let first = Recorder::with(move |_| Act::Wait(waits.clone()));
     let worker = start(&redis, "a", &first, |_| {});
     let (console, keys) = (redis.console().await, redis.keys().clone());
-    let emitter = Emitter::connect(redis.url()).await.expect("a connection").with_keys(keys.clone());
-    emitter.schedule(OBJECT, Json::new("\"bad\"")).key("renew").send().await.expect("scheduled");
+    let emitter = Emitter::connect(redis.url())
+        .await
+        .expect("a connection")
+        .with_keys(keys.clone());
+    emitter
+        .schedule(OBJECT, Json::new("\"bad\""))
+        .key("renew")
+        .send()
+        .await
+        .expect("scheduled");
     gate.until_reached(1).await;
     worker.crash().await;
-    assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::Running);
+    assert_eq!(
+        emitter.cancel(OBJECT, "renew").await.expect("an answer"),
+        Cancelled::Running
+    );
     let (worker, second) = failing(&redis, false).await;
     console.end_lease("a").await;
     console.until_held(OBJECT, "retry").await;
-    assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::Cancelled);
+    assert_eq!(
+        emitter.cancel(OBJECT, "renew").await.expect("an answer"),
+        Cancelled::Cancelled
+    );
     console.until_at_rest().await;
     worker.finish().await;
     assert_eq!(second.sent().len(), 0);
@@ -321,18 +574,40 @@ async fn an_event_that_begins_with_a_nul_is_an_event() {
     console.emit_all(OBJECT, odd).await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
-    until("all are over", PATIENCE, async || (console.dead().await.len() == odd.len() - 1).then_some(())).await;
+    until("all are over", PATIENCE, async || {
+        (console.dead().await.len() == odd.len() - 1).then_some(())
+    })
+    .await;
     sink.until_sent(1).await;
     worker.finish().await;
     let field = |letter: &[(String, Vec<u8>)], name: &str| {
-        let found = letter.iter().find(|(field, _)| field == name).map(|(_, value)| String::from_utf8_lossy(value).into_owned());
+        let found = letter
+            .iter()
+            .find(|(field, _)| field == name)
+            .map(|(_, value)| String::from_utf8_lossy(value).into_owned());
         found.expect("a field")
     };
-    let dead: Vec<_> = console.dead().await.iter().map(|letter| (field(letter, "id"), field(letter, "event"))).collect();
+    let dead: Vec<_> = console
+        .dead()
+        .await
+        .iter()
+        .map(|letter| (field(letter, "id"), field(letter, "event")))
+        .collect();
     // Only the event `2` is JSON. All other events become dead letters.
     let expected = odd.iter().enumerate().filter(|(_, event)| **event != "2");
-    assert_eq!(dead, expected.map(|(at, event)| ((at + 1).to_string(), (*event).to_owned())).collect::<Vec<_>>());
-    assert_eq!(sink.sent().iter().map(|offer| (offer.id, offer.text())).collect::<Vec<_>>(), [(4, "2".to_owned())]);
+    assert_eq!(
+        dead,
+        expected
+            .map(|(at, event)| ((at + 1).to_string(), (*event).to_owned()))
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(
+        sink.sent()
+            .iter()
+            .map(|offer| (offer.id, offer.text()))
+            .collect::<Vec<_>>(),
+        [(4, "2".to_owned())]
+    );
     console.check().await;
 }
 
@@ -341,14 +616,27 @@ async fn an_event_that_begins_with_a_nul_is_an_event() {
 #[tokio::test]
 async fn an_event_with_another_id_is_not_cancelled() {
     let redis = Redis::start();
-    let (mut state, console) = (State::new(redis.connect().await, redis.keys().clone()), redis.console().await);
+    let (mut state, console) = (
+        State::new(redis.connect().await, redis.keys().clone()),
+        redis.console().await,
+    );
     let keys = redis.keys().clone();
-    state.hold(OBJECT, "9999999999999", &["1"], "7 0 1 0 retry: no").await;
+    state
+        .hold(OBJECT, "9999999999999", &["1"], "7 0 1 0 retry: no")
+        .await;
     state.run("SET", &[&keys.event_key(OBJECT), "9 k"]).await;
-    let reply = wire::cancel(&keys, OBJECT.as_bytes(), "k", "9", true).query_async(&mut state.conn).await;
-    assert_eq!(wire::CancelReply::read(&reply.expect("a reply")).expect("a reply"), wire::CancelReply::Absent);
+    let reply = wire::cancel(&keys, OBJECT.as_bytes(), "k", "9", true)
+        .query_async(&mut state.conn)
+        .await;
+    assert_eq!(
+        wire::CancelReply::read(&reply.expect("a reply")).expect("a reply"),
+        wire::CancelReply::Absent
+    );
     assert_eq!(console.list(&keys.events_held(OBJECT)).await, ["1"]);
-    assert_eq!(console.held_id(OBJECT).await.as_deref(), Some("7 0 1 0 retry: no"));
+    assert_eq!(
+        console.held_id(OBJECT).await.as_deref(),
+        Some("7 0 1 0 retry: no")
+    );
 }
 
 /// A producer without the rights of the script cannot cancel an event that waits for a retry. The
@@ -358,25 +646,65 @@ async fn without_the_rights_of_the_script_a_waiting_event_is_not_cancelled() {
     let redis = Redis::own(&[]);
     let (worker, _sink) = failing(&redis, false).await;
     let console = redis.console().await;
-    let protocol = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol.md")).expect("the protocol");
-    let line = protocol.lines().map(str::trim).find(|line| line.starts_with("ACL SETUSER scheduler ")).expect("its rights");
+    let protocol =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol.md"))
+            .expect("the protocol");
+    let line = protocol
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("ACL SETUSER scheduler "))
+        .expect("its rights");
     let line = line.replace("{shop:0}:", redis.keys().prefix());
-    console.run::<()>(&line.split(' ').collect::<Vec<_>>()).await;
-    let info = redis::Client::open(redis.url()).expect("a URL").get_connection_info().clone();
-    let user = info.redis_settings().clone().set_username("scheduler").set_password("PASSWORD");
+    console
+        .run::<()>(&line.split(' ').collect::<Vec<_>>())
+        .await;
+    let info = redis::Client::open(redis.url())
+        .expect("a URL")
+        .get_connection_info()
+        .clone();
+    let user = info
+        .redis_settings()
+        .clone()
+        .set_username("scheduler")
+        .set_password("PASSWORD");
     let client = redis::Client::open(info.set_redis_settings(user)).expect("settings");
-    let conn = client.get_multiplexed_async_connection().await.expect("a connection");
+    let conn = client
+        .get_multiplexed_async_connection()
+        .await
+        .expect("a connection");
     let emitter = Emitter::new(conn).with_keys(redis.keys().clone());
-    emitter.schedule(OBJECT, Json::new("\"bad\"")).key("renew").send().await.expect("scheduled");
+    emitter
+        .schedule(OBJECT, Json::new("\"bad\""))
+        .key("renew")
+        .send()
+        .await
+        .expect("scheduled");
     console.until_held(OBJECT, "retry").await;
     let error = emitter.cancel(OBJECT, "renew").await.expect_err("no right");
-    assert!(matches!(error, seriatim::EmitError::Refused { .. }), "{error:?}");
-    let line = protocol.lines().map(str::trim).find(|line| line.starts_with("ACL SETUSER canceller ")).expect("its rights");
-    let line = line.replace("{shop:0}:", redis.keys().prefix()).replace(" canceller ", " scheduler ");
-    console.run::<()>(&line.split(' ').collect::<Vec<_>>()).await;
-    let conn = client.get_multiplexed_async_connection().await.expect("a connection");
+    assert!(
+        matches!(error, seriatim::EmitError::Refused { .. }),
+        "{error:?}"
+    );
+    let line = protocol
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("ACL SETUSER canceller "))
+        .expect("its rights");
+    let line = line
+        .replace("{shop:0}:", redis.keys().prefix())
+        .replace(" canceller ", " scheduler ");
+    console
+        .run::<()>(&line.split(' ').collect::<Vec<_>>())
+        .await;
+    let conn = client
+        .get_multiplexed_async_connection()
+        .await
+        .expect("a connection");
     let emitter = Emitter::new(conn).with_keys(redis.keys().clone());
-    assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::Cancelled);
+    assert_eq!(
+        emitter.cancel(OBJECT, "renew").await.expect("an answer"),
+        Cancelled::Cancelled
+    );
     console.until_at_rest().await;
     worker.finish().await;
     console.check().await;
@@ -388,13 +716,30 @@ async fn without_the_rights_of_the_script_a_waiting_event_is_not_cancelled() {
 async fn without_one_right_the_script_changes_nothing() {
     let redis = Redis::own(&[]);
     let (console, keys) = (redis.console().await, redis.keys().clone());
-    let info = redis::Client::open(redis.url()).expect("a URL").get_connection_info().clone();
-    let user = info.redis_settings().clone().set_username("u").set_password("PASSWORD");
+    let info = redis::Client::open(redis.url())
+        .expect("a URL")
+        .get_connection_info()
+        .clone();
+    let user = info
+        .redis_settings()
+        .clone()
+        .set_username("u")
+        .set_password("PASSWORD");
     let client = redis::Client::open(info.set_redis_settings(user)).expect("settings");
-    let rights = ["rpush", "del", "zadd", "zscore", "hset", "hgetall", "lpush", "xadd"];
+    let rights = [
+        "rpush", "del", "zadd", "zscore", "hset", "hgetall", "lpush", "xadd",
+    ];
     // Without the event log, and with emits that are only scheduled, the last two are not needed.
-    let later = rights[..6].iter().map(|right| (right, "0 1 9 s7 1 1 r+5 other:22x", "event.log.keep"));
-    let both = rights.iter().map(|right| (right, "0 2 12 7 1 other:11s7 1 1 r+5 other:22x", "event.log"));
+    let later = rights[..6]
+        .iter()
+        .map(|right| (right, "0 1 9 s7 1 1 r+5 other:22x", "event.log.keep"));
+    let both = rights.iter().map(|right| {
+        (
+            right,
+            "0 2 12 7 1 other:11s7 1 1 r+5 other:22x",
+            "event.log",
+        )
+    });
     for (right, emits, log) in later.chain(both) {
         console.run::<()>(&["FLUSHALL"]).await;
         for words in [
@@ -403,29 +748,63 @@ async fn without_one_right_the_script_changes_nothing() {
             &["SET", &keys.events_held_id(OBJECT), "7 0 1 0 retry: no"],
             &["LPUSH", &keys.events_held(OBJECT), "1"],
             &["ZADD", &keys.objects_held(), "9999999999999", OBJECT],
-            &["HSET", &keys.event_handled(OBJECT), "id", "7", "emit:h", emits],
+            &[
+                "HSET",
+                &keys.event_handled(OBJECT),
+                "id",
+                "7",
+                "emit:h",
+                emits,
+            ],
             &["HSET", &keys.meta(), log, "1"],
         ] {
             console.run::<redis::Value>(words).await;
         }
-        console.run::<()>(&["ACL", "SETUSER", "u", "reset", "on", ">PASSWORD", "~*", "+@all", &format!("-{right}")]).await;
+        console
+            .run::<()>(&[
+                "ACL",
+                "SETUSER",
+                "u",
+                "reset",
+                "on",
+                ">PASSWORD",
+                "~*",
+                "+@all",
+                &format!("-{right}"),
+            ])
+            .await;
         let dump = async || {
             let mut all = Vec::new();
             for key in console.left().await {
-                all.push((key.clone(), console.run::<redis::Value>(&["DUMP", &key]).await));
+                all.push((
+                    key.clone(),
+                    console.run::<redis::Value>(&["DUMP", &key]).await,
+                ));
             }
             all
         };
         let before = dump().await;
-        let mut conn = client.get_multiplexed_async_connection().await.expect("a connection");
-        let reply = wire::cancel(&keys, OBJECT.as_bytes(), "k", "7", true).query_async(&mut conn).await;
+        let mut conn = client
+            .get_multiplexed_async_connection()
+            .await
+            .expect("a connection");
+        let reply = wire::cancel(&keys, OBJECT.as_bytes(), "k", "7", true)
+            .query_async(&mut conn)
+            .await;
         let refused = reply.and_then(|reply| wire::CancelReply::read(&reply));
         assert!(refused.is_err(), "without {right}: {refused:?}");
         assert_eq!(dump().await, before, "without {right}");
     }
-    let reply = wire::cancel(&keys, OBJECT.as_bytes(), "k", "7", true).query_async(&mut redis.connect().await).await;
-    assert_eq!(wire::CancelReply::read(&reply.expect("a reply")).expect("a reply"), wire::CancelReply::Cancelled);
+    let reply = wire::cancel(&keys, OBJECT.as_bytes(), "k", "7", true)
+        .query_async(&mut redis.connect().await)
+        .await;
+    assert_eq!(
+        wire::CancelReply::read(&reply.expect("a reply")).expect("a reply"),
+        wire::CancelReply::Cancelled
+    );
     assert_eq!(console.list(&keys.events("other:1")).await, ["1"]);
-    let later: Vec<String> = console.run(&["HGETALL", &keys.events_scheduled_of("other:2")]).await;
+    let later: Vec<String> = console
+        .run(&["HGETALL", &keys.events_scheduled_of("other:2")])
+        .await;
     assert_eq!(later, ["x", "2"]);
 }

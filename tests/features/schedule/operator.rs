@@ -16,7 +16,10 @@ use crate::support::{Redis, control, until};
 
 const OBJECT: &str = "user:1";
 const HOUR: Duration = Duration::from_secs(3600);
-const ADA: By<'static> = By { who: "ada@host", why: "moved away" };
+const ADA: By<'static> = By {
+    who: "ada@host",
+    why: "moved away",
+};
 const ONLY_SCHEDULED: CancelledSchedule = CancelledSchedule::Cancelled { id: None };
 
 struct Place {
@@ -32,27 +35,50 @@ impl Place {
     }
 
     async fn of(redis: Redis) -> Self {
-        let emitter = Emitter::connect(redis.url()).await.expect("a connection").with_keys(redis.keys().clone());
+        let emitter = Emitter::connect(redis.url())
+            .await
+            .expect("a connection")
+            .with_keys(redis.keys().clone());
         let control = control(&redis.connect().await, redis.keys());
-        Self { console: redis.console().await, redis, emitter, control }
+        Self {
+            console: redis.console().await,
+            redis,
+            emitter,
+            control,
+        }
     }
 
     async fn cancel(&self, object: impl AsRef<[u8]>, key: &str) -> CancelledSchedule {
-        self.control.cancel_schedule(ADA, object, key).await.expect("an answer")
+        self.control
+            .cancel_schedule(ADA, object, key)
+            .await
+            .expect("an answer")
     }
 
     async fn schedule(&self, event: &str, key: &str, after: Duration) -> Change {
-        let schedule = self.emitter.schedule(OBJECT, Json::new(event.to_owned())).key(key).after(after);
+        let schedule = self
+            .emitter
+            .schedule(OBJECT, Json::new(event.to_owned()))
+            .key(key)
+            .after(after);
         schedule.send().await.expect("scheduled").change
     }
 
     /// Returns the id and the key of each recorded action, the oldest first. Asserts that each of
     /// them is a cancelling of this object by Ada.
     async fn recorded(&self) -> Vec<(Option<u64>, String)> {
-        let mut actions = self.control.actions(None, 32).await.expect("a page").actions;
+        let mut actions = self
+            .control
+            .actions(None, 32)
+            .await
+            .expect("a page")
+            .actions;
         actions.reverse();
         let one = |action: Action| {
-            assert_eq!((&*action.action, &*action.who, &*action.why), ("cancel", ADA.who, ADA.why));
+            assert_eq!(
+                (&*action.action, &*action.who, &*action.why),
+                ("cancel", ADA.who, ADA.why)
+            );
             assert_eq!(action.object, OBJECT);
             (action.id, action.key.expect("a key"))
         };
@@ -63,7 +89,10 @@ impl Place {
     async fn dump(&self) -> Vec<(String, redis::Value)> {
         let mut all = Vec::new();
         for key in self.console.left().await {
-            let value = self.console.run(&["DUMP", &format!("{}{key}", self.redis.keys().prefix())]).await;
+            let value = self
+                .console
+                .run(&["DUMP", &format!("{}{key}", self.redis.keys().prefix())])
+                .await;
             all.push((key, value));
         }
         all.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -77,22 +106,57 @@ async fn a_schedule_is_cancelled_with_a_record() {
     for key in ["trial", "other"] {
         place.schedule("1", key, HOUR).await;
     }
-    assert_eq!(place.cancel(OBJECT, "tria").await, CancelledSchedule::NotFound);
-    assert_eq!(place.cancel("user:2", "trial").await, CancelledSchedule::NotFound);
+    assert_eq!(
+        place.cancel(OBJECT, "tria").await,
+        CancelledSchedule::NotFound
+    );
+    assert_eq!(
+        place.cancel("user:2", "trial").await,
+        CancelledSchedule::NotFound
+    );
     assert_eq!(place.cancel(OBJECT, "trial").await, ONLY_SCHEDULED);
-    assert_eq!(place.cancel(OBJECT, "trial").await, CancelledSchedule::NotFound);
+    assert_eq!(
+        place.cancel(OBJECT, "trial").await,
+        CancelledSchedule::NotFound
+    );
     assert_eq!(place.recorded().await, [(None, "trial".to_owned())]);
-    let left = place.control.schedules_of(OBJECT, None, 100).await.expect("schedules").schedules;
-    assert_eq!(left.iter().map(|one| &*one.key).collect::<Vec<_>>(), ["other"]);
-    for invalid in
-        [place.control.cancel_schedule(ADA, "", "other").await, place.control.cancel_schedule(ADA, OBJECT, "a\nb").await]
-    {
-        assert!(matches!(invalid, Err(ControlError::Name(_) | ControlError::ScheduleKey(_))), "{invalid:?}");
+    let left = place
+        .control
+        .schedules_of(OBJECT, None, 100)
+        .await
+        .expect("schedules")
+        .schedules;
+    assert_eq!(
+        left.iter().map(|one| &*one.key).collect::<Vec<_>>(),
+        ["other"]
+    );
+    for invalid in [
+        place.control.cancel_schedule(ADA, "", "other").await,
+        place.control.cancel_schedule(ADA, OBJECT, "a\nb").await,
+    ] {
+        assert!(
+            matches!(
+                invalid,
+                Err(ControlError::Name(_) | ControlError::ScheduleKey(_))
+            ),
+            "{invalid:?}"
+        );
     }
     // Of a broken schedule there is only a member without an event, or an event without a member.
-    place.console.run::<()>(&["DEL", &place.redis.keys().events_scheduled_of(OBJECT)]).await;
+    place
+        .console
+        .run::<()>(&["DEL", &place.redis.keys().events_scheduled_of(OBJECT)])
+        .await;
     assert_eq!(place.cancel(OBJECT, "other").await, ONLY_SCHEDULED);
-    place.console.run::<()>(&["HSET", &place.redis.keys().events_scheduled_of(OBJECT), "half", "1"]).await;
+    place
+        .console
+        .run::<()>(&[
+            "HSET",
+            &place.redis.keys().events_scheduled_of(OBJECT),
+            "half",
+            "1",
+        ])
+        .await;
     assert_eq!(place.cancel(OBJECT, "half").await, ONLY_SCHEDULED);
     place.console.check().await;
 }
@@ -105,14 +169,41 @@ async fn an_object_with_any_name_is_found() {
     let odd = b"odd\xff\n<b>";
     let hash = [keys.prefix().as_bytes(), odd, b":events.scheduled"].concat();
     let member = [&odd[..], b"\n\"k\""].concat();
-    redis::cmd("HSET").arg(hash).arg("\"k\"").arg("1").exec_async(&mut conn).await.expect("set");
-    redis::cmd("ZADD").arg(keys.events_scheduled()).arg(9e12).arg(member).exec_async(&mut conn).await.expect("set");
+    redis::cmd("HSET")
+        .arg(hash)
+        .arg("\"k\"")
+        .arg("1")
+        .exec_async(&mut conn)
+        .await
+        .expect("set");
+    redis::cmd("ZADD")
+        .arg(keys.events_scheduled())
+        .arg(9e12)
+        .arg(member)
+        .exec_async(&mut conn)
+        .await
+        .expect("set");
     assert_eq!(place.cancel(odd, "\"k\"").await, ONLY_SCHEDULED);
-    let actions = place.control.actions(None, 32).await.expect("a page").actions;
+    let actions = place
+        .control
+        .actions(None, 32)
+        .await
+        .expect("a page")
+        .actions;
     assert_eq!(actions[0].object_escaped.as_deref(), Some("odd\\xff\\n<b>"));
     let line = serde_json::to_value(&actions[0]).expect("JSON");
-    assert_eq!((&line["action"], &line["key"], &line["id"]), (&"cancel".into(), &"\"k\"".into(), &serde_json::Value::Null));
-    assert!(!place.console.left().await.iter().any(|key| key.contains("scheduled")));
+    assert_eq!(
+        (&line["action"], &line["key"], &line["id"]),
+        (&"cancel".into(), &"\"k\"".into(), &serde_json::Value::Null)
+    );
+    assert!(
+        !place
+            .console
+            .left()
+            .await
+            .iter()
+            .any(|key| key.contains("scheduled"))
+    );
 }
 
 /// While the first event is in flight, a queued event is cancelled, and an event in flight is not.
@@ -121,25 +212,58 @@ async fn a_queued_event_is_cancelled_and_one_in_flight_goes_on() {
     let place = Place::new().await;
     let gate = Gate::closed();
     let waits = gate.clone();
-    let sink = Recorder::with(move |offer| if offer.text() == "1" { Act::Wait(waits.clone()) } else { Act::Send });
+    let sink = Recorder::with(move |offer| {
+        if offer.text() == "1" {
+            Act::Wait(waits.clone())
+        } else {
+            Act::Send
+        }
+    });
     let worker = start(&place.redis, "w", &sink, |_| {});
     place.schedule("1", "first", Duration::ZERO).await;
     gate.until_reached(1).await;
     place.schedule("2", "second", Duration::ZERO).await;
     let queue = place.redis.keys().events(OBJECT);
-    until("it is queued", PATIENCE, async || (!place.console.list(&queue).await.is_empty()).then_some(())).await;
+    until("it is queued", PATIENCE, async || {
+        (!place.console.list(&queue).await.is_empty()).then_some(())
+    })
+    .await;
     assert_eq!(place.cancel(OBJECT, "second").await, ONLY_SCHEDULED);
 
-    assert_eq!(place.cancel(OBJECT, "first").await, CancelledSchedule::Running { id: 1, rescheduled: false });
+    assert_eq!(
+        place.cancel(OBJECT, "first").await,
+        CancelledSchedule::Running {
+            id: 1,
+            rescheduled: false
+        }
+    );
     assert_eq!(place.recorded().await, [(None, "second".to_owned())]);
     assert_eq!(place.schedule("3", "first", HOUR).await, Change::Running);
-    assert_eq!(place.cancel(OBJECT, "first").await, CancelledSchedule::Running { id: 1, rescheduled: true });
-    assert_eq!(place.cancel(OBJECT, "first").await, CancelledSchedule::Running { id: 1, rescheduled: false });
-    assert_eq!(place.recorded().await, [(None, "second".to_owned()), (None, "first".to_owned())]);
+    assert_eq!(
+        place.cancel(OBJECT, "first").await,
+        CancelledSchedule::Running {
+            id: 1,
+            rescheduled: true
+        }
+    );
+    assert_eq!(
+        place.cancel(OBJECT, "first").await,
+        CancelledSchedule::Running {
+            id: 1,
+            rescheduled: false
+        }
+    );
+    assert_eq!(
+        place.recorded().await,
+        [(None, "second".to_owned()), (None, "first".to_owned())]
+    );
     gate.open();
     sink.until_sent(1).await;
     place.console.until_at_rest().await;
-    assert_eq!(place.cancel(OBJECT, "first").await, CancelledSchedule::NotFound);
+    assert_eq!(
+        place.cancel(OBJECT, "first").await,
+        CancelledSchedule::NotFound
+    );
     worker.finish().await;
     assert_eq!(sink.sent_of(OBJECT), ["1"]);
     place.console.check().await;
@@ -161,21 +285,54 @@ async fn an_event_that_waits_for_a_retry_is_ended_with_its_schedule() {
     place.schedule("\"bad\"", "renew", Duration::ZERO).await;
     place.console.until_held(OBJECT, "retry").await;
     place.console.emit(OBJECT, "2").await;
-    let again = place.emitter.schedule(OBJECT, Json::new("3")).key("renew").after(HOUR).keep_first();
-    assert_eq!(again.send().await.expect("scheduled").change, Change::Running);
-    assert_eq!(place.cancel(OBJECT, "other").await, CancelledSchedule::NotFound);
-    assert_eq!(place.cancel(OBJECT, "renew").await, CancelledSchedule::Cancelled { id: Some(1) });
-    assert_eq!(place.cancel(OBJECT, "renew").await, CancelledSchedule::NotFound);
+    let again = place
+        .emitter
+        .schedule(OBJECT, Json::new("3"))
+        .key("renew")
+        .after(HOUR)
+        .keep_first();
+    assert_eq!(
+        again.send().await.expect("scheduled").change,
+        Change::Running
+    );
+    assert_eq!(
+        place.cancel(OBJECT, "other").await,
+        CancelledSchedule::NotFound
+    );
+    assert_eq!(
+        place.cancel(OBJECT, "renew").await,
+        CancelledSchedule::Cancelled { id: Some(1) }
+    );
+    assert_eq!(
+        place.cancel(OBJECT, "renew").await,
+        CancelledSchedule::NotFound
+    );
     assert_eq!(place.recorded().await, [(Some(1), "renew".to_owned())]);
     sink.until_sent(1).await;
     place.console.until_at_rest().await;
     worker.finish().await;
     assert_eq!(sink.sent_of(OBJECT), ["2"]);
-    let rows: Vec<(String, Vec<String>)> =
-        place.console.run(&["XRANGE", &place.redis.keys().event_log(), "-", "+", "COUNT", "1"]).await;
+    let rows: Vec<(String, Vec<String>)> = place
+        .console
+        .run(&[
+            "XRANGE",
+            &place.redis.keys().event_log(),
+            "-",
+            "+",
+            "COUNT",
+            "1",
+        ])
+        .await;
     let row = rows[0].1.join(" ");
     assert!(row.starts_with("status cancelled id 1 prev 0 object user:1 event \"bad\" error cancelled: retry: not yet"), "{row}");
-    assert!(!place.console.left().await.iter().any(|key| key.starts_with("user:1:") && key != "user:1:last.event.id"));
+    assert!(
+        !place
+            .console
+            .left()
+            .await
+            .iter()
+            .any(|key| key.starts_with("user:1:") && key != "user:1:last.event.id")
+    );
     place.console.check().await;
 }
 
@@ -184,16 +341,41 @@ async fn an_event_that_waits_for_a_retry_is_ended_with_its_schedule() {
 async fn waiting(place: &Place) -> State {
     let keys = place.redis.keys();
     let mut state = State::new(place.redis.connect().await, keys.clone());
-    state.hold(OBJECT, "9999999999999", &["\"bad\""], "7 0 1 0 retry: no").await;
+    state
+        .hold(OBJECT, "9999999999999", &["\"bad\""], "7 0 1 0 retry: no")
+        .await;
     let emits = "0 2 12 7 1 other:11s6 1 1 r+5 user:12k";
     for (command, arguments) in [
         ("SET", [&*keys.event_key(OBJECT), "7 k", "", "", ""]),
-        ("HSET", [&*keys.event_handled(OBJECT), "id", "7", "emit:h", emits]),
-        ("HSET", [&*keys.events_scheduled_of(OBJECT), "k", "\"again\"", "", ""]),
-        ("ZADD", [&*keys.events_scheduled(), "9999999999999", "user:1\nk", "", ""]),
+        (
+            "HSET",
+            [&*keys.event_handled(OBJECT), "id", "7", "emit:h", emits],
+        ),
+        (
+            "HSET",
+            [&*keys.events_scheduled_of(OBJECT), "k", "\"again\"", "", ""],
+        ),
+        (
+            "ZADD",
+            [
+                &*keys.events_scheduled(),
+                "9999999999999",
+                "user:1\nk",
+                "",
+                "",
+            ],
+        ),
         ("HSET", [&*keys.meta(), "event.log", "on", "", ""]),
     ] {
-        state.run(command, &arguments.into_iter().filter(|argument| !argument.is_empty()).collect::<Vec<_>>()).await;
+        state
+            .run(
+                command,
+                &arguments
+                    .into_iter()
+                    .filter(|argument| !argument.is_empty())
+                    .collect::<Vec<_>>(),
+            )
+            .await;
     }
     state
 }
@@ -203,14 +385,39 @@ async fn waiting(place: &Place) -> State {
 async fn emits_of_the_ended_event_are_queued() {
     let place = Place::new().await;
     waiting(&place).await;
-    assert_eq!(place.cancel(OBJECT, "k").await, CancelledSchedule::Cancelled { id: Some(7) });
+    assert_eq!(
+        place.cancel(OBJECT, "k").await,
+        CancelledSchedule::Cancelled { id: Some(7) }
+    );
     assert_eq!(place.recorded().await, [(Some(7), "k".to_owned())]);
-    assert_eq!(place.console.list(&place.redis.keys().events("other:1")).await, ["1"]);
+    assert_eq!(
+        place
+            .console
+            .list(&place.redis.keys().events("other:1"))
+            .await,
+        ["1"]
+    );
     // The empty marker wakes a worker for the object, which is due now.
-    assert_eq!(place.console.list(&place.redis.keys().objects_with_events()).await, ["", "other:1"]);
+    assert_eq!(
+        place
+            .console
+            .list(&place.redis.keys().objects_with_events())
+            .await,
+        ["", "other:1"]
+    );
     assert_eq!(place.console.due(OBJECT).await, Some(0.0));
-    let left = place.control.schedules_of(OBJECT, None, 100).await.expect("schedules").schedules;
-    assert_eq!(left.iter().map(|one| (&*one.key, one.event.as_deref())).collect::<Vec<_>>(), [("k", Some(&b"2"[..]))]);
+    let left = place
+        .control
+        .schedules_of(OBJECT, None, 100)
+        .await
+        .expect("schedules")
+        .schedules;
+    assert_eq!(
+        left.iter()
+            .map(|one| (&*one.key, one.event.as_deref()))
+            .collect::<Vec<_>>(),
+        [("k", Some(&b"2"[..]))]
+    );
 }
 
 /// A missing right, or a key of a wrong type, is found before the first write.
@@ -232,34 +439,94 @@ async fn an_operator_cancels_all_or_nothing() {
         state.run("DEL", &[&key]).await;
         state.run("SET", &[&key, "wrong"]).await;
         let before = place.dump().await;
-        let refused = place.control.cancel_schedule(ADA, OBJECT, "k").await.expect_err("a wrong type");
-        assert!(matches!(&refused, ControlError::WrongType { key: told, .. } if *told == key), "{key}: {refused}");
+        let refused = place
+            .control
+            .cancel_schedule(ADA, OBJECT, "k")
+            .await
+            .expect_err("a wrong type");
+        assert!(
+            matches!(&refused, ControlError::WrongType { key: told, .. } if *told == key),
+            "{key}: {refused}"
+        );
         assert_eq!(place.dump().await, before, "{key}");
     }
     place.console.run::<()>(&["FLUSHDB"]).await;
     let mut state = waiting(&place).await;
     let before = place.dump().await;
-    for (rule, command) in ["hdel", "zrem", "xadd", "hgetall"].map(|command| (format!("-{command}"), command)) {
-        state.run("ACL", &["SETUSER", "weak", "reset", "on", ">weak", "~*", "+@all", &rule]).await;
-        let weak = redis::Client::open(format!("{}?user=weak&pass=weak", place.redis.url())).expect("a URL");
-        let weak = control(&weak.get_multiplexed_async_connection().await.expect("Redis answers"), &keys);
-        let refused = weak.cancel_schedule(ADA, OBJECT, "k").await.expect_err("no right");
-        assert!(matches!(&refused, ControlError::Denied(told) if told.eq_ignore_ascii_case(command)), "{command}: {refused}");
+    for (rule, command) in
+        ["hdel", "zrem", "xadd", "hgetall"].map(|command| (format!("-{command}"), command))
+    {
+        state
+            .run(
+                "ACL",
+                &[
+                    "SETUSER", "weak", "reset", "on", ">weak", "~*", "+@all", &rule,
+                ],
+            )
+            .await;
+        let weak = redis::Client::open(format!("{}?user=weak&pass=weak", place.redis.url()))
+            .expect("a URL");
+        let weak = control(
+            &weak
+                .get_multiplexed_async_connection()
+                .await
+                .expect("Redis answers"),
+            &keys,
+        );
+        let refused = weak
+            .cancel_schedule(ADA, OBJECT, "k")
+            .await
+            .expect_err("no right");
+        assert!(
+            matches!(&refused, ControlError::Denied(told) if told.eq_ignore_ascii_case(command)),
+            "{command}: {refused}"
+        );
     }
     // The user may not write to the queue for which a handler has emitted.
     let pattern = format!("%R~{}other:1:events", keys.prefix());
     let user = ["SETUSER", "weak", "reset", "on", ">weak", "+@all", &pattern];
-    let rest: Vec<String> = ["user:*", "event*", "objects*", "operator*", "seriatim*", "next*"]
-        .map(|name| format!("~{}{name}", keys.prefix()))
-        .into_iter()
-        .collect();
-    state.run("ACL", &user.into_iter().chain(rest.iter().map(String::as_str)).collect::<Vec<_>>()).await;
-    let weak = redis::Client::open(format!("{}?user=weak&pass=weak", place.redis.url())).expect("a URL");
-    let weak = control(&weak.get_multiplexed_async_connection().await.expect("Redis answers"), &keys);
-    let refused = weak.cancel_schedule(ADA, OBJECT, "k").await.expect_err("no right");
-    assert!(matches!(&refused, ControlError::Denied(told) if told == "LPUSH"), "{refused}");
+    let rest: Vec<String> = [
+        "user:*",
+        "event*",
+        "objects*",
+        "operator*",
+        "seriatim*",
+        "next*",
+    ]
+    .map(|name| format!("~{}{name}", keys.prefix()))
+    .into_iter()
+    .collect();
+    state
+        .run(
+            "ACL",
+            &user
+                .into_iter()
+                .chain(rest.iter().map(String::as_str))
+                .collect::<Vec<_>>(),
+        )
+        .await;
+    let weak =
+        redis::Client::open(format!("{}?user=weak&pass=weak", place.redis.url())).expect("a URL");
+    let weak = control(
+        &weak
+            .get_multiplexed_async_connection()
+            .await
+            .expect("Redis answers"),
+        &keys,
+    );
+    let refused = weak
+        .cancel_schedule(ADA, OBJECT, "k")
+        .await
+        .expect_err("no right");
+    assert!(
+        matches!(&refused, ControlError::Denied(told) if told == "LPUSH"),
+        "{refused}"
+    );
     assert_eq!(place.dump().await, before);
-    assert_eq!(place.cancel(OBJECT, "k").await, CancelledSchedule::Cancelled { id: Some(7) });
+    assert_eq!(
+        place.cancel(OBJECT, "k").await,
+        CancelledSchedule::Cancelled { id: Some(7) }
+    );
 }
 
 /// The rights of an operator in the protocol are enough.
@@ -267,15 +534,40 @@ async fn an_operator_cancels_all_or_nothing() {
 async fn the_rights_of_an_operator_are_enough() {
     let place = Place::of(Redis::own(&[])).await;
     waiting(&place).await;
-    let protocol = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol.md")).expect("the protocol");
-    let line = protocol.lines().map(str::trim).find(|line| line.starts_with("ACL SETUSER operator ")).expect("its rights");
+    let protocol =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol.md"))
+            .expect("the protocol");
+    let line = protocol
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("ACL SETUSER operator "))
+        .expect("its rights");
     let line = line.replace("{shop:0}:", place.redis.keys().prefix());
-    place.console.run::<()>(&line.split(' ').collect::<Vec<_>>()).await;
-    let client = redis::Client::open(format!("{}?user=operator&pass=PASSWORD", place.redis.url())).expect("a URL");
-    let operator = control(&client.get_multiplexed_async_connection().await.expect("Redis answers"), place.redis.keys());
-    let cancelled = operator.cancel_schedule(ADA, OBJECT, "k").await.expect("an answer");
+    place
+        .console
+        .run::<()>(&line.split(' ').collect::<Vec<_>>())
+        .await;
+    let client = redis::Client::open(format!("{}?user=operator&pass=PASSWORD", place.redis.url()))
+        .expect("a URL");
+    let operator = control(
+        &client
+            .get_multiplexed_async_connection()
+            .await
+            .expect("Redis answers"),
+        place.redis.keys(),
+    );
+    let cancelled = operator
+        .cancel_schedule(ADA, OBJECT, "k")
+        .await
+        .expect("an answer");
     assert_eq!(cancelled, CancelledSchedule::Cancelled { id: Some(7) });
     let mut state = State::new(place.redis.connect().await, place.redis.keys().clone());
     state.delivered("idle", 3).await;
-    assert!(operator.forget_as(ADA, "idle").await.expect("an answer").is_gone());
+    assert!(
+        operator
+            .forget_as(ADA, "idle")
+            .await
+            .expect("an answer")
+            .is_gone()
+    );
 }

@@ -19,11 +19,20 @@ fn ms(time: u64) -> Duration {
 }
 
 fn now_ms() -> u64 {
-    u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_millis()).expect("a time")
+    u64::try_from(
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("a time")
+            .as_millis(),
+    )
+    .expect("a time")
 }
 
 async fn emitter(redis: &Redis) -> Emitter {
-    Emitter::connect(redis.url()).await.expect("a connection").with_keys(redis.keys().clone())
+    Emitter::connect(redis.url())
+        .await
+        .expect("a connection")
+        .with_keys(redis.keys().clone())
 }
 
 /// Events with the times in ms at which the sink got them.
@@ -34,7 +43,10 @@ fn timed() -> (Recorder, Times) {
     let times = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&times);
     let sink = Recorder::with(move |offer| {
-        noted.lock().expect("no panic").push((offer.text(), now_ms()));
+        noted
+            .lock()
+            .expect("no panic")
+            .push((offer.text(), now_ms()));
         Act::Send
     });
     (sink, times)
@@ -63,7 +75,11 @@ async fn of_200_events_in_a_second_none_is_early_and_95_percent_come_within_50_m
     let emitted = emitted_95_percent(&redis, &emitter).await;
     let (sink, times) = timed();
     let worker = start(&redis, "w", &sink, |config| config.concurrency = 64);
-    let schedules = (0..200).map(|n| emitter.schedule(format!("work:{n}"), Json::new(format!("{n}"))).after(ms(1000)));
+    let schedules = (0..200).map(|n| {
+        emitter
+            .schedule(format!("work:{n}"), Json::new(format!("{n}")))
+            .after(ms(1000))
+    });
     let scheduled = emitter.schedule_many(schedules).await.expect("scheduled");
     sink.until_sent(200).await;
     let mut late: Vec<i128> = Vec::new();
@@ -72,9 +88,16 @@ async fn of_200_events_in_a_second_none_is_early_and_95_percent_come_within_50_m
         late.push(i128::from(*at) - i128::from(scheduled[n].due_ms));
     }
     late.sort_unstable();
-    println!("lateness in ms: median {}, p95 {}, most {}; emitted at once: p95 {emitted}", late[100], late[189], late[199]);
+    println!(
+        "lateness in ms: median {}, p95 {}, most {}; emitted at once: p95 {emitted}",
+        late[100], late[189], late[199]
+    );
     assert!(late[0] >= 0, "early by {} ms", -late[0]);
-    assert!(late[189] <= 50.max(3 * i128::from(emitted)), "p95 {} ms, emitted at once {emitted} ms", late[189]);
+    assert!(
+        late[189] <= 50.max(3 * i128::from(emitted)),
+        "p95 {} ms, emitted at once {emitted} ms",
+        late[189]
+    );
     worker.finish().await;
     redis.console().await.check().await;
 }
@@ -86,7 +109,12 @@ async fn overdue_events_fire_at_once_at_the_start_in_the_order_of_their_times() 
     let emitter = emitter(&redis).await;
     let now = SystemTime::now();
     for (text, ago) in [("\"c\"", 10), ("\"a\"", 3000), ("\"b\"", 20)] {
-        emitter.schedule("work:1", Json::new(text)).at(now - ms(ago)).send().await.expect("scheduled");
+        emitter
+            .schedule("work:1", Json::new(text))
+            .at(now - ms(ago))
+            .send()
+            .await
+            .expect("scheduled");
     }
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
@@ -103,16 +131,26 @@ async fn a_replaced_event_never_fires_at_its_old_time() {
     let worker = start(&redis, "w", &sink, |_| {});
     let emitter = emitter(&redis).await;
     for n in 0..20 {
-        let first = emitter.schedule(format!("user:{n}"), Json::new("\"monthly\"")).after(ms(300)).key("renew");
+        let first = emitter
+            .schedule(format!("user:{n}"), Json::new("\"monthly\""))
+            .after(ms(300))
+            .key("renew");
         first.send().await.expect("scheduled");
-        let second = emitter.schedule(format!("user:{n}"), Json::new("\"yearly\"")).after(ms(900)).key("renew");
+        let second = emitter
+            .schedule(format!("user:{n}"), Json::new("\"yearly\""))
+            .after(ms(900))
+            .key("renew");
         second.send().await.expect("scheduled");
     }
     let replaced_at = now_ms();
     sink.until_sent(20).await;
     for (text, at) in times.lock().expect("no panic").iter() {
         assert_eq!(text, "\"yearly\"");
-        assert!(*at >= replaced_at + 500, "{} ms after the last replacement", at - replaced_at);
+        assert!(
+            *at >= replaced_at + 500,
+            "{} ms after the last replacement",
+            at - replaced_at
+        );
     }
     worker.finish().await;
 }
@@ -125,13 +163,28 @@ async fn events_scheduled_in_the_reverse_order_fire_in_due_order_also_of_one_obj
     let emitter = emitter(&redis).await;
     for objects in [["work:1", "work:1"], ["work:2", "work:3"]] {
         let base = SystemTime::now() + ms(300);
-        emitter.schedule(objects[1], Json::new("\"second\"")).at(base + ms(60)).send().await.expect("scheduled");
-        emitter.schedule(objects[0], Json::new("\"first\"")).at(base).send().await.expect("scheduled");
+        emitter
+            .schedule(objects[1], Json::new("\"second\""))
+            .at(base + ms(60))
+            .send()
+            .await
+            .expect("scheduled");
+        emitter
+            .schedule(objects[0], Json::new("\"first\""))
+            .at(base)
+            .send()
+            .await
+            .expect("scheduled");
     }
     sink.until_sent(4).await;
     worker.finish().await;
     assert_eq!(sink.sent_of("work:1"), ["\"first\"", "\"second\""]);
-    let sent: Vec<_> = sink.sent().into_iter().map(|offer| offer.object).filter(|object| object != "work:1").collect();
+    let sent: Vec<_> = sink
+        .sent()
+        .into_iter()
+        .map(|offer| offer.object)
+        .filter(|object| object != "work:1")
+        .collect();
     assert_eq!(sent, ["work:2", "work:3"]);
 }
 
@@ -148,7 +201,10 @@ async fn schedules_without_a_key_that_are_due_together_keep_their_order() {
     let worker = start(&redis, "w", &sink, |_| {});
     sink.until_sent(300).await;
     worker.finish().await;
-    assert_eq!(sink.sent_of("work:1"), (0..300).map(|n| n.to_string()).collect::<Vec<_>>());
+    assert_eq!(
+        sink.sent_of("work:1"),
+        (0..300).map(|n| n.to_string()).collect::<Vec<_>>()
+    );
 }
 
 #[tokio::test]
@@ -156,13 +212,30 @@ async fn a_key_used_again_while_its_event_runs_gives_exactly_one_more_run() {
     let redis = Redis::start();
     let gate = Gate::closed();
     let waits = gate.clone();
-    let sink = Recorder::with(move |offer| if offer.text() == "1" { Act::SendThenWait(waits.clone()) } else { Act::Send });
+    let sink = Recorder::with(move |offer| {
+        if offer.text() == "1" {
+            Act::SendThenWait(waits.clone())
+        } else {
+            Act::Send
+        }
+    });
     let worker = start(&redis, "w", &sink, |_| {});
     let emitter = emitter(&redis).await;
-    emitter.schedule("user:1", Json::new("1")).key("renew").send().await.expect("scheduled");
+    emitter
+        .schedule("user:1", Json::new("1"))
+        .key("renew")
+        .send()
+        .await
+        .expect("scheduled");
     gate.until_reached(1).await;
     for text in ["2", "3"] {
-        emitter.schedule("user:1", Json::new(text)).key("renew").after(ms(200)).send().await.expect("scheduled");
+        emitter
+            .schedule("user:1", Json::new(text))
+            .key("renew")
+            .after(ms(200))
+            .send()
+            .await
+            .expect("scheduled");
     }
     gate.open();
     sink.until_sent(2).await;
@@ -177,7 +250,11 @@ async fn a_schedule_survives_the_death_of_every_worker_and_a_restart_of_redis() 
     let emitter = emitter(&redis).await;
     let dead = Recorder::new();
     let workers = ["a", "b"].map(|name| start(&redis, name, &dead, |_| {}));
-    let schedules = (0..50).map(|n| emitter.schedule(format!("work:{}", n % 7), Json::new(format!("{n}"))).after(ms(1500)));
+    let schedules = (0..50).map(|n| {
+        emitter
+            .schedule(format!("work:{}", n % 7), Json::new(format!("{n}")))
+            .after(ms(1500))
+    });
     emitter.schedule_many(schedules).await.expect("scheduled");
     for worker in workers {
         worker.crash().await;
@@ -196,16 +273,28 @@ async fn processes_that_promote_at_once_push_each_event_once() {
     let redis = Redis::start();
     let emitter = emitter(&redis).await;
     let at = SystemTime::now();
-    let schedules = (0..5000).map(|n| emitter.schedule(format!("work:{}", n % 40), Json::new(format!("{n}"))).at(at));
+    let schedules = (0..5000).map(|n| {
+        emitter
+            .schedule(format!("work:{}", n % 40), Json::new(format!("{n}")))
+            .at(at)
+    });
     emitter.schedule_many(schedules).await.expect("scheduled");
     let promoters: Vec<_> = (0..8)
         .map(|_| {
-            let (client, keys) = (redis::Client::open(redis.url()).expect("a URL"), redis.keys().clone());
+            let (client, keys) = (
+                redis::Client::open(redis.url()).expect("a URL"),
+                redis.keys().clone(),
+            );
             tokio::spawn(async move {
-                let mut conn = client.get_multiplexed_async_connection().await.expect("Redis answers");
+                let mut conn = client
+                    .get_multiplexed_async_connection()
+                    .await
+                    .expect("Redis answers");
                 let mut events = 0;
                 loop {
-                    let promoted = wire::promote(&mut conn, &keys, PROMOTED_MAX / 8, 1 << 20).await.expect("promoted");
+                    let promoted = wire::promote(&mut conn, &keys, PROMOTED_MAX / 8, 1 << 20)
+                        .await
+                        .expect("promoted");
                     events += promoted.events;
                     if promoted.next_due.is_none() {
                         return events;
@@ -223,7 +312,11 @@ async fn processes_that_promote_at_once_push_each_event_once() {
     let worker = start(&redis, "w", &sink, |_| {});
     sink.until_sent(5000).await;
     worker.finish().await;
-    let mut sent: Vec<u32> = sink.sent().iter().map(|offer| offer.text().parse().expect("a number")).collect();
+    let mut sent: Vec<u32> = sink
+        .sent()
+        .iter()
+        .map(|offer| offer.text().parse().expect("a number"))
+        .collect();
     sent.sort_unstable();
     assert_eq!(sent, (0..5000).collect::<Vec<_>>());
 }
@@ -241,10 +334,18 @@ async fn a_schedule_that_is_due_soon_wakes_an_idle_worker() {
     for n in 0..20 {
         tokio::time::sleep(ms(37)).await;
         let began = now_ms();
-        emitter.emit("work:1", Json::new(format!("{n}"))).await.expect("emitted");
+        emitter
+            .emit("work:1", Json::new(format!("{n}")))
+            .await
+            .expect("emitted");
         sink.until_sent(2 * n + 1).await;
         emitted.push(sent_at() - began);
-        let scheduled = emitter.schedule("work:1", Json::new(format!("{n}"))).after(ms(30)).send().await.expect("scheduled");
+        let scheduled = emitter
+            .schedule("work:1", Json::new(format!("{n}")))
+            .after(ms(30))
+            .send()
+            .await
+            .expect("scheduled");
         sink.until_sent(2 * n + 2).await;
         late.push(sent_at() - scheduled.due_ms);
     }
@@ -252,7 +353,10 @@ async fn a_schedule_that_is_due_soon_wakes_an_idle_worker() {
     emitted.sort_unstable();
     println!("lateness in ms: {late:?}; emitted: {emitted:?}");
     // A worker that is not woken looks for due schedules only after half a second to a second.
-    assert!(late[15] <= 50.max(3 * emitted[15]) && late[10] < 200, "{late:?}, emitted {emitted:?}");
+    assert!(
+        late[15] <= 50.max(3 * emitted[15]) && late[10] < 200,
+        "{late:?}, emitted {emitted:?}"
+    );
     for worker in workers {
         worker.finish().await;
     }
@@ -267,7 +371,12 @@ async fn a_schedule_fires_although_the_worker_that_knew_of_it_is_dead() {
     let first = start(&redis, "a", &sink, |_| {});
     let emitter = emitter(&redis).await;
     let wake = redis.keys().events_scheduled_wake();
-    let scheduled = emitter.schedule("work:1", Json::new("1")).after(ms(800)).send().await.expect("scheduled");
+    let scheduled = emitter
+        .schedule("work:1", Json::new("1"))
+        .after(ms(800))
+        .send()
+        .await
+        .expect("scheduled");
     let console = redis.console().await;
     until("the worker is woken", PATIENCE, async || {
         let wakes: u64 = console.run(&["ZCARD", &wake]).await;
@@ -290,19 +399,39 @@ async fn an_event_that_comes_due_while_its_object_is_paused_waits_in_order() {
     let worker = start(&redis, "w", &sink, |_| {});
     let emitter = emitter(&redis).await;
     let control = crate::support::control(&redis.connect().await, redis.keys());
-    let by = seriatim::control::By { who: "ada", why: "a test" };
+    let by = seriatim::control::By {
+        who: "ada",
+        why: "a test",
+    };
     let selector = "work:1".parse().expect("a selector");
-    control.set_rule(by, seriatim::control::rules::Kind::Pause, &selector, None).await.expect("set");
-    emitter.emit("work:1", Json::new("1")).await.expect("emitted");
-    emitter.schedule("work:1", Json::new("2")).after(ms(100)).send().await.expect("scheduled");
+    control
+        .set_rule(by, seriatim::control::rules::Kind::Pause, &selector, None)
+        .await
+        .expect("set");
+    emitter
+        .emit("work:1", Json::new("1"))
+        .await
+        .expect("emitted");
+    emitter
+        .schedule("work:1", Json::new("2"))
+        .after(ms(100))
+        .send()
+        .await
+        .expect("scheduled");
     until("the event is queued", PATIENCE, async || {
         let queued: u64 = console.run(&["LLEN", &redis.keys().events("work:1")]).await;
         (queued == 2).then_some(())
     })
     .await;
-    emitter.emit("work:1", Json::new("3")).await.expect("emitted");
+    emitter
+        .emit("work:1", Json::new("3"))
+        .await
+        .expect("emitted");
     assert!(sink.sent().is_empty());
-    control.lift_rule(by, seriatim::control::rules::Kind::Pause, &selector).await.expect("lifted");
+    control
+        .lift_rule(by, seriatim::control::rules::Kind::Pause, &selector)
+        .await
+        .expect("lifted");
     sink.until_sent(3).await;
     worker.finish().await;
     assert_eq!(sink.sent_of("work:1"), ["1", "2", "3"]);
@@ -319,8 +448,18 @@ async fn an_event_that_comes_due_while_its_object_waits_for_a_retry_stays_behind
     let worker = start(&redis, "w", &sink, |_| {});
     let emitter = emitter(&redis).await;
     let at = SystemTime::now() + ms(150);
-    emitter.schedule("work:1", Json::new("\"bad\"")).at(at).send().await.expect("scheduled");
-    emitter.schedule("work:1", Json::new("2")).at(at + ms(5)).send().await.expect("scheduled");
+    emitter
+        .schedule("work:1", Json::new("\"bad\""))
+        .at(at)
+        .send()
+        .await
+        .expect("scheduled");
+    emitter
+        .schedule("work:1", Json::new("2"))
+        .at(at + ms(5))
+        .send()
+        .await
+        .expect("scheduled");
     sink.until_sent(2).await;
     worker.finish().await;
     assert_eq!(sink.sent_of("work:1"), ["\"bad\"", "2"]);

@@ -18,7 +18,9 @@ struct Emptying {
 impl ConnectionLike for Emptying {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         let kind = self.kind.as_bytes();
-        let empties = cmd.args_iter().any(|arg| matches!(arg, redis::Arg::Simple(word) if word == kind));
+        let empties = cmd
+            .args_iter()
+            .any(|arg| matches!(arg, redis::Arg::Simple(word) if word == kind));
         Box::pin(async move {
             if empties {
                 redis::cmd("FLUSHDB").exec_async(&mut self.conn).await?;
@@ -27,7 +29,12 @@ impl ConnectionLike for Emptying {
         })
     }
 
-    fn req_packed_commands<'a>(&'a mut self, pipe: &'a Pipeline, offset: usize, count: usize) -> RedisFuture<'a, Vec<Value>> {
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipe: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
         self.conn.req_packed_commands(pipe, offset, count)
     }
 
@@ -44,15 +51,37 @@ async fn a_subject_that_has_disappeared_gives_no_finding() {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let keys = state.keys.clone();
     for kind in ["name", "worker", "object", "group", "schedule", "cron"] {
-        broken_by(&mut state, "HSET @x:events.scheduled k {}; HSET @events.cron job 1~0~5~3~2~x:1{}1").await;
-        state.run("ZADD", &[&keys.events_scheduled(), "1", "x\nk"]).await;
-        state.run("ZADD", &[&keys.events_cron_next(), "inf", "job"]).await;
+        broken_by(
+            &mut state,
+            "HSET @x:events.scheduled k {}; HSET @events.cron job 1~0~5~3~2~x:1{}1",
+        )
+        .await;
+        state
+            .run("ZADD", &[&keys.events_scheduled(), "1", "x\nk"])
+            .await;
+        state
+            .run("ZADD", &[&keys.events_cron_next(), "inf", "job"])
+            .await;
         state.run("SET", &[&keys.event_groups_waiting(), "1"]).await;
         state.run("ZADD", &[&keys.event_groups(), "0", "g"]).await;
         state.run("LPUSH", &[&keys.group_waiting("g"), "g:1"]).await;
-        let conn = Emptying { conn: state.conn.clone(), kind };
-        let report = Control::new(conn).with_keys(keys.clone()).check().await.expect("a report");
-        assert!(report.is_clean() && report.looked_at.suspicions == 0, "{kind}: {report:#?}");
-        assert_eq!(redis.console().await.run::<u64>(&["DBSIZE"]).await, 0, "{kind}: Redis was emptied");
+        let conn = Emptying {
+            conn: state.conn.clone(),
+            kind,
+        };
+        let report = Control::new(conn)
+            .with_keys(keys.clone())
+            .check()
+            .await
+            .expect("a report");
+        assert!(
+            report.is_clean() && report.looked_at.suspicions == 0,
+            "{kind}: {report:#?}"
+        );
+        assert_eq!(
+            redis.console().await.run::<u64>(&["DBSIZE"]).await,
+            0,
+            "{kind}: Redis was emptied"
+        );
     }
 }

@@ -36,8 +36,16 @@ const AGES: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The reply of a sweep that takes nothing over. It says that a mark is due, because these tests
 /// push none.
-const NOTHING: Adopted =
-    Adopted { more: false, moved: 0, is_ahead: false, mark: true, held: 0, strays: 0, lost: Vec::new(), names: Vec::new() };
+const NOTHING: Adopted = Adopted {
+    more: false,
+    moved: 0,
+    is_ahead: false,
+    mark: true,
+    held: 0,
+    strays: 0,
+    lost: Vec::new(),
+    names: Vec::new(),
+};
 
 /// The names of some processes, in a namespace of one test.
 struct Scene {
@@ -50,13 +58,25 @@ struct Scene {
 impl Scene {
     async fn new() -> Self {
         let redis = Redis::start();
-        let (conn, console, keys) = (redis.connect().await, redis.console().await, redis.keys().clone());
-        Self { _redis: redis, state: State::new(conn, keys.clone()), console, keys }
+        let (conn, console, keys) = (
+            redis.connect().await,
+            redis.console().await,
+            redis.keys().clone(),
+        );
+        Self {
+            _redis: redis,
+            state: State::new(conn, keys.clone()),
+            console,
+            keys,
+        }
     }
 
     /// Returns every key with its value, without the id counter.
     async fn all(&self) -> Vec<String> {
-        let mut all: Vec<String> = self.console.run(&["EVAL", ALL, "0", self.keys.prefix()]).await;
+        let mut all: Vec<String> = self
+            .console
+            .run(&["EVAL", ALL, "0", self.keys.prefix()])
+            .await;
         all.retain(|line| !line.starts_with("next.event.id"));
         all
     }
@@ -69,19 +89,25 @@ impl Scene {
     /// Registers a name with this last sign of life.
     async fn register(&mut self, name: &str, slots: u32, at_ms: u64) {
         let key = self.keys.event_workers();
-        self.state.run("HSET", &[&key, name, &format!("{slots} t {at_ms}")]).await;
+        self.state
+            .run("HSET", &[&key, name, &format!("{slots} t {at_ms}")])
+            .await;
     }
 
     /// Makes the name a watched one, with this time of the next look.
     async fn watch(&mut self, name: &str, look_ms: u64) {
         let key = self.keys.event_workers_watched();
-        self.state.run("ZADD", &[&key, &look_ms.to_string(), name]).await;
+        self.state
+            .run("ZADD", &[&key, &look_ms.to_string(), name])
+            .await;
     }
 
     /// Makes the name a departed one, with this time of the next look.
     async fn depart(&mut self, name: &str, look_ms: u64) {
         let key = self.keys.event_workers_departed();
-        self.state.run("ZADD", &[&key, &look_ms.to_string(), name]).await;
+        self.state
+            .run("ZADD", &[&key, &look_ms.to_string(), name])
+            .await;
     }
 
     async fn push(&mut self, worker: &str, object: &str) {
@@ -99,8 +125,17 @@ impl Scene {
     async fn sweep(&mut self, look: Duration, forget: Duration) -> (Adopted, u64) {
         let key = self.keys.meta();
         self.state.run("HDEL", &[&key, "clock"]).await;
-        let sweep = Sweep { own: "own", crashes_max: 5, look, forget, since: None, notice: look };
-        let adopted = wire::adopt(&mut self.state.conn, &self.keys, &sweep).await.expect("a reply");
+        let sweep = Sweep {
+            own: "own",
+            crashes_max: 5,
+            look,
+            forget,
+            since: None,
+            notice: look,
+        };
+        let adopted = wire::adopt(&mut self.state.conn, &self.keys, &sweep)
+            .await
+            .expect("a reply");
         (adopted, self.console.run(&["HGET", &key, "clock"]).await)
     }
 }

@@ -18,12 +18,16 @@ impl Scene {
     async fn left(&mut self, name: &str, token: &str, age_ms: u64) {
         let at = self.now_ms().await - age_ms;
         let key = self.keys.event_workers();
-        self.state.run("HSET", &[&key, name, &format!("2 {token} {at}")]).await;
+        self.state
+            .run("HSET", &[&key, name, &format!("2 {token} {at}")])
+            .await;
         self.depart(name, 1).await;
     }
 
     async fn registered(&self, name: &str) -> Option<String> {
-        self.console.run(&["HGET", &self.keys.event_workers(), name]).await
+        self.console
+            .run(&["HGET", &self.keys.event_workers(), name])
+            .await
     }
 
     /// Sweeps in a new round.
@@ -45,7 +49,17 @@ async fn a_random_name_is_forgotten_ten_minutes_after_its_detach() {
     assert_eq!(scene.next_round().await, NOTHING);
     for name in ["fixed", "died", "left"] {
         assert!(scene.registered(name).await.is_some(), "{name}");
-        scene.left(name, if name == "left" { "t-once-left" } else { "t-once" }, 600_002).await;
+        scene
+            .left(
+                name,
+                if name == "left" {
+                    "t-once-left"
+                } else {
+                    "t-once"
+                },
+                600_002,
+            )
+            .await;
     }
     assert_eq!(scene.next_round().await, NOTHING);
     assert_eq!(scene.registered("left").await, None);
@@ -61,10 +75,21 @@ async fn a_late_pop_of_a_random_name_is_found() {
         scene.left("left", "t-once-left", age_ms).await;
         scene.push("left.1", "a:1").await;
         let found = scene.next_round().await;
-        assert_eq!((found.strays, found.names.as_slice()), (1, &["left".to_owned()][..]), "{age_ms}");
+        assert_eq!(
+            (found.strays, found.names.as_slice()),
+            (1, &["left".to_owned()][..]),
+            "{age_ms}"
+        );
         let registered = scene.registered("left").await.expect("registered");
-        let at: u64 = registered.rsplit(' ').next().and_then(|at| at.parse().ok()).expect("a time");
-        assert!(registered.starts_with("2 t-once-left ") && scene.now_ms().await - at < 60_000, "{registered}");
+        let at: u64 = registered
+            .rsplit(' ')
+            .next()
+            .and_then(|at| at.parse().ok())
+            .expect("a time");
+        assert!(
+            registered.starts_with("2 t-once-left ") && scene.now_ms().await - at < 60_000,
+            "{registered}"
+        );
         let watched = scene.keys.event_workers_watched();
         scene.state.run("DEL", &[&watched]).await;
     }
@@ -74,7 +99,11 @@ async fn a_late_pop_of_a_random_name_is_found() {
 #[tokio::test]
 async fn a_detach_marks_a_random_name() {
     let mut scene = Scene::new().await;
-    for (name, token, left) in [("a", "t-once", "t-once-left"), ("b", "t", "t"), ("c", "t-once-", "t-once-")] {
+    for (name, token, left) in [
+        ("a", "t-once", "t-once-left"),
+        ("b", "t", "t"),
+        ("c", "t-once-", "t-once-"),
+    ] {
         let attach = Attach {
             name,
             token,
@@ -86,14 +115,38 @@ async fn a_detach_marks_a_random_name() {
             crashes_max: 5,
             suspects: Suspects::NONE,
         };
-        let attached = wire::attach(&mut scene.state.conn, &scene.keys, &attach).await.expect("a reply");
-        assert!(matches!(attached, Attached::Attached { .. }), "{attached:?}");
-        let detached = wire::detach(&mut scene.state.conn, &scene.keys, name, token).await.expect("a reply");
-        assert_eq!(detached, Detached::Detached { held: 0, lost: Vec::new() });
-        assert!(scene.registered(name).await.is_some_and(|value| value.starts_with(&format!("2 {left} "))), "{name}");
+        let attached = wire::attach(&mut scene.state.conn, &scene.keys, &attach)
+            .await
+            .expect("a reply");
+        assert!(
+            matches!(attached, Attached::Attached { .. }),
+            "{attached:?}"
+        );
+        let detached = wire::detach(&mut scene.state.conn, &scene.keys, name, token)
+            .await
+            .expect("a reply");
+        assert_eq!(
+            detached,
+            Detached::Detached {
+                held: 0,
+                lost: Vec::new()
+            }
+        );
+        assert!(
+            scene
+                .registered(name)
+                .await
+                .is_some_and(|value| value.starts_with(&format!("2 {left} "))),
+            "{name}"
+        );
         // A copy of the call changes nothing.
-        let again = wire::detach(&mut scene.state.conn, &scene.keys, name, token).await.expect("a reply");
-        assert!(matches!(again, Detached::Lapsed | Detached::Fenced { .. }), "{again:?}");
+        let again = wire::detach(&mut scene.state.conn, &scene.keys, name, token)
+            .await
+            .expect("a reply");
+        assert!(
+            matches!(again, Detached::Lapsed | Detached::Fenced { .. }),
+            "{again:?}"
+        );
     }
 }
 
@@ -110,11 +163,16 @@ async fn a_worker_without_a_name_leaves_no_entry_for_long() {
                 (config.keys, config.block, config.sweep) = (keys, block, sweep);
             }
         });
-        crate::support::until("it has its name", Duration::from_secs(20), async || worker.vitals.is_attached().then_some(()))
-            .await;
+        crate::support::until("it has its name", Duration::from_secs(20), async || {
+            worker.vitals.is_attached().then_some(())
+        })
+        .await;
         worker.finish().await;
     }
-    let all: Vec<String> = scene.console.run(&["HGETALL", &scene.keys.event_workers()]).await;
+    let all: Vec<String> = scene
+        .console
+        .run(&["HGETALL", &scene.keys.event_workers()])
+        .await;
     for pair in all.chunks_exact(2) {
         assert_eq!(pair[1].contains("-once-left "), pair[0] != "w", "{pair:?}");
     }

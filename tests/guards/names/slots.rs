@@ -28,14 +28,23 @@ impl Scene {
         self.watch("w", 1).await;
         let far = 9_000_000_000_000;
         self.depart("w", far).await;
-        for (worker, object, first, tag) in [("w.0", "a:1", 1, "1"), ("w.1", "a:2", 2, "2 3 2 4"), ("w.2", "a:3", 3, "3 1")] {
+        for (worker, object, first, tag) in [
+            ("w.0", "a:1", 1, "1"),
+            ("w.1", "a:2", 2, "2 3 2 4"),
+            ("w.2", "a:3", 3, "3 1"),
+        ] {
             self.state.own(worker, object, first, &["e"]).await;
             let key = self.keys.worker_event_id(worker);
             self.state.run("SET", &[&key, tag]).await;
         }
         let owner = self.keys.event_worker("a:4");
         self.state.run("SET", &[&owner, "w.3"]).await;
-        for (worker, object) in [("w.3", "a:4"), ("w.0", "a:1"), ("w.0", "a:5"), ("w.3", "a:6")] {
+        for (worker, object) in [
+            ("w.3", "a:4"),
+            ("w.0", "a:1"),
+            ("w.0", "a:5"),
+            ("w.3", "a:6"),
+        ] {
             self.push(worker, object).await;
         }
     }
@@ -45,14 +54,17 @@ impl Scene {
     async fn fill_and_lose_registration(&mut self, slot: u32) {
         self.fill(4).await;
         if slot != 3 {
-            let [from, to] = ["w.3".to_owned(), format!("w.{slot}")].map(|worker| self.keys.worker_object(&worker));
+            let [from, to] = ["w.3".to_owned(), format!("w.{slot}")]
+                .map(|worker| self.keys.worker_object(&worker));
             self.state.run("RENAME", &[&from, &to]).await;
             let owner = self.keys.event_worker("a:4");
             self.state.run("SET", &[&owner, &format!("w.{slot}")]).await;
         }
         let (workers, lease) = (self.keys.event_workers(), self.keys.worker_lease("w"));
         self.state.run("DEL", &[&workers]).await;
-        self.state.run("SET", &[&lease, "t host 1 1", "PX", "1000000"]).await;
+        self.state
+            .run("SET", &[&lease, "t host 1 1", "PX", "1000000"])
+            .await;
     }
 
     /// Checks that so many objects are held, that the slot has nothing, and that the registration
@@ -60,24 +72,49 @@ impl Scene {
     async fn assert_none_left(&mut self, slot: u32, held: usize) {
         let worker = format!("w.{slot}");
         let all = self.all().await;
-        assert!(!all.iter().any(|line| line.starts_with(&format!("event.worker:{worker}:"))), "{all:#?}");
-        assert_eq!(all.iter().filter(|line| line.ends_with(":event.worker = held")).count(), held, "{all:#?}");
-        assert!(all.iter().any(|line| line.starts_with(&format!("event.workers = w {} ", slot + 1))), "{all:#?}");
+        assert!(
+            !all.iter()
+                .any(|line| line.starts_with(&format!("event.worker:{worker}:"))),
+            "{all:#?}"
+        );
+        assert_eq!(
+            all.iter()
+                .filter(|line| line.ends_with(":event.worker = held"))
+                .count(),
+            held,
+            "{all:#?}"
+        );
+        assert!(
+            all.iter()
+                .any(|line| line.starts_with(&format!("event.workers = w {} ", slot + 1))),
+            "{all:#?}"
+        );
     }
 
     /// Returns the time of the last sign of life of the name, which a call has just written.
     async fn at_ms(&self) -> u64 {
-        let registered: String = self.console.run(&["HGET", &self.keys.event_workers(), "w"]).await;
-        registered.rsplit(' ').next().and_then(|at| at.parse().ok()).expect("a time")
+        let registered: String = self
+            .console
+            .run(&["HGET", &self.keys.event_workers(), "w"])
+            .await;
+        registered
+            .rsplit(' ')
+            .next()
+            .and_then(|at| at.parse().ok())
+            .expect("a time")
     }
 
     async fn attach(&mut self, args: &Attach<'_>) -> Attached {
-        wire::attach(&mut self.state.conn, &self.keys, args).await.expect("a reply")
+        wire::attach(&mut self.state.conn, &self.keys, args)
+            .await
+            .expect("a reply")
     }
 
     /// Returns the time that the lease has left, ms.
     async fn lease_ms(&self) -> u64 {
-        self.console.run(&["PTTL", &self.keys.worker_lease("w")]).await
+        self.console
+            .run(&["PTTL", &self.keys.worker_lease("w")])
+            .await
     }
 }
 
@@ -88,7 +125,14 @@ async fn an_attach_counts_a_crash_for_each_batch() {
     let mut scene = Scene::new().await;
     scene.fill(4).await;
     let before = scene.now_ms().await;
-    assert_eq!(scene.attach(&ATTACH).await, Attached::Attached { kept: 1, held: 3, lost: Vec::new() });
+    assert_eq!(
+        scene.attach(&ATTACH).await,
+        Attached::Attached {
+            kept: 1,
+            held: 3,
+            lost: Vec::new()
+        }
+    );
     let now = scene.at_ms().await;
     assert!((before..=scene.now_ms().await).contains(&now), "{now}");
     let expected = [
@@ -118,17 +162,33 @@ async fn an_attach_counts_a_crash_for_each_batch() {
 /// itself. An object without a batch stays with its slot.
 #[tokio::test]
 async fn an_attach_of_the_same_process_counts_no_crash() {
-    for (lease, token, before, crashes) in
-        [("t host 1 1", "t", "", 0), ("", "t", "", 0), ("", "t2", "t", 0), ("", "t2", "other", 1)]
-    {
+    for (lease, token, before, crashes) in [
+        ("t host 1 1", "t", "", 0),
+        ("", "t", "", 0),
+        ("", "t2", "t", 0),
+        ("", "t2", "other", 1),
+    ] {
         let mut scene = Scene::new().await;
         scene.fill(1).await;
         if !lease.is_empty() {
             let key = scene.keys.worker_lease("w");
             scene.state.run("SET", &[&key, lease]).await;
         }
-        let args = Attach { token, before, slots: 5, crashes_max: 6, ..ATTACH };
-        assert_eq!(scene.attach(&args).await, Attached::Attached { kept: 3, held: 0, lost: Vec::new() });
+        let args = Attach {
+            token,
+            before,
+            slots: 5,
+            crashes_max: 6,
+            ..ATTACH
+        };
+        assert_eq!(
+            scene.attach(&args).await,
+            Attached::Attached {
+                kept: 3,
+                held: 0,
+                lost: Vec::new()
+            }
+        );
         let now = scene.at_ms().await;
         let tags = match crashes {
             0 => ["1", "2 3 2 4", "3 1"],
@@ -168,11 +228,29 @@ async fn an_attach_knows_any_limit_of_crashes() {
         let key = scene.keys.worker_event_id("w.0");
         scene.state.run("SET", &[&key, tag]).await;
         assert_eq!(
-            scene.attach(&Attach { crashes_max, ..ATTACH }).await,
-            Attached::Attached { kept: 1 - held, held, lost: Vec::new() },
+            scene
+                .attach(&Attach {
+                    crashes_max,
+                    ..ATTACH
+                })
+                .await,
+            Attached::Attached {
+                kept: 1 - held,
+                held,
+                lost: Vec::new()
+            },
             "{crashes_max}"
         );
-        let due: Vec<String> = scene.console.run(&["ZRANGE", &scene.keys.objects_held(), "0", "-1", "WITHSCORES"]).await;
+        let due: Vec<String> = scene
+            .console
+            .run(&[
+                "ZRANGE",
+                &scene.keys.objects_held(),
+                "0",
+                "-1",
+                "WITHSCORES",
+            ])
+            .await;
         let expected: &[&str] = if held == 1 { &["a:1", "inf"] } else { &[] };
         assert_eq!(due, expected, "{crashes_max}");
     }
@@ -188,8 +266,19 @@ async fn a_batch_without_a_crash_needs_no_room() {
         let key = scene.keys.worker_event_id(worker);
         scene.state.run("SET", &[&key, tag]).await;
     }
-    let args = Attach { before: "t", suspects: Suspects::of(2, false).full(), ..ATTACH };
-    assert_eq!(scene.attach(&args).await, Attached::Attached { kept: 1, held: 1, lost: Vec::new() });
+    let args = Attach {
+        before: "t",
+        suspects: Suspects::of(2, false).full(),
+        ..ATTACH
+    };
+    assert_eq!(
+        scene.attach(&args).await,
+        Attached::Attached {
+            kept: 1,
+            held: 1,
+            lost: Vec::new()
+        }
+    );
     let now = scene.at_ms().await;
     let expected = [
         "a:1:event.worker = w.0".to_owned(),
@@ -220,14 +309,24 @@ async fn a_lease_in_use_is_cut_to_its_length() {
         let key = scene.keys.worker_lease("w");
         scene.state.run("SET", &[&key, lease, "PX", left_ms]).await;
         for displace in ["", "t host 1 2"] {
-            let Attached::InUse { lease: found, left } = scene.attach(&Attach { displace, ..ATTACH }).await else { panic!() };
+            let Attached::InUse { lease: found, left } =
+                scene.attach(&Attach { displace, ..ATTACH }).await
+            else {
+                panic!()
+            };
             let left_ms = u64::try_from(left.as_millis()).expect("a time");
             assert_eq!(found, lease);
             for left in [left_ms, scene.lease_ms().await] {
-                assert!((most_ms - 30_000..=most_ms).contains(&left), "{lease}: {left}");
+                assert!(
+                    (most_ms - 30_000..=most_ms).contains(&left),
+                    "{lease}: {left}"
+                );
             }
         }
-        assert_eq!(scene.all().await, [format!("event.worker:w:lease = {lease}")]);
+        assert_eq!(
+            scene.all().await,
+            [format!("event.worker:w:lease = {lease}")]
+        );
     }
 }
 
@@ -238,10 +337,21 @@ async fn a_renewal_looks_at_all_slots_that_the_name_ever_had() {
         let mut scene = Scene::new().await;
         scene.fill(registered).await;
         let key = scene.keys.worker_lease("w");
-        scene.state.run("SET", &[&key, "t host 1 1", "PX", "1000000"]).await;
+        scene
+            .state
+            .run("SET", &[&key, "t host 1 1", "PX", "1000000"])
+            .await;
         let before = scene.all().await;
-        let renewed = wire::renew(&mut scene.state.conn, &scene.keys, "w", "t", LEASE, slots).await.expect("a reply");
-        assert_eq!(renewed, Renewed::Renewed { strays: 2, lost: Vec::new() });
+        let renewed = wire::renew(&mut scene.state.conn, &scene.keys, "w", "t", LEASE, slots)
+            .await
+            .expect("a reply");
+        assert_eq!(
+            renewed,
+            Renewed::Renewed {
+                strays: 2,
+                lost: Vec::new()
+            }
+        );
         let now = scene.at_ms().await;
         let changed = [
             "event.worker:w.0:object = a:1".to_owned(),
@@ -251,8 +361,16 @@ async fn a_renewal_looks_at_all_slots_that_the_name_ever_had() {
             "objects.with.events = a:5 a:6".to_owned(),
         ];
         let after = scene.all().await;
-        let new: Vec<_> = after.iter().filter(|line| !before.contains(line)).cloned().collect();
-        assert_eq!((new, after.len()), (changed.to_vec(), before.len()), "{registered} {slots}");
+        let new: Vec<_> = after
+            .iter()
+            .filter(|line| !before.contains(line))
+            .cloned()
+            .collect();
+        assert_eq!(
+            (new, after.len()),
+            (changed.to_vec(), before.len()),
+            "{registered} {slots}"
+        );
         let left = scene.lease_ms().await;
         assert!((590_000..=600_000).contains(&left), "{left}");
     }
@@ -266,19 +384,33 @@ async fn a_detach_holds_the_objects_of_all_slots() {
     let key = scene.keys.worker_lease("w");
     scene.state.run("SET", &[&key, "t host 1 1"]).await;
     let before = scene.now_ms().await;
-    let detached = wire::detach(&mut scene.state.conn, &scene.keys, "w", "t").await.expect("a reply");
-    assert_eq!(detached, Detached::Detached { held: 4, lost: Vec::new() });
+    let detached = wire::detach(&mut scene.state.conn, &scene.keys, "w", "t")
+        .await
+        .expect("a reply");
+    assert_eq!(
+        detached,
+        Detached::Detached {
+            held: 4,
+            lost: Vec::new()
+        }
+    );
     let now = scene.at_ms().await;
     assert!((before..=scene.now_ms().await).contains(&now), "{now}");
     let mut expected = vec!["a:4:event.worker = held".to_owned()];
-    for (object, held) in [("a:1", "1 0 0 0 stop"), ("a:2", "2 3 2 4 stop"), ("a:3", "3 1 0 0 stop")] {
+    for (object, held) in [
+        ("a:1", "1 0 0 0 stop"),
+        ("a:2", "2 3 2 4 stop"),
+        ("a:3", "3 1 0 0 stop"),
+    ] {
         expected.push(format!("{object}:event.worker = held"));
         expected.push(format!("{object}:events.held = e"));
         expected.push(format!("{object}:events.held.id = {held}"));
     }
     expected.push(format!("event.workers = w 4 t {now}"));
     expected.push(format!("event.workers.departed = w {}", now + 1000));
-    expected.push(format!("objects.held = a:1 {now} a:2 {now} a:3 {now} a:4 {now}"));
+    expected.push(format!(
+        "objects.held = a:1 {now} a:2 {now} a:3 {now} a:4 {now}"
+    ));
     expected.push("objects.with.events = a:5 a:6 ".to_owned());
     expected.sort_unstable();
     assert_eq!(scene.all().await, expected);
@@ -288,27 +420,61 @@ async fn a_detach_holds_the_objects_of_all_slots() {
 /// start with fewer slots, a renewal and a detach all find it.
 #[tokio::test]
 async fn a_lost_registration_hides_no_slot() {
-    let attached = Attached::Attached { kept: 1, held: 3, lost: Vec::new() };
+    let attached = Attached::Attached {
+        kept: 1,
+        held: 3,
+        lost: Vec::new(),
+    };
     for slot in [3, 4, 1023] {
         let mut scene = Scene::new().await;
         scene.fill_and_lose_registration(slot).await;
-        let args = Attach { displace: "t host 1 1", ..ATTACH };
+        let args = Attach {
+            displace: "t host 1 1",
+            ..ATTACH
+        };
         assert_eq!(scene.attach(&args).await, attached, "{slot}");
         scene.assert_none_left(slot, 3).await;
 
         let mut scene = Scene::new().await;
         scene.fill_and_lose_registration(slot).await;
         scene.push(&format!("w.{slot}"), "a:7").await;
-        let renewed = wire::renew(&mut scene.state.conn, &scene.keys, "w", "t", LEASE, 2).await.expect("a reply");
-        assert_eq!(renewed, Renewed::Renewed { strays: 3, lost: Vec::new() }, "{slot}");
-        let detached = wire::detach(&mut scene.state.conn, &scene.keys, "w", "t").await.expect("a reply");
-        assert_eq!(detached, Detached::Detached { held: 4, lost: Vec::new() }, "{slot}");
+        let renewed = wire::renew(&mut scene.state.conn, &scene.keys, "w", "t", LEASE, 2)
+            .await
+            .expect("a reply");
+        assert_eq!(
+            renewed,
+            Renewed::Renewed {
+                strays: 3,
+                lost: Vec::new()
+            },
+            "{slot}"
+        );
+        let detached = wire::detach(&mut scene.state.conn, &scene.keys, "w", "t")
+            .await
+            .expect("a reply");
+        assert_eq!(
+            detached,
+            Detached::Detached {
+                held: 4,
+                lost: Vec::new()
+            },
+            "{slot}"
+        );
         scene.assert_none_left(slot, 4).await;
 
         let mut scene = Scene::new().await;
         scene.fill_and_lose_registration(slot).await;
-        let detached = wire::detach(&mut scene.state.conn, &scene.keys, "w", "t").await.expect("a reply");
-        assert_eq!(detached, Detached::Detached { held: 4, lost: Vec::new() }, "{slot}");
+        let detached = wire::detach(&mut scene.state.conn, &scene.keys, "w", "t")
+            .await
+            .expect("a reply");
+        assert_eq!(
+            detached,
+            Detached::Detached {
+                held: 4,
+                lost: Vec::new()
+            },
+            "{slot}"
+        );
         scene.assert_none_left(slot, 4).await;
     }
 }
@@ -320,9 +486,23 @@ async fn a_lost_registration_hides_no_batch() {
     scene.state.own("w.900", "a:1", 1, &["e"]).await;
     let list = scene.keys.worker_object("w.900");
     scene.state.run("DEL", &[&list]).await;
-    let Attached::Attached { kept: 0, held: 0, lost } = scene.attach(&ATTACH).await else { panic!() };
+    let Attached::Attached {
+        kept: 0,
+        held: 0,
+        lost,
+    } = scene.attach(&ATTACH).await
+    else {
+        panic!()
+    };
     assert_eq!(lost.len(), 1);
-    assert!(scene.all().await.contains(&"event.worker:w.900:lost = 1 e".to_owned()), "{:?}", scene.all().await);
+    assert!(
+        scene
+            .all()
+            .await
+            .contains(&"event.worker:w.900:lost = 1 e".to_owned()),
+        "{:?}",
+        scene.all().await
+    );
 }
 
 /// A key of a wrong type ends a call before its first write.
@@ -337,12 +517,21 @@ async fn a_key_of_a_wrong_type_ends_a_call_before_its_first_write() {
         keys.event_workers_watched(),
         keys.event_workers_departed(),
     ];
-    let slots = ["w.0", "w.1"].map(|w| [keys.worker_object(w), keys.worker_event(w), keys.worker_event_id(w)]);
+    let slots = ["w.0", "w.1"].map(|w| {
+        [
+            keys.worker_object(w),
+            keys.worker_event(w),
+            keys.worker_event_id(w),
+        ]
+    });
     for (n, key) in shared.iter().chain(slots.iter().flatten()).enumerate() {
         let mut scene = Scene::new().await;
         scene.fill(2).await;
         let lease = scene.keys.worker_lease("w");
-        scene.state.run("SET", &[&lease, "t host 1 1", "PX", "1000000"]).await;
+        scene
+            .state
+            .run("SET", &[&lease, "t host 1 1", "PX", "1000000"])
+            .await;
         let wrong = [scene.keys.prefix(), &key[namespace..]].concat();
         scene.state.run("DEL", &[&wrong]).await;
         match key.ends_with(":event.id") {
@@ -355,19 +544,27 @@ async fn a_key_of_a_wrong_type_ends_a_call_before_its_first_write() {
             assert!(refused.is_wrong_type(), "{call}, {key}: {refused}");
         };
         let (conn, keys) = (&mut scene.state.conn, &scene.keys);
-        let attach = Attach { displace: "t host 1 1", ..ATTACH };
+        let attach = Attach {
+            displace: "t host 1 1",
+            ..ATTACH
+        };
         refused(wire::attach(conn, keys, &attach).await.map(drop), "attach");
         refused(wire::detach(conn, keys, "w", "t").await.map(drop), "detach");
         // A renewal reads no held objects, and no batches.
         if n != 1 && n < shared.len() {
-            refused(wire::renew(conn, keys, "w", "t", LEASE, 2).await.map(drop), "renew");
+            refused(
+                wire::renew(conn, keys, "w", "t", LEASE, 2).await.map(drop),
+                "renew",
+            );
         }
         assert_eq!(scene.all().await, before, "{key}");
         assert!(scene.lease_ms().await > 900_000, "{key}");
         // It leaves out a slot's list of a wrong type, and keeps the name.
         if n >= shared.len() {
             let (conn, keys) = (&mut scene.state.conn, &scene.keys);
-            wire::renew(conn, keys, "w", "t", LEASE, 2).await.expect("renewed");
+            wire::renew(conn, keys, "w", "t", LEASE, 2)
+                .await
+                .expect("renewed");
             assert!(scene.lease_ms().await <= 600_000, "{key}");
         }
     }

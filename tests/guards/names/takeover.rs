@@ -19,25 +19,45 @@ async fn a_takeover_empties_the_slots_of_a_name() {
     scene.register("other", 1, 7).await;
     scene.watch("other", 3_000_000_000_000).await;
     scene.state.own("dead.0", "a:1", 7, &["1", "2"]).await;
-    scene.state.run("SET", &[&keys.worker_event_id("dead.0"), "7 1 2 4"]).await;
+    scene
+        .state
+        .run("SET", &[&keys.worker_event_id("dead.0"), "7 1 2 4"])
+        .await;
     scene.state.own("dead.1", "a:2", 9, &["3"]).await;
     scene.push("dead.1", "a:4").await;
-    scene.state.run("SET", &[&keys.event_worker("a:3"), "dead.2"]).await;
+    scene
+        .state
+        .run("SET", &[&keys.event_worker("a:3"), "dead.2"])
+        .await;
     // Two pops have moved the same name.
     for object in ["a:3", "a:3"] {
         scene.push("dead.2", object).await;
     }
     // The name never had a fifth slot.
     scene.push("dead.4", "a:5").await;
-    scene.state.run("LPUSH", &[&keys.worker_event_id("dead.4"), "wrong"]).await;
+    scene
+        .state
+        .run("LPUSH", &[&keys.worker_event_id("dead.4"), "wrong"])
+        .await;
     // A share counts two objects of the slots.
     let in_hand = keys.objects_in_hand();
-    scene.state.run("ZADD", &[&in_hand, "0", "a:1:", "0", "a:3:", "0", "a:9:"]).await;
+    scene
+        .state
+        .run("ZADD", &[&in_hand, "0", "a:1:", "0", "a:3:", "0", "a:9:"])
+        .await;
     // An empty name only wakes a worker, so it does not go back.
     scene.push("dead.3", "").await;
     let far = Duration::from_secs(1_000_000_000);
     let (adopted, now) = scene.sweep(far, AGES).await;
-    assert_eq!(adopted, Adopted { held: 3, strays: 2, names: vec!["dead".to_owned()], ..NOTHING });
+    assert_eq!(
+        adopted,
+        Adopted {
+            held: 3,
+            strays: 2,
+            names: vec!["dead".to_owned()],
+            ..NOTHING
+        }
+    );
     let expected = [
         "a:1:event.worker = held".to_owned(),
         "a:1:events.held = 2 1".to_owned(),
@@ -68,9 +88,19 @@ async fn a_key_of_a_wrong_type_stops_only_its_name() {
         scene.watch(name, look_ms).await;
         scene.push(&format!("{name}.0"), &format!("{name}:1")).await;
     }
-    scene.state.run("LPUSH", &[&keys.worker_event_id("bad.1"), "wrong"]).await;
+    scene
+        .state
+        .run("LPUSH", &[&keys.worker_event_id("bad.1"), "wrong"])
+        .await;
     let (adopted, now) = scene.sweep(LOOK, AGES).await;
-    assert_eq!(adopted, Adopted { strays: 1, names: vec!["dead".to_owned()], ..NOTHING });
+    assert_eq!(
+        adopted,
+        Adopted {
+            strays: 1,
+            names: vec!["dead".to_owned()],
+            ..NOTHING
+        }
+    );
     let expected = [
         "event.worker:bad.0:object = bad:1".to_owned(),
         "event.worker:bad.1:event.id = wrong".to_owned(),
@@ -91,13 +121,30 @@ async fn a_deleted_batch_stops_no_takeover() {
     for (name, look_ms) in [("a", 1), ("b", 2)] {
         scene.register(name, 1, 7).await;
         scene.watch(name, look_ms).await;
-        scene.state.own(&format!("{name}.0"), &format!("{name}:1"), look_ms, &["e"]).await;
+        scene
+            .state
+            .own(&format!("{name}.0"), &format!("{name}:1"), look_ms, &["e"])
+            .await;
     }
-    scene.state.run("SET", &[&keys.worker_event_id("a.0"), "1 0 0 9"]).await;
+    scene
+        .state
+        .run("SET", &[&keys.worker_event_id("a.0"), "1 0 0 9"])
+        .await;
     scene.state.run("DEL", &[&keys.worker_event("a.0")]).await;
     let (adopted, now) = scene.sweep(LOOK, AGES).await;
-    let lost = vec![("a:1".to_owned(), "quarantine: event.worker:a.0:event is absent".to_owned())];
-    assert_eq!(adopted, Adopted { held: 2, lost, names: vec!["a".to_owned(), "b".to_owned()], ..NOTHING });
+    let lost = vec![(
+        "a:1".to_owned(),
+        "quarantine: event.worker:a.0:event is absent".to_owned(),
+    )];
+    assert_eq!(
+        adopted,
+        Adopted {
+            held: 2,
+            lost,
+            names: vec!["a".to_owned(), "b".to_owned()],
+            ..NOTHING
+        }
+    );
     let expected = [
         "a:1:event.worker = held".to_owned(),
         "a:1:events.held.id = 0 0 0 0 quarantine: event.worker:a.0:event is absent".to_owned(),
@@ -119,13 +166,30 @@ async fn another_call_takes_over_the_rest_of_a_name() {
     scene.register("dead", 300, 7).await;
     scene.watch("dead", 1).await;
     for slot in 0..300 {
-        scene.push(&format!("dead.{slot}"), &format!("a:{slot}")).await;
+        scene
+            .push(&format!("dead.{slot}"), &format!("a:{slot}"))
+            .await;
     }
     let names = vec!["dead".to_owned()];
     let (adopted, _) = scene.sweep(LOOK, AGES).await;
-    assert_eq!(adopted, Adopted { more: true, strays: 256, names: names.clone(), ..NOTHING });
+    assert_eq!(
+        adopted,
+        Adopted {
+            more: true,
+            strays: 256,
+            names: names.clone(),
+            ..NOTHING
+        }
+    );
     let (adopted, _) = scene.sweep(LOOK, AGES).await;
-    assert_eq!(adopted, Adopted { strays: 44, names, ..NOTHING });
+    assert_eq!(
+        adopted,
+        Adopted {
+            strays: 44,
+            names,
+            ..NOTHING
+        }
+    );
 }
 
 /// A call takes over 256 objects and names, although they belong to several worker names.
@@ -136,16 +200,37 @@ async fn the_bound_of_a_takeover_counts_all_names_together() {
         scene.register(name, 200, 7).await;
         scene.watch(name, look_ms).await;
         for slot in 0..200 {
-            scene.push(&format!("{name}.{slot}"), &format!("{name}:{slot}")).await;
+            scene
+                .push(&format!("{name}.{slot}"), &format!("{name}:{slot}"))
+                .await;
         }
     }
     let (adopted, now) = scene.sweep(LOOK, AGES).await;
     let names = vec!["a".to_owned(), "b".to_owned()];
-    assert_eq!(adopted, Adopted { more: true, strays: 256, names, ..NOTHING });
+    assert_eq!(
+        adopted,
+        Adopted {
+            more: true,
+            strays: 256,
+            names,
+            ..NOTHING
+        }
+    );
     let all = scene.all().await;
-    assert!(all.contains(&format!("event.workers.watched = c 3 a {now} b {now}")), "{all:?}");
-    for (line, is_left) in [("b.55:object = b:55", false), ("b.56:object = b:56", true), ("c.0:object = c:0", true)] {
-        assert_eq!(all.contains(&format!("event.worker:{line}")), is_left, "{line}");
+    assert!(
+        all.contains(&format!("event.workers.watched = c 3 a {now} b {now}")),
+        "{all:?}"
+    );
+    for (line, is_left) in [
+        ("b.55:object = b:55", false),
+        ("b.56:object = b:56", true),
+        ("c.0:object = c:0", true),
+    ] {
+        assert_eq!(
+            all.contains(&format!("event.worker:{line}")),
+            is_left,
+            "{line}"
+        );
     }
 }
 
@@ -161,7 +246,14 @@ async fn a_sweep_looks_at_1024_slots_of_a_name() {
         let (adopted, now) = scene.sweep(LOOK, AGES).await;
         let all = scene.all().await;
         if is_found {
-            assert_eq!(adopted, Adopted { strays: 1, names: vec!["dead".to_owned()], ..NOTHING });
+            assert_eq!(
+                adopted,
+                Adopted {
+                    strays: 1,
+                    names: vec!["dead".to_owned()],
+                    ..NOTHING
+                }
+            );
             let expected = [
                 format!("event.workers = dead 1024 t {now}"),
                 format!("event.workers.watched = dead {now}"),
@@ -175,7 +267,10 @@ async fn a_sweep_looks_at_1024_slots_of_a_name() {
                 "event.worker:dead.1024:object = a:1".to_owned(),
                 format!("event.workers = dead 1030 t {at}"),
                 format!("event.workers.departed = dead {}", at + 10_000),
-                format!("seriatim.meta = clock {now} names.next {} names.indexed {now}", now + 1000),
+                format!(
+                    "seriatim.meta = clock {now} names.next {} names.indexed {now}",
+                    now + 1000
+                ),
             ];
             assert_eq!(all, expected);
         }
@@ -188,7 +283,12 @@ async fn a_sweep_looks_at_1024_slots_of_a_name() {
 #[tokio::test]
 async fn a_batch_without_an_object_leaves_its_slot() {
     let day = Duration::from_secs(86_400);
-    for (is_watched, is_over, is_kept) in [(true, false, true), (true, true, true), (false, true, true), (false, false, false)] {
+    for (is_watched, is_over, is_kept) in [
+        (true, false, true),
+        (true, true, true),
+        (false, true, true),
+        (false, false, false),
+    ] {
         let mut scene = Scene::new().await;
         let at = scene.now_ms().await - if is_over { 86_405_000 } else { 2000 };
         // The names before and behind have more slots, and fewer.
@@ -209,8 +309,14 @@ async fn a_batch_without_an_object_leaves_its_slot() {
             ..NOTHING
         };
         assert_eq!(adopted, if is_kept { found } else { NOTHING });
-        let mut expected =
-            vec![if is_kept { "event.worker:dead.2:lost = 0 1" } else { "event.worker:dead.2:event = 1" }.to_owned()];
+        let mut expected = vec![
+            if is_kept {
+                "event.worker:dead.2:lost = 0 1"
+            } else {
+                "event.worker:dead.2:event = 1"
+            }
+            .to_owned(),
+        ];
         let seen = if is_kept { now } else { at };
         expected.push(match is_over {
             true => format!("event.workers = dead 3 t {seen}"),
@@ -220,10 +326,15 @@ async fn a_batch_without_an_object_leaves_its_slot() {
         expected.extend(match (is_over, is_kept) {
             (true, _) => None,
             (false, true) => Some(format!("event.workers.departed = a {next} z {next}")),
-            (false, false) => Some(format!("event.workers.departed = a {next} dead {next} z {next}")),
+            (false, false) => Some(format!(
+                "event.workers.departed = a {next} dead {next} z {next}"
+            )),
         });
         expected.extend(is_kept.then(|| format!("event.workers.watched = dead {now}")));
-        expected.push(format!("seriatim.meta = clock {now} names.next {} names.indexed {now}", now + 1000));
+        expected.push(format!(
+            "seriatim.meta = clock {now} names.next {} names.indexed {now}",
+            now + 1000
+        ));
         assert_eq!(scene.all().await, expected, "{is_watched} {is_over}");
     }
 }
@@ -247,7 +358,13 @@ async fn a_name_without_a_registration_is_adopted() {
     }
     assert_eq!(held, 2);
     let all = scene.all().await;
-    assert!(all.contains(&"work:1:events.held = e".to_owned()), "{all:?}");
-    assert!(all.contains(&"work:2:events.held = f".to_owned()), "{all:?}");
+    assert!(
+        all.contains(&"work:1:events.held = e".to_owned()),
+        "{all:?}"
+    );
+    assert!(
+        all.contains(&"work:2:events.held = f".to_owned()),
+        "{all:?}"
+    );
     assert!(!all.iter().any(|key| key.contains("empty")), "{all:?}");
 }

@@ -20,7 +20,9 @@ impl Scene {
 
     /// Returns the time that the lease of the name has left, ms.
     async fn left_ms(&self, name: &str) -> u64 {
-        self.console.run(&["PTTL", &self.keys.worker_lease(name)]).await
+        self.console
+            .run(&["PTTL", &self.keys.worker_lease(name)])
+            .await
     }
 }
 
@@ -32,7 +34,13 @@ async fn a_name_with_a_lease_is_looked_at_again() {
     let mut scene = Scene::new().await;
     let base = scene.now_ms().await;
     let (near, far) = (base + 10 * LOOK_MS + 900, base + 10 * LOOK_MS + 30_000);
-    let looks = [("due", 1), ("bare", 2), ("soon", base + 30_000), ("near", near), ("far", far)];
+    let looks = [
+        ("due", 1),
+        ("bare", 2),
+        ("soon", base + 30_000),
+        ("near", near),
+        ("far", far),
+    ];
     for (name, look_ms) in looks {
         scene.register(name, 1, 7).await;
         scene.watch(name, look_ms).await;
@@ -55,8 +63,14 @@ async fn a_name_with_a_lease_is_looked_at_again() {
         "event.worker:own.0:object = a:1".to_owned(),
         format!("event.worker:soon:lease = {lease}"),
         "event.workers = due 1 t 7 bare 1 t 7 soon 1 t 7 near 1 t 7 far 1 t 7 own 1 t 7".to_owned(),
-        format!("event.workers.watched = own 3 soon {} bare {next} due {next} far {next} near {near}", base + 30_000),
-        format!("seriatim.meta = clock {now} names.next {} names.indexed {now}", now + 1000),
+        format!(
+            "event.workers.watched = own 3 soon {} bare {next} due {next} far {next} near {near}",
+            base + 30_000
+        ),
+        format!(
+            "seriatim.meta = clock {now} names.next {} names.indexed {now}",
+            now + 1000
+        ),
     ];
     assert_eq!(scene.all().await, expected);
     for name in ["due", "far"] {
@@ -74,7 +88,12 @@ async fn a_name_without_a_lease_and_with_empty_slots_departs() {
     let mut scene = Scene::new().await;
     let base = scene.now_ms().await;
     let (left, soon, day) = (base - 2000, base + 900, 86_400_000);
-    for (name, at) in [("gone", base - day - 5000), ("last", base - day + 60_000), ("left", left), ("soon", soon)] {
+    for (name, at) in [
+        ("gone", base - day - 5000),
+        ("last", base - day + 60_000),
+        ("left", left),
+        ("soon", soon),
+    ] {
         scene.register(name, 2, at).await;
     }
     scene.register("ahead", 3, base + 3_600_000).await;
@@ -86,12 +105,24 @@ async fn a_name_without_a_lease_and_with_empty_slots_departs() {
     }
     let (adopted, now) = scene.sweep(LOOK, Duration::from_millis(day)).await;
     assert_eq!(adopted, NOTHING);
-    let looks =
-        format!("soon {} ahead {} left {} last {} odd {}", soon + 1000, now + 1000, left + 10_000, base + 60_001, now + day + 1);
+    let looks = format!(
+        "soon {} ahead {} left {} last {} odd {}",
+        soon + 1000,
+        now + 1000,
+        left + 10_000,
+        base + 60_001,
+        now + day + 1
+    );
     let expected = [
-        format!("event.workers = last 2 t {} left 2 t {left} soon 2 t {soon} ahead 3 t {now} odd 4 t 7 x", base - day + 60_000),
+        format!(
+            "event.workers = last 2 t {} left 2 t {left} soon 2 t {soon} ahead 3 t {now} odd 4 t 7 x",
+            base - day + 60_000
+        ),
         format!("event.workers.departed = {}", in_order(&looks)),
-        format!("seriatim.meta = clock {now} names.next {} names.indexed {now}", now + 1000),
+        format!(
+            "seriatim.meta = clock {now} names.next {} names.indexed {now}",
+            now + 1000
+        ),
     ];
     assert_eq!(scene.all().await, expected);
 }
@@ -101,7 +132,16 @@ async fn a_name_without_a_lease_and_with_empty_slots_departs() {
 #[tokio::test]
 async fn a_departed_name_is_looked_at_at_its_times() {
     for (forget_ms, looks) in [
-        (86_400_000, &[(2, 10_000), (30, 60_000), (300, 600_000), (1800, 3_600_000), (7200, 86_400_001)][..]),
+        (
+            86_400_000,
+            &[
+                (2, 10_000),
+                (30, 60_000),
+                (300, 600_000),
+                (1800, 3_600_000),
+                (7200, 86_400_001),
+            ][..],
+        ),
         (60_000, &[(2, 10_000), (30, 60_001)]),
     ] {
         let mut scene = Scene::new().await;
@@ -118,16 +158,27 @@ async fn a_departed_name_is_looked_at_at_its_times() {
         let departed = format!("event.workers.departed = {}", in_order(expected.trim()));
         let all = scene.all().await;
         assert!(all.contains(&departed), "{departed}: {all:?}");
-        assert!(!all.iter().any(|line| line.starts_with("event.workers.watched")), "{all:?}");
+        assert!(
+            !all.iter()
+                .any(|line| line.starts_with("event.workers.watched")),
+            "{all:?}"
+        );
     }
 }
 
 /// Sorts names by their scores, as Redis does.
 fn in_order(text: &str) -> String {
     let words: Vec<_> = text.split(' ').collect();
-    let mut pairs: Vec<_> = words.chunks(2).map(|pair| (pair[1].parse::<u64>().expect("a score"), pair[0])).collect();
+    let mut pairs: Vec<_> = words
+        .chunks(2)
+        .map(|pair| (pair[1].parse::<u64>().expect("a score"), pair[0]))
+        .collect();
     pairs.sort_unstable();
-    pairs.iter().map(|(score, name)| format!("{name} {score}")).collect::<Vec<_>>().join(" ")
+    pairs
+        .iter()
+        .map(|(score, name)| format!("{name} {score}"))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// A look at a name without a lease costs 24 keys, and two for each slot. After 1,024 keys the call
@@ -142,14 +193,23 @@ async fn a_call_looks_at_1024_keys() {
             scene.watch(name, n as u64 + 1).await;
         }
         let (adopted, now) = scene.sweep(LOOK, AGES).await;
-        assert_eq!(adopted, Adopted { more: true, ..NOTHING }, "{slots}");
+        assert_eq!(
+            adopted,
+            Adopted {
+                more: true,
+                ..NOTHING
+            },
+            "{slots}"
+        );
         let next = at + 10_000;
         let (departed, watched) = match looked {
             1 => (format!("a {next}"), "b 2 c 3 d 4"),
             2 => (format!("a {next} b {next}"), "c 3 d 4"),
             _ => (format!("a {next} b {next} c {next}"), "d 4"),
         };
-        let registered = ["a", "b", "c", "d"].map(|name| format!("{name} {slots} t {at}")).join(" ");
+        let registered = ["a", "b", "c", "d"]
+            .map(|name| format!("{name} {slots} t {at}"))
+            .join(" ");
         let expected = [
             format!("event.workers = {registered}"),
             format!("event.workers.departed = {departed}"),
@@ -173,11 +233,21 @@ async fn a_call_goes_on_with_one_key_left() {
         scene.register("b", 1, at).await;
         scene.watch("b", 2).await;
         let (adopted, now) = scene.sweep(LOOK, AGES).await;
-        assert_eq!(adopted, Adopted { more: !is_looked_at, strays: 1, names: vec!["a".to_owned()], ..NOTHING });
+        assert_eq!(
+            adopted,
+            Adopted {
+                more: !is_looked_at,
+                strays: 1,
+                names: vec!["a".to_owned()],
+                ..NOTHING
+            }
+        );
         let mut expected = vec![format!("event.workers = a {slots} t {now} b 1 t {at}")];
         match is_looked_at {
-            true => expected
-                .extend([format!("event.workers.departed = b {}", at + 10_000), format!("event.workers.watched = a {now}")]),
+            true => expected.extend([
+                format!("event.workers.departed = b {}", at + 10_000),
+                format!("event.workers.watched = a {now}"),
+            ]),
             false => expected.push(format!("event.workers.watched = b 2 a {now}")),
         }
         expected.push("objects.with.events = a:1".to_owned());
@@ -200,7 +270,13 @@ async fn names_with_looks_far_ahead_are_not_due_names() {
     assert_eq!(adopted, NOTHING);
     let watched = scene.keys.event_workers_watched();
     let next = (now + LOOK_MS).to_string();
-    assert_eq!(scene.console.run::<u64>(&["ZCOUNT", &watched, &next, &next]).await, 511);
+    assert_eq!(
+        scene
+            .console
+            .run::<u64>(&["ZCOUNT", &watched, &next, &next])
+            .await,
+        511
+    );
 }
 
 /// After a step of the clock ahead, nothing is taken over. Names with something in their slots are
@@ -221,7 +297,13 @@ async fn a_name_waits_after_a_step_of_the_clock_ahead() {
     }
     scene.meta("clock.ahead", &base.to_string()).await;
     let (adopted, now) = scene.sweep(LOOK, AGES).await;
-    assert_eq!(adopted, Adopted { is_ahead: true, ..NOTHING });
+    assert_eq!(
+        adopted,
+        Adopted {
+            is_ahead: true,
+            ..NOTHING
+        }
+    );
     let (at, next) = (base - 2000, now + LOOK_MS);
     let expected = [
         "event.worker:dead.1:object = a:1".to_owned(),
@@ -229,7 +311,10 @@ async fn a_name_waits_after_a_step_of_the_clock_ahead() {
         format!("event.workers = dead 2 t {at} empty 2 t {at} late 2 t {at}"),
         format!("event.workers.departed = empty {}", at + 10_000),
         format!("event.workers.watched = dead {next} late {next}"),
-        format!("seriatim.meta = clock.ahead {base} clock {now} names.next {} names.indexed {now}", now + 1000),
+        format!(
+            "seriatim.meta = clock.ahead {base} clock {now} names.next {} names.indexed {now}",
+            now + 1000
+        ),
     ];
     assert_eq!(scene.all().await, expected);
 }
@@ -239,19 +324,34 @@ async fn a_name_waits_after_a_step_of_the_clock_ahead() {
 #[tokio::test]
 async fn a_clock_that_goes_on_has_not_stepped_ahead() {
     let since = Some(Duration::from_secs(60));
-    let sweep = Sweep { own: "own", crashes_max: 5, look: LOOK, forget: AGES, since, notice: LOOK };
+    let sweep = Sweep {
+        own: "own",
+        crashes_max: 5,
+        look: LOOK,
+        forget: AGES,
+        since,
+        notice: LOOK,
+    };
     loop {
         let mut scene = Scene::new().await;
         let noted = scene.now_ms().await - 59_000;
         scene.meta("clock", &noted.to_string()).await;
-        let adopted = wire::adopt(&mut scene.state.conn, &scene.keys, &sweep).await.expect("a reply");
-        let now: u64 = scene.console.run(&["HGET", &scene.keys.meta(), "clock"]).await;
+        let adopted = wire::adopt(&mut scene.state.conn, &scene.keys, &sweep)
+            .await
+            .expect("a reply");
+        let now: u64 = scene
+            .console
+            .run(&["HGET", &scene.keys.meta(), "clock"])
+            .await;
         // On a very busy machine, the call may come too late.
         if now > noted + 62_000 {
             continue;
         }
         assert_eq!(adopted, NOTHING);
-        let expected = format!("seriatim.meta = clock {now} names.next {} names.indexed {now}", now + 1000);
+        let expected = format!(
+            "seriatim.meta = clock {now} names.next {} names.indexed {now}",
+            now + 1000
+        );
         assert_eq!(scene.all().await, [expected]);
         break;
     }
@@ -268,15 +368,33 @@ async fn a_call_that_moves_times_looks_at_no_name() {
     scene.push("dead.0", "a:1").await;
     let due = [base + 3_600_000, base + 3_700_000];
     let scores = due.map(|due| due.to_string());
-    scene.state.run("ZADD", &[&keys.objects_held(), &scores[0], "b:1", &scores[1], "b:2"]).await;
+    scene
+        .state
+        .run(
+            "ZADD",
+            &[&keys.objects_held(), &scores[0], "b:1", &scores[1], "b:2"],
+        )
+        .await;
     scene.meta("clock.step", "60000 held 0").await;
     let (adopted, now) = scene.sweep(LOOK, AGES).await;
-    assert_eq!(adopted, Adopted { more: true, moved: 2, mark: false, ..NOTHING });
+    assert_eq!(
+        adopted,
+        Adopted {
+            more: true,
+            moved: 2,
+            mark: false,
+            ..NOTHING
+        }
+    );
     let expected = [
         "event.worker:dead.0:object = a:1".to_owned(),
         "event.workers = dead 1 t 7".to_owned(),
         "event.workers.watched = dead 1".to_owned(),
-        format!("objects.held = b:1 {} b:2 {}", due[0] - 60_000, due[1] - 60_000),
+        format!(
+            "objects.held = b:1 {} b:2 {}",
+            due[0] - 60_000,
+            due[1] - 60_000
+        ),
         format!("seriatim.meta = clock.step 60000 departed 0 clock {now}"),
     ];
     assert_eq!(scene.all().await, expected);

@@ -6,13 +6,25 @@ use seriatim::wire::operator::{self, CronDone, CronReply, CronStep, Which};
 
 use super::{BY, Scene};
 
-const RESUME: CronStep<'static> = CronStep::Resume { id: "id", new_id: "new", next_ms: Some(9) };
+const RESUME: CronStep<'static> = CronStep::Resume {
+    id: "id",
+    new_id: "new",
+    next_ms: Some(9),
+};
 /// The job of the tests, and the job with another object, event or plan.
 const SAME: [&str; 3] = ["work:1", "{}", "1"];
 
 fn set<'a>([object, plan, event]: [&'a str; 3], now: bool) -> CronStep<'a> {
     let (plan, event) = (plan.as_bytes(), event.as_bytes());
-    CronStep::Set { id: "new", object, plan, event, next_ms: Some(9), now, jobs_max: 1 }
+    CronStep::Set {
+        id: "new",
+        object,
+        plan,
+        event,
+        next_ms: Some(9),
+        now,
+        jobs_max: 1,
+    }
 }
 
 /// Builds a state with one job, whose value begins with these words. It has fired at 3, and its
@@ -34,7 +46,10 @@ async fn change(scene: &mut Scene, step: CronStep<'_>) -> Result<CronDone, Scrip
 
 /// Returns the lines of a state with this job. `next`: its next tick, if it has one.
 fn job(value: &str, last: &str, next: Option<u64>) -> Vec<String> {
-    let mut lines = vec![format!("events.cron: job = {value}"), format!("events.cron.last: job = {last}")];
+    let mut lines = vec![
+        format!("events.cron: job = {value}"),
+        format!("events.cron.last: job = {last}"),
+    ];
     lines.extend(next.map(|next| format!("events.cron.next: job {next}")));
     lines
 }
@@ -47,19 +62,34 @@ fn action(action: &str, object: &str) -> String {
 
 /// Returns the lines of a state in which the job's event was queued now.
 fn queued(object: &str, event: &str) -> [String; 2] {
-    ["objects.with.events: ".to_owned() + object, format!("{object}:events: {event}")]
+    [
+        "objects.with.events: ".to_owned() + object,
+        format!("{object}:events: {event}"),
+    ]
 }
 
 #[tokio::test]
 async fn a_new_job_is_set() {
     for now in [false, true] {
         let mut scene = Scene::new().await;
-        assert_eq!(change(&mut scene, set(SAME, now)).await.expect("a reply"), CronDone::New);
-        let mut expected = job("new 0 NOW 6 2 work:1{}1", if now { "NOW NOW" } else { "NOW 0" }, Some(9));
+        assert_eq!(
+            change(&mut scene, set(SAME, now)).await.expect("a reply"),
+            CronDone::New
+        );
+        let mut expected = job(
+            "new 0 NOW 6 2 work:1{}1",
+            if now { "NOW NOW" } else { "NOW 0" },
+            Some(9),
+        );
         expected.push(WAKE.to_owned());
         if now {
             let [marker, event] = queued("work:1", "1");
-            expected.extend([marker, action("cron-set", "work:1"), action("cron-run", "work:1"), event]);
+            expected.extend([
+                marker,
+                action("cron-set", "work:1"),
+                action("cron-run", "work:1"),
+                event,
+            ]);
         } else {
             expected.push(action("cron-set", "work:1"));
         }
@@ -71,27 +101,74 @@ async fn a_new_job_is_set() {
 /// paused job, counts them as handled.
 #[tokio::test]
 async fn another_job_of_the_name_replaces_it() {
-    let (to_object, to_event, to_plan) = (["work:2", "{}", "1"], ["work:1", "{}", "2"], ["work:1", "{ }", "1"]);
+    let (to_object, to_event, to_plan) = (
+        ["work:2", "{}", "1"],
+        ["work:1", "{}", "2"],
+        ["work:1", "{ }", "1"],
+    );
     for (before, to, value, last, next) in [
-        ("id 0 5 6 2 work:1{}1", to_object, "new 0 5 6 2 work:2{}1", "7 3", Some(8)),
-        ("id 0 5 6 2 work:1{}1", to_event, "new 0 5 6 2 work:1{}2", "7 3", Some(8)),
-        ("id 0 5 6 2 work:1{}1", to_plan, "new 0 NOW 6 3 work:1{ }1", "NOW 3", Some(9)),
-        ("id 1 5 6 2 work:1{}1", to_object, "new 1 NOW 6 2 work:2{}1", "NOW 3", None),
-        ("id 1 5 6 2 work:1{}1", to_plan, "new 1 NOW 6 3 work:1{ }1", "NOW 3", None),
+        (
+            "id 0 5 6 2 work:1{}1",
+            to_object,
+            "new 0 5 6 2 work:2{}1",
+            "7 3",
+            Some(8),
+        ),
+        (
+            "id 0 5 6 2 work:1{}1",
+            to_event,
+            "new 0 5 6 2 work:1{}2",
+            "7 3",
+            Some(8),
+        ),
+        (
+            "id 0 5 6 2 work:1{}1",
+            to_plan,
+            "new 0 NOW 6 3 work:1{ }1",
+            "NOW 3",
+            Some(9),
+        ),
+        (
+            "id 1 5 6 2 work:1{}1",
+            to_object,
+            "new 1 NOW 6 2 work:2{}1",
+            "NOW 3",
+            None,
+        ),
+        (
+            "id 1 5 6 2 work:1{}1",
+            to_plan,
+            "new 1 NOW 6 3 work:1{ }1",
+            "NOW 3",
+            None,
+        ),
         // An invalid job can be replaced.
         ("odd", SAME, "new 0 NOW 6 2 work:1{}1", "NOW 3", Some(9)),
     ] {
         let object = to[0];
         for now in [false, true] {
             let mut scene = scene(before).await;
-            assert_eq!(change(&mut scene, set(to, now)).await.expect("a reply"), CronDone::Replaced, "{before} {to:?}");
+            assert_eq!(
+                change(&mut scene, set(to, now)).await.expect("a reply"),
+                CronDone::Replaced,
+                "{before} {to:?}"
+            );
             let handled = last.split(' ').next().expect("a time");
-            let last = if now { format!("{handled} NOW") } else { last.to_owned() };
+            let last = if now {
+                format!("{handled} NOW")
+            } else {
+                last.to_owned()
+            };
             let mut expected = job(value, &last, next);
             expected.extend((next == Some(9)).then(|| WAKE.to_owned()));
             if now {
                 let [marker, event] = queued(object, to[2]);
-                expected.extend([marker, action("cron-set", object), action("cron-run", object), event]);
+                expected.extend([
+                    marker,
+                    action("cron-set", object),
+                    action("cron-run", object),
+                    event,
+                ]);
             } else {
                 expected.push(action("cron-set", object));
             }
@@ -108,7 +185,10 @@ async fn the_same_job_changes_nothing() {
         scene.put("SET", "work:1:events", &["wrong"]).await;
         let before = scene.shown().await;
         for now in [false, true] {
-            assert_eq!(change(&mut scene, set(SAME, now)).await.expect("a reply"), CronDone::Same);
+            assert_eq!(
+                change(&mut scene, set(SAME, now)).await.expect("a reply"),
+                CronDone::Same
+            );
             assert_eq!(scene.shown().await, before, "{paused} now: {now}");
         }
     }
@@ -122,12 +202,25 @@ async fn a_job_that_cannot_be_queued_is_not_set() {
     scene.put("SET", "work:2:events", &["wrong"]).await;
     let before = scene.shown().await;
     for to in [["work:2", "{}", "1"], ["work:2", "{ }", "1"]] {
-        let refused = change(&mut scene, set(to, true)).await.expect_err("a wrong type");
-        assert!(matches!(&refused, ScriptError::WrongType { key, .. } if key == "work:2:events"), "{refused}");
+        let refused = change(&mut scene, set(to, true))
+            .await
+            .expect_err("a wrong type");
+        assert!(
+            matches!(&refused, ScriptError::WrongType { key, .. } if key == "work:2:events"),
+            "{refused}"
+        );
         assert_eq!(scene.shown().await, before);
     }
-    assert_eq!(change(&mut scene, set(["work:2", "{}", "1"], false)).await.expect("a reply"), CronDone::Replaced);
-    assert_eq!(scene.items("events.cron").await, ["job = new 0 5 6 2 work:2{}1"]);
+    assert_eq!(
+        change(&mut scene, set(["work:2", "{}", "1"], false))
+            .await
+            .expect("a reply"),
+        CronDone::Replaced
+    );
+    assert_eq!(
+        scene.items("events.cron").await,
+        ["job = new 0 5 6 2 work:2{}1"]
+    );
 }
 
 /// There are so many jobs at most. A job that exists can be replaced even then.
@@ -137,7 +230,10 @@ async fn there_are_so_many_jobs() {
         let mut scene = Scene::new().await;
         scene.put("HSET", "events.cron", &["other", other]).await;
         let before = scene.shown().await;
-        assert_eq!(change(&mut scene, set(SAME, true)).await.expect("a reply"), CronDone::TooMany(1));
+        assert_eq!(
+            change(&mut scene, set(SAME, true)).await.expect("a reply"),
+            CronDone::TooMany(1)
+        );
         assert_eq!(scene.shown().await, before);
     }
 }
@@ -149,34 +245,83 @@ async fn each_step_writes_what_it_says() {
     let (on, off) = ("id 0 5 6 2 work:1{}1", "id 1 5 6 2 work:1{}1");
     let ran = |value: &str, next| {
         let [marker, event] = queued("work:1", "1");
-        [job(value, "7 NOW", next), vec![marker, action("cron-run", "work:1"), event]].concat()
+        [
+            job(value, "7 NOW", next),
+            vec![marker, action("cron-run", "work:1"), event],
+        ]
+        .concat()
     };
-    let (paused, resumed) = (action("cron-pause", "work:1"), action("cron-resume", "work:1"));
+    let (paused, resumed) = (
+        action("cron-pause", "work:1"),
+        action("cron-resume", "work:1"),
+    );
     for (before, step, done, expected) in [
-        (on, CronStep::Pause, CronDone::Paused, [job(off, "NOW 3", None), vec![paused]].concat()),
-        (off, CronStep::Pause, CronDone::Paused, job(off, "7 3", None)),
+        (
+            on,
+            CronStep::Pause,
+            CronDone::Paused,
+            [job(off, "NOW 3", None), vec![paused]].concat(),
+        ),
+        (
+            off,
+            CronStep::Pause,
+            CronDone::Paused,
+            job(off, "7 3", None),
+        ),
         (on, RESUME, CronDone::Changed, job(on, "7 3", Some(8))),
         (
             off,
             RESUME,
             CronDone::Resumed,
-            [job("new 0 5 6 2 work:1{}1", "NOW 3", Some(9)), vec![WAKE.to_owned(), resumed]].concat(),
+            [
+                job("new 0 5 6 2 work:1{}1", "NOW 3", Some(9)),
+                vec![WAKE.to_owned(), resumed],
+            ]
+            .concat(),
         ),
         (on, CronStep::Run, CronDone::Ran, ran(on, Some(8))),
         (off, CronStep::Run, CronDone::Ran, ran(off, None)),
-        (on, CronStep::Remove, CronDone::Removed, vec![action("cron-remove", "work:1")]),
-        ("odd", CronStep::Remove, CronDone::Removed, vec![action("cron-remove", "")]),
-        ("odd", CronStep::Pause, CronDone::Invalid, job("odd", "7 3", Some(8))),
+        (
+            on,
+            CronStep::Remove,
+            CronDone::Removed,
+            vec![action("cron-remove", "work:1")],
+        ),
+        (
+            "odd",
+            CronStep::Remove,
+            CronDone::Removed,
+            vec![action("cron-remove", "")],
+        ),
+        (
+            "odd",
+            CronStep::Pause,
+            CronDone::Invalid,
+            job("odd", "7 3", Some(8)),
+        ),
         ("odd", RESUME, CronDone::Invalid, job("odd", "7 3", Some(8))),
-        ("odd", CronStep::Run, CronDone::Invalid, job("odd", "7 3", Some(8))),
+        (
+            "odd",
+            CronStep::Run,
+            CronDone::Invalid,
+            job("odd", "7 3", Some(8)),
+        ),
     ] {
         let mut scene = scene(before).await;
-        assert_eq!(change(&mut scene, step).await.expect("a reply"), done, "{before} {step:?}");
+        assert_eq!(
+            change(&mut scene, step).await.expect("a reply"),
+            done,
+            "{before} {step:?}"
+        );
         assert_eq!(scene.shown().await, expected, "{before} {step:?}");
     }
     for step in [CronStep::Pause, RESUME, CronStep::Run, CronStep::Remove] {
         let mut scene = Scene::new().await;
-        assert_eq!(change(&mut scene, step).await.expect("a reply"), CronDone::NotSet, "{step:?}");
+        assert_eq!(
+            change(&mut scene, step).await.expect("a reply"),
+            CronDone::NotSet,
+            "{step:?}"
+        );
         assert_eq!(scene.shown().await, [""; 0], "{step:?}");
     }
 }
@@ -188,7 +333,9 @@ async fn a_job_without_a_queue_does_not_run() {
     let mut scene = scene("id 0 5 6 2 work:1{}1").await;
     scene.put("SET", "work:1:events", &["wrong"]).await;
     let before = scene.shown().await;
-    let refused = change(&mut scene, CronStep::Run).await.expect_err("a wrong type");
+    let refused = change(&mut scene, CronStep::Run)
+        .await
+        .expect_err("a wrong type");
     assert!(
         matches!(&refused, ScriptError::WrongType { key, found } if key == "work:1:events" && found == "string"),
         "{refused}"
@@ -196,10 +343,23 @@ async fn a_job_without_a_queue_does_not_run() {
     assert_eq!(scene.shown().await, before);
 
     let keys = Keys::new();
-    scene.state.run("HSET", &[&keys.events_cron(), "job", "id 0 5 15 2 {shop:0}:work:1{}1"]).await;
-    let ran = operator::cron(&mut scene.state.conn, &keys, BY, "job", CronStep::Run).await.expect("a reply");
+    scene
+        .state
+        .run(
+            "HSET",
+            &[&keys.events_cron(), "job", "id 0 5 15 2 {shop:0}:work:1{}1"],
+        )
+        .await;
+    let ran = operator::cron(&mut scene.state.conn, &keys, BY, "job", CronStep::Run)
+        .await
+        .expect("a reply");
     assert_eq!(ran, CronDone::Invalid);
-    let written = ["EXISTS", &keys.objects_with_events(), &keys.events_cron_last(), &keys.operator_actions()];
+    let written = [
+        "EXISTS",
+        &keys.objects_with_events(),
+        &keys.events_cron_last(),
+        &keys.operator_actions(),
+    ];
     assert_eq!(scene.console.run::<u64>(&written).await, 0);
 }
 
@@ -210,8 +370,16 @@ async fn a_page_has_the_beginning_of_a_large_job() {
     let mut scene = Scene::new().await;
     let keys = scene.state.keys.clone();
     let large = "x".repeat(16_385);
-    scene.put("HSET", "events.cron", &["a", "odd", "b", &large[1..], "c", &large]).await;
-    scene.put("ZADD", "events.cron.next", &["5", "a", "inf", "c"]).await;
+    scene
+        .put(
+            "HSET",
+            "events.cron",
+            &["a", "odd", "b", &large[1..], "c", &large],
+        )
+        .await;
+    scene
+        .put("ZADD", "events.cron.next", &["5", "a", "inf", "c"])
+        .await;
     scene.put("HSET", "events.cron.last", &["a", "7 3"]).await;
     let job = |name: &str, value_bytes: usize, value: &str, next: &str, last: &str| CronReply {
         name: name.into(),
@@ -220,13 +388,31 @@ async fn a_page_has_the_beginning_of_a_large_job() {
         next: next.into(),
         last: last.into(),
     };
-    let all = [job("a", 3, "odd", "5", "7 3"), job("b", 16_384, &large[1..], "", ""), job("c", 16_385, &large[1..], "inf", "")];
-    let one = operator::crons(&mut scene.state.conn, &keys, Which::One(b"a")).await.expect("a page");
+    let all = [
+        job("a", 3, "odd", "5", "7 3"),
+        job("b", 16_384, &large[1..], "", ""),
+        job("c", 16_385, &large[1..], "inf", ""),
+    ];
+    let one = operator::crons(&mut scene.state.conn, &keys, Which::One(b"a"))
+        .await
+        .expect("a page");
     assert_eq!((one.1, one.2), (0, all[..1].to_vec()));
-    let (now_ms, cursor, mut jobs) = operator::crons(&mut scene.state.conn, &keys, Which::All(0, 100)).await.expect("a page");
-    assert!((scene.began_ms..scene.began_ms + super::LONGEST_MS).contains(&now_ms), "{now_ms}");
+    let (now_ms, cursor, mut jobs) =
+        operator::crons(&mut scene.state.conn, &keys, Which::All(0, 100))
+            .await
+            .expect("a page");
+    assert!(
+        (scene.began_ms..scene.began_ms + super::LONGEST_MS).contains(&now_ms),
+        "{now_ms}"
+    );
     jobs.sort_by(|one, other| one.name.cmp(&other.name));
-    assert!((cursor, &jobs[..]) == (0, &all), "{cursor} {:?}", jobs.iter().map(|job| job.value_bytes).collect::<Vec<_>>());
-    let none = operator::crons(&mut scene.state.conn, &keys, Which::One(b"d")).await.expect("a page");
+    assert!(
+        (cursor, &jobs[..]) == (0, &all),
+        "{cursor} {:?}",
+        jobs.iter().map(|job| job.value_bytes).collect::<Vec<_>>()
+    );
+    let none = operator::crons(&mut scene.state.conn, &keys, Which::One(b"d"))
+        .await
+        .expect("a page");
     assert_eq!((none.1, none.2), (0, vec![]));
 }

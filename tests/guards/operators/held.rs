@@ -5,22 +5,45 @@ use seriatim::wire::operator::{self, HELD_LOOKED_MAX, HeldPart, HeldQuery, HeldR
 use super::Scene;
 
 /// Reads a page after this object.
-async fn page(scene: &mut Scene, part: HeldPart, after: Option<(&str, &str)>, count: usize) -> HeldReplyPage {
+async fn page(
+    scene: &mut Scene,
+    part: HeldPart,
+    after: Option<(&str, &str)>,
+    count: usize,
+) -> HeldReplyPage {
     of_prefix(scene, part, "", after, count).await
 }
 
-async fn of_prefix(scene: &mut Scene, part: HeldPart, prefix: &str, after: Option<(&str, &str)>, count: usize) -> HeldReplyPage {
+async fn of_prefix(
+    scene: &mut Scene,
+    part: HeldPart,
+    prefix: &str,
+    after: Option<(&str, &str)>,
+    count: usize,
+) -> HeldReplyPage {
     let keys = scene.state.keys.clone();
     let after = after.map(|(due, object)| (due, object.as_bytes()));
-    let query = HeldQuery { part, prefix: prefix.as_bytes(), after, count };
-    operator::held(&mut scene.state.conn, &keys, &query).await.expect("a page")
+    let query = HeldQuery {
+        part,
+        prefix: prefix.as_bytes(),
+        after,
+        count,
+    };
+    operator::held(&mut scene.state.conn, &keys, &query)
+        .await
+        .expect("a page")
 }
 
 /// Returns the names of the objects in a page, then the last object of the page and its due time.
 fn read(page: &HeldReplyPage) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let names: Vec<String> = page.objects.iter().map(|held| text(&held.object)).collect();
-    let last = page.last.as_ref().map_or_else(String::new, |(due, object)| format!("{due} {}", text(object)));
+    let last = page
+        .last
+        .as_ref()
+        .map_or_else(String::new, |(due, object)| {
+            format!("{due} {}", text(object))
+        });
     (names.join(" "), last)
 }
 
@@ -29,7 +52,9 @@ fn read(page: &HeldReplyPage) -> (String, String) {
 #[tokio::test]
 async fn a_page_goes_on_behind_objects_that_are_set_aside() {
     let mut scene = Scene::new().await;
-    let held = ["-4", "d", "-3", "c", "-2", "b2", "-2", "b", "-1", "a", "5", "e", "6", "f", "inf", "g"];
+    let held = [
+        "-4", "d", "-3", "c", "-2", "b2", "-2", "b", "-1", "a", "5", "e", "6", "f", "inf", "g",
+    ];
     scene.put("ZADD", "objects.held", &held).await;
     let all = ["a", "b2", "b", "c", "d", "e", "f", "g"];
     let dues = ["-1", "-2", "-2", "-3", "-4", "5", "6", "inf"];
@@ -38,8 +63,16 @@ async fn a_page_goes_on_behind_objects_that_are_set_aside() {
             let after = begin.checked_sub(1).map(|at| (dues[at], all[at]));
             let found = page(&mut scene, HeldPart::All, after, count).await;
             let end = all.len().min(begin + count);
-            let last = if end < all.len() { format!("{} {}", dues[end - 1], all[end - 1]) } else { String::new() };
-            assert_eq!(read(&found), (all[begin..end].join(" "), last), "{count} after {after:?}");
+            let last = if end < all.len() {
+                format!("{} {}", dues[end - 1], all[end - 1])
+            } else {
+                String::new()
+            };
+            assert_eq!(
+                read(&found),
+                (all[begin..end].join(" "), last),
+                "{count} after {after:?}"
+            );
             assert_eq!(found.looked, (end - begin) as u64);
             let shown: Vec<&str> = found.objects.iter().map(|held| held.due.as_str()).collect();
             assert_eq!(shown, dues[begin..end], "{count} after {after:?}");
@@ -56,10 +89,16 @@ async fn a_page_goes_on_behind_objects_that_are_set_aside() {
         let found = page(&mut scene, HeldPart::All, Some((due, gone)), 9).await;
         assert_eq!(read(&found).0, expected, "after {gone} at {due}");
     }
-    for (part, expected) in
-        [(HeldPart::UntilReleased, "g"), (HeldPart::Timed, "a b2 b c d e f"), (HeldPart::Due, "a b2 b c d e f")]
-    {
-        assert_eq!(read(&page(&mut scene, part, None, 9).await), (expected.to_owned(), String::new()), "{part:?}");
+    for (part, expected) in [
+        (HeldPart::UntilReleased, "g"),
+        (HeldPart::Timed, "a b2 b c d e f"),
+        (HeldPart::Due, "a b2 b c d e f"),
+    ] {
+        assert_eq!(
+            read(&page(&mut scene, part, None, 9).await),
+            (expected.to_owned(), String::new()),
+            "{part:?}"
+        );
     }
 }
 
@@ -68,15 +107,33 @@ async fn a_page_goes_on_behind_objects_that_are_set_aside() {
 #[tokio::test]
 async fn a_page_of_names_with_a_beginning_ends_when_it_is_full() {
     let mut scene = Scene::new().await;
-    scene.put("ZADD", "objects.held", &["1", "a1", "2", "b1", "3", "a2", "4", "b2", "5", "ba", "6", "a3", "7", "b3"]).await;
-    for (count, names, last, looked) in
-        [(1, "a1", "1 a1", 1), (2, "a1 a2", "3 a2", 3), (3, "a1 a2 a3", "6 a3", 6), (4, "a1 a2 a3", "", 7)]
-    {
+    scene
+        .put(
+            "ZADD",
+            "objects.held",
+            &[
+                "1", "a1", "2", "b1", "3", "a2", "4", "b2", "5", "ba", "6", "a3", "7", "b3",
+            ],
+        )
+        .await;
+    for (count, names, last, looked) in [
+        (1, "a1", "1 a1", 1),
+        (2, "a1 a2", "3 a2", 3),
+        (3, "a1 a2 a3", "6 a3", 6),
+        (4, "a1 a2 a3", "", 7),
+    ] {
         let found = of_prefix(&mut scene, HeldPart::All, "a", None, count).await;
-        assert_eq!((read(&found), found.looked), ((names.to_owned(), last.to_owned()), looked), "{count}");
+        assert_eq!(
+            (read(&found), found.looked),
+            ((names.to_owned(), last.to_owned()), looked),
+            "{count}"
+        );
     }
     let found = of_prefix(&mut scene, HeldPart::All, "c", None, 1).await;
-    assert_eq!((read(&found), found.looked), (<(String, String)>::default(), 7));
+    assert_eq!(
+        (read(&found), found.looked),
+        (<(String, String)>::default(), 7)
+    );
 }
 
 /// A call looks at so many objects, also if they are set aside.
@@ -88,11 +145,20 @@ async fn a_call_looks_at_so_many_objects_that_are_set_aside() {
     for n in 1..=HELD_LOOKED_MAX + 2 {
         fill.arg(format!("-{n}")).arg(format!("o{n}"));
     }
-    fill.query_async::<u64>(&mut scene.state.conn).await.expect("filled");
+    fill.query_async::<u64>(&mut scene.state.conn)
+        .await
+        .expect("filled");
     let last = format!("-{HELD_LOOKED_MAX} o{HELD_LOOKED_MAX}");
     let found = of_prefix(&mut scene, HeldPart::All, "x", None, 1).await;
-    assert_eq!((read(&found), found.looked), ((String::new(), last), HELD_LOOKED_MAX as u64));
-    for (after, looked) in [("-1 o1", HELD_LOOKED_MAX), ("-2 o2", HELD_LOOKED_MAX), ("-3 o3", HELD_LOOKED_MAX - 1)] {
+    assert_eq!(
+        (read(&found), found.looked),
+        ((String::new(), last), HELD_LOOKED_MAX as u64)
+    );
+    for (after, looked) in [
+        ("-1 o1", HELD_LOOKED_MAX),
+        ("-2 o2", HELD_LOOKED_MAX),
+        ("-3 o3", HELD_LOOKED_MAX - 1),
+    ] {
         let found = of_prefix(&mut scene, HeldPart::All, "x", after.split_once(' '), 1).await;
         assert_eq!(found.looked, looked as u64, "after {after}");
         assert_eq!(found.last.is_some(), after == "-1 o1", "after {after}");
@@ -118,7 +184,13 @@ async fn the_rules_of_a_paused_object_have_its_prefixes() {
         ("a:b:c:d:e:f:g:h:i:j", "block"),
     ];
     for (selector, kind) in rules {
-        scene.put("HSET", "event.rules", &[&format!("{kind} {selector}"), "5 0 0 3 0 bob"]).await;
+        scene
+            .put(
+                "HSET",
+                "event.rules",
+                &[&format!("{kind} {selector}"), "5 0 0 3 0 bob"],
+            )
+            .await;
     }
     for (object, expected) in [
         ("a", "block *"),
@@ -132,8 +204,14 @@ async fn the_rules_of_a_paused_object_have_its_prefixes() {
     ] {
         scene.put("DEL", "objects.paused", &[]).await;
         scene.put("ZADD", "objects.paused", &["0", object]).await;
-        let page = operator::paused(&mut scene.state.conn, &keys, b"", None, 9).await.expect("a page");
-        let fields: Vec<_> = page.objects[0].1.iter().map(|field| String::from_utf8_lossy(field).into_owned()).collect();
+        let page = operator::paused(&mut scene.state.conn, &keys, b"", None, 9)
+            .await
+            .expect("a page");
+        let fields: Vec<_> = page.objects[0]
+            .1
+            .iter()
+            .map(|field| String::from_utf8_lossy(field).into_owned())
+            .collect();
         assert_eq!(fields.join(", "), expected, "{object}");
         assert_eq!(page.rules.len(), fields.len(), "{object}");
     }

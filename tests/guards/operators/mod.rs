@@ -18,7 +18,10 @@ use crate::state::State;
 use crate::support::Redis;
 use crate::support::console::Console;
 
-const BY: By<'static> = By { who: "ada", why: "a test" };
+const BY: By<'static> = By {
+    who: "ada",
+    why: "a test",
+};
 /// The time in which a test ends, in ms.
 const LONGEST_MS: u64 = 600_000;
 
@@ -34,8 +37,16 @@ struct Scene {
 impl Scene {
     async fn new() -> Self {
         let redis = Redis::own(&[]).empty();
-        let (state, console) = (State::new(redis.connect().await, redis.keys().clone()), redis.console().await);
-        let mut scene = Self { redis, state, console, began_ms: 0 };
+        let (state, console) = (
+            State::new(redis.connect().await, redis.keys().clone()),
+            redis.console().await,
+        );
+        let mut scene = Self {
+            redis,
+            state,
+            console,
+            began_ms: 0,
+        };
         scene.began_ms = scene.now_ms().await;
         scene
     }
@@ -49,7 +60,9 @@ impl Scene {
     /// Runs a command, whose first argument is a key without the prefix.
     async fn put(&mut self, command: &str, key: &str, arguments: &[&str]) {
         let key = format!("{}{key}", self.state.keys.prefix());
-        self.state.run(command, &[&[key.as_str()], arguments].concat()).await;
+        self.state
+            .run(command, &[&[key.as_str()], arguments].concat())
+            .await;
     }
 
     /// Returns the contents of all keys: a line `KEY: ITEM` for each item, with `NOW` for each time
@@ -60,7 +73,12 @@ impl Scene {
         keys.sort();
         let mut lines = Vec::new();
         for key in keys {
-            lines.extend(self.items(&key).await.into_iter().map(|item| format!("{key}: {item}")));
+            lines.extend(
+                self.items(&key)
+                    .await
+                    .into_iter()
+                    .map(|item| format!("{key}: {item}")),
+            );
         }
         lines
     }
@@ -75,15 +93,27 @@ impl Scene {
             "hash" => {
                 let mut fields: Vec<(String, String)> = self.console.run(&["HGETALL", &key]).await;
                 fields.sort();
-                fields.into_iter().map(|(field, value)| format!("{field} = {value}")).collect()
+                fields
+                    .into_iter()
+                    .map(|(field, value)| format!("{field} = {value}"))
+                    .collect()
             }
             "zset" => {
-                let members: Vec<(String, String)> = self.console.run(&["ZRANGE", &key, "0", "-1", "WITHSCORES"]).await;
-                members.into_iter().map(|(member, score)| format!("{member} {score}")).collect()
+                let members: Vec<(String, String)> = self
+                    .console
+                    .run(&["ZRANGE", &key, "0", "-1", "WITHSCORES"])
+                    .await;
+                members
+                    .into_iter()
+                    .map(|(member, score)| format!("{member} {score}"))
+                    .collect()
             }
             "stream" => {
-                let rows: Vec<(String, Vec<String>)> = self.console.run(&["XRANGE", &key, "-", "+"]).await;
-                rows.into_iter().map(|(id, fields)| format!("{id} {}", fields.join(" "))).collect()
+                let rows: Vec<(String, Vec<String>)> =
+                    self.console.run(&["XRANGE", &key, "-", "+"]).await;
+                rows.into_iter()
+                    .map(|(id, fields)| format!("{id} {}", fields.join(" ")))
+                    .collect()
             }
             _ => Vec::new(),
         };
@@ -95,7 +125,10 @@ impl Scene {
         let mut words: Vec<String> = text.split(' ').map(str::to_owned).collect();
         for word in &mut words {
             let ms = word.split_once('-').map_or(word.as_str(), |(ms, _)| ms);
-            if ms.parse().is_ok_and(|ms| (self.began_ms..self.began_ms + LONGEST_MS).contains(&ms)) {
+            if ms
+                .parse()
+                .is_ok_and(|ms| (self.began_ms..self.began_ms + LONGEST_MS).contains(&ms))
+            {
                 "NOW".clone_into(word);
             }
         }

@@ -13,11 +13,23 @@ const SHOWN: usize = 8192;
 async fn scene() -> Scene {
     let mut scene = Scene::new().await;
     let (shown, long) = ("x".repeat(SHOWN), "x".repeat(SHOWN + 1));
-    let due = ["5", "a\nk1", "6", "a\nk2", "6", "b\nk", "7", "c\nk", "8", "odd", "9", "d\nk"];
+    let due = [
+        "5", "a\nk1", "6", "a\nk2", "6", "b\nk", "7", "c\nk", "8", "odd", "9", "d\nk",
+    ];
     let queued = ["-1000000000005999", "a\nq", "-1000000000000000", "b\nq"];
-    scene.put("ZADD", "events.scheduled", &[&due[..], &queued].concat()).await;
-    scene.put("HSET", "a:events.scheduled", &["k1", "1", "q", "2", "alone", "3"]).await;
-    scene.put("HSET", "b:events.scheduled", &["k", &shown, "q", "2"]).await;
+    scene
+        .put("ZADD", "events.scheduled", &[&due[..], &queued].concat())
+        .await;
+    scene
+        .put(
+            "HSET",
+            "a:events.scheduled",
+            &["k1", "1", "q", "2", "alone", "3"],
+        )
+        .await;
+    scene
+        .put("HSET", "b:events.scheduled", &["k", &shown, "q", "2"])
+        .await;
     scene.put("HSET", "c:events.scheduled", &["k", &long]).await;
     scene.put("HSET", "d:events.scheduled", &["k", ""]).await;
     scene
@@ -25,20 +37,34 @@ async fn scene() -> Scene {
 
 async fn page(scene: &mut Scene, range: Range<'_>, count: usize) -> ScheduledPage {
     let keys = scene.state.keys.clone();
-    operator::scheduled(&mut scene.state.conn, &keys, range, count).await.expect("a page")
+    operator::scheduled(&mut scene.state.conn, &keys, range, count)
+        .await
+        .expect("a page")
 }
 
 fn all<'a>(from: Option<u64>, to: Option<u64>, after: Option<(&'a str, &'a str)>) -> Range<'a> {
-    Range::All { from, to, after: after.map(|(due, member)| (due, member.as_bytes())) }
+    Range::All {
+        from,
+        to,
+        after: after.map(|(due, member)| (due, member.as_bytes())),
+    }
 }
 
 /// Returns a text for each schedule: its member, its due time, the size of its event, the size of
 /// the event in the page, and whether it is queued.
 fn read(page: &ScheduledPage) -> Vec<String> {
     let text = |one: &ScheduledReply| {
-        let (member, bytes) = (String::from_utf8_lossy(&one.member).replace('\n', "/"), one.event_bytes);
+        let (member, bytes) = (
+            String::from_utf8_lossy(&one.member).replace('\n', "/"),
+            one.event_bytes,
+        );
         let bytes = bytes.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string());
-        format!("{member} {} {bytes} {}{}", one.due, one.event.len(), if one.is_queued { " queued" } else { "" })
+        format!(
+            "{member} {} {bytes} {}{}",
+            one.due,
+            one.event.len(),
+            if one.is_queued { " queued" } else { "" }
+        )
     };
     page.schedules.iter().map(text).collect()
 }
@@ -49,7 +75,14 @@ fn read(page: &ScheduledPage) -> Vec<String> {
 #[tokio::test]
 async fn a_page_of_all_objects_has_the_schedules_between_two_times() {
     let mut scene = scene().await;
-    let rows = ["a/k1 5 1 1", "a/k2 6 none 0", "b/k 6 8192 8192", "c/k 7 8193 0", "odd 8 none 0", "d/k 9 0 0"];
+    let rows = [
+        "a/k1 5 1 1",
+        "a/k2 6 none 0",
+        "b/k 6 8192 8192",
+        "c/k 7 8193 0",
+        "odd 8 none 0",
+        "d/k 9 0 0",
+    ];
     for (range, expected) in [
         (all(None, None, None), &rows[..]),
         (all(Some(5), None, None), &rows),
@@ -68,8 +101,15 @@ async fn a_page_of_all_objects_has_the_schedules_between_two_times() {
     ] {
         for count in 1..=7 {
             let found = page(&mut scene, range, count).await;
-            assert_eq!(read(&found), expected[..count.min(expected.len())], "{count} of {range:?}");
-            assert!((scene.began_ms..scene.began_ms + super::LONGEST_MS).contains(&found.now_ms), "{found:?}");
+            assert_eq!(
+                read(&found),
+                expected[..count.min(expected.len())],
+                "{count} of {range:?}"
+            );
+            assert!(
+                (scene.began_ms..scene.began_ms + super::LONGEST_MS).contains(&found.now_ms),
+                "{found:?}"
+            );
             assert_eq!(found.cursor, 0);
         }
     }
@@ -83,10 +123,26 @@ async fn a_page_of_one_object_has_the_queued_ones() {
     let [lowest, below] = ["-9007199254740991", "-9007199254740992"];
     let scores = ["-999999999999999", "late", lowest, "lowest", below, "below"];
     for pair in scores.chunks(2) {
-        scene.put("ZADD", "events.scheduled", &[pair[0], &format!("a\n{}", pair[1])]).await;
-        scene.put("HSET", "a:events.scheduled", &[pair[1], "1"]).await;
+        scene
+            .put(
+                "ZADD",
+                "events.scheduled",
+                &[pair[0], &format!("a\n{}", pair[1])],
+            )
+            .await;
+        scene
+            .put("HSET", "a:events.scheduled", &[pair[1], "1"])
+            .await;
     }
-    let found = page(&mut scene, Range::Object { object: b"a", cursor: 0 }, 100).await;
+    let found = page(
+        &mut scene,
+        Range::Object {
+            object: b"a",
+            cursor: 0,
+        },
+        100,
+    )
+    .await;
     let mut rows = read(&found);
     rows.sort();
     let expected = [
@@ -97,12 +153,36 @@ async fn a_page_of_one_object_has_the_queued_ones() {
         "a/lowest 8007199254740 1 1 queued",
         "a/q 5 1 1 queued",
     ];
-    assert_eq!((rows, found.cursor), (expected.map(str::to_owned).to_vec(), 0));
-    let found = page(&mut scene, Range::Object { object: b"b", cursor: 0 }, 100).await;
+    assert_eq!(
+        (rows, found.cursor),
+        (expected.map(str::to_owned).to_vec(), 0)
+    );
+    let found = page(
+        &mut scene,
+        Range::Object {
+            object: b"b",
+            cursor: 0,
+        },
+        100,
+    )
+    .await;
     let mut rows = read(&found);
     rows.sort();
     assert_eq!(rows, ["b/k 6 8192 8192", "b/q 0 1 1 queued"]);
-    assert_eq!(read(&page(&mut scene, Range::Object { object: b"none", cursor: 0 }, 1).await), [""; 0]);
+    assert_eq!(
+        read(
+            &page(
+                &mut scene,
+                Range::Object {
+                    object: b"none",
+                    cursor: 0
+                },
+                1
+            )
+            .await
+        ),
+        [""; 0]
+    );
 }
 
 /// An object with many schedules takes several pages, which have each schedule once.
@@ -114,13 +194,31 @@ async fn the_pages_of_one_object_follow_each_other() {
     for n in 0..1000 {
         fill.arg(format!("k{n}")).arg("1");
     }
-    fill.query_async::<u64>(&mut scene.state.conn).await.expect("filled");
+    fill.query_async::<u64>(&mut scene.state.conn)
+        .await
+        .expect("filled");
     let (mut rows, mut cursor, mut pages) = (Vec::new(), 0, Vec::new());
     loop {
-        let found = page(&mut scene, Range::Object { object: b"a", cursor }, 10).await;
+        let found = page(
+            &mut scene,
+            Range::Object {
+                object: b"a",
+                cursor,
+            },
+            10,
+        )
+        .await;
         // A bucket of the hash has few keys.
-        assert!(found.schedules.len() < 60, "{} schedules", found.schedules.len());
-        assert!(found.schedules.len() >= 10 || found.cursor == 0, "{} schedules", found.schedules.len());
+        assert!(
+            found.schedules.len() < 60,
+            "{} schedules",
+            found.schedules.len()
+        );
+        assert!(
+            found.schedules.len() >= 10 || found.cursor == 0,
+            "{} schedules",
+            found.schedules.len()
+        );
         rows.extend(read(&found));
         cursor = found.cursor;
         if cursor == 0 {
@@ -141,11 +239,22 @@ async fn the_pages_of_one_object_follow_each_other() {
 async fn the_event_of_a_foreign_name_is_not_read() {
     let mut scene = Scene::new().await;
     let keys = Keys::new();
-    scene.state.run("ZADD", &[&keys.events_scheduled(), "5", "{x\nk", "6", "x\nk"]).await;
+    scene
+        .state
+        .run(
+            "ZADD",
+            &[&keys.events_scheduled(), "5", "{x\nk", "6", "x\nk"],
+        )
+        .await;
     for object in ["{x", "x"] {
-        scene.state.run("HSET", &[&keys.events_scheduled_of(object), "k", "1"]).await;
+        scene
+            .state
+            .run("HSET", &[&keys.events_scheduled_of(object), "k", "1"])
+            .await;
     }
     let range = all(None, None, None);
-    let found = operator::scheduled(&mut scene.state.conn, &keys, range, 9).await.expect("a page");
+    let found = operator::scheduled(&mut scene.state.conn, &keys, range, 9)
+        .await
+        .expect("a page");
     assert_eq!(read(&found), ["{x/k 5 none 0", "x/k 6 1 1"]);
 }

@@ -36,7 +36,10 @@ struct Case<'a> {
 /// Returns the text of a section, without its heading.
 fn section<'a>(text: &'a str, name: &str) -> &'a str {
     let heading = format!("## {name}\n");
-    let from = text.find(&heading).unwrap_or_else(|| panic!("cases.txt has no section {name}")) + heading.len();
+    let from = text
+        .find(&heading)
+        .unwrap_or_else(|| panic!("cases.txt has no section {name}"))
+        + heading.len();
     text[from..].split("\n## ").next().unwrap_or_default()
 }
 
@@ -44,7 +47,10 @@ fn cases(section: &str) -> Vec<Case<'_>> {
     let mut cases: Vec<Case<'_>> = Vec::new();
     for line in section.lines().filter(|line| !line.is_empty()) {
         match (line.strip_prefix("> "), cases.last_mut()) {
-            (Some(given), _) => cases.push(Case { given, expected: Vec::new() }),
+            (Some(given), _) => cases.push(Case {
+                given,
+                expected: Vec::new(),
+            }),
             (None, Some(case)) => case.expected.push(line),
             (None, None) => panic!("cases.txt: {line:?} comes before the first case"),
         }
@@ -71,7 +77,9 @@ fn steady(text: &str, now_ms: u64) -> String {
     let mut steady = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
-        let end = rest[at..].find(|c: char| !c.is_ascii_digit()).map_or(rest.len(), |end| at + end);
+        let end = rest[at..]
+            .find(|c: char| !c.is_ascii_digit())
+            .map_or(rest.len(), |end| at + end);
         let number: u64 = rest[at..end].parse().unwrap_or_default();
         let is_now = |ms: u64| ms.abs_diff(now_ms) < 60_000;
         steady += &rest[..at];
@@ -89,15 +97,25 @@ fn steady(text: &str, now_ms: u64) -> String {
 /// Returns the values of an array as texts.
 fn texts(value: &Value) -> Vec<String> {
     let all: Vec<Vec<u8>> = from_redis_value_ref(value).expect("an array of texts");
-    all.iter().map(|text| String::from_utf8_lossy(text).escape_debug().to_string()).collect()
+    all.iter()
+        .map(|text| String::from_utf8_lossy(text).escape_debug().to_string())
+        .collect()
 }
 
 /// Returns all keys with their values in one line each, without the namespace.
 async fn dump(state: &mut State, now_ms: u64) -> BTreeMap<String, String> {
-    let keys: Vec<String> = cmd("KEYS").arg("*").query_async(&mut state.conn).await.expect("KEYS");
+    let keys: Vec<String> = cmd("KEYS")
+        .arg("*")
+        .query_async(&mut state.conn)
+        .await
+        .expect("KEYS");
     let mut all = BTreeMap::new();
     for key in keys {
-        let kind: String = cmd("TYPE").arg(&key).query_async(&mut state.conn).await.expect("TYPE");
+        let kind: String = cmd("TYPE")
+            .arg(&key)
+            .query_async(&mut state.conn)
+            .await
+            .expect("TYPE");
         let command: &[&str] = match kind.as_str() {
             "string" => &["MGET"],
             "list" => &["LRANGE", "0", "-1"],
@@ -111,16 +129,25 @@ async fn dump(state: &mut State, now_ms: u64) -> BTreeMap<String, String> {
         let text = match kind.as_str() {
             "stream" => {
                 let rows: Vec<(String, Value)> = from_redis_value_ref(&value).expect("rows");
-                rows.iter().map(|(_, fields)| texts(fields).join(" ")).collect::<Vec<_>>().join(" | ")
+                rows.iter()
+                    .map(|(_, fields)| texts(fields).join(" "))
+                    .collect::<Vec<_>>()
+                    .join(" | ")
             }
             "hash" | "zset" => {
-                let mut pairs: Vec<_> = texts(&value).chunks(2).map(|pair| pair.join(" = ")).collect();
+                let mut pairs: Vec<_> = texts(&value)
+                    .chunks(2)
+                    .map(|pair| pair.join(" = "))
+                    .collect();
                 pairs.sort();
                 pairs.join(", ")
             }
             _ => texts(&value).join(", "),
         };
-        let name = key.strip_prefix(state.keys.prefix()).unwrap_or(&key).to_owned();
+        let name = key
+            .strip_prefix(state.keys.prefix())
+            .unwrap_or(&key)
+            .to_owned();
         all.insert(name, steady(&text.replace(state.keys.prefix(), ""), now_ms));
     }
     all
@@ -128,14 +155,21 @@ async fn dump(state: &mut State, now_ms: u64) -> BTreeMap<String, String> {
 
 /// Returns the keys that differ, before and after.
 fn changed(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> Vec<String> {
-    let mut keys: Vec<_> = before.keys().chain(after.keys()).filter(|key| before.get(*key) != after.get(*key)).collect();
+    let mut keys: Vec<_> = before
+        .keys()
+        .chain(after.keys())
+        .filter(|key| before.get(*key) != after.get(*key))
+        .collect();
     keys.sort();
     keys.dedup();
-    let line =
-        |sign: char, all: &BTreeMap<String, String>, key: &String| all.get(key).map(|value| format!("{sign} {key}: {value}"));
+    let line = |sign: char, all: &BTreeMap<String, String>, key: &String| {
+        all.get(key).map(|value| format!("{sign} {key}: {value}"))
+    };
     // The record of the repair has a test of its own.
     let keys = keys.into_iter().filter(|key| *key != "operator.actions");
-    keys.flat_map(|key| [line('-', before, key), line('+', after, key)]).flatten().collect()
+    keys.flat_map(|key| [line('-', before, key), line('+', after, key)])
+        .flatten()
+        .collect()
 }
 
 /// A repair makes the steps and the changes of the case, and a dry run changes nothing. Further lines
@@ -144,7 +178,18 @@ fn changed(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) 
 #[rstest]
 #[tokio::test]
 async fn a_repair_makes_these_changes(
-    #[values("held", "batches", "owners", "slots", "lost", "progress", "schedules", "indexes", "types")] name: &str,
+    #[values(
+        "held",
+        "batches",
+        "owners",
+        "slots",
+        "lost",
+        "progress",
+        "schedules",
+        "indexes",
+        "types"
+    )]
+    name: &str,
 ) {
     let text = std::fs::read_to_string(file()).expect("cases.txt");
     let redis = Redis::own(&[]);
@@ -155,17 +200,45 @@ async fn a_repair_makes_these_changes(
     for case in &cases {
         let (commands, options) = case.given.split_once(" | ").unwrap_or((case.given, ""));
         let with = with(options);
-        broken_by(&mut state, &commands.replace("\\n", "\n").replace("\\0", "\0")).await;
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time");
+        broken_by(
+            &mut state,
+            &commands.replace("\\n", "\n").replace("\\0", "\0"),
+        )
+        .await;
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .expect("a time");
         let now_ms = u64::try_from(now.as_millis()).expect("ms");
         let before = dump(&mut state, now_ms).await;
-        let planned = repair(&state, &Repair { dry_run: true, ..with.clone() }).await;
-        assert_eq!(changed(&before, &dump(&mut state, now_ms).await), [""; 0], "{}: a dry run writes nothing", case.given);
+        let planned = repair(
+            &state,
+            &Repair {
+                dry_run: true,
+                ..with.clone()
+            },
+        )
+        .await;
+        assert_eq!(
+            changed(&before, &dump(&mut state, now_ms).await),
+            [""; 0],
+            "{}: a dry run writes nothing",
+            case.given
+        );
         let done = repair(&state, &with).await;
         let after = dump(&mut state, now_ms).await;
-        let steady = |lines: Vec<String>| lines.into_iter().map(|line| steady(&line, now_ms)).collect::<Vec<_>>();
+        let steady = |lines: Vec<String>| {
+            lines
+                .into_iter()
+                .map(|line| steady(&line, now_ms))
+                .collect::<Vec<_>>()
+        };
         let (planned, mut lines_found) = (steady(lines(&planned)), steady(lines(&done)));
-        let named = |word: &str, lines: Vec<String>| lines.into_iter().map(|line| format!("{word}: {line}")).collect::<Vec<_>>();
+        let named = |word: &str, lines: Vec<String>| {
+            lines
+                .into_iter()
+                .map(|line| format!("{word}: {line}"))
+                .collect::<Vec<_>>()
+        };
         if planned != lines_found {
             lines_found.extend(named("planned", planned));
         }
@@ -174,9 +247,16 @@ async fn a_repair_makes_these_changes(
         findings.sort();
         lines_found.extend(named("check", steady(findings)));
         let again = steady(lines(&repair(&state, &with).await));
-        lines_found.extend(named("again", again.into_iter().filter(|line| !line.starts_with("left ")).collect()));
+        lines_found.extend(named(
+            "again",
+            again
+                .into_iter()
+                .filter(|line| !line.starts_with("left "))
+                .collect(),
+        ));
         if options.contains(ANY_ORDER) {
-            lines_found.retain(|line| !line.starts_with("removed worker") && !line.starts_with("planned"));
+            lines_found
+                .retain(|line| !line.starts_with("removed worker") && !line.starts_with("planned"));
         }
         if lines_found != case.expected {
             wrong.push(format!("> {}\n{}", case.given, lines_found.join("\n")));
@@ -187,7 +267,12 @@ async fn a_repair_makes_these_changes(
         // The sections run one after the other with --test-threads 1.
         let text = std::fs::read_to_string(file()).expect("cases.txt");
         let old = format!("## {name}\n{}", section(&text, name));
-        std::fs::write(file(), text.replace(old.trim_end(), found.trim_end())).expect("cases.txt is written");
+        std::fs::write(file(), text.replace(old.trim_end(), found.trim_end()))
+            .expect("cases.txt is written");
     }
-    assert!(wrong.is_empty(), "cases.txt, section {name}, differs:\n{}", wrong.join("\n\n"));
+    assert!(
+        wrong.is_empty(),
+        "cases.txt, section {name}, differs:\n{}",
+        wrong.join("\n\n")
+    );
 }

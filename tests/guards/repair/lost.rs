@@ -20,18 +20,26 @@ async fn a_long_batch_of_an_unknown_object_takes_several_steps() {
     broken_by(&mut state, fill).await;
     let done = repair(&state, &doing()).await;
     let line = |count| {
-        format!("dead worker gone.0: {count} events of an object that is not known become dead letters without an object")
+        format!(
+            "dead worker gone.0: {count} events of an object that is not known become dead letters without an object"
+        )
     };
     assert_eq!(lines(&done), [line(1500), line(2500), line(500)]);
     let console = redis.console().await;
     let dead = console.dead().await;
     let field = |at: usize, name: &str| {
-        let (_, value) = dead[at].iter().find(|(field, _)| field == name).expect("a field");
+        let (_, value) = dead[at]
+            .iter()
+            .find(|(field, _)| field == name)
+            .expect("a field");
         String::from_utf8_lossy(value).into_owned()
     };
     assert_eq!(dead.len(), 2500);
     for at in [0, 999, 1000, 2499] {
-        assert_eq!((field(at, "id"), field(at, "event")), ((20 + at).to_string(), (1 + at).to_string()));
+        assert_eq!(
+            (field(at, "id"), field(at, "event")),
+            ((20 + at).to_string(), (1 + at).to_string())
+        );
     }
     assert_eq!(told(&mut state).await, [""; 0]);
 }
@@ -45,10 +53,32 @@ async fn an_operator_emits_events_of_an_unknown_object_by_hand() {
     let (console, keys) = (redis.console().await, redis.keys().clone());
     state.register("gone", 1).await;
     state.given(7).await;
-    state.run("RPUSH", &[&keys.worker_lost("gone.0"), "6", "work:1,2", "work:1,1"]).await;
-    let expected = ["dead worker gone.0: 2 events of an object that is not known become dead letters without an object"];
-    assert_eq!(lines(&repair(&state, &Repair { dry_run: true, ..doing() }).await), expected);
-    assert_eq!(console.list(&keys.worker_lost("gone.0")).await, ["work:1,1", "work:1,2", "6"]);
+    state
+        .run(
+            "RPUSH",
+            &[&keys.worker_lost("gone.0"), "6", "work:1,2", "work:1,1"],
+        )
+        .await;
+    let expected = [
+        "dead worker gone.0: 2 events of an object that is not known become dead letters without an object",
+    ];
+    assert_eq!(
+        lines(
+            &repair(
+                &state,
+                &Repair {
+                    dry_run: true,
+                    ..doing()
+                }
+            )
+            .await
+        ),
+        expected
+    );
+    assert_eq!(
+        console.list(&keys.worker_lost("gone.0")).await,
+        ["work:1,1", "work:1,2", "6"]
+    );
     assert_eq!(lines(&repair(&state, &doing()).await), expected);
     assert_eq!(lines(&repair(&state, &doing()).await), [""; 0]);
     let control = control(&state.conn, &keys);
@@ -56,13 +86,31 @@ async fn an_operator_emits_events_of_an_unknown_object_by_hand() {
     for letter in page.letters {
         assert_eq!(
             (letter.object.len(), letter.error.as_str()),
-            (0, "repair: keys were lost, and the object of this event is not known")
+            (
+                0,
+                "repair: keys were lost, and the object of this event is not known"
+            )
         );
         let ids = [letter.dead_id.clone()];
-        assert_eq!(control.settle(BY, Settle::Retry, &ids).await.expect("an answer"), [Settled::Unreadable]);
-        let (object, event) = std::str::from_utf8(&letter.event).expect("text").split_once(',').expect("an object");
+        assert_eq!(
+            control
+                .settle(BY, Settle::Retry, &ids)
+                .await
+                .expect("an answer"),
+            [Settled::Unreadable]
+        );
+        let (object, event) = std::str::from_utf8(&letter.event)
+            .expect("text")
+            .split_once(',')
+            .expect("an object");
         console.emit(object, event).await;
-        assert_eq!(control.settle(BY, Settle::Drop, &ids).await.expect("an answer"), [Settled::Dropped]);
+        assert_eq!(
+            control
+                .settle(BY, Settle::Drop, &ids)
+                .await
+                .expect("an answer"),
+            [Settled::Dropped]
+        );
     }
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| ());

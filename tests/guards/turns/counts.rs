@@ -14,17 +14,33 @@ async fn a_call_without_groups_takes_names_first() {
     let (mut state, console) = rig(&redis).await;
     queue_aside(&mut state, "a", 3, &["a:1"]).await;
     emit(&mut state, ["b:1"]).await;
-    let bounds = Bounds { group_depth: 0, ..GROUPED };
+    let bounds = Bounds {
+        group_depth: 0,
+        ..GROUPED
+    };
     let answer = ask(&mut state, 2, bounds).await.expect("an answer");
-    assert_eq!((objects(&answer), more(&answer)), (vec!["a:1"], (true, false)));
-    assert_eq!((aside(&console).await, counts(&console).await), ("none".to_owned(), (0, 1, 0)));
+    assert_eq!(
+        (objects(&answer), more(&answer)),
+        (vec!["a:1"], (true, false))
+    );
+    assert_eq!(
+        (aside(&console).await, counts(&console).await),
+        ("none".to_owned(), (0, 1, 0))
+    );
     let answer = ask(&mut state, 0, bounds).await.expect("an answer");
     assert_eq!(more(&answer), (false, false));
     let answer = ask_for(&mut state, 2..3, bounds).await.expect("an answer");
-    assert_eq!((objects(&answer), more(&answer)), (vec!["b:1"], (false, false)));
+    assert_eq!(
+        (objects(&answer), more(&answer)),
+        (vec!["b:1"], (false, false))
+    );
     queue_aside(&mut state, "a", 3, &["a:2"]).await;
     let answer = ask_for(&mut state, 3..4, bounds).await.expect("an answer");
-    assert_eq!((objects(&answer), more(&answer)), (vec!["a:2"], (false, false)), "no marker is left");
+    assert_eq!(
+        (objects(&answer), more(&answer)),
+        (vec!["a:2"], (false, false)),
+        "no marker is left"
+    );
 }
 
 /// A number of names that is too high ends with the last group. If the number is too low, the names
@@ -34,7 +50,9 @@ async fn a_wrong_number_of_names_is_corrected() {
     let redis = Redis::start();
     let (mut state, console) = rig(&redis).await;
     queue_aside(&mut state, "a", 0, &numbered("a", 3)).await;
-    state.run("SET", &[&state.keys.event_groups_waiting(), "1"]).await;
+    state
+        .run("SET", &[&state.keys.event_groups_waiting(), "1"])
+        .await;
     assert_eq!(claim(&mut state, 1, GROUPED).await, ["a:1"]);
     assert_eq!(aside(&console).await, "a 1: a:2 a:3; 1");
     for (number, left) in [("9", "8"), ("1", "2"), ("2", "1")] {
@@ -42,11 +60,15 @@ async fn a_wrong_number_of_names_is_corrected() {
         let (mut state, console) = rig(&redis).await;
         queue_aside(&mut state, "a", 0, &["a:1", "a:2"]).await;
         queue_aside(&mut state, "b", 0, &["b:1"]).await;
-        state.run("SET", &[&state.keys.event_groups_waiting(), number]).await;
+        state
+            .run("SET", &[&state.keys.event_groups_waiting(), number])
+            .await;
         assert_eq!(claim(&mut state, 1, GROUPED).await, ["a:1"]);
         assert_eq!(aside(&console).await, format!("b 0: b:1; a 1: a:2; {left}"));
         for slot in 1..4 {
-            ask_for(&mut state, slot..slot + 1, GROUPED).await.expect("an answer");
+            ask_for(&mut state, slot..slot + 1, GROUPED)
+                .await
+                .expect("an answer");
         }
         assert_eq!(aside(&console).await, "none", "{number}");
     }
@@ -59,10 +81,24 @@ async fn a_number_without_names_lasts_for_one_call() {
     let redis = Redis::start();
     let (mut state, console) = rig(&redis).await;
     state.hold("a:1", "-1", &["1"], "1 0 1 0 retry: down").await;
-    state.run("SET", &[&state.keys.event_groups_waiting(), "1"]).await;
+    state
+        .run("SET", &[&state.keys.event_groups_waiting(), "1"])
+        .await;
     for expected in [&[][..], &["a:1"]] {
-        let answer = ask(&mut state, 1, Bounds { group_depth: 0, ..GROUPED }).await.expect("an answer");
-        assert_eq!((objects(&answer), more(&answer)), (expected.to_vec(), (false, false)));
+        let answer = ask(
+            &mut state,
+            1,
+            Bounds {
+                group_depth: 0,
+                ..GROUPED
+            },
+        )
+        .await
+        .expect("an answer");
+        assert_eq!(
+            (objects(&answer), more(&answer)),
+            (expected.to_vec(), (false, false))
+        );
         assert_eq!(aside(&console).await, "none");
     }
 }
@@ -76,11 +112,15 @@ async fn a_number_of_names_that_is_none_loses_no_name() {
         let redis = Redis::start();
         let (mut state, console) = rig(&redis).await;
         queue_aside(&mut state, "a", 0, &["a:1", "a:2"]).await;
-        state.run("SET", &[&state.keys.event_groups_waiting(), number]).await;
+        state
+            .run("SET", &[&state.keys.event_groups_waiting(), number])
+            .await;
         emit(&mut state, ["b:1", "b:2"]).await;
         let mut claimed = Vec::new();
         for slot in 0..6 {
-            let answer = ask_for(&mut state, slot..slot + 1, GROUPED).await.expect("an answer");
+            let answer = ask_for(&mut state, slot..slot + 1, GROUPED)
+                .await
+                .expect("an answer");
             claimed.extend(objects(&answer).into_iter().map(str::to_owned));
         }
         claimed.sort();

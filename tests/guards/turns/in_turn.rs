@@ -8,7 +8,9 @@ use crate::{BOUNDS, objects};
 
 /// Returns the source that the next call tries first.
 fn from(answer: &Advanced) -> ClaimFirst {
-    let Advanced::Ok { from, .. } = answer else { panic!("{answer:?}") };
+    let Advanced::Ok { from, .. } = answer else {
+        panic!("{answer:?}")
+    };
     *from
 }
 
@@ -23,9 +25,16 @@ async fn a_held_object_without_an_owner_key_has_one_slot() {
         let keys = state.keys.clone();
         state.hold("a:1", "1", &[], "0 0 0 0 yield").await;
         state.run("DEL", &[&keys.event_worker("a:1")]).await;
-        emit(&mut state, [first, if first == "a:1" { "x:1" } else { "a:1" }]).await;
+        emit(
+            &mut state,
+            [first, if first == "a:1" { "x:1" } else { "a:1" }],
+        )
+        .await;
         state.run("LPUSH", &[&keys.events("a:1"), "2", "3"]).await;
-        assert_eq!(claim(&mut state, 4, Bounds { batch: 1, ..BOUNDS }).await, expected);
+        assert_eq!(
+            claim(&mut state, 4, Bounds { batch: 1, ..BOUNDS }).await,
+            expected
+        );
         assert_eq!(console.list(&keys.events("a:1")).await, ["2", "3"]);
         assert_eq!(console.due("a:1").await, None);
     }
@@ -40,10 +49,15 @@ async fn a_marker_without_events_hides_no_held_batch() {
     let keys = state.keys.clone();
     state.hold("a:1", "1", &["1"], "7 0 1 0 retry: down").await;
     state.run("DEL", &[&keys.event_worker("a:1")]).await;
-    state.run("LPUSH", &[&keys.objects_with_events(), "a:1"]).await;
+    state
+        .run("LPUSH", &[&keys.objects_with_events(), "a:1"])
+        .await;
     assert_eq!(claim(&mut state, 1, BOUNDS).await, ["a:1"]);
     assert_eq!(console.list(&keys.worker_event("w.0")).await, ["1"]);
-    assert_eq!(console.text(&keys.worker_event_id("w.0")).await.as_deref(), Some("7 1 1"));
+    assert_eq!(
+        console.text(&keys.worker_event_id("w.0")).await.as_deref(),
+        Some("7 1 1")
+    );
 }
 
 /// A held object without a batch and without events leads to no claim, so its group does not pay
@@ -55,7 +69,18 @@ async fn a_held_object_without_events_counts_for_no_group() {
     state.hold("a:1", "-1", &[], "0 0 0 0 yield").await;
     set_aside(&mut state, "a", 0, &["a:1"]).await;
     queue_aside(&mut state, "a", 0, &["a:2", "a:3"]).await;
-    assert_eq!(claim(&mut state, 2, Bounds { reply_bytes: 1, ..GROUPED }).await, ["a:2"]);
+    assert_eq!(
+        claim(
+            &mut state,
+            2,
+            Bounds {
+                reply_bytes: 1,
+                ..GROUPED
+            }
+        )
+        .await,
+        ["a:2"]
+    );
     assert_eq!(aside(&console).await, "a 1: a:3; 1");
     assert_eq!(console.text(&state.keys.event_worker("a:1")).await, None);
 }
@@ -69,16 +94,23 @@ async fn a_marker_of_a_held_object_with_a_wrong_owner_key_leads_to_no_claim() {
         let (mut state, console) = rig(&redis).await;
         let keys = state.keys.clone();
         hold(&mut state, 1, ["b:1"]).await;
-        state.hold("a:1", "9999999999999", &["1"], "7 0 1 0 retry: down").await;
+        state
+            .hold("a:1", "9999999999999", &["1"], "7 0 1 0 retry: down")
+            .await;
         state.run("DEL", &[&keys.event_worker("a:1")]).await;
-        state.run("LPUSH", &[&keys.event_worker("a:1"), "wrong"]).await;
+        state
+            .run("LPUSH", &[&keys.event_worker("a:1"), "wrong"])
+            .await;
         if has_last {
             state.delivered("a:1", 6).await;
         }
         emit(&mut state, ["a:1"]).await;
         assert_eq!(claim(&mut state, 2, BOUNDS).await, ["b:1"], "{has_last}");
         assert_eq!(console.due("a:1").await, Some(f64::INFINITY));
-        assert_eq!(console.text(&keys.event_worker("a:1")).await.as_deref(), Some("held"));
+        assert_eq!(
+            console.text(&keys.event_worker("a:1")).await.as_deref(),
+            Some("held")
+        );
         assert_eq!(console.list(&keys.events("a:1")).await, ["1"]);
     }
 }
@@ -96,7 +128,10 @@ async fn a_marker_that_leads_nowhere_keeps_the_turn() {
     let answer = ask(&mut state, 4, BOUNDS).await.expect("an answer");
     assert_eq!(objects(&answer), ["a:1", "h:1", "b:1"]);
     assert!(matches!(from(&answer), ClaimFirst::Markers), "{answer:?}");
-    assert_eq!(console.list(&keys.objects_with_events()).await, Vec::<String>::new());
+    assert_eq!(
+        console.list(&keys.objects_with_events()).await,
+        Vec::<String>::new()
+    );
 }
 
 /// A call may look at no further marker, but one is left. So the turn stays with the markers,
@@ -111,7 +146,16 @@ async fn a_marker_that_is_left_has_the_next_turn() {
         state.run("SET", &[&keys.event_worker(object), "x.0"]).await;
     }
     emit(&mut state, ["a:1", "b:1", "c:1"]).await;
-    let answer = ask(&mut state, 2, Bounds { markers: 2, ..BOUNDS }).await.expect("an answer");
+    let answer = ask(
+        &mut state,
+        2,
+        Bounds {
+            markers: 2,
+            ..BOUNDS
+        },
+    )
+    .await
+    .expect("an answer");
     assert_eq!((objects(&answer), more(&answer)), (vec![], (true, false)));
     assert!(matches!(from(&answer), ClaimFirst::Markers), "{answer:?}");
     assert_eq!(console.list(&keys.objects_with_events()).await, ["c:1"]);
@@ -130,7 +174,10 @@ async fn a_due_name_with_a_reason_takes_no_object_from_a_worker() {
     state.run("SET", &[&keys.event_worker("a:1"), "x.0"]).await;
     state.run("LPUSH", &[&keys.events("a:1"), "1"]).await;
     assert_eq!(claim(&mut state, 1, BOUNDS).await, Vec::<String>::new());
-    assert_eq!(console.text(&keys.event_worker("a:1")).await.as_deref(), Some("x.0"));
+    assert_eq!(
+        console.text(&keys.event_worker("a:1")).await.as_deref(),
+        Some("x.0")
+    );
     assert_eq!(console.due("a:1").await, None);
 }
 
@@ -142,9 +189,22 @@ async fn the_counter_rises_above_a_held_batch() {
         let redis = Redis::start();
         let (mut state, console) = rig(&redis).await;
         let key = state.keys.next_event_id();
-        state.hold("a:1", "1", &["1", "2", "3"], "7 0 1 0 retry: down").await;
+        state
+            .hold("a:1", "1", &["1", "2", "3"], "7 0 1 0 retry: down")
+            .await;
         state.run("SET", &[&key, &counter.to_string()]).await;
-        assert_eq!(claim(&mut state, 1, Bounds { reply_bytes: 1, ..BOUNDS }).await, ["a:1"]);
+        assert_eq!(
+            claim(
+                &mut state,
+                1,
+                Bounds {
+                    reply_bytes: 1,
+                    ..BOUNDS
+                }
+            )
+            .await,
+            ["a:1"]
+        );
         assert_eq!(console.number(&key).await > 9, rises, "{counter}");
     }
 }
@@ -158,18 +218,32 @@ async fn a_held_batch_with_a_wrong_key_is_not_claimed() {
         let (mut state, console) = rig(&redis).await;
         let keys = state.keys.clone();
         state.hold("a:1", "1", &["1"], "7 0 1 0 retry: down").await;
-        let (key, kind) =
-            if wrong == "batch type" { (keys.events_held("a:1"), "string") } else { (keys.last_event_id("a:1"), "list") };
+        let (key, kind) = if wrong == "batch type" {
+            (keys.events_held("a:1"), "string")
+        } else {
+            (keys.last_event_id("a:1"), "list")
+        };
         state.run("DEL", &[&key]).await;
         match wrong {
             "last type" => state.run("LPUSH", &[&key, "6"]).await,
             _ => state.run("SET", &[&key, "wrong"]).await,
         }
         let kind = if wrong == "last id" { "string" } else { kind };
-        assert_eq!(claim(&mut state, 1, BOUNDS).await, Vec::<String>::new(), "{wrong}");
+        assert_eq!(
+            claim(&mut state, 1, BOUNDS).await,
+            Vec::<String>::new(),
+            "{wrong}"
+        );
         assert_eq!(console.due("a:1").await, Some(f64::INFINITY), "{wrong}");
         let why = console.held_id("a:1").await.expect("a reason");
-        assert!(why.starts_with("7 0 1 0 quarantine: ") && why.ends_with(&format!(" is a {kind}")), "{why}");
-        assert_eq!(why.contains("last.event.id"), wrong != "batch type", "{why}");
+        assert!(
+            why.starts_with("7 0 1 0 quarantine: ") && why.ends_with(&format!(" is a {kind}")),
+            "{why}"
+        );
+        assert_eq!(
+            why.contains("last.event.id"),
+            wrong != "batch type",
+            "{why}"
+        );
     }
 }

@@ -2,7 +2,9 @@
 
 use seriatim::control::shares::Share;
 
-use super::{GROUPED, NO_SLOT, aside, ask, claim, counts, emit, more, numbered, queue_aside, rig, set_aside};
+use super::{
+    GROUPED, NO_SLOT, aside, ask, claim, counts, emit, more, numbered, queue_aside, rig, set_aside,
+};
 use crate::limits::{block, blocked, limit, pair, park, set};
 use crate::objects;
 use crate::state::State;
@@ -50,15 +52,24 @@ async fn no_round_begins_while_all_objects_wait() {
         set(&state, "*", Share::new().in_flight(1)).await;
         set(&state, "other:*", Share::new().weight(1)).await;
         if in_hand {
-            state.run("ZADD", &[&console.keys.objects_in_hand(), "0", "x:1:"]).await;
+            state
+                .run("ZADD", &[&console.keys.objects_in_hand(), "0", "x:1:"])
+                .await;
         }
         queue_aside(&mut state, "a", 0, &numbered("a", 2)).await;
         queue_aside(&mut state, "b", 1_099_511_627_776_u64, &numbered("b", 2)).await;
         let answer = ask(&mut state, 2, GROUPED).await.expect("an answer");
         let place = console.text(&console.keys.event_groups_turns()).await;
-        let left = if in_hand { "a 0: a:1 a:2; b 1099511627776: b:1 b:2; 4" } else { "a 1: a:2; b 1099511627776: b:1 b:2; 3" };
+        let left = if in_hand {
+            "a 0: a:1 a:2; b 1099511627776: b:1 b:2; 4"
+        } else {
+            "a 1: a:2; b 1099511627776: b:1 b:2; 3"
+        };
         assert_eq!(aside(&console).await, left);
-        assert_eq!((objects(&answer), more(&answer)), (if in_hand { vec![] } else { vec!["a:1"] }, (false, false)));
+        assert_eq!(
+            (objects(&answer), more(&answer)),
+            (if in_hand { vec![] } else { vec!["a:1"] }, (false, false))
+        );
         assert_eq!(place.as_deref(), (!in_hand).then_some("1"));
     }
 }
@@ -68,9 +79,27 @@ async fn no_round_begins_while_all_objects_wait() {
 #[tokio::test]
 async fn a_group_gives_names_while_its_limit_has_room() {
     for (room, slots, others, claimed, left) in [
-        (1, 4, &[("b", 4)][..], "a:1 b:1 b:2 b:3", "a 1: a:2 a:3 a:4 a:5; b 3: b:4; 5"),
-        (2, 4, &[("b", 2)], "a:1 a:2 b:1 b:2", "a 2: a:3 a:4 a:5; b 2: ; 3"),
-        (3, 8, &[("b", 3), ("c", 1), ("d", 1)], "a:1 a:2 b:1 b:2 c:1 d:1 a:3 b:3", "a 3: a:4 a:5; b 3: ; 2"),
+        (
+            1,
+            4,
+            &[("b", 4)][..],
+            "a:1 b:1 b:2 b:3",
+            "a 1: a:2 a:3 a:4 a:5; b 3: b:4; 5",
+        ),
+        (
+            2,
+            4,
+            &[("b", 2)],
+            "a:1 a:2 b:1 b:2",
+            "a 2: a:3 a:4 a:5; b 2: ; 3",
+        ),
+        (
+            3,
+            8,
+            &[("b", 3), ("c", 1), ("d", 1)],
+            "a:1 a:2 b:1 b:2 c:1 d:1 a:3 b:3",
+            "a 3: a:4 a:5; b 3: ; 2",
+        ),
     ] {
         let redis = Redis::start();
         let (mut state, console) = scene(&redis).await;
@@ -104,7 +133,13 @@ async fn a_group_gives_as_many_names_after_a_claim() {
             queue_aside(&mut state, group, pass, &names).await;
         }
     }
-    assert_eq!(claim(&mut state, 4, GROUPED).await, ["a:1", "b:1", "a:2", "b:2"]);
-    assert_eq!(aside(&console).await, "a 2: a:3 a:4 a:5; b 11: b:3 b:4 b:5; 6");
+    assert_eq!(
+        claim(&mut state, 4, GROUPED).await,
+        ["a:1", "b:1", "a:2", "b:2"]
+    );
+    assert_eq!(
+        aside(&console).await,
+        "a 2: a:3 a:4 a:5; b 11: b:3 b:4 b:5; 6"
+    );
     assert_eq!(blocked(&mut state).await, []);
 }

@@ -25,13 +25,25 @@ use crate::support::console::Console;
 use crate::{BOUNDS, attached, objects};
 
 /// Limits of calls of a process whose objects have groups.
-const GROUPED: Bounds = Bounds { claims: 1024, markers: 4096, group_depth: 1, ..BOUNDS };
+const GROUPED: Bounds = Bounds {
+    claims: 1024,
+    markers: 4096,
+    group_depth: 1,
+    ..BOUNDS
+};
 
 /// Limits of calls of such a process while no slot is free.
-const NO_SLOT: Bounds = Bounds { claims: 0, ..GROUPED };
+const NO_SLOT: Bounds = Bounds {
+    claims: 0,
+    ..GROUPED
+};
 
 /// Makes a call for these free slots.
-async fn ask_for(state: &mut State, slots: Range<usize>, bounds: Bounds) -> Result<Advanced, ScriptError> {
+async fn ask_for(
+    state: &mut State,
+    slots: Range<usize>,
+    bounds: Bounds,
+) -> Result<Advanced, ScriptError> {
     let mut call = Advance::new(&state.keys, "w", "token-1", bounds, ClaimFirst::Markers);
     slots.for_each(|slot| call.free(slot));
     wire::advance(&mut state.conn, &call).await
@@ -50,7 +62,9 @@ async fn claim(state: &mut State, slots: usize, bounds: Bounds) -> Vec<String> {
 
 /// Returns whether another call is of use, and whether it is of use even without a free slot.
 fn more(answer: &Advanced) -> (bool, bool) {
-    let Advanced::Ok { more, unsorted, .. } = answer else { panic!("{answer:?}") };
+    let Advanced::Ok { more, unsorted, .. } = answer else {
+        panic!("{answer:?}")
+    };
     (*more, *unsorted)
 }
 
@@ -72,9 +86,19 @@ fn words(words: &[&str]) -> Vec<String> {
 /// Emits one event for each object, oldest first.
 async fn emit(state: &mut State, objects: impl IntoIterator<Item = impl Display>) {
     let keys = state.keys.clone();
-    let of_object =
-        |object: String| [words(&["LPUSH", &keys.events(&object), "1"]), words(&["LPUSH", &keys.objects_with_events(), &object])];
-    run_all(state, objects.into_iter().flat_map(|object| of_object(object.to_string()))).await;
+    let of_object = |object: String| {
+        [
+            words(&["LPUSH", &keys.events(&object), "1"]),
+            words(&["LPUSH", &keys.objects_with_events(), &object]),
+        ]
+    };
+    run_all(
+        state,
+        objects
+            .into_iter()
+            .flat_map(|object| of_object(object.to_string())),
+    )
+    .await;
 }
 
 /// Holds objects with an event each. The first one is due at this time, each other one 1 ms later.
@@ -89,22 +113,46 @@ async fn hold(state: &mut State, due: u64, objects: impl IntoIterator<Item = imp
         ]
     };
     state.given(1).await;
-    run_all(state, (due..).zip(objects).flat_map(|(due, object)| of_object((due, object.to_string())))).await;
+    run_all(
+        state,
+        (due..)
+            .zip(objects)
+            .flat_map(|(due, object)| of_object((due, object.to_string()))),
+    )
+    .await;
 }
 
 /// Adds names, the oldest first, to the list of a group with this pass.
 async fn set_aside(state: &mut State, group: &str, pass: impl Display, names: &[impl AsRef<str>]) {
     let (list, count) = (state.keys.group_waiting(group), names.len().to_string());
     let (groups, waiting) = (state.keys.event_groups(), state.keys.event_groups_waiting());
-    let mut commands = vec![words(&["ZADD", &groups, &pass.to_string(), group]), words(&["INCRBY", &waiting, &count])];
-    commands.extend(names.iter().map(|name| words(&["LPUSH", &list, name.as_ref()])));
+    let mut commands = vec![
+        words(&["ZADD", &groups, &pass.to_string(), group]),
+        words(&["INCRBY", &waiting, &count]),
+    ];
+    commands.extend(
+        names
+            .iter()
+            .map(|name| words(&["LPUSH", &list, name.as_ref()])),
+    );
     run_all(state, commands).await;
 }
 
 /// Adds names of objects with an event each to the list of a group with this pass.
-async fn queue_aside(state: &mut State, group: &str, pass: impl Display, names: &[impl AsRef<str>]) {
+async fn queue_aside(
+    state: &mut State,
+    group: &str,
+    pass: impl Display,
+    names: &[impl AsRef<str>],
+) {
     let keys = state.keys.clone();
-    run_all(state, names.iter().map(|name| words(&["LPUSH", &keys.events(name.as_ref()), "1"]))).await;
+    run_all(
+        state,
+        names
+            .iter()
+            .map(|name| words(&["LPUSH", &keys.events(name.as_ref()), "1"])),
+    )
+    .await;
     set_aside(state, group, pass, names).await;
 }
 
@@ -116,7 +164,9 @@ fn numbered(group: &str, count: usize) -> Vec<String> {
 /// number of names. The groups are in the order of their turns.
 async fn aside(console: &Console) -> String {
     let keys = &console.keys;
-    let groups: Vec<(String, String)> = console.run(&["ZRANGE", &keys.event_groups(), "0", "-1", "WITHSCORES"]).await;
+    let groups: Vec<(String, String)> = console
+        .run(&["ZRANGE", &keys.event_groups(), "0", "-1", "WITHSCORES"])
+        .await;
     let mut all = String::new();
     for (group, pass) in groups {
         let names = console.list(&keys.group_waiting(&group)).await;
@@ -131,11 +181,17 @@ async fn aside(console: &Console) -> String {
 async fn counts(console: &Console) -> (u64, usize, usize) {
     let keys = &console.keys;
     let markers = console.run(&["LLEN", &keys.objects_with_events()]).await;
-    (console.number(&keys.event_groups_waiting()).await, markers, held_aside(console).await)
+    (
+        console.number(&keys.event_groups_waiting()).await,
+        markers,
+        held_aside(console).await,
+    )
 }
 
 async fn held_aside(console: &Console) -> usize {
-    console.run(&["ZCOUNT", &console.keys.objects_held(), "-inf", "(0"]).await
+    console
+        .run(&["ZCOUNT", &console.keys.objects_held(), "-inf", "(0"])
+        .await
 }
 
 async fn rig(redis: &Redis) -> (State, Console) {

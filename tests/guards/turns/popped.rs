@@ -12,7 +12,9 @@ use crate::{BOUNDS, objects};
 /// Adds names to the list of a slot, as pops do. The first one is the oldest.
 async fn popped(state: &mut State, slot: &str, names: &[&str]) {
     let list = state.keys.worker_object(slot);
-    state.run("LPUSH", &[&[list.as_str()], names].concat()).await;
+    state
+        .run("LPUSH", &[&[list.as_str()], names].concat())
+        .await;
 }
 
 /// A pop has moved a mark. The slot removes it, and the mark counts as met.
@@ -21,12 +23,19 @@ async fn a_mark_that_was_popped_is_met() {
     let redis = Redis::start();
     let (mut state, console) = rig(&redis).await;
     let keys = state.keys.clone();
-    state.run("ZADD", &[&keys.event_marks(), "5", "5", "7", "7"]).await;
+    state
+        .run("ZADD", &[&keys.event_marks(), "5", "5", "7", "7"])
+        .await;
     popped(&mut state, "w.0", &["\0t5"]).await;
     assert_eq!(claim(&mut state, 2, BOUNDS).await, Vec::<String>::new());
-    let marks: Vec<(String, u64)> = console.run(&["ZRANGE", &keys.event_marks(), "0", "-1", "WITHSCORES"]).await;
+    let marks: Vec<(String, u64)> = console
+        .run(&["ZRANGE", &keys.event_marks(), "0", "-1", "WITHSCORES"])
+        .await;
     assert_eq!(marks, [("met".to_owned(), 5), ("7".to_owned(), 7)]);
-    assert_eq!(console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
+    assert_eq!(
+        console.list(&keys.worker_object("w.0")).await,
+        Vec::<String>::new()
+    );
 }
 
 /// Two pops have moved the same name into one list. The second copy becomes no marker.
@@ -37,8 +46,14 @@ async fn a_name_that_was_popped_twice_is_claimed_once() {
     let keys = state.keys.clone();
     state.run("LPUSH", &[&keys.events("a:1"), "1", "2"]).await;
     popped(&mut state, "w.0", &["a:1", "a:1"]).await;
-    assert_eq!(claim(&mut state, 1, Bounds { batch: 1, ..BOUNDS }).await, ["a:1"]);
-    assert_eq!(console.list(&keys.objects_with_events()).await, Vec::<String>::new());
+    assert_eq!(
+        claim(&mut state, 1, Bounds { batch: 1, ..BOUNDS }).await,
+        ["a:1"]
+    );
+    assert_eq!(
+        console.list(&keys.objects_with_events()).await,
+        Vec::<String>::new()
+    );
     assert_eq!(console.list(&keys.worker_object("w.0")).await, ["a:1"]);
     assert_eq!(console.list(&keys.events("a:1")).await, ["2"]);
 }
@@ -54,9 +69,18 @@ async fn the_name_of_anothers_object_is_removed() {
     state.run("LPUSH", &[&keys.events("a:1"), "1"]).await;
     popped(&mut state, "w.0", &["a:1"]).await;
     assert_eq!(claim(&mut state, 1, BOUNDS).await, Vec::<String>::new());
-    assert_eq!(console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
-    assert_eq!(console.list(&keys.objects_with_events()).await, Vec::<String>::new());
-    assert_eq!(console.text(&keys.event_worker("a:1")).await.as_deref(), Some("x.0"));
+    assert_eq!(
+        console.list(&keys.worker_object("w.0")).await,
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        console.list(&keys.objects_with_events()).await,
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        console.text(&keys.event_worker("a:1")).await.as_deref(),
+        Some("x.0")
+    );
 }
 
 /// A call with room for one claim, or for one byte, claims the oldest of two names that pops have
@@ -71,7 +95,18 @@ async fn the_oldest_name_that_was_popped_is_claimed() {
             state.run("LPUSH", &[&keys.events(object), "1"]).await;
         }
         popped(&mut state, "w.0", &["a:1", "b:1"]).await;
-        assert_eq!(claim(&mut state, 1, Bounds { reply_bytes, ..BOUNDS }).await, ["a:1"]);
+        assert_eq!(
+            claim(
+                &mut state,
+                1,
+                Bounds {
+                    reply_bytes,
+                    ..BOUNDS
+                }
+            )
+            .await,
+            ["a:1"]
+        );
         assert_eq!(console.list(&keys.objects_with_events()).await, ["b:1"]);
     }
 }
@@ -96,11 +131,26 @@ async fn a_name_that_goes_back_is_one_marker() {
             call.free(0);
         }
         call.free(1);
-        let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+        let answer = wire::advance(&mut state.conn, &call)
+            .await
+            .expect("an answer");
         assert_eq!(objects(&answer).last(), Some(&"b:1"));
-        assert!(matches!(answer, Advanced::Ok { from: ClaimFirst::Held, more: false, .. }), "{answer:?}");
+        assert!(
+            matches!(
+                answer,
+                Advanced::Ok {
+                    from: ClaimFirst::Held,
+                    more: false,
+                    ..
+                }
+            ),
+            "{answer:?}"
+        );
         assert_eq!(console.list(&keys.worker_object("w.0")).await, ["a:1"]);
-        assert_eq!(console.list(&keys.objects_with_events()).await, Vec::<String>::new());
+        assert_eq!(
+            console.list(&keys.objects_with_events()).await,
+            Vec::<String>::new()
+        );
     }
 }
 
@@ -116,7 +166,10 @@ async fn the_slot_whose_list_has_the_name_claims_it() {
     popped(&mut state, "w.0", &["a:1"]).await;
     let answer = ask(&mut state, 3, BOUNDS).await.expect("an answer");
     assert_eq!(objects(&answer), ["c:1", "a:1"]);
-    assert_eq!(console.text(&keys.event_worker("a:1")).await.as_deref(), Some("w.0"));
+    assert_eq!(
+        console.text(&keys.event_worker("a:1")).await.as_deref(),
+        Some("w.0")
+    );
 }
 
 /// The owner key of a held object has a wrong type, and a pop has moved its name. The object is put
@@ -126,10 +179,14 @@ async fn a_popped_object_with_a_wrong_owner_key_is_put_aside() {
     let redis = Redis::start();
     let (mut state, console) = rig(&redis).await;
     let keys = state.keys.clone();
-    state.hold("a:1", "9999999999999", &["1"], "7 0 1 0 retry: soon").await;
+    state
+        .hold("a:1", "9999999999999", &["1"], "7 0 1 0 retry: soon")
+        .await;
     state.delivered("a:1", 6).await;
     state.run("DEL", &[&keys.event_worker("a:1")]).await;
-    state.run("LPUSH", &[&keys.event_worker("a:1"), "wrong"]).await;
+    state
+        .run("LPUSH", &[&keys.event_worker("a:1"), "wrong"])
+        .await;
     for object in ["a:1", "b:1"] {
         state.run("LPUSH", &[&keys.events(object), "2"]).await;
     }

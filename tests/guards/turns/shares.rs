@@ -16,27 +16,98 @@ async fn the_group_of_an_object_is_its_longest_prefix_with_a_share() {
     const REST: &str = "\0rest";
     for (selectors, group_depth, expected) in [
         (&["*"][..], 0, &[(REST, "a a:b a:b:c:1 d:e:1 d:f:1 f")][..]),
-        (&["a:*"], 0, &[(REST, "d:e:1 d:f:1 f"), ("a", "a a:b a:b:c:1")]),
-        (&["a:*", "d:e:*"], 0, &[(REST, "d:f:1 f"), ("a", "a a:b a:b:c:1"), ("d:e", "d:e:1")]),
-        (&["a:b:*", "d:*"], 1, &[("a", "a"), ("a:b", "a:b a:b:c:1"), ("d", "d:e:1 d:f:1"), ("f", "f")]),
-        (&["a:*"], 2, &[("a", "a a:b a:b:c:1"), ("d:e", "d:e:1"), ("d:f", "d:f:1"), ("f", "f")]),
-        (&[], 2, &[("a", "a"), ("a:b", "a:b a:b:c:1"), ("d:e", "d:e:1"), ("d:f", "d:f:1"), ("f", "f")]),
-        (&[], 1, &[("a", "a a:b a:b:c:1"), ("d", "d:e:1 d:f:1"), ("f", "f")]),
+        (
+            &["a:*"],
+            0,
+            &[(REST, "d:e:1 d:f:1 f"), ("a", "a a:b a:b:c:1")],
+        ),
+        (
+            &["a:*", "d:e:*"],
+            0,
+            &[(REST, "d:f:1 f"), ("a", "a a:b a:b:c:1"), ("d:e", "d:e:1")],
+        ),
+        (
+            &["a:b:*", "d:*"],
+            1,
+            &[
+                ("a", "a"),
+                ("a:b", "a:b a:b:c:1"),
+                ("d", "d:e:1 d:f:1"),
+                ("f", "f"),
+            ],
+        ),
+        (
+            &["a:*"],
+            2,
+            &[
+                ("a", "a a:b a:b:c:1"),
+                ("d:e", "d:e:1"),
+                ("d:f", "d:f:1"),
+                ("f", "f"),
+            ],
+        ),
+        (
+            &[],
+            2,
+            &[
+                ("a", "a"),
+                ("a:b", "a:b a:b:c:1"),
+                ("d:e", "d:e:1"),
+                ("d:f", "d:f:1"),
+                ("f", "f"),
+            ],
+        ),
+        (
+            &[],
+            1,
+            &[("a", "a a:b a:b:c:1"), ("d", "d:e:1 d:f:1"), ("f", "f")],
+        ),
     ] {
         let redis = Redis::start();
         let (mut state, console) = rig(&redis).await;
         for selector in selectors {
-            let share = if *selector == "*" { Share::new().in_flight(1000) } else { Share::new().weight(1) };
+            let share = if *selector == "*" {
+                Share::new().in_flight(1000)
+            } else {
+                Share::new().weight(1)
+            };
             set(&state, selector, share).await;
         }
-        emit(&mut state, ["0", "a", "a:b", "a:b:c:1", "d:e:1", "d:f:1", "f"]).await;
-        assert_eq!(claim(&mut state, 1, Bounds { group_depth, ..GROUPED }).await, ["0"], "{selectors:?}");
-        let groups: Vec<String> = console.run(&["ZRANGE", &state.keys.event_groups(), "0", "-1"]).await;
+        emit(
+            &mut state,
+            ["0", "a", "a:b", "a:b:c:1", "d:e:1", "d:f:1", "f"],
+        )
+        .await;
+        assert_eq!(
+            claim(
+                &mut state,
+                1,
+                Bounds {
+                    group_depth,
+                    ..GROUPED
+                }
+            )
+            .await,
+            ["0"],
+            "{selectors:?}"
+        );
+        let groups: Vec<String> = console
+            .run(&["ZRANGE", &state.keys.event_groups(), "0", "-1"])
+            .await;
         let mut names = BTreeMap::new();
         for group in groups.into_iter().filter(|group| group != "0") {
-            names.insert(group.clone(), console.list(&state.keys.group_waiting(&group)).await.join(" "));
+            names.insert(
+                group.clone(),
+                console
+                    .list(&state.keys.group_waiting(&group))
+                    .await
+                    .join(" "),
+            );
         }
-        let expected = expected.iter().map(|(group, names)| ((*group).to_owned(), (*names).to_owned())).collect();
+        let expected = expected
+            .iter()
+            .map(|(group, names)| ((*group).to_owned(), (*names).to_owned()))
+            .collect();
         assert_eq!(names, expected, "{selectors:?}, {group_depth}");
     }
 }
@@ -47,10 +118,26 @@ async fn a_group_with_a_long_name_has_no_list() {
     let redis = Redis::start();
     let (mut state, console) = rig(&redis).await;
     let (short, long) = ("g".repeat(256), "h".repeat(257));
-    emit(&mut state, [format!("{short}:1"), format!("{long}:1"), format!("{long}:2")]).await;
+    emit(
+        &mut state,
+        [
+            format!("{short}:1"),
+            format!("{long}:1"),
+            format!("{long}:2"),
+        ],
+    )
+    .await;
     assert_eq!(claim(&mut state, 1, GROUPED).await, [format!("{long}:1")]);
     let rest = "\0rest".to_owned();
-    for (group, names) in [(&short, vec![format!("{short}:1")]), (&long, vec![]), (&rest, vec![format!("{long}:2")])] {
-        assert_eq!(console.list(&state.keys.group_waiting(group)).await, names, "{group}");
+    for (group, names) in [
+        (&short, vec![format!("{short}:1")]),
+        (&long, vec![]),
+        (&rest, vec![format!("{long}:2")]),
+    ] {
+        assert_eq!(
+            console.list(&state.keys.group_waiting(group)).await,
+            names,
+            "{group}"
+        );
     }
 }

@@ -48,7 +48,10 @@ async fn a_call_reads_the_turns_of_a_group_once() {
     set_aside(&mut state, "z", 5, &["z:no"]).await;
     queue_aside(&mut state, "z", 5, &numbered("z", 3)).await;
     let answer = ask(&mut state, 1, GROUPED).await.expect("an answer");
-    assert_eq!((objects(&answer), more(&answer)), (vec!["z:1"], (true, false)));
+    assert_eq!(
+        (objects(&answer), more(&answer)),
+        (vec!["z:1"], (true, false))
+    );
     assert_eq!(aside(&console).await, "a:x 1: a:x:1; z 6: z:2 z:3; 3");
 }
 
@@ -60,11 +63,16 @@ async fn a_name_that_moves_to_a_group_that_has_left_asks_for_another_call() {
     let (mut state, console) = scene(&redis).await;
     set(&state, "a:x:*", Share::new().weight(1)).await;
     at_its_limit(&mut state, "q", 2).await;
-    state.run("ZADD", &[&console.keys.event_groups(), "0", "a:x"]).await;
+    state
+        .run("ZADD", &[&console.keys.event_groups(), "0", "a:x"])
+        .await;
     queue_aside(&mut state, "a", 1, &["a:x:1"]).await;
     let answer = ask(&mut state, 2, GROUPED).await.expect("an answer");
     assert_eq!((objects(&answer), more(&answer)), (vec![], (true, false)));
-    assert_eq!(aside(&console).await, "a:x 3: a:x:1; q 4398046511106: q:1; 2");
+    assert_eq!(
+        aside(&console).await,
+        "a:x 3: a:x:1; q 4398046511106: q:1; 2"
+    );
 }
 
 /// The list of a new group has a wrong type, so its name does not move, and is claimed where it is.
@@ -74,14 +82,25 @@ async fn a_name_that_cannot_move_asks_for_no_other_call() {
     let redis = Redis::start();
     let (mut state, console) = scene(&redis).await;
     set(&state, "a:*", Share::new().weight(1)).await;
-    state.run("SET", &[&console.keys.group_waiting("a"), "x"]).await;
+    state
+        .run("SET", &[&console.keys.group_waiting("a"), "x"])
+        .await;
     at_its_limit(&mut state, "q", 0).await;
     queue_aside(&mut state, "\0rest", 0, &["a:1"]).await;
     let answer = ask(&mut state, 2, GROUPED).await.expect("an answer");
-    assert_eq!((objects(&answer), more(&answer)), (vec!["a:1"], (false, false)));
-    let names = [console.list(&console.keys.group_waiting("q")).await, console.list(&console.keys.group_waiting("\0rest")).await];
+    assert_eq!(
+        (objects(&answer), more(&answer)),
+        (vec!["a:1"], (false, false))
+    );
+    let names = [
+        console.list(&console.keys.group_waiting("q")).await,
+        console.list(&console.keys.group_waiting("\0rest")).await,
+    ];
     assert_eq!(names, [vec!["q:1".to_owned()], vec![]]);
-    assert_eq!(console.number(&console.keys.event_groups_waiting()).await, 1);
+    assert_eq!(
+        console.number(&console.keys.event_groups_waiting()).await,
+        1
+    );
 }
 
 /// A call may look at one name only, and moves it. Another call is of use.
@@ -91,7 +110,16 @@ async fn a_call_that_only_moves_a_name_asks_for_another_one() {
     let (mut state, console) = scene(&redis).await;
     set(&state, "a:x:*", Share::new().weight(1)).await;
     queue_aside(&mut state, "a", 0, &["a:x:1"]).await;
-    let answer = ask(&mut state, 2, Bounds { markers: 1, ..GROUPED }).await.expect("an answer");
+    let answer = ask(
+        &mut state,
+        2,
+        Bounds {
+            markers: 1,
+            ..GROUPED
+        },
+    )
+    .await
+    .expect("an answer");
     assert_eq!((objects(&answer), more(&answer)), (vec![], (true, false)));
     assert_eq!(aside(&console).await, "a 0: ; a:x 1: a:x:1; 1");
 }
@@ -103,13 +131,24 @@ async fn a_name_that_cannot_move_stays_while_all_objects_wait() {
     let (mut state, console) = rig(&redis).await;
     set(&state, "*", Share::new().in_flight(1)).await;
     set(&state, "a:*", Share::new().weight(1)).await;
-    state.run("SET", &[&console.keys.group_waiting("a"), "x"]).await;
+    state
+        .run("SET", &[&console.keys.group_waiting("a"), "x"])
+        .await;
     set_aside(&mut state, "\0rest", 0, &["b:no"]).await;
     queue_aside(&mut state, "\0rest", 0, &["b:1", "a:1", "c:1"]).await;
     let answer = ask(&mut state, 3, GROUPED).await.expect("an answer");
-    assert_eq!((objects(&answer), more(&answer)), (vec!["b:1"], (false, false)));
-    assert_eq!(console.list(&console.keys.group_waiting("\0rest")).await, ["a:1", "c:1"]);
-    assert_eq!(console.number(&console.keys.event_groups_waiting()).await, 2);
+    assert_eq!(
+        (objects(&answer), more(&answer)),
+        (vec!["b:1"], (false, false))
+    );
+    assert_eq!(
+        console.list(&console.keys.group_waiting("\0rest")).await,
+        ["a:1", "c:1"]
+    );
+    assert_eq!(
+        console.number(&console.keys.event_groups_waiting()).await,
+        2
+    );
 }
 
 /// A group begins to wait while its names are looked at. The turns go on with the group to which
@@ -134,7 +173,18 @@ async fn a_group_at_its_limit_gives_no_name() {
     let (mut state, console) = scene(&redis).await;
     at_its_limit(&mut state, "a", 0).await;
     queue_aside(&mut state, "b", 0, &numbered("b", 2)).await;
-    assert_eq!(claim(&mut state, 2, Bounds { markers: 2, ..GROUPED }).await, ["b:1", "b:2"]);
+    assert_eq!(
+        claim(
+            &mut state,
+            2,
+            Bounds {
+                markers: 2,
+                ..GROUPED
+            }
+        )
+        .await,
+        ["b:1", "b:2"]
+    );
     assert_eq!(aside(&console).await, "b 2: ; a 4398046511104: a:1; 1");
 }
 
@@ -145,9 +195,25 @@ async fn the_first_name_of_a_call_may_stay() {
     let redis = Redis::start();
     let (mut state, console) = scene(&redis).await;
     set(&state, "a:*", Share::new().rate(0.001).burst(3)).await;
-    let at_us = 1000 * crate::support::control(&state.conn, &state.keys).now_ms().await.expect("a time") + 1_000_000_000;
-    state.run("HSET", &[&console.keys.event_shares_used(), "a:*", &format!("1 {at_us} 0 0 0")]).await;
-    state.hold("a:1", "-1", &["1", "2", "3"], "1 0 1 0 retry: down").await;
+    let at_us = 1000
+        * crate::support::control(&state.conn, &state.keys)
+            .now_ms()
+            .await
+            .expect("a time")
+        + 1_000_000_000;
+    state
+        .run(
+            "HSET",
+            &[
+                &console.keys.event_shares_used(),
+                "a:*",
+                &format!("1 {at_us} 0 0 0"),
+            ],
+        )
+        .await;
+    state
+        .hold("a:1", "-1", &["1", "2", "3"], "1 0 1 0 retry: down")
+        .await;
     set_aside(&mut state, "a", 0, &["a:1"]).await;
     queue_aside(&mut state, "a", 0, &["a:2"]).await;
     queue_aside(&mut state, "b", 9, &["b:1"]).await;
@@ -172,40 +238,84 @@ async fn priorities_have_turns_with_limits() {
     // The limit of both groups with the prefix `p` has room for one object.
     let redis = Redis::start();
     let (mut state, console) = scene(&redis).await;
-    for (selector, share) in
-        [("p:a:*", Share::new().priority(Priority::High)), ("p:b:*", Share::new().weight(1)), ("p:*", Share::new().in_flight(1))]
-    {
+    for (selector, share) in [
+        ("p:a:*", Share::new().priority(Priority::High)),
+        ("p:b:*", Share::new().weight(1)),
+        ("p:*", Share::new().in_flight(1)),
+    ] {
         set(&state, selector, share).await;
     }
     queue_aside(&mut state, "p:a", -CLASS, &numbered("p:a", 1)).await;
     queue_aside(&mut state, "p:b", 0, &numbered("p:b", 1)).await;
     queue_aside(&mut state, "c", 1, &numbered("c", 1)).await;
     let answer = ask(&mut state, 3, GROUPED).await.expect("an answer");
-    assert_eq!((objects(&answer), more(&answer)), (vec!["p:a:1", "c:1"], (false, false)));
-    assert_eq!(aside(&console).await, "p:a 3298534883329: ; p:b 4398046511104: p:b:1; 1");
-    assert_eq!(console.text(&console.keys.event_groups_turns()).await.as_deref(), Some("2"));
+    assert_eq!(
+        (objects(&answer), more(&answer)),
+        (vec!["p:a:1", "c:1"], (false, false))
+    );
+    assert_eq!(
+        aside(&console).await,
+        "p:a 3298534883329: ; p:b 4398046511104: p:b:1; 1"
+    );
+    assert_eq!(
+        console
+            .text(&console.keys.event_groups_turns())
+            .await
+            .as_deref(),
+        Some("2")
+    );
 }
 
 /// The call ends after its last claim, while the only group that is left is at its limit: another
 /// call is of use. It is of no use if the call could have claimed one more object.
 #[tokio::test]
 async fn a_call_that_ends_with_its_last_claim_asks_for_another_one() {
-    for (slots, reply_bytes, is_of_use) in [(1, 1 << 20, true), (2, 1 << 20, false), (2, 2, false), (2, 1, true)] {
+    for (slots, reply_bytes, is_of_use) in [
+        (1, 1 << 20, true),
+        (2, 1 << 20, false),
+        (2, 2, false),
+        (2, 1, true),
+    ] {
         let redis = Redis::start();
         let (mut state, console) = scene(&redis).await;
         at_its_limit(&mut state, "p", 0).await;
         set_aside(&mut state, "b", 1, &["b:no"]).await;
         queue_aside(&mut state, "b", 1, &["b:1"]).await;
-        let answer = ask(&mut state, slots, Bounds { reply_bytes, ..GROUPED }).await.expect("an answer");
-        assert_eq!((objects(&answer), more(&answer)), (vec!["b:1"], (is_of_use, false)), "{slots} {reply_bytes}");
-        assert_eq!(console.number(&console.keys.event_groups_waiting()).await, 1);
+        let answer = ask(
+            &mut state,
+            slots,
+            Bounds {
+                reply_bytes,
+                ..GROUPED
+            },
+        )
+        .await
+        .expect("an answer");
+        assert_eq!(
+            (objects(&answer), more(&answer)),
+            (vec!["b:1"], (is_of_use, false)),
+            "{slots} {reply_bytes}"
+        );
+        assert_eq!(
+            console.number(&console.keys.event_groups_waiting()).await,
+            1
+        );
     }
     // The call may look at one name more, but no further group has a turn.
     let redis = Redis::start();
     let (mut state, _) = scene(&redis).await;
     at_its_limit(&mut state, "p", 0).await;
     set_aside(&mut state, "b", 1, &["b:no"]).await;
-    let answer = ask(&mut state, 2, Bounds { markers: 2, ..GROUPED }).await.expect("an answer");
+    let answer = ask(
+        &mut state,
+        2,
+        Bounds {
+            markers: 2,
+            ..GROUPED
+        },
+    )
+    .await
+    .expect("an answer");
     assert_eq!((objects(&answer), more(&answer)), (vec![], (false, false)));
 }
 
@@ -219,7 +329,10 @@ async fn a_call_that_uses_up_the_limit_of_all_objects_asks_for_no_other_one() {
     set(&state, "a:x:*", Share::new().weight(1)).await;
     queue_aside(&mut state, "a", 0, &["a:x:1", "a:1", "a:2"]).await;
     let answer = ask(&mut state, 3, GROUPED).await.expect("an answer");
-    assert_eq!((objects(&answer), more(&answer)), (vec!["a:1"], (false, false)));
+    assert_eq!(
+        (objects(&answer), more(&answer)),
+        (vec!["a:1"], (false, false))
+    );
     assert_eq!(aside(&console).await, "a 1: a:2; a:x 1: a:x:1; 2");
 }
 
@@ -245,9 +358,16 @@ async fn a_prefix_that_is_left_asks_for_another_call() {
         }
         emit(&mut state, ["r:1"]).await;
         let answer = ask(&mut state, 2, GROUPED).await.expect("an answer");
-        assert_eq!((objects(&answer), more(&answer)), (vec![], (prefixes > 4, false)), "{prefixes}");
+        assert_eq!(
+            (objects(&answer), more(&answer)),
+            (vec![], (prefixes > 4, false)),
+            "{prefixes}"
+        );
         assert_eq!(blocked(&mut state).await.len(), prefixes + 1);
-        assert_eq!(console.number(&console.keys.event_groups_waiting()).await, prefixes as u64 + 1);
+        assert_eq!(
+            console.number(&console.keys.event_groups_waiting()).await,
+            prefixes as u64 + 1
+        );
     }
 }
 
@@ -255,22 +375,42 @@ async fn a_prefix_that_is_left_asks_for_another_call() {
 /// another call is of no use. After 128 groups, others may be left.
 #[tokio::test]
 async fn a_call_that_looks_at_all_groups_asks_for_no_other_one() {
-    for (claimed, groups, is_of_use) in [(true, 127, false), (true, 128, true), (false, 127, false), (false, 128, true)] {
+    for (claimed, groups, is_of_use) in [
+        (true, 127, false),
+        (true, 128, true),
+        (false, 127, false),
+        (false, 128, true),
+    ] {
         let redis = Redis::start();
         let (mut state, console) = scene(&redis).await;
         limit(&state, &["p"]).await;
         in_hand(&mut state, &["p:0"]).await;
         // To look at a marker would be of use, too.
-        state.run("DEL", &[&console.keys.objects_with_events()]).await;
+        state
+            .run("DEL", &[&console.keys.objects_with_events()])
+            .await;
         if claimed {
             queue_aside(&mut state, "b", 0, &["b:1"]).await;
         }
         for n in 1..=groups {
             queue_aside(&mut state, &format!("p:{n}"), n, &[format!("p:{n}:1")]).await;
         }
-        let answer = ask(&mut state, 3, Bounds { group_depth: 2, ..GROUPED }).await.expect("an answer");
+        let answer = ask(
+            &mut state,
+            3,
+            Bounds {
+                group_depth: 2,
+                ..GROUPED
+            },
+        )
+        .await
+        .expect("an answer");
         let expected = if claimed { vec!["b:1"] } else { vec![] };
-        assert_eq!((objects(&answer), more(&answer)), (expected, (is_of_use, false)), "{claimed} {groups}");
+        assert_eq!(
+            (objects(&answer), more(&answer)),
+            (expected, (is_of_use, false)),
+            "{claimed} {groups}"
+        );
     }
 }
 
@@ -281,7 +421,19 @@ async fn a_call_that_leaves_room_for_a_claim_tells_no_time() {
     let (mut state, _) = rig(&redis).await;
     set(&state, "*", Share::new().rate(0.001).burst(1)).await;
     set_aside(&mut state, "a", 0, &["a:no", "a:neither"]).await;
-    let answer = ask(&mut state, 2, Bounds { markers: 1, ..GROUPED }).await.expect("an answer");
+    let answer = ask(
+        &mut state,
+        2,
+        Bounds {
+            markers: 1,
+            ..GROUPED
+        },
+    )
+    .await
+    .expect("an answer");
     assert_eq!((objects(&answer), more(&answer)), (vec![], (true, false)));
-    assert!(matches!(answer, Advanced::Ok { next_due: None, .. }), "{answer:?}");
+    assert!(
+        matches!(answer, Advanced::Ok { next_due: None, .. }),
+        "{answer:?}"
+    );
 }

@@ -9,7 +9,11 @@ use crate::support::Redis;
 
 /// Returns the value `once` of a page's forms. All forms of a page have the same value.
 fn once(page: &Reply) -> String {
-    let mut values = page.text.split("name=\"once\" value=\"").skip(1).map(|rest| rest.split('"').next().expect("a value"));
+    let mut values = page
+        .text
+        .split("name=\"once\" value=\"")
+        .skip(1)
+        .map(|rest| rest.split('"').next().expect("a value"));
     let first = values.next().unwrap_or_else(|| panic!("{page:?}"));
     assert!(values.all(|value| value == first), "{page:?}");
     first.to_owned()
@@ -24,7 +28,11 @@ async fn get(dash: &Dash, target: &str) -> Reply {
 }
 
 async fn queued(redis: &Redis, object: &str) -> u64 {
-    cmd("LLEN").arg(redis.keys().events(object)).query_async(&mut redis.connect().await).await.expect("a length")
+    cmd("LLEN")
+        .arg(redis.keys().events(object))
+        .query_async(&mut redis.connect().await)
+        .await
+        .expect("a length")
 }
 
 /// Story: a double click on `Run now` queued two events.
@@ -32,37 +40,68 @@ async fn queued(redis: &Redis, object: &str) -> u64 {
 async fn a_form_that_is_sent_twice_acts_once() {
     let (scene, file) = (Scene::start().await, users(&USERS));
     let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
-    let (first, second) = (once(&get(&dash, "/cron").await), once(&get(&dash, "/cron").await));
+    let (first, second) = (
+        once(&get(&dash, "/cron").await),
+        once(&get(&dash, "/cron").await),
+    );
     assert_ne!(first, second);
-    let form =
-        |once, reason| [("act", "run-cron"), ("name", "work-nightly"), ("back", "/cron"), ("once", once), ("reason", reason)];
+    let form = |once, reason| {
+        [
+            ("act", "run-cron"),
+            ("name", "work-nightly"),
+            ("back", "/cron"),
+            ("once", once),
+            ("reason", reason),
+        ]
+    };
     // A refused form does not use its value up.
     for reason in ["", " "] {
-        assert_eq!(sent(&dash, "operator", &form(&first, reason)).await.status, 400);
+        assert_eq!(
+            sent(&dash, "operator", &form(&first, reason)).await.status,
+            400
+        );
     }
     let fields = form(&first, "because");
     let clicks = join_all((0..5).map(|_| sent(&dash, "operator", &fields))).await;
     let later = sent(&dash, "operator", &form(&first, "another reason")).await;
     for click in clicks.iter().chain([&later]) {
-        assert_eq!((click.status, click.header("location")), (303, clicks[0].header("location")), "{click:?}");
+        assert_eq!(
+            (click.status, click.header("location")),
+            (303, clicks[0].header("location")),
+            "{click:?}"
+        );
     }
     assert_eq!(queued(&scene.redis, "work:cron").await, 1);
     let other = sent(&dash, "operator", &form(&second, "because")).await;
-    assert!(other.status == 303 && other.header("location") != later.header("location"), "{other:?}");
+    assert!(
+        other.status == 303 && other.header("location") != later.header("location"),
+        "{other:?}"
+    );
     assert_eq!(queued(&scene.redis, "work:cron").await, 2);
     // A value of a page before a restart is accepted once. A program sends no value.
     let unknown = "0123456789abcdef0123456789abcdef";
     for (once, events) in [(unknown, 3), (unknown, 3)] {
-        assert_eq!(sent(&dash, "operator", &form(once, "because")).await.status, 303);
+        assert_eq!(
+            sent(&dash, "operator", &form(once, "because")).await.status,
+            303
+        );
         assert_eq!(queued(&scene.redis, "work:cron").await, events);
     }
     for events in [4, 5] {
-        let form = [("act", "run-cron"), ("name", "work-nightly"), ("reason", "because")];
+        let form = [
+            ("act", "run-cron"),
+            ("name", "work-nightly"),
+            ("reason", "because"),
+        ];
         assert_eq!(sent(&dash, "operator", &form).await.status, 303);
         assert_eq!(queued(&scene.redis, "work:cron").await, events);
     }
     for bad in ["", "1", "0123456789ABCDEF0123456789ABCDEF"] {
-        assert_eq!(sent(&dash, "operator", &form(bad, "because")).await.status, 400, "{bad:?}");
+        assert_eq!(
+            sent(&dash, "operator", &form(bad, "because")).await.status,
+            400,
+            "{bad:?}"
+        );
     }
 }
 
@@ -73,8 +112,15 @@ async fn a_value_is_of_one_user_and_one_selection() {
     let (scene, file) = (Scene::start().await, users(&USERS));
     let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
     let once = once(&get(&dash, "/dead").await);
-    let form =
-        |act, row| [("act", act), ("row", row), ("once", &*once), ("reason", "because")].map(|(name, value)| (name, value));
+    let form = |act, row| {
+        [
+            ("act", act),
+            ("row", row),
+            ("once", &*once),
+            ("reason", "because"),
+        ]
+        .map(|(name, value)| (name, value))
+    };
     let mut locations = Vec::new();
     for (user, act, selector) in [
         ("operator", "pause", "work:1"),
@@ -82,11 +128,19 @@ async fn a_value_is_of_one_user_and_one_selection() {
         ("operator", "pause", "work:2"),
         ("operator", "resume", "work:1"),
     ] {
-        let fields = [("act", act), ("selector", selector), ("once", &*once), ("reason", "because")];
+        let fields = [
+            ("act", act),
+            ("selector", selector),
+            ("once", &*once),
+            ("reason", "because"),
+        ];
         let found = sent(&dash, user, &fields).await;
         assert_eq!(found.status, 303, "{user} {act} {selector}: {found:?}");
         locations.push(found.header("location").to_owned());
-        assert_eq!(sent(&dash, user, &fields).await.header("location"), locations[locations.len() - 1]);
+        assert_eq!(
+            sent(&dash, user, &fields).await.header("location"),
+            locations[locations.len() - 1]
+        );
     }
     // The letter of a user with prefixes is looked at first. It is gone when the form comes again.
     for _ in 0..2 {
@@ -95,9 +149,26 @@ async fn a_value_is_of_one_user_and_one_selection() {
         locations.push(found.header("location").to_owned());
     }
     assert_eq!(locations.pop(), locations.last().cloned());
-    assert_eq!(locations.iter().collect::<std::collections::BTreeSet<_>>().len(), 5);
-    let actions = scene.control.actions(None, 32).await.expect("the actions").actions;
-    assert_eq!(actions.iter().filter(|action| ["pause", "resume", "drop"].contains(&action.action.as_str())).count(), 6);
+    assert_eq!(
+        locations
+            .iter()
+            .collect::<std::collections::BTreeSet<_>>()
+            .len(),
+        5
+    );
+    let actions = scene
+        .control
+        .actions(None, 32)
+        .await
+        .expect("the actions")
+        .actions;
+    assert_eq!(
+        actions
+            .iter()
+            .filter(|action| ["pause", "resume", "drop"].contains(&action.action.as_str()))
+            .count(),
+        6
+    );
 }
 
 /// Tests the answer to a form whose result is no longer remembered.
@@ -106,14 +177,25 @@ async fn a_repeated_form_without_a_result_says_when_it_was_done() {
     let (scene, file) = (Scene::start().await, users(&USERS));
     let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
     let once = once(&get(&dash, "/cron").await);
-    let fields = [("act", "run-cron"), ("name", "work-nightly"), ("back", "/cron"), ("once", &*once), ("reason", "because")];
+    let fields = [
+        ("act", "run-cron"),
+        ("name", "work-nightly"),
+        ("back", "/cron"),
+        ("once", &*once),
+        ("reason", "because"),
+    ];
     assert_eq!(sent(&dash, "operator", &fields).await.status, 303);
     for _ in 0..200 {
-        let other = [("act", "resume"), ("selector", "none"), ("reason", "because")];
+        let other = [
+            ("act", "resume"),
+            ("selector", "none"),
+            ("reason", "because"),
+        ];
         assert_eq!(sent(&dash, "operator", &other).await.status, 303);
     }
     let found = sent(&dash, "operator", &fields).await;
-    let says = found.text.contains("already done at 20") && found.text.contains("by operator: nothing was done again");
+    let says = found.text.contains("already done at 20")
+        && found.text.contains("by operator: nothing was done again");
     assert!(found.status == 409 && says, "{found:?}");
     assert_eq!(queued(&scene.redis, "work:cron").await, 1);
 }
@@ -127,15 +209,31 @@ async fn an_update_keeps_the_value_of_the_page() {
     let target = "/object?name=work:dead";
     let page = get(&dash, target).await;
     let value = once(&page);
-    assert!(page.text.contains(&format!("data-once=\"{value}\"")), "{page:?}");
-    let update = |value| reply(dash.page(target).bearer_auth(token("operator")).header("seriatim-once", value));
+    assert!(
+        page.text.contains(&format!("data-once=\"{value}\"")),
+        "{page:?}"
+    );
+    let update = |value| {
+        reply(
+            dash.page(target)
+                .bearer_auth(token("operator"))
+                .header("seriatim-once", value),
+        )
+    };
     assert_eq!(once(&update(value.clone()).await), value);
     assert_ne!(once(&update("\"><script>".to_owned()).await), value);
-    assert_eq!(get(&dash, "/log").await.text.matches("data-once").count(), 0);
+    assert_eq!(
+        get(&dash, "/log").await.text.matches("data-once").count(),
+        0
+    );
 }
 
 /// A form that is refused: its fields, and parts of the page that shows it again.
-type Refusal = (&'static [(&'static str, &'static str)], &'static str, &'static [&'static str]);
+type Refusal = (
+    &'static [(&'static str, &'static str)],
+    &'static str,
+    &'static [&'static str],
+);
 
 const REFUSALS: [Refusal; 9] = [
     (
@@ -148,37 +246,94 @@ const REFUSALS: [Refusal; 9] = [
             ("back", "/object?name=work%3Aheld"),
         ],
         "the time: ",
-        &["<details class=\"act\" open>", "value=\"1 parsec\"", "value=\"a &lt;reason&gt;\""],
+        &[
+            "<details class=\"act\" open>",
+            "value=\"1 parsec\"",
+            "value=\"a &lt;reason&gt;\"",
+        ],
     ),
     (
-        &[("act", "skip"), ("row", "7 work:held"), ("reason", " "), ("back", "/object?name=work%3Aheld")],
+        &[
+            ("act", "skip"),
+            ("row", "7 work:held"),
+            ("reason", " "),
+            ("back", "/object?name=work%3Aheld"),
+        ],
         "1 to 500 characters",
         &["<details class=\"act\" open>", "value=\" \""],
     ),
     (
-        &[("act", "release"), ("row", "7 work:held"), ("row", "7 user:held"), ("reason", ""), ("back", "/held?prefix=")],
+        &[
+            ("act", "release"),
+            ("row", "7 work:held"),
+            ("row", "7 user:held"),
+            ("reason", ""),
+            ("back", "/held?prefix="),
+        ],
         "the field reason is missing",
-        &["value=\"7 work:held\" checked", "value=\"7 user:held\" checked"],
+        &[
+            "value=\"7 work:held\" checked",
+            "value=\"7 user:held\" checked",
+        ],
     ),
-    (&[("act", "release"), ("reason", "typed"), ("back", "/held")], "no row is selected", &["value=\"typed\""]),
     (
-        &[("act", "release-all"), ("prefix", ""), ("until_released", "true"), ("reason", ""), ("back", "/held")],
+        &[("act", "release"), ("reason", "typed"), ("back", "/held")],
+        "no row is selected",
+        &["value=\"typed\""],
+    ),
+    (
+        &[
+            ("act", "release-all"),
+            ("prefix", ""),
+            ("until_released", "true"),
+            ("reason", ""),
+            ("back", "/held"),
+        ],
         "the field reason is missing",
-        &["<details class=\"act\" open>", "name=\"until_released\" value=\"true\" checked"],
+        &[
+            "<details class=\"act\" open>",
+            "name=\"until_released\" value=\"true\" checked",
+        ],
     ),
-    (&[("act", "drop-all"), ("object", ""), ("reason", "\t"), ("back", "/dead")], "1 to 500", &["<details class=\"act\" open>"]),
     (
-        &[("act", "block"), ("selector", "work *"), ("for", "1h"), ("reason", "typed"), ("back", "/rules")],
+        &[
+            ("act", "drop-all"),
+            ("object", ""),
+            ("reason", "\t"),
+            ("back", "/dead"),
+        ],
+        "1 to 500",
+        &["<details class=\"act\" open>"],
+    ),
+    (
+        &[
+            ("act", "block"),
+            ("selector", "work *"),
+            ("for", "1h"),
+            ("reason", "typed"),
+            ("back", "/rules"),
+        ],
         "the selector: ",
         &["value=\"work *\"", "value=\"1h\"", "value=\"typed\""],
     ),
     (
-        &[("act", "cancel"), ("object", "work:later"), ("key", "later"), ("reason", ""), ("back", "/schedules")],
+        &[
+            ("act", "cancel"),
+            ("object", "work:later"),
+            ("key", "later"),
+            ("reason", ""),
+            ("back", "/schedules"),
+        ],
         "the field reason",
         &["<details class=\"act\" open>"],
     ),
     (
-        &[("act", "run-cron"), ("name", "work-nightly"), ("reason", ""), ("back", "/cron")],
+        &[
+            ("act", "run-cron"),
+            ("name", "work-nightly"),
+            ("reason", ""),
+            ("back", "/cron"),
+        ],
         "the field reason",
         &["<details class=\"act\" open>"],
     ),
@@ -196,40 +351,80 @@ async fn a_refused_form_keeps_what_was_typed() {
         let form: Vec<_> = fields.iter().copied().chain([("once", &*once)]).collect();
         let found = sent(&dash, "operator", &form).await;
         assert_eq!(found.status, 400, "{fields:?}: {found:?}");
-        let error = found.text.split("<p class=\"problem\" id=\"refused\" role=\"alert\">").nth(1);
+        let error = found
+            .text
+            .split("<p class=\"problem\" id=\"refused\" role=\"alert\">")
+            .nth(1);
         let error = error.unwrap_or_else(|| panic!("no error beside the form: {found:?}"));
-        assert!(error.starts_with(why) || error.split('<').next().is_some_and(|error| error.contains(why)), "{why}: {error}");
+        assert!(
+            error.starts_with(why)
+                || error
+                    .split('<')
+                    .next()
+                    .is_some_and(|error| error.contains(why)),
+            "{why}: {error}"
+        );
         for part in parts {
             assert!(found.text.contains(part), "{part}: {found:?}");
         }
         assert_eq!(found.text.matches("role=\"alert\"").count(), 1, "{found:?}");
-        assert!(found.text.contains("aria-label=\"Pages\"") && !found.text.contains("data-every"), "{found:?}");
+        assert!(
+            found.text.contains("aria-label=\"Pages\"") && !found.text.contains("data-every"),
+            "{found:?}"
+        );
         assert_eq!(self::once(&found), once, "the value is not used up");
         // A form that is not on the page any more: the error is at the beginning of the page.
         if fields[0].1 != "release" {
-            let other: Vec<_> =
-                form.iter().map(|(name, value)| (*name, if *name == "act" { "retry-none" } else { value })).collect();
+            let other: Vec<_> = form
+                .iter()
+                .map(|(name, value)| (*name, if *name == "act" { "retry-none" } else { value }))
+                .collect();
             let found = sent(&dash, "operator", &other).await;
             assert!(
-                found.status == 400 && found.text.contains("tabindex=\"-1\"><p class=\"problem\" role=\"alert\">"),
+                found.status == 400
+                    && found
+                        .text
+                        .contains("tabindex=\"-1\"><p class=\"problem\" role=\"alert\">"),
                 "{found:?}"
             );
         }
         // A program gets a document.
-        let program = dash.form("/act", &form).bearer_auth(token("operator")).header("accept", "application/json");
+        let program = dash
+            .form("/act", &form)
+            .bearer_auth(token("operator"))
+            .header("accept", "application/json");
         let mut request = program.build().expect("a request");
-        request.headers_mut().insert("accept", "application/json".parse().expect("a value"));
-        let found = reqwest::Client::new().execute(request).await.expect("an answer");
+        request
+            .headers_mut()
+            .insert("accept", "application/json".parse().expect("a value"));
+        let found = reqwest::Client::new()
+            .execute(request)
+            .await
+            .expect("an answer");
         assert_eq!(
             (found.status().as_u16(), &found.headers()["content-type"]),
             (400, &"application/problem+json".parse().expect("a value"))
         );
     }
     // A page that cannot be shown is not shown.
-    for back in ["/object?name=%5C", "/nothing", "//evil.example", "/log", "/held?why=nothing"] {
-        let fields = [("act", "pause"), ("selector", "work:1"), ("reason", ""), ("back", back)];
+    for back in [
+        "/object?name=%5C",
+        "/nothing",
+        "//evil.example",
+        "/log",
+        "/held?why=nothing",
+    ] {
+        let fields = [
+            ("act", "pause"),
+            ("selector", "work:1"),
+            ("reason", ""),
+            ("back", back),
+        ];
         let found = sent(&dash, "operator", &fields).await;
-        assert!(found.status == 400 && found.text.contains("the field reason is missing"), "{back}: {found:?}");
+        assert!(
+            found.status == 400 && found.text.contains("the field reason is missing"),
+            "{back}: {found:?}"
+        );
     }
     assert_eq!(scene.dump().await, before);
 }
@@ -238,18 +433,34 @@ async fn a_refused_form_keeps_what_was_typed() {
 async fn an_error_has_the_navigation_if_the_user_is_known() {
     let (scene, file) = (Scene::start().await, users(&USERS));
     let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
-    for (target, status) in [("/nothing", 404), ("/held?why=nothing", 400), ("/job?id=1", 404), ("/act", 405)] {
+    for (target, status) in [
+        ("/nothing", 404),
+        ("/held?why=nothing", 400),
+        ("/job?id=1", 404),
+        ("/act", 405),
+    ] {
         let found = get(&dash, target).await;
         assert!(
-            found.status == status && found.text.contains("aria-label=\"Pages\"") && found.text.contains("Log out"),
+            found.status == status
+                && found.text.contains("aria-label=\"Pages\"")
+                && found.text.contains("Log out"),
             "{found:?}"
         );
     }
     let found = reply(dash.page("/held").bearer_auth(token("emitter"))).await;
-    assert!(found.status == 403 && found.text.contains("Log out"), "{found:?}");
-    for request in [dash.page("/nothing"), dash.page("/held").bearer_auth("wrong")] {
+    assert!(
+        found.status == 403 && found.text.contains("Log out"),
+        "{found:?}"
+    );
+    for request in [
+        dash.page("/nothing"),
+        dash.page("/held").bearer_auth("wrong"),
+    ] {
         let found = reply(request).await;
-        assert!(found.status == 401 && !found.text.contains("Log out"), "{found:?}");
+        assert!(
+            found.status == 401 && !found.text.contains("Log out"),
+            "{found:?}"
+        );
     }
 }
 
@@ -258,7 +469,9 @@ async fn an_error_has_the_navigation_if_the_user_is_known() {
 async fn fifty_rows_with_long_names_fit_into_a_form() {
     let (redis, file) = (Redis::start(), users(&USERS));
     let dash = Dash::start(&redis, &["--users", path(&file)]).await;
-    let rows: Vec<String> = (0..50).map(|n| format!("18446744073709551{n:03} {}", "é".repeat(2048))).collect();
+    let rows: Vec<String> = (0..50)
+        .map(|n| format!("18446744073709551{n:03} {}", "é".repeat(2048)))
+        .collect();
     let mut fields: Vec<(&str, &str)> = rows.iter().map(|row| ("row", row.as_str())).collect();
     fields.extend([("act", "release"), ("reason", "because"), ("back", "/held")]);
     assert_eq!(sent(&dash, "operator", &fields).await.status, 303);
@@ -271,6 +484,10 @@ async fn a_head_of_the_link_needs_no_login() {
     let target = format!("/link?token={}", dash.link_token());
     for method in [Method::HEAD, Method::GET] {
         let found = reply(dash.request(method.clone(), &target)).await;
-        assert_eq!((found.status, found.text.is_empty()), (200, method == Method::HEAD), "{method}: {found:?}");
+        assert_eq!(
+            (found.status, found.text.is_empty()),
+            (200, method == Method::HEAD),
+            "{method}: {found:?}"
+        );
     }
 }

@@ -27,7 +27,9 @@ impl Sink for Repeating {
             let text = String::from_utf8_lossy(&event.payload).into_owned();
             let error = format!("no: {text}");
             let stop = match text {
-                text if text.contains("\"retry\"") || text.contains("\"errors\"") => Stop::transient(error),
+                text if text.contains("\"retry\"") || text.contains("\"errors\"") => {
+                    Stop::transient(error)
+                }
                 text if text.contains("\"dead\"") => Stop::rejected(error),
                 text if text.contains("\"hang\"") => std::future::pending().await,
                 _ => continue,
@@ -48,12 +50,20 @@ async fn work(scene: &Scene) -> crate::support::running::Running {
     let emitter = Emitter::new(conn).with_keys(scene.redis.keys().clone());
     for object in ["work", "user"] {
         for kind in ["done", "errors", "dead", "retry", "hang"] {
-            let event = json!({ "type": kind, "card": { "number": SECRET, "name": "Ada" }, "data": ["é"] });
-            emitter.emit(format!("{object}-{kind}:1"), &event).await.expect("emitted");
+            let event =
+                json!({ "type": kind, "card": { "number": SECRET, "name": "Ada" }, "data": ["é"] });
+            emitter
+                .emit(format!("{object}-{kind}:1"), &event)
+                .await
+                .expect("emitted");
         }
         // The lists cut this event before the hidden part.
-        let long = json!({ "a": "a".repeat(10_000), "card": { "number": SECRET }, "type": "retry" });
-        emitter.emit(format!("{object}-long:1"), &long).await.expect("emitted");
+        let long =
+            json!({ "a": "a".repeat(10_000), "card": { "number": SECRET }, "type": "retry" });
+        emitter
+            .emit(format!("{object}-long:1"), &long)
+            .await
+            .expect("emitted");
     }
     let worker = start(&scene.redis, "busy", &Repeating, |config| {
         config.event_log = Some(EventLog::default());
@@ -61,12 +71,24 @@ async fn work(scene: &Scene) -> crate::support::running::Running {
         config.concurrency = 8;
         config.retry = "fixed:1h".parse().expect("a policy");
         let errors = "fixed:1ms,attempts=1,then=complete-with-errors";
-        config.retry_types.insert("errors".to_owned(), errors.parse().expect("a policy"));
+        config
+            .retry_types
+            .insert("errors".to_owned(), errors.parse().expect("a policy"));
     });
     until("the events have their states", PATIENCE, async || {
         let stats = scene.control.stats().await.expect("the counts");
-        let is_over = stats.dead_letters >= 5 && stats.held.total >= 8 && stats.events_in_flight >= 3;
-        (is_over && scene.control.log(None, 100).await.expect("the log").entries.len() >= 8).then_some(())
+        let is_over =
+            stats.dead_letters >= 5 && stats.held.total >= 8 && stats.events_in_flight >= 3;
+        (is_over
+            && scene
+                .control
+                .log(None, 100)
+                .await
+                .expect("the log")
+                .entries
+                .len()
+                >= 8)
+            .then_some(())
     })
     .await;
     worker
@@ -80,58 +102,80 @@ async fn hold_a_second(scene: &Scene) {
     let (console, keys) = (scene.redis.console().await, scene.redis.keys());
     let event = json!({ "type": "moved", "card": { "number": OTHER } }).to_string();
     let why = format!("7 0 4 0 retry: the list with {OTHER} is refused");
-    let _: u64 = console.run(&["LPUSH", &keys.events_held("work:held"), &event]).await;
-    let _: String = console.run(&["SET", &keys.events_held_id("work:held"), &why]).await;
+    let _: u64 = console
+        .run(&["LPUSH", &keys.events_held("work:held"), &event])
+        .await;
+    let _: String = console
+        .run(&["SET", &keys.events_held_id("work:held"), &why])
+        .await;
     let error = format!("1767225600001 2 the list with {OTHER} is refused");
-    let _: u64 = console.run(&["LPUSH", &keys.event_errors("work:held"), &error]).await;
+    let _: u64 = console
+        .run(&["LPUSH", &keys.event_errors("work:held"), &error])
+        .await;
 }
 
 /// The targets that show events, errors or results.
 fn targets(scene: &Scene) -> Vec<String> {
-    let mut targets: Vec<String> =
-        ["/", "/held", "/held?why=operator", "/paused", "/dead", "/dead?order=oldest", "/dead?object=work:dead"]
-            .into_iter()
-            .chain([
-                "/workers",
-                "/worker?name=w",
-                "/worker?name=busy",
-                "/rules",
-                "/schedules",
-                "/cron",
-                "/log",
-                "/log?follow=true",
-                "/actions",
-                "/check",
-            ])
-            .chain([
-                "/v1/stats",
-                "/v1/held",
-                "/v1/paused",
-                "/v1/dead",
-                "/v1/dead?newest=true",
-                "/v1/schedule",
-                "/v1/rules",
-                "/v1/actions",
-            ])
-            .chain([
-                "/v1/log",
-                "/v1/log?newest=true",
-                "/v1/cron",
-                "/v1/workers",
-                "/v1/worker?name=w",
-                "/v1/worker?name=busy",
-                "/v1/queues",
-                "/v1/depth",
-                "/v1/check",
-            ])
-            .map(str::to_owned)
-            .collect();
-    let states =
-        ["queued", "held", "retry", "dead", "done", "later", "cron", "flight", "idle"].map(|state| format!("work:{state}"));
-    let worked = ["done", "errors", "dead", "retry", "hang", "long"].map(|kind| format!("work-{kind}:1"));
+    let mut targets: Vec<String> = [
+        "/",
+        "/held",
+        "/held?why=operator",
+        "/paused",
+        "/dead",
+        "/dead?order=oldest",
+        "/dead?object=work:dead",
+    ]
+    .into_iter()
+    .chain([
+        "/workers",
+        "/worker?name=w",
+        "/worker?name=busy",
+        "/rules",
+        "/schedules",
+        "/cron",
+        "/log",
+        "/log?follow=true",
+        "/actions",
+        "/check",
+    ])
+    .chain([
+        "/v1/stats",
+        "/v1/held",
+        "/v1/paused",
+        "/v1/dead",
+        "/v1/dead?newest=true",
+        "/v1/schedule",
+        "/v1/rules",
+        "/v1/actions",
+    ])
+    .chain([
+        "/v1/log",
+        "/v1/log?newest=true",
+        "/v1/cron",
+        "/v1/workers",
+        "/v1/worker?name=w",
+        "/v1/worker?name=busy",
+        "/v1/queues",
+        "/v1/depth",
+        "/v1/check",
+    ])
+    .map(str::to_owned)
+    .collect();
+    let states = [
+        "queued", "held", "retry", "dead", "done", "later", "cron", "flight", "idle",
+    ]
+    .map(|state| format!("work:{state}"));
+    let worked =
+        ["done", "errors", "dead", "retry", "hang", "long"].map(|kind| format!("work-{kind}:1"));
     for object in states.iter().chain(&worked) {
-        targets.extend([format!("/object?name={object}"), format!("/v1/objects/{object}")]);
-        targets.extend([format!("/v1/objects/{object}/chain"), format!("/v1/objects/{object}/schedule")]);
+        targets.extend([
+            format!("/object?name={object}"),
+            format!("/v1/objects/{object}"),
+        ]);
+        targets.extend([
+            format!("/v1/objects/{object}/chain"),
+            format!("/v1/objects/{object}/schedule"),
+        ]);
     }
     targets.push(format!("/v1/dead/{}", scene.dead[0]));
     targets
@@ -145,9 +189,21 @@ async fn all_answers(scene: &Scene, dash: &Dash) -> Vec<(String, Reply)> {
         form.push(("reason", "because"));
         let begun = reply(dash.form("/act", &form).bearer_auth(token("operator"))).await;
         assert_eq!(begun.status, 303, "{form:?}: {begun:?}");
-        (format!("{form:?}"), reply(dash.page(begun.header("location")).bearer_auth(token("operator"))).await)
+        (
+            format!("{form:?}"),
+            reply(
+                dash.page(begun.header("location"))
+                    .bearer_auth(token("operator")),
+            )
+            .await,
+        )
     };
-    assert_eq!(reply(dash.form("/check", &[]).bearer_auth(token("operator"))).await.status, 303);
+    assert_eq!(
+        reply(dash.form("/check", &[]).bearer_auth(token("operator")))
+            .await
+            .status,
+        303
+    );
     until("the check is over", PATIENCE, async || {
         let page = reply(dash.page("/check").bearer_auth(token("operator"))).await;
         page.text.contains("Last check").then_some(())
@@ -161,13 +217,25 @@ async fn all_answers(scene: &Scene, dash: &Dash) -> Vec<(String, Reply)> {
         }
         if round == 0 {
             for fields in [
-                &[("act", "release"), ("row", "- user:held"), ("row", "- user:none")][..],
-                &[("act", "skip"), ("row", "9 user:retry"), ("row", "9 user:none")],
+                &[
+                    ("act", "release"),
+                    ("row", "- user:held"),
+                    ("row", "- user:none"),
+                ][..],
+                &[
+                    ("act", "skip"),
+                    ("row", "9 user:retry"),
+                    ("row", "9 user:none"),
+                ],
                 &[("act", "drop"), ("row", &scene.dead[1])],
                 &[("act", "retry"), ("row", &scene.dead[1])],
                 &[("act", "drop-all"), ("object", "user-dead:1")],
                 &[("act", "run-cron"), ("name", "user-nightly")],
-                &[("act", "cancel"), ("object", "user:later"), ("key", "later")],
+                &[
+                    ("act", "cancel"),
+                    ("object", "user:later"),
+                    ("key", "later"),
+                ],
                 &[("act", "forget"), ("object", "user:held")],
                 &[("act", "pause"), ("selector", "user:*")],
             ] {
@@ -176,7 +244,14 @@ async fn all_answers(scene: &Scene, dash: &Dash) -> Vec<(String, Reply)> {
         }
     }
     let text = format!("{}\n{}", dash.log(), dash.out());
-    answers.push(("the log".to_owned(), Reply { status: 0, headers: Default::default(), text }));
+    answers.push((
+        "the log".to_owned(),
+        Reply {
+            status: 0,
+            headers: Default::default(),
+            text,
+        },
+    ));
     answers
 }
 
@@ -201,24 +276,46 @@ async fn hidden_parts_are_nowhere(#[case] hiding: &[&str]) {
         .collect();
     if hiding.is_empty() {
         // The test can fail: without the option most pages show the part.
-        for target in
-            ["/", "/held", "/dead", "/workers", "/schedules", "/cron", "/log", "/actions", "/v1/log", "/object?name=work:flight"]
-        {
+        for target in [
+            "/",
+            "/held",
+            "/dead",
+            "/workers",
+            "/schedules",
+            "/cron",
+            "/log",
+            "/actions",
+            "/v1/log",
+            "/object?name=work:flight",
+        ] {
             assert!(showing.contains(&target), "{target}: {showing:?}");
         }
-        assert!(showing.iter().any(|target| target.contains("release")), "{showing:?}");
+        assert!(
+            showing.iter().any(|target| target.contains("release")),
+            "{showing:?}"
+        );
         assert!(!showing.contains(&"the log"), "{}", dash.log());
     } else {
         assert_eq!(showing, Vec::<&str>::new());
     }
     if hiding == ["--hide-events"] {
-        assert!(answers.iter().all(|(_, found)| !found.text.contains("Ada")), "an event is shown");
+        assert!(
+            answers.iter().all(|(_, found)| !found.text.contains("Ada")),
+            "an event is shown"
+        );
     }
     // The stream of the overview shows the same parts as the page.
-    let mut stream = dash.request(reqwest::Method::GET, "/live").bearer_auth(token("operator")).send().await.expect("a stream");
+    let mut stream = dash
+        .request(reqwest::Method::GET, "/live")
+        .bearer_auth(token("operator"))
+        .send()
+        .await
+        .expect("a stream");
     let mut live = String::new();
     while !live.contains("What needs somebody") || !live.ends_with("\n\n") {
-        live.push_str(&String::from_utf8_lossy(&stream.chunk().await.expect("a part").expect("no end")));
+        live.push_str(&String::from_utf8_lossy(
+            &stream.chunk().await.expect("a part").expect("no end"),
+        ));
     }
     assert_eq!(live.contains(SECRET), hiding.is_empty(), "{live}");
 }
@@ -229,26 +326,50 @@ async fn no_password_and_no_token_is_shown() {
     let port = free_port().to_string();
     let redis = Redis::own(&["--port", &port]);
     let console = redis.console().await;
-    let _: String = console.run(&["ACL", "SETUSER", "dash", "on", ">zqpassword", "~*", "+@all"]).await;
+    let _: String = console
+        .run(&["ACL", "SETUSER", "dash", "on", ">zqpassword", "~*", "+@all"])
+        .await;
     let (scene, file) = (Scene::over(redis, "payload").await, users(&USERS));
     let url = format!("redis://dash:zqpassword@127.0.0.1:{port}");
     let _worker = work(&scene).await;
-    let dash = Dash::start_to(&url, &scene.redis, &["--users", path(&file), "--log", "trace"]).await;
+    let dash = Dash::start_to(
+        &url,
+        &scene.redis,
+        &["--users", path(&file), "--log", "trace"],
+    )
+    .await;
     let cookie = dash.log_in(&token("operator")).await;
-    assert_eq!(reply(dash.page("/rules").header("cookie", &cookie)).await.status, 200);
+    assert_eq!(
+        reply(dash.page("/rules").header("cookie", &cookie))
+            .await
+            .status,
+        200
+    );
     let wrong = reply(dash.form("/login", &[("token", "zqwrong")])).await;
     let mut answers = all_answers(&scene, &dash).await;
     let _: i64 = console.run(&["ACL", "DELUSER", "dash"]).await;
     for target in ["/", "/held", "/v1/stats", "/readyz"] {
-        answers.push((format!("{target} without the Redis user"), reply(dash.page(target).bearer_auth(token("operator"))).await));
+        answers.push((
+            format!("{target} without the Redis user"),
+            reply(dash.page(target).bearer_auth(token("operator"))).await,
+        ));
     }
     answers.push(("wrong".to_owned(), wrong));
-    let secrets = ["zqpassword", "zqwrong", "token-of-", cookie.split_once('=').expect("a cookie").1];
+    let secrets = [
+        "zqpassword",
+        "zqwrong",
+        "token-of-",
+        cookie.split_once('=').expect("a cookie").1,
+    ];
     for (target, found) in &answers {
         let log = dash.log();
-        let shown: Vec<_> = secrets.iter().filter(|secret| found.text.contains(**secret) || log.contains(**secret)).collect();
+        let shown: Vec<_> = secrets
+            .iter()
+            .filter(|secret| found.text.contains(**secret) || log.contains(**secret))
+            .collect();
         assert!(shown.is_empty(), "{target} shows {shown:?}: {}", found.text);
     }
-    let process = std::fs::read_to_string(format!("/proc/{}/cmdline", dash.pid())).expect("a command line");
+    let process =
+        std::fs::read_to_string(format!("/proc/{}/cmdline", dash.pid())).expect("a command line");
     assert!(process.contains("--users") && !process.contains("token-of-"));
 }

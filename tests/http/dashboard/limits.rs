@@ -16,7 +16,10 @@ async fn begun(dash: &Dash, target: &str) -> (TcpStream, String) {
 
 async fn begun_as(dash: &Dash, target: &str, name: &str) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(dash.address()).await.expect("connected");
-    let head = format!("GET {target} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\r\n", token(name));
+    let head = format!(
+        "GET {target} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\r\n",
+        token(name)
+    );
     stream.write_all(head.as_bytes()).await.expect("sent");
     let mut status = [0; 12];
     stream.read_exact(&mut status).await.expect("an answer");
@@ -31,19 +34,44 @@ async fn there_are_at_most_100_streams() {
     for number in 0..100 {
         // One user has at most 75 streams, and so have all users who may only view.
         let name = if number < 75 { "viewer" } else { "operator" };
-        let (stream, status) = begun_as(&dash, if number % 2 == 0 { "/log/stream" } else { "/live" }, name).await;
+        let (stream, status) = begun_as(
+            &dash,
+            if number % 2 == 0 {
+                "/log/stream"
+            } else {
+                "/live"
+            },
+            name,
+        )
+        .await;
         assert_eq!(status, "200", "stream {number}");
         streams.push(stream);
         let found = reply(dash.page("/live").bearer_auth(token("viewer")));
-        assert!(number != 74 || found.await.status == 503, "the viewer has its part");
+        assert!(
+            number != 74 || found.await.status == 503,
+            "the viewer has its part"
+        );
     }
     for (target, name) in [("/live", "operator"), ("/log/stream", "pauser")] {
         let found = reply(dash.page(target).bearer_auth(token(name))).await;
-        assert_eq!((found.status, found.header("retry-after")), (503, "10"), "{found:?}");
+        assert_eq!(
+            (found.status, found.header("retry-after")),
+            (503, "10"),
+            "{found:?}"
+        );
     }
-    assert_eq!(reply(dash.page("/").bearer_auth(token("viewer"))).await.status, 200, "pages are still served");
+    assert_eq!(
+        reply(dash.page("/").bearer_auth(token("viewer")))
+            .await
+            .status,
+        200,
+        "pages are still served"
+    );
     drop(streams);
-    until("there is room for a stream", PATIENCE, async || (begun(&dash, "/live").await.1 == "200").then_some(())).await;
+    until("there is room for a stream", PATIENCE, async || {
+        (begun(&dash, "/live").await.1 == "200").then_some(())
+    })
+    .await;
 }
 
 /// Tests that slow clients do not stop the others, and that the oldest of them give way.
@@ -65,9 +93,15 @@ async fn there_are_at_most_256_connections() {
     let (_last, status) = begun(&dash, "/rules").await;
     assert_eq!(status, "200");
     // A whole head counts as a sign of life, so only those without one are the oldest for sure.
-    for (number, stream) in kept[..51].iter_mut().enumerate().filter(|(number, _)| number % 3 != 2) {
+    for (number, stream) in kept[..51]
+        .iter_mut()
+        .enumerate()
+        .filter(|(number, _)| number % 3 != 2)
+    {
         let mut nothing = [0];
-        let read = timeout(PATIENCE, stream.read(&mut nothing)).await.expect("it is closed");
+        let read = timeout(PATIENCE, stream.read(&mut nothing))
+            .await
+            .expect("it is closed");
         assert_eq!(read.unwrap_or(0), 0, "{number}");
     }
 }
@@ -78,38 +112,75 @@ async fn there_are_at_most_16_actions_under_way() {
     let (mut scene, file) = (Scene::start().await, users(&USERS));
     let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
     let form = [("act", "pause"), ("selector", "a"), ("reason", "because")];
-    assert_eq!(reply(dash.form("/act", &form).bearer_auth(token("operator"))).await.status, 303);
-    let pid = Pid::from_raw(i32::try_from(scene.redis.server().pid()).expect("a pid")).expect("a pid");
+    assert_eq!(
+        reply(dash.form("/act", &form).bearer_auth(token("operator")))
+            .await
+            .status,
+        303
+    );
+    let pid =
+        Pid::from_raw(i32::try_from(scene.redis.server().pid()).expect("a pid")).expect("a pid");
     kill_process(pid, Signal::STOP).expect("stopped");
     let many = (0..24).map(|_| reply(dash.form("/act", &form).bearer_auth(token("operator"))));
     let found = futures_util::future::join_all(many).await;
-    let begun: Vec<_> =
-        found.iter().filter(|found| found.status == 303).map(|found| found.header("location").to_owned()).collect();
+    let begun: Vec<_> = found
+        .iter()
+        .filter(|found| found.status == 303)
+        .map(|found| found.header("location").to_owned())
+        .collect();
     let refused: Vec<_> = found.iter().filter(|found| found.status == 503).collect();
     let job = reply(dash.page(&begun[0]).bearer_auth(token("operator"))).await;
-    let stopped =
-        reply(dash.form("/job/stop", &[("id", begun[0].rsplit('=').next().expect("an id"))]).bearer_auth(token("operator")))
-            .await;
-    let ended = reply(dash.page(stopped.header("location")).bearer_auth(token("operator"))).await;
+    let stopped = reply(
+        dash.form(
+            "/job/stop",
+            &[("id", begun[0].rsplit('=').next().expect("an id"))],
+        )
+        .bearer_auth(token("operator")),
+    )
+    .await;
+    let ended = reply(
+        dash.page(stopped.header("location"))
+            .bearer_auth(token("operator")),
+    )
+    .await;
     kill_process(pid, Signal::CONT).expect("continued");
     assert_eq!((begun.len(), refused.len()), (16, 8), "{found:?}");
     assert!(
-        refused.iter().all(|found| found.text.contains("nothing was done") && found.header("retry-after") == "1"),
+        refused
+            .iter()
+            .all(|found| found.text.contains("nothing was done")
+                && found.header("retry-after") == "1"),
         "{refused:?}"
     );
-    assert!(job.text.contains("under way") && job.text.contains("action=\"/job/stop\""), "{job:?}");
+    assert!(
+        job.text.contains("under way") && job.text.contains("action=\"/job/stop\""),
+        "{job:?}"
+    );
     assert!(ended.text.contains("stopped"), "{ended:?}");
     until("there is room for an action", PATIENCE, async || {
-        (reply(dash.form("/act", &form).bearer_auth(token("operator"))).await.status == 303).then_some(())
+        (reply(dash.form("/act", &form).bearer_auth(token("operator")))
+            .await
+            .status
+            == 303)
+            .then_some(())
     })
     .await;
     // A stop says that it cuts an action off.
     kill_process(pid, Signal::STOP).expect("stopped");
-    assert_eq!(reply(dash.form("/act", &form).bearer_auth(token("operator"))).await.status, 303);
+    assert_eq!(
+        reply(dash.form("/act", &form).bearer_auth(token("operator")))
+            .await
+            .status,
+        303
+    );
     let itself = Pid::from_raw(i32::try_from(dash.pid()).expect("a pid")).expect("a pid");
     kill_process(itself, Signal::TERM).expect("the signal is sent");
-    until("it has told of the action", PATIENCE, async || dash.log().contains("before these actions have ended").then_some(()))
-        .await;
+    until("it has told of the action", PATIENCE, async || {
+        dash.log()
+            .contains("before these actions have ended")
+            .then_some(())
+    })
+    .await;
     kill_process(pid, Signal::CONT).expect("continued");
 }
 
@@ -121,21 +192,43 @@ async fn searches_of_a_viewer_stop_no_action() {
     let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
     let act = [("act", "pause"), ("selector", "a"), ("reason", "because")];
     let result = reply(dash.form("/act", &act).bearer_auth(token("operator"))).await;
-    let search = |name: &'static str| reply(dash.form("/object/search", &[("object", "work:1")]).bearer_auth(token(name)));
-    let pid = Pid::from_raw(i32::try_from(scene.redis.server().pid()).expect("a pid")).expect("a pid");
+    let search = |name: &'static str| {
+        reply(
+            dash.form("/object/search", &[("object", "work:1")])
+                .bearer_auth(token(name)),
+        )
+    };
+    let pid =
+        Pid::from_raw(i32::try_from(scene.redis.server().pid()).expect("a pid")).expect("a pid");
     kill_process(pid, Signal::STOP).expect("stopped");
     let found = futures_util::future::join_all((0..24).map(|_| search("viewer"))).await;
     let statuses: Vec<_> = found.iter().map(|found| found.status).collect();
-    let acted = reply(dash.form("/act", &act).bearer_auth(token("operator"))).await.status;
+    let acted = reply(dash.form("/act", &act).bearer_auth(token("operator")))
+        .await
+        .status;
     let searched = search("operator").await.status;
     kill_process(pid, Signal::CONT).expect("continued");
-    assert_eq!(statuses.iter().filter(|status| **status == 303).count(), 4, "{statuses:?}");
+    assert_eq!(
+        statuses.iter().filter(|status| **status == 303).count(),
+        4,
+        "{statuses:?}"
+    );
     assert_eq!((acted, searched), (303, 303));
-    until("the searches have ended", PATIENCE, async || (search("viewer").await.status == 303).then_some(())).await;
+    until("the searches have ended", PATIENCE, async || {
+        (search("viewer").await.status == 303).then_some(())
+    })
+    .await;
     for _ in 0..250 {
-        until("there is room for a search", PATIENCE, async || (search("viewer").await.status == 303).then_some(())).await;
+        until("there is room for a search", PATIENCE, async || {
+            (search("viewer").await.status == 303).then_some(())
+        })
+        .await;
     }
-    let job = reply(dash.page(result.header("location")).bearer_auth(token("operator"))).await;
+    let job = reply(
+        dash.page(result.header("location"))
+            .bearer_auth(token("operator")),
+    )
+    .await;
     assert!(job.status == 200 && job.text.contains("ended"), "{job:?}");
 }
 
@@ -147,8 +240,16 @@ async fn an_action_on_all_rows_says_why_objects_are_left_out() {
     for is_again in [false, true] {
         let form = [("act", "release-all"), ("reason", "because")];
         let begun = reply(dash.form("/act", &form).bearer_auth(token("operator"))).await;
-        let ended = reply(dash.page(begun.header("location")).bearer_auth(token("operator"))).await;
-        assert!(ended.text.contains("ended") && (!is_again || ended.text.contains("they were due already")), "{ended:?}");
+        let ended = reply(
+            dash.page(begun.header("location"))
+                .bearer_auth(token("operator")),
+        )
+        .await;
+        assert!(
+            ended.text.contains("ended")
+                && (!is_again || ended.text.contains("they were due already")),
+            "{ended:?}"
+        );
     }
 }
 
@@ -158,12 +259,28 @@ async fn the_name_of_a_selector_has_no_buttons_for_rules() {
     let (redis, file) = (Redis::start(), users(&USERS));
     let dash = Dash::start(&redis, &["--users", path(&file)]).await;
     let all = [("act", "pause"), ("selector", "*"), ("reason", "because")];
-    assert_eq!(reply(dash.form("/act", &all).bearer_auth(token("operator"))).await.status, 303);
-    for (name, has_buttons) in [("*", false), ("work:*", false), ("work:1", true), ("a*b", true)] {
-        let found = reply(dash.page(&format!("/object?name={name}")).bearer_auth(token("operator"))).await;
-        let has = ["pause", "resume", "block", "unblock"]
-            .iter()
-            .any(|act| found.text.contains(&format!("name=\"act\" value=\"{act}\"")));
+    assert_eq!(
+        reply(dash.form("/act", &all).bearer_auth(token("operator")))
+            .await
+            .status,
+        303
+    );
+    for (name, has_buttons) in [
+        ("*", false),
+        ("work:*", false),
+        ("work:1", true),
+        ("a*b", true),
+    ] {
+        let found = reply(
+            dash.page(&format!("/object?name={name}"))
+                .bearer_auth(token("operator")),
+        )
+        .await;
+        let has = ["pause", "resume", "block", "unblock"].iter().any(|act| {
+            found
+                .text
+                .contains(&format!("name=\"act\" value=\"{act}\""))
+        });
         assert_eq!((found.status, has), (200, has_buttons), "{name}: {found:?}");
     }
 }
@@ -176,29 +293,57 @@ async fn all_slots_are_searched_in_steps() {
     let (console, keys) = (redis.console().await, redis.keys());
     for n in 0..5 {
         let name = format!("w{n}");
-        let _: u64 = console.run(&["HSET", &keys.event_workers(), &name, "250 token 0"]).await;
-        let _: u64 = console.run(&["ZADD", &keys.event_workers_watched(), &n.to_string(), &name]).await;
+        let _: u64 = console
+            .run(&["HSET", &keys.event_workers(), &name, "250 token 0"])
+            .await;
+        let _: u64 = console
+            .run(&["ZADD", &keys.event_workers_watched(), &n.to_string(), &name])
+            .await;
     }
-    let _: u64 = console.run(&["HSET", &keys.meta(), "names.indexed", "1"]).await;
-    let _: u64 = console.run(&["LPUSH", &keys.worker_object("w4.249"), "far"]).await;
+    let _: u64 = console
+        .run(&["HSET", &keys.meta(), "names.indexed", "1"])
+        .await;
+    let _: u64 = console
+        .run(&["LPUSH", &keys.worker_object("w4.249"), "far"])
+        .await;
     for object in ["far", "lost", "waiting"] {
         let _: u64 = console.run(&["LPUSH", &keys.events(object), "1"]).await;
     }
-    let _: u64 = console.run(&["LPUSH", &keys.objects_with_events(), "waiting"]).await;
+    let _: u64 = console
+        .run(&["LPUSH", &keys.objects_with_events(), "waiting"])
+        .await;
     let dash = Dash::start(&redis, &["--users", path(&file)]).await;
     let get = async |target: &str| reply(dash.page(target).bearer_auth(token("viewer"))).await;
-    for (object, result) in [("far", "a worker has taken it: w4.249"), ("lost", "no worker has taken it: I1 is broken")] {
+    for (object, result) in [
+        ("far", "a worker has taken it: w4.249"),
+        ("lost", "no worker has taken it: I1 is broken"),
+    ] {
         let page = get(&format!("/object?name={object}")).await.text;
         let told = "Not found in 384 slots of 2 worker names";
-        assert!(page.to_lowercase().contains(&told.to_lowercase()) && page.contains("action=\"/object/search\""), "{page}");
-        let found = reply(dash.form("/object/search", &[("object", object)]).bearer_auth(token("viewer"))).await;
+        assert!(
+            page.to_lowercase().contains(&told.to_lowercase())
+                && page.contains("action=\"/object/search\""),
+            "{page}"
+        );
+        let found = reply(
+            dash.form("/object/search", &[("object", object)])
+                .bearer_auth(token("viewer")),
+        )
+        .await;
         assert_eq!(found.status, 303, "{found:?}");
         let job = until("the search has ended", PATIENCE, async || {
-            Some(get(found.header("location")).await.text).filter(|page| page.contains("The search has ended"))
+            Some(get(found.header("location")).await.text)
+                .filter(|page| page.contains("The search has ended"))
         })
         .await;
-        assert!(job.contains(result) && job.contains("slots of 5 worker names are read"), "{job}");
+        assert!(
+            job.contains(result) && job.contains("slots of 5 worker names are read"),
+            "{job}"
+        );
     }
     let page = get("/object?name=waiting").await.text;
-    assert!(page.contains("waits for a free worker") && !page.contains("/object/search"), "{page}");
+    assert!(
+        page.contains("waits for a free worker") && !page.contains("/object/search"),
+        "{page}"
+    );
 }

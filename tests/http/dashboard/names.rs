@@ -11,26 +11,61 @@ async fn release_all_takes_the_prefix_of_the_list() {
         held(&scene.redis, object, 5, "inf", "{}", "no").await;
     }
     let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
-    let list = reply(dash.page("/held?prefix=a%5Cnb").bearer_auth(token("operator"))).await;
-    assert!(list.text.contains("nb:1") && list.text.contains("nb:2") && !list.text.contains("nb:3"), "{}", list.text);
+    let list = reply(
+        dash.page("/held?prefix=a%5Cnb")
+            .bearer_auth(token("operator")),
+    )
+    .await;
+    assert!(
+        list.text.contains("nb:1") && list.text.contains("nb:2") && !list.text.contains("nb:3"),
+        "{}",
+        list.text
+    );
     let act = async |prefix: &str| {
-        let form = [("act", "release-all"), ("prefix", prefix), ("reason", "because")];
+        let form = [
+            ("act", "release-all"),
+            ("prefix", prefix),
+            ("reason", "because"),
+        ];
         reply(dash.form("/act", &form).bearer_auth(token("operator"))).await
     };
     let begun = act("a\\nb").await;
-    let result = reply(dash.page(begun.header("location")).bearer_auth(token("operator"))).await;
+    let result = reply(
+        dash.page(begun.header("location"))
+            .bearer_auth(token("operator")),
+    )
+    .await;
     assert!(result.text.contains("<b>2</b> done"), "{}", result.text);
-    let actions = scene.control.actions(None, 10).await.expect("the actions").actions;
-    let [release] = &actions.iter().filter(|one| one.action == "release").collect::<Vec<_>>()[..] else { panic!("{actions:?}") };
+    let actions = scene
+        .control
+        .actions(None, 10)
+        .await
+        .expect("the actions")
+        .actions;
+    let [release] = &actions
+        .iter()
+        .filter(|one| one.action == "release")
+        .collect::<Vec<_>>()[..]
+    else {
+        panic!("{actions:?}")
+    };
     let many = release.many.as_ref().expect("many objects");
     let mut ends = [&many.first[..], &many.last];
     ends.sort_unstable();
-    assert_eq!((&release.object[..], many.count, ends), ("a\nb*", 2, ["a\nb:1", "a\nb:2"]));
-    let page = reply(dash.page("/actions").bearer_auth(token("operator"))).await.text;
+    assert_eq!(
+        (&release.object[..], many.count, ends),
+        ("a\nb*", 2, ["a\nb:1", "a\nb:2"])
+    );
+    let page = reply(dash.page("/actions").bearer_auth(token("operator")))
+        .await
+        .text;
     assert!(page.contains("2 done, from a\\nb:"), "{page}");
     for invalid in ["a\\q", "\\xff"] {
         let refused = act(invalid).await;
-        assert!(refused.status == 400 && refused.text.contains("nothing was done"), "{invalid}: {refused:?}");
+        assert!(
+            refused.status == 400 && refused.text.contains("nothing was done"),
+            "{invalid}: {refused:?}"
+        );
     }
 }
 
@@ -43,17 +78,43 @@ async fn a_rule_for_a_name_as_the_pages_show_it_is_for_this_object() {
     let (name, shown) = (r"C:\new", r"C:\\new");
     let get = async |target: &str| reply(dash.page(target).bearer_auth(token("operator"))).await;
     let page = get(r"/object?name=C:%5C%5Cnew").await.text;
-    assert!(page.contains(&format!("name=\"selector\" value=\"{shown}\"")), "{page}");
+    assert!(
+        page.contains(&format!("name=\"selector\" value=\"{shown}\"")),
+        "{page}"
+    );
     for (set, lift) in [("pause", "resume"), ("block", "unblock")] {
         let set_form = [("act", set), ("selector", shown), ("reason", "because")];
-        assert_eq!(reply(dash.form("/act", &set_form).bearer_auth(token("operator"))).await.status, 303);
+        assert_eq!(
+            reply(dash.form("/act", &set_form).bearer_auth(token("operator")))
+                .await
+                .status,
+            303
+        );
         let rules = scene.control.rules().await.expect("the rules").rules;
-        assert!(rules.iter().any(|rule| rule.selector.as_str() == name && rule.in_force), "{rules:?}");
+        assert!(
+            rules
+                .iter()
+                .any(|rule| rule.selector.as_str() == name && rule.in_force),
+            "{rules:?}"
+        );
         let page = get("/rules").await.text;
-        assert!(page.contains(&format!("name=\"selector\" value=\"{shown}\"")), "{page}");
+        assert!(
+            page.contains(&format!("name=\"selector\" value=\"{shown}\"")),
+            "{page}"
+        );
         let lift_form = [("act", lift), ("selector", shown), ("reason", "because")];
-        assert_eq!(reply(dash.form("/act", &lift_form).bearer_auth(token("operator"))).await.status, 303);
+        assert_eq!(
+            reply(dash.form("/act", &lift_form).bearer_auth(token("operator")))
+                .await
+                .status,
+            303
+        );
         let rules = scene.control.rules().await.expect("the rules").rules;
-        assert!(rules.iter().all(|rule| rule.selector.as_str() != name || !rule.in_force), "{rules:?}");
+        assert!(
+            rules
+                .iter()
+                .all(|rule| rule.selector.as_str() != name || !rule.in_force),
+            "{rules:?}"
+        );
     }
 }

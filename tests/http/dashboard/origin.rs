@@ -12,19 +12,59 @@ const ACT: [(&str, &str); 3] = [("act", "drop-all"), ("reason", "because"), ("ob
 #[tokio::test]
 async fn only_known_hosts_are_answered() {
     let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file), "--host", "ops.example"]).await;
+    let dash = Dash::start(
+        &scene.redis,
+        &["--users", path(&file), "--host", "ops.example"],
+    )
+    .await;
     let before = scene.dump().await;
-    for host in ["evil.example", "ops.example.evil.example", "127.0.0.1.nip.io", ""] {
-        for target in ["/", "/login", "/link?token=1", "/style.css", "/v1/stats", "/nothing"] {
-            let found = reply(dash.page(target).bearer_auth(token("operator")).header("host", host)).await;
+    for host in [
+        "evil.example",
+        "ops.example.evil.example",
+        "127.0.0.1.nip.io",
+        "",
+    ] {
+        for target in [
+            "/",
+            "/login",
+            "/link?token=1",
+            "/style.css",
+            "/v1/stats",
+            "/nothing",
+        ] {
+            let found = reply(
+                dash.page(target)
+                    .bearer_auth(token("operator"))
+                    .header("host", host),
+            )
+            .await;
             assert_eq!(found.status, 421, "{host:?} {target}: {found:?}");
         }
-        let act = dash.form("/act", &ACT).bearer_auth(token("operator")).header("host", host);
+        let act = dash
+            .form("/act", &ACT)
+            .bearer_auth(token("operator"))
+            .header("host", host);
         assert_eq!(reply(act).await.status, 421, "{host:?}");
-        assert_eq!(reply(dash.page("/healthz").header("host", host)).await.status, 200, "{host:?}");
+        assert_eq!(
+            reply(dash.page("/healthz").header("host", host))
+                .await
+                .status,
+            200,
+            "{host:?}"
+        );
     }
     for host in ["localhost", "ops.example", "OPS.example:8480", "[::1]:8480"] {
-        assert_eq!(reply(dash.page("/rules").bearer_auth(token("operator")).header("host", host)).await.status, 200, "{host}");
+        assert_eq!(
+            reply(
+                dash.page("/rules")
+                    .bearer_auth(token("operator"))
+                    .header("host", host)
+            )
+            .await
+            .status,
+            200,
+            "{host}"
+        );
     }
     assert_eq!(scene.dump().await, before);
 }
@@ -60,12 +100,22 @@ async fn other_sites_cannot_act(#[case] headers: &[(&'static str, &str)]) {
         }
         let found = reply(request).await;
         assert_eq!(found.status, 403, "{target} {headers:?}: {found:?}");
-        assert!(found.text.contains("another site has sent this request: nothing was done"), "{found:?}");
+        assert!(
+            found
+                .text
+                .contains("another site has sent this request: nothing was done"),
+            "{found:?}"
+        );
         assert!(!found.headers.contains_key("set-cookie"), "{found:?}");
     }
     assert_eq!(scene.dump().await, before);
     // The session goes on, because the logout was refused.
-    assert_eq!(reply(dash.page("/rules").header("cookie", &cookie)).await.status, 200);
+    assert_eq!(
+        reply(dash.page("/rules").header("cookie", &cookie))
+            .await
+            .status,
+        200
+    );
 }
 
 #[tokio::test]
@@ -73,16 +123,43 @@ async fn its_own_pages_and_programs_with_a_token_act() {
     let (scene, file) = (Scene::start().await, users(&USERS));
     let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
     let cookie = dash.log_in(&token("operator")).await;
-    let act = [("act", "release"), ("row", "- work:held"), ("reason", "because")];
-    let own = dash.foreign_form("/act", &act).header("cookie", &cookie).header("origin", &dash.url);
+    let act = [
+        ("act", "release"),
+        ("row", "- work:held"),
+        ("reason", "because"),
+    ];
+    let own = dash
+        .foreign_form("/act", &act)
+        .header("cookie", &cookie)
+        .header("origin", &dash.url);
     assert_eq!(reply(own).await.status, 303);
-    assert_eq!(reply(dash.form("/act", &act).header("cookie", &cookie)).await.status, 303);
-    assert_eq!(reply(dash.foreign_form("/act", &act).bearer_auth(token("operator"))).await.status, 303);
+    assert_eq!(
+        reply(dash.form("/act", &act).header("cookie", &cookie))
+            .await
+            .status,
+        303
+    );
+    assert_eq!(
+        reply(
+            dash.foreign_form("/act", &act)
+                .bearer_auth(token("operator"))
+        )
+        .await
+        .status,
+        303
+    );
     // A wrong token is no user.
-    assert_eq!(reply(dash.foreign_form("/act", &act).bearer_auth("wrong")).await.status, 401);
+    assert_eq!(
+        reply(dash.foreign_form("/act", &act).bearer_auth("wrong"))
+            .await
+            .status,
+        401
+    );
     assert_eq!(reply(dash.form("/act", &act)).await.status, 401);
     // A token that is not a bearer token is none.
-    let basic = dash.form("/act", &act).basic_auth("operator", Some(token("operator")));
+    let basic = dash
+        .form("/act", &act)
+        .basic_auth("operator", Some(token("operator")));
     assert_eq!(reply(basic).await.status, 401);
 }
 
@@ -91,36 +168,81 @@ async fn a_body_must_be_a_form_of_bounded_size() {
     let (scene, file) = (Scene::start().await, users(&USERS));
     let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
     let before = scene.dump().await;
-    for kind in ["application/json", "text/plain", "multipart/form-data; boundary=a", "application/x-www-form-urlencoded-not"] {
+    for kind in [
+        "application/json",
+        "text/plain",
+        "multipart/form-data; boundary=a",
+        "application/x-www-form-urlencoded-not",
+    ] {
         for target in ["/act", "/check", "/login", "/logout", "/job/stop"] {
-            let request = dash.request(reqwest::Method::POST, target).header("content-type", kind).bearer_auth(token("operator"));
-            let found = reply(request.header("sec-fetch-site", "same-origin").body("act=drop-all&reason=1")).await;
+            let request = dash
+                .request(reqwest::Method::POST, target)
+                .header("content-type", kind)
+                .bearer_auth(token("operator"));
+            let found = reply(
+                request
+                    .header("sec-fetch-site", "same-origin")
+                    .body("act=drop-all&reason=1"),
+            )
+            .await;
             assert_eq!(found.status, 415, "{target} {kind}: {found:?}");
         }
     }
     let long = "x".repeat(1024 * 1024);
     let most = "x".repeat(64 * 1024);
-    for (target, long) in [("/act", &long), ("/check", &most), ("/login", &most), ("/job/stop", &most)] {
-        let form = dash.form(target, &[("act", "drop-all"), ("reason", "1"), ("long", long)]).bearer_auth(token("operator"));
+    for (target, long) in [
+        ("/act", &long),
+        ("/check", &most),
+        ("/login", &most),
+        ("/job/stop", &most),
+    ] {
+        let form = dash
+            .form(
+                target,
+                &[("act", "drop-all"), ("reason", "1"), ("long", long)],
+            )
+            .bearer_auth(token("operator"));
         // The server does not read the rest of the body, so the connection cannot be used again.
         let found = reply(form.header("connection", "close")).await;
         assert_eq!(found.status, 413, "{target}: {found:?}");
     }
     for (fields, why) in [
         (&[("act", "drop-all")][..], "the field reason is missing"),
-        (&[("act", "drop-all"), ("reason", " ")], "1 to 500 characters"),
-        (&[("act", "drop-all"), ("reason", &long[..501])], "1 to 500 characters"),
-        (&[("act", "drop-all"), ("act", "retry-all"), ("reason", "1")], "the field act is there twice"),
-        (&[("act", "drop-everything"), ("reason", "1")], "is not an action"),
+        (
+            &[("act", "drop-all"), ("reason", " ")],
+            "1 to 500 characters",
+        ),
+        (
+            &[("act", "drop-all"), ("reason", &long[..501])],
+            "1 to 500 characters",
+        ),
+        (
+            &[("act", "drop-all"), ("act", "retry-all"), ("reason", "1")],
+            "the field act is there twice",
+        ),
+        (
+            &[("act", "drop-everything"), ("reason", "1")],
+            "is not an action",
+        ),
         (&[("act", "drop"), ("reason", "1")], "no row is selected"),
     ] {
         let found = reply(dash.form("/act", fields).bearer_auth(token("operator"))).await;
-        assert!(found.status == 400 && found.text.contains(why) && found.text.contains("nothing was done"), "{why}: {found:?}");
+        assert!(
+            found.status == 400
+                && found.text.contains(why)
+                && found.text.contains("nothing was done"),
+            "{why}: {found:?}"
+        );
     }
-    let rows: Vec<(&str, &str)> =
-        [("act", "drop"), ("reason", "1")].into_iter().chain(std::iter::repeat_n(("row", "1-1"), 51)).collect();
+    let rows: Vec<(&str, &str)> = [("act", "drop"), ("reason", "1")]
+        .into_iter()
+        .chain(std::iter::repeat_n(("row", "1-1"), 51))
+        .collect();
     let found = reply(dash.form("/act", &rows).bearer_auth(token("operator"))).await;
-    assert!(found.status == 400 && found.text.contains("51 rows are selected"), "{found:?}");
+    assert!(
+        found.status == 400 && found.text.contains("51 rows are selected"),
+        "{found:?}"
+    );
     assert_eq!(scene.dump().await, before);
 }
 
@@ -138,11 +260,18 @@ async fn a_body_that_does_not_come_is_refused_in_time() {
     let mut status = [0; 12];
     stream.read_exact(&mut status).await.expect("an answer");
     assert_eq!(&status, b"HTTP/1.1 408");
-    assert!((9..14).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    assert!(
+        (9..14).contains(&begun.elapsed().as_secs()),
+        "{:?}",
+        begun.elapsed()
+    );
     // A user who is not known does not need to send a body.
     let mut stream = TcpStream::connect(dash.address()).await.expect("connected");
     let head = head.replace(&token("operator"), "wrong");
     stream.write_all(head.as_bytes()).await.expect("sent");
-    tokio::time::timeout(Duration::from_secs(5), stream.read_exact(&mut status)).await.expect("an answer at once").expect("read");
+    tokio::time::timeout(Duration::from_secs(5), stream.read_exact(&mut status))
+        .await
+        .expect("an answer at once")
+        .expect("read");
     assert_eq!(&status, b"HTTP/1.1 401");
 }

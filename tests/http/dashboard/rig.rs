@@ -38,13 +38,20 @@ pub(crate) struct Reply {
 
 impl Reply {
     pub(crate) fn header(&self, name: &str) -> &str {
-        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+        self.headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
     }
 
     /// Returns the name and the value of the cookie that the answer sets.
     pub(crate) fn cookie(&self) -> String {
         let set = self.header("set-cookie");
-        set.split(';').next().filter(|pair| pair.contains('=')).unwrap_or_else(|| panic!("{self:?}")).to_owned()
+        set.split(';')
+            .next()
+            .filter(|pair| pair.contains('='))
+            .unwrap_or_else(|| panic!("{self:?}"))
+            .to_owned()
     }
 }
 
@@ -62,12 +69,22 @@ impl Dash {
         if !options.contains(&"--listen") {
             command.args(["--listen", "127.0.0.1:0"]);
         }
-        let child = command.stdout(file("out")).stderr(file("log")).spawn().expect("the program starts");
-        let mut this = Self { child, dir, url: String::new(), client: client() };
+        let child = command
+            .stdout(file("out"))
+            .stderr(file("log"))
+            .spawn()
+            .expect("the program starts");
+        let mut this = Self {
+            child,
+            dir,
+            url: String::new(),
+            client: client(),
+        };
         this.url = until("it listens", PATIENCE, async || {
             let log = this.log();
             let (_, rest) = log.split_once("listening address=")?;
-            Some(rest.split_whitespace().next()?.to_owned()).filter(|_| rest.contains('\n') && this.out().contains('\n'))
+            Some(rest.split_whitespace().next()?.to_owned())
+                .filter(|_| rest.contains('\n') && this.out().contains('\n'))
         })
         .await;
         this
@@ -78,19 +95,24 @@ impl Dash {
     }
 
     pub(crate) fn page(&self, target: &str) -> RequestBuilder {
-        self.request(Method::GET, target).header("accept", "text/html")
+        self.request(Method::GET, target)
+            .header("accept", "text/html")
     }
 
     /// Returns a form as a page of the dashboard posts it.
     pub(crate) fn form(&self, target: &str, fields: &[(&str, &str)]) -> RequestBuilder {
-        self.foreign_form(target, fields).header("sec-fetch-site", "same-origin")
+        self.foreign_form(target, fields)
+            .header("sec-fetch-site", "same-origin")
     }
 
     /// Returns a form without any header that tells its origin.
     pub(crate) fn foreign_form(&self, target: &str, fields: &[(&str, &str)]) -> RequestBuilder {
         let body = Serializer::new(String::new()).extend_pairs(fields).finish();
         let kind = "application/x-www-form-urlencoded";
-        self.request(Method::POST, target).header("content-type", kind).header("accept", "text/html").body(body)
+        self.request(Method::POST, target)
+            .header("content-type", kind)
+            .header("accept", "text/html")
+            .body(body)
     }
 
     /// Logs in with a token. Returns the cookie.
@@ -103,7 +125,10 @@ impl Dash {
     /// Returns the token of the newest link that the dashboard has printed.
     pub(crate) fn link_token(&self) -> String {
         let out = self.out();
-        let (_, token) = out.trim().rsplit_once("/link?token=").unwrap_or_else(|| panic!("{out}"));
+        let (_, token) = out
+            .trim()
+            .rsplit_once("/link?token=")
+            .unwrap_or_else(|| panic!("{out}"));
         token.to_owned()
     }
 
@@ -118,7 +143,10 @@ impl Dash {
     /// Lets it read its files again, and waits until it has done so.
     pub(crate) async fn read_again(&self) {
         kill_process(Pid::from_child(&self.child), Signal::HUP).expect("the signal is sent");
-        until("it has read the files again", PATIENCE, async || self.log().contains("read again").then_some(())).await;
+        until("it has read the files again", PATIENCE, async || {
+            self.log().contains("read again").then_some(())
+        })
+        .await;
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -145,15 +173,34 @@ impl Drop for Dash {
 }
 
 fn client() -> Client {
-    client_of(|client| client.no_proxy().redirect(reqwest::redirect::Policy::none()).timeout(Duration::from_secs(30)))
+    client_of(|client| {
+        client
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(Duration::from_secs(30))
+    })
 }
 
 /// Returns the command of a dashboard. Its log has lines of the level `info`, unless an option says
 /// otherwise.
 pub(crate) fn command(url: &str, redis: &Redis, options: &[&str]) -> Command {
     let mut command = Command::new(crate::support::program());
-    command.args(["--redis", url, "--namespace", redis.namespace(), "dashboard"]).args(options);
-    for name in ["SERIATIM_REDIS", "SERIATIM_NAMESPACE", "SERIATIM_USERS", "SERIATIM_PUBLIC_URL", "SERIATIM_LOG"] {
+    command
+        .args([
+            "--redis",
+            url,
+            "--namespace",
+            redis.namespace(),
+            "dashboard",
+        ])
+        .args(options);
+    for name in [
+        "SERIATIM_REDIS",
+        "SERIATIM_NAMESPACE",
+        "SERIATIM_USERS",
+        "SERIATIM_PUBLIC_URL",
+        "SERIATIM_LOG",
+    ] {
         command.env_remove(name);
     }
     command.stdin(Stdio::null());
@@ -162,16 +209,28 @@ pub(crate) fn command(url: &str, redis: &Redis, options: &[&str]) -> Command {
 
 /// Runs a dashboard that must not start. Returns its exit code and its messages.
 pub(crate) fn refused(redis: &Redis, options: &[&str]) -> (Option<i32>, String) {
-    let Output { status, stderr, .. } = command(redis.url(), redis, options).output().expect("it runs");
+    let Output { status, stderr, .. } = command(redis.url(), redis, options)
+        .output()
+        .expect("it runs");
     (status.code(), String::from_utf8_lossy(&stderr).into_owned())
 }
 
 pub(crate) async fn reply(request: RequestBuilder) -> Reply {
     let response = request.send().await.expect("an answer");
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
-    let is_stream = headers.get("content-type").is_some_and(|kind| kind == "text/event-stream");
-    let text = if is_stream { String::new() } else { response.text().await.expect("a body") };
-    Reply { status, headers, text }
+    let is_stream = headers
+        .get("content-type")
+        .is_some_and(|kind| kind == "text/event-stream");
+    let text = if is_stream {
+        String::new()
+    } else {
+        response.text().await.expect("a body")
+    };
+    Reply {
+        status,
+        headers,
+        text,
+    }
 }
 
 /// The names of the users in [`users`]. The token of each is `token-of-NAME`.
@@ -197,7 +256,11 @@ pub(crate) fn users(users: &[(&str, &str)]) -> NamedTempFile {
 pub(crate) fn write_users(file: &NamedTempFile, users: &[(&str, &str)]) {
     let line = |(name, rights): &(&str, &str)| {
         let digest = ring::digest::digest(&ring::digest::SHA256, token(name).as_bytes());
-        let hash: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash: String = digest
+            .as_ref()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         format!("{name} {hash} {rights}\n")
     };
     std::fs::write(file.path(), users.iter().map(line).collect::<String>()).expect("written");
@@ -230,42 +293,117 @@ impl Scene {
         let error = format!("the card {text} is refused");
         let mut dead = Vec::new();
         for object in ["work:dead", "user:dead", "other:dead"] {
-            let letter = ["id", "1", "prev", "0", "object", object, "event", &event, "error", &error, "attempts", "1"];
-            dead.push(cmd("XADD").arg(keys.events_dead()).arg("*").arg(&letter).query_async(&mut conn).await.expect("added"));
+            let letter = [
+                "id", "1", "prev", "0", "object", object, "event", &event, "error", &error,
+                "attempts", "1",
+            ];
+            dead.push(
+                cmd("XADD")
+                    .arg(keys.events_dead())
+                    .arg("*")
+                    .arg(&letter)
+                    .query_async(&mut conn)
+                    .await
+                    .expect("added"),
+            );
         }
         for prefix in ["work", "user"] {
-            emitter.emit(format!("{prefix}:queued"), &json).await.expect("emitted");
+            emitter
+                .emit(format!("{prefix}:queued"), &json)
+                .await
+                .expect("emitted");
             held(&redis, &format!("{prefix}:held"), 7, "inf", &event, &error).await;
-            held(&redis, &format!("{prefix}:retry"), 9, "4102444800000", &event, &error).await;
+            held(
+                &redis,
+                &format!("{prefix}:retry"),
+                9,
+                "4102444800000",
+                &event,
+                &error,
+            )
+            .await;
             let object = format!("{prefix}:done");
             let results = format!(r#"{{"mail":{{"card":"{text}"}}}}"#);
-            for (id, status) in [("2", "completed"), ("3", "completed_with_errors"), ("4", "dead")] {
-                let row = ["id", id, "prev", "0", "object", &object, "event", &event, "status", status, "attempts", "1"];
-                let more = ["error", &error, "results", &results, "taken", "1767225600000"];
-                let more = if status == "completed" { &more[2..] } else { &more[..] };
-                let () =
-                    cmd("XADD").arg(keys.event_log()).arg("*").arg(&row).arg(more).query_async(&mut conn).await.expect("added");
+            for (id, status) in [
+                ("2", "completed"),
+                ("3", "completed_with_errors"),
+                ("4", "dead"),
+            ] {
+                let row = [
+                    "id", id, "prev", "0", "object", &object, "event", &event, "status", status,
+                    "attempts", "1",
+                ];
+                let more = [
+                    "error",
+                    &error,
+                    "results",
+                    &results,
+                    "taken",
+                    "1767225600000",
+                ];
+                let more = if status == "completed" {
+                    &more[2..]
+                } else {
+                    &more[..]
+                };
+                let () = cmd("XADD")
+                    .arg(keys.event_log())
+                    .arg("*")
+                    .arg(&row)
+                    .arg(more)
+                    .query_async(&mut conn)
+                    .await
+                    .expect("added");
             }
             let later = Duration::from_secs(1_000_000);
-            emitter.schedule(format!("{prefix}:later"), &json).after(later).key("later").send().await.expect("scheduled");
-            let schedule = CronSchedule::new("0 3 * * *", Some("Europe/Berlin")).expect("a schedule");
-            let job = CronDraft::new(format!("{prefix}-nightly"), schedule, format!("{prefix}:cron"), &json);
+            emitter
+                .schedule(format!("{prefix}:later"), &json)
+                .after(later)
+                .key("later")
+                .send()
+                .await
+                .expect("scheduled");
+            let schedule =
+                CronSchedule::new("0 3 * * *", Some("Europe/Berlin")).expect("a schedule");
+            let job = CronDraft::new(
+                format!("{prefix}-nightly"),
+                schedule,
+                format!("{prefix}:cron"),
+                &json,
+            );
             control.set_cron(by(), job).await.expect("set");
-            let () =
-                cmd("SET").arg(keys.last_event_id(&format!("{prefix}:idle"))).arg(3).query_async(&mut conn).await.expect("set");
+            let () = cmd("SET")
+                .arg(keys.last_event_id(&format!("{prefix}:idle")))
+                .arg(3)
+                .query_async(&mut conn)
+                .await
+                .expect("set");
         }
         control
-            .set_rule(by(), seriatim::control::rules::Kind::Pause, &"paused:*".parse().expect("a selector"), None)
+            .set_rule(
+                by(),
+                seriatim::control::rules::Kind::Pause,
+                &"paused:*".parse().expect("a selector"),
+                None,
+            )
             .await
             .expect("set");
         in_flight(&redis, &event, text).await;
-        Self { redis, control, dead }
+        Self {
+            redis,
+            control,
+            dead,
+        }
     }
 
     /// Returns all keys with their values.
     pub(crate) async fn dump(&self) -> Vec<(String, Vec<u8>)> {
         let mut conn = self.redis.connect().await;
-        let mut keys: Vec<String> = cmd("KEYS").arg("*").query_async(&mut conn).await.expect("the keys");
+        let mut keys: Vec<String> = cmd("KEYS")
+            .arg("*")
+            .query_async(&mut conn)
+            .await
+            .expect("the keys");
         keys.sort();
         let mut all = pipe();
         for key in &keys {
@@ -277,11 +415,21 @@ impl Scene {
 }
 
 fn by() -> By<'static> {
-    By { who: "test", why: "a reason" }
+    By {
+        who: "test",
+        why: "a reason",
+    }
 }
 
 /// Holds an object with one event.
-pub(crate) async fn held(redis: &Redis, object: &str, id: u64, due: &str, event: &str, error: &str) {
+pub(crate) async fn held(
+    redis: &Redis,
+    object: &str,
+    id: u64,
+    due: &str,
+    event: &str,
+    error: &str,
+) {
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     pipe()
         .cmd("LPUSH")
@@ -328,7 +476,14 @@ async fn in_flight(redis: &Redis, event: &str, text: &str) {
         .arg("w.0")
         .cmd("HSET")
         .arg(keys.event_handled("work:flight"))
-        .arg(&["id", "11", "handler:mail", "", "result:mail", &format!("\"mail\":{{\"card\":\"{text}\"}}")])
+        .arg(&[
+            "id",
+            "11",
+            "handler:mail",
+            "",
+            "result:mail",
+            &format!("\"mail\":{{\"card\":\"{text}\"}}"),
+        ])
         .cmd("SET")
         .arg(keys.worker_lease("w"))
         .arg("token host 4242 1767225600000")

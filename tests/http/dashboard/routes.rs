@@ -54,10 +54,26 @@ const READS: [(&str, &str, Needs); 48] = [
     ("/readyz", "/readyz", Probe),
     ("/v1/objects/{object}", "/v1/objects/{}:held", Object),
     ("/v1/object", "/v1/object?object={}:held", Object),
-    ("/v1/objects/{object}/schedule", "/v1/objects/{}:later/schedule", Object),
-    ("/v1/object/schedule", "/v1/object/schedule?object={}:later", Object),
-    ("/v1/objects/{object}/chain", "/v1/objects/{}:done/chain", Object),
-    ("/v1/object/chain", "/v1/object/chain?object={}:done", Object),
+    (
+        "/v1/objects/{object}/schedule",
+        "/v1/objects/{}:later/schedule",
+        Object,
+    ),
+    (
+        "/v1/object/schedule",
+        "/v1/object/schedule?object={}:later",
+        Object,
+    ),
+    (
+        "/v1/objects/{object}/chain",
+        "/v1/objects/{}:done/chain",
+        Object,
+    ),
+    (
+        "/v1/object/chain",
+        "/v1/object/chain?object={}:done",
+        Object,
+    ),
     ("/v1/stats", "/v1/stats", All),
     ("/v1/schedule", "/v1/schedule", SomeObjects),
     ("/v1/held", "/v1/held", SomeObjects),
@@ -80,7 +96,14 @@ const READS: [(&str, &str, Needs); 48] = [
 ];
 
 /// The routes that take a form.
-const FORMS: [&str; 6] = ["/object/search", "/check", "/act", "/job/stop", "/login", "/logout"];
+const FORMS: [&str; 6] = [
+    "/object/search",
+    "/check",
+    "/act",
+    "/job/stop",
+    "/login",
+    "/logout",
+];
 
 /// The right that an action needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +119,11 @@ type Act = (&'static str, &'static [(&'static str, &'static str)], Right);
 /// all objects.
 const ACTS: [Act; 16] = [
     ("pause", &[("selector", "{}:1")], Right::Pause),
-    ("pause", &[("selector", "{}:*"), ("for", "1h")], Right::Pause),
+    (
+        "pause",
+        &[("selector", "{}:*"), ("for", "1h")],
+        Right::Pause,
+    ),
     ("resume", &[("selector", "{}:1")], Right::Pause),
     ("resume", &[("selector", "{}:*")], Right::Pause),
     ("block", &[("selector", "{}:*")], Right::Operate),
@@ -109,8 +136,16 @@ const ACTS: [Act; 16] = [
     ("retry-all", &[("object", "{}:dead")], Right::Operate),
     ("drop-all", &[("object", "{}:dead")], Right::Operate),
     ("forget", &[("object", "{}:idle")], Right::Operate),
-    ("cancel", &[("object", "{}:later"), ("key", "later")], Right::Operate),
-    ("release", &[("row", "- {}:a"), ("row", "- {}:b")], Right::Operate),
+    (
+        "cancel",
+        &[("object", "{}:later"), ("key", "later")],
+        Right::Operate,
+    ),
+    (
+        "release",
+        &[("row", "- {}:a"), ("row", "- {}:b")],
+        Right::Operate,
+    ),
 ];
 
 /// The actions on all objects.
@@ -129,27 +164,44 @@ const ACTS_ON_ALL: [Act; 10] = [
 
 /// Returns the methods of each route in the source.
 fn routes_of_the_source() -> BTreeMap<String, Vec<&'static str>> {
-    let sources =
-        [include_str!("../../../crates/web/src/dashboard/mod.rs"), include_str!("../../../crates/web/src/serve/view.rs")];
+    let sources = [
+        include_str!("../../../crates/web/src/dashboard/mod.rs"),
+        include_str!("../../../crates/web/src/serve/view.rs"),
+    ];
     let constants = [("probes::HEALTH", "/healthz"), ("probes::READY", "/readyz")];
     let mut found = BTreeMap::new();
     for source in sources {
         // `route(path, …)` is in a loop over the files.
         // The method `route` of other types has no parameters.
         let others = ["path,", ")"];
-        for route in source.split(".route(").skip(1).filter(|route| !others.iter().any(|other| route.starts_with(other))) {
+        for route in source
+            .split(".route(")
+            .skip(1)
+            .filter(|route| !others.iter().any(|other| route.starts_with(other)))
+        {
             let (path, rest) = route.split_once(", ").expect("a path and a handler");
             let handlers = rest.lines().next().unwrap_or_default();
-            let constant = constants.iter().find(|(name, _)| *name == path).map(|(_, path)| *path);
-            let path = constant.unwrap_or_else(|| path.trim_matches('"')).to_owned();
-            let methods = ["get", "post"]
-                .into_iter()
-                .filter(|method| handlers.starts_with(&format!("{method}(")) || handlers.contains(&format!(").{method}(")));
-            assert!(found.insert(path.clone(), methods.collect()).is_none(), "{path} is there twice");
+            let constant = constants
+                .iter()
+                .find(|(name, _)| *name == path)
+                .map(|(_, path)| *path);
+            let path = constant
+                .unwrap_or_else(|| path.trim_matches('"'))
+                .to_owned();
+            let methods = ["get", "post"].into_iter().filter(|method| {
+                handlers.starts_with(&format!("{method}("))
+                    || handlers.contains(&format!(").{method}("))
+            });
+            assert!(
+                found.insert(path.clone(), methods.collect()).is_none(),
+                "{path} is there twice"
+            );
         }
     }
     let assets = include_str!("../../../crates/web/src/dashboard/assets.rs");
-    let files = assets.lines().filter_map(|line| line.trim().strip_prefix("(\"/")?.split_once('"'));
+    let files = assets
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("(\"/")?.split_once('"'));
     found.extend(files.map(|(file, _)| (format!("/{file}"), vec!["get"])));
     found
 }
@@ -165,13 +217,26 @@ fn the_tables_have_every_route() {
     }
     assert_eq!(routes_of_the_source(), table);
     let source = include_str!("../../../crates/web/src/dashboard/acts/wanted.rs");
-    let (_, words) = source.split_once("match form.needed(\"act\")?").expect("the actions");
-    let (words, _) = words.split_once("is not an action").expect("the end of the actions");
-    let arms =
-        words.lines().filter_map(|line| line.split_once("=>")).map(|(arm, _)| arm).filter(|arm| arm.starts_with("            "));
-    let in_source: Vec<&str> = arms.flat_map(|arm| arm.split('"').skip(1).step_by(2)).filter(|word| !word.is_empty()).collect();
+    let (_, words) = source
+        .split_once("match form.needed(\"act\")?")
+        .expect("the actions");
+    let (words, _) = words
+        .split_once("is not an action")
+        .expect("the end of the actions");
+    let arms = words
+        .lines()
+        .filter_map(|line| line.split_once("=>"))
+        .map(|(arm, _)| arm)
+        .filter(|arm| arm.starts_with("            "));
+    let in_source: Vec<&str> = arms
+        .flat_map(|arm| arm.split('"').skip(1).step_by(2))
+        .filter(|word| !word.is_empty())
+        .collect();
     for word in &in_source {
-        assert!(ACTS.iter().chain(&ACTS_ON_ALL).any(|(act, ..)| act == word), "{word} is not in the tables");
+        assert!(
+            ACTS.iter().chain(&ACTS_ON_ALL).any(|(act, ..)| act == word),
+            "{word} is not in the tables"
+        );
     }
     assert!(in_source.len() >= 15, "{in_source:?}");
 }
@@ -243,7 +308,14 @@ struct Dashes {
 impl Dashes {
     async fn start() -> Self {
         let (scene, file) = (Scene::start().await, users(&USERS));
-        let trusting = ["--trust-header", "X-Forwarded-User", "--trust-from", "127.0.0.0/8", "--trust-rights", "view,pause"];
+        let trusting = [
+            "--trust-header",
+            "X-Forwarded-User",
+            "--trust-from",
+            "127.0.0.0/8",
+            "--trust-rights",
+            "view,pause",
+        ];
         Self {
             users: Dash::start(&scene.redis, &["--users", path(&file)]).await,
             read_only: Dash::start(&scene.redis, &["--users", path(&file), "--read-only"]).await,
@@ -254,17 +326,53 @@ impl Dashes {
     }
 
     fn roles(&self) -> Vec<Role<'_>> {
-        let role = |name: &'static str, dash, rights, has_all, login| Role { name, dash, rights, has_all, login };
+        let role = |name: &'static str, dash, rights, has_all, login| Role {
+            name,
+            dash,
+            rights,
+            has_all,
+            login,
+        };
         let user = |name: &'static str| Login::Token(token(name));
         vec![
             role("nobody", &self.users, [false; 3], false, Login::Nobody),
             role("emitter", &self.users, [false; 3], true, user("emitter")),
-            role("viewer", &self.users, [true, false, false], true, user("viewer")),
-            role("pauser", &self.users, [true, true, false], true, user("pauser")),
+            role(
+                "viewer",
+                &self.users,
+                [true, false, false],
+                true,
+                user("viewer"),
+            ),
+            role(
+                "pauser",
+                &self.users,
+                [true, true, false],
+                true,
+                user("pauser"),
+            ),
             role("bound", &self.users, [true; 3], false, user("bound")),
-            role("operator --read-only", &self.read_only, [true, false, false], true, user("operator")),
-            role("nobody of the proxy", &self.behind_proxy, [false; 3], false, Login::Nobody),
-            role("ada of the proxy", &self.behind_proxy, [true, true, false], true, Login::Header("ada")),
+            role(
+                "operator --read-only",
+                &self.read_only,
+                [true, false, false],
+                true,
+                user("operator"),
+            ),
+            role(
+                "nobody of the proxy",
+                &self.behind_proxy,
+                [false; 3],
+                false,
+                Login::Nobody,
+            ),
+            role(
+                "ada of the proxy",
+                &self.behind_proxy,
+                [true, true, false],
+                true,
+                Login::Header("ada"),
+            ),
             // The last one, because the actions are done.
             role("operator", &self.users, [true; 3], true, user("operator")),
         ]
@@ -278,16 +386,24 @@ async fn each_role_reads_what_it_may() {
     for role in dashes.roles() {
         for (_, target, needs) in READS {
             for of in ["work", "user"] {
-                let target = target.replace("{}", of).replace("WORK", &dashes.scene.dead[0]);
+                let target = target
+                    .replace("{}", of)
+                    .replace("WORK", &dashes.scene.dead[0]);
                 let expected = role.reads(needs, of);
                 for method in [Method::GET, Method::HEAD] {
                     let found = reply(role.known(role.dash.request(method.clone(), &target))).await;
-                    assert_eq!(found.status, expected, "{method} {target} as {}: {found:?}", role.name);
-                    let is_guarded = found.header("content-security-policy").starts_with("default-src 'none'");
+                    assert_eq!(
+                        found.status, expected,
+                        "{method} {target} as {}: {found:?}",
+                        role.name
+                    );
+                    let is_guarded = found
+                        .header("content-security-policy")
+                        .starts_with("default-src 'none'");
                     // With `no-referrer`, the forms would have the origin `null`.
                     assert_eq!(found.header("referrer-policy"), "same-origin");
-                    let is_quiet =
-                        found.header("x-content-type-options") == "nosniff" && !found.header("cache-control").is_empty();
+                    let is_quiet = found.header("x-content-type-options") == "nosniff"
+                        && !found.header("cache-control").is_empty();
                     assert!(is_guarded && is_quiet, "{method} {target}: {found:?}");
                 }
                 let page = reply(role.known(role.dash.page(&target))).await;
@@ -317,15 +433,34 @@ async fn each_route_has_only_its_methods() {
     for role in [&roles[0], &roles[8]] {
         for (path, methods) in &source {
             let target = path.replace("{object}", "work:held").replace("{id}", "1-1");
-            for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS] {
+            for method in [
+                Method::POST,
+                Method::PUT,
+                Method::PATCH,
+                Method::DELETE,
+                Method::OPTIONS,
+            ] {
                 if method == Method::POST && methods.contains(&"post") {
                     continue;
                 }
-                let request = role.dash.request(method.clone(), &target).header("sec-fetch-site", "same-origin");
-                let request = request.header("content-type", "application/x-www-form-urlencoded").body("act=drop-all&reason=1");
+                let request = role
+                    .dash
+                    .request(method.clone(), &target)
+                    .header("sec-fetch-site", "same-origin");
+                let request = request
+                    .header("content-type", "application/x-www-form-urlencoded")
+                    .body("act=drop-all&reason=1");
                 let found = reply(role.known(request)).await;
-                let expected = if role.is_known() || target == "/login" { 405 } else { 401 };
-                assert_eq!(found.status, expected, "{method} {target} as {}: {found:?}", role.name);
+                let expected = if role.is_known() || target == "/login" {
+                    405
+                } else {
+                    401
+                };
+                assert_eq!(
+                    found.status, expected,
+                    "{method} {target} as {}: {found:?}",
+                    role.name
+                );
             }
         }
         for (target, status) in [
@@ -337,7 +472,12 @@ async fn each_route_has_only_its_methods() {
             ("/v1/nothing", 404),
         ] {
             let found = reply(role.known(role.dash.request(Method::GET, target))).await;
-            assert_eq!(found.status, if role.is_known() { status } else { 401 }, "GET {target} as {}: {found:?}", role.name);
+            assert_eq!(
+                found.status,
+                if role.is_known() { status } else { 401 },
+                "GET {target} as {}: {found:?}",
+                role.name
+            );
         }
     }
     assert_eq!(dashes.scene.dump().await, before);
@@ -358,8 +498,17 @@ async fn each_role_does_what_it_may() {
                     continue;
                 }
                 let of_dead = |of: &str| scene.dead[usize::from(of == "user")].clone();
-                let filled = |value: &str| if value == "{}-dead" { of_dead(of) } else { value.replace("{}", of) };
-                let fields: Vec<(&str, String)> = fields.iter().map(|(name, value)| (*name, filled(value))).collect();
+                let filled = |value: &str| {
+                    if value == "{}-dead" {
+                        of_dead(of)
+                    } else {
+                        value.replace("{}", of)
+                    }
+                };
+                let fields: Vec<(&str, String)> = fields
+                    .iter()
+                    .map(|(name, value)| (*name, filled(value)))
+                    .collect();
                 let mut form: Vec<(&str, &str)> = vec![("act", *act), ("reason", "because")];
                 form.extend(fields.iter().map(|(name, value)| (*name, value.as_str())));
                 let found = reply(role.known(role.dash.form("/act", &form))).await;
@@ -372,7 +521,11 @@ async fn each_role_does_what_it_may() {
                     (_, false) if is_letter && role.rights[2] => 404,
                     _ => 403,
                 };
-                assert_eq!(found.status, expected, "{form:?} as {}: {found:?}", role.name);
+                assert_eq!(
+                    found.status, expected,
+                    "{form:?} as {}: {found:?}",
+                    role.name
+                );
             }
             for of in ["work", "user"] {
                 let expected = match role.reads(Object, of) {
@@ -380,8 +533,14 @@ async fn each_role_does_what_it_may() {
                     refused => refused,
                 };
                 let object = format!("{of}:held");
-                let found = reply(role.known(role.dash.form("/object/search", &[("object", &object)]))).await;
-                assert_eq!(found.status, expected, "a search for {of}:held as {}: {found:?}", role.name);
+                let found =
+                    reply(role.known(role.dash.form("/object/search", &[("object", &object)])))
+                        .await;
+                assert_eq!(
+                    found.status, expected,
+                    "a search for {of}:held as {}: {found:?}",
+                    role.name
+                );
             }
             let may_check = role.may(Right::Operate, "");
             if may_check == wanted {
@@ -401,12 +560,20 @@ async fn each_role_does_what_it_may() {
             }
         }
         if !wanted {
-            assert_eq!(scene.dump().await, before, "a refused action changes nothing");
+            assert_eq!(
+                scene.dump().await,
+                before,
+                "a refused action changes nothing"
+            );
         }
     }
     let (mut actions, mut after) = (Vec::new(), None);
     for _ in 0..10 {
-        let page = scene.control.actions(after.as_ref(), 32).await.expect("the actions");
+        let page = scene
+            .control
+            .actions(after.as_ref(), 32)
+            .await
+            .expect("the actions");
         actions.extend(page.actions);
         after = page.next;
         if after.is_none() {
@@ -421,9 +588,22 @@ async fn each_role_does_what_it_may() {
         ("retry", "bound"),
         ("block", "operator"),
     ] {
-        let found: Vec<_> =
-            actions.iter().map(|action| (action.action.as_str(), action.who.as_str(), action.object.as_str())).collect();
-        assert!(actions.iter().any(|action| action.action == act && action.who == who), "{act}: {found:?}");
+        let found: Vec<_> = actions
+            .iter()
+            .map(|action| {
+                (
+                    action.action.as_str(),
+                    action.who.as_str(),
+                    action.object.as_str(),
+                )
+            })
+            .collect();
+        assert!(
+            actions
+                .iter()
+                .any(|action| action.action == act && action.who == who),
+            "{act}: {found:?}"
+        );
     }
 }
 
@@ -434,10 +614,23 @@ async fn prefixes_bind_what_a_user_sees() {
     let (scene, file) = (Scene::start().await, users(&USERS));
     let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
     let get = |target: &str| reply(dash.page(target).bearer_auth(token("bound")));
-    for list in ["/held", "/dead", "/schedules", "/cron", "/log", "/v1/held", "/v1/dead", "/v1/schedule", "/v1/cron", "/v1/log"] {
+    for list in [
+        "/held",
+        "/dead",
+        "/schedules",
+        "/cron",
+        "/log",
+        "/v1/held",
+        "/v1/dead",
+        "/v1/schedule",
+        "/v1/cron",
+        "/v1/log",
+    ] {
         let found = get(list).await;
         assert!(
-            found.text.contains("work") && !found.text.contains("user:") && !found.text.contains("user-"),
+            found.text.contains("work")
+                && !found.text.contains("user:")
+                && !found.text.contains("user-"),
             "{list}: {}",
             found.text
         );
@@ -454,15 +647,50 @@ async fn prefixes_bind_what_a_user_sees() {
 async fn the_result_of_an_action_is_for_its_user() {
     let (scene, file) = (Scene::start().await, users(&USERS));
     let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
-    let act = [("act", "release"), ("row", "- work:held"), ("reason", "because")];
+    let act = [
+        ("act", "release"),
+        ("row", "- work:held"),
+        ("reason", "because"),
+    ];
     let begun = reply(dash.form("/act", &act).bearer_auth(token("bound"))).await;
     let target = begun.header("location").to_owned();
     let id = target.strip_prefix("/job?id=").expect("an id").to_owned();
-    assert_eq!(reply(dash.page(&target).bearer_auth(token("bound"))).await.status, 200);
+    assert_eq!(
+        reply(dash.page(&target).bearer_auth(token("bound")))
+            .await
+            .status,
+        200
+    );
     for name in ["operator", "viewer"] {
-        assert_eq!(reply(dash.page(&target).bearer_auth(token(name))).await.status, 404);
-        assert_eq!(reply(dash.form("/job/stop", &[("id", &id)]).bearer_auth(token(name))).await.status, 404);
+        assert_eq!(
+            reply(dash.page(&target).bearer_auth(token(name)))
+                .await
+                .status,
+            404
+        );
+        assert_eq!(
+            reply(
+                dash.form("/job/stop", &[("id", &id)])
+                    .bearer_auth(token(name))
+            )
+            .await
+            .status,
+            404
+        );
     }
-    assert_eq!(reply(dash.form("/job/stop", &[("id", &id)]).bearer_auth(token("bound"))).await.status, 303);
-    assert_eq!(reply(dash.form("/job/stop", &[]).bearer_auth(token("bound"))).await.status, 404);
+    assert_eq!(
+        reply(
+            dash.form("/job/stop", &[("id", &id)])
+                .bearer_auth(token("bound"))
+        )
+        .await
+        .status,
+        303
+    );
+    assert_eq!(
+        reply(dash.form("/job/stop", &[]).bearer_auth(token("bound")))
+            .await
+            .status,
+        404
+    );
 }

@@ -11,50 +11,142 @@ const HEADER: &str = "x-forwarded-user";
 #[tokio::test]
 async fn the_header_counts_only_from_a_trusted_peer_and_once() {
     let scene = Scene::start().await;
-    let trusted = Dash::start(&scene.redis, &["--trust-header", "X-Forwarded-User", "--trust-from", "127.0.0.1"]).await;
+    let trusted = Dash::start(
+        &scene.redis,
+        &[
+            "--trust-header",
+            "X-Forwarded-User",
+            "--trust-from",
+            "127.0.0.1",
+        ],
+    )
+    .await;
     let page = reply(trusted.page("/rules").header(HEADER, "ada")).await;
-    assert!(page.status == 200 && page.text.contains("<b>ada</b> (view)"), "{page:?}");
-    let twice = trusted.page("/rules").header(HEADER, "ada").header(HEADER, "ada");
+    assert!(
+        page.status == 200 && page.text.contains("<b>ada</b> (view)"),
+        "{page:?}"
+    );
+    let twice = trusted
+        .page("/rules")
+        .header(HEADER, "ada")
+        .header(HEADER, "ada");
     assert_eq!(reply(twice).await.status, 401);
     for bad in ["", " ", "ada eve", "#ada", &"a".repeat(65), "ada\tb"] {
-        assert_eq!(reply(trusted.page("/rules").header(HEADER, bad)).await.status, 401, "{bad:?}");
+        assert_eq!(
+            reply(trusted.page("/rules").header(HEADER, bad))
+                .await
+                .status,
+            401,
+            "{bad:?}"
+        );
     }
     // There is no login, and the hint says why.
     let login = reply(trusted.page("/rules")).await;
-    assert!(login.status == 401 && login.text.contains("has not come through the proxy"), "{login:?}");
-    assert_eq!(reply(trusted.form("/login", &[("token", "")])).await.status, 401);
-    let untrusted =
-        Dash::start(&scene.redis, &["--trust-header", "X-Forwarded-User", "--trust-from", "10.0.0.0/8", "--trust-from", "unix"])
-            .await;
-    assert_eq!(reply(untrusted.page("/rules").header(HEADER, "ada")).await.status, 401);
+    assert!(
+        login.status == 401 && login.text.contains("has not come through the proxy"),
+        "{login:?}"
+    );
+    assert_eq!(
+        reply(trusted.form("/login", &[("token", "")])).await.status,
+        401
+    );
+    let untrusted = Dash::start(
+        &scene.redis,
+        &[
+            "--trust-header",
+            "X-Forwarded-User",
+            "--trust-from",
+            "10.0.0.0/8",
+            "--trust-from",
+            "unix",
+        ],
+    )
+    .await;
+    assert_eq!(
+        reply(untrusted.page("/rules").header(HEADER, "ada"))
+            .await
+            .status,
+        401
+    );
     let act = untrusted.form("/act", &[("act", "drop-all"), ("reason", "because")]);
     assert_eq!(reply(act.header(HEADER, "ada")).await.status, 401);
-    assert!(scene.control.actions(None, 10).await.expect("the actions").actions.iter().all(|action| action.who == "test"));
+    assert!(
+        scene
+            .control
+            .actions(None, 10)
+            .await
+            .expect("the actions")
+            .actions
+            .iter()
+            .all(|action| action.who == "test")
+    );
 }
 
 /// Tests that users of the file and users of the proxy have their own rights.
 #[tokio::test]
 async fn a_proxy_and_a_users_file_work_together() {
-    let (scene, file) = (Scene::start().await, users(&[("operator", "view,pause,operate")]));
-    let options = ["--trust-header", HEADER, "--trust-from", "127.0.0.1", "--users", path(&file)];
+    let (scene, file) = (
+        Scene::start().await,
+        users(&[("operator", "view,pause,operate")]),
+    );
+    let options = [
+        "--trust-header",
+        HEADER,
+        "--trust-from",
+        "127.0.0.1",
+        "--users",
+        path(&file),
+    ];
     let dash = Dash::start(&scene.redis, &options).await;
     let act = [("act", "pause"), ("selector", "a"), ("reason", "because")];
-    assert_eq!(reply(dash.form("/act", &act).header(HEADER, "ada")).await.status, 403);
-    assert_eq!(reply(dash.form("/act", &act).bearer_auth(token("operator"))).await.status, 303);
+    assert_eq!(
+        reply(dash.form("/act", &act).header(HEADER, "ada"))
+            .await
+            .status,
+        403
+    );
+    assert_eq!(
+        reply(dash.form("/act", &act).bearer_auth(token("operator")))
+            .await
+            .status,
+        303
+    );
     // The header has priority, because the proxy has checked the user.
-    let both = dash.form("/act", &act).bearer_auth(token("operator")).header(HEADER, "ada");
+    let both = dash
+        .form("/act", &act)
+        .bearer_auth(token("operator"))
+        .header(HEADER, "ada");
     assert_eq!(reply(both).await.status, 403);
 }
 
 #[tokio::test]
 async fn a_proxy_can_use_a_socket() {
-    let (scene, dir) = (Scene::start().await, tempfile::tempdir().expect("a directory"));
+    let (scene, dir) = (
+        Scene::start().await,
+        tempfile::tempdir().expect("a directory"),
+    );
     let socket = dir.path().join("dashboard.sock");
     let address = format!("unix:{}", socket.display());
-    let options = ["--listen", &address, "--trust-header", HEADER, "--trust-from", "unix", "--trust-rights", "view,pause"];
+    let options = [
+        "--listen",
+        &address,
+        "--trust-header",
+        HEADER,
+        "--trust-from",
+        "unix",
+        "--trust-rights",
+        "view,pause",
+    ];
     let _dash = Dash::start(&scene.redis, &options).await;
     let client = client_of(|client| client.unix_socket(socket.clone()));
-    let page = |name: &str| reply(client.get("http://localhost/rules").header(HEADER, name).header("accept", "text/html"));
+    let page = |name: &str| {
+        reply(
+            client
+                .get("http://localhost/rules")
+                .header(HEADER, name)
+                .header("accept", "text/html"),
+        )
+    };
     assert!(page("ada").await.text.contains("<b>ada</b> (view, pause)"));
     assert_eq!(page("").await.status, 401);
 }
@@ -74,9 +166,21 @@ async fn a_proxy_can_use_a_socket() {
 fn a_dashboard_without_a_guard_does_not_start(#[case] options: &[&str], #[case] why: &str) {
     let (redis, dir) = (Redis::start(), tempfile::tempdir().expect("a directory"));
     let socket = format!("unix:{}", dir.path().join("socket").display());
-    let options: Vec<&str> =
-        options.iter().map(|option| if *option == "unix:SOCKET" { socket.as_str() } else { option }).collect();
+    let options: Vec<&str> = options
+        .iter()
+        .map(|option| {
+            if *option == "unix:SOCKET" {
+                socket.as_str()
+            } else {
+                option
+            }
+        })
+        .collect();
     let (code, text) = refused(&redis, &options);
-    assert_eq!((code, text.contains(why)), (Some(2), true), "{options:?}: {text}");
+    assert_eq!(
+        (code, text.contains(why)),
+        (Some(2), true),
+        "{options:?}: {text}"
+    );
     assert!(!text.contains("panicked"), "{text}");
 }

@@ -53,7 +53,12 @@ pub enum Fault {
 }
 
 /// The faults with which Redis loses writes.
-pub const LOSSES: &[Fault] = &[Fault::Rollback, Fault::Emptied, Fault::Evicted, Fault::SetBack];
+pub const LOSSES: &[Fault] = &[
+    Fault::Rollback,
+    Fault::Emptied,
+    Fault::Evicted,
+    Fault::SetBack,
+];
 
 /// Outcomes that are neither a fault nor a plain delivery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,21 +88,49 @@ pub enum Special {
     Emit,
 }
 
-pub const FAULTS: &[Fault] =
-    &[Fault::Crash, Fault::Pause, Fault::Takeover, Fault::LostReply, Fault::RepeatedCall, Fault::GhostPop, Fault::LateSend];
-pub const SPECIALS: &[Special] =
-    &[Special::Yield, Special::Retry, Special::Reject, Special::Hold, Special::Rule, Special::Detach, Special::Forget];
+pub const FAULTS: &[Fault] = &[
+    Fault::Crash,
+    Fault::Pause,
+    Fault::Takeover,
+    Fault::LostReply,
+    Fault::RepeatedCall,
+    Fault::GhostPop,
+    Fault::LateSend,
+];
+pub const SPECIALS: &[Special] = &[
+    Special::Yield,
+    Special::Retry,
+    Special::Reject,
+    Special::Hold,
+    Special::Rule,
+    Special::Detach,
+    Special::Forget,
+];
 
 /// Outcomes with rules, over one object and over all objects.
 pub const RULES: &[Special] = &[Special::Rule, Special::RuleOfAll, Special::Retry];
 
 /// The outcomes of deliveries (`Retry`, `Reject`, `Wait`) and the actions of an operator (`Skip`,
 /// `Again`, `Drop`).
-pub const OPERATOR: &[Special] = &[Special::Retry, Special::Reject, Special::Wait, Special::Skip, Special::Again, Special::Drop];
+pub const OPERATOR: &[Special] = &[
+    Special::Retry,
+    Special::Reject,
+    Special::Wait,
+    Special::Skip,
+    Special::Again,
+    Special::Drop,
+];
 
 /// Outcomes of handlers, and of their events.
-pub const HANDLERS: &[Special] =
-    &[Special::Finish, Special::Emit, Special::Retry, Special::Reject, Special::Hold, Special::Wait, Special::Skip];
+pub const HANDLERS: &[Special] = &[
+    Special::Finish,
+    Special::Emit,
+    Special::Retry,
+    Special::Reject,
+    Special::Hold,
+    Special::Wait,
+    Special::Skip,
+];
 
 impl Default for Bounds {
     /// Two names with one slot each, one object of two events, and no faults.

@@ -176,7 +176,8 @@ pub struct Allowed {
 impl Allowed {
     fn count(&self, before: &State, after: &State) {
         let lost = after.ghost.excused & !before.ghost.excused;
-        self.lost.fetch_add(lost.count_ones().into(), Ordering::Relaxed);
+        self.lost
+            .fetch_add(lost.count_ones().into(), Ordering::Relaxed);
         for (before, after) in before.received.iter().zip(&after.received) {
             let again = after.last != before.last && after.applied == before.applied;
             self.redelivered.fetch_add(again.into(), Ordering::Relaxed);
@@ -186,7 +187,10 @@ impl Allowed {
 
 impl Properties for Protocol {
     fn only(self, property: &'static str) -> Self {
-        Self { only: Some(property), ..self }
+        Self {
+            only: Some(property),
+            ..self
+        }
     }
 
     fn words(&self, _: &State, action: &Action) -> String {
@@ -196,7 +200,11 @@ impl Properties for Protocol {
 
 impl Protocol {
     pub fn initial(&self) -> State {
-        let mut s = State { faults: self.bounds.faults, outcomes: self.bounds.outcomes, ..State::default() };
+        let mut s = State {
+            faults: self.bounds.faults,
+            outcomes: self.bounds.outcomes,
+            ..State::default()
+        };
         if self.may_lose() {
             s.ghost.given = Some(Box::new([0; IDS]));
         }
@@ -227,22 +235,42 @@ impl Protocol {
     pub fn apply(&self, s: &mut State, action: Action) {
         match action {
             Action::Push { object } => {
-                assert!(s.pushed[object] < EVENTS_MAX, "more events than there are numbers for");
-                s.redis.objects[object].queue.push(event(object, s.pushed[object]));
+                assert!(
+                    s.pushed[object] < EVENTS_MAX,
+                    "more events than there are numbers for"
+                );
+                s.redis.objects[object]
+                    .queue
+                    .push(event(object, s.pushed[object]));
                 s.redis.markers.push(object as u8 + 1);
                 s.pushed[object] += 1;
             }
             Action::Pop { process, slot } => self.pop(s, self.worker(process, slot)),
-            Action::Advance { process, reports, fate, markers_first } => {
+            Action::Advance {
+                process,
+                reports,
+                fate,
+                markers_first,
+            } => {
                 self.call_advance(s, process, reports, fate, markers_first);
             }
             Action::Send { process, slot } => self.send(s, process, slot),
-            Action::Finish { process, slot, handler, emitted, fate } => self.finish(s, process, slot, handler, emitted, fate),
+            Action::Finish {
+                process,
+                slot,
+                handler,
+                emitted,
+                fate,
+            } => self.finish(s, process, slot, handler, emitted, fate),
             Action::Attach { process, fate } => self.start(s, process, fate),
-            Action::Adopt { process, name } => self.adopt(s, self.bounds.processes[process].0, name),
+            Action::Adopt { process, name } => {
+                self.adopt(s, self.bounds.processes[process].0, name)
+            }
             Action::Detach { process, fate } => self.stop(s, process, fate),
             Action::Renew { process } => self.keep(s, process),
-            Action::Due { object } | Action::Operator { object } => s.redis.objects[object].due = Due::Now,
+            Action::Due { object } | Action::Operator { object } => {
+                s.redis.objects[object].due = Due::Now
+            }
             Action::Forget { object } => {
                 s.redis.objects[object].last = 0;
                 s.spend_outcome(true);

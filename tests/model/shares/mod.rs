@@ -80,11 +80,17 @@ pub struct Share {
 }
 
 pub const fn in_flight(objects: u8) -> Share {
-    Share { in_flight: Some(objects), burst: None }
+    Share {
+        in_flight: Some(objects),
+        burst: None,
+    }
 }
 
 pub const fn rate(burst: u8) -> Share {
-    Share { in_flight: None, burst: Some(burst) }
+    Share {
+        in_flight: None,
+        burst: Some(burst),
+    }
 }
 
 /// The bounds of an exploration.
@@ -244,7 +250,14 @@ impl Model for Shares {
     }
 
     fn actions(&self, s: &State, actions: &mut Vec<Action>) {
-        let Bounds { events, shares, removals, crashes, retries, refills } = &self.bounds;
+        let Bounds {
+            events,
+            shares,
+            removals,
+            crashes,
+            retries,
+            refills,
+        } = &self.bounds;
         for (object, events) in events.iter().enumerate() {
             if s.pushed[object] < *events {
                 actions.push(Action::Push(object));
@@ -265,15 +278,27 @@ impl Model for Shares {
                 actions.extend([Action::Adopt(slot), Action::Restart(slot)]);
                 continue;
             }
-            actions.extend((0..PREFIXES).map(|first| Action::Advance { slot, retry: false, first }));
+            actions.extend((0..PREFIXES).map(|first| Action::Advance {
+                slot,
+                retry: false,
+                first,
+            }));
             if s.owned(slot).is_some() && s.retries < *retries {
-                actions.extend((0..PREFIXES).map(|first| Action::Advance { slot, retry: true, first }));
+                actions.extend((0..PREFIXES).map(|first| Action::Advance {
+                    slot,
+                    retry: true,
+                    first,
+                }));
             }
             if s.crashes < *crashes {
                 actions.push(Action::Crash(slot));
             }
         }
-        actions.extend((0..shares.len()).filter(|at| s.operators[*at] != Operator::Over).map(Action::Set));
+        actions.extend(
+            (0..shares.len())
+                .filter(|at| s.operators[*at] != Operator::Over)
+                .map(Action::Set),
+        );
         for prefix in 0..PREFIXES {
             if s.shares[prefix].is_some() && s.removals < *removals {
                 actions.push(Action::Remove(prefix));
@@ -307,7 +332,10 @@ impl Model for Shares {
 
 impl Properties for Shares {
     fn only(self, property: &'static str) -> Self {
-        Self { only: Some(property), ..self }
+        Self {
+            only: Some(property),
+            ..self
+        }
     }
 
     fn words(&self, _: &State, action: &Action) -> String {
@@ -318,12 +346,17 @@ impl Properties for Shares {
 impl State {
     /// Returns the object that a slot owns.
     pub fn owned(&self, slot: usize) -> Option<usize> {
-        self.objects.iter().position(|object| object.owner == Owner::Slot(slot))
+        self.objects
+            .iter()
+            .position(|object| object.owner == Owner::Slot(slot))
     }
 
     /// Returns the objects that slots own, as bits.
     pub fn owned_by_slots(&self) -> u8 {
-        (0..OBJECTS).filter(|at| matches!(self.objects[*at].owner, Owner::Slot(_))).map(|at| 1 << at).sum()
+        (0..OBJECTS)
+            .filter(|at| matches!(self.objects[*at].owner, Owner::Slot(_)))
+            .map(|at| 1 << at)
+            .sum()
     }
 
     /// Returns whether a share is set. In this model each share has a limit.
@@ -337,13 +370,21 @@ impl State {
 
     /// Returns the group of an object: its longest prefix with a share.
     pub fn group_of(&self, object: usize) -> usize {
-        prefixes_of(object).iter().copied().find(|prefix| *prefix != ALL && self.shares[*prefix].is_some()).unwrap_or(REST)
+        prefixes_of(object)
+            .iter()
+            .copied()
+            .find(|prefix| *prefix != ALL && self.shares[*prefix].is_some())
+            .unwrap_or(REST)
     }
 
     /// Returns the prefixes whose shares limit a group, the shortest first.
     pub fn limits_of(&self, group: usize) -> impl Iterator<Item = usize> {
         // The first object of each group has the prefixes of the group.
         let shares = self.shares;
-        prefixes_of(group).iter().rev().copied().filter(move |prefix| shares[*prefix].is_some())
+        prefixes_of(group)
+            .iter()
+            .rev()
+            .copied()
+            .filter(move |prefix| shares[*prefix].is_some())
     }
 }

@@ -7,7 +7,8 @@ pub const COUNT: &str = "the objects in hand are those that slots own";
 pub const COVERED: &str = "I1 every object with events is covered";
 pub const LOOK: &str = "a group that may claim is looked at";
 pub const REST_COMES: &str = "L1 nothing waits for ever";
-pub const APART: &str = "L2 an object whose delivery never ends delays only those with a common limit";
+pub const APART: &str =
+    "L2 an object whose delivery never ends delays only those with a common limit";
 
 pub fn all() -> Vec<Property<Shares>> {
     vec![
@@ -18,10 +19,16 @@ pub fn all() -> Vec<Property<Shares>> {
             is_part && (!s.is_limited() || s.in_hand | s.uncounted == s.owned_by_slots())
         }),
         Property::always(COVERED, |_, s: &State| is_covered(s)),
-        Property::always(LOOK, |_, s: &State| (0..PREFIXES).all(|group| is_looked_at(s, group))),
-        Property::always(REST_COMES, |model: &Shares, s: &State| model.comes_to_rest(s, None)),
+        Property::always(LOOK, |_, s: &State| {
+            (0..PREFIXES).all(|group| is_looked_at(s, group))
+        }),
+        Property::always(REST_COMES, |model: &Shares, s: &State| {
+            model.comes_to_rest(s, None)
+        }),
         Property::always(APART, |model: &Shares, s: &State| {
-            (0..SLOTS).filter(|slot| s.owned(*slot).is_some()).all(|slot| model.comes_to_rest(s, Some(slot)))
+            (0..SLOTS)
+                .filter(|slot| s.owned(*slot).is_some())
+                .all(|slot| model.comes_to_rest(s, Some(slot)))
         }),
     ]
 }
@@ -32,20 +39,29 @@ fn is_covered(s: &State) -> bool {
     let has_name = |at: usize| s.lists.iter().any(|list| list.contains(at as u8 + 1));
     let is_known = |at: usize| match s.objects[at].owner {
         Owner::Nobody => {
-            let popped = s.slots.iter().any(|slot| slot.popped.contains(at as u8 + 1));
+            let popped = s
+                .slots
+                .iter()
+                .any(|slot| slot.popped.contains(at as u8 + 1));
             s.objects[at].queue == 0 || popped || has_name(at) || s.markers.contains(at as u8 + 1)
         }
         Owner::Slot(_) => true,
         // If no name is set aside, a call looks at all held objects.
         Owner::Held { aside, .. } => !aside || has_name(at) || s.are_lists_empty(),
     };
-    (0..OBJECTS).all(is_known) && (0..PREFIXES).all(|group| s.lists[group].is_empty() || s.turns[group] != Turn::Absent)
+    (0..OBJECTS).all(is_known)
+        && (0..PREFIXES).all(|group| s.lists[group].is_empty() || s.turns[group] != Turn::Absent)
 }
 
 /// Returns whether the next call looks at a group that waits, if its limits allow a claim now. This
 /// holds without the look once per second.
 fn is_looked_at(s: &State, group: usize) -> bool {
-    let is_due = || s.own[group] == Look::Due || prefixes_of(group).iter().any(|prefix| s.others[*prefix] == Look::Due);
+    let is_due = || {
+        s.own[group] == Look::Due
+            || prefixes_of(group)
+                .iter()
+                .any(|prefix| s.others[*prefix] == Look::Due)
+    };
     s.turns[group] != Turn::Waits || s.full_by(group).is_some() || is_due()
 }
 
@@ -55,7 +71,9 @@ impl Shares {
     /// of objects must come that have no limit in common with the object of the slot.
     fn comes_to_rest(&self, s: &State, stalled: Option<usize>) -> bool {
         // A broken property is reported on its own.
-        s.is_above_limit || s.is_above_rate || (0..PREFIXES).all(|first| self.comes_to_rest_with(s.clone(), stalled, first))
+        s.is_above_limit
+            || s.is_above_rate
+            || (0..PREFIXES).all(|first| self.comes_to_rest_with(s.clone(), stalled, first))
     }
 
     fn comes_to_rest_with(&self, mut s: State, stalled: Option<usize>, first: usize) -> bool {
@@ -70,7 +88,9 @@ impl Shares {
                 }
             }
             for prefix in 0..PREFIXES {
-                let burst = s.shares[prefix].and_then(|share| share.burst).unwrap_or_default();
+                let burst = s.shares[prefix]
+                    .and_then(|share| share.burst)
+                    .unwrap_or_default();
                 if s.tokens[prefix] < burst {
                     self.apply(&mut s, Action::Refill(prefix));
                 }
@@ -79,7 +99,14 @@ impl Shares {
                 if s.slots[slot].is_dead {
                     self.apply(&mut s, Action::Adopt(slot));
                 }
-                self.apply(&mut s, Action::Advance { slot, retry: false, first });
+                self.apply(
+                    &mut s,
+                    Action::Advance {
+                        slot,
+                        retry: false,
+                        first,
+                    },
+                );
             }
             if self.all_came(&s, stalled) {
                 return true;
@@ -91,12 +118,21 @@ impl Shares {
     fn all_came(&self, s: &State, stalled: Option<usize>) -> bool {
         let stalled = stalled.and_then(|slot| s.owned(slot));
         let has_common_limit = |at: usize, other: usize| {
-            let common = |prefix: &&usize| prefixes_of(other).contains(prefix) && s.shares[**prefix].is_some();
+            let common = |prefix: &&usize| {
+                prefixes_of(other).contains(prefix) && s.shares[**prefix].is_some()
+            };
             prefixes_of(at).iter().any(|prefix| common(&prefix))
         };
-        let may_wait = |at: usize| stalled.is_some_and(|other| at == other || has_common_limit(at, other));
+        let may_wait =
+            |at: usize| stalled.is_some_and(|other| at == other || has_common_limit(at, other));
         // The marker that a pop has moved waits until its slot has a call.
-        let is_popped = |at: usize| stalled.is_some() && s.slots.iter().any(|slot| slot.popped.contains(at as u8 + 1));
-        (0..OBJECTS).all(|at| may_wait(at) || s.objects[at].delivered == s.pushed[at] || is_popped(at))
+        let is_popped = |at: usize| {
+            stalled.is_some()
+                && s.slots
+                    .iter()
+                    .any(|slot| slot.popped.contains(at as u8 + 1))
+        };
+        (0..OBJECTS)
+            .all(|at| may_wait(at) || s.objects[at].delivered == s.pushed[at] || is_popped(at))
     }
 }

@@ -21,10 +21,14 @@ impl Full {
 impl State {
     /// Returns the limit that allows no claim in a group now; none if a claim is allowed.
     pub fn full_by(&self, group: usize) -> Option<Full> {
-        let is_in_hand = |at: usize, prefix: usize| self.in_hand & 1 << at != 0 && prefixes_of(at).contains(&prefix);
+        let is_in_hand = |at: usize, prefix: usize| {
+            self.in_hand & 1 << at != 0 && prefixes_of(at).contains(&prefix)
+        };
         self.limits_of(group).find_map(|prefix| {
             let Share { in_flight, burst } = self.shares[prefix].unwrap_or_default();
-            if in_flight.is_some_and(|most| (0..OBJECTS).filter(|at| is_in_hand(*at, prefix)).count() >= most.into()) {
+            if in_flight.is_some_and(|most| {
+                (0..OBJECTS).filter(|at| is_in_hand(*at, prefix)).count() >= most.into()
+            }) {
                 Some(Full::Room(prefix))
             } else {
                 (burst.is_some() && self.tokens[prefix] == 0).then_some(Full::Events(prefix))
@@ -35,7 +39,10 @@ impl State {
     /// Lets all groups have turns again that wait for a limit.
     fn end_waits(&mut self) {
         (self.own, self.others) = ([Look::Absent; PREFIXES], [Look::Absent; PREFIXES]);
-        self.turns.iter_mut().filter(|turn| **turn == Turn::Waits).for_each(|turn| *turn = Turn::Ready);
+        self.turns
+            .iter_mut()
+            .filter(|turn| **turn == Turn::Waits)
+            .for_each(|turn| *turn = Turn::Ready);
     }
 
     /// Lets the turns of a group wait for a limit.
@@ -44,7 +51,11 @@ impl State {
             Full::Room(prefix) => (prefix, Look::AtRoom),
             Full::Events(prefix) => (prefix, Look::AtEvents),
         };
-        let member = if prefix == group { &mut self.own[prefix] } else { &mut self.others[prefix] };
+        let member = if prefix == group {
+            &mut self.own[prefix]
+        } else {
+            &mut self.others[prefix]
+        };
         // A look that is due does not become a later one because of a rate.
         if *member != Look::Due || look == Look::AtRoom {
             *member = look;
@@ -58,13 +69,18 @@ impl State {
             let own = std::mem::replace(&mut self.own[prefix], Look::Absent);
             let others = std::mem::replace(&mut self.others[prefix], Look::Absent);
             for group in 0..PREFIXES {
-                let is_due = group == prefix && own == Look::Due || prefixes_of(group).contains(&prefix) && others == Look::Due;
+                let is_due = group == prefix && own == Look::Due
+                    || prefixes_of(group).contains(&prefix) && others == Look::Due;
                 if is_due && self.turns[group] == Turn::Waits {
                     self.turns[group] = Turn::Ready;
                 }
             }
             self.own[prefix] = if own == Look::Due { Look::Absent } else { own };
-            self.others[prefix] = if others == Look::Due { Look::Absent } else { others };
+            self.others[prefix] = if others == Look::Due {
+                Look::Absent
+            } else {
+                others
+            };
         }
     }
 
@@ -83,7 +99,10 @@ impl State {
             if let Owner::Held { due: true, aside } = self.objects[at].owner
                 && (!aside || none_waits)
             {
-                self.objects[at].owner = Owner::Held { due: true, aside: true };
+                self.objects[at].owner = Owner::Held {
+                    due: true,
+                    aside: true,
+                };
                 self.push_aside(self.group_of(at), at);
             }
         }
@@ -137,7 +156,11 @@ impl Shares {
             Action::Refill(prefix) => {
                 s.tokens[prefix] += 1;
                 for member in [&mut s.own[prefix], &mut s.others[prefix]] {
-                    *member = if *member == Look::AtEvents { Look::Due } else { *member };
+                    *member = if *member == Look::AtEvents {
+                        Look::Due
+                    } else {
+                        *member
+                    };
                 }
             }
             Action::Crash(slot) => s.slots[slot].is_dead = true,
@@ -145,7 +168,11 @@ impl Shares {
                 if let Some(object) = s.owned(slot) {
                     let before = s.in_hand;
                     self.hold(s, object, true);
-                    s.in_hand = if self.guards.takeover_uncounts { s.in_hand } else { before };
+                    s.in_hand = if self.guards.takeover_uncounts {
+                        s.in_hand
+                    } else {
+                        before
+                    };
                 }
                 s.give_back(slot);
                 s.slots[slot].is_dead = false;
@@ -177,7 +204,14 @@ impl Shares {
                     s.time += 1;
                     s.since = s.time;
                 }
-                Operator::At(if self.guards.slots_are_looked_at { 0 } else { SLOTS }, s.since)
+                Operator::At(
+                    if self.guards.slots_are_looked_at {
+                        0
+                    } else {
+                        SLOTS
+                    },
+                    s.since,
+                )
             }
             Operator::At(_, since) if since != s.since && self.guards.epoch => Operator::Begin,
             Operator::At(slot, since) if slot < SLOTS => {
@@ -193,7 +227,11 @@ impl Shares {
                 }
                 let had_rate = s.shares[prefix].is_some_and(|share| share.burst.is_some());
                 let burst = share.burst.unwrap_or_default();
-                s.tokens[prefix] = if had_rate { s.tokens[prefix].min(burst) } else { burst };
+                s.tokens[prefix] = if had_rate {
+                    s.tokens[prefix].min(burst)
+                } else {
+                    burst
+                };
                 s.shares[prefix] = Some(share);
                 if self.guards.change_ends_waits {
                     s.end_waits();
@@ -211,7 +249,11 @@ impl Shares {
         if self.guards.looks_again {
             for prefix in prefixes_of(object) {
                 for member in [&mut s.own[*prefix], &mut s.others[*prefix]] {
-                    *member = if *member == Look::Absent { Look::Absent } else { Look::Due };
+                    *member = if *member == Look::Absent {
+                        Look::Absent
+                    } else {
+                        Look::Due
+                    };
                 }
             }
         }
@@ -224,7 +266,9 @@ impl Shares {
 
     /// Takes the next event of an object.
     fn take(&self, s: &mut State, object: usize) {
-        let Object { queue, has_batch, .. } = &mut s.objects[object];
+        let Object {
+            queue, has_batch, ..
+        } = &mut s.objects[object];
         if !*has_batch {
             (*queue, *has_batch) = (*queue - 1, true);
         }
@@ -245,7 +289,9 @@ impl Shares {
         }
         let owned = s.owned_by_slots();
         for prefix in prefixes_of(object) {
-            let of_prefix = (0..OBJECTS).filter(|at| owned & 1 << at != 0 && prefixes_of(*at).contains(prefix)).count();
+            let of_prefix = (0..OBJECTS)
+                .filter(|at| owned & 1 << at != 0 && prefixes_of(*at).contains(prefix))
+                .count();
             let most = s.shares[*prefix].and_then(|share| share.in_flight);
             s.is_above_limit |= most.is_some_and(|most| of_prefix > most.into());
         }
@@ -306,7 +352,8 @@ impl Shares {
 
     /// Claims a held object that is due, or the object of a marker.
     fn claim_in_order(&self, s: &mut State, slot: usize, markers_first: bool) {
-        let due = (0..OBJECTS).find(|at| matches!(s.objects[*at].owner, Owner::Held { due: true, .. }));
+        let due =
+            (0..OBJECTS).find(|at| matches!(s.objects[*at].owner, Owner::Held { due: true, .. }));
         if let Some(object) = due.filter(|_| !markers_first) {
             self.own(s, slot, object);
             return;
@@ -356,7 +403,11 @@ impl Shares {
                 s.lists[group].pop();
                 continue;
             }
-            let own = if self.guards.own_group { s.group_of(object) } else { group };
+            let own = if self.guards.own_group {
+                s.group_of(object)
+            } else {
+                group
+            };
             if own != group && own != REST {
                 s.lists[group].pop();
                 s.push_aside(own, object);

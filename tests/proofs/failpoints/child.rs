@@ -48,20 +48,43 @@ impl Sink for Obedient {
 impl Obedient {
     /// Writes the first `count` events of the batch.
     async fn send(&self, batch: &Batch, count: usize, cx: &Context) -> Delivered {
-        let Some(first) = batch.events().next().filter(|_| count > 0) else { return Delivered::all() };
-        let payloads: Vec<Bytes> = batch.events().take(count).map(|event| event.payload).collect();
-        self.file.deliver(&Batch::new(batch.object().clone(), first.id, first.prev, payloads), cx).await
+        let Some(first) = batch.events().next().filter(|_| count > 0) else {
+            return Delivered::all();
+        };
+        let payloads: Vec<Bytes> = batch
+            .events()
+            .take(count)
+            .map(|event| event.payload)
+            .collect();
+        self.file
+            .deliver(
+                &Batch::new(batch.object().clone(), first.id, first.prev, payloads),
+                cx,
+            )
+            .await
     }
 }
 
 /// Runs the worker until SIGTERM if `SERIATIM_CHILD` is set. Otherwise returns at once.
 pub fn run() {
-    let Ok(told) = std::env::var("SERIATIM_CHILD") else { return };
+    let Ok(told) = std::env::var("SERIATIM_CHILD") else {
+        return;
+    };
     let told: Vec<&str> = told.split('|').collect();
-    let [url, namespace, name, file] = told[..] else { panic!("SERIATIM_CHILD: url|namespace|name|file") };
-    tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_ansi(false).with_writer(std::io::stderr).init();
+    let [url, namespace, name, file] = told[..] else {
+        panic!("SERIATIM_CHILD: url|namespace|name|file")
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::DEBUG)
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .init();
     let _faults = fail::FailScenario::setup();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let code = runtime.block_on(async {
         let ms = Duration::from_millis;
         let mut config = WorkerConfig::default();
@@ -77,10 +100,19 @@ pub fn run() {
         config.response_timeout = Duration::from_secs(20);
         config.retry = "exponential:5ms..50ms".parse().expect("a policy");
         config.probe_max = ms(100);
-        let sink = Obedient { file: File::open(file).expect("a file"), stuck: name == "first" };
-        let worker = Worker::builder(url).config(config).sink(sink).build().expect("valid settings");
+        let sink = Obedient {
+            file: File::open(file).expect("a file"),
+            stuck: name == "first",
+        };
+        let worker = Worker::builder(url)
+            .config(config)
+            .sink(sink)
+            .build()
+            .expect("valid settings");
         let shutdown = Shutdown::new();
-        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).expect("a handler");
+        let mut terminate =
+            tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+                .expect("a handler");
         let stop = shutdown.clone();
         tokio::spawn(async move {
             terminate.recv().await;

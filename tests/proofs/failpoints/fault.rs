@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 /// The calls of a worker. Each call has a fail point before it and one after it.
 const CALLS: [&str; 14] = [
-    "open", "info", "connect", "load", "attach", "renew", "adopt", "mark", "promote", "cron", "advance", "detach", "pop",
-    "deliver",
+    "open", "info", "connect", "load", "attach", "renew", "adopt", "mark", "promote", "cron",
+    "advance", "detach", "pop", "deliver",
 ];
 const ACTIONS: [&str; 4] = ["error", "lost", "delay", "abort"];
 /// Calls that a run makes several times, with the number of later hits to test. At a later hit the
@@ -25,10 +25,18 @@ impl Fault {
     pub fn firsts() -> Vec<Self> {
         let mut all = Vec::new();
         for call in CALLS {
-            let more: &[&str] = if call == "deliver" { &["unavailable", "panic"] } else { &[] };
+            let more: &[&str] = if call == "deliver" {
+                &["unavailable", "panic"]
+            } else {
+                &[]
+            };
             for side in ["before", "after"] {
                 for action in ACTIONS.iter().chain(more) {
-                    all.push(Self { point: format!("{call}.{side}"), action: (*action).to_owned(), passed: 0 });
+                    all.push(Self {
+                        point: format!("{call}.{side}"),
+                        action: (*action).to_owned(),
+                        passed: 0,
+                    });
                 }
             }
         }
@@ -39,9 +47,16 @@ impl Fault {
     pub fn all() -> Vec<Self> {
         let mut all = Self::firsts();
         for (call, last) in REPEATED {
-            let later: Vec<_> = all.iter().filter(|fault| fault.point.starts_with(call) && fault.passed == 0).cloned().collect();
+            let later: Vec<_> = all
+                .iter()
+                .filter(|fault| fault.point.starts_with(call) && fault.passed == 0)
+                .cloned()
+                .collect();
             for passed in 1..=last {
-                all.extend(later.iter().map(|fault| Self { passed, ..fault.clone() }));
+                all.extend(later.iter().map(|fault| Self {
+                    passed,
+                    ..fault.clone()
+                }));
             }
         }
         all
@@ -49,8 +64,16 @@ impl Fault {
 
     /// Returns the value of the environment variable `FAILPOINTS` for this fault.
     pub fn setting(&self) -> String {
-        let off = if self.passed > 0 { format!("{}*off->", self.passed) } else { String::new() };
-        let task = if self.action == "panic" { "panic".to_owned() } else { format!("return({})", self.action) };
+        let off = if self.passed > 0 {
+            format!("{}*off->", self.passed)
+        } else {
+            String::new()
+        };
+        let task = if self.action == "panic" {
+            "panic".to_owned()
+        } else {
+            format!("return({})", self.action)
+        };
         format!("{}={off}1*{task}", self.point)
     }
 
@@ -66,7 +89,11 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.point, self.action)?;
-        if self.passed > 0 { write!(f, "@{}", self.passed) } else { Ok(()) }
+        if self.passed > 0 {
+            write!(f, "@{}", self.passed)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -76,6 +103,10 @@ impl FromStr for Fault {
     fn from_str(text: &str) -> Result<Self, ()> {
         let (point, action) = text.split_once('=').ok_or(())?;
         let (action, passed) = action.split_once('@').unwrap_or((action, "0"));
-        Ok(Self { point: point.to_owned(), action: action.to_owned(), passed: passed.parse().map_err(|_| ())? })
+        Ok(Self {
+            point: point.to_owned(),
+            action: action.to_owned(),
+            passed: passed.parse().map_err(|_| ())?,
+        })
     }
 }

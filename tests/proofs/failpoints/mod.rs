@@ -32,10 +32,17 @@ fn worker_process() {
 
 #[test]
 fn no_fault_loses_reorders_or_forks_anything() {
-    let plans = match (std::env::var("SERIATIM_FAILPOINTS"), std::env::var("SERIATIM_FAILPOINTS_PAIRS")) {
+    let plans = match (
+        std::env::var("SERIATIM_FAILPOINTS"),
+        std::env::var("SERIATIM_FAILPOINTS_PAIRS"),
+    ) {
         (Ok(plans), _) => plans
             .split_whitespace()
-            .map(|plan| plan.split(',').map(|fault| fault.parse().expect("POINT=ACTION[@N]")).collect())
+            .map(|plan| {
+                plan.split(',')
+                    .map(|fault| fault.parse().expect("POINT=ACTION[@N]"))
+                    .collect()
+            })
             .collect(),
         (_, Ok(_)) => pairs(),
         _ => Fault::all().into_iter().map(|fault| vec![fault]).collect(),
@@ -54,7 +61,11 @@ fn no_fault_loses_reorders_or_forks_anything() {
         total.add(&figures);
         failures.extend(failed);
     }
-    println!("{runs} runs in {:.1} s, {total}, {} failed", began.elapsed().as_secs_f64(), failures.len());
+    println!(
+        "{runs} runs in {:.1} s, {total}, {} failed",
+        began.elapsed().as_secs_f64(),
+        failures.len()
+    );
     assert!(failures.is_empty(), "\n{}", failures.join("\n\n"));
 }
 
@@ -63,25 +74,37 @@ fn pairs() -> Vec<Vec<Fault>> {
     let all = Fault::firsts();
     let mut pairs = Vec::new();
     for (at, one) in all.iter().enumerate() {
-        pairs.extend(all[at + 1..].iter().filter(|other| other.point != one.point).map(|other| vec![one.clone(), other.clone()]));
+        pairs.extend(
+            all[at + 1..]
+                .iter()
+                .filter(|other| other.point != one.point)
+                .map(|other| vec![one.clone(), other.clone()]),
+        );
     }
     pairs
 }
 
 /// Runs the plans of the queue one after another. Returns the counts and the failures.
 fn lane(queue: &Mutex<VecDeque<Vec<Fault>>>) -> (Figures, Vec<String>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let redis = crate::support::Redis::own(&[]);
     let (mut total, mut failures) = (Figures::default(), Vec::new());
     let mut seconds: HashMap<String, f64> = HashMap::new();
     loop {
-        let Some(plan) = queue.lock().expect("no lane panics").pop_front() else { break };
+        let Some(plan) = queue.lock().expect("no lane panics").pop_front() else {
+            break;
+        };
         let name: Vec<_> = plan.iter().map(ToString::to_string).collect();
         let (name, began) = (name.join(","), Instant::now());
         let result = runtime.block_on(async { Scene::new(&redis, plan).await.play().await });
         match result {
             Ok(figures) => total.add(&figures),
-            Err(what) => failures.push(format!("{name}: {what}\nto see it again: SERIATIM_FAILPOINTS='{name}'")),
+            Err(what) => failures.push(format!(
+                "{name}: {what}\nto see it again: SERIATIM_FAILPOINTS='{name}'"
+            )),
         }
         seconds.insert(name, began.elapsed().as_secs_f64());
     }

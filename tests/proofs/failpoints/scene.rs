@@ -62,9 +62,22 @@ impl Figures {
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { faults, aborts, errors, events, duplicates, .. } = self;
-        write!(f, "{faults} faults, {aborts} processes aborted, {errors} ended with their error, ")?;
-        write!(f, "{events} events checked, {duplicates} duplicates, 0 lost, 0 reordered, 0 forked")
+        let Self {
+            faults,
+            aborts,
+            errors,
+            events,
+            duplicates,
+            ..
+        } = self;
+        write!(
+            f,
+            "{faults} faults, {aborts} processes aborted, {errors} ended with their error, "
+        )?;
+        write!(
+            f,
+            "{events} events checked, {duplicates} duplicates, 0 lost, 0 reordered, 0 forked"
+        )
     }
 }
 
@@ -111,7 +124,17 @@ impl<'a> Scene<'a> {
         console.keys = Keys::with_namespace(&namespace).expect("a namespace");
         let dir = tempfile::tempdir().expect("a temporary directory");
         let (single, files) = (faults.len() == 1, Vec::new());
-        Self { redis, console, namespace, dir, faults, single, emitted: BTreeMap::new(), files, figures: Figures::default() }
+        Self {
+            redis,
+            console,
+            namespace,
+            dir,
+            faults,
+            single,
+            emitted: BTreeMap::new(),
+            files,
+            figures: Figures::default(),
+        }
     }
 
     /// Makes the whole run. Returns the counts, or a description of the failure.
@@ -124,7 +147,10 @@ impl<'a> Scene<'a> {
         let mut gone = self.start("gone", "deliver.after=return(abort)");
         let status = self.ended(&mut gone).await?;
         if status.signal() != Some(SIGABRT) {
-            return Err(format!("`gone` should be aborted: {status}\n{}", gone.log()));
+            return Err(format!(
+                "`gone` should be aborted: {status}\n{}",
+                gone.log()
+            ));
         }
         // Makes Redis forget every script.
         self.console.run::<()>(&["SCRIPT", "FLUSH"]).await;
@@ -143,7 +169,10 @@ impl<'a> Scene<'a> {
 
         let mut last = self.start("last", "");
         let wait = self.console.clone();
-        self.wait_for("everything is delivered", &mut last, async || Self::rest(&wait).await.is_empty()).await?;
+        self.wait_for("everything is delivered", &mut last, async || {
+            Self::rest(&wait).await.is_empty()
+        })
+        .await?;
         self.stop(&mut last, "last").await?;
         self.judge().await
     }
@@ -157,9 +186,16 @@ impl<'a> Scene<'a> {
     /// Schedules an event. Its due time is its number, long ago.
     async fn schedule(&mut self, object: &'static str, number: &str) {
         let event = format!("{:?}", format!("{object} {number}"));
-        let (hash, set) = (self.console.keys.events_scheduled_of(object), self.console.keys.events_scheduled());
-        self.console.run::<()>(&["HSET", &hash, number, &event]).await;
-        self.console.run::<()>(&["ZADD", &set, number, &format!("{object}\n{number}")]).await;
+        let (hash, set) = (
+            self.console.keys.events_scheduled_of(object),
+            self.console.keys.events_scheduled(),
+        );
+        self.console
+            .run::<()>(&["HSET", &hash, number, &event])
+            .await;
+        self.console
+            .run::<()>(&["ZADD", &set, number, &format!("{object}\n{number}")])
+            .await;
         self.emitted.entry(object).or_default().push(event);
     }
 
@@ -179,9 +215,25 @@ impl<'a> Scene<'a> {
         };
         let value = String::from_utf8(value.text()).expect("text");
         let keys = self.console.keys.clone();
-        self.console.run::<()>(&["HSET", &keys.events_cron(), "job", &value]).await;
-        self.console.run::<()>(&["HSET", &keys.events_cron_last(), "job", &format!("{since_ms} 0")]).await;
-        self.console.run::<()>(&["ZADD", &keys.events_cron_next(), &(since_ms + 3_600_000).to_string(), "job"]).await;
+        self.console
+            .run::<()>(&["HSET", &keys.events_cron(), "job", &value])
+            .await;
+        self.console
+            .run::<()>(&[
+                "HSET",
+                &keys.events_cron_last(),
+                "job",
+                &format!("{since_ms} 0"),
+            ])
+            .await;
+        self.console
+            .run::<()>(&[
+                "ZADD",
+                &keys.events_cron_next(),
+                &(since_ms + 3_600_000).to_string(),
+                "job",
+            ])
+            .await;
         self.emitted.entry(object).or_default().push(event);
     }
 
@@ -192,10 +244,26 @@ impl<'a> Scene<'a> {
 
     fn start(&mut self, name: &str, faults: &str) -> Player {
         let stem = format!("{}-{name}", self.files.len());
-        let (file, log) = (self.dir.path().join(format!("{stem}.ndjson")), self.dir.path().join(format!("{stem}.log")));
+        let (file, log) = (
+            self.dir.path().join(format!("{stem}.ndjson")),
+            self.dir.path().join(format!("{stem}.log")),
+        );
         let child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["failpoints::worker_process", "--exact", "--nocapture", "--test-threads=1"])
-            .env("SERIATIM_CHILD", format!("{}|{}|{name}|{}", self.redis.url(), self.namespace, file.display()))
+            .args([
+                "failpoints::worker_process",
+                "--exact",
+                "--nocapture",
+                "--test-threads=1",
+            ])
+            .env(
+                "SERIATIM_CHILD",
+                format!(
+                    "{}|{}|{name}|{}",
+                    self.redis.url(),
+                    self.namespace,
+                    file.display()
+                ),
+            )
             .env("FAILPOINTS", faults)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -207,13 +275,21 @@ impl<'a> Scene<'a> {
     }
 
     /// Waits for a state. If a fault has ended the process `first`, restarts it without that fault.
-    async fn wait_for(&mut self, what: &str, player: &mut Player, mut ready: impl AsyncFnMut() -> bool) -> Result<(), String> {
+    async fn wait_for(
+        &mut self,
+        what: &str,
+        player: &mut Player,
+        mut ready: impl AsyncFnMut() -> bool,
+    ) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         while !ready().await {
             self.see_to(player)?;
             if Instant::now() > deadline {
                 let rest = Self::rest(&self.console).await;
-                return Err(format!("in vain for {PATIENCE:?}: {what}\nleft: {rest:?}\n{}", player.log()));
+                return Err(format!(
+                    "in vain for {PATIENCE:?}: {what}\nleft: {rest:?}\n{}",
+                    player.log()
+                ));
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -233,10 +309,15 @@ impl<'a> Scene<'a> {
     fn excuse(&mut self, status: ExitStatus, player: &Player) -> Result<(), String> {
         let log = player.log();
         let happened = self.happened(&log);
-        let killed = status.signal() == Some(SIGABRT) && happened.iter().any(|fault| fault.action == "abort");
-        let refused = status.code() == Some(FAILED) && !happened.is_empty() && !log.contains("recover: attached");
+        let killed = status.signal() == Some(SIGABRT)
+            && happened.iter().any(|fault| fault.action == "abort");
+        let refused = status.code() == Some(FAILED)
+            && !happened.is_empty()
+            && !log.contains("recover: attached");
         // The URL was right and Redis was running. So only these errors may end a start.
-        let typed = ["ended: Connect {", "ended: Script(Redis("].iter().any(|error| log.contains(error));
+        let typed = ["ended: Connect {", "ended: Script(Redis("]
+            .iter()
+            .any(|error| log.contains(error));
         if killed {
             self.figures.aborts += 1;
         } else if refused && typed {
@@ -249,7 +330,8 @@ impl<'a> Scene<'a> {
 
     /// Returns the faults that happened in this process. They do not happen again after a restart.
     fn happened(&mut self, log: &str) -> Vec<Fault> {
-        let (happened, left): (Vec<_>, Vec<_>) = self.faults.drain(..).partition(|fault| fault.is_in(log));
+        let (happened, left): (Vec<_>, Vec<_>) =
+            self.faults.drain(..).partition(|fault| fault.is_in(log));
         self.faults = left;
         self.figures.faults += happened.len() as u64;
         happened
@@ -257,12 +339,19 @@ impl<'a> Scene<'a> {
 
     /// Waits until `first` has delivered every event that it can deliver.
     async fn until_quiet(&mut self, first: &mut Player) -> Result<(), String> {
-        let wanted: HashSet<_> =
-            self.emitted.iter().flat_map(|(object, events)| events.iter().map(|event| (*object, event.clone()))).collect();
+        let wanted: HashSet<_> = self
+            .emitted
+            .iter()
+            .flat_map(|(object, events)| events.iter().map(|event| (*object, event.clone())))
+            .collect();
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let sent: HashSet<_> =
-                self.files.iter().flat_map(|file| sent_to(file)).map(|sent| (sent.object, sent.event)).collect();
+            let sent: HashSet<_> = self
+                .files
+                .iter()
+                .flat_map(|file| sent_to(file))
+                .map(|sent| (sent.object, sent.event))
+                .collect();
             let missing: Vec<_> = wanted
                 .iter()
                 .filter(|(object, event)| {
@@ -275,7 +364,10 @@ impl<'a> Scene<'a> {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(format!("in vain for {PATIENCE:?}: not sent {missing:?}\n{}", first.log()));
+                return Err(format!(
+                    "in vain for {PATIENCE:?}: not sent {missing:?}\n{}",
+                    first.log()
+                ));
             }
             self.see_to(first)?;
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -285,12 +377,19 @@ impl<'a> Scene<'a> {
     /// Waits until every fault has happened, except faults of a detach. If the run has two faults,
     /// one of them may never happen.
     async fn until_over(&mut self, first: &mut Player) -> Result<(), String> {
-        let patience = if self.single { PATIENCE } else { Duration::from_millis(300) };
+        let patience = if self.single {
+            PATIENCE
+        } else {
+            Duration::from_millis(300)
+        };
         let deadline = Instant::now() + patience;
         loop {
             let log = first.log();
-            let open: Vec<_> =
-                self.faults.iter().filter(|fault| !fault.point.starts_with("detach") && !fault.is_in(&log)).collect();
+            let open: Vec<_> = self
+                .faults
+                .iter()
+                .filter(|fault| !fault.point.starts_with("detach") && !fault.is_in(&log))
+                .collect();
             if open.is_empty() || !self.single && Instant::now() > deadline {
                 return Ok(());
             }
@@ -315,7 +414,9 @@ impl<'a> Scene<'a> {
             self.excuse(status, player)?;
         }
         match self.faults.first() {
-            Some(open) if self.single && name == "first" => Err(format!("the run never came to {open}\n{log}")),
+            Some(open) if self.single && name == "first" => {
+                Err(format!("the run never came to {open}\n{log}"))
+            }
             _ => Ok(()),
         }
     }
@@ -336,7 +437,12 @@ impl<'a> Scene<'a> {
     /// Returns the keys that must not exist when all work is done.
     async fn rest(console: &Console) -> Vec<String> {
         let mut rest = console.left().await;
-        let lasting = ["next.event.id", "seriatim.meta", "events.dead", "events.scheduled.lateness"];
+        let lasting = [
+            "next.event.id",
+            "seriatim.meta",
+            "events.dead",
+            "events.scheduled.lateness",
+        ];
         let lasts = |key: &String| {
             key.ends_with(":last.event.id")
                 || key.ends_with(":lease")
@@ -354,8 +460,11 @@ impl<'a> Scene<'a> {
         let mut judge = Judge::new();
         judge.never_forgotten();
         let input = judge.file("input");
-        for (line, (object, event)) in
-            self.emitted.iter().flat_map(|(object, events)| events.iter().map(move |event| (object, event))).enumerate()
+        for (line, (object, event)) in self
+            .emitted
+            .iter()
+            .flat_map(|(object, events)| events.iter().map(move |event| (object, event)))
+            .enumerate()
         {
             judge.expect(input, line as u64 + 1, object, event.as_bytes());
         }
@@ -364,7 +473,12 @@ impl<'a> Scene<'a> {
             let bytes = std::fs::read(path).unwrap_or_default();
             for (line, text) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
                 let ended = text.ends_with(b"\n");
-                judge.output(file, line as u64 + 1, text.strip_suffix(b"\n").unwrap_or(text), ended);
+                judge.output(
+                    file,
+                    line as u64 + 1,
+                    text.strip_suffix(b"\n").unwrap_or(text),
+                    ended,
+                );
             }
         }
         let dead = self.console.dead().await;
@@ -372,14 +486,21 @@ impl<'a> Scene<'a> {
         let mut rejected = Vec::new();
         for (line, fields) in dead.iter().enumerate() {
             let field = |name: &str| {
-                fields.iter().find(|(field, _)| field == name).map(|(_, value)| String::from_utf8_lossy(value).into_owned())
+                fields
+                    .iter()
+                    .find(|(field, _)| field == name)
+                    .map(|(_, value)| String::from_utf8_lossy(value).into_owned())
             };
             let (id, object, event) = (field("id"), field("object"), field("event"));
             let (Some(id), Some(object), Some(event)) = (id, object, event) else {
                 return Err(format!("a dead letter without its fields: {fields:?}"));
             };
             judge
-                .dead(file, line as u64 + 1, format!("{{\"id\":{id},\"object\":{object:?},\"event\":{event}}}").as_bytes())
+                .dead(
+                    file,
+                    line as u64 + 1,
+                    format!("{{\"id\":{id},\"object\":{object:?},\"event\":{event}}}").as_bytes(),
+                )
                 .map_err(|error| error.to_string())?;
             rejected.push(event);
         }
@@ -388,12 +509,21 @@ impl<'a> Scene<'a> {
         }
         let verdict = judge.finish();
         let rest = Self::rest(&self.console).await;
-        let checked =
-            control(&self.redis.connect().await, &self.console.keys).check().await.map_err(|error| error.to_string())?;
+        let checked = control(&self.redis.connect().await, &self.console.keys)
+            .check()
+            .await
+            .map_err(|error| error.to_string())?;
         if !verdict.is_clean() || !checked.is_clean() || !rest.is_empty() {
-            let logs: Vec<_> =
-                self.files.iter().map(|file| std::fs::read_to_string(file.with_extension("log")).unwrap_or_default()).collect();
-            return Err(format!("{verdict:#?}\n{:#?}\nleft: {rest:?}\n{}", checked.violations, logs.join("\n----\n")));
+            let logs: Vec<_> = self
+                .files
+                .iter()
+                .map(|file| std::fs::read_to_string(file.with_extension("log")).unwrap_or_default())
+                .collect();
+            return Err(format!(
+                "{verdict:#?}\n{:#?}\nleft: {rest:?}\n{}",
+                checked.violations,
+                logs.join("\n----\n")
+            ));
         }
         self.figures.runs += 1;
         self.figures.events += verdict.events;

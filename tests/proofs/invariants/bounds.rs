@@ -11,7 +11,12 @@ use super::rig::Rig;
 use crate::support::sweep::sweep;
 
 fn bytes(puppet: &Puppet, slot: usize) -> usize {
-    puppet.hand(slot).events.iter().map(|event| event.len()).sum()
+    puppet
+        .hand(slot)
+        .events
+        .iter()
+        .map(|event| event.len())
+        .sum()
 }
 
 /// A script knows the size of an event only after it has taken the event. If large events follow
@@ -20,16 +25,40 @@ fn bytes(puppet: &Puppet, slot: usize) -> usize {
 async fn events_put_back_for_their_size_keep_their_order() {
     let mut rig = Rig::start().await;
     let mut p = rig.process("p", 1).await;
-    for (count, len) in [(40, 2), (3, 300), (25, 2), (1, 2000), (30, 40), (2, 999), (60, 1)] {
+    for (count, len) in [
+        (40, 2),
+        (3, 300),
+        (25, 2),
+        (1, 2000),
+        (30, 40),
+        (2, 999),
+        (60, 1),
+    ] {
         rig.emit(b"a", count, len).await;
     }
-    let bounds = Bounds { batch: 50, batch_bytes: 1000, ..WIDE };
-    while !p.advance(&mut rig.conn, &rig.keys, bounds).await.slots.is_empty() {
+    let bounds = Bounds {
+        batch: 50,
+        batch_bytes: 1000,
+        ..WIDE
+    };
+    while !p
+        .advance(&mut rig.conn, &rig.keys, bounds)
+        .await
+        .slots
+        .is_empty()
+    {
         let queue = rig.sound().await.object(b"a").queue;
         let (taken, events) = (bytes(&p, 0), &p.hand(0).events);
         let last = events.last().expect("not empty").len();
-        assert!(taken - last < 1000, "{taken} bytes, the last event has {last}");
-        assert!(taken >= 1000 || events.len() == 50 || queue.is_empty(), "{} events of {taken} bytes", events.len());
+        assert!(
+            taken - last < 1000,
+            "{taken} bytes, the last event has {last}"
+        );
+        assert!(
+            taken >= 1000 || events.len() == 50 || queue.is_empty(),
+            "{} events of {taken} bytes",
+            events.len()
+        );
         rig.deliver(&mut p);
     }
     assert!(rig.world.undone().is_empty());
@@ -42,7 +71,11 @@ async fn a_reply_is_bounded_in_bytes_and_the_rest_comes_next() {
     for object in 0..5u8 {
         rig.emit(&[b'a' + object], 4, 100).await;
     }
-    let bounds = Bounds { batch: 2, reply_bytes: 350, ..WIDE };
+    let bounds = Bounds {
+        batch: 2,
+        reply_bytes: 350,
+        ..WIDE
+    };
     let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
     // Each claiming slot first gets one event. Only when all of them have one, a slot gets more.
     assert_eq!((given.slots.len(), given.more), (4, true));
@@ -71,14 +104,28 @@ async fn a_call_takes_so_many_events_and_no_more() {
         rig.emit(&[b'a' + object], 1000, 2).await;
     }
     let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
-    let taken: usize = given.slots.iter().map(|slot| p.hand(*slot).events.len()).sum();
-    assert!((4096..=4096 + 999 + 8).contains(&taken) && given.more, "{taken} events: {given:?}");
+    let taken: usize = given
+        .slots
+        .iter()
+        .map(|slot| p.hand(*slot).events.len())
+        .sum();
+    assert!(
+        (4096..=4096 + 999 + 8).contains(&taken) && given.more,
+        "{taken} events: {given:?}"
+    );
     rig.sound().await;
     // The batches in flight are given again, within the same limits.
     p.forget();
     let again = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
-    let given_again: usize = again.slots.iter().map(|slot| p.hand(*slot).events.len()).sum();
-    assert!((4096..=taken).contains(&given_again), "{given_again} events again: {again:?}");
+    let given_again: usize = again
+        .slots
+        .iter()
+        .map(|slot| p.hand(*slot).events.len())
+        .sum();
+    assert!(
+        (4096..=taken).contains(&given_again),
+        "{given_again} events again: {again:?}"
+    );
     rig.drain(&mut p).await;
 }
 
@@ -92,7 +139,10 @@ async fn batches_that_do_not_fit_into_the_reply_stay_for_the_next_call() {
     }
     p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     p.forget();
-    let bounds = Bounds { reply_bytes: 1, ..WIDE };
+    let bounds = Bounds {
+        reply_bytes: 1,
+        ..WIDE
+    };
     for slot in 0..3 {
         let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
         assert_eq!(given.slots, [slot]);
@@ -108,16 +158,34 @@ async fn markers_that_lead_nowhere_are_passed_over_within_the_bound() {
     let mut p = rig.process("p", 1).await;
     let markers = rig.keys.objects_with_events();
     for n in 0..10 {
-        rig.redis::<i64>("LPUSH", &[markers.as_bytes(), format!("nothing:{n}").as_bytes()]).await;
+        rig.redis::<i64>(
+            "LPUSH",
+            &[markers.as_bytes(), format!("nothing:{n}").as_bytes()],
+        )
+        .await;
     }
     rig.emit(b"a", 1, 0).await;
     let bounds = Bounds { markers: 4, ..WIDE };
     for left in [7, 3] {
         let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
-        assert_eq!((given.slots.len(), given.more, rig.sound().await.markers.len()), (0, true, left));
+        assert_eq!(
+            (
+                given.slots.len(),
+                given.more,
+                rig.sound().await.markers.len()
+            ),
+            (0, true, left)
+        );
     }
     let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
-    assert_eq!((given.slots.len(), given.more, rig.sound().await.markers.len()), (1, false, 0));
+    assert_eq!(
+        (
+            given.slots.len(),
+            given.more,
+            rig.sound().await.markers.len()
+        ),
+        (1, false, 0)
+    );
 }
 
 /// There are more markers than the script reads at a time. The only object with events is behind
@@ -127,13 +195,24 @@ async fn a_long_run_of_markers_is_passed_over_in_one_call() {
     let mut rig = Rig::start().await;
     let mut p = rig.process("p", 2).await;
     rig.emit(b"busy", 1, 0).await;
-    p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 1, ..WIDE }).await;
+    p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 1, ..WIDE })
+        .await;
     let markers = rig.keys.objects_with_events();
     let many = vec![&b"busy"[..]; 3000];
-    rig.redis::<i64>("LPUSH", &[&[markers.as_bytes()][..], &many].concat()).await;
+    rig.redis::<i64>("LPUSH", &[&[markers.as_bytes()][..], &many].concat())
+        .await;
     rig.emit(b"a", 1, 0).await;
-    let given = p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 1, ..WIDE }).await;
-    assert_eq!((given.slots.len(), given.more, rig.sound().await.markers.len()), (1, false, 0));
+    let given = p
+        .advance(&mut rig.conn, &rig.keys, Bounds { claims: 1, ..WIDE })
+        .await;
+    assert_eq!(
+        (
+            given.slots.len(),
+            given.more,
+            rig.sound().await.markers.len()
+        ),
+        (1, false, 0)
+    );
 }
 
 /// A call passes over at most 256 objects that cannot be claimed. A marker that leads to no event
@@ -144,11 +223,22 @@ async fn markers_that_lead_nowhere_between_others_end_no_call() {
     let mut p = rig.process("p", 1000).await;
     let markers = rig.keys.objects_with_events();
     for n in 0..300 {
-        rig.redis::<i64>("LPUSH", &[markers.as_bytes(), format!("nothing:{n}").as_bytes()]).await;
+        rig.redis::<i64>(
+            "LPUSH",
+            &[markers.as_bytes(), format!("nothing:{n}").as_bytes()],
+        )
+        .await;
         rig.emit(format!("a{n}").as_bytes(), 1, 0).await;
     }
     let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
-    assert_eq!((given.slots.len(), given.more, rig.sound().await.markers.len()), (300, false, 0));
+    assert_eq!(
+        (
+            given.slots.len(),
+            given.more,
+            rig.sound().await.markers.len()
+        ),
+        (300, false, 0)
+    );
 }
 
 /// Makes the objects h0 to h3 held and due, and emits for the objects m0 to m3.
@@ -159,9 +249,18 @@ async fn held_and_marked(rig: &mut Rig, p: &mut Puppet) {
     p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     for slot in 0..4 {
         let tag = p.hand(slot).tag;
-        p.tell(slot, 0, BatchResult::Hold { rest: tag, delay: Some(Duration::ZERO), reason: "retry: no".into() });
+        p.tell(
+            slot,
+            0,
+            BatchResult::Hold {
+                rest: tag,
+                delay: Some(Duration::ZERO),
+                reason: "retry: no".into(),
+            },
+        );
     }
-    p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 0, ..WIDE }).await;
+    p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 0, ..WIDE })
+        .await;
     for n in 0..4 {
         rig.emit(format!("m{n}").as_bytes(), 1, 0).await;
     }
@@ -169,8 +268,13 @@ async fn held_and_marked(rig: &mut Rig, p: &mut Puppet) {
 }
 
 fn objects(p: &Puppet) -> Vec<String> {
-    let name =
-        |slot: &Slot| if let Slot::Has(hand) = slot { String::from_utf8_lossy(&hand.object).into_owned() } else { String::new() };
+    let name = |slot: &Slot| {
+        if let Slot::Has(hand) = slot {
+            String::from_utf8_lossy(&hand.object).into_owned()
+        } else {
+            String::new()
+        }
+    };
     p.slots.iter().map(name).collect()
 }
 
@@ -178,7 +282,10 @@ fn objects(p: &Puppet) -> Vec<String> {
 #[case(ClaimFirst::Held, ["h0", "m0", "h1", "m1"])]
 #[case(ClaimFirst::Markers, ["m0", "h0", "m1", "h1"])]
 #[tokio::test]
-async fn held_objects_and_markers_take_turns(#[case] from: ClaimFirst, #[case] expected: [&str; 4]) {
+async fn held_objects_and_markers_take_turns(
+    #[case] from: ClaimFirst,
+    #[case] expected: [&str; 4],
+) {
     let mut rig = Rig::start().await;
     let mut p = rig.process("p", 4).await;
     held_and_marked(&mut rig, &mut p).await;
@@ -196,10 +303,13 @@ async fn turns_go_on_over_calls() {
     let mut p = rig.process("p", 4).await;
     held_and_marked(&mut rig, &mut p).await;
     let markers = rig.keys.objects_with_events();
-    rig.redis::<i64>("RPUSH", &[markers.as_bytes(), b"nothing", b"", b"h3"]).await;
+    rig.redis::<i64>("RPUSH", &[markers.as_bytes(), b"nothing", b"", b"h3"])
+        .await;
     p.from = ClaimFirst::Markers;
     for _ in 0..4 {
-        let given = p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 1, ..WIDE }).await;
+        let given = p
+            .advance(&mut rig.conn, &rig.keys, Bounds { claims: 1, ..WIDE })
+            .await;
         assert_eq!((given.slots.len(), given.more), (1, true));
     }
     assert_eq!(objects(&p), ["m0", "h0", "m1", "h1"]);
@@ -220,7 +330,8 @@ async fn a_turn_of_the_markers_goes_on_with_the_next_call() {
     let mut p = rig.process("p", 4).await;
     held_and_marked(&mut rig, &mut p).await;
     let markers = rig.keys.objects_with_events();
-    rig.redis::<i64>("RPUSH", &[markers.as_bytes(), b"h2", b"h3", b"h2", b"h3"]).await;
+    rig.redis::<i64>("RPUSH", &[markers.as_bytes(), b"h2", b"h3", b"h2", b"h3"])
+        .await;
     let bounds = Bounds { markers: 2, ..WIDE };
     p.from = ClaimFirst::Held;
     let mut given = Vec::new();
@@ -228,7 +339,10 @@ async fn a_turn_of_the_markers_goes_on_with_the_next_call() {
         given.push(p.advance(&mut rig.conn, &rig.keys, bounds).await);
         rig.sound().await;
     }
-    let slots: Vec<_> = given.iter().map(|given| (given.slots.len(), given.more)).collect();
+    let slots: Vec<_> = given
+        .iter()
+        .map(|given| (given.slots.len(), given.more))
+        .collect();
     assert_eq!(slots, [(1, true), (0, true), (3, true)]);
     assert_eq!(objects(&p), ["h0", "m0", "h1", "m1"]);
 }
@@ -241,9 +355,15 @@ async fn markers_of_one_object_give_it_to_one_slot() {
         rig.emit(b"a", 1, 0).await;
     }
     let markers = rig.keys.objects_with_events();
-    rig.redis::<i64>("LPUSH", &[markers.as_bytes(), b"", b"", b"a"]).await;
-    let given = p.advance(&mut rig.conn, &rig.keys, Bounds { batch: 2, ..WIDE }).await;
-    assert_eq!((given.slots, given.more, p.hand(0).events.len()), (vec![0], false, 2));
+    rig.redis::<i64>("LPUSH", &[markers.as_bytes(), b"", b"", b"a"])
+        .await;
+    let given = p
+        .advance(&mut rig.conn, &rig.keys, Bounds { batch: 2, ..WIDE })
+        .await;
+    assert_eq!(
+        (given.slots, given.more, p.hand(0).events.len()),
+        (vec![0], false, 2)
+    );
     assert!(rig.sound().await.markers.is_empty());
 }
 
@@ -253,7 +373,11 @@ async fn markers_of_one_object_give_it_to_one_slot() {
 #[case(1, BatchResult::Yield, "2")]
 #[case(0, BatchResult::Hold { rest: "1 0 1".parse().expect("a tag"), delay: Some(Duration::ZERO), reason: "retry: no".into() }, "1 1 1")]
 #[tokio::test]
-async fn an_object_is_let_go_of_and_claimed_in_one_call(#[case] count: usize, #[case] then: BatchResult, #[case] tag: &str) {
+async fn an_object_is_let_go_of_and_claimed_in_one_call(
+    #[case] count: usize,
+    #[case] then: BatchResult,
+    #[case] tag: &str,
+) {
     let mut rig = Rig::start().await;
     let mut p = rig.process("p", 2).await;
     rig.emit(b"a", 2, 0).await;
@@ -262,7 +386,10 @@ async fn an_object_is_let_go_of_and_claimed_in_one_call(#[case] count: usize, #[
     rig.world.receive(p.hand(0), count).expect("sound");
     p.tell(0, count, then);
     let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
-    assert_eq!((given.slots, p.hand(0).tag.to_string()), (vec![0], tag.to_owned()));
+    assert_eq!(
+        (given.slots, p.hand(0).tag.to_string()),
+        (vec![0], tag.to_owned())
+    );
     rig.sound().await;
     rig.drain(&mut p).await;
 }
@@ -276,7 +403,8 @@ async fn a_marker_left_over_gives_nothing() {
     rig.emit(b"a", 1, 0).await;
     p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     let markers = rig.keys.objects_with_events();
-    rig.redis::<i64>("LPUSH", &[markers.as_bytes(), b"a", b"a"]).await;
+    rig.redis::<i64>("LPUSH", &[markers.as_bytes(), b"a", b"a"])
+        .await;
     rig.deliver(&mut p);
     let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     assert_eq!((given.slots.len(), given.more), (0, false));
@@ -315,7 +443,8 @@ async fn large_ids_are_written_in_full(#[case] counter: &str) {
     let mut rig = Rig::start().await;
     let mut p = rig.process("p", 1).await;
     let key = rig.keys.next_event_id();
-    rig.redis::<()>("SET", &[key.as_bytes(), counter.as_bytes()]).await;
+    rig.redis::<()>("SET", &[key.as_bytes(), counter.as_bytes()])
+        .await;
     rig.emit(b"a", 8, 0).await;
     let bounds = Bounds { batch: 2, ..WIDE };
     p.advance(&mut rig.conn, &rig.keys, bounds).await;
@@ -323,18 +452,28 @@ async fn large_ids_are_written_in_full(#[case] counter: &str) {
     assert_eq!((p.hand(0).tag.first, p.hand(0).prev), (first, 0));
     rig.deliver(&mut p);
     p.advance(&mut rig.conn, &rig.keys, bounds).await;
-    assert_eq!((p.hand(0).tag.first, p.hand(0).prev), (first + 2, first + 1));
+    assert_eq!(
+        (p.hand(0).tag.first, p.hand(0).prev),
+        (first + 2, first + 1)
+    );
     let tag = p.hand(0).tag;
     p.tell(
         0,
         0,
-        BatchResult::Reject { next: Some(super::puppet::rest(tag, 1)), id: tag.first, error: "bad".to_owned(), attempts: 0 },
+        BatchResult::Reject {
+            next: Some(super::puppet::rest(tag, 1)),
+            id: tag.first,
+            error: "bad".to_owned(),
+            attempts: 0,
+        },
     );
     p.advance(&mut rig.conn, &rig.keys, bounds).await;
     rig.sound().await;
     rig.expire("p").await;
     let mut q = rig.process("q", 1).await;
-    sweep(&mut rig.conn, &rig.keys, "q", 5, Duration::from_secs(1000)).await.expect("adopt");
+    sweep(&mut rig.conn, &rig.keys, "q", 5, Duration::from_secs(1000))
+        .await
+        .expect("adopt");
     q.advance(&mut rig.conn, &rig.keys, bounds).await;
     assert_eq!(q.hand(0).tag.to_string(), format!("{} 1 0 1", first + 3));
     rig.sound().await;
@@ -354,12 +493,20 @@ async fn no_id_is_given_behind_the_last_one() {
     let key = rig.keys.next_event_id();
     let bounds = Bounds { batch: 1, ..WIDE };
     let last_usable = (1u64 << 53) - 1 - 1024;
-    rig.redis::<()>("SET", &[key.as_bytes(), (last_usable + 1).to_string().as_bytes()]).await;
+    rig.redis::<()>(
+        "SET",
+        &[key.as_bytes(), (last_usable + 1).to_string().as_bytes()],
+    )
+    .await;
     let before = format!("{:?}", rig.look().await);
     let refused = wire::advance(&mut rig.conn, &p.call(&rig.keys, bounds, &[0])).await;
-    assert!(matches!(refused, Err(ScriptError::Counter(_))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(ScriptError::Counter(_))),
+        "{refused:?}"
+    );
     assert_eq!(format!("{:?}", rig.look().await), before);
-    rig.redis::<()>("SET", &[key.as_bytes(), last_usable.to_string().as_bytes()]).await;
+    rig.redis::<()>("SET", &[key.as_bytes(), last_usable.to_string().as_bytes()])
+        .await;
     p.advance(&mut rig.conn, &rig.keys, bounds).await;
     assert_eq!(p.hand(0).tag.first, last_usable + 1);
 }

@@ -39,8 +39,16 @@ const NAMES: &[&[u8]] = &[
 #[rstest]
 #[tokio::test]
 async fn names_of_every_kind_go_the_whole_path(#[values(false, true)] namespace: bool) {
-    let mut rig = if namespace { Rig::start().await } else { Rig::without_namespace().await };
-    let braced: &[&[u8]] = if namespace { &[b"{", b"{x}", b"{n:0}:a"] } else { &[] };
+    let mut rig = if namespace {
+        Rig::start().await
+    } else {
+        Rig::without_namespace().await
+    };
+    let braced: &[&[u8]] = if namespace {
+        &[b"{", b"{x}", b"{n:0}:a"]
+    } else {
+        &[]
+    };
     let names: Vec<&[u8]> = [NAMES, braced].concat();
     let mut p = rig.process("p", names.len()).await;
     for name in &names {
@@ -53,19 +61,50 @@ async fn names_of_every_kind_go_the_whole_path(#[values(false, true)] namespace:
     for slot in 0..names.len() {
         let tag = p.hand(slot).tag;
         let then = match slot % 3 {
-            0 => BatchResult::Hold { rest: tag, delay: Some(Duration::ZERO), reason: "retry: no".into() },
-            1 => BatchResult::Hold { rest: tag, delay: None, reason: "retry: no".into() },
-            _ => BatchResult::Reject { next: Some(rest(tag, 1)), id: tag.first, error: "bad".to_owned(), attempts: 0 },
+            0 => BatchResult::Hold {
+                rest: tag,
+                delay: Some(Duration::ZERO),
+                reason: "retry: no".into(),
+            },
+            1 => BatchResult::Hold {
+                rest: tag,
+                delay: None,
+                reason: "retry: no".into(),
+            },
+            _ => BatchResult::Reject {
+                next: Some(rest(tag, 1)),
+                id: tag.first,
+                error: "bad".to_owned(),
+                attempts: 0,
+            },
         };
         p.tell(slot, 0, then);
     }
     p.advance(&mut rig.conn, &rig.keys, bounds).await;
     let state = rig.sound().await;
-    assert_eq!((state.dead.len(), state.due.len()), (names.len() / 3, (names.len() + 1) / 3));
-    assert!(state.dead.iter().all(|dead| dead.error == "bad" && dead.attempts == 0), "{:?}", state.dead);
+    assert_eq!(
+        (state.dead.len(), state.due.len()),
+        (names.len() / 3, (names.len() + 1) / 3)
+    );
+    assert!(
+        state
+            .dead
+            .iter()
+            .all(|dead| dead.error == "bad" && dead.attempts == 0),
+        "{:?}",
+        state.dead
+    );
     rig.expire("p").await;
     let mut q = rig.process("q", 3).await;
-    sweep(&mut rig.conn, &rig.keys, "q", CRASHES_MAX, Duration::from_secs(1000)).await.expect("adopt");
+    sweep(
+        &mut rig.conn,
+        &rig.keys,
+        "q",
+        CRASHES_MAX,
+        Duration::from_secs(1000),
+    )
+    .await
+    .expect("adopt");
     let state = rig.sound().await;
     assert_eq!(state.due.len(), names.len());
     for name in state.due.keys() {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
 use seriatim::wire::{
-    self, Advance, Advanced, Attach, Attached, BatchResult, Bounds, ClaimFirst, EventLog, Report, ScriptError, Suspects, Tag,
+    self, Advance, Advanced, Attach, Attached, BatchResult, Bounds, ClaimFirst, EventLog, Report,
+    ScriptError, Suspects, Tag,
 };
 
 use super::state::{Name, State};
@@ -64,10 +65,19 @@ impl Puppet {
     }
 
     /// Returns a process that is attached to its name.
-    pub async fn start(conn: &mut MultiplexedConnection, keys: &Keys, name: &str, token: &str, slots: usize) -> Self {
+    pub async fn start(
+        conn: &mut MultiplexedConnection,
+        keys: &Keys,
+        name: &str,
+        token: &str,
+        slots: usize,
+    ) -> Self {
         let mut puppet = Self::new(name, token, slots);
         let attached = puppet.attach(conn, keys, "").await.expect("attach");
-        assert!(matches!(attached, Attached::Attached { .. }), "{attached:?}");
+        assert!(
+            matches!(attached, Attached::Attached { .. }),
+            "{attached:?}"
+        );
         puppet.attached = true;
         puppet
     }
@@ -77,7 +87,12 @@ impl Puppet {
     }
 
     /// Attaches to the name. The caller updates the beliefs from the reply.
-    pub async fn attach(&self, conn: &mut MultiplexedConnection, keys: &Keys, displace: &str) -> Result<Attached, ScriptError> {
+    pub async fn attach(
+        &self,
+        conn: &mut MultiplexedConnection,
+        keys: &Keys,
+        displace: &str,
+    ) -> Result<Attached, ScriptError> {
         let args = Attach {
             name: &self.name,
             token: &self.token,
@@ -111,18 +126,35 @@ impl Puppet {
     /// Updates the beliefs from the reply to a call that named these slots.
     pub fn answered(&mut self, named: &[usize], reply: Advanced) -> Answer {
         match reply {
-            Advanced::Ok { next_due, more, from, batches, quarantined, .. } => {
+            Advanced::Ok {
+                next_due,
+                more,
+                from,
+                batches,
+                quarantined,
+                ..
+            } => {
                 self.from = from;
                 for &slot in named {
                     self.slots[slot] = Slot::Free;
                 }
                 let mut given = Vec::new();
                 for batch in batches {
-                    let hand = Hand { object: batch.object, tag: batch.tag, prev: batch.prev, events: batch.events };
+                    let hand = Hand {
+                        object: batch.object,
+                        tag: batch.tag,
+                        prev: batch.prev,
+                        events: batch.events,
+                    };
                     self.slots[batch.slot] = Slot::Has(hand);
                     given.push(batch.slot);
                 }
-                Answer::Given(Given { slots: given, next_due, more, quarantined })
+                Answer::Given(Given {
+                    slots: given,
+                    next_due,
+                    more,
+                    quarantined,
+                })
             }
             Advanced::Lapsed => Answer::Lapsed,
             Advanced::Fenced { .. } => Answer::Fenced,
@@ -131,8 +163,15 @@ impl Puppet {
 
     /// Calls *advance* for all slots and updates the beliefs from the reply. For tests that lose no
     /// reply.
-    pub async fn advance(&mut self, conn: &mut MultiplexedConnection, keys: &Keys, bounds: Bounds) -> Given {
-        let named: Vec<usize> = (0..self.slots.len()).filter(|slot| !matches!(self.slots[*slot], Slot::Has(_))).collect();
+    pub async fn advance(
+        &mut self,
+        conn: &mut MultiplexedConnection,
+        keys: &Keys,
+        bounds: Bounds,
+    ) -> Given {
+        let named: Vec<usize> = (0..self.slots.len())
+            .filter(|slot| !matches!(self.slots[*slot], Slot::Has(_)))
+            .collect();
         let call = self.call(keys, bounds, &named);
         let reply = wire::advance(conn, &call).await.expect("advance");
         match self.answered(&named, reply) {
@@ -154,7 +193,13 @@ impl Puppet {
     pub fn tell(&mut self, slot: usize, count: usize, then: BatchResult) {
         let hand = self.hand(slot);
         let last = count.checked_sub(1).map(|at| hand.tag.first + at as u64);
-        self.slots[slot] = Slot::Told(Report { object: hand.object.clone(), tag: hand.tag, count, last, then });
+        self.slots[slot] = Slot::Told(Report {
+            object: hand.object.clone(),
+            tag: hand.tag,
+            count,
+            last,
+            then,
+        });
     }
 
     /// Records that every batch is delivered completely.
@@ -212,7 +257,10 @@ pub fn agrees(puppet: &Puppet, slot: usize, state: &State) -> Result<(), String>
     let (worker, object) = (state.worker(&w), state.object(&hand.object));
     let name: &Name = &hand.object;
     if object.owner.as_deref() != Some(&w) {
-        return Err(format!("I6: {w} was given {name:?}, its owner is {:?}", object.owner));
+        return Err(format!(
+            "I6: {w} was given {name:?}, its owner is {:?}",
+            object.owner
+        ));
     }
     if worker.batch != hand.events || worker.tag != Some(hand.tag.to_string()) {
         return Err(format!(
@@ -225,7 +273,10 @@ pub fn agrees(puppet: &Puppet, slot: usize, state: &State) -> Result<(), String>
     }
     let last = object.last.unwrap_or_else(|| "0".to_owned());
     if last != hand.prev.to_string() {
-        return Err(format!("I5: {w} was given {name:?} with prev {}, the last id is {last}", hand.prev));
+        return Err(format!(
+            "I5: {w} was given {name:?} with prev {}, the last id is {last}",
+            hand.prev
+        ));
     }
     Ok(())
 }

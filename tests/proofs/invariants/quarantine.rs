@@ -42,10 +42,19 @@ async fn an_object_with_a_wrong_key_is_held_and_stops_nothing(
     }
     let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     assert_eq!((&p.hand(0).object[..], given.next_due), (&b"b"[..], None));
-    assert_eq!(given.quarantined, [("a".to_owned(), format!("quarantine: a{suffix} is a {kind}"))]);
+    assert_eq!(
+        given.quarantined,
+        [("a".to_owned(), format!("quarantine: a{suffix} is a {kind}"))]
+    );
     let state = rig.look().await;
-    assert_eq!((state.due[&A], state.object(b"a").owner.as_deref()), (f64::INFINITY, Some("held")));
-    assert_eq!(state.object(b"a").held_id, Some(format!("0 0 0 0 quarantine: a{suffix} is a {kind}")));
+    assert_eq!(
+        (state.due[&A], state.object(b"a").owner.as_deref()),
+        (f64::INFINITY, Some("held"))
+    );
+    assert_eq!(
+        state.object(b"a").held_id,
+        Some(format!("0 0 0 0 quarantine: a{suffix} is a {kind}"))
+    );
     assert_eq!(state.worker("p.0").objects, [&b"b"[..]]);
     // After the key is repaired and the object is released, the object continues.
     rig.redis::<i64>("DEL", &[&wrong]).await;
@@ -70,9 +79,16 @@ async fn a_queue_that_turns_wrong_in_mid_work_is_found_when_the_object_goes_on()
     rig.redis::<()>("SET", &[&queue, b"wrong"]).await;
     rig.deliver(&mut p);
     let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
-    assert_eq!((given.slots.len(), given.quarantined.len()), (1, 1), "{given:?}");
+    assert_eq!(
+        (given.slots.len(), given.quarantined.len()),
+        (1, 1),
+        "{given:?}"
+    );
     let state = rig.look().await;
-    assert_eq!((state.due[&A], state.object(b"a").last.as_deref()), (f64::INFINITY, Some("1")));
+    assert_eq!(
+        (state.due[&A], state.object(b"a").last.as_deref()),
+        (f64::INFINITY, Some("1"))
+    );
     rig.redis::<i64>("DEL", &[&queue]).await;
     rig.release(b"a").await;
     rig.drain(&mut p).await;
@@ -89,8 +105,17 @@ async fn a_held_object_with_a_wrong_key_stays_held(#[case] suffix: &str) {
     rig.emit(b"a", 2, 0).await;
     p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     let rest = "1 0 1".parse().expect("a tag");
-    p.tell(0, 0, BatchResult::Hold { rest, delay: Some(Duration::ZERO), reason: "retry: no".into() });
-    p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 0, ..WIDE }).await;
+    p.tell(
+        0,
+        0,
+        BatchResult::Hold {
+            rest,
+            delay: Some(Duration::ZERO),
+            reason: "retry: no".into(),
+        },
+    );
+    p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 0, ..WIDE })
+        .await;
     let (wrong, aside) = (rig.key(b"a", suffix), rig.key(b"a", ":data"));
     let moved = suffix == ":events.held";
     if moved {
@@ -99,10 +124,16 @@ async fn a_held_object_with_a_wrong_key_stays_held(#[case] suffix: &str) {
     rig.redis::<i64>("SADD", &[&wrong, b"x"]).await;
     rig.emit(b"b", 1, 0).await;
     let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
-    assert_eq!((&p.hand(0).object[..], given.quarantined.len()), (&b"b"[..], 1));
+    assert_eq!(
+        (&p.hand(0).object[..], given.quarantined.len()),
+        (&b"b"[..], 1)
+    );
     let state = rig.look().await;
     let expected = format!("1 0 1 0 quarantine: a{suffix} is a set");
-    assert_eq!((state.due[&A], state.object(b"a").held_id), (f64::INFINITY, Some(expected)));
+    assert_eq!(
+        (state.due[&A], state.object(b"a").held_id),
+        (f64::INFINITY, Some(expected))
+    );
     rig.redis::<i64>("DEL", &[&wrong]).await;
     if moved {
         rig.redis::<()>("RENAME", &[&aside, &wrong]).await;
@@ -121,14 +152,17 @@ async fn a_shared_key_of_a_wrong_type_stops_the_call_before_it_writes(#[case] na
     let mut rig = Rig::start().await;
     let mut p = rig.process("p", 1).await;
     rig.emit(b"a", 2, 0).await;
-    p.advance(&mut rig.conn, &rig.keys, Bounds { batch: 1, ..WIDE }).await;
+    p.advance(&mut rig.conn, &rig.keys, Bounds { batch: 1, ..WIDE })
+        .await;
     rig.emit(b"b", 1, 0).await;
     let wrong = rig.key(b"", name);
     rig.redis::<i64>("DEL", &[&wrong]).await;
     rig.redis::<i64>("SADD", &[&wrong, b"x"]).await;
     rig.deliver(&mut p);
     let before = format!("{:?}", rig.look().await);
-    let failed = wire::advance(&mut rig.conn, &p.call(&rig.keys, WIDE, &[0])).await.expect_err("a wrong type");
+    let failed = wire::advance(&mut rig.conn, &p.call(&rig.keys, WIDE, &[0]))
+        .await
+        .expect_err("a wrong type");
     assert!(failed.is_wrong_type(), "{failed}");
     assert_eq!(format!("{:?}", rig.look().await), before);
 }

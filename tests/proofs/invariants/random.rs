@@ -23,20 +23,39 @@ struct Failure {
 }
 
 /// Runs a schedule. A failure has the number of steps made before it.
-async fn run(conn: &MultiplexedConnection, keys: &Keys, steps: &[u64], kind: Kind) -> Result<(), Failure> {
+async fn run(
+    conn: &MultiplexedConnection,
+    keys: &Keys,
+    steps: &[u64],
+    kind: Kind,
+) -> Result<(), Failure> {
     let mut run = Run::new(conn.clone(), keys.clone(), kind);
     run.clear().await;
     for (at, step) in steps.iter().enumerate() {
         if let Err(what) = run.step(*step).await {
-            return Err(Failure { at, what, trace: run.trace });
+            return Err(Failure {
+                at,
+                what,
+                trace: run.trace,
+            });
         }
     }
-    run.drain().await.map_err(|what| Failure { at: steps.len(), what, trace: run.trace })
+    run.drain().await.map_err(|what| Failure {
+        at: steps.len(),
+        what,
+        trace: run.trace,
+    })
 }
 
 /// Shortens a failing schedule: removes groups of steps, smaller and smaller ones, as long as the
 /// rest still fails.
-async fn shrink(conn: &MultiplexedConnection, keys: &Keys, steps: &[u64], kind: Kind, failure: Failure) -> Failure {
+async fn shrink(
+    conn: &MultiplexedConnection,
+    keys: &Keys,
+    steps: &[u64],
+    kind: Kind,
+    failure: Failure,
+) -> Failure {
     let (mut steps, mut failure) = (steps[..steps.len().min(failure.at + 1)].to_vec(), failure);
     let (mut chunk, mut budget) = (steps.len().div_ceil(2), SHRINKS);
     while chunk > 0 && budget > 0 {
@@ -60,7 +79,10 @@ async fn shrink(conn: &MultiplexedConnection, keys: &Keys, steps: &[u64], kind: 
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")),
+    )
 }
 
 #[tokio::test]
@@ -68,17 +90,27 @@ async fn random_schedules_keep_the_invariants() {
     // The test empties its Redis before every schedule, so it needs a server of its own.
     let redis = Redis::own(&[]);
     let (conn, keys) = (redis.connect().await, redis.keys());
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_nanos() as u64;
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("a clock after 1970")
+        .as_nanos() as u64;
     let seeds: Vec<u64> = match number("SERIATIM_SEED") {
         Some(seed) => vec![seed],
-        None => (0..number("SERIATIM_CASES").unwrap_or(CASES)).map(|case| Rng(now.wrapping_add(case)).next()).collect(),
+        None => (0..number("SERIATIM_CASES").unwrap_or(CASES))
+            .map(|case| Rng(now.wrapping_add(case)).next())
+            .collect(),
     };
     for seed in seeds {
         let mut rng = Rng(seed);
         let count = STEPS_MIN + rng.below(STEPS_MAX - STEPS_MIN + 1);
         let mut half = || rng.below(2) == 0;
         let (fresh, logs, rules) = (half(), half(), half());
-        let kind = Kind { fresh, logs, rules, depths: [[0, 0], [1, 1], [0, 1], [2, 1]][rng.at(4)] };
+        let kind = Kind {
+            fresh,
+            logs,
+            rules,
+            depths: [[0, 0], [1, 1], [0, 1], [2, 1]][rng.at(4)],
+        };
         let steps: Vec<u64> = (0..count).map(|_| rng.next()).collect();
         if let Err(failure) = run(&conn, keys, &steps, kind).await {
             let (at, what) = (failure.at, failure.what.clone());

@@ -22,28 +22,51 @@ pub struct Rig {
 impl Rig {
     pub async fn start() -> Self {
         let redis = Redis::start();
-        Self { conn: redis.connect().await, keys: redis.keys().clone(), world: World::default(), _redis: redis }
+        Self {
+            conn: redis.connect().await,
+            keys: redis.keys().clone(),
+            world: World::default(),
+            _redis: redis,
+        }
     }
 
     /// Returns a rig without a namespace, so its keys have no prefix. It needs a server of its own.
     pub async fn without_namespace() -> Self {
         let redis = Redis::own(&[]).empty();
         redis.begin_ids(&Keys::new());
-        Self { conn: redis.connect().await, keys: Keys::new(), world: World::default(), _redis: redis }
+        Self {
+            conn: redis.connect().await,
+            keys: Keys::new(),
+            world: World::default(),
+            _redis: redis,
+        }
     }
 
     /// Starts a process that is attached to this name. Its token follows from the name.
     pub async fn process(&mut self, name: &str, slots: usize) -> Puppet {
-        Puppet::start(&mut self.conn, &self.keys, name, &format!("token-of-{name}"), slots).await
+        Puppet::start(
+            &mut self.conn,
+            &self.keys,
+            name,
+            &format!("token-of-{name}"),
+            slots,
+        )
+        .await
     }
 
     /// Pushes `count` events of `len` bytes with one marker, as a producer does.
     pub async fn emit(&mut self, object: &[u8], count: usize, len: usize) {
-        let events: Vec<String> = self.push(object, count).into_iter().map(|number| payload(number, len)).collect();
+        let events: Vec<String> = self
+            .push(object, count)
+            .into_iter()
+            .map(|number| payload(number, len))
+            .collect();
         let queue = self.key(object, ":events");
         let mut pipe = redis::pipe();
         pipe.atomic().cmd("LPUSH").arg(queue).arg(events);
-        pipe.cmd("LPUSH").arg(self.keys.objects_with_events()).arg(object);
+        pipe.cmd("LPUSH")
+            .arg(self.keys.objects_with_events())
+            .arg(object);
         let _: () = pipe.query_async(&mut self.conn).await.expect("emit");
     }
 
@@ -58,7 +81,9 @@ impl Rig {
         for arg in args {
             cmd.arg(*arg);
         }
-        cmd.query_async(&mut self.conn).await.unwrap_or_else(|error| panic!("{command}: {error}"))
+        cmd.query_async(&mut self.conn)
+            .await
+            .unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
     /// Returns the key of an object. The name may be any bytes.
@@ -69,7 +94,12 @@ impl Rig {
     /// Moves a marker to a slot's list, as a pop does.
     pub async fn pop(&mut self, w: &str) -> Option<Bytes> {
         let (from, to) = (self.keys.objects_with_events(), self.keys.worker_object(w));
-        self.redis::<Option<Vec<u8>>>("LMOVE", &[from.as_bytes(), to.as_bytes(), b"RIGHT", b"LEFT"]).await.map(Bytes::from)
+        self.redis::<Option<Vec<u8>>>(
+            "LMOVE",
+            &[from.as_bytes(), to.as_bytes(), b"RIGHT", b"LEFT"],
+        )
+        .await
+        .map(Bytes::from)
     }
 
     pub async fn look(&mut self) -> State {
@@ -89,7 +119,9 @@ impl Rig {
     pub fn deliver(&mut self, puppet: &mut Puppet) {
         for slot in &puppet.slots {
             if let Slot::Has(hand) = slot {
-                self.world.receive(hand, hand.events.len()).unwrap_or_else(|broken| panic!("{broken}"));
+                self.world
+                    .receive(hand, hand.events.len())
+                    .unwrap_or_else(|broken| panic!("{broken}"));
             }
         }
         puppet.tell_done();
@@ -104,17 +136,24 @@ impl Rig {
     /// Makes a held object due at once.
     pub async fn release(&mut self, object: &[u8]) {
         let held = self.keys.objects_held();
-        self.redis::<i64>("ZADD", &[held.as_bytes(), b"XX", b"0", object]).await;
+        self.redis::<i64>("ZADD", &[held.as_bytes(), b"XX", b"0", object])
+            .await;
     }
 
     /// Calls *advance* until no event is left. Checks the invariants after every call.
     pub async fn drain(&mut self, puppet: &mut Puppet) {
         for _ in 0..2000 {
             self.deliver(puppet);
-            let given = puppet.advance(&mut self.conn, &self.keys, super::puppet::WIDE).await;
+            let given = puppet
+                .advance(&mut self.conn, &self.keys, super::puppet::WIDE)
+                .await;
             self.sound().await;
             if given.slots.is_empty() && !given.more {
-                assert!(self.world.undone().is_empty(), "neither delivered nor dead: {:?}", self.world.undone());
+                assert!(
+                    self.world.undone().is_empty(),
+                    "neither delivered nor dead: {:?}",
+                    self.world.undone()
+                );
                 return;
             }
         }

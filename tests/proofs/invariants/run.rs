@@ -6,7 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::wire::{self, Advance, Attached, BatchResult, Bounds, ClaimFirst, Forgot, Renewed, Seen, Suspects, Tag};
+use seriatim::wire::{
+    self, Advance, Attached, BatchResult, Bounds, ClaimFirst, Forgot, Renewed, Seen, Suspects, Tag,
+};
 
 use super::check::check;
 use super::puppet::{Answer, CRASHES_MAX, LEASE, Puppet, Slot, WIDE, agrees, rest};
@@ -15,7 +17,13 @@ use super::world::{Hand, World, payload};
 use crate::support::sweep::sweep;
 
 const NAMES: [&str; 3] = ["p", "q", "r"];
-const OBJECTS: [&[u8]; 5] = [b"a", b"work:1", b"{x}:events", b"event.worker:p.0", b"\xff %s 1"];
+const OBJECTS: [&[u8]; 5] = [
+    b"a",
+    b"work:1",
+    b"{x}:events",
+    b"event.worker:p.0",
+    b"\xff %s 1",
+];
 const SLOTS_MAX: u64 = 3;
 const PUPPETS_MAX: usize = 5;
 pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -46,7 +54,10 @@ impl Rng {
 }
 
 pub(super) fn holds_lease(puppet: &Puppet, state: &State) -> bool {
-    state.leases.get(&puppet.name).is_some_and(|lease| lease.starts_with(&puppet.token))
+    state
+        .leases
+        .get(&puppet.name)
+        .is_some_and(|lease| lease.starts_with(&puppet.token))
 }
 
 /// The settings of a whole schedule.
@@ -152,21 +163,30 @@ impl Run {
 
     async fn emit(&mut self) {
         let object: Name = Bytes::from_static(OBJECTS[self.rng.at(OBJECTS.len())]);
-        let count = 1 + self.rng.at(if self.rng.0.is_multiple_of(8) { 12 } else { 3 });
+        let count = 1 + self
+            .rng
+            .at(if self.rng.0.is_multiple_of(8) { 12 } else { 3 });
         let new = self.world.push(&object, count);
         let len = [0, 10, 60][self.rng.at(3)];
         let events: Vec<String> = new.iter().map(|number| payload(*number, len)).collect();
         let queue = self.key(&object, ":events");
         let mut pipe = redis::pipe();
         pipe.atomic().cmd("LPUSH").arg(queue).arg(&events);
-        pipe.cmd("LPUSH").arg(self.keys.objects_with_events()).arg(&object[..]);
+        pipe.cmd("LPUSH")
+            .arg(self.keys.objects_with_events())
+            .arg(&object[..]);
         let _: () = pipe.query_async(&mut self.conn).await.expect("emit");
         self.say(format!("emit {} {new:?}", text(&object)));
     }
 
     async fn wake(&mut self) {
         let end = ["LPUSH", "RPUSH"][self.rng.at(2)];
-        let _: () = redis::cmd(end).arg(self.keys.objects_with_events()).arg("").query_async(&mut self.conn).await.expect("wake");
+        let _: () = redis::cmd(end)
+            .arg(self.keys.objects_with_events())
+            .arg("")
+            .query_async(&mut self.conn)
+            .await
+            .expect("wake");
         self.say("wake".to_owned());
     }
 
@@ -179,20 +199,40 @@ impl Run {
         let slots = 1 + self.rng.below(SLOTS_MAX) as usize;
         self.tokens += 1;
         let puppet = Puppet::new(name, &format!("token-{:06}", self.tokens), slots);
-        self.puppets.push(Puppet { logs: self.kind.logs, ..puppet });
+        self.puppets.push(Puppet {
+            logs: self.kind.logs,
+            ..puppet
+        });
         self.attach(self.puppets.len() - 1).await;
     }
 
     async fn attach(&mut self, p: usize) {
-        let lease = self.state.leases.get(&self.puppets[p].name).cloned().unwrap_or_default();
-        let displace = if self.rng.percent(50) { lease } else { String::new() };
+        let lease = self
+            .state
+            .leases
+            .get(&self.puppets[p].name)
+            .cloned()
+            .unwrap_or_default();
+        let displace = if self.rng.percent(50) {
+            lease
+        } else {
+            String::new()
+        };
         let puppet = &mut self.puppets[p];
-        let answer = puppet.attach(&mut self.conn, &self.keys, &displace).await.expect("attach");
+        let answer = puppet
+            .attach(&mut self.conn, &self.keys, &displace)
+            .await
+            .expect("attach");
         let lost = self.rng.percent(15);
         if !lost && matches!(answer, Attached::Attached { .. }) {
             puppet.attached = true;
         }
-        let line = format!("attach {} {} x{} displacing {displace:?}: {answer:?}", puppet.name, puppet.token, puppet.slots.len());
+        let line = format!(
+            "attach {} {} x{} displacing {displace:?}: {answer:?}",
+            puppet.name,
+            puppet.token,
+            puppet.slots.len()
+        );
         self.say(if lost { line + ", lost" } else { line });
     }
 
@@ -223,7 +263,11 @@ impl Run {
         }
         let mut named = Vec::new();
         for slot in 0..self.puppets[p].slots.len() {
-            let percent = if matches!(self.puppets[p].slots[slot], Slot::Has(_)) { 4 } else { 85 };
+            let percent = if matches!(self.puppets[p].slots[slot], Slot::Has(_)) {
+                4
+            } else {
+                85
+            };
             if self.rng.percent(percent) {
                 named.push(slot);
             }
@@ -233,17 +277,24 @@ impl Run {
             self.puppets[p].from = [ClaimFirst::Held, ClaimFirst::Markers][self.rng.at(2)];
         }
         let call = self.puppets[p].call(&self.keys, bounds, &named);
-        let who = format!("advance {} {} {named:?} {bounds:?}", self.puppets[p].name, self.puppets[p].token);
+        let who = format!(
+            "advance {} {} {named:?} {bounds:?}",
+            self.puppets[p].name, self.puppets[p].token
+        );
         let fate = self.rng.below(100);
         if fate < 8 {
             self.say(format!("{who}: comes late"));
             self.late.push(call);
             return Ok(());
         }
-        let mut reply = wire::advance(&mut self.conn, &call).await.map_err(|error| error.to_string())?;
+        let mut reply = wire::advance(&mut self.conn, &call)
+            .await
+            .map_err(|error| error.to_string())?;
         if fate < 20 {
             self.look().await?;
-            reply = wire::advance(&mut self.conn, &call).await.map_err(|error| error.to_string())?;
+            reply = wire::advance(&mut self.conn, &call)
+                .await
+                .map_err(|error| error.to_string())?;
         }
         if self.rng.percent(20) {
             self.late.push(call);
@@ -252,7 +303,10 @@ impl Run {
             self.say(format!("{who}: {reply:?}, lost"));
             return Ok(());
         }
-        self.say(format!("{who}{}: {reply:?}", if fate < 20 { ", twice" } else { "" }));
+        self.say(format!(
+            "{who}{}: {reply:?}",
+            if fate < 20 { ", twice" } else { "" }
+        ));
         let answer = self.puppets[p].answered(&named, reply);
         self.look().await?;
         self.believe(p, &named, answer, bounds)
@@ -260,7 +314,13 @@ impl Run {
 
     /// Checks that the reply fits the lease, and updates the beliefs of the process. The batches
     /// were already compared by `look`.
-    fn believe(&mut self, p: usize, named: &[usize], answer: Answer, bounds: Bounds) -> Result<(), String> {
+    fn believe(
+        &mut self,
+        p: usize,
+        named: &[usize],
+        answer: Answer,
+        bounds: Bounds,
+    ) -> Result<(), String> {
         let puppet = &mut self.puppets[p];
         let lease = self.state.leases.get(&puppet.name);
         let is_ours = holds_lease(puppet, &self.state);
@@ -268,8 +328,14 @@ impl Run {
             Answer::Given(given) if is_ours => {
                 let is_free = |slot: &&usize| self.state.worker(&puppet.w(**slot)).batch.is_empty();
                 let is_wide = bounds.reply_bytes == 1 << 20;
-                match named.iter().find(|slot| !given.slots.contains(slot) && !is_free(slot)) {
-                    Some(slot) if is_wide => Err(format!("{} has a batch that it was not given", puppet.w(*slot))),
+                match named
+                    .iter()
+                    .find(|slot| !given.slots.contains(slot) && !is_free(slot))
+                {
+                    Some(slot) if is_wide => Err(format!(
+                        "{} has a batch that it was not given",
+                        puppet.w(*slot)
+                    )),
                     _ => Ok(()),
                 }
             }
@@ -287,27 +353,48 @@ impl Run {
                 }
                 Ok(())
             }
-            other => Err(format!("I6: {} {} was answered {other:?}, the lease is {lease:?}", puppet.name, puppet.token)),
+            other => Err(format!(
+                "I6: {} {} was answered {other:?}, the lease is {lease:?}",
+                puppet.name, puppet.token
+            )),
         }
     }
 
     /// Delivers a batch to the receiver, wholly or in part. The report of the process may name
     /// fewer events.
     fn deliver(&mut self) -> Result<(), String> {
-        let all = self.puppets.iter().enumerate().flat_map(|(p, puppet)| (0..puppet.slots.len()).map(move |slot| (p, slot)));
-        let having: Vec<_> = all.filter(|(p, slot)| matches!(self.puppets[*p].slots[*slot], Slot::Has(_))).collect();
+        let all = self
+            .puppets
+            .iter()
+            .enumerate()
+            .flat_map(|(p, puppet)| (0..puppet.slots.len()).map(move |slot| (p, slot)));
+        let having: Vec<_> = all
+            .filter(|(p, slot)| matches!(self.puppets[*p].slots[*slot], Slot::Has(_)))
+            .collect();
         if having.is_empty() {
             return Ok(());
         }
         let (p, slot) = having[self.rng.at(having.len())];
         let hand = self.puppets[p].hand(slot).clone();
         let len = hand.events.len();
-        let sent = if self.rng.percent(60) { len } else { self.rng.at(len + 1) };
+        let sent = if self.rng.percent(60) {
+            len
+        } else {
+            self.rng.at(len + 1)
+        };
         self.world.receive(&hand, sent)?;
-        let count = if self.rng.percent(90) { sent } else { self.rng.at(sent + 1) };
+        let count = if self.rng.percent(90) {
+            sent
+        } else {
+            self.rng.at(sent + 1)
+        };
         let then = self.outcome(&hand, count);
         let who = format!("{} {}", self.puppets[p].w(slot), self.puppets[p].token);
-        self.say(format!("deliver {who} {} {}: {sent} of {len}, says {count} {then:?}", text(&hand.object), hand.tag));
+        self.say(format!(
+            "deliver {who} {} {}: {sent} of {len}, says {count} {then:?}",
+            text(&hand.object),
+            hand.tag
+        ));
         self.puppets[p].tell(slot, count, then);
         if self.rng.percent(15) {
             self.stale.push(hand);
@@ -318,7 +405,11 @@ impl Run {
     fn outcome(&mut self, hand: &Hand, count: usize) -> BatchResult {
         let len = hand.events.len();
         if count == len {
-            return if self.rng.percent(25) { BatchResult::Yield } else { BatchResult::Done };
+            return if self.rng.percent(25) {
+                BatchResult::Yield
+            } else {
+                BatchResult::Done
+            };
         }
         let tag = rest(hand.tag, count);
         match self.rng.below(10) {
@@ -327,15 +418,37 @@ impl Run {
                 let next = (count + 1 < len).then(|| rest(hand.tag, count + 1));
                 let (id, error, attempts) = (tag.first, "bad".to_owned(), tag.attempts);
                 match self.rng.percent(70) {
-                    true => BatchResult::Reject { next, id, error, attempts },
-                    false => BatchResult::Complete { next, id, error, attempts },
+                    true => BatchResult::Reject {
+                        next,
+                        id,
+                        error,
+                        attempts,
+                    },
+                    false => BatchResult::Complete {
+                        next,
+                        id,
+                        error,
+                        attempts,
+                    },
                 }
             }
             what => {
-                let delay = [Some(Duration::ZERO), Some(Duration::ZERO), Some(LEASE), None][what as usize % 4];
+                let delay = [
+                    Some(Duration::ZERO),
+                    Some(Duration::ZERO),
+                    Some(LEASE),
+                    None,
+                ][what as usize % 4];
                 // The hold counts a failed attempt, or holds the object for another reason.
                 let failed = u32::from(self.rng.percent(60));
-                BatchResult::Hold { rest: Tag { attempts: tag.attempts + failed, ..tag }, delay, reason: "retry: no".into() }
+                BatchResult::Hold {
+                    rest: Tag {
+                        attempts: tag.attempts + failed,
+                        ..tag
+                    },
+                    delay,
+                    reason: "retry: no".into(),
+                }
             }
         }
     }
@@ -354,9 +467,15 @@ impl Run {
             w.clone_from(busy[self.rng.at(busy.len())]);
         }
         let mut cmd = redis::cmd("LMOVE");
-        cmd.arg(self.keys.objects_with_events()).arg(self.keys.worker_object(&w)).arg("RIGHT").arg("LEFT");
+        cmd.arg(self.keys.objects_with_events())
+            .arg(self.keys.worker_object(&w))
+            .arg("RIGHT")
+            .arg("LEFT");
         let moved: Option<Vec<u8>> = cmd.query_async(&mut self.conn).await.expect("a pop");
-        self.say(format!("pop {w}: {:?}", moved.map(|name| text(&name.into()))));
+        self.say(format!(
+            "pop {w}: {:?}",
+            moved.map(|name| text(&name.into()))
+        ));
     }
 
     async fn renew(&mut self) -> Result<(), String> {
@@ -369,9 +488,20 @@ impl Run {
             return Ok(());
         }
         let slots = puppet.slots.len();
-        let renewed = wire::renew(&mut self.conn, &self.keys, &puppet.name, &puppet.token, LEASE, slots).await;
+        let renewed = wire::renew(
+            &mut self.conn,
+            &self.keys,
+            &puppet.name,
+            &puppet.token,
+            LEASE,
+            slots,
+        )
+        .await;
         let renewed = renewed.map_err(|error| error.to_string())?;
-        self.say(format!("renew {} {}: {renewed:?}", self.puppets[p].name, self.puppets[p].token));
+        self.say(format!(
+            "renew {} {}: {renewed:?}",
+            self.puppets[p].name, self.puppets[p].token
+        ));
         let answer = match renewed {
             Renewed::Renewed { .. } => return Ok(()),
             Renewed::Lapsed => Answer::Lapsed,
@@ -382,7 +512,9 @@ impl Run {
 
     async fn adopt(&mut self) {
         let own = ["p", "q", "r", "nobody"][self.rng.at(4)];
-        let adopted = sweep(&mut self.conn, &self.keys, own, CRASHES_MAX, DAY).await.expect("adopt");
+        let adopted = sweep(&mut self.conn, &self.keys, own, CRASHES_MAX, DAY)
+            .await
+            .expect("adopt");
         self.say(format!("adopt by {own}: {adopted:?}"));
     }
 
@@ -394,9 +526,16 @@ impl Run {
         let puppet = self.puppets.remove(self.rng.at(self.puppets.len()));
         let mut detached = None;
         for _ in 0..1 + self.rng.at(2) {
-            detached = Some(wire::detach(&mut self.conn, &self.keys, &puppet.name, &puppet.token).await.expect("detach"));
+            detached = Some(
+                wire::detach(&mut self.conn, &self.keys, &puppet.name, &puppet.token)
+                    .await
+                    .expect("detach"),
+            );
         }
-        self.say(format!("detach {} {}: {detached:?}", puppet.name, puppet.token));
+        self.say(format!(
+            "detach {} {}: {detached:?}",
+            puppet.name, puppet.token
+        ));
     }
 
     /// Ends a lease.
@@ -410,14 +549,24 @@ impl Run {
     }
 
     pub(super) async fn delete_lease(&mut self, name: &str) {
-        let _: () = redis::cmd("DEL").arg(self.keys.worker_lease(name)).query_async(&mut self.conn).await.expect("DEL");
+        let _: () = redis::cmd("DEL")
+            .arg(self.keys.worker_lease(name))
+            .query_async(&mut self.conn)
+            .await
+            .expect("DEL");
     }
 
     /// Kills a process. Its deliveries under way may still reach the receiver.
     fn crash(&mut self) {
         if !self.puppets.is_empty() {
             let gone = self.puppets.remove(self.rng.at(self.puppets.len()));
-            let hands = gone.slots.into_iter().filter_map(|slot| if let Slot::Has(hand) = slot { Some(hand) } else { None });
+            let hands = gone.slots.into_iter().filter_map(|slot| {
+                if let Slot::Has(hand) = slot {
+                    Some(hand)
+                } else {
+                    None
+                }
+            });
             self.stale.extend(hands);
             self.say(format!("crash {} {}", gone.name, gone.token));
         }
@@ -435,17 +584,28 @@ impl Run {
 
     pub(super) async fn release_one(&mut self, object: &Name) {
         let mut cmd = redis::cmd("ZADD");
-        cmd.arg(self.keys.objects_held()).arg("XX").arg(0).arg(&object[..]);
+        cmd.arg(self.keys.objects_held())
+            .arg("XX")
+            .arg(0)
+            .arg(&object[..]);
         let _: () = cmd.query_async(&mut self.conn).await.expect("ZADD");
     }
 
     /// Acts as an operator who forgets an object. Only an idle object is forgotten.
     async fn forget(&mut self) {
         let object = OBJECTS[self.rng.at(OBJECTS.len())];
-        let forgot = wire::forget(&mut self.conn, &self.keys, &[object]).await.expect("forget").remove(0);
-        self.say(format!("forget {}: {forgot:?}", text(&Name::from_static(object))));
+        let forgot = wire::forget(&mut self.conn, &self.keys, &[object])
+            .await
+            .expect("forget")
+            .remove(0);
+        self.say(format!(
+            "forget {}: {forgot:?}",
+            text(&Name::from_static(object))
+        ));
         if let Forgot::Forgotten { last_event_id } = forgot {
-            self.world.forgotten.insert(last_event_id.parse().expect("an id"));
+            self.world
+                .forgotten
+                .insert(last_event_id.parse().expect("an id"));
         }
     }
 
@@ -465,21 +625,43 @@ impl Run {
             return Ok(());
         }
         let at = self.rng.at(self.stale.len());
-        let hand = if self.rng.percent(50) { self.stale.swap_remove(at) } else { self.stale[at].clone() };
-        self.say(format!("a late delivery: {} {} x{}", text(&hand.object), hand.tag, hand.events.len()));
+        let hand = if self.rng.percent(50) {
+            self.stale.swap_remove(at)
+        } else {
+            self.stale[at].clone()
+        };
+        self.say(format!(
+            "a late delivery: {} {} x{}",
+            text(&hand.object),
+            hand.tag,
+            hand.events.len()
+        ));
         self.world.receive(&hand, hand.events.len())
     }
 
     async fn connect(&mut self) {
         let replication_id = ["1st", "2nd"][self.rng.at(2)];
-        let highest = if self.rng.percent(90) { 0 } else { self.world.counter };
-        let seen = Seen { highest, first_id: 1 + self.rng.below(20), ..Seen::default() };
-        let connected = wire::connect(&mut self.conn, &self.keys, replication_id, seen).await.expect("connect");
+        let highest = if self.rng.percent(90) {
+            0
+        } else {
+            self.world.counter
+        };
+        let seen = Seen {
+            highest,
+            first_id: 1 + self.rng.below(20),
+            ..Seen::default()
+        };
+        let connected = wire::connect(&mut self.conn, &self.keys, replication_id, seen)
+            .await
+            .expect("connect");
         self.say(format!("connect {replication_id}: {connected:?}"));
     }
 
     /// Empties Redis for the next schedule.
     pub async fn clear(&mut self) {
-        let _: () = redis::cmd("FLUSHDB").query_async(&mut self.conn).await.expect("FLUSHDB");
+        let _: () = redis::cmd("FLUSHDB")
+            .query_async(&mut self.conn)
+            .await
+            .expect("FLUSHDB");
     }
 }

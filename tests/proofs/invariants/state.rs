@@ -120,7 +120,13 @@ pub struct State {
 impl State {
     /// Reads all keys that begin with `prefix`.
     pub async fn read(conn: &mut MultiplexedConnection, prefix: &str) -> Self {
-        let all: Vec<u8> = redis::cmd("EVAL_RO").arg(DUMP).arg(0).arg(prefix).query_async(conn).await.expect("the dump");
+        let all: Vec<u8> = redis::cmd("EVAL_RO")
+            .arg(DUMP)
+            .arg(0)
+            .arg(prefix)
+            .query_async(conn)
+            .await
+            .expect("the dump");
         let mut all = Bytes::from(all);
         let mut state = Self::default();
         while !all.is_empty() {
@@ -142,40 +148,69 @@ impl State {
 
     /// Returns the number of slots registered for a name.
     pub fn slots(&self, name: &str) -> usize {
-        self.registry.get(name).and_then(|value| value.split(' ').next()?.parse().ok()).unwrap_or(0)
+        self.registry
+            .get(name)
+            .and_then(|value| value.split(' ').next()?.parse().ok())
+            .unwrap_or(0)
     }
 
     fn put(&mut self, key: &[u8], kind: &str, mut value: Vec<Bytes>) {
         match (key, kind) {
             (b"objects.with.events", "list") => self.markers = value,
             (b"objects.held", "zset") => {
-                self.due = value.chunks(2).map(|pair| (pair[0].clone(), text(&pair[1]).parse().expect("a score"))).collect();
+                self.due = value
+                    .chunks(2)
+                    .map(|pair| (pair[0].clone(), text(&pair[1]).parse().expect("a score")))
+                    .collect();
             }
             (b"event.groups", "zset") => {
-                let pass = |pair: &[Bytes]| (pair[0].clone(), text(&pair[1]).parse().expect("a pass"));
+                let pass =
+                    |pair: &[Bytes]| (pair[0].clone(), text(&pair[1]).parse().expect("a pass"));
                 self.groups = value.chunks(2).map(pass).collect();
             }
             (b"event.groups.waiting", "string") => self.waiting = Some(text(&value[0])),
             (b"next.event.id", "string") => self.counter = Some(text(&value[0])),
             (b"event.workers", "hash") => {
-                self.registry = value.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect();
+                self.registry = value
+                    .chunks(2)
+                    .map(|pair| (text(&pair[0]), text(&pair[1])))
+                    .collect();
             }
-            (b"objects.paused", "zset") => self.paused = value.chunks(2).map(|pair| pair[0].clone()).collect(),
+            (b"objects.paused", "zset") => {
+                self.paused = value.chunks(2).map(|pair| pair[0].clone()).collect()
+            }
             (b"event.rules", "hash") => {
-                self.rules = value.chunks(2).map(|pair| text(&pair[0])).filter(|field| field != "next").collect();
+                self.rules = value
+                    .chunks(2)
+                    .map(|pair| text(&pair[0]))
+                    .filter(|field| field != "next")
+                    .collect();
             }
             (b"events.dead", "stream") => self.dead.extend(rows(&value).into_iter().map(dead)),
             (b"event.log", "stream") => {
-                self.log = rows(&value).into_iter().map(|row| Row { status: text(&row[1]), entry: dead(&row[2..]) }).collect();
-                let completed = self.log.iter().filter(|row| row.status == "completed_with_errors");
+                self.log = rows(&value)
+                    .into_iter()
+                    .map(|row| Row {
+                        status: text(&row[1]),
+                        entry: dead(&row[2..]),
+                    })
+                    .collect();
+                let completed = self
+                    .log
+                    .iter()
+                    .filter(|row| row.status == "completed_with_errors");
                 self.dead.extend(completed.map(|row| row.entry.clone()));
             }
             (b"event.workers.watched" | b"event.workers.departed", "zset") => {
-                self.looked_at.extend(value.chunks(2).map(|pair| text(&pair[0])));
+                self.looked_at
+                    .extend(value.chunks(2).map(|pair| text(&pair[0])));
             }
-            (b"seriatim.meta" | b"event.groups.times", "hash") | (b"operator.actions", "stream") => {}
+            (b"seriatim.meta" | b"event.groups.times", "hash")
+            | (b"operator.actions", "stream") => {}
             _ => {
-                let group = key.strip_prefix(b"event.group:").and_then(|rest| rest.strip_suffix(b":waiting"));
+                let group = key
+                    .strip_prefix(b"event.group:")
+                    .and_then(|rest| rest.strip_suffix(b":waiting"));
                 if let (Some(group), "list") = (group, kind) {
                     // The marks between the names only tell their age.
                     value.retain(|name| !name.starts_with(b"\0t"));
@@ -188,7 +223,9 @@ impl State {
                 value.reverse();
                 // An object may have the name of a worker. The suffixes of the keys tell the two
                 // apart.
-                let worker = key.strip_prefix(b"event.worker:").is_some_and(|rest| self.put_worker(rest, kind, &mut value));
+                let worker = key
+                    .strip_prefix(b"event.worker:")
+                    .is_some_and(|rest| self.put_worker(rest, kind, &mut value));
                 if !worker && !self.put_object(key, kind, &mut value) {
                     self.strange.push(strange);
                 }
@@ -197,12 +234,18 @@ impl State {
     }
 
     fn put_worker(&mut self, key: &[u8], kind: &str, value: &mut Vec<Bytes>) -> bool {
-        let Some((w, suffix)) = split(key) else { return false };
+        let Some((w, suffix)) = split(key) else {
+            return false;
+        };
         let w = text(&w);
         match (suffix, kind) {
-            (b":object", "list") => self.workers.entry(w).or_default().objects = std::mem::take(value),
+            (b":object", "list") => {
+                self.workers.entry(w).or_default().objects = std::mem::take(value)
+            }
             (b":event", "list") => self.workers.entry(w).or_default().batch = std::mem::take(value),
-            (b":event.id", "string") => self.workers.entry(w).or_default().tag = Some(text(&value[0])),
+            (b":event.id", "string") => {
+                self.workers.entry(w).or_default().tag = Some(text(&value[0]))
+            }
             (b":lease", "string") => drop(self.leases.insert(w, text(&value[0]))),
             _ => return false,
         }
@@ -210,7 +253,9 @@ impl State {
     }
 
     fn put_object(&mut self, key: &[u8], kind: &str, value: &mut Vec<Bytes>) -> bool {
-        let Some((name, suffix)) = split(key) else { return false };
+        let Some((name, suffix)) = split(key) else {
+            return false;
+        };
         let object = self.objects.entry(name).or_default();
         let value = std::mem::take(value);
         match (suffix, kind) {

@@ -15,7 +15,10 @@ pub fn payload(number: Number, len: usize) -> String {
 }
 
 pub fn number(event: &[u8]) -> Number {
-    String::from_utf8_lossy(event).trim_end().parse().expect("the number of an event")
+    String::from_utf8_lossy(event)
+        .trim_end()
+        .parse()
+        .expect("the number of an event")
 }
 
 /// A batch as it was handed out.
@@ -58,7 +61,10 @@ pub struct World {
 impl World {
     /// Returns empty records, for processes with the event log on or off.
     pub fn of_processes(logs: bool) -> Self {
-        Self { logs, ..Self::default() }
+        Self {
+            logs,
+            ..Self::default()
+        }
     }
 
     /// Records `count` new events of an object. Returns their numbers.
@@ -80,14 +86,21 @@ impl World {
         let other = *self.event_of.entry(id).or_insert(number);
         match (before == id, other == number) {
             (true, true) => Ok(()),
-            (false, _) => Err(format!("ids: event {number} had id {before} and now has {id}")),
-            (_, false) => Err(format!("ids: {id} was given to event {other} and to event {number}")),
+            (false, _) => Err(format!(
+                "ids: event {number} had id {before} and now has {id}"
+            )),
+            (_, false) => Err(format!(
+                "ids: {id} was given to event {other} and to event {number}"
+            )),
         }
     }
 
     /// Returns the id of the object's last delivered event before this position.
     pub fn prev_of(&self, object: &Name, place: usize) -> u64 {
-        let delivered = self.pushed[object][..place].iter().rev().find(|number| !self.dead.contains(number));
+        let delivered = self.pushed[object][..place]
+            .iter()
+            .rev()
+            .find(|number| !self.dead.contains(number));
         delivered.map_or(0, |number| self.id_of[number])
     }
 
@@ -103,22 +116,36 @@ impl World {
         Ok(())
     }
 
-    fn receive_one(&mut self, object: &Name, id: u64, prev: u64, number: Number) -> Result<(), String> {
+    fn receive_one(
+        &mut self,
+        object: &Name,
+        id: u64,
+        prev: u64,
+        number: Number,
+    ) -> Result<(), String> {
         self.saw(number, id)?;
         let last = self.last.entry(object.clone()).or_default();
-        let about = format!("{} event {number} id {id} prev {prev} after {last}", text(object));
+        let about = format!(
+            "{} event {number} id {id} prev {prev} after {last}",
+            text(object)
+        );
         if id <= *last {
             return Ok(());
         } else if prev > *last {
             return Err(format!("I5: early: {about}"));
         }
-        let Some(&place) = self.place.get(&number) else { return Err(format!("I5: never pushed: {about}")) };
+        let Some(&place) = self.place.get(&number) else {
+            return Err(format!("I5: never pushed: {about}"));
+        };
         let next = self.last_place.get(object).map_or(0, |place| place + 1);
         let pushed = &self.pushed[object];
         if place < next || pushed.get(place) != Some(&number) {
             return Err(format!("I5: out of order: {about}"));
         }
-        if let Some(skipped) = pushed[next..place].iter().find(|number| !self.dead.contains(number)) {
+        if let Some(skipped) = pushed[next..place]
+            .iter()
+            .find(|number| !self.dead.contains(number))
+        {
             return Err(format!("I5: event {skipped} was skipped: {about}"));
         }
         *last = id;
@@ -129,7 +156,9 @@ impl World {
 
     /// Returns the pushed events that are neither applied nor dead letters.
     pub fn undone(&self) -> Vec<Number> {
-        (0..self.pushed_count).filter(|number| !self.applied.contains(number) && !self.dead.contains(number)).collect()
+        (0..self.pushed_count)
+            .filter(|number| !self.applied.contains(number) && !self.dead.contains(number))
+            .collect()
     }
 
     /// Records the dead letters.
@@ -140,7 +169,11 @@ impl World {
             self.dead.insert(number);
         }
         if self.dead.len() != state.dead.len() {
-            return Err(format!("I4: {} dead letters of {} events", state.dead.len(), self.dead.len()));
+            return Err(format!(
+                "I4: {} dead letters of {} events",
+                state.dead.len(),
+                self.dead.len()
+            ));
         }
         Ok(())
     }

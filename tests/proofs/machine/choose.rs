@@ -8,7 +8,9 @@ use super::reference::{Broken, NAMES};
 use super::rules::{KINDS, SELECTORS};
 use super::schedules::{Mode, SCHEDULE_KEYS};
 use super::shares::{CLASSES, LIMITS, PREFIXES, WEIGHTS};
-use super::world::{AttachStep, Bounds, EmitPlan, OBJECTS, Part, REQUESTS, ROOMS, Step, Token, World};
+use super::world::{
+    AttachStep, Bounds, EmitPlan, OBJECTS, Part, REQUESTS, ROOMS, Step, Token, World,
+};
 
 /// The state machine for proptest. Any step can be made in any state.
 pub struct Machine;
@@ -45,7 +47,10 @@ fn token() -> impl Strategy<Value = Token> {
 }
 
 fn events() -> impl Strategy<Value = Vec<u16>> {
-    prop::collection::vec(prop_oneof![6 => Just(1u16), 2 => 10..60u16, 1 => Just(300u16)], 1..6)
+    prop::collection::vec(
+        prop_oneof![6 => Just(1u16), 2 => 10..60u16, 1 => Just(300u16)],
+        1..6,
+    )
 }
 
 fn emits() -> impl Strategy<Value = EmitPlan> {
@@ -64,20 +69,39 @@ fn bounds() -> impl Strategy<Value = Bounds> {
     let markers = prop_oneof![4 => Just(4096usize), 2 => 1..4usize];
     let highest = prop_oneof![8 => Just(0u8), 4 => Just(1), 1 => Just(2)];
     let (forget, log, has_groups) = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.6));
-    (batch, batch_bytes, reply_bytes, claims, markers, highest, (forget, log, has_groups), room()).prop_map(
-        |(batch, batch_bytes, reply_bytes, claims, markers, highest, (forget, log, has_groups), room)| Bounds {
-            has_groups,
-            batch,
-            batch_bytes,
-            reply_bytes,
-            claims,
-            markers,
-            highest,
-            forget,
-            log,
-            room,
-        },
+    (
+        batch,
+        batch_bytes,
+        reply_bytes,
+        claims,
+        markers,
+        highest,
+        (forget, log, has_groups),
+        room(),
     )
+        .prop_map(
+            |(
+                batch,
+                batch_bytes,
+                reply_bytes,
+                claims,
+                markers,
+                highest,
+                (forget, log, has_groups),
+                room,
+            )| Bounds {
+                has_groups,
+                batch,
+                batch_bytes,
+                reply_bytes,
+                claims,
+                markers,
+                highest,
+                forget,
+                log,
+                room,
+            },
+        )
 }
 
 fn advance() -> impl Strategy<Value = Step> {
@@ -88,11 +112,30 @@ fn advance() -> impl Strategy<Value = Step> {
 fn attach() -> impl Strategy<Value = Step> {
     let displace = prop_oneof![4 => Just(None), 2 => Just(Some(true)), 1 => Just(Some(false))];
     let crashes_max = prop_oneof![1 => Just(0u32), 2 => Just(2u32), 3 => Just(5)];
-    (name(), 1..4usize, prop::bool::weighted(0.2), displace, any::<bool>(), any::<bool>(), crashes_max, room()).prop_map(
-        |(name, slots, again, displace, before, long, crashes_max, room)| {
-            Step::Attach(AttachStep { name, slots, again, displace, before, long, crashes_max, room })
-        },
+    (
+        name(),
+        1..4usize,
+        prop::bool::weighted(0.2),
+        displace,
+        any::<bool>(),
+        any::<bool>(),
+        crashes_max,
+        room(),
     )
+        .prop_map(
+            |(name, slots, again, displace, before, long, crashes_max, room)| {
+                Step::Attach(AttachStep {
+                    name,
+                    slots,
+                    again,
+                    displace,
+                    before,
+                    long,
+                    crashes_max,
+                    room,
+                })
+            },
+        )
 }
 
 /// Chooses an action of an operator.
@@ -153,8 +196,17 @@ fn script() -> impl Strategy<Value = Step> {
 fn schedule() -> impl Strategy<Value = Step> {
     let mode = prop_oneof![3 => Just(Mode::Replace), 1 => Just(Mode::KeepTime), 1 => Just(Mode::KeepFirst)];
     let len = prop_oneof![4 => Just(1u16), 1 => 10..60u16];
-    (object(), 0..SCHEDULE_KEYS.len(), prop::bool::weighted(0.8), 1..5u8, len, mode)
-        .prop_map(|(object, key, is_due, time, len, mode)| Step::Schedule(object, key, is_due, time, len, mode))
+    (
+        object(),
+        0..SCHEDULE_KEYS.len(),
+        prop::bool::weighted(0.8),
+        1..5u8,
+        len,
+        mode,
+    )
+        .prop_map(|(object, key, is_due, time, len, mode)| {
+            Step::Schedule(object, key, is_due, time, len, mode)
+        })
 }
 
 fn step() -> impl Strategy<Value = Step> {

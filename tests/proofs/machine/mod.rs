@@ -101,22 +101,43 @@ const STEPS_OF_A_SCHEDULE: std::ops::Range<usize> = 60..120;
 type Figures = BTreeMap<String, u64>;
 
 fn count(figures: &mut Figures, broken: Option<Broken>, call: &Call, reply: &Reply) {
-    let word = |text: String| text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned();
+    let word = |text: String| {
+        text.split(|c: char| !c.is_alphanumeric())
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
     let mut add = |kind: String| *figures.entry(kind).or_default() += 1;
-    add(format!("{} -> {}", word(format!("{call:?}")), word(format!("{reply:?}"))));
+    add(format!(
+        "{} -> {}",
+        word(format!("{call:?}")),
+        word(format!("{reply:?}"))
+    ));
     if let Some(broken) = broken {
         add(format!("with a broken key: {broken:?}"));
     }
     if let (Call::Advance(args), Reply::Advanced(advanced)) = (call, reply) {
-        args.slots
+        args.slots.iter().for_each(|(_, told)| {
+            add(told
+                .as_ref()
+                .map_or("free".to_owned(), |told| word(format!("{:?}", told.then))))
+        });
+        advanced.batches.iter().for_each(|batch| {
+            add(format!(
+                "batch given, {} numbers",
+                batch.tag.split(' ').count()
+            ))
+        });
+        advanced
+            .quarantined
             .iter()
-            .for_each(|(_, told)| add(told.as_ref().map_or("free".to_owned(), |told| word(format!("{:?}", told.then)))));
-        advanced.batches.iter().for_each(|batch| add(format!("batch given, {} numbers", batch.tag.split(' ').count())));
-        advanced.quarantined.iter().for_each(|_| add("quarantined".to_owned()));
+            .for_each(|_| add("quarantined".to_owned()));
     }
     if let Reply::Promoted { events, wrong, .. } = reply {
         (0..*events).for_each(|_| add("schedules promoted".to_owned()));
-        wrong.iter().for_each(|_| add("schedules that cannot be promoted".to_owned()));
+        wrong
+            .iter()
+            .for_each(|_| add("schedules that cannot be promoted".to_owned()));
     }
 }
 
@@ -133,8 +154,11 @@ async fn schedule(
     for step in steps {
         made();
         let (broken, call, reply) = world.apply(step);
-        trace +=
-            &format!("\n  {} {call:?}{}", world.state.now, broken.map_or(String::new(), |key| format!(" with {key:?} broken")));
+        trace += &format!(
+            "\n  {} {call:?}{}",
+            world.state.now,
+            broken.map_or(String::new(), |key| format!(" with {key:?} broken"))
+        );
         if let Err(what) = server.step(broken, &call, &reply, &world.state).await {
             return Err(format!("{what}\nafter{trace}"));
         }
@@ -155,24 +179,43 @@ async fn schedule(
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")),
+    )
 }
 
 #[test]
 fn the_scripts_do_what_the_reference_does() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     // The test compares all keys of its Redis, so it needs a server of its own.
     let redis = Redis::own(&[]);
     let conn = runtime.block_on(redis.connect());
     let figures = RefCell::new(Figures::new());
     let seed_given = number("SERIATIM_SEED");
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_nanos() as u64;
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("a clock after 1970")
+        .as_nanos() as u64;
     let (mut seed, mut steps_made) = (seed_given.unwrap_or(now), 0);
-    let steps_wanted = if seed_given.is_some() { 1 } else { number("SERIATIM_MACHINE_STEPS").unwrap_or(STEPS) };
+    let steps_wanted = if seed_given.is_some() {
+        1
+    } else {
+        number("SERIATIM_MACHINE_STEPS").unwrap_or(STEPS)
+    };
     println!("seeds from {seed}");
-    let missing = || SEEN.into_iter().filter(|kind| !figures.borrow().contains_key(*kind)).collect::<Vec<_>>();
+    let missing = || {
+        SEEN.into_iter()
+            .filter(|kind| !figures.borrow().contains_key(*kind))
+            .collect::<Vec<_>>()
+    };
     // Makes more schedules if a kind of reply was not reached yet.
-    while steps_made < steps_wanted || steps_wanted >= STEPS && steps_made < 4 * steps_wanted && !missing().is_empty() {
+    while steps_made < steps_wanted
+        || steps_wanted >= STEPS && steps_made < 4 * steps_wanted && !missing().is_empty()
+    {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         let config = Config {
@@ -182,24 +225,47 @@ fn the_scripts_do_what_the_reference_does() {
             max_shrink_time: 60_000,
             ..Config::default()
         };
-        let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+        let mut runner =
+            TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
         // Every second seed runs without a namespace.
-        let keys = if seed % 2 == 0 { redis.keys().clone() } else { Keys::new() };
-        let made = runner.run(&Machine::sequential_strategy(STEPS_OF_A_SCHEDULE), |(_, steps, seen)| {
-            let made = || {
-                seen.as_ref().map(|seen| seen.fetch_add(1, Ordering::SeqCst));
-            };
-            runtime.block_on(schedule(conn.clone(), keys.clone(), &steps, &figures, made)).map_err(TestCaseError::fail)
-        });
+        let keys = if seed % 2 == 0 {
+            redis.keys().clone()
+        } else {
+            Keys::new()
+        };
+        let made = runner.run(
+            &Machine::sequential_strategy(STEPS_OF_A_SCHEDULE),
+            |(_, steps, seen)| {
+                let made = || {
+                    seen.as_ref()
+                        .map(|seen| seen.fetch_add(1, Ordering::SeqCst));
+                };
+                runtime
+                    .block_on(schedule(conn.clone(), keys.clone(), &steps, &figures, made))
+                    .map_err(TestCaseError::fail)
+            },
+        );
         if let Err(TestError::Fail(why, _) | TestError::Abort(why)) = made {
             panic!("{why}\nrun it again: SERIATIM_SEED={seed} cargo test --test proofs machine");
         }
-        steps_made = figures.borrow().iter().filter(|(kind, _)| kind.contains("->")).map(|(_, n)| n).sum();
+        steps_made = figures
+            .borrow()
+            .iter()
+            .filter(|(kind, _)| kind.contains("->"))
+            .map(|(_, n)| n)
+            .sum();
         seed += 1;
     }
     println!("{steps_made} steps compared");
-    figures.borrow().iter().for_each(|(kind, n)| println!("  {n:>8} {kind}"));
-    assert!(steps_wanted < STEPS || missing().is_empty(), "never met: {:?}", missing());
+    figures
+        .borrow()
+        .iter()
+        .for_each(|(kind, n)| println!("  {n:>8} {kind}"));
+    assert!(
+        steps_wanted < STEPS || missing().is_empty(),
+        "never met: {:?}",
+        missing()
+    );
 }
 
 /// The kinds of keys that no schedule writes: those of producers and projections, the status of a
@@ -220,43 +286,94 @@ const NEVER_THERE: [&str; 7] = [
 /// operator repairs (`repaired`). A kind of key that no schedule writes fails the test.
 #[test]
 fn a_key_that_disappears_gives_no_event_another_name_or_id() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let redis = Redis::own(&[]);
     let conn = runtime.block_on(redis.connect());
     let seed_given = number("SERIATIM_SEED");
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_nanos() as u64;
-    let schedules = if seed_given.is_some() { 1 } else { number("SERIATIM_MACHINE_STEPS").unwrap_or(STEPS) / 50 };
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("a clock after 1970")
+        .as_nanos() as u64;
+    let schedules = if seed_given.is_some() {
+        1
+    } else {
+        number("SERIATIM_MACHINE_STEPS").unwrap_or(STEPS) / 50
+    };
     let first = seed_given.unwrap_or(now);
     println!("seeds from {first}");
     let (lost, there) = (RefCell::new(Figures::new()), RefCell::new(Figures::new()));
     for seed in first..first + schedules {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        let config =
-            Config { cases: 1, failure_persistence: None, max_shrink_iters: 2_000, max_shrink_time: 5_000, ..Config::default() };
-        let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+        let config = Config {
+            cases: 1,
+            failure_persistence: None,
+            max_shrink_iters: 2_000,
+            max_shrink_time: 5_000,
+            ..Config::default()
+        };
+        let mut runner =
+            TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
         // Two seeds in turn lose the same kind of key, with and without a namespace.
-        let keys = if seed % 2 == 0 { redis.keys().clone() } else { Keys::new() };
+        let keys = if seed % 2 == 0 {
+            redis.keys().clone()
+        } else {
+            Keys::new()
+        };
         let kind = (seed / 2) as usize % vanish::kinds().count();
-        let run = (Machine::sequential_strategy(STEPS_OF_A_SCHEDULE), any::<u32>(), any::<bool>(), any::<bool>());
-        let made = runner.run(&run, |((_, steps, seen), which, restart, is_repaired_first)| {
-            if let Some(seen) = seen {
-                seen.store(steps.len(), Ordering::SeqCst);
-            }
-            let loss = Loss { kind, which: u64::from(which), restart, is_repaired_first };
-            let made = runtime.block_on(vanish::vanish(conn.clone(), &keys, &steps, loss)).map_err(TestCaseError::fail)?;
-            *lost.borrow_mut().entry(format!("{}, restart {restart}", made.kind)).or_default() += 1;
-            made.there.iter().for_each(|kind| *there.borrow_mut().entry((*kind).to_owned()).or_default() += 1);
-            Ok(())
-        });
+        let run = (
+            Machine::sequential_strategy(STEPS_OF_A_SCHEDULE),
+            any::<u32>(),
+            any::<bool>(),
+            any::<bool>(),
+        );
+        let made = runner.run(
+            &run,
+            |((_, steps, seen), which, restart, is_repaired_first)| {
+                if let Some(seen) = seen {
+                    seen.store(steps.len(), Ordering::SeqCst);
+                }
+                let loss = Loss {
+                    kind,
+                    which: u64::from(which),
+                    restart,
+                    is_repaired_first,
+                };
+                let made = runtime
+                    .block_on(vanish::vanish(conn.clone(), &keys, &steps, loss))
+                    .map_err(TestCaseError::fail)?;
+                *lost
+                    .borrow_mut()
+                    .entry(format!("{}, restart {restart}", made.kind))
+                    .or_default() += 1;
+                made.there.iter().for_each(|kind| {
+                    *there.borrow_mut().entry((*kind).to_owned()).or_default() += 1
+                });
+                Ok(())
+            },
+        );
         if let Err(TestError::Fail(why, _) | TestError::Abort(why)) = made {
-            panic!("{why}\nrun it again: SERIATIM_SEED={seed} cargo test --test proofs machine::a_key");
+            panic!(
+                "{why}\nrun it again: SERIATIM_SEED={seed} cargo test --test proofs machine::a_key"
+            );
         }
     }
     println!("{schedules} keys lost");
-    lost.borrow().iter().for_each(|(kind, n)| println!("  {n:>8} {kind}"));
-    there.borrow().iter().for_each(|(kind, n)| println!("  {n:>8} schedules with {kind}"));
-    let missing: Vec<_> =
-        vanish::kinds().filter(|kind| !NEVER_THERE.contains(kind) && !there.borrow().contains_key(*kind)).collect();
-    assert!(schedules < STEPS / 50 || missing.is_empty(), "no schedule has a key of {missing:?}");
+    lost.borrow()
+        .iter()
+        .for_each(|(kind, n)| println!("  {n:>8} {kind}"));
+    there
+        .borrow()
+        .iter()
+        .for_each(|(kind, n)| println!("  {n:>8} schedules with {kind}"));
+    let missing: Vec<_> = vanish::kinds()
+        .filter(|kind| !NEVER_THERE.contains(kind) && !there.borrow().contains_key(*kind))
+        .collect();
+    assert!(
+        schedules < STEPS / 50 || missing.is_empty(),
+        "no schedule has a key of {missing:?}"
+    );
 }

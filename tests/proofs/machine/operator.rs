@@ -36,25 +36,59 @@ impl Reference {
         if self.refuses(&[Broken::Dead]) {
             return Reply::WrongType;
         }
-        Reply::Settled(serials.iter().map(|serial| self.settle_one(retry, *serial)).collect())
+        Reply::Settled(
+            serials
+                .iter()
+                .map(|serial| self.settle_one(retry, *serial))
+                .collect(),
+        )
     }
 
     fn settle_one(&mut self, retry: bool, serial: u64) -> &'static str {
-        let Some(at) = self.dead.iter().position(|dead| dead.serial == serial) else { return "gone" };
-        let Dead { object, id: own, event, error, .. } = self.dead[at].clone();
+        let Some(at) = self.dead.iter().position(|dead| dead.serial == serial) else {
+            return "gone";
+        };
+        let Dead {
+            object,
+            id: own,
+            event,
+            error,
+            ..
+        } = self.dead[at].clone();
         let id = own.to_string();
         if !retry {
             self.dead.remove(at);
             let (error, event) = (Some(error), Some(event));
-            self.actions.push(Action { action: "drop", object, id, dead: Some(serial), error, event, key: None });
+            self.actions.push(Action {
+                action: "drop",
+                object,
+                id,
+                dead: Some(serial),
+                error,
+                event,
+                key: None,
+            });
             return "dropped";
         }
-        let is_late = self.object(&object).last_id().is_some_and(|last| last > own);
-        let Key::Right(queue) = &mut self.object(&object).queue else { return "wrong_type" };
+        let is_late = self
+            .object(&object)
+            .last_id()
+            .is_some_and(|last| last > own);
+        let Key::Right(queue) = &mut self.object(&object).queue else {
+            return "wrong_type";
+        };
         queue.push(event);
         self.dead.remove(at);
         self.markers.insert(0, object.clone());
-        self.actions.push(Action { action: "retry", object, id, dead: Some(serial), error: None, event: None, key: None });
+        self.actions.push(Action {
+            action: "retry",
+            object,
+            id,
+            dead: Some(serial),
+            error: None,
+            event: None,
+            key: None,
+        });
         if is_late { "retried_late" } else { "retried" }
     }
 
@@ -69,7 +103,8 @@ impl Reference {
     fn held_for(&mut self, object: &Name) -> Option<(Numbers, Bytes)> {
         let held_id = self.object(object).held_id.right()?.clone()?;
         let why = held_id.splitn(5, |byte| *byte == b' ').nth(4)?;
-        let numbers = Numbers::of_held(&Key::Right(Some(held_id.clone()))).unwrap_or(Numbers::of(0));
+        let numbers =
+            Numbers::of_held(&Key::Right(Some(held_id.clone()))).unwrap_or(Numbers::of(0));
         Some((numbers, Bytes::copy_from_slice(why)))
     }
 
@@ -83,11 +118,22 @@ impl Reference {
             return Reply::NotHeld(self.owner(object).unwrap_or_default());
         }
         let held_for = self.held_for(object);
-        let why = held_for.as_ref().map(|(_, why)| why.clone()).unwrap_or_default();
+        let why = held_for
+            .as_ref()
+            .map(|(_, why)| why.clone())
+            .unwrap_or_default();
         let id = held_for.map_or(String::new(), |(numbers, _)| numbers.first.to_string());
         self.make_due(object);
         let error = Some(why.clone());
-        self.actions.push(Action { action: "release", object: object.clone(), id, dead: None, error, event: None, key: None });
+        self.actions.push(Action {
+            action: "release",
+            object: object.clone(),
+            id,
+            dead: None,
+            error,
+            event: None,
+            key: None,
+        });
         Reply::Released(String::from_utf8_lossy(&why).into_owned())
     }
 
@@ -96,12 +142,24 @@ impl Reference {
         if self.refuses(&[Broken::Held, Broken::Paused]) {
             return Reply::WrongType;
         }
-        let Some(forgot) = self.forget_one(object) else { unreachable!("no shared key is broken") };
+        let Some(forgot) = self.forget_one(object) else {
+            unreachable!("no shared key is broken")
+        };
         if let Forgot::Forgotten { last_event_id } = &forgot {
             // A last id that is no number is left out.
-            let id = last_event_id.parse::<u64>().map_or(String::new(), |id| id.to_string());
+            let id = last_event_id
+                .parse::<u64>()
+                .map_or(String::new(), |id| id.to_string());
             let object = object.clone();
-            self.actions.push(Action { action: "forget", object, id, dead: None, error: None, event: None, key: None });
+            self.actions.push(Action {
+                action: "forget",
+                object,
+                id,
+                dead: None,
+                error: None,
+                event: None,
+                key: None,
+            });
         }
         Reply::Forgot(vec![forgot])
     }
@@ -120,8 +178,23 @@ impl Reference {
         self.cancel(object, key);
         let has_ended = taken == Reply::Cancelled("cancelled");
         if has_ended || was_scheduled {
-            let (id, object) = (if has_ended { id.to_string() } else { String::new() }, object.clone());
-            self.actions.push(Action { action: "cancel", object, id, dead: None, error: None, event: None, key: Some(key) });
+            let (id, object) = (
+                if has_ended {
+                    id.to_string()
+                } else {
+                    String::new()
+                },
+                object.clone(),
+            );
+            self.actions.push(Action {
+                action: "cancel",
+                object,
+                id,
+                dead: None,
+                error: None,
+                event: None,
+                key: Some(key),
+            });
         }
         match taken {
             Reply::Cancelled("running") => Reply::CancelledAs("running", id, was_scheduled),
@@ -134,23 +207,44 @@ impl Reference {
     /// SKIP.
     pub fn skip(&mut self, object: &Name, expected: Option<u64>) -> Reply {
         let found = self.object(object).clone();
-        let wrong = found.held == Key::Wrong || found.held_id == Key::Wrong || found.last == Key::Wrong;
-        if self.refuses(&[Broken::Held, Broken::Paused, Broken::Dead, Broken::Log, Broken::Meta]) || wrong {
+        let wrong =
+            found.held == Key::Wrong || found.held_id == Key::Wrong || found.last == Key::Wrong;
+        if self.refuses(&[
+            Broken::Held,
+            Broken::Paused,
+            Broken::Dead,
+            Broken::Log,
+            Broken::Meta,
+        ]) || wrong
+        {
             return Reply::WrongType;
         } else if self.paused.contains(object) {
             return Reply::Paused;
-        } else if found.owner != Key::Right(Some("held".to_owned())) || !self.due.contains_key(object) {
+        } else if found.owner != Key::Right(Some("held".to_owned()))
+            || !self.due.contains_key(object)
+        {
             return Reply::NotHeld(self.owner(object).unwrap_or_default());
         }
-        let (numbers, why) = self.held_for(object).unwrap_or((Numbers::of(0), Bytes::new()));
+        let (numbers, why) = self
+            .held_for(object)
+            .unwrap_or((Numbers::of(0), Bytes::new()));
         let mut batch = found.held.right().cloned().unwrap_or_default();
         if numbers.first == 0 || batch.is_empty() {
             return Reply::NoBatch(String::from_utf8_lossy(&why).into_owned());
         } else if expected.is_some_and(|id| id != numbers.first) {
             return Reply::OtherHead(numbers.first);
         }
-        let is_over = found.handled.as_ref().is_some_and(|kept| kept.id <= numbers.first);
-        if is_over && found.handled.as_ref().and_then(|kept| self.cannot_push(kept)).is_some() {
+        let is_over = found
+            .handled
+            .as_ref()
+            .is_some_and(|kept| kept.id <= numbers.first);
+        if is_over
+            && found
+                .handled
+                .as_ref()
+                .and_then(|kept| self.cannot_push(kept))
+                .is_some()
+        {
             return Reply::WrongType;
         }
         let event = batch.remove(0);
@@ -159,8 +253,16 @@ impl Reference {
         let prev = found.last_id().unwrap_or(0).to_string();
         let serial = self.bury(numbers.first, prev, object, event, error, numbers.attempts);
         if let (true, Some(dead)) = (self.log_on, self.dead.last()) {
-            let results = found.handled.as_ref().and_then(|kept| kept.results_of(numbers.first));
-            self.log.push(Row { status: "dead", event: dead.clone(), taken: false, results });
+            let results = found
+                .handled
+                .as_ref()
+                .and_then(|kept| kept.results_of(numbers.first));
+            self.log.push(Row {
+                status: "dead",
+                event: dead.clone(),
+                taken: false,
+                results,
+            });
         }
         let rest = numbers.after(1).held_id(b"skip");
         let held = self.object(object);
@@ -182,6 +284,9 @@ impl Reference {
             event: None,
             key: None,
         });
-        Reply::Skipped { id: numbers.first, left }
+        Reply::Skipped {
+            id: numbers.first,
+            left,
+        }
     }
 }

@@ -25,7 +25,16 @@ const ATTACH: Step = attach(1);
 const TWO_SLOTS: Step = attach(2);
 
 const fn attach(slots: usize) -> Step {
-    Step::Attach(AttachStep { name: 0, slots, again: false, displace: None, before: false, long: true, crashes_max: 5, room: 0 })
+    Step::Attach(AttachStep {
+        name: 0,
+        slots,
+        again: false,
+        displace: None,
+        before: false,
+        long: true,
+        crashes_max: 5,
+        room: 0,
+    })
 }
 
 fn advance(choice: Choice) -> Step {
@@ -40,7 +49,10 @@ async fn walk(steps: &[Step]) -> Reply {
     let mut last = Reply::Done;
     for step in steps {
         let (broken, call, reply) = world.apply(step);
-        server.step(broken, &call, &reply, &world.state).await.unwrap_or_else(|what| panic!("{call:?}: {what}"));
+        server
+            .step(broken, &call, &reply, &world.state)
+            .await
+            .unwrap_or_else(|what| panic!("{call:?}: {what}"));
         last = reply;
     }
     last
@@ -52,10 +64,21 @@ async fn walk(steps: &[Step]) -> Reply {
 async fn a_name_with_a_nul_is_told_in_full() {
     let odd = 4;
     for part in [Part::Queue, Part::Last] {
-        let last = walk(&[ATTACH, Step::Emit(vec![(odd, vec![1])]), Step::Wrong(odd, part), advance(Choice::Free)]).await;
-        let Reply::Advanced(advanced) = last else { panic!("{last:?}") };
+        let last = walk(&[
+            ATTACH,
+            Step::Emit(vec![(odd, vec![1])]),
+            Step::Wrong(odd, part),
+            advance(Choice::Free),
+        ])
+        .await;
+        let Reply::Advanced(advanced) = last else {
+            panic!("{last:?}")
+        };
         assert_eq!(advanced.quarantined.len(), 1, "{advanced:?}");
-        assert!(advanced.quarantined[0].0.ends_with(r"\u{0}"), "{advanced:?}");
+        assert!(
+            advanced.quarantined[0].0.ends_with(r"\u{0}"),
+            "{advanced:?}"
+        );
     }
 }
 
@@ -90,10 +113,18 @@ async fn an_empty_marker_popped_for_a_busy_slot_fails_no_call() {
         advance(Choice::Free),
         Step::Marker(None),
         Step::Pop(0, 0),
-        Step::Advance(0, Token::Mine, WIDE, [Choice::Look, Choice::Free, Choice::Skip]),
+        Step::Advance(
+            0,
+            Token::Mine,
+            WIDE,
+            [Choice::Look, Choice::Free, Choice::Skip],
+        ),
     ])
     .await;
-    assert!(matches!(&last, Reply::Advanced(advanced) if !advanced.more), "{last:?}");
+    assert!(
+        matches!(&last, Reply::Advanced(advanced) if !advanced.more),
+        "{last:?}"
+    );
 }
 
 /// Story: the owner key of a held object got a wrong type, and no claim took the held batch. The
@@ -102,19 +133,41 @@ async fn an_empty_marker_popped_for_a_busy_slot_fails_no_call() {
 #[tokio::test]
 async fn a_held_object_whose_owner_cannot_be_told_keeps_its_batch() {
     let hold = |delay| advance(Choice::Hold(0, delay, true));
-    let held = [ATTACH, Step::Emit(vec![(0, vec![1])]), advance(Choice::Free)];
-    let claim = [Step::Wrong(0, Part::Owner), Step::Emit(vec![(0, vec![1])]), advance(Choice::Free)];
+    let held = [
+        ATTACH,
+        Step::Emit(vec![(0, vec![1])]),
+        advance(Choice::Free),
+    ];
+    let claim = [
+        Step::Wrong(0, Part::Owner),
+        Step::Emit(vec![(0, vec![1])]),
+        advance(Choice::Free),
+    ];
     let release = [Step::Release(0), advance(Choice::Free)];
     // The claim finds the object as a due held object, or through a marker.
     for delay in [Delay::Zero, Delay::Far] {
         let mut steps = held.to_vec();
         steps.push(match hold(delay) {
-            Step::Advance(name, token, bounds, choices) => Step::Advance(name, token, Bounds { claims: 0, ..bounds }, choices),
+            Step::Advance(name, token, bounds, choices) => Step::Advance(
+                name,
+                token,
+                Bounds {
+                    claims: 0,
+                    ..bounds
+                },
+                choices,
+            ),
             other => other,
         });
         steps.extend(claim.iter().chain(&release).cloned());
-        let Reply::Advanced(advanced) = walk(&steps).await else { panic!("advance") };
-        let given: Vec<_> = advanced.batches.iter().map(|batch| (batch.tag.as_str(), batch.events.len())).collect();
+        let Reply::Advanced(advanced) = walk(&steps).await else {
+            panic!("advance")
+        };
+        let given: Vec<_> = advanced
+            .batches
+            .iter()
+            .map(|batch| (batch.tag.as_str(), batch.events.len()))
+            .collect();
         assert_eq!(given, [("1 1 1", 1)], "{delay:?}");
     }
 }
@@ -125,7 +178,15 @@ async fn a_held_object_whose_owner_cannot_be_told_keeps_its_batch() {
 #[tokio::test]
 async fn what_a_call_puts_aside_it_does_not_hand_out() {
     let nothing = |step| match step {
-        Step::Advance(name, token, bounds, choices) => Step::Advance(name, token, Bounds { claims: 0, ..bounds }, choices),
+        Step::Advance(name, token, bounds, choices) => Step::Advance(
+            name,
+            token,
+            Bounds {
+                claims: 0,
+                ..bounds
+            },
+            choices,
+        ),
         other => other,
     };
     let (a, b) = (0, 1);
@@ -141,11 +202,22 @@ async fn what_a_call_puts_aside_it_does_not_hand_out() {
         Step::Emit(vec![(b, vec![1])]),
         Step::Wrong(b, Part::Owner),
         // The call has two free slots, so that it reads both objects as due.
-        Step::Advance(0, Token::Mine, WIDE, [Choice::Free, Choice::Free, Choice::Skip]),
+        Step::Advance(
+            0,
+            Token::Mine,
+            WIDE,
+            [Choice::Free, Choice::Free, Choice::Skip],
+        ),
     ])
     .await;
-    let Reply::Advanced(advanced) = last else { panic!("{last:?}") };
-    assert_eq!((advanced.batches.len(), advanced.quarantined.len()), (0, 2), "{advanced:?}");
+    let Reply::Advanced(advanced) = last else {
+        panic!("{last:?}")
+    };
+    assert_eq!(
+        (advanced.batches.len(), advanced.quarantined.len()),
+        (0, 2),
+        "{advanced:?}"
+    );
 }
 
 /// Story: two markers were popped for a busy slot, and the second one named the slot's own object.
@@ -167,7 +239,9 @@ async fn the_next_object_takes_the_oldest_place_where_a_name_is_there_twice() {
         advance(Choice::Done),
     ])
     .await;
-    let Reply::Advanced(advanced) = last else { panic!("{last:?}") };
+    let Reply::Advanced(advanced) = last else {
+        panic!("{last:?}")
+    };
     assert_eq!(advanced.batches.len(), 1, "{advanced:?}");
 }
 
@@ -183,7 +257,12 @@ async fn an_object_that_is_postponed_keeps_no_old_reason() {
         Step::Wrong(1, Part::HeldId),
         Step::Schedule(1, 0, true, 1, 1, Mode::Replace),
         Step::Promote(256, 1 << 20),
-        Step::Advance(0, Token::Mine, Bounds { claims: 0, ..WIDE }, [Choice::Yield, Choice::Skip, Choice::Skip]),
+        Step::Advance(
+            0,
+            Token::Mine,
+            Bounds { claims: 0, ..WIDE },
+            [Choice::Yield, Choice::Skip, Choice::Skip],
+        ),
         Step::Broken(Broken::Scheduled, Box::new(advance(Choice::Free))),
     ])
     .await;

@@ -35,7 +35,8 @@ pub struct Scheduled {
 impl Scheduled {
     /// Returns the score in `events.scheduled`.
     pub fn score(&self) -> String {
-        self.queued.map_or_else(|| self.due.to_string(), |at| format!("-{}", QUEUED + at))
+        self.queued
+            .map_or_else(|| self.due.to_string(), |at| format!("-{}", QUEUED + at))
     }
 }
 
@@ -59,13 +60,18 @@ pub const REFERENCE: &[u8] = b"\0queued ";
 
 /// Returns whether the event is a reference of this key.
 fn is_reference_of(event: &Event, key: &str) -> bool {
-    let text = event.strip_prefix(REFERENCE).and_then(|rest| rest.strip_suffix(key.as_bytes()));
-    text.and_then(|time| time.strip_suffix(b" ")).is_some_and(|time| time.iter().all(u8::is_ascii_digit))
+    let text = event
+        .strip_prefix(REFERENCE)
+        .and_then(|rest| rest.strip_suffix(key.as_bytes()));
+    text.and_then(|time| time.strip_suffix(b" "))
+        .is_some_and(|time| time.iter().all(u8::is_ascii_digit))
 }
 
 /// Returns the reference to an event that was queued at this time.
 fn reference_to(at: u64, key: &str) -> Event {
-    [REFERENCE, format!("{at} {key}").as_bytes()].concat().into()
+    [REFERENCE, format!("{at} {key}").as_bytes()]
+        .concat()
+        .into()
 }
 
 /// Returns the due time of an event that could not be queued in this step: a minute later.
@@ -80,12 +86,26 @@ pub fn member(object: &Name, key: &str) -> Bytes {
 
 impl Reference {
     /// SCHEDULE: a producer stores a schedule in one plain transaction.
-    pub fn schedule(&mut self, object: &Name, key: &'static str, due: u64, event: &Event, mode: Mode) -> Reply {
+    pub fn schedule(
+        &mut self,
+        object: &Name,
+        key: &'static str,
+        due: u64,
+        event: &Event,
+        mode: Mode,
+    ) -> Reply {
         let place = (object.clone(), key);
         match self.schedules.get_mut(&place) {
             Some(_) if mode == Mode::KeepFirst => {}
             Some(schedule) if mode == Mode::KeepTime => schedule.event = event.clone(),
-            _ => drop(self.schedules.insert(place, Scheduled { due, event: event.clone(), queued: None })),
+            _ => drop(self.schedules.insert(
+                place,
+                Scheduled {
+                    due,
+                    event: event.clone(),
+                    queued: None,
+                },
+            )),
         }
         Reply::Done
     }
@@ -113,28 +133,65 @@ impl Reference {
             }
             None => return Reply::Cancelled("absent"),
         }
-        let Some(numbers) = Numbers::of_held(&found.held_id).filter(|numbers| numbers.first == id) else {
+        let Some(numbers) = Numbers::of_held(&found.held_id).filter(|numbers| numbers.first == id)
+        else {
             return Reply::Cancelled("absent");
         };
-        let broken = [Broken::Held, Broken::Paused, Broken::Markers, Broken::Meta, Broken::Log];
-        let cannot_push = found.handled.as_ref().and_then(|kept| self.cannot_push(kept)).is_some();
-        let Key::Right(batch) = found.held else { return Reply::WrongType };
+        let broken = [
+            Broken::Held,
+            Broken::Paused,
+            Broken::Markers,
+            Broken::Meta,
+            Broken::Log,
+        ];
+        let cannot_push = found
+            .handled
+            .as_ref()
+            .and_then(|kept| self.cannot_push(kept))
+            .is_some();
+        let Key::Right(batch) = found.held else {
+            return Reply::WrongType;
+        };
         if self.is_broken(&broken) || cannot_push {
             return Reply::WrongType;
         }
         if self.log_on {
-            let why =
-                found.held_id.right().and_then(|id| id.as_ref()?.splitn(5, |byte| *byte == b' ').nth(4).map(<[u8]>::to_vec));
-            let error = [b"cancelled: ", &why.unwrap_or_default()[..]].concat().into();
-            let prev = found.last.right().and_then(Clone::clone).unwrap_or_else(|| "0".to_owned());
+            let why = found.held_id.right().and_then(|id| {
+                id.as_ref()?
+                    .splitn(5, |byte| *byte == b' ')
+                    .nth(4)
+                    .map(<[u8]>::to_vec)
+            });
+            let error = [b"cancelled: ", &why.unwrap_or_default()[..]]
+                .concat()
+                .into();
+            let prev = found
+                .last
+                .right()
+                .and_then(Clone::clone)
+                .unwrap_or_else(|| "0".to_owned());
             let event = batch.first().cloned().unwrap_or_default();
-            let event = Dead { serial: 0, id, prev, object: object.clone(), event, error, attempts: numbers.attempts };
+            let event = Dead {
+                serial: 0,
+                id,
+                prev,
+                object: object.clone(),
+                event,
+                error,
+                attempts: numbers.attempts,
+            };
             let results = found.handled.as_ref().and_then(|kept| kept.results_of(id));
-            self.log.push(Row { status: "cancelled", event, taken: false, results });
+            self.log.push(Row {
+                status: "cancelled",
+                event,
+                taken: false,
+                results,
+            });
         }
         self.end_handled(object);
         let held = self.object(object);
-        (held.held, held.held_id, held.errors, held.key) = (Key::default(), Key::default(), Key::default(), None);
+        (held.held, held.held_id, held.errors, held.key) =
+            (Key::default(), Key::default(), Key::default(), None);
         if !self.paused.contains(object) {
             self.due.insert(object.clone(), 0);
             self.markers.push(Name::new());
@@ -145,16 +202,26 @@ impl Reference {
     /// Reads the first entry of the object's queue. If it is a valid reference, the schedule is
     /// deleted and its event returned.
     pub fn head(&mut self, object: &Name, head: &Event) -> Head {
-        let Some(key) = SCHEDULE_KEYS.into_iter().find(|key| is_reference_of(head, key)) else { return Head::Plain };
+        let Some(key) = SCHEDULE_KEYS
+            .into_iter()
+            .find(|key| is_reference_of(head, key))
+        else {
+            return Head::Plain;
+        };
         if self.is_broken(&[Broken::Scheduled]) {
             return Head::Wrong;
         }
         let place = (object.clone(), key);
-        let is_it = self.schedules.get(&place).is_some_and(|found| found.queued.is_some_and(|at| reference_to(at, key) == head));
+        let is_it = self
+            .schedules
+            .get(&place)
+            .is_some_and(|found| found.queued.is_some_and(|at| reference_to(at, key) == head));
         if !is_it {
             return Head::Void;
         }
-        self.schedules.remove(&place).map_or(Head::Void, |schedule| Head::Keyed(schedule.event, key))
+        self.schedules
+            .remove(&place)
+            .map_or(Head::Void, |schedule| Head::Keyed(schedule.event, key))
     }
 
     /// PROMOTE: queues the events of due schedules, in the order of their due times and then of
@@ -164,9 +231,15 @@ impl Reference {
         if self.is_broken(&[Broken::Markers, Broken::Scheduled]) {
             return Reply::WrongType;
         }
-        let due = self.schedules.iter().filter(|(_, at)| at.due < FAR && at.queued.is_none()).collect::<Vec<_>>();
-        let mut due: Vec<_> =
-            due.into_iter().map(|((object, key), at)| (at.due, member(object, key), object.clone(), *key)).collect();
+        let due = self
+            .schedules
+            .iter()
+            .filter(|(_, at)| at.due < FAR && at.queued.is_none())
+            .collect::<Vec<_>>();
+        let mut due: Vec<_> = due
+            .into_iter()
+            .map(|((object, key), at)| (at.due, member(object, key), object.clone(), *key))
+            .collect();
         due.sort();
         let (mut events, mut left) = (0, bytes);
         let (mut marked, mut wrong) = (BTreeSet::new(), Vec::new());
@@ -189,11 +262,17 @@ impl Reference {
                     let event = event.expect("it is due");
                     // In Redis the time in a reference has 16 digits (µs). The number of the step
                     // has fewer digits.
-                    let time = if event.starts_with(REFERENCE) { 16 - self.now.to_string().len() } else { 0 };
+                    let time = if event.starts_with(REFERENCE) {
+                        16 - self.now.to_string().len()
+                    } else {
+                        0
+                    };
                     left = left.saturating_sub(event.len() + time);
                     // If the newest entry is an older reference of this key, it is no longer valid,
                     // so it is removed.
-                    if event.starts_with(REFERENCE) && queue.last().is_some_and(|last| is_reference_of(last, key)) {
+                    if event.starts_with(REFERENCE)
+                        && queue.last().is_some_and(|last| is_reference_of(last, key))
+                    {
                         queue.pop();
                     }
                     queue.push(event);
@@ -205,18 +284,26 @@ impl Reference {
                     }
                 }
                 Key::Wrong => {
-                    let Some(schedule) = self.schedules.get_mut(&place) else { unreachable!("it is due") };
+                    let Some(schedule) = self.schedules.get_mut(&place) else {
+                        unreachable!("it is due")
+                    };
                     schedule.due = postponed(self.now);
                     wrong.push(member);
                 }
             }
         }
         wrong.truncate(WRONG_MAX);
-        let next = self.schedules.values().filter(|schedule| schedule.queued.is_none()).map(|schedule| schedule.due).min();
+        let next = self
+            .schedules
+            .values()
+            .filter(|schedule| schedule.queued.is_none())
+            .map(|schedule| schedule.due)
+            .min();
         Reply::Promoted {
             events,
             is_due: next.map(|due| due < FAR),
-            markers: (self.markers.len() + self.set_aside.values().map(Vec::len).sum::<usize>()) as u64,
+            markers: (self.markers.len() + self.set_aside.values().map(Vec::len).sum::<usize>())
+                as u64,
             names: self.watched.len() as u64,
             wrong,
         }

@@ -39,45 +39,78 @@ pub fn prefixes_of(name: &[u8]) -> Vec<&[u8]> {
 /// Returns the selector of a prefix.
 pub fn selector(prefix: &[u8]) -> String {
     let prefix = String::from_utf8_lossy(prefix);
-    if prefix.as_bytes() == ALL { prefix.into_owned() } else { format!("{prefix}:*") }
+    if prefix.as_bytes() == ALL {
+        prefix.into_owned()
+    } else {
+        format!("{prefix}:*")
+    }
 }
 
 /// Returns the value of the share's field in `event.shares`, with 0 for the time.
 pub fn value(share: &Share) -> String {
     let (who, why) = (super::operator::WHO, super::operator::WHY);
-    let weight = share.weight.map_or("-".to_owned(), |weight| weight.to_string());
-    let priority = share.class.map_or("-", |class| ["high", "normal", "low"][(class + 1) as usize]);
+    let weight = share
+        .weight
+        .map_or("-".to_owned(), |weight| weight.to_string());
+    let priority = share
+        .class
+        .map_or("-", |class| ["high", "normal", "low"][(class + 1) as usize]);
     let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
     let rate = share.burst.map_or("-".to_owned(), |_| RATE.to_string());
-    format!("{weight} {priority} {} {rate} {} 0 {} {who}{why}", number(share.in_flight), number(share.burst), who.len())
+    format!(
+        "{weight} {priority} {} {rate} {} 0 {} {who}{why}",
+        number(share.in_flight),
+        number(share.burst),
+        who.len()
+    )
 }
 
 impl Reference {
     /// Returns the most parts of a prefix with a share; 0 without shares.
     pub fn parts(&self) -> usize {
-        self.shares.keys().filter(|prefix| &prefix[..] != ALL).map(|prefix| prefixes_of(prefix).len()).max().unwrap_or(0)
+        self.shares
+            .keys()
+            .filter(|prefix| &prefix[..] != ALL)
+            .map(|prefix| prefixes_of(prefix).len())
+            .max()
+            .unwrap_or(0)
     }
 
     /// Returns the share of a prefix. If the key is broken, no prefix has one.
     fn share_of(&self, prefix: &[u8]) -> Option<&Share> {
-        self.shares.get(prefix).filter(|_| !self.is_broken(&[Broken::Shares]))
+        self.shares
+            .get(prefix)
+            .filter(|_| !self.is_broken(&[Broken::Shares]))
     }
 
     /// Returns whether a share has a limit.
     pub fn is_limited(&self) -> bool {
-        self.shares.values().any(|share| share.in_flight.is_some() || share.burst.is_some())
+        self.shares
+            .values()
+            .any(|share| share.in_flight.is_some() || share.burst.is_some())
     }
 
     /// Returns the prefixes of an object or a group that have a share.
     pub fn owners_of(&self, name: &Name) -> Vec<Name> {
-        let prefixes = [ALL].into_iter().filter(|_| self.is_limited()).chain(prefixes_of(name));
-        prefixes.filter(|prefix| self.share_of(prefix).is_some()).map(Name::copy_from_slice).collect()
+        let prefixes = [ALL]
+            .into_iter()
+            .filter(|_| self.is_limited())
+            .chain(prefixes_of(name));
+        prefixes
+            .filter(|prefix| self.share_of(prefix).is_some())
+            .map(Name::copy_from_slice)
+            .collect()
     }
 
     /// Returns the prefixes of a group whose shares have a limit.
     pub fn limits_of(&self, group: &Name) -> Vec<Name> {
-        let has_limit = |prefix: &Name| self.shares[prefix].in_flight.is_some() || self.shares[prefix].burst.is_some();
-        self.owners_of(group).into_iter().filter(has_limit).collect()
+        let has_limit = |prefix: &Name| {
+            self.shares[prefix].in_flight.is_some() || self.shares[prefix].burst.is_some()
+        };
+        self.owners_of(group)
+            .into_iter()
+            .filter(has_limit)
+            .collect()
     }
 
     /// Returns whether a slot owns the object.
@@ -89,7 +122,11 @@ impl Reference {
     pub fn room_in_hand(&self, prefix: &Name) -> Option<i64> {
         let most = self.shares.get(prefix)?.in_flight?;
         let is_of = |name: &Name| &prefix[..] == ALL || prefixes_of(name).contains(&&prefix[..]);
-        let in_hand = self.objects.keys().filter(|name| is_of(name) && self.is_in_hand(name)).count();
+        let in_hand = self
+            .objects
+            .keys()
+            .filter(|name| is_of(name) && self.is_in_hand(name))
+            .count();
         Some(most as i64 - in_hand as i64)
     }
 
@@ -115,29 +152,45 @@ impl Reference {
     /// Returns the group of an object. `depth`: 1 if the first part of a name is a group, else 0.
     pub fn group_of(&self, name: &Name, depth: usize) -> Name {
         let prefixes = prefixes_of(name);
-        let own = prefixes.iter().rfind(|prefix| self.share_of(prefix).is_some());
-        let group = own.copied().unwrap_or(if depth > 0 { prefixes[0] } else { REST });
+        let own = prefixes
+            .iter()
+            .rfind(|prefix| self.share_of(prefix).is_some());
+        let group = own
+            .copied()
+            .unwrap_or(if depth > 0 { prefixes[0] } else { REST });
         Name::copy_from_slice(group)
     }
 
     /// Returns the weight and the class of a group.
     pub fn weigh(&self, group: &Name) -> (f64, i8) {
-        let of = prefixes_of(group).into_iter().rev().filter_map(|prefix| self.share_of(prefix)).collect::<Vec<_>>();
+        let of = prefixes_of(group)
+            .into_iter()
+            .rev()
+            .filter_map(|prefix| self.share_of(prefix))
+            .collect::<Vec<_>>();
         let weight = of.iter().find_map(|share| share.weight).unwrap_or(1);
-        (f64::from(weight), of.iter().find_map(|share| share.class).unwrap_or(0))
+        (
+            f64::from(weight),
+            of.iter().find_map(|share| share.class).unwrap_or(0),
+        )
     }
 
     /// Returns the lowest pass of the groups of this class. If all of them wait for a limit, these count.
     fn lowest_pass(&self, class: i8) -> Option<f64> {
         let is_of = |pass: &f64| class_of(*pass) == class && *pass < 2.0 * CLASS;
         let lowest = self.groups.values().copied().filter(is_of).reduce(f64::min);
-        let parked = self.groups.values().map(|pass| pass - PARKED).filter(|pass| *pass >= -CLASS && class_of(*pass) == class);
+        let parked = self
+            .groups
+            .values()
+            .map(|pass| pass - PARKED)
+            .filter(|pass| *pass >= -CLASS && class_of(*pass) == class);
         lowest.or(parked.reduce(f64::min))
     }
 
     /// Returns the pass with which a new group of this class begins.
     pub fn first_pass(&self, class: i8) -> f64 {
-        self.lowest_pass(class).map_or(f64::from(class) * CLASS, |lowest| lowest + 1.0)
+        self.lowest_pass(class)
+            .map_or(f64::from(class) * CLASS, |lowest| lowest + 1.0)
     }
 
     /// Lets these groups have turns again. Their passes rise to `ahead` below the lowest of the others, by
@@ -154,7 +207,11 @@ impl Reference {
             .filter(|(_, pass)| *pass >= -CLASS)
             .collect();
         for class in -1..=1 {
-            let of_class = || passes.iter().filter(move |(_, pass)| class_of(*pass) == class);
+            let of_class = || {
+                passes
+                    .iter()
+                    .filter(move |(_, pass)| class_of(*pass) == class)
+            };
             let lowest = of_class().map(|(_, pass)| *pass).fold(f64::MAX, f64::min);
             let shift = (firsts[(class + 1) as usize] - lowest).max(0.0);
             for (group, pass) in of_class() {
@@ -207,22 +264,39 @@ impl Reference {
         let mut moved = Vec::new();
         for (group, pass) in &self.groups {
             let class = self.weigh(group).1;
-            let pass = if *pass >= PARKED - CLASS { pass - PARKED } else { *pass };
+            let pass = if *pass >= PARKED - CLASS {
+                pass - PARKED
+            } else {
+                *pass
+            };
             if &group[..] != REST && class_of(pass) != class {
                 moved.push((group.clone(), class));
             }
         }
-        self.groups.retain(|group, _| moved.iter().all(|(other, _)| other != group));
+        self.groups
+            .retain(|group, _| moved.iter().all(|(other, _)| other != group));
         let firsts = [-1, 0, 1].map(|class| self.first_pass(class));
-        let waiting: Vec<Name> =
-            self.groups.iter().filter(|(_, pass)| **pass >= PARKED - CLASS).map(|(group, _)| group.clone()).collect();
+        let waiting: Vec<Name> = self
+            .groups
+            .iter()
+            .filter(|(_, pass)| **pass >= PARKED - CLASS)
+            .map(|(group, _)| group.clone())
+            .collect();
         self.unpark(&waiting, 0.0);
         for (group, class) in moved {
             self.groups.insert(group, firsts[(class + 1) as usize]);
         }
         self.markers.push(Name::new());
         let object = selector(prefix).into_bytes().into();
-        self.actions.push(Action { action, object, id: String::new(), dead: None, error: None, event: None, key: None });
+        self.actions.push(Action {
+            action,
+            object,
+            id: String::new(),
+            dead: None,
+            error: None,
+            event: None,
+            key: None,
+        });
         Reply::Shared(done)
     }
 }

@@ -16,10 +16,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
-use seriatim::keys::{GROUP_KINDS, Keys, OBJECT_KINDS, PROJECTION_KINDS, SHARED_KINDS, WORKER_KINDS};
+use seriatim::keys::{
+    GROUP_KINDS, Keys, OBJECT_KINDS, PROJECTION_KINDS, SHARED_KINDS, WORKER_KINDS,
+};
 use seriatim::wire::operator::{self, By, RuleStep, ShareStep};
 use seriatim::wire::{
-    self, Advance, Advanced, Attached, BatchResult, Bounds, ClaimFirst, Renewed, Report, ScriptError, Suspects, Tag,
+    self, Advance, Advanced, Attached, BatchResult, Bounds, ClaimFirst, Renewed, Report,
+    ScriptError, Suspects, Tag,
 };
 
 use super::operator::{WHO, WHY};
@@ -43,23 +46,36 @@ const ROUNDS_AT_END: u32 = 30;
 pub fn kind_of(key: &[u8], prefix: &str) -> &'static str {
     let key = key.strip_prefix(prefix.as_bytes()).unwrap_or(key);
     let find = |kinds: &'static [(&'static str, &'static str)], key: &[u8]| {
-        kinds.iter().find(|(_, suffix)| key.ends_with(suffix.as_bytes())).map(|(kind, _)| *kind)
+        kinds
+            .iter()
+            .find(|(_, suffix)| key.ends_with(suffix.as_bytes()))
+            .map(|(kind, _)| *kind)
     };
-    if let Some((kind, _)) = SHARED_KINDS.iter().find(|(_, shared)| shared.as_bytes() == key) {
+    if let Some((kind, _)) = SHARED_KINDS
+        .iter()
+        .find(|(_, shared)| shared.as_bytes() == key)
+    {
         return kind;
     }
-    let slot_or_name =
-        key.strip_prefix(b"event.worker:").filter(|rest| NAMES.iter().any(|name| rest.starts_with(name.as_bytes())));
+    let slot_or_name = key
+        .strip_prefix(b"event.worker:")
+        .filter(|rest| NAMES.iter().any(|name| rest.starts_with(name.as_bytes())));
     let group = key.strip_prefix(b"event.group:");
     let found = match (slot_or_name, group) {
         // The object `event.worker:p.0` has keys of its own.
-        (Some(rest), _) if rest.iter().filter(|byte| **byte == b':').count() == 1 || rest.ends_with(b":event.id") => {
+        (Some(rest), _)
+            if rest.iter().filter(|byte| **byte == b':').count() == 1
+                || rest.ends_with(b":event.id") =>
+        {
             find(WORKER_KINDS, rest).filter(|kind| !kind.is_empty())
         }
         (_, Some(rest)) => find(GROUP_KINDS, rest),
         _ => None,
     };
-    found.or_else(|| find(OBJECT_KINDS, key)).or_else(|| find(PROJECTION_KINDS, key)).unwrap_or("?")
+    found
+        .or_else(|| find(OBJECT_KINDS, key))
+        .or_else(|| find(PROJECTION_KINDS, key))
+        .unwrap_or("?")
 }
 
 /// A process, as it sees itself.
@@ -92,7 +108,10 @@ pub struct Run<'a> {
 
 impl Run<'_> {
     fn random(&mut self, below: u64) -> u64 {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.random >> 33) % below
     }
 
@@ -100,21 +119,32 @@ impl Run<'_> {
     fn gets(&mut self, object: &Name, id: u64, event: &Event) -> Result<(), String> {
         match self.objects.get(event) {
             Some(own) if own == object => {}
-            own => return Err(format!("event {event:?} of {own:?} came under the name {object:?} with id {id}")),
+            own => {
+                return Err(format!(
+                    "event {event:?} of {own:?} came under the name {object:?} with id {id}"
+                ));
+            }
         }
         match self.ids.insert(id, event.clone()) {
-            Some(other) if other != *event => return Err(format!("id {id} is of {other:?} and of {event:?}")),
+            Some(other) if other != *event => {
+                return Err(format!("id {id} is of {other:?} and of {event:?}"));
+            }
             _ => {}
         }
         match self.id_of.insert(event.clone(), id) {
-            Some(other) if other != id && !self.has_new_ids => Err(format!("event {event:?} has the ids {other} and {id}")),
+            Some(other) if other != id && !self.has_new_ids => {
+                Err(format!("event {event:?} has the ids {other} and {id}"))
+            }
             _ => Ok(()),
         }
     }
 
     async fn attach(&mut self, name: &'static str) -> Result<(), ScriptError> {
         self.tokens += 1;
-        let lease: Option<String> = redis::cmd("GET").arg(self.keys.worker_lease(name)).query_async(&mut self.conn).await?;
+        let lease: Option<String> = redis::cmd("GET")
+            .arg(self.keys.worker_lease(name))
+            .query_async(&mut self.conn)
+            .await?;
         let process = self.processes.entry(name).or_default();
         // After a lapse the process attaches again, and still has its batches in hand.
         let before = std::mem::replace(&mut process.token, format!("token-v{}", self.tokens));
@@ -129,7 +159,9 @@ impl Run<'_> {
             crashes_max: 0,
             suspects: Suspects::of(0, false),
         };
-        if let Attached::Attached { lost, .. } = wire::attach(&mut self.conn, self.keys, &args).await? {
+        if let Attached::Attached { lost, .. } =
+            wire::attach(&mut self.conn, self.keys, &args).await?
+        {
             self.told.extend(lost);
             process.attached = true;
         }
@@ -139,17 +171,44 @@ impl Run<'_> {
     /// Returns the result of a batch in hand.
     fn result(&mut self, batch: &(Name, Tag, usize), at_end: bool) -> Option<Report> {
         let (object, tag, len) = batch.clone();
-        let all = |then| Report { object: object.clone(), tag, count: len, last: Some(tag.first + len as u64 - 1), then };
+        let all = |then| Report {
+            object: object.clone(),
+            tag,
+            count: len,
+            last: Some(tag.first + len as u64 - 1),
+            then,
+        };
         Some(match if at_end { 9 } else { self.random(10) } {
             0..=2 => return None,
             3 => {
-                let rest = Tag { attempts: tag.attempts + 1, ..tag };
-                let then = BatchResult::Hold { rest, delay: Some(Duration::ZERO), reason: "retry: no".into() };
-                Report { object, tag, count: 0, last: None, then }
+                let rest = Tag {
+                    attempts: tag.attempts + 1,
+                    ..tag
+                };
+                let then = BatchResult::Hold {
+                    rest,
+                    delay: Some(Duration::ZERO),
+                    reason: "retry: no".into(),
+                };
+                Report {
+                    object,
+                    tag,
+                    count: 0,
+                    last: None,
+                    then,
+                }
             }
             4 if len > 1 => {
-                let then = BatchResult::Part { next: tag.after(1, 1) };
-                Report { object, tag, count: 1, last: Some(tag.first), then }
+                let then = BatchResult::Part {
+                    next: tag.after(1, 1),
+                };
+                Report {
+                    object,
+                    tag,
+                    count: 1,
+                    last: Some(tag.first),
+                    then,
+                }
             }
             5 => all(BatchResult::Yield),
             _ => all(BatchResult::Done),
@@ -170,7 +229,9 @@ impl Run<'_> {
         };
         let from = [ClaimFirst::Held, ClaimFirst::Markers][self.random(2) as usize];
         let in_hand = self.processes[name].in_hand.clone();
-        let reports: Vec<_> = (0..SLOTS).map(|slot| in_hand.get(&slot).map(|batch| self.result(batch, at_end))).collect();
+        let reports: Vec<_> = (0..SLOTS)
+            .map(|slot| in_hand.get(&slot).map(|batch| self.result(batch, at_end)))
+            .collect();
         let token = self.processes[name].token.clone();
         let mut call = Advance::new(self.keys, name, &token, bounds, from);
         let (mut named, mut done) = (BTreeSet::new(), Vec::new());
@@ -186,25 +247,42 @@ impl Run<'_> {
             }
             named.insert(slot);
         }
-        let reply = wire::advance(&mut self.conn, &call).await.map_err(|error| format!("advance of {name}: {error}"))?;
-        let Advanced::Ok { batches, quarantined, .. } = reply else {
+        let reply = wire::advance(&mut self.conn, &call)
+            .await
+            .map_err(|error| format!("advance of {name}: {error}"))?;
+        let Advanced::Ok {
+            batches,
+            quarantined,
+            ..
+        } = reply
+        else {
             self.processes.get_mut(name).expect("a process").attached = false;
             return Ok(());
         };
         for (_, report) in done {
             let ids = report.tag.first..report.last.map_or(report.tag.first, |last| last + 1);
-            self.delivered.extend(ids.filter_map(|id| self.ids.get(&id).cloned()));
+            self.delivered
+                .extend(ids.filter_map(|id| self.ids.get(&id).cloned()));
         }
         self.told.extend(quarantined);
         let process = self.processes.get_mut(name).expect("a process");
         process.in_hand.retain(|slot, _| !named.contains(slot));
         for batch in batches {
-            self.given.extend(batch.events.iter().filter(|event| !self.given.contains(event)).cloned().collect::<Vec<_>>());
+            self.given.extend(
+                batch
+                    .events
+                    .iter()
+                    .filter(|event| !self.given.contains(event))
+                    .cloned()
+                    .collect::<Vec<_>>(),
+            );
             for (id, event) in (batch.tag.first..).zip(&batch.events) {
                 self.gets(&batch.object, id, event)?;
             }
             let process = self.processes.get_mut(name).expect("a process");
-            process.in_hand.insert(batch.slot, (batch.object, batch.tag, batch.events.len()));
+            process
+                .in_hand
+                .insert(batch.slot, (batch.object, batch.tag, batch.events.len()));
         }
         Ok(())
     }
@@ -212,11 +290,31 @@ impl Run<'_> {
     /// Makes everything due, and ends all rules and shares.
     async fn release(&mut self, state: &Reference) -> Result<(), ScriptError> {
         for field in state.rules.keys() {
-            let (kind, at) = if field.starts_with(b"block") { ("block", 6) } else { ("pause", 6) };
-            operator::rule(&mut self.conn, self.keys, BY, RuleStep::Lift, kind, &field[at..], 1000).await?;
+            let (kind, at) = if field.starts_with(b"block") {
+                ("block", 6)
+            } else {
+                ("pause", 6)
+            };
+            operator::rule(
+                &mut self.conn,
+                self.keys,
+                BY,
+                RuleStep::Lift,
+                kind,
+                &field[at..],
+                1000,
+            )
+            .await?;
         }
         for prefix in state.shares.keys() {
-            operator::share(&mut self.conn, self.keys, BY, &selector(prefix), ShareStep::Remove).await?;
+            operator::share(
+                &mut self.conn,
+                self.keys,
+                BY,
+                &selector(prefix),
+                ShareStep::Remove,
+            )
+            .await?;
         }
         let (held, scheduled) = (self.keys.objects_held(), self.keys.events_scheduled());
         let names: Vec<Bytes> = redis::cmd("ZRANGEBYSCORE")
@@ -229,12 +327,28 @@ impl Run<'_> {
             .map(Bytes::from)
             .collect();
         for name in names {
-            redis::cmd("ZADD").arg(&held).arg("XX").arg(0).arg(&name[..]).query_async::<()>(&mut self.conn).await?;
+            redis::cmd("ZADD")
+                .arg(&held)
+                .arg("XX")
+                .arg(0)
+                .arg(&name[..])
+                .query_async::<()>(&mut self.conn)
+                .await?;
         }
-        let due: Vec<Vec<u8>> =
-            redis::cmd("ZRANGEBYSCORE").arg(&scheduled).arg(0).arg("+inf").query_async(&mut self.conn).await?;
+        let due: Vec<Vec<u8>> = redis::cmd("ZRANGEBYSCORE")
+            .arg(&scheduled)
+            .arg(0)
+            .arg("+inf")
+            .query_async(&mut self.conn)
+            .await?;
         for member in due {
-            redis::cmd("ZADD").arg(&scheduled).arg("XX").arg(1).arg(member).query_async::<()>(&mut self.conn).await?;
+            redis::cmd("ZADD")
+                .arg(&scheduled)
+                .arg("XX")
+                .arg(1)
+                .arg(member)
+                .query_async::<()>(&mut self.conn)
+                .await?;
         }
         Ok(())
     }
@@ -246,17 +360,28 @@ impl Run<'_> {
             self.release(state).await.map_err(told)?;
         }
         if round.is_multiple_of(4) {
-            let swept = sweep(&mut self.conn, self.keys, "other", 0, DAY).await.map_err(told)?;
+            let swept = sweep(&mut self.conn, self.keys, "other", 0, DAY)
+                .await
+                .map_err(told)?;
             self.told.extend(swept.lost);
         }
-        wire::promote(&mut self.conn, self.keys, 256, 1 << 20).await.map_err(told)?;
+        wire::promote(&mut self.conn, self.keys, 256, 1 << 20)
+            .await
+            .map_err(told)?;
         for name in NAMES {
-            if !self.processes.get(name).is_some_and(|process| process.attached) {
+            if !self
+                .processes
+                .get(name)
+                .is_some_and(|process| process.attached)
+            {
                 self.attach(name).await.map_err(told)?;
             }
             if round % 4 == 2 {
                 let token = self.processes[name].token.clone();
-                match wire::renew(&mut self.conn, self.keys, name, &token, LEASE, SLOTS).await.map_err(told)? {
+                match wire::renew(&mut self.conn, self.keys, name, &token, LEASE, SLOTS)
+                    .await
+                    .map_err(told)?
+                {
                     Renewed::Renewed { lost, .. } => self.told.extend(lost),
                     _ => self.processes.get_mut(name).expect("a process").attached = false,
                 }
@@ -289,7 +414,13 @@ pub fn events_in(dump: &Dump, objects: &BTreeMap<Event, Name>) -> BTreeMap<Event
 
 /// The names of all kinds of keys.
 pub fn kinds() -> impl Iterator<Item = &'static str> + Clone {
-    let all = [OBJECT_KINDS, WORKER_KINDS, GROUP_KINDS, PROJECTION_KINDS, SHARED_KINDS];
+    let all = [
+        OBJECT_KINDS,
+        WORKER_KINDS,
+        GROUP_KINDS,
+        PROJECTION_KINDS,
+        SHARED_KINDS,
+    ];
     all.into_iter().flatten().map(|(kind, _)| *kind)
 }
 
@@ -322,8 +453,18 @@ pub struct Lost {
 }
 
 /// Makes the steps, deletes a key, and checks the promises, before and after a repair.
-pub async fn vanish(conn: MultiplexedConnection, keys: &Keys, steps: &[Step], loss: Loss) -> Result<Lost, String> {
-    let Loss { which, restart, is_repaired_first, .. } = loss;
+pub async fn vanish(
+    conn: MultiplexedConnection,
+    keys: &Keys,
+    steps: &[Step],
+    loss: Loss,
+) -> Result<Lost, String> {
+    let Loss {
+        which,
+        restart,
+        is_repaired_first,
+        ..
+    } = loss;
     let mut server = Server::empty(conn.clone(), keys.clone()).await;
     let mut world = World::begin();
     let mut run = Run {
@@ -349,13 +490,23 @@ pub async fn vanish(conn: MultiplexedConnection, keys: &Keys, steps: &[Step], lo
         match &call {
             Call::Emit(pushes) => {
                 pushes.iter().for_each(|(object, events)| {
-                    events.iter().for_each(|event| drop(run.objects.insert(event.clone(), object.clone())))
+                    events
+                        .iter()
+                        .for_each(|event| drop(run.objects.insert(event.clone(), object.clone())))
                 });
             }
-            Call::Schedule { object, event, .. } => drop(run.objects.insert(event.clone(), object.clone())),
+            Call::Schedule { object, event, .. } => {
+                drop(run.objects.insert(event.clone(), object.clone()))
+            }
             Call::Finish(args) => {
-                let emits = args.finished.iter().filter_map(|(_, _, emits)| emits.as_ref()).flat_map(|(_, emits)| &emits.events);
-                emits.for_each(|(object, event)| drop(run.objects.insert(event.clone(), object.clone())));
+                let emits = args
+                    .finished
+                    .iter()
+                    .filter_map(|(_, _, emits)| emits.as_ref())
+                    .flat_map(|(_, emits)| &emits.events);
+                emits.for_each(|(object, event)| {
+                    drop(run.objects.insert(event.clone(), object.clone()))
+                });
             }
             _ => {}
         }
@@ -366,24 +517,42 @@ pub async fn vanish(conn: MultiplexedConnection, keys: &Keys, steps: &[Step], lo
     let (before, _) = server.look().await;
     let by_kind = by_kind(&before, keys.prefix());
     let there: BTreeSet<_> = by_kind.keys().copied().collect();
-    let Some(kind) = kinds().cycle().skip(loss.kind).take(kinds().count()).find(|kind| there.contains(kind)) else {
+    let Some(kind) = kinds()
+        .cycle()
+        .skip(loss.kind)
+        .take(kinds().count())
+        .find(|kind| there.contains(kind))
+    else {
         return Err(format!("no kind of keys, but {there:?}"));
     };
     let key = by_kind[kind][which as usize % by_kind[kind].len()].clone();
     // The ids that slots have now.
     for (name, lease) in &state.leases {
-        let mut process = Process { token: lease.token.clone(), attached: !restart, in_hand: BTreeMap::new() };
+        let mut process = Process {
+            token: lease.token.clone(),
+            attached: !restart,
+            in_hand: BTreeMap::new(),
+        };
         for slot in 0..SLOTS {
             let w = format!("{name}.{slot}");
-            let Some(worker) = state.workers.get(&w) else { continue };
-            let owned = worker.objects.iter().find(|object| state.owner(object).as_ref() == Some(&w));
-            let (Some(tag), Some(object)) = (&worker.tag, owned) else { continue };
+            let Some(worker) = state.workers.get(&w) else {
+                continue;
+            };
+            let owned = worker
+                .objects
+                .iter()
+                .find(|object| state.owner(object).as_ref() == Some(&w));
+            let (Some(tag), Some(object)) = (&worker.tag, owned) else {
+                continue;
+            };
             let tag: Tag = tag.parse().map_err(|_| format!("tag {tag:?}"))?;
             for (id, event) in (tag.first..).zip(&worker.batch) {
                 run.gets(object, id, event)?;
             }
             if !restart {
-                process.in_hand.insert(slot, (object.clone(), tag, worker.batch.len()));
+                process
+                    .in_hand
+                    .insert(slot, (object.clone(), tag, worker.batch.len()));
             }
         }
         if restart {
@@ -392,13 +561,20 @@ pub async fn vanish(conn: MultiplexedConnection, keys: &Keys, steps: &[Step], lo
         run.processes.insert(name, process);
     }
     for (name, object) in &state.objects {
-        if let (Some(batch), Some(numbers)) = (object.held.right(), super::reference::Numbers::of_held(&object.held_id)) {
+        if let (Some(batch), Some(numbers)) = (
+            object.held.right(),
+            super::reference::Numbers::of_held(&object.held_id),
+        ) {
             for (id, event) in (numbers.first..).zip(batch) {
                 run.gets(name, id, event)?;
             }
         }
     }
-    let _: () = redis::cmd("DEL").arg(&key).query_async(&mut run.conn).await.map_err(|error| error.to_string())?;
+    let _: () = redis::cmd("DEL")
+        .arg(&key)
+        .query_async(&mut run.conn)
+        .await
+        .map_err(|error| error.to_string())?;
     let what = format!(
         "after the loss of {} ({kind}), restart {restart}, repaired first {is_repaired_first}",
         String::from_utf8_lossy(&key)
@@ -413,15 +589,24 @@ pub async fn vanish(conn: MultiplexedConnection, keys: &Keys, steps: &[Step], lo
         judge(&mut run, &mut server, &state, &before, &key, kind).await?;
         repaired::until_done(&mut run, &mut server, &state).await
     };
-    end.await.map(|()| Lost { kind, there }).map_err(|error| format!("{error}\n{what}\ntold {:?}\n{}", run.told, shown(&before)))
+    end.await
+        .map(|()| Lost { kind, there })
+        .map_err(|error| format!("{error}\n{what}\ntold {:?}\n{}", run.told, shown(&before)))
 }
 
 pub fn shown(dump: &Dump) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
     let line = |(key, (_, values)): (&Vec<u8>, &(String, Vec<Vec<u8>>))| {
-        format!("  {} {:?}\n", text(key), values.iter().map(|value| text(value)).collect::<Vec<_>>())
+        format!(
+            "  {} {:?}\n",
+            text(key),
+            values.iter().map(|value| text(value)).collect::<Vec<_>>()
+        )
     };
-    dump.iter().filter(|(_, (kind, _))| kind != "stream").map(line).collect()
+    dump.iter()
+        .filter(|(_, (kind, _))| kind != "stream")
+        .map(line)
+        .collect()
 }
 
 async fn judge(
@@ -440,8 +625,12 @@ async fn judge(
         .flat_map(|(_, values)| values)
         .map(|value| Event::from(value.clone()))
         .collect();
-    let lost: BTreeSet<Event> =
-        before.get(key).iter().flat_map(|(_, values)| values).map(|value| Event::from(value.clone())).collect();
+    let lost: BTreeSet<Event> = before
+        .get(key)
+        .iter()
+        .flat_map(|(_, values)| values)
+        .map(|value| Event::from(value.clone()))
+        .collect();
     for (event, at) in events_in(before, &run.objects) {
         // A reference leads to the event of a schedule, whose due time may be the lost key.
         if !run.delivered.contains(&event)
@@ -450,26 +639,45 @@ async fn judge(
             && !lost.contains(&event)
             && kind != "events_scheduled"
         {
-            return Err(format!("{event:?} of {:?} is lost", String::from_utf8_lossy(&at)));
+            return Err(format!(
+                "{event:?} of {:?} is lost",
+                String::from_utf8_lossy(&at)
+            ));
         }
     }
     if kind != "event_worker" {
         for (name, object) in &state.objects {
             let w = state.owner(name).unwrap_or_default();
-            let in_hand = state.workers.get(&w).map(|worker| worker.batch.clone()).unwrap_or_default();
+            let in_hand = state
+                .workers
+                .get(&w)
+                .map(|worker| worker.batch.clone())
+                .unwrap_or_default();
             let held = object.held.right().cloned().unwrap_or_default();
             let queue = object.queue.right().cloned().unwrap_or_default();
             let order: Vec<_> = in_hand.into_iter().chain(held).chain(queue).collect();
-            let came = run.given.iter().filter_map(|event| order.iter().position(|other| other == event));
+            let came = run
+                .given
+                .iter()
+                .filter_map(|event| order.iter().position(|other| other == event));
             if !came.is_sorted() {
-                return Err(format!("events of {name:?} came in another order: {order:?}, {:?}", run.given));
+                return Err(format!(
+                    "events of {name:?} came in another order: {order:?}, {:?}",
+                    run.given
+                ));
             }
         }
     }
     if !left.is_empty() {
-        let report = control(&run.conn, run.keys).check().await.map_err(|error| error.to_string())?;
+        let report = control(&run.conn, run.keys)
+            .check()
+            .await
+            .map_err(|error| error.to_string())?;
         if report.is_clean() {
-            return Err(format!("{left:?} are left, but check is clean\nleft\n{}", shown(&after)));
+            return Err(format!(
+                "{left:?} are left, but check is clean\nleft\n{}",
+                shown(&after)
+            ));
         }
     }
     Ok(())

@@ -34,7 +34,10 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let mut after: Option<Cursor> = None;
     while left > 0 {
         let count = PER_CALL_MAX.min(usize::try_from(left).unwrap_or(usize::MAX));
-        let page = control.actions(after.as_ref(), count).await.map_err(shown::failure)?;
+        let page = control
+            .actions(after.as_ref(), count)
+            .await
+            .map_err(shown::failure)?;
         let mut out = String::new();
         for action in &page.actions {
             if args.json {
@@ -57,30 +60,66 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 
 /// Returns the conditions of an action on many objects.
 fn conditions(many: &Many) -> String {
-    let operator = if many.until_released { "; only those that waited for an operator" } else { "" };
-    let why = many.held_why.as_ref().map(|why| format!("; only those held because of {:?}", shown::shortened(why, 200)));
+    let operator = if many.until_released {
+        "; only those that waited for an operator"
+    } else {
+        ""
+    };
+    let why = many.held_why.as_ref().map(|why| {
+        format!(
+            "; only those held because of {:?}",
+            shown::shortened(why, 200)
+        )
+    });
     format!("{operator}{}", why.unwrap_or_default())
 }
 
 fn write(out: &mut String, action: &Action, now_ms: u64) -> anyhow::Result<()> {
     let ago = shown::duration(now_ms.saturating_sub(action.at_ms));
     let object = named::shown(&action.object, action.object_escaped.as_deref());
-    let id = action.id.map_or_else(String::new, |id| format!("  id {id}"));
-    let dead_id = action.dead_id.as_ref().map_or_else(String::new, |dead_id| format!("  dead letter {dead_id}"));
-    let cron = action
-        .cron
+    let id = action
+        .id
+        .map_or_else(String::new, |id| format!("  id {id}"));
+    let dead_id = action
+        .dead_id
         .as_ref()
-        .map_or_else(String::new, |name| format!("  cron job {}", named::shown(name, action.cron_escaped.as_deref())));
-    let key =
-        action.key.as_ref().map_or_else(String::new, |key| format!("  key {}", named::shown(key, action.key_escaped.as_deref())));
-    writeln!(out, "{}  {object}{id}{dead_id}{cron}{key}", shown::shortened(&action.action, 20))?;
+        .map_or_else(String::new, |dead_id| format!("  dead letter {dead_id}"));
+    let cron = action.cron.as_ref().map_or_else(String::new, |name| {
+        format!(
+            "  cron job {}",
+            named::shown(name, action.cron_escaped.as_deref())
+        )
+    });
+    let key = action.key.as_ref().map_or_else(String::new, |key| {
+        format!("  key {}", named::shown(key, action.key_escaped.as_deref()))
+    });
+    writeln!(
+        out,
+        "{}  {object}{id}{dead_id}{cron}{key}",
+        shown::shortened(&action.action, 20)
+    )?;
     if let Some(many) = &action.many {
-        let first = shown::shortened(named::shown(&many.first, many.first_escaped.as_deref()), 520);
+        let first = shown::shortened(
+            named::shown(&many.first, many.first_escaped.as_deref()),
+            520,
+        );
         let last = shown::shortened(named::shown(&many.last, many.last_escaped.as_deref()), 520);
-        writeln!(out, "  did    {}: {first} to {last}{}", many.count, conditions(many))?;
+        writeln!(
+            out,
+            "  did    {}: {first} to {last}{}",
+            many.count,
+            conditions(many)
+        )?;
     }
-    writeln!(out, "  by     {}, {ago} ago", shown::shortened(&action.who, 200))?;
-    for (name, text) in [("why    ", Some(&action.why)), ("error  ", action.error.as_ref())] {
+    writeln!(
+        out,
+        "  by     {}, {ago} ago",
+        shown::shortened(&action.who, 200)
+    )?;
+    for (name, text) in [
+        ("why    ", Some(&action.why)),
+        ("error  ", action.error.as_ref()),
+    ] {
         if let Some(text) = text.filter(|text| !text.is_empty()) {
             writeln!(out, "  {name}{}", shown::shortened(text, 2000))?;
         }
@@ -89,7 +128,11 @@ fn write(out: &mut String, action: &Action, now_ms: u64) -> anyhow::Result<()> {
         // Only the part of the event that is shown is converted to text, because an event may be
         // large.
         let head = &event[..event.len().min(400)];
-        writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;
+        writeln!(
+            out,
+            "  event  {}",
+            shown::shortened(&String::from_utf8_lossy(head), 70)
+        )?;
     }
     Ok(())
 }

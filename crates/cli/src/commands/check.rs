@@ -27,7 +27,10 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let control = global.control().await?;
-    let report = control.check_up_to(args.limit).await.map_err(shown::failure)?;
+    let report = control
+        .check_up_to(args.limit)
+        .await
+        .map_err(shown::failure)?;
     let warnings = control.known_warnings().await;
     let text = if args.json {
         let mut report = serde_json::to_value(&report)?;
@@ -37,28 +40,45 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         lines(&report, &warnings)?
     };
     shown::print(&text)?;
-    Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
+    Ok(if report.is_clean() {
+        Exit::Done
+    } else {
+        Exit::Broken
+    })
 }
 
 fn lines(report: &CheckReport, warnings: &[String]) -> anyhow::Result<String> {
     let mut out = String::new();
     for violation in &report.violations {
         let subject = shown::shortened(&violation.subject.to_string(), 600);
-        writeln!(out, "{:<6} {subject}: {}", violation.invariant, shown::shortened(&violation.what, 2000))?;
+        writeln!(
+            out,
+            "{:<6} {subject}: {}",
+            violation.invariant,
+            shown::shortened(&violation.what, 2000)
+        )?;
     }
     let seen = &report.looked_at;
     let not_shown = report.violations_total - report.violations.len() as u64;
     if not_shown > 0 {
         writeln!(out, "       and {not_shown} more (--limit)")?;
     }
-    writeln!(out, "looked at {} workers of {} names, {} markers,", seen.workers, seen.names, seen.markers)?;
+    writeln!(
+        out,
+        "looked at {} workers of {} names, {} markers,",
+        seen.workers, seen.names, seen.markers
+    )?;
     writeln!(
         out,
         "          {} objects with events, {} owned, {} held, {} delivered before",
         seen.objects_with_events, seen.objects_owned, seen.objects_held, seen.objects_delivered
     )?;
     if seen.set_aside > 0 {
-        writeln!(out, "          {} names set aside for {} groups", seen.set_aside, seen.groups)?;
+        writeln!(
+            out,
+            "          {} names set aside for {} groups",
+            seen.set_aside, seen.groups
+        )?;
     }
     if seen.schedules > 0 {
         writeln!(out, "          {} schedules", seen.schedules)?;
@@ -67,14 +87,24 @@ fn lines(report: &CheckReport, warnings: &[String]) -> anyhow::Result<String> {
         writeln!(out, "          {} cron jobs", seen.cron_jobs)?;
     }
     if seen.foreign > 0 {
-        writeln!(out, "          {} keys of other programs, left alone; a --namespace keeps apart", seen.foreign)?;
+        writeln!(
+            out,
+            "          {} keys of other programs, left alone; a --namespace keeps apart",
+            seen.foreign
+        )?;
     }
-    writeln!(out, "Redis alone shows I4, I5 and I6 only in part, and I7 not at all (--json says why)")?;
+    writeln!(
+        out,
+        "Redis alone shows I4, I5 and I6 only in part, and I7 not at all (--json says why)"
+    )?;
     for warning in warnings {
         writeln!(out, "warning: {warning}")?;
     }
     match report.violations_total {
-        0 => writeln!(out, "clean: every invariant holds, as far as Redis can show it")?,
+        0 => writeln!(
+            out,
+            "clean: every invariant holds, as far as Redis can show it"
+        )?,
         1 => writeln!(out, "broken: 1 violation")?,
         many => writeln!(out, "broken: {many} violations")?,
     }

@@ -107,7 +107,10 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let one = match args.command {
         Command::Add(add) => return add.run(global).await,
         Command::List(list) => return list.run(global).await,
-        Command::Remove(ref one) | Command::Pause(ref one) | Command::Resume(ref one) | Command::RunNow(ref one) => one,
+        Command::Remove(ref one)
+        | Command::Pause(ref one)
+        | Command::Resume(ref one)
+        | Command::RunNow(ref one) => one,
     };
     let control = global.control().await?;
     let who = one.actor.who();
@@ -121,11 +124,19 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     };
     match done.map_err(shown::action_failure)? {
         CronDone::NotSet => {
-            shown::tell(Level::Error, &format!("there is no cron job \"{shown_name}\"; `seriatim cron list` shows the jobs"));
+            shown::tell(
+                Level::Error,
+                &format!(
+                    "there is no cron job \"{shown_name}\"; `seriatim cron list` shows the jobs"
+                ),
+            );
             Ok(Exit::Input)
         }
         CronDone::Changed => {
-            shown::tell(Level::Info, &format!("the cron job \"{shown_name}\" is not paused"));
+            shown::tell(
+                Level::Info,
+                &format!("the cron job \"{shown_name}\" is not paused"),
+            );
             Ok(Exit::Done)
         }
         done => {
@@ -150,12 +161,18 @@ impl Add {
             MissedArg::Once => Missed::Once,
             MissedArg::All => Missed::All,
         };
-        let mut draft = CronDraft::new(&self.name, schedule, &self.object, Json::new(self.event)).missed(missed);
+        let mut draft = CronDraft::new(&self.name, schedule, &self.object, Json::new(self.event))
+            .missed(missed);
         if self.now {
             draft = draft.now();
         }
         let who = self.actor.who();
-        let done = global.control().await?.set_cron(self.actor.by(&who), draft).await.map_err(shown::action_failure)?;
+        let done = global
+            .control()
+            .await?
+            .set_cron(self.actor.by(&who), draft)
+            .await
+            .map_err(shown::action_failure)?;
         let what = match done {
             CronDone::New => "added",
             CronDone::Replaced => "replaced",
@@ -169,9 +186,13 @@ impl Add {
 impl List {
     async fn run(self, global: &Global) -> anyhow::Result<Exit> {
         let control = global.control().await?;
-        let (mut jobs, mut now_ms, mut after): (Vec<CronJob>, u64, Option<Cursor>) = (Vec::new(), 0, None);
+        let (mut jobs, mut now_ms, mut after): (Vec<CronJob>, u64, Option<Cursor>) =
+            (Vec::new(), 0, None);
         loop {
-            let page = control.crons(after.as_ref(), PER_CALL_MAX).await.map_err(shown::failure)?;
+            let page = control
+                .crons(after.as_ref(), PER_CALL_MAX)
+                .await
+                .map_err(shown::failure)?;
             now_ms = now_ms.max(page.now_ms);
             jobs.extend(page.jobs);
             after = page.next;
@@ -199,7 +220,10 @@ impl List {
 fn write(out: &mut String, job: &CronJob, now_ms: u64) -> anyhow::Result<()> {
     let name = named::shown(&job.name, job.name_escaped.as_deref());
     let Some(detail) = &job.detail else {
-        writeln!(out, "{name}  of a form that this version does not know; set or remove it")?;
+        writeln!(
+            out,
+            "{name}  of a form that this version does not know; set or remove it"
+        )?;
         return Ok(());
     };
     let object = named::shown(&detail.object, detail.object_escaped.as_deref());
@@ -213,19 +237,37 @@ fn write(out: &mut String, job: &CronJob, now_ms: u64) -> anyhow::Result<()> {
     match &detail.event {
         Some(event) => {
             let head = &event[..event.len().min(400)];
-            writeln!(out, "  event   {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;
+            writeln!(
+                out,
+                "  event   {}",
+                shown::shortened(&String::from_utf8_lossy(head), 70)
+            )?;
         }
         None => writeln!(out, "  event   of {} bytes", detail.event_bytes)?,
     }
     let next = match detail.next_ms {
         _ if detail.paused => "paused".to_owned(),
         None => "never".to_owned(),
-        Some(next) if next <= now_ms => format!("{}, due for {}", shown::time(next), shown::duration(now_ms - next)),
-        Some(next) => format!("{}, in {}", shown::time(next), shown::duration(next - now_ms)),
+        Some(next) if next <= now_ms => format!(
+            "{}, due for {}",
+            shown::time(next),
+            shown::duration(now_ms - next)
+        ),
+        Some(next) => format!(
+            "{}, in {}",
+            shown::time(next),
+            shown::duration(next - now_ms)
+        ),
     };
     let last = detail.last_ms.map_or_else(
         || "never".to_owned(),
-        |last| format!("{}, {} ago", shown::time(last), shown::duration(now_ms.saturating_sub(last))),
+        |last| {
+            format!(
+                "{}, {} ago",
+                shown::time(last),
+                shown::duration(now_ms.saturating_sub(last))
+            )
+        },
     );
     writeln!(out, "  last    {last}\n  next    {next}")?;
     if let Some(problem) = &detail.problem {

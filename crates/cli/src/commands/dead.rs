@@ -67,13 +67,22 @@ struct Show {
 #[derive(Debug, clap::Args)]
 struct Which {
     /// The ids of dead letters as the list shows them
-    #[arg(value_name = "DEAD_ID", required_unless_present = "all", conflicts_with = "all")]
+    #[arg(
+        value_name = "DEAD_ID",
+        required_unless_present = "all",
+        conflicts_with = "all"
+    )]
     dead_ids: Vec<RowId>,
     /// All dead letters that exist now
     #[arg(long)]
     all: bool,
     /// With --all: only dead letters of this object
-    #[arg(long, value_name = "OBJECT", requires = "all", conflicts_with = "dead_ids")]
+    #[arg(
+        long,
+        value_name = "OBJECT",
+        requires = "all",
+        conflicts_with = "dead_ids"
+    )]
     object: Option<String>,
     /// Print one JSON object per dead letter, or with --all one with the numbers. `newer_delivered` says
     /// whether newer events of the object were delivered since
@@ -111,9 +120,26 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     match args.command {
         Command::List(list) => list.run(global).await,
         Command::Show(show) => show.run(global).await,
-        Command::Retry(Retry { which, actor }) => which.settle(Settle::Retry, actor.by(&actor.who()), global).await,
-        Command::Drop(Drop { which, actor, reason }) => {
-            which.settle(Settle::Drop, By { who: &actor.who(), why: &reason }, global).await
+        Command::Retry(Retry { which, actor }) => {
+            which
+                .settle(Settle::Retry, actor.by(&actor.who()), global)
+                .await
+        }
+        Command::Drop(Drop {
+            which,
+            actor,
+            reason,
+        }) => {
+            which
+                .settle(
+                    Settle::Drop,
+                    By {
+                        who: &actor.who(),
+                        why: &reason,
+                    },
+                    global,
+                )
+                .await
         }
     }
 }
@@ -130,7 +156,11 @@ impl List {
         while left > 0 {
             let page = self.page(&control, after.as_ref()).await?;
             let mut out = String::new();
-            for letter in page.letters.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+            for letter in page
+                .letters
+                .iter()
+                .take(usize::try_from(left).unwrap_or(usize::MAX))
+            {
                 left -= 1;
                 self.write(&mut out, letter)?;
             }
@@ -148,20 +178,33 @@ impl List {
     /// Prints the dead letters of one object. One request searches a bounded number of dead letters
     /// of all objects. If there are more to search, prints how to continue.
     async fn run_of(&self, control: &Control, object: &[u8]) -> anyhow::Result<Exit> {
-        let count = self.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        let found = control.dead_letters_of(object, self.newest, self.after.as_ref(), count).await;
+        let count = self.limit.map_or(usize::MAX, |limit| {
+            usize::try_from(limit).unwrap_or(usize::MAX)
+        });
+        let found = control
+            .dead_letters_of(object, self.newest, self.after.as_ref(), count)
+            .await;
         let found = found.map_err(shown::failure)?;
         let mut out = String::new();
-        found.letters.iter().try_for_each(|letter| self.write(&mut out, letter))?;
+        found
+            .letters
+            .iter()
+            .try_for_each(|letter| self.write(&mut out, letter))?;
         match &found.next {
             _ if found.letters.len() >= count => {}
             Some(after) => {
-                shown::tell(Level::Info, &format!("searched {LOOKED_MAX} dead letters; continue with --after {after}"));
+                shown::tell(
+                    Level::Info,
+                    &format!("searched {LOOKED_MAX} dead letters; continue with --after {after}"),
+                );
                 if self.json {
                     writeln!(out, "{}", serde_json::json!({ "after": after }))?;
                 }
             }
-            None if found.letters.is_empty() => self.tell_none(&format!(" of {}", shown::shortened(&escape::name(object), 512))),
+            None if found.letters.is_empty() => self.tell_none(&format!(
+                " of {}",
+                shown::shortened(&escape::name(object), 512)
+            )),
             None => {}
         }
         shown::print(&out)?;
@@ -169,7 +212,10 @@ impl List {
     }
 
     fn tell_none(&self, of: &str) {
-        let behind = self.after.as_ref().map_or_else(String::new, |dead_id| format!(" behind {dead_id}"));
+        let behind = self
+            .after
+            .as_ref()
+            .map_or_else(String::new, |dead_id| format!(" behind {dead_id}"));
         shown::tell(Level::Info, &format!("there is no dead letter{of}{behind}"));
     }
 
@@ -190,7 +236,11 @@ impl List {
         // Only the part of the event that is shown is converted to text, because an event may be
         // large.
         let head = &letter.event[..letter.event.len().min(400)];
-        writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;
+        writeln!(
+            out,
+            "  event  {}",
+            shown::shortened(&String::from_utf8_lossy(head), 70)
+        )?;
         Ok(())
     }
 }
@@ -198,10 +248,15 @@ impl List {
 impl Show {
     async fn run(self, global: &Global) -> anyhow::Result<Exit> {
         let control = global.control().await?;
-        let found = control.dead_letter(&self.dead_id).await.map_err(shown::failure)?;
+        let found = control
+            .dead_letter(&self.dead_id)
+            .await
+            .map_err(shown::failure)?;
         let Some(letter) = found else {
-            let message =
-                format!("there is no dead letter {} (any more); `seriatim dead list` shows the existing ones", self.dead_id);
+            let message = format!(
+                "there is no dead letter {} (any more); `seriatim dead list` shows the existing ones",
+                self.dead_id
+            );
             return Err(Failure::with(Exit::Input, message));
         };
         let mut out = String::new();
@@ -209,7 +264,11 @@ impl Show {
             writeln!(out, "{}", serde_json::to_string(&letter)?)?;
         } else {
             head(&mut out, &letter)?;
-            writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(&letter.event), usize::MAX))?;
+            writeln!(
+                out,
+                "  event  {}",
+                shown::shortened(&String::from_utf8_lossy(&letter.event), usize::MAX)
+            )?;
         }
         shown::print(&out)?;
         Ok(Exit::Done)
@@ -217,10 +276,19 @@ impl Show {
 }
 
 fn head(out: &mut String, letter: &DeadLetter) -> anyhow::Result<()> {
-    let number = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
+    let number =
+        |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
     let object = named::shown(&letter.object, letter.object_escaped.as_deref());
-    let (id, prev, attempts) = (number(letter.id), number(letter.prev), number(letter.attempts));
-    writeln!(out, "{}  {object}  id {id}, prev {prev}, {attempts} failed attempts", letter.dead_id)?;
+    let (id, prev, attempts) = (
+        number(letter.id),
+        number(letter.prev),
+        number(letter.attempts),
+    );
+    writeln!(
+        out,
+        "{}  {object}  id {id}, prev {prev}, {attempts} failed attempts",
+        letter.dead_id
+    )?;
     writeln!(out, "  error  {}", shown::shortened(&letter.error, 2000))?;
     Ok(())
 }
@@ -229,12 +297,25 @@ impl Which {
     async fn settle(self, step: Settle, by: By<'_>, global: &Global) -> anyhow::Result<Exit> {
         let control = global.control().await?;
         if self.all {
-            let object = self.object.as_deref().map(|object| named::object(control.keys(), object)).transpose()?;
-            let all = control.settle_all(by, step, object.as_deref()).await.map_err(shown::action_failure)?;
-            let word = if step == Settle::Retry { "retried" } else { "dropped" };
+            let object = self
+                .object
+                .as_deref()
+                .map(|object| named::object(control.keys(), object))
+                .transpose()?;
+            let all = control
+                .settle_all(by, step, object.as_deref())
+                .await
+                .map_err(shown::action_failure)?;
+            let word = if step == Settle::Retry {
+                "retried"
+            } else {
+                "dropped"
+            };
             let newer = match all.newer_delivered {
                 0 => String::new(),
-                newer => format!("; for {newer} of them, newer events of the object were delivered since"),
+                newer => format!(
+                    "; for {newer} of them, newer events of the object were delivered since"
+                ),
             };
             shown::print(&match self.json {
                 true => serde_json::to_string(&all)? + "\n",
@@ -243,13 +324,17 @@ impl Which {
             return match all.left {
                 0 => Ok(Exit::Done),
                 left => {
-                    let message =
-                        format!("{left} stay: they have no object or no event, or the queue of their object is not a list");
+                    let message = format!(
+                        "{left} stay: they have no object or no event, or the queue of their object is not a list"
+                    );
                     Err(Failure::with(Exit::Broken, message))
                 }
             };
         }
-        let settled = control.settle(by, step, &self.dead_ids).await.map_err(shown::action_failure)?;
+        let settled = control
+            .settle(by, step, &self.dead_ids)
+            .await
+            .map_err(shown::action_failure)?;
         let (mut out, mut undone) = (String::new(), 0);
         for (dead_id, settled) in self.dead_ids.iter().zip(&settled) {
             undone += usize::from(!settled.is_done());
@@ -274,7 +359,10 @@ impl Which {
         shown::print(&out)?;
         match undone {
             0 => Ok(Exit::Done),
-            _ => Err(Failure::with(Exit::Input, format!("{undone} of {} dead letters stay unchanged", settled.len()))),
+            _ => Err(Failure::with(
+                Exit::Input,
+                format!("{undone} of {} dead letters stay unchanged", settled.len()),
+            )),
         }
     }
 }

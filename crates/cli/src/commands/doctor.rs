@@ -43,15 +43,30 @@ struct Line {
 }
 
 impl From<Finding> for Line {
-    fn from(Finding { what, verdict, told, .. }: Finding) -> Self {
-        Self { what: what.to_owned(), verdict, told }
+    fn from(
+        Finding {
+            what,
+            verdict,
+            told,
+            ..
+        }: Finding,
+    ) -> Self {
+        Self {
+            what: what.to_owned(),
+            verdict,
+            told,
+        }
     }
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let route = global.route()?;
     let sink = args.sink.as_deref().map(sink::parse).transpose()?;
-    let line = |what: &str, verdict: Verdict, told: &str| Line { what: what.to_owned(), verdict, told: told.to_owned() };
+    let line = |what: &str, verdict: Verdict, told: &str| Line {
+        what: what.to_owned(),
+        verdict,
+        told: told.to_owned(),
+    };
     let mut lines = Vec::new();
     match examine(global).await {
         Ok(found) => {
@@ -59,11 +74,21 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             // The emitter checks more at its connect than other parts of the program do.
             lines.push(match emitter(global).await {
                 Ok(()) => line("emits", Verdict::Good, "an emitter can connect"),
-                Err(error) => line("emits", Verdict::Wrong, &format!("an emitter cannot connect: {error:#}")),
+                Err(error) => line(
+                    "emits",
+                    Verdict::Wrong,
+                    &format!("an emitter cannot connect: {error:#}"),
+                ),
             });
             lines.push(match route.scheme() {
-                "rediss" => line("connection", Verdict::Good, "TLS, with a verified certificate"),
-                _ if route.is_local() => line("connection", Verdict::Good, "this machine, without TLS"),
+                "rediss" => line(
+                    "connection",
+                    Verdict::Good,
+                    "TLS, with a verified certificate",
+                ),
+                _ if route.is_local() => {
+                    line("connection", Verdict::Good, "this machine, without TLS")
+                }
                 _ => line(
                     "connection",
                     Verdict::Warning,
@@ -77,13 +102,23 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         None => {}
         Some(Spec::File(path)) => lines.push(match writable(path) {
             Ok(told) => line("sink", Verdict::Good, &told),
-            Err(error) => line("sink", Verdict::Wrong, &format!("{} cannot be written: {error}", path.display())),
+            Err(error) => line(
+                "sink",
+                Verdict::Wrong,
+                &format!("{} cannot be written: {error}", path.display()),
+            ),
         }),
         Some(Spec::Http(target)) => lines.push(match reachable(target).await {
             Ok(told) => line("sink", Verdict::Good, &told),
-            Err(error) => line("sink", Verdict::Wrong, &format!("{target} cannot be reached: {error}")),
+            Err(error) => line(
+                "sink",
+                Verdict::Wrong,
+                &format!("{target} cannot be reached: {error}"),
+            ),
         }),
-        Some(Spec::EventUrl(_)) => lines.push(line("sink", Verdict::Unknown, "the events have the URLs")),
+        Some(Spec::EventUrl(_)) => {
+            lines.push(line("sink", Verdict::Unknown, "the events have the URLs"))
+        }
         Some(_) => lines.push(line("sink", Verdict::Good, "can always be written")),
     }
     let is_wrong = lines.iter().any(|line| line.verdict == Verdict::Wrong);
@@ -96,7 +131,10 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 }
 
 async fn emitter(global: &Global) -> anyhow::Result<()> {
-    let emitter = Emitter::builder(global.server()).keys(global.keys()?).connect().await;
+    let emitter = Emitter::builder(global.server())
+        .keys(global.keys()?)
+        .connect()
+        .await;
     emitter.map(drop).map_err(failures::emit)
 }
 
@@ -115,7 +153,10 @@ fn writable(path: &Path) -> std::io::Result<String> {
         std::fs::OpenOptions::new().append(true).open(path)?;
         return Ok(format!("{} can be written", path.display()));
     }
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = path
+        .parent()
+        .filter(|dir| !dir.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     tempfile::tempfile_in(dir)?;
     Ok(format!("{} can be made", path.display()))
 }
@@ -123,20 +164,35 @@ fn writable(path: &Path) -> std::io::Result<String> {
 /// Connects to the host of the URL, and sends nothing.
 async fn reachable(target: &Target) -> std::io::Result<String> {
     let (host, port) = target.address();
-    tokio::time::timeout(PATIENCE, tokio::net::TcpStream::connect((host.as_str(), port))).await??;
-    Ok(format!("{host}:{port} accepts connections; no request was sent"))
+    tokio::time::timeout(
+        PATIENCE,
+        tokio::net::TcpStream::connect((host.as_str(), port)),
+    )
+    .await??;
+    Ok(format!(
+        "{host}:{port} accepts connections; no request was sent"
+    ))
 }
 
 fn print(lines: &[Line]) -> String {
     let mut out = String::new();
-    for Line { what, verdict, told } in lines {
+    for Line {
+        what,
+        verdict,
+        told,
+    } in lines
+    {
         let word = match verdict {
             Verdict::Good => "ok",
             Verdict::Warning => "warning",
             Verdict::Wrong => "WRONG",
             Verdict::Unknown => "unknown",
         };
-        out += &shown::wrapped(&format!("{word:<8} {what:<12} {told}"), usize::from(shown::COLUMNS) - 22, 22);
+        out += &shown::wrapped(
+            &format!("{word:<8} {what:<12} {told}"),
+            usize::from(shown::COLUMNS) - 22,
+            22,
+        );
         out.push('\n');
     }
     out

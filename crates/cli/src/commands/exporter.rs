@@ -71,9 +71,18 @@ pub(crate) struct Args {
 /// Parses a prefix of `--depth`.
 fn depth_prefix(text: &str) -> Result<String, String> {
     let prefix = named::text(text)?;
-    match prefix.strip_suffix('*').unwrap_or(&prefix).strip_suffix(':') {
-        Some(bare) => Err(format!("a prefix has no colon and no star at its end; write {:?}", escape::name(bare))),
-        None => ObjectName::new(&prefix).map_err(|error| error.to_string()).map(|_| prefix),
+    match prefix
+        .strip_suffix('*')
+        .unwrap_or(&prefix)
+        .strip_suffix(':')
+    {
+        Some(bare) => Err(format!(
+            "a prefix has no colon and no star at its end; write {:?}",
+            escape::name(bare)
+        )),
+        None => ObjectName::new(&prefix)
+            .map_err(|error| error.to_string())
+            .map(|_| prefix),
     }
 }
 
@@ -95,10 +104,15 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let keys = global.keys()?;
     let prefixes = args.depth.as_ref().map_or(0, Vec::len);
     if prefixes > PREFIXES_MAX {
-        return Err(Failure::with(Exit::Input, format!("--depth has {prefixes} prefixes; at most {PREFIXES_MAX} are allowed")));
+        return Err(Failure::with(
+            Exit::Input,
+            format!("--depth has {prefixes} prefixes; at most {PREFIXES_MAX} are allowed"),
+        ));
     }
     let listening = Listening::for_probes(&args.listen, CONNECTIONS_MAX).await?;
-    let control = Control::unconnected(global.server()).map_err(shown::failure)?.with_keys(keys);
+    let control = Control::unconnected(global.server())
+        .map_err(shown::failure)?
+        .with_keys(keys);
     let reached = Reached::default();
     reached.first(control.now_ms()).await?;
     let waiting = {
@@ -106,8 +120,9 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         async move { reached.until(async || control.now_ms().await).await }
     };
     let (metrics, stop) = (NamespaceMetrics::default(), CancellationToken::new());
-    let registry =
-        metrics::registry(global.namespace.as_deref(), |registry| registry.register_collector(Box::new(metrics.clone())));
+    let registry = metrics::registry(global.namespace.as_deref(), |registry| {
+        registry.register_collector(Box::new(metrics.clone()))
+    });
     let marking = mark(control.clone());
     let counting = count(control.clone(), metrics.clone(), args.depth);
     let checking = check(control.clone(), metrics.clone(), args.check);
@@ -154,14 +169,21 @@ async fn mark(control: Control) {
             info!(target: LOG, error, "the exporter pushes no marks; without workers the age of the oldest marker is unknown");
         }
         has_told &= failed.is_some();
-        sleep(if failed.is_some() { MARK_AGAIN } else { MARK_EVERY }).await;
+        sleep(if failed.is_some() {
+            MARK_AGAIN
+        } else {
+            MARK_EVERY
+        })
+        .await;
     }
 }
 
 /// Counts the queued events again and again until the future is dropped. If `prefixes` is `None`,
 /// counts nothing.
 async fn count(control: Control, metrics: NamespaceMetrics, prefixes: Option<Vec<String>>) {
-    let Some(prefixes) = prefixes else { return pending().await };
+    let Some(prefixes) = prefixes else {
+        return pending().await;
+    };
     loop {
         // A failed count is not reported here, because the next look at Redis reports the failure.
         let _ = metrics.count(&control, &prefixes).await;
@@ -197,8 +219,14 @@ fn routes(exporter: &Arc<Exporter>) -> Router {
     let (scraped, ready) = (exporter.clone(), exporter.clone());
     Router::new()
         .route(metrics::METRICS, get(async move || scraped.scrape().await))
-        .route(probes::HEALTH, get(async || probes::answer(Ok::<(), &str>(()))))
-        .route(probes::READY, get(async move || probes::answer(ready.ready())))
+        .route(
+            probes::HEALTH,
+            get(async || probes::answer(Ok::<(), &str>(()))),
+        )
+        .route(
+            probes::READY,
+            get(async move || probes::answer(ready.ready())),
+        )
 }
 
 impl Exporter {
@@ -216,7 +244,9 @@ impl Exporter {
             };
             let had_failed = self.has_failed.swap(failed.is_some(), Ordering::Relaxed);
             match failed {
-                Some(error) if !had_failed => warn!(target: LOG, error, "Redis cannot be asked; until it can, seriatim_up is 0"),
+                Some(error) if !had_failed => {
+                    warn!(target: LOG, error, "Redis cannot be asked; until it can, seriatim_up is 0")
+                }
                 None if had_failed => info!(target: LOG, "Redis can be asked again"),
                 _ => {}
             }
@@ -227,6 +257,10 @@ impl Exporter {
     }
 
     fn ready(&self) -> Result<(), &'static str> {
-        if self.stop.is_cancelled() { Err("the exporter stops") } else { self.reached.ready() }
+        if self.stop.is_cancelled() {
+            Err("the exporter stops")
+        } else {
+            self.reached.ready()
+        }
     }
 }

@@ -45,7 +45,13 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     for object in args.objects.iter().filter(|object| *object != "-") {
         named::object(&keys, object)?;
     }
-    let mut calls = Calls { control: global.control().await?, json: args.json, names: Vec::new(), all_gone: true, unknown: None };
+    let mut calls = Calls {
+        control: global.control().await?,
+        json: args.json,
+        names: Vec::new(),
+        all_gone: true,
+        unknown: None,
+    };
     for object in args.objects {
         if object != "-" {
             let name = named::object(calls.control.keys(), &object)?;
@@ -57,30 +63,49 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             if line.text.is_empty() {
                 continue;
             }
-            let name = std::str::from_utf8(line.text).map_err(|error| anyhow::anyhow!("{error}; write the name escaped"));
+            let name = std::str::from_utf8(line.text)
+                .map_err(|error| anyhow::anyhow!("{error}; write the name escaped"));
             match name.and_then(|name| named::object(calls.control.keys(), name)) {
                 Ok(name) => calls.take(name).await?,
                 Err(error) => {
                     // The valid lines before the invalid line are still processed.
                     let number = line.number;
                     calls.make().await?;
-                    return Err(Failure::with(Exit::Input, format!("line {number} of standard input: {error}")));
+                    return Err(Failure::with(
+                        Exit::Input,
+                        format!("line {number} of standard input: {error}"),
+                    ));
                 }
             }
         }
     }
     calls.make().await?;
-    let exit = if calls.all_gone { Exit::Done } else { Exit::Broken };
-    let Some((first, unknown)) = calls.unknown.filter(|_| !args.ignore_unknown) else { return Ok(exit) };
+    let exit = if calls.all_gone {
+        Exit::Done
+    } else {
+        Exit::Broken
+    };
+    let Some((first, unknown)) = calls.unknown.filter(|_| !args.ignore_unknown) else {
+        return Ok(exit);
+    };
     let first = shown::shortened(&first, 512);
     let what = match unknown {
         1 => format!("{first} is unknown, so nothing was forgotten"),
         unknown => {
-            format!("{unknown} of the objects are unknown, so nothing was forgotten for them; the first is {first}")
+            format!(
+                "{unknown} of the objects are unknown, so nothing was forgotten for them; the first is {first}"
+            )
         }
     };
-    shown::tell(Level::Error, &format!("{what}: is the name right, and the namespace? --ignore-unknown accepts it"));
-    Ok(if exit == Exit::Done { Exit::Input } else { exit })
+    shown::tell(
+        Level::Error,
+        &format!("{what}: is the name right, and the namespace? --ignore-unknown accepts it"),
+    );
+    Ok(if exit == Exit::Done {
+        Exit::Input
+    } else {
+        exit
+    })
 }
 
 struct Calls {
@@ -105,7 +130,11 @@ struct Line<'a> {
 impl Calls {
     async fn take(&mut self, name: Vec<u8>) -> anyhow::Result<()> {
         self.names.push(name);
-        if self.names.len() < PER_CALL { Ok(()) } else { self.make().await }
+        if self.names.len() < PER_CALL {
+            Ok(())
+        } else {
+            self.make().await
+        }
     }
 
     /// Forgets the collected objects.
@@ -125,8 +154,21 @@ impl Calls {
                 self.unknown.get_or_insert_with(name).1 += 1;
             }
             match self.json {
-                true => writeln!(out, "{}", serde_json::to_string(&Line { object, object_escaped, forgot })?)?,
-                false => writeln!(out, "{}  {}", named::shown(object, object_escaped), said(forgot))?,
+                true => writeln!(
+                    out,
+                    "{}",
+                    serde_json::to_string(&Line {
+                        object,
+                        object_escaped,
+                        forgot
+                    })?
+                )?,
+                false => writeln!(
+                    out,
+                    "{}  {}",
+                    named::shown(object, object_escaped),
+                    said(forgot)
+                )?,
             }
         }
         // The result of the print is ignored: all objects are forgotten even if nobody reads the
@@ -139,7 +181,10 @@ impl Calls {
 fn said(forgot: &Forgot) -> String {
     let key = |key: &str| shown::shortened(key, 600);
     match forgot {
-        Forgot::Forgotten { last_event_id } => format!("forgotten, its last id was {}", shown::shortened(last_event_id, 40)),
+        Forgot::Forgotten { last_event_id } => format!(
+            "forgotten, its last id was {}",
+            shown::shortened(last_event_id, 40)
+        ),
         Forgot::Unknown => "unknown".to_owned(),
         Forgot::Queued { events } => format!("kept: {events} of its events are queued"),
         Forgot::Scheduled { events } => format!("kept: {events} of its events are scheduled"),

@@ -33,7 +33,11 @@ pub(crate) struct Args {
 fn patience(text: &str) -> Result<Duration, String> {
     let patience = time(text)?;
     let range = Duration::from_millis(100)..=Duration::from_secs(60);
-    if range.contains(&patience) { Ok(patience) } else { Err("it must be 100ms to 1m".to_owned()) }
+    if range.contains(&patience) {
+        Ok(patience)
+    } else {
+        Err("it must be 100ms to 1m".to_owned())
+    }
 }
 
 /// The target of the request: a URL, and for `unix:` also the path of the socket.
@@ -53,9 +57,15 @@ fn target(text: &str) -> Result<Target, String> {
         }
         Some(_) => return Err("write unix:SOCKET:/PATH".to_owned()),
     };
-    let url: Url = url.parse().map_err(|error| format!("{error}; write http://HOST:PORT/PATH"))?;
+    let url: Url = url
+        .parse()
+        .map_err(|error| format!("{error}; write http://HOST:PORT/PATH"))?;
     if ["http", "https"].contains(&url.scheme()) {
-        Ok(Target { shown: without_secrets(text), url, socket })
+        Ok(Target {
+            shown: without_secrets(text),
+            url,
+            socket,
+        })
     } else {
         Err("write http://HOST:PORT/PATH".to_owned())
     }
@@ -63,7 +73,10 @@ fn target(text: &str) -> Result<Target, String> {
 
 pub(crate) async fn run(args: Args, _: &Global) -> anyhow::Result<Exit> {
     let failed = |why: String| Failure::with(Exit::Broken, format!("{}: {why}", args.target.shown));
-    let mut client = Client::builder().no_proxy().timeout(args.timeout).redirect(Policy::none());
+    let mut client = Client::builder()
+        .no_proxy()
+        .timeout(args.timeout)
+        .redirect(Policy::none());
     if args.target.url.scheme() == "http" {
         // The URL needs no TLS here, so the client gets an empty list of authorities. With the
         // authorities of the system, the client could not be made in an image that has none.
@@ -73,7 +86,11 @@ pub(crate) async fn run(args: Args, _: &Global) -> anyhow::Result<Exit> {
         client = client.unix_socket(socket.clone());
     }
     let client = client.build().map_err(|error| failed(cause(&error)))?;
-    let mut answer = client.get(args.target.url.clone()).send().await.map_err(|error| failed(cause(&error)))?;
+    let mut answer = client
+        .get(args.target.url.clone())
+        .send()
+        .await
+        .map_err(|error| failed(cause(&error)))?;
     let status = answer.status();
     if status.is_success() {
         return Ok(Exit::Done);
@@ -86,12 +103,20 @@ pub(crate) async fn run(args: Args, _: &Global) -> anyhow::Result<Exit> {
         }
     }
     let document: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
-    let why = document.as_ref().and_then(|document| document["detail"].as_str()).unwrap_or_default();
-    Err(failed(format!("{status} {}", shown::shortened(why, REASON_CHARS_MAX)).trim_end().to_owned()))
+    let why = document
+        .as_ref()
+        .and_then(|document| document["detail"].as_str())
+        .unwrap_or_default();
+    Err(failed(
+        format!("{status} {}", shown::shortened(why, REASON_CHARS_MAX))
+            .trim_end()
+            .to_owned(),
+    ))
 }
 
 /// Returns the innermost cause of an error, which names the problem.
 fn cause(error: &reqwest::Error) -> String {
-    let cause = std::iter::successors(std::error::Error::source(error), |cause| cause.source()).last();
+    let cause =
+        std::iter::successors(std::error::Error::source(error), |cause| cause.source()).last();
     cause.map_or_else(|| error.to_string(), ToString::to_string)
 }

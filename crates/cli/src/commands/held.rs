@@ -102,7 +102,11 @@ struct Skip {
 /// Refuses an empty text, which would select all objects. The text is empty e.g. if a shell
 /// variable is unset.
 fn some_text(text: &str) -> Result<String, String> {
-    if text.is_empty() { Err("the text is empty; use --all for all held objects".to_owned()) } else { Ok(text.to_owned()) }
+    if text.is_empty() {
+        Err("the text is empty; use --all for all held objects".to_owned())
+    } else {
+        Ok(text.to_owned())
+    }
 }
 
 /// Parses a prefix.
@@ -114,7 +118,11 @@ fn prefix(text: &str) -> Result<String, String> {
 /// Parses the time over which released objects become due.
 fn over(text: &str) -> Result<Duration, String> {
     let over = time(text)?;
-    if over > Duration::from_secs(24 * 3600) { Err("it must be at most 24h".to_owned()) } else { Ok(over) }
+    if over > Duration::from_secs(24 * 3600) {
+        Err("it must be at most 24h".to_owned())
+    } else {
+        Ok(over)
+    }
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
@@ -140,7 +148,11 @@ impl List {
                 let count = PER_CALL_MAX.min(usize::try_from(left).unwrap_or(usize::MAX));
                 let page = match paused {
                     true => control.paused(after.as_ref(), count).await,
-                    false => control.held(self.until_released, after.as_ref(), count).await,
+                    false => {
+                        control
+                            .held(self.until_released, after.as_ref(), count)
+                            .await
+                    }
                 };
                 let page = page.map_err(shown::failure)?;
                 let mut out = String::new();
@@ -177,7 +189,11 @@ impl List {
             writeln!(out, "{}", serde_json::to_string(object)?)?;
             return Ok(());
         }
-        let rule = object.rules.iter().find(|rule| rule.in_force).map(|rule| rule.kind);
+        let rule = object
+            .rules
+            .iter()
+            .find(|rule| rule.in_force)
+            .map(|rule| rule.kind);
         let what = match object.waits_for {
             WaitsFor::Retry => "retry",
             WaitsFor::Unknown => "unknown",
@@ -201,20 +217,40 @@ impl List {
             Some(due) if due <= now_ms => "due now".to_owned(),
             Some(due) => format!("due in {}", shown::duration(due - now_ms)),
         };
-        writeln!(out, "{}  {what}, {due}", named::shown(&object.object, object.object_escaped.as_deref()))?;
+        writeln!(
+            out,
+            "{}  {what}, {due}",
+            named::shown(&object.object, object.object_escaped.as_deref())
+        )?;
         if let Some(wait) = &object.waits_for_share {
-            writeln!(out, "  waits  for {}", shown::shortened(&wait.to_string(), 600))?;
+            writeln!(
+                out,
+                "  waits  for {}",
+                shown::shortened(&wait.to_string(), 600)
+            )?;
         }
         for rule in &object.rules {
             writeln!(out, "  rule   {}", shown::shortened(&rule.to_string(), 520))?;
             writeln!(out, "         {}", described(rule, now_ms))?;
             if !rule.reason.is_empty() {
-                writeln!(out, "         why    {}", shown::shortened(&rule.reason, 2000))?;
+                writeln!(
+                    out,
+                    "         why    {}",
+                    shown::shortened(&rule.reason, 2000)
+                )?;
             }
         }
         if let Some(id) = object.id {
-            let HeldObject { attempts, crashes, events, .. } = object;
-            writeln!(out, "  event  id {id}, {attempts} failed attempts, {crashes} crashes, {events} events in hand")?;
+            let HeldObject {
+                attempts,
+                crashes,
+                events,
+                ..
+            } = object;
+            writeln!(
+                out,
+                "  event  id {id}, {attempts} failed attempts, {crashes} crashes, {events} events in hand"
+            )?;
         }
         if !object.why.is_empty() {
             writeln!(out, "  why    {}", shown::shortened(&object.why, 2000))?;
@@ -229,13 +265,17 @@ fn not_held(object: &str, owner: &str) -> anyhow::Error {
         "" => "it has no owner".to_owned(),
         owner => format!("worker {} has it", shown::shortened(owner, 100)),
     };
-    Failure::with(Exit::Input, format!("{object} is not held, {why}: nothing was done; `seriatim inspect` shows more"))
+    Failure::with(
+        Exit::Input,
+        format!("{object} is not held, {why}: nothing was done; `seriatim inspect` shows more"),
+    )
 }
 
 fn ruled(object: &str) -> anyhow::Error {
     let object = shown::shortened(object, usize::MAX);
-    let message =
-        format!("a rule holds {object}: nothing was done; `seriatim inspect` shows the rule, `resume` or `unblock` lifts it");
+    let message = format!(
+        "a rule holds {object}: nothing was done; `seriatim inspect` shows the rule, `resume` or `unblock` lifts it"
+    );
     Failure::with(Exit::Input, message)
 }
 
@@ -244,13 +284,22 @@ impl Release {
         let control = global.control().await?;
         let who = self.actor.who();
         let by = self.actor.by(&who);
-        let Some(object) = &self.object else { return self.many(&control, by).await };
-        match control.release(by, named::object(control.keys(), object)?).await.map_err(shown::action_failure)? {
+        let Some(object) = &self.object else {
+            return self.many(&control, by).await;
+        };
+        match control
+            .release(by, named::object(control.keys(), object)?)
+            .await
+            .map_err(shown::action_failure)?
+        {
             Released::NotHeld(owner) => Err(not_held(object, &owner)),
             Released::Paused => Err(ruled(object)),
             Released::Released(why) => {
                 let why = if why.is_empty() { "yield" } else { &why };
-                shown::print(&format!("released, it was held: {}\n", shown::shortened(why, 2000)))?;
+                shown::print(&format!(
+                    "released, it was held: {}\n",
+                    shown::shortened(why, 2000)
+                ))?;
                 Ok(Exit::Done)
             }
         }
@@ -279,7 +328,11 @@ impl Release {
             let message = format!("after {released} objects were released: {exit:#}");
             Failure::with(seriatim_console::exit::of(&exit), message)
         })?;
-        let due = if all.due > 0 { format!(", {} were due already", all.due) } else { String::new() };
+        let due = if all.due > 0 {
+            format!(", {} were due already", all.due)
+        } else {
+            String::new()
+        };
         let within = match u64::try_from(all.over.as_millis()).unwrap_or(u64::MAX) {
             ms @ 1000.. if all.released > 0 => format!(", due within {}", shown::duration(ms)),
             _ => String::new(),
@@ -294,16 +347,23 @@ impl Skip {
         let control = global.control().await?;
         let who = self.actor.who();
         let by = self.actor.by(&who);
-        match control.skip(by, named::object(control.keys(), &self.object)?, self.id).await.map_err(shown::action_failure)? {
+        match control
+            .skip(by, named::object(control.keys(), &self.object)?, self.id)
+            .await
+            .map_err(shown::action_failure)?
+        {
             Skipped::Skipped { id, dead_id, left } => {
-                shown::print(&format!("event {id} is dead letter {dead_id}; {left} events of its batch go on\n"))?;
+                shown::print(&format!(
+                    "event {id} is dead letter {dead_id}; {left} events of its batch go on\n"
+                ))?;
                 Ok(Exit::Done)
             }
             Skipped::NotHeld(owner) => Err(not_held(&self.object, &owner)),
             Skipped::Paused => Err(ruled(&self.object)),
-            Skipped::Other(id) => {
-                Err(Failure::with(Exit::Input, format!("the first event has the id {id}: nothing was done; inspect it first")))
-            }
+            Skipped::Other(id) => Err(Failure::with(
+                Exit::Input,
+                format!("the first event has the id {id}: nothing was done; inspect it first"),
+            )),
             Skipped::NoBatch(why) => {
                 let why = if why.is_empty() { "yield" } else { &why };
                 let why = shown::shortened(why, 2000);

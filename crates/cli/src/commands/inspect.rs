@@ -48,7 +48,10 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         let inspection = control.inspect(&object).await.map_err(shown::failure)?;
         let ended = control.ended(&object).await.map_err(shown::failure)?;
         match args.json {
-            true => Ok(serde_json::to_string(&Json { inspection: &inspection, ended: &ended })? + "\n"),
+            true => Ok(serde_json::to_string(&Json {
+                inspection: &inspection,
+                ended: &ended,
+            })? + "\n"),
             false => Ok(lines(&inspection)? + &ended_lines(&ended, inspection.now_ms)?),
         }
     };
@@ -57,20 +60,43 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 
 fn lines(seen: &Inspection) -> anyhow::Result<String> {
     let mut out = String::new();
-    writeln!(out, "object     {}", named::shown(&seen.object, seen.object_escaped.as_deref()))?;
-    writeln!(out, "stands     {}", shown::wrapped(&shown::shortened(&seen.why, 4000), 69, 11))?;
+    writeln!(
+        out,
+        "object     {}",
+        named::shown(&seen.object, seen.object_escaped.as_deref())
+    )?;
+    writeln!(
+        out,
+        "stands     {}",
+        shown::wrapped(&shown::shortened(&seen.why, 4000), 69, 11)
+    )?;
     if seen.standing == Standing::Unknown {
         return Ok(out);
     }
     writeln!(out, "state      {}", state(seen))?;
-    let last = seen.last_event_id.map_or_else(|| "none: no event was delivered yet".to_owned(), |id| id.to_string());
+    let last = seen.last_event_id.map_or_else(
+        || "none: no event was delivered yet".to_owned(),
+        |id| id.to_string(),
+    );
     writeln!(out, "last id    {last}")?;
-    writeln!(out, "owner      {}", shown::shortened(seen.owner.as_deref().unwrap_or("none"), 100))?;
+    writeln!(
+        out,
+        "owner      {}",
+        shown::shortened(seen.owner.as_deref().unwrap_or("none"), 100)
+    )?;
     for rule in &seen.rules {
-        writeln!(out, "rule       {}", shown::shortened(&rule.to_string(), 520))?;
+        writeln!(
+            out,
+            "rule       {}",
+            shown::shortened(&rule.to_string(), 520)
+        )?;
         writeln!(out, "           {}", described(rule, seen.now_ms))?;
         if !rule.reason.is_empty() {
-            writeln!(out, "           why    {}", shown::shortened(&rule.reason, 2000))?;
+            writeln!(
+                out,
+                "           why    {}",
+                shown::shortened(&rule.reason, 2000)
+            )?;
         }
     }
     for share in &seen.shares {
@@ -81,7 +107,11 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
             shares::parts(share)
         )?;
     }
-    writeln!(out, "events     {} queued, {} in flight, {} held", seen.events_queued, seen.events_in_flight, seen.events_held)?;
+    writeln!(
+        out,
+        "events     {} queued, {} in flight, {} held",
+        seen.events_queued, seen.events_in_flight, seen.events_held
+    )?;
     if let Some(tries) = seen.tries {
         writeln!(
             out,
@@ -99,7 +129,11 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
         let id = kept.id.map_or_else(|| "?".to_owned(), |id| id.to_string());
         for (at, (handler, result)) in kept.results().iter().enumerate() {
             let label = if at == 0 { "results" } else { "" };
-            writeln!(out, "{label:<11}{}", shown::shortened(&format!("id {id}: {handler} {result}"), 69))?;
+            writeln!(
+                out,
+                "{label:<11}{}",
+                shown::shortened(&format!("id {id}: {handler} {result}"), 69)
+            )?;
         }
     }
     if let Some(next) = &seen.next_event {
@@ -108,16 +142,29 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
             Place::HeldBatch => "in the held batch",
             _ => "in the queue",
         };
-        let id = next.id.map_or_else(|| "no id yet".to_owned(), |id| format!("id {id}"));
+        let id = next
+            .id
+            .map_or_else(|| "no id yet".to_owned(), |id| format!("id {id}"));
         writeln!(out, "next       {place}, {id}, {} bytes", next.bytes)?;
         writeln!(out, "           {}", shown::shortened(&next.text, 68))?;
     }
     if seen.schedules > 0 {
-        let events = if seen.schedules == 1 { "event" } else { "events" };
+        let events = if seen.schedules == 1 {
+            "event"
+        } else {
+            "events"
+        };
         writeln!(out, "scheduled  {} {events}", seen.schedules)?;
         for schedule in seen.next_schedules.iter().take(5) {
             let due = schedule.due_ms.map_or_else(
-                || if schedule.at_once { "now" } else { "no due time" }.to_owned(),
+                || {
+                    if schedule.at_once {
+                        "now"
+                    } else {
+                        "no due time"
+                    }
+                    .to_owned()
+                },
                 |due| match due.checked_sub(seen.now_ms) {
                     _ if schedule.queued => "queued".to_owned(),
                     Some(left) if left > 0 => format!("in {}", shown::duration(left)),
@@ -127,21 +174,37 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
             writeln!(
                 out,
                 "           {}",
-                shown::shortened(&format!("{due}: {}", named::shown(&schedule.key, schedule.key_escaped.as_deref())), 340)
+                shown::shortened(
+                    &format!(
+                        "{due}: {}",
+                        named::shown(&schedule.key, schedule.key_escaped.as_deref())
+                    ),
+                    340
+                )
             )?;
         }
         if seen.schedules > 5 {
-            writeln!(out, "           `seriatim schedule list --object` shows all")?;
+            writeln!(
+                out,
+                "           `seriatim schedule list --object` shows all"
+            )?;
         }
     }
     match seen.markers_before {
         Some(before) => writeln!(out, "marker     yes, after {before} others")?,
-        None if seen.markers_beyond => writeln!(out, "marker     none among the first 10000; more than 10000 are before it")?,
+        None if seen.markers_beyond => writeln!(
+            out,
+            "marker     none among the first 10000; more than 10000 are before it"
+        )?,
         None => writeln!(out, "marker     none")?,
     }
     if let (Some(group), Some(before)) = (&seen.group, seen.group_before) {
         let group = shown::shortened(&seriatim::escape::name(group), 60);
-        writeln!(out, "group      {group}, after {before} names; {} groups wait", seen.groups_waiting)?;
+        writeln!(
+            out,
+            "group      {group}, after {before} names; {} groups wait",
+            seen.groups_waiting
+        )?;
     }
     if !seen.taken_by.is_empty() {
         writeln!(out, "taken by   {}", seen.taken_by.join(", "))?;
@@ -154,7 +217,9 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
 
 /// Describes the state of the first event in a few words.
 fn state(seen: &Inspection) -> String {
-    let Some(state) = seen.state else { return "no event waits".to_owned() };
+    let Some(state) = seen.state else {
+        return "no event waits".to_owned();
+    };
     let word = match state {
         EventState::Queued => "queued",
         EventState::InFlight => "in flight",
@@ -170,7 +235,11 @@ fn state(seen: &Inspection) -> String {
         None if seen.at_once => format!("{word}, {what} now"),
         None => format!("{word} for an operator"),
         Some(due) if due <= seen.now_ms => format!("{word}, {what} now"),
-        Some(due) => format!("{word}, {what} at {} (in {})", shown::time(due), shown::duration(due - seen.now_ms)),
+        Some(due) => format!(
+            "{word}, {what} at {} (in {})",
+            shown::time(due),
+            shown::duration(due - seen.now_ms)
+        ),
     }
 }
 
@@ -192,22 +261,41 @@ fn ended_lines(ended: &Ended, now_ms: u64) -> anyhow::Result<String> {
         };
         writeln!(out, "{label:<11}id {id}, {status}, {ago} ago{failed}")?;
         if let Some(dead_id) = &event.dead_id {
-            writeln!(out, "           dead letter {}", shown::shortened(dead_id.as_str(), 50))?;
+            writeln!(
+                out,
+                "           dead letter {}",
+                shown::shortened(dead_id.as_str(), 50)
+            )?;
         }
         for (handler, result) in event.results() {
-            writeln!(out, "           result {}", shown::shortened(&format!("{handler} {result}"), 62))?;
+            writeln!(
+                out,
+                "           result {}",
+                shown::shortened(&format!("{handler} {result}"), 62)
+            )?;
         }
         if let Some(error) = &event.error {
             writeln!(out, "           error  {}", shown::shortened(error, 62))?;
         }
     }
     if ended.events.is_empty() {
-        let Ended { log_rows, dead_letters, .. } = ended;
+        let Ended {
+            log_rows,
+            dead_letters,
+            ..
+        } = ended;
         let newest = if ended.complete { "" } else { "the newest " };
-        writeln!(out, "ended      none found in {newest}{log_rows} rows of the log, {dead_letters} dead letters")?;
+        writeln!(
+            out,
+            "ended      none found in {newest}{log_rows} rows of the log, {dead_letters} dead letters"
+        )?;
     }
     for key in &ended.unreadable {
-        writeln!(out, "wrong      {} is not a stream", shown::shortened(key, 200))?;
+        writeln!(
+            out,
+            "wrong      {} is not a stream",
+            shown::shortened(key, 200)
+        )?;
     }
     Ok(out)
 }

@@ -37,7 +37,10 @@ struct Most(Option<NonZeroU64>);
 fn number_or_any(text: &str) -> Result<Most, String> {
     match text {
         "any" => Ok(Most(None)),
-        text => text.parse().map(|number| Most(Some(number))).map_err(|_| "write a number from 1 on, or any".to_owned()),
+        text => text
+            .parse()
+            .map(|number| Most(Some(number)))
+            .map_err(|_| "write a number from 1 on, or any".to_owned()),
     }
 }
 
@@ -85,8 +88,14 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     match args.command {
         Command::Set(set) => {
             let who = set.actor.who();
-            let done =
-                control.set_limit(set.actor.by(&who), &set.selector, set.queued.and_then(|most| most.0), set.markers).await;
+            let done = control
+                .set_limit(
+                    set.actor.by(&who),
+                    &set.selector,
+                    set.queued.and_then(|most| most.0),
+                    set.markers,
+                )
+                .await;
             let what = match done.map_err(shown::action_failure)? {
                 LimitDone::New => "set",
                 _ => "replaced",
@@ -109,11 +118,17 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         }
         Command::Remove(remove) => {
             let who = remove.actor.who();
-            let done = control.remove_limit(remove.actor.by(&who), &remove.selector).await.map_err(shown::action_failure)?;
+            let done = control
+                .remove_limit(remove.actor.by(&who), &remove.selector)
+                .await
+                .map_err(shown::action_failure)?;
             if done == LimitDone::NotSet {
                 shown::tell(
                     Level::Error,
-                    &format!("there is no limit for {}; `seriatim limit list` shows them", remove.selector.escaped()),
+                    &format!(
+                        "there is no limit for {}; `seriatim limit list` shows them",
+                        remove.selector.escaped()
+                    ),
                 );
                 return Ok(Exit::Input);
             }
@@ -124,13 +139,24 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 }
 
 fn write(out: &mut String, limit: &QueueLimit) -> anyhow::Result<()> {
-    let number = |number: Option<u64>| number.map_or_else(|| "any number".to_owned(), |number| number.to_string());
-    writeln!(out, "{}", shown::shortened(&escape::name(&limit.selector), 520))?;
+    let number = |number: Option<u64>| {
+        number.map_or_else(|| "any number".to_owned(), |number| number.to_string())
+    };
+    writeln!(
+        out,
+        "{}",
+        shown::shortened(&escape::name(&limit.selector), 520)
+    )?;
     writeln!(out, "  queued   {}", number(limit.queued_max))?;
     if let Some(markers) = limit.markers_max {
         writeln!(out, "  markers  {markers}")?;
     }
-    writeln!(out, "  by       {}, {}", shown::shortened(&limit.actor, 200), shown::time(limit.set_ms))?;
+    writeln!(
+        out,
+        "  by       {}, {}",
+        shown::shortened(&limit.actor, 200),
+        shown::time(limit.set_ms)
+    )?;
     if !limit.reason.is_empty() {
         writeln!(out, "  why      {}", shown::shortened(&limit.reason, 2000))?;
     }

@@ -55,7 +55,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
-    let due = args.schedules_due.map(|at| at.duration_since(UNIX_EPOCH)).transpose().context("--schedules-due is before 1970")?;
+    let due = args
+        .schedules_due
+        .map(|at| at.duration_since(UNIX_EPOCH))
+        .transpose()
+        .context("--schedules-due is before 1970")?;
     let repair = Repair {
         dry_run: !args.yes,
         schedules_due_ms: due.map(|due| u64::try_from(due.as_millis()).unwrap_or(u64::MAX)),
@@ -66,8 +70,15 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     };
     let control = global.control().await?;
     let who = args.actor.who();
-    let report = control.repair(args.actor.by(&who), &repair).await.map_err(shown::action_failure)?;
-    let text = if args.json { serde_json::to_string(&report)? + "\n" } else { lines(&report)? };
+    let report = control
+        .repair(args.actor.by(&who), &repair)
+        .await
+        .map_err(shown::action_failure)?;
+    let text = if args.json {
+        serde_json::to_string(&report)? + "\n"
+    } else {
+        lines(&report)?
+    };
     shown::print(&text)?;
     let is_over = report.left_total == 0 && (report.steps_total == 0 || args.yes);
     Ok(if is_over { Exit::Done } else { Exit::Broken })
@@ -78,7 +89,12 @@ fn lines(report: &RepairReport) -> anyhow::Result<String> {
     let list = |out: &mut String, steps: &[RepairStep], total: u64| -> anyhow::Result<()> {
         for step in steps {
             let subject = shown::shortened(&step.subject.to_string(), 600);
-            writeln!(out, "{:<8} {subject}: {}", step.kind, shown::shortened(&step.what.replace('\n', " "), 2000))?;
+            writeln!(
+                out,
+                "{:<8} {subject}: {}",
+                step.kind,
+                shown::shortened(&step.what.replace('\n', " "), 2000)
+            )?;
         }
         match total - steps.len() as u64 {
             0 => {}
@@ -88,12 +104,26 @@ fn lines(report: &RepairReport) -> anyhow::Result<String> {
     };
     list(&mut out, &report.steps, report.steps_total)?;
     list(&mut out, &report.left, report.left_total)?;
-    let kinds: Vec<_> = report.kinds.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
-    let kinds = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join(", ")) };
+    let kinds: Vec<_> = report
+        .kinds
+        .iter()
+        .map(|(kind, count)| format!("{kind} {count}"))
+        .collect();
+    let kinds = if kinds.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", kinds.join(", "))
+    };
     match (report.steps_total, report.dry_run) {
         (0, _) => writeln!(out, "nothing to repair")?,
-        (steps, true) => writeln!(out, "{steps} steps{kinds}; nothing was done: --yes does them")?,
-        (steps, false) => writeln!(out, "repaired: {steps} steps{kinds}; seriatim check shows the state now")?,
+        (steps, true) => writeln!(
+            out,
+            "{steps} steps{kinds}; nothing was done: --yes does them"
+        )?,
+        (steps, false) => writeln!(
+            out,
+            "repaired: {steps} steps{kinds}; seriatim check shows the state now"
+        )?,
     }
     if report.left_total > 0 {
         writeln!(out, "left: {} need a decision", report.left_total)?;

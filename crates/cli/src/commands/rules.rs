@@ -29,7 +29,9 @@ pub(crate) struct Set {
 
 fn duration(text: &str) -> Result<Duration, String> {
     let after = units::time(text)?;
-    check_for(after).map_err(|error| error.to_string()).map(|()| after)
+    check_for(after)
+        .map_err(|error| error.to_string())
+        .map(|()| after)
 }
 
 /// Arguments of `resume` and `unblock`.
@@ -53,12 +55,19 @@ pub(crate) struct List {
 }
 
 pub(crate) async fn set(args: Set, kind: Kind, global: &Global) -> anyhow::Result<Exit> {
-    let selector = if args.exact { Selector::exact(&args.selector) } else { args.selector.parse() };
+    let selector = if args.exact {
+        Selector::exact(&args.selector)
+    } else {
+        args.selector.parse()
+    };
     let selector = selector.map_err(|error| Failure::with(Exit::Input, error))?;
     let control = global.control().await?;
     let who = args.actor.who();
     let by = args.actor.by(&who);
-    let ruled = control.set_rule(by, kind, &selector, args.after).await.map_err(shown::action_failure)?;
+    let ruled = control
+        .set_rule(by, kind, &selector, args.after)
+        .await
+        .map_err(shown::action_failure)?;
     let what = match kind {
         Kind::Pause => "paused",
         Kind::Block => "blocked",
@@ -77,7 +86,10 @@ pub(crate) async fn lift(args: Lift, kind: Kind, global: &Global) -> anyhow::Res
     let control = global.control().await?;
     let who = args.actor.who();
     let by = args.actor.by(&who);
-    let ruled = control.lift_rule(by, kind, &args.selector).await.map_err(shown::action_failure)?;
+    let ruled = control
+        .lift_rule(by, kind, &args.selector)
+        .await
+        .map_err(shown::action_failure)?;
     let selector = shown::shortened(&args.selector.escaped(), 512);
     let (noun, done) = match kind {
         Kind::Pause => ("pause", "resumed"),
@@ -86,10 +98,14 @@ pub(crate) async fn lift(args: Lift, kind: Kind, global: &Global) -> anyhow::Res
     match ruled {
         Ruled::NotSet => Err(Failure::with(
             Exit::Input,
-            format!("there is no {noun} for {selector}: nothing was done; `seriatim rules` shows the existing rules"),
+            format!(
+                "there is no {noun} for {selector}: nothing was done; `seriatim rules` shows the existing rules"
+            ),
         )),
         Ruled::Lifting => {
-            shown::print(&format!("{selector} is {done} already: workers are waking its objects\n"))?;
+            shown::print(&format!(
+                "{selector} is {done} already: workers are waking its objects\n"
+            ))?;
             Ok(Exit::Done)
         }
         _ => {
@@ -112,7 +128,14 @@ pub(crate) async fn list(args: List, global: &Global) -> anyhow::Result<Exit> {
     let mut out = String::new();
     for rule in &all.rules {
         if args.json {
-            writeln!(out, "{}", serde_json::to_string(&Json { now_ms: all.now_ms, rule })?)?;
+            writeln!(
+                out,
+                "{}",
+                serde_json::to_string(&Json {
+                    now_ms: all.now_ms,
+                    rule
+                })?
+            )?;
             continue;
         }
         writeln!(out, "{}", shown::shortened(&rule.to_string(), 520))?;
@@ -136,5 +159,8 @@ pub(crate) fn described(rule: &Rule, now_ms: u64) -> String {
         None => "until it is lifted".to_owned(),
         Some(end) => format!("for {} more", shown::duration(end.saturating_sub(now_ms))),
     };
-    format!("by     {}, {since} ago, {until}", shown::shortened(&rule.actor, 200))
+    format!(
+        "by     {}, {since} ago, {until}",
+        shown::shortened(&rule.actor, 200)
+    )
 }

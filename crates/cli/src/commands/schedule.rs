@@ -37,8 +37,10 @@ enum Command {
 
 /// Schedule an event, and print its key and its due time
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  seriatim schedule add user:1 '{\"type\":\"trial ends\"}' --in 14d --key trial\n  \
-                        seriatim schedule add user:1 '{\"type\":\"renew\"}' --at 2026-12-24T18:00:00+01:00")]
+#[command(
+    after_help = "Examples:\n  seriatim schedule add user:1 '{\"type\":\"trial ends\"}' --in 14d --key trial\n  \
+                        seriatim schedule add user:1 '{\"type\":\"renew\"}' --at 2026-12-24T18:00:00+01:00"
+)]
 struct Add {
     /// The object of the event, e.g. user:1, as the commands print it: \\ is a backslash
     #[arg(value_parser = named::text)]
@@ -141,15 +143,24 @@ impl Add {
             let mut line = serde_json::json!({
                 "object": self.object, "key": scheduled.key.as_str(), "due_ms": scheduled.due_ms, "change": change
             });
-            for (member, name) in [("object_escaped", self.object.as_str()), ("key_escaped", scheduled.key.as_str())] {
+            for (member, name) in [
+                ("object_escaped", self.object.as_str()),
+                ("key_escaped", scheduled.key.as_str()),
+            ] {
                 if let Some(escaped) = escape::differing(name.as_bytes()) {
                     line[member] = escaped.into();
                 }
             }
             line.to_string()
         } else {
-            let (object, key) = (escape::name(&self.object), escape::name(scheduled.key.as_str()));
-            format!("{}  {object}  {key}  ({change})", shown::time(scheduled.due_ms))
+            let (object, key) = (
+                escape::name(&self.object),
+                escape::name(scheduled.key.as_str()),
+            );
+            format!(
+                "{}  {object}  {key}  ({change})",
+                shown::time(scheduled.due_ms)
+            )
         };
         shown::print(&(line + "\n"))?;
         Ok(Exit::Done)
@@ -159,8 +170,19 @@ impl Add {
 impl List {
     async fn run(self, global: &Global) -> anyhow::Result<Exit> {
         let control = global.control().await?;
-        let object = self.object.as_deref().map(|object| named::object(control.keys(), object)).transpose()?;
-        let ms = |time: SystemTime| u64::try_from(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()).ok();
+        let object = self
+            .object
+            .as_deref()
+            .map(|object| named::object(control.keys(), object))
+            .transpose()?;
+        let ms = |time: SystemTime| {
+            u64::try_from(
+                time.duration_since(UNIX_EPOCH)
+                    .unwrap_or_default()
+                    .as_millis(),
+            )
+            .ok()
+        };
         let (from, to) = (self.from.and_then(ms), self.to.and_then(ms));
         let (mut left, mut printed) = (self.limit.unwrap_or(u64::MAX), 0);
         let mut after: Option<Cursor> = None;
@@ -172,7 +194,11 @@ impl List {
             };
             let page = page.map_err(shown::failure)?;
             let mut out = String::new();
-            for schedule in page.schedules.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+            for schedule in page
+                .schedules
+                .iter()
+                .take(usize::try_from(left).unwrap_or(usize::MAX))
+            {
                 match self.json {
                     true => writeln!(out, "{}", serde_json::to_string(schedule)?)?,
                     false => write(&mut out, schedule, page.now_ms)?,
@@ -195,14 +221,19 @@ impl List {
 impl Cancel {
     async fn run(self, global: &Global) -> anyhow::Result<Exit> {
         let emitter = connect(global, global.keys()?, &self.replicas).await?;
-        let cancelled = emitter.cancel(&self.object, &self.key).await.map_err(failures::emit)?;
+        let cancelled = emitter
+            .cancel(&self.object, &self.key)
+            .await
+            .map_err(failures::emit)?;
         let (object, key) = (escape::name(&self.object), escape::name(&self.key));
         let why = match cancelled {
             Cancelled::Cancelled => return Ok(Exit::Done),
             Cancelled::Running => format!(
                 "{object}: the event \"{key}\" is running: a worker has it, and it goes on; a later schedule of it is cancelled"
             ),
-            _ => format!("{object} has no schedule \"{key}\": it was never there, or its event is over"),
+            _ => format!(
+                "{object} has no schedule \"{key}\": it was never there, or its event is over"
+            ),
         };
         shown::tell(Level::Error, &why);
         Ok(Exit::Input)
@@ -215,15 +246,27 @@ fn write(out: &mut String, schedule: &ScheduledEvent, now_ms: u64) -> anyhow::Re
         None if schedule.at_once => "at once".to_owned(),
         None => "no due time; `seriatim check` shows more".to_owned(),
         Some(due) if schedule.queued => format!("queued at {}", shown::time(due)),
-        Some(due) if due <= now_ms => format!("{}, due for {}", shown::time(due), shown::duration(now_ms - due)),
+        Some(due) if due <= now_ms => format!(
+            "{}, due for {}",
+            shown::time(due),
+            shown::duration(now_ms - due)
+        ),
         Some(due) => format!("{}, in {}", shown::time(due), shown::duration(due - now_ms)),
     };
-    writeln!(out, "{object}  {}", named::shown(&schedule.key, schedule.key_escaped.as_deref()))?;
+    writeln!(
+        out,
+        "{object}  {}",
+        named::shown(&schedule.key, schedule.key_escaped.as_deref())
+    )?;
     writeln!(out, "  due    {due}")?;
     match (&schedule.event, schedule.event_bytes) {
         (Some(event), _) => {
             let head = &event[..event.len().min(400)];
-            writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;
+            writeln!(
+                out,
+                "  event  {}",
+                shown::shortened(&String::from_utf8_lossy(head), 70)
+            )?;
         }
         (None, Some(bytes)) => writeln!(out, "  event  of {bytes} bytes")?,
         (None, None) => writeln!(out, "  event  none; `seriatim check` shows more")?,

@@ -66,12 +66,17 @@ struct Set {
 struct Rate(f64, Option<u64>);
 
 fn rate(text: &str) -> Result<Rate, String> {
-    let wrong = || "write the events per second, as in 50/s, or with a burst in whole events, as in 50/s,burst=10".to_owned();
+    let wrong = || {
+        "write the events per second, as in 50/s, or with a burst in whole events, as in 50/s,burst=10".to_owned()
+    };
     let (rate, burst) = match text.split_once(",burst=") {
         Some((rate, burst)) => (rate, Some(burst.parse().map_err(|_| wrong())?)),
         None => (text, None),
     };
-    let rate = rate.strip_suffix("/s").and_then(|rate| rate.parse().ok()).ok_or_else(wrong)?;
+    let rate = rate
+        .strip_suffix("/s")
+        .and_then(|rate| rate.parse().ok())
+        .ok_or_else(wrong)?;
     Ok(Rate(rate, burst))
 }
 
@@ -133,7 +138,9 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
                 share = share.rate(rate);
                 share = burst.map_or(share, |events| share.burst(events));
             }
-            let done = control.set_share(set.actor.by(&who), &set.selector, share).await;
+            let done = control
+                .set_share(set.actor.by(&who), &set.selector, share)
+                .await;
             let what = match done.map_err(shown::action_failure)? {
                 ShareDone::New => "set",
                 _ => "replaced",
@@ -156,11 +163,17 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         }
         Command::Remove(remove) => {
             let who = remove.actor.who();
-            let done = control.remove_share(remove.actor.by(&who), &remove.selector).await.map_err(shown::action_failure)?;
+            let done = control
+                .remove_share(remove.actor.by(&who), &remove.selector)
+                .await
+                .map_err(shown::action_failure)?;
             if done == ShareDone::NotSet {
                 shown::tell(
                     Level::Error,
-                    &format!("there is no share for {}; `seriatim share list` shows them", remove.selector.escaped()),
+                    &format!(
+                        "there is no share for {}; `seriatim share list` shows them",
+                        remove.selector.escaped()
+                    ),
                 );
                 return Ok(Exit::Input);
             }
@@ -172,7 +185,11 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 
 fn write(out: &mut String, figures: &ShareFigures) -> anyhow::Result<()> {
     let share = &figures.share;
-    writeln!(out, "{}", shown::shortened(&escape::name(&share.selector), 520))?;
+    writeln!(
+        out,
+        "{}",
+        shown::shortened(&escape::name(&share.selector), 520)
+    )?;
     if let Some(weight) = share.weight {
         writeln!(out, "  weight    {weight}")?;
     }
@@ -183,12 +200,19 @@ fn write(out: &mut String, figures: &ShareFigures) -> anyhow::Result<()> {
         writeln!(out, "  in hand   at most {objects}")?;
     }
     if let Some(rate) = share.rate {
-        let burst = share.burst.map_or_else(String::new, |burst| format!(", burst {burst}"));
+        let burst = share
+            .burst
+            .map_or_else(String::new, |burst| format!(", burst {burst}"));
         writeln!(out, "  rate      at most {rate}/s{burst}")?;
     }
     writeln!(out, "  waits     {}", shares::waiting(figures))?;
     writeln!(out, "  used      {}", shares::usage(figures))?;
-    writeln!(out, "  by        {}, {}", shown::shortened(&share.actor, 200), shown::time(share.set_ms))?;
+    writeln!(
+        out,
+        "  by        {}, {}",
+        shown::shortened(&share.actor, 200),
+        shown::time(share.set_ms)
+    )?;
     if !share.reason.is_empty() {
         writeln!(out, "  why       {}", shown::shortened(&share.reason, 2000))?;
     }

@@ -60,14 +60,31 @@ async fn look(args: &Args, control: &Control) -> anyhow::Result<String> {
     let warnings = control.known_warnings().await;
     let mut queues = None;
     if args.scan {
-        queues = Some(control.depth(usize::from(args.top)).await.map_err(shown::failure)?);
+        queues = Some(
+            control
+                .depth(usize::from(args.top))
+                .await
+                .map_err(shown::failure)?,
+        );
     }
     if args.json {
-        return Ok(serde_json::to_string(&Json { stats: &stats, depth: queues.as_ref(), warnings: &warnings })? + "\n");
+        return Ok(serde_json::to_string(&Json {
+            stats: &stats,
+            depth: queues.as_ref(),
+            warnings: &warnings,
+        })? + "\n");
     }
     let mut out = tables(&stats, queues.as_ref(), usize::from(args.top))?;
     for warning in &warnings {
-        writeln!(out, "{}", shown::wrapped(&format!("warning       {warning}"), usize::from(shown::COLUMNS) - 14, 14))?;
+        writeln!(
+            out,
+            "{}",
+            shown::wrapped(
+                &format!("warning       {warning}"),
+                usize::from(shown::COLUMNS) - 14,
+                14
+            )
+        )?;
     }
     Ok(out)
 }
@@ -79,9 +96,20 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
     } else {
         let mut names = table(&["worker", "slots", "busy", "in flight", "lease"], 1..4);
         for name in &stats.workers {
-            let numbers = [u64::from(name.slots), name.slots_busy, name.events_in_flight].map(|n| n.to_string());
+            let numbers = [
+                u64::from(name.slots),
+                name.slots_busy,
+                name.events_in_flight,
+            ]
+            .map(|n| n.to_string());
             let [slots, busy, in_flight] = numbers;
-            names.add_row([shown::middle_cut(&name.name, NAME_CHARS), slots, busy, in_flight, lease(name, stats.now_ms)]);
+            names.add_row([
+                shown::middle_cut(&name.name, NAME_CHARS),
+                slots,
+                busy,
+                in_flight,
+                lease(name, stats.now_ms),
+            ]);
         }
         writeln!(out, "{}\n", trimmed(&names))?;
     }
@@ -102,7 +130,11 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
     };
     writeln!(out, "markers       {}{oldest}{limited}", stats.markers)?;
     if stats.groups.waiting > 0 {
-        writeln!(out, "groups        {} wait, {} names set aside", stats.groups.waiting, stats.groups.set_aside)?;
+        writeln!(
+            out,
+            "groups        {} wait, {} names set aside",
+            stats.groups.waiting, stats.groups.set_aside
+        )?;
     }
     writeln!(out, "in flight     {} events", stats.events_in_flight)?;
     writeln!(
@@ -111,16 +143,26 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
         held.total, held.due, held.waiting, held.until_released
     )?;
     if held.overdue_ms > 0 {
-        writeln!(out, "overdue       {} since the first due object became due", shown::duration(held.overdue_ms))?;
+        writeln!(
+            out,
+            "overdue       {} since the first due object became due",
+            shown::duration(held.overdue_ms)
+        )?;
     }
     writeln!(out, "paused        {} objects", stats.paused)?;
-    writeln!(out, "rules         {} set, {} being lifted", stats.rules.in_force, stats.rules.lifting)?;
+    writeln!(
+        out,
+        "rules         {} set, {} being lifted",
+        stats.rules.in_force, stats.rules.lifting
+    )?;
     shares(&mut out, stats)?;
     schedules(&mut out, &stats.schedules, stats.now_ms)?;
     cron(&mut out, &stats.cron, stats.now_ms)?;
     let emitted = &stats.idempotency_keys;
     if emitted.keys > 0 {
-        let bytes = emitted.bytes.map_or_else(String::new, |bytes| format!(", {bytes} bytes"));
+        let bytes = emitted
+            .bytes
+            .map_or_else(String::new, |bytes| format!(", {bytes} bytes"));
         writeln!(out, "emit keys     {}{bytes}", emitted.keys)?;
     }
     writeln!(out, "dead letters  {}", stats.dead_letters)?;
@@ -130,15 +172,31 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
             0 => String::new(),
             missed => format!(", {missed} missed"),
         };
-        let nobody = if projection.running { "" } else { ", not running" };
+        let nobody = if projection.running {
+            ""
+        } else {
+            ", not running"
+        };
         let name = shown::shortened(&projection.name, 64);
-        writeln!(out, "projection    {name}: {} rows behind{missed}{nobody}", projection.lag)?;
+        writeln!(
+            out,
+            "projection    {name}: {} rows behind{missed}{nobody}",
+            projection.lag
+        )?;
     }
     for key in &stats.unreadable {
-        writeln!(out, "unreadable    {} has a wrong type; `seriatim check` shows more", shown::shortened(key, 80))?;
+        writeln!(
+            out,
+            "unreadable    {} has a wrong type; `seriatim check` shows more",
+            shown::shortened(key, 80)
+        )?;
     }
     if let Some(queues) = queues {
-        writeln!(out, "queued        {} events of {} objects", queues.events_queued, queues.objects_with_events)?;
+        writeln!(
+            out,
+            "queued        {} events of {} objects",
+            queues.events_queued, queues.objects_with_events
+        )?;
         depths(&mut out, queues, top)?;
     }
     Ok(out)
@@ -147,25 +205,65 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
 /// Writes the figures that the worker processes report: rates, times, unavailable sinks, and the
 /// longest delivery.
 fn told(out: &mut String, stats: &Stats) -> anyhow::Result<()> {
-    let told: Vec<_> = stats.workers.iter().filter_map(|name| Some((&name.name, name.status.as_ref()?))).collect();
+    let told: Vec<_> = stats
+        .workers
+        .iter()
+        .filter_map(|name| Some((&name.name, name.status.as_ref()?)))
+        .collect();
     if told.is_empty() {
         return Ok(());
     }
-    let mut table = table(&["last minute", "events/s", "delivery p50", "p99", "Redis p99", "sink"], 1..5);
+    let mut table = table(
+        &[
+            "last minute",
+            "events/s",
+            "delivery p50",
+            "p99",
+            "Redis p99",
+            "sink",
+        ],
+        1..5,
+    );
     for (name, status) in &told {
         let minute = &status.minute;
-        let times = [minute.delivery.p50_us, minute.delivery.p99_us, minute.redis.p99_us].map(quantile);
+        let times = [
+            minute.delivery.p50_us,
+            minute.delivery.p99_us,
+            minute.redis.p99_us,
+        ]
+        .map(quantile);
         let [p50, p99, redis] = times;
-        let rate = minute.delivered.saturating_mul(1000).checked_div(minute.ms).map_or_else(String::new, |rate| rate.to_string());
+        let rate = minute
+            .delivered
+            .saturating_mul(1000)
+            .checked_div(minute.ms)
+            .map_or_else(String::new, |rate| rate.to_string());
         let sink = shown::middle_cut(&escape(&status.sink), SINK_CHARS);
-        table.add_row([shown::middle_cut(name, NAME_CHARS), rate, p50, p99, redis, sink]);
+        table.add_row([
+            shown::middle_cut(name, NAME_CHARS),
+            rate,
+            p50,
+            p99,
+            redis,
+            sink,
+        ]);
     }
     writeln!(out, "{}\n", trimmed(&table))?;
     for (name, status) in &told {
         if let Some(down_ms) = status.sink_down_ms {
-            let (name, down) = (shown::middle_cut(name, NAME_CHARS), shown::duration(down_ms));
-            let line = format!("sink down     {name}, for {down}: {}", escape(&status.sink_error));
-            writeln!(out, "{}", shown::wrapped(&line, usize::from(shown::COLUMNS) - 14, 14))?;
+            let (name, down) = (
+                shown::middle_cut(name, NAME_CHARS),
+                shown::duration(down_ms),
+            );
+            let line = format!(
+                "sink down     {name}, for {down}: {}",
+                escape(&status.sink_error)
+            );
+            writeln!(
+                out,
+                "{}",
+                shown::wrapped(&line, usize::from(shown::COLUMNS) - 14, 14)
+            )?;
         }
     }
     for (name, status) in told.iter().filter(|(_, status)| status.minute.unknown > 0) {
@@ -174,15 +272,28 @@ fn told(out: &mut String, stats: &Stats) -> anyhow::Result<()> {
             "unknown       {name}, {count} times in the last minute, the objects wait for another worker: {}",
             escape(&status.unknown_error)
         );
-        writeln!(out, "{}", shown::wrapped(&line, usize::from(shown::COLUMNS) - 14, 14))?;
+        writeln!(
+            out,
+            "{}",
+            shown::wrapped(&line, usize::from(shown::COLUMNS) - 14, 14)
+        )?;
     }
-    let longest = told.iter().filter_map(|(name, status)| Some((name, status.longest.as_ref()?)));
+    let longest = told
+        .iter()
+        .filter_map(|(name, status)| Some((name, status.longest.as_ref()?)));
     if let Some((name, longest)) = longest.max_by_key(|(_, longest)| longest.since_ms)
         && longest.since_ms >= LONG_MS
     {
-        let (name, since) = (shown::middle_cut(name, NAME_CHARS), shown::duration(longest.since_ms));
+        let (name, since) = (
+            shown::middle_cut(name, NAME_CHARS),
+            shown::duration(longest.since_ms),
+        );
         let object = shown::shortened(&escape(&longest.object), 40);
-        writeln!(out, "longest       {object}, event {}, in delivery for {since} by {name}", longest.id)?;
+        writeln!(
+            out,
+            "longest       {object}, event {}, in delivery for {since} by {name}",
+            longest.id
+        )?;
     }
     Ok(())
 }
@@ -212,8 +323,16 @@ fn shares(out: &mut String, stats: &Stats) -> anyhow::Result<()> {
     writeln!(out, "shares        {} set", shares.total)?;
     for figures in &shares.listed {
         let selector = shown::middle_cut(&escape(&figures.share.selector), NAME_CHARS);
-        let line = format!("share         {selector}: {}, {}", shares::waiting(figures), shares::usage(figures));
-        writeln!(out, "{}", shown::wrapped(&line, usize::from(shown::COLUMNS) - 14, 14))?;
+        let line = format!(
+            "share         {selector}: {}, {}",
+            shares::waiting(figures),
+            shares::usage(figures)
+        );
+        writeln!(
+            out,
+            "{}",
+            shown::wrapped(&line, usize::from(shown::COLUMNS) - 14, 14)
+        )?;
     }
     let more = shares.total.saturating_sub(shares.listed.len() as u64);
     if more > 0 {
@@ -231,13 +350,21 @@ fn cron(out: &mut String, cron: &CronStats, now_ms: u64) -> anyhow::Result<()> {
         _ => String::new(),
     };
     let paused = cron.total.saturating_sub(cron.active);
-    writeln!(out, "cron jobs     {}: {} due, {paused} paused{next}", cron.total, cron.due)?;
+    writeln!(
+        out,
+        "cron jobs     {}: {} due, {paused} paused{next}",
+        cron.total, cron.due
+    )?;
     if cron.ahead > 0 {
         let line = format!(
             "cron ahead    {} jobs do not fire, because Redis' clock was ahead; `seriatim cron list` shows the remedy",
             cron.ahead
         );
-        writeln!(out, "{}", shown::wrapped(&line, usize::from(shown::COLUMNS) - 14, 14))?;
+        writeln!(
+            out,
+            "{}",
+            shown::wrapped(&line, usize::from(shown::COLUMNS) - 14, 14)
+        )?;
     }
     Ok(())
 }
@@ -247,7 +374,11 @@ fn schedules(out: &mut String, schedules: &ScheduleStats, now_ms: u64) -> anyhow
         Some(left) if schedules.due == 0 => format!(", the first in {}", shown::duration(left)),
         _ => String::new(),
     };
-    writeln!(out, "schedules     {}: {} due{next}", schedules.total, schedules.due)?;
+    writeln!(
+        out,
+        "schedules     {}: {} due{next}",
+        schedules.total, schedules.due
+    )?;
     let promoted: u64 = schedules.lateness.iter().map(|(_, events)| events).sum();
     // Returns the upper bound of the lateness for this percentage of the promoted events.
     let within = |percent: u64| {
@@ -262,7 +393,12 @@ fn schedules(out: &mut String, schedules: &ScheduleStats, now_ms: u64) -> anyhow
         }
     };
     if promoted > 0 {
-        writeln!(out, "lateness      {}, {}, of {promoted} promoted", within(50), within(99))?;
+        writeln!(
+            out,
+            "lateness      {}, {}, of {promoted} promoted",
+            within(50),
+            within(99)
+        )?;
     }
     Ok(())
 }
@@ -273,13 +409,24 @@ fn depths(out: &mut String, queues: &Depth, top: usize) -> anyhow::Result<()> {
     }
     let mut prefixes = table(&["prefix", "objects", "events"], 1..3);
     for prefix in queues.by_prefix.iter().take(top) {
-        let name = if prefix.prefix.is_empty() { "(others)" } else { &prefix.prefix };
-        prefixes.add_row([shown::shortened(name, 50), prefix.objects.to_string(), prefix.events.to_string()]);
+        let name = if prefix.prefix.is_empty() {
+            "(others)"
+        } else {
+            &prefix.prefix
+        };
+        prefixes.add_row([
+            shown::shortened(name, 50),
+            prefix.objects.to_string(),
+            prefix.events.to_string(),
+        ]);
     }
     let mut objects = table(&["object", "events"], 1..2);
     for object in &queues.top {
         objects.add_row([
-            shown::shortened(named::shown(&object.object, object.object_escaped.as_deref()), 60),
+            shown::shortened(
+                named::shown(&object.object, object.object_escaped.as_deref()),
+                60,
+            ),
             object.events.to_string(),
         ]);
     }
@@ -298,7 +445,12 @@ fn lease(name: &NameStats, now_ms: u64) -> String {
         (Some(ttl), _) => format!("{} left", shown::duration(ttl)),
         (None, _) if name.alive => "never ends".to_owned(),
         (None, 0) => return "none".to_owned(),
-        (None, at) => return format!("none, last seen {} ago", shown::duration(now_ms.saturating_sub(at))),
+        (None, at) => {
+            return format!(
+                "none, last seen {} ago",
+                shown::duration(now_ms.saturating_sub(at))
+            );
+        }
     };
     match (&name.pid, &name.host) {
         (Some(pid), Some(host)) => {
@@ -311,7 +463,10 @@ fn lease(name: &NameStats, now_ms: u64) -> String {
 
 fn table(columns: &[&str], numbers: std::ops::Range<usize>) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(shown::COLUMNS);
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(shown::COLUMNS);
     table.set_header(columns);
     for (at, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
@@ -324,6 +479,9 @@ fn table(columns: &[&str], numbers: std::ops::Range<usize>) -> Table {
 
 /// Returns the table without trailing blanks.
 fn trimmed(table: &Table) -> String {
-    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    let lines: Vec<String> = table
+        .lines()
+        .map(|line| line.trim_end().to_owned())
+        .collect();
     lines.join("\n")
 }

@@ -46,16 +46,29 @@ fn prefix(text: &str) -> Result<String, String> {
 }
 
 fn rights(text: &str) -> Result<String, String> {
-    text.split(',').try_for_each(|word| users::parse_right(word).map(drop)).map(|()| text.to_owned())
+    text.split(',')
+        .try_for_each(|word| users::parse_right(word).map(drop))
+        .map(|()| text.to_owned())
 }
 
 pub(crate) async fn run(args: Args, _: &Global) -> anyhow::Result<Exit> {
-    let Command::New(New { name, rights, prefix }) = args.command;
+    let Command::New(New {
+        name,
+        rights,
+        prefix,
+    }) = args.command;
     let mut bytes = [0; 32];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| Failure::with(Exit::Broken, "the system has no random bytes"))?;
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| Failure::with(Exit::Broken, "the system has no random bytes"))?;
     let token = format!("seriatim_{}", URL_SAFE_NO_PAD.encode(bytes));
-    let hash: String = users::hash(&token).iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash: String = users::hash(&token)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     let prefixes: String = prefix.iter().map(|prefix| format!(" {prefix}")).collect();
-    shown::print(&format!("token  {token}\nline   {name} {hash} {rights}{prefixes}\n"))?;
+    shown::print(&format!(
+        "token  {token}\nline   {name} {hash} {rights}{prefixes}\n"
+    ))?;
     Ok(Exit::Done)
 }

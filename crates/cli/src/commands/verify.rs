@@ -56,9 +56,18 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, _: &Global) -> anyhow::Result<Exit> {
-    let files = [&args.files, &args.against, &args.dead].into_iter().flatten();
-    if files.filter(|path| path.as_path() == Path::new("-")).count() > 1 {
-        return Err(Failure::with(Exit::Input, "standard input (-) can be read only once; name files for the others"));
+    let files = [&args.files, &args.against, &args.dead]
+        .into_iter()
+        .flatten();
+    if files
+        .filter(|path| path.as_path() == Path::new("-"))
+        .count()
+        > 1
+    {
+        return Err(Failure::with(
+            Exit::Input,
+            "standard input (-) can be read only once; name files for the others",
+        ));
     }
     if args.history {
         return run_history(args).await;
@@ -66,13 +75,20 @@ pub(crate) async fn run(args: Args, _: &Global) -> anyhow::Result<Exit> {
     let (json, alone) = (args.json, args.against.is_empty() && args.dead.is_empty());
     let report = tokio::task::spawn_blocking(move || judge(&args)).await??;
     if report.events == 0 && report.is_clean() && alone {
-        let what =
-            "there is no event in these files, so there is nothing to check; --against INPUT checks which events are missing";
+        let what = "there is no event in these files, so there is nothing to check; --against INPUT checks which events are missing";
         return Err(Failure::with(Exit::Input, what));
     }
-    let text = if json { serde_json::to_string(&report)? + "\n" } else { verdict(&report)? };
+    let text = if json {
+        serde_json::to_string(&report)? + "\n"
+    } else {
+        verdict(&report)?
+    };
     shown::print(&text)?;
-    Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
+    Ok(if report.is_clean() {
+        Exit::Done
+    } else {
+        Exit::Broken
+    })
 }
 
 fn judge(args: &Args) -> anyhow::Result<Report> {
@@ -95,9 +111,17 @@ fn judge(args: &Args) -> anyhow::Result<Report> {
 async fn run_history(args: Args) -> anyhow::Result<Exit> {
     let json = args.json;
     let report = tokio::task::spawn_blocking(move || history(&args)).await??;
-    let text = if json { serde_json::to_string(&report)? + "\n" } else { history_verdict(&report)? };
+    let text = if json {
+        serde_json::to_string(&report)? + "\n"
+    } else {
+        history_verdict(&report)?
+    };
     shown::print(&text)?;
-    Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
+    Ok(if report.is_clean() {
+        Exit::Done
+    } else {
+        Exit::Broken
+    })
 }
 
 /// Judges a history. An invalid last line without a line break is ignored: the program that wrote
@@ -114,7 +138,10 @@ fn history(args: &Args) -> anyhow::Result<HistoryReport> {
         while let Some(line) = lines.next_line()? {
             match history.line(file, line.number, line.text) {
                 Err(error) if line.ended => {
-                    return Err(Failure::with(Exit::Input, format!("{name}:{}: {error}", line.number)));
+                    return Err(Failure::with(
+                        Exit::Input,
+                        format!("{name}:{}: {error}", line.number),
+                    ));
                 }
                 _ => {}
             }
@@ -129,7 +156,9 @@ fn dead(judge: &mut Judge, mut lines: Lines) -> anyhow::Result<()> {
     while let Some(line) = lines.next_line()? {
         if !line.text.trim_ascii().is_empty() {
             let taken = judge.dead(file, line.number, line.text);
-            taken.map_err(|error| Failure::with(Exit::Input, format!("{name}:{}: {error}", line.number)))?;
+            taken.map_err(|error| {
+                Failure::with(Exit::Input, format!("{name}:{}: {error}", line.number))
+            })?;
         }
     }
     Ok(())
@@ -140,7 +169,10 @@ fn verdict(report: &Report) -> anyhow::Result<String> {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     let mut row = |name: &str, count: u64| {
-        table.add_row([Cell::new(name), Cell::new(count).set_alignment(CellAlignment::Right)]);
+        table.add_row([
+            Cell::new(name),
+            Cell::new(count).set_alignment(CellAlignment::Right),
+        ]);
     };
     row("events", report.events);
     row("objects", report.objects);
@@ -153,7 +185,10 @@ fn verdict(report: &Report) -> anyhow::Result<String> {
     }
     for kind in Kind::ALL {
         // The counts of these four kinds are shown even if they are 0.
-        let always = matches!(kind, Kind::Lost | Kind::Reordered | Kind::Forked | Kind::IdReused);
+        let always = matches!(
+            kind,
+            Kind::Lost | Kind::Reordered | Kind::Forked | Kind::IdReused
+        );
         if always || report.count(kind) > 0 {
             row(&kind.to_string(), report.count(kind));
         }
@@ -172,7 +207,10 @@ fn history_verdict(report: &HistoryReport) -> anyhow::Result<String> {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     let mut row = |name: &str, count: u64| {
-        table.add_row([Cell::new(name), Cell::new(count).set_alignment(CellAlignment::Right)]);
+        table.add_row([
+            Cell::new(name),
+            Cell::new(count).set_alignment(CellAlignment::Right),
+        ]);
     };
     row("events emitted", report.events);
     row("  acknowledged", report.ok);
@@ -196,8 +234,16 @@ fn history_verdict(report: &HistoryReport) -> anyhow::Result<String> {
     }
     let mut out = table.trim_fmt() + "\n";
     for example in &report.examples {
-        writeln!(out, "  {}: {}:{}: {}", example.kind, example.file, example.line, example.what)?;
+        writeln!(
+            out,
+            "  {}: {}:{}: {}",
+            example.kind, example.file, example.line, example.what
+        )?;
     }
-    out.push_str(if report.is_clean() { "clean\n" } else { "BROKEN\n" });
+    out.push_str(if report.is_clean() {
+        "clean\n"
+    } else {
+        "BROKEN\n"
+    });
     Ok(out)
 }

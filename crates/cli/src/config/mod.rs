@@ -57,26 +57,42 @@ impl File {
     pub(crate) fn read(path: &Path, root: &Command) -> anyhow::Result<Self> {
         let shown = path.display();
         let cannot = |reason: &dyn std::fmt::Display| {
-            Failure::with(Exit::Input, format!("cannot read the configuration {shown}: {reason}"))
+            Failure::with(
+                Exit::Input,
+                format!("cannot read the configuration {shown}: {reason}"),
+            )
         };
         let mut bytes = Vec::new();
         let file = std::fs::File::open(path).map_err(|error| cannot(&error))?;
-        file.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| cannot(&error))?;
+        file.take(BYTES_MAX + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| cannot(&error))?;
         if bytes.len() as u64 > BYTES_MAX {
             return Err(cannot(&"it is longer than 1 MiB"));
         }
         let text = String::from_utf8(bytes).map_err(|error| cannot(&error.utf8_error()))?;
-        let mut reader = Reader { text: &text, settings: Vec::new() };
+        let mut reader = Reader {
+            text: &text,
+            settings: Vec::new(),
+        };
         let table = DeTable::parse(&text).map_err(|error| {
             let line = error.span().map_or(1, |span| reader.line(span.start));
-            Failure::with(Exit::Input, format!("{shown}:{line}: {}", error.message().replace('\n', ", ")))
+            Failure::with(
+                Exit::Input,
+                format!("{shown}:{line}: {}", error.message().replace('\n', ", ")),
+            )
         })?;
         reader
             .table(table.get_ref(), root, &[])
-            .map_err(|Fault { line, what }| Failure::with(Exit::Input, format!("{shown}:{line}: {what}")))?;
+            .map_err(|Fault { line, what }| {
+                Failure::with(Exit::Input, format!("{shown}:{line}: {what}"))
+            })?;
         let mut settings = reader.settings;
         settings.sort_by_key(|setting| setting.line);
-        Ok(Self { path: path.to_owned(), settings })
+        Ok(Self {
+            path: path.to_owned(),
+            settings,
+        })
     }
 
     /// Returns the settings, in the order of the file.
@@ -108,40 +124,66 @@ struct Fault {
 
 impl Reader<'_> {
     fn line(&self, at: usize) -> usize {
-        1 + self.text.bytes().take(at).filter(|&byte| byte == b'\n').count()
+        1 + self
+            .text
+            .bytes()
+            .take(at)
+            .filter(|&byte| byte == b'\n')
+            .count()
     }
 
     /// Reads the table of a command. Tables are nested at most as deep as the commands.
-    fn table(&mut self, table: &DeTable<'_>, command: &Command, commands: &[String]) -> Result<(), Fault> {
+    fn table(
+        &mut self,
+        table: &DeTable<'_>,
+        command: &Command,
+        commands: &[String],
+    ) -> Result<(), Fault> {
         for (key, value) in table {
             let line = self.line(key.span().start);
             let fault = |what: String| Fault { line, what };
             let name: &str = key.get_ref();
             if let DeValue::Table(inner) = value.get_ref() {
-                let inner_command = find_command(command, name).ok_or_else(|| fault(no_command(name, command, commands)))?;
+                let inner_command = find_command(command, name)
+                    .ok_or_else(|| fault(no_command(name, command, commands)))?;
                 let path: Vec<String> = commands.iter().cloned().chain([name.to_owned()]).collect();
                 self.table(inner, inner_command, &path)?;
                 continue;
             }
             let flag = find_flag(command, name, commands).map_err(fault)?;
             let is_switch = !flag.get_action().takes_values();
-            let values = values_of(value.get_ref(), flag, is_switch).map_err(|what| fault(format!("{name}: {what}")))?;
-            self.settings.push(Setting { commands: commands.to_vec(), flag: name.to_owned(), line, values, is_switch });
+            let values = values_of(value.get_ref(), flag, is_switch)
+                .map_err(|what| fault(format!("{name}: {what}")))?;
+            self.settings.push(Setting {
+                commands: commands.to_vec(),
+                flag: name.to_owned(),
+                line,
+                values,
+                is_switch,
+            });
         }
         Ok(())
     }
 }
 
 fn find_command<'a>(command: &'a Command, name: &str) -> Option<&'a Command> {
-    command.get_subcommands().find(|inner| inner.get_name() == name && name != "help")
+    command
+        .get_subcommands()
+        .find(|inner| inner.get_name() == name && name != "help")
 }
 
 /// Returns the flags that the file may have in the table of this command. With an empty `commands`,
 /// returns the options of every command, which are at the top of the file.
-pub(crate) fn flags<'a>(command: &'a Command, commands: &[String]) -> impl Iterator<Item = &'a Arg> {
+pub(crate) fn flags<'a>(
+    command: &'a Command,
+    commands: &[String],
+) -> impl Iterator<Item = &'a Arg> {
     let is_root = commands.is_empty();
     let here = move |arg: &&Arg| arg.is_global_set() == is_root && !arg.is_positional();
-    command.get_arguments().filter(here).filter(|arg| arg.get_long().is_some_and(|long| !NEVER.contains(&long)))
+    command
+        .get_arguments()
+        .filter(here)
+        .filter(|arg| arg.get_long().is_some_and(|long| !NEVER.contains(&long)))
 }
 
 fn find_flag<'a>(command: &'a Command, name: &str, commands: &[String]) -> Result<&'a Arg, String> {
@@ -150,11 +192,18 @@ fn find_flag<'a>(command: &'a Command, name: &str, commands: &[String]) -> Resul
         if NEVER.contains(&name) {
             return format!("{name} cannot be in a file");
         }
-        let is_global = command.get_arguments().any(|arg| arg.is_global_set() && arg.get_long() == Some(name));
+        let is_global = command
+            .get_arguments()
+            .any(|arg| arg.is_global_set() && arg.get_long() == Some(name));
         match is_global {
-            true => format!("{name} is an option of every command; write it above the first [table]"),
+            true => {
+                format!("{name} is an option of every command; write it above the first [table]")
+            }
             false if find_command(command, name).is_some() => {
-                format!("{name} is a command; write its flags in a table [{}]", joined(commands, name))
+                format!(
+                    "{name} is a command; write its flags in a table [{}]",
+                    joined(commands, name)
+                )
             }
             false => unknown(name, command, commands),
         }
@@ -163,20 +212,35 @@ fn find_flag<'a>(command: &'a Command, name: &str, commands: &[String]) -> Resul
 
 /// Returns the error text for a key that is not a flag.
 fn unknown(name: &str, command: &Command, commands: &[String]) -> String {
-    let hint = hint(name, flags(command, commands).filter_map(Arg::get_long).chain(inner(command)));
+    let hint = hint(
+        name,
+        flags(command, commands)
+            .filter_map(Arg::get_long)
+            .chain(inner(command)),
+    );
     match commands {
         [] => format!("{name} is no option of every command{hint}"),
-        _ => format!("{name} is no flag of `seriatim {}`{hint}", commands.join(" ")),
+        _ => format!(
+            "{name} is no flag of `seriatim {}`{hint}",
+            commands.join(" ")
+        ),
     }
 }
 
 /// Returns the error text for a table that is not a command.
 fn no_command(name: &str, command: &Command, commands: &[String]) -> String {
-    format!("[{}] is no command{}", joined(commands, name), hint(name, inner(command)))
+    format!(
+        "[{}] is no command{}",
+        joined(commands, name),
+        hint(name, inner(command))
+    )
 }
 
 fn inner(command: &Command) -> impl Iterator<Item = &str> {
-    command.get_subcommands().map(Command::get_name).filter(|&name| name != "help")
+    command
+        .get_subcommands()
+        .map(Command::get_name)
+        .filter(|&name| name != "help")
 }
 
 /// Returns the text that suggests the most similar known word, if any.
@@ -186,13 +250,22 @@ fn hint<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
 
 /// Returns the name of a table or key with the tables around it.
 pub(crate) fn joined(commands: &[String], name: &str) -> String {
-    commands.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".")
+    commands
+        .iter()
+        .map(String::as_str)
+        .chain([name])
+        .collect::<Vec<_>>()
+        .join(".")
 }
 
 /// Returns the values of a key, as texts for the command line.
 fn values_of(value: &DeValue<'_>, flag: &Arg, is_switch: bool) -> Result<Vec<String>, String> {
     match value {
-        DeValue::Boolean(on) if is_switch => Ok(if *on { vec!["true".to_owned()] } else { Vec::new() }),
+        DeValue::Boolean(on) if is_switch => Ok(if *on {
+            vec!["true".to_owned()]
+        } else {
+            Vec::new()
+        }),
         _ if is_switch => Err("write true or false".to_owned()),
         DeValue::Array(values) if matches!(flag.get_action(), ArgAction::Append) => {
             values.iter().map(|value| scalar(value.get_ref())).collect()
@@ -210,6 +283,8 @@ fn scalar(value: &DeValue<'_>) -> Result<String, String> {
         DeValue::Boolean(on) => Ok(on.to_string()),
         DeValue::Datetime(time) => Ok(time.to_string()),
         DeValue::Integer(_) => Err("write the number in decimal".to_owned()),
-        DeValue::Array(_) | DeValue::Table(_) => Err("write a text, a number, true or false".to_owned()),
+        DeValue::Array(_) | DeValue::Table(_) => {
+            Err("write a text, a number, true or false".to_owned())
+        }
     }
 }

@@ -86,7 +86,11 @@ pub(super) fn median(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let half = sorted.len() / 2;
     let upper = *sorted.get(half)?;
-    let lower = if sorted.len() % 2 == 1 { upper } else { *sorted.get(half.checked_sub(1)?)? };
+    let lower = if sorted.len() % 2 == 1 {
+        upper
+    } else {
+        *sorted.get(half.checked_sub(1)?)?
+    };
     Some((lower + upper) / 2.0)
 }
 
@@ -108,7 +112,12 @@ pub(super) fn spread(values: &[f64]) -> Option<(f64, f64)> {
 /// ratios. A disturbance of the machine affects both values of a repetition, so their ratio is
 /// stable.
 pub(super) fn ratio(values: &[f64], others: &[f64]) -> Option<f64> {
-    let ratios: Vec<f64> = values.iter().zip(others).map(|(value, other)| value / other).filter(|r| r.is_finite()).collect();
+    let ratios: Vec<f64> = values
+        .iter()
+        .zip(others)
+        .map(|(value, other)| value / other)
+        .filter(|r| r.is_finite())
+        .collect();
     median(&ratios)
 }
 

@@ -155,7 +155,10 @@ enum Phase {
     Memory,
 }
 
-fn shown_as_text<S: serde::Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+fn shown_as_text<S: serde::Serializer>(
+    value: &impl fmt::Display,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }
 
@@ -169,12 +172,18 @@ pub async fn run(mut args: Args, global: &Global) -> anyhow::Result<Exit> {
         let (started, _) = Server::start(guard, Listen::Loopback).await?;
         (server.insert(started).url.clone(), Keys::new())
     } else {
-        let namespace =
-            global.namespace.clone().unwrap_or_else(|| format!("bench-{:08x}", Random::new(fresh_seed()).next() as u32));
+        let namespace = global
+            .namespace
+            .clone()
+            .unwrap_or_else(|| format!("bench-{:08x}", Random::new(fresh_seed()).next() as u32));
         if global.route()?.is_more_than_tcp() {
-            return Err(Failure::with(Exit::Input, "a bench measures over redis:// only, without TLS and without Sentinels"));
+            return Err(Failure::with(
+                Exit::Input,
+                "a bench measures over redis:// only, without TLS and without Sentinels",
+            ));
         }
-        let keys = Keys::with_namespace(&namespace).map_err(|error| Failure::with(Exit::Input, error))?;
+        let keys =
+            Keys::with_namespace(&namespace).map_err(|error| Failure::with(Exit::Input, error))?;
         (global.redis.clone(), keys)
     };
     config.keys = keys.clone();
@@ -203,14 +212,20 @@ async fn clean_up(place: &Place) -> anyhow::Result<()> {
         return Ok(());
     }
     for _ in 0..2 {
-        place.clean().await.map_err(|error| Failure::with(Exit::Redis, left_behind(place, &error.to_string())))?;
+        place
+            .clean()
+            .await
+            .map_err(|error| Failure::with(Exit::Redis, left_behind(place, &error.to_string())))?;
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
     Ok(())
 }
 
 fn left_behind(place: &Place, why: &str) -> String {
-    format!("{why}; keys that begin with {} may be left, delete them", place.keys.prefix())
+    format!(
+        "{why}; keys that begin with {} may be left, delete them",
+        place.keys.prefix()
+    )
 }
 
 async fn measure(args: &Args, config: WorkerConfig, place: &Place) -> anyhow::Result<String> {
@@ -227,8 +242,20 @@ async fn measure(args: &Args, config: WorkerConfig, place: &Place) -> anyhow::Re
         wanted: args.wanted(),
     };
     let limits = args.in_flight.map(|objects| (args.groups, objects));
-    let ours = Seriatim { place: place.clone(), config, workers: args.workers, limits };
-    let (streams, raw) = (Streams { place: place.clone() }, Raw { place: place.clone() });
+    let ours = Seriatim {
+        place: place.clone(),
+        config,
+        workers: args.workers,
+        limits,
+    };
+    let (streams, raw) = (
+        Streams {
+            place: place.clone(),
+        },
+        Raw {
+            place: place.clone(),
+        },
+    );
     let mut lpush = Lpush::new(place, args.payload, args.events);
     let (mut samples, mut unused) = (Samples::default(), Samples::default());
     for round in 0..args.warm_up + args.repetitions {
@@ -252,41 +279,96 @@ async fn measure(args: &Args, config: WorkerConfig, place: &Place) -> anyhow::Re
     let version = Info::ask(&place.conn).await?.version().to_owned();
     let report = Report {
         settings: args,
-        redis: report::Redis { version, private: place.is_private() },
+        redis: report::Redis {
+            version,
+            private: place.is_private(),
+        },
         objects_used: phases.load.objects_used(),
         figures: &samples,
         redis_benchmark: (&lpush, &samples),
     };
-    if args.json { report.json() } else { report.table() }
+    if args.json {
+        report.json()
+    } else {
+        report.table()
+    }
 }
 
 impl Args {
     /// Checks that all numbers are in their ranges. Returns the settings of the workers.
     fn checked(&self) -> anyhow::Result<WorkerConfig> {
         let in_range = |option: &str, value: u64, min: u64, max: u64, what: &str| {
-            let wrong = || Failure::with(Exit::Input, format!("--{option} is {value}; it must be {min} to {max} {what}"));
-            if (min..=max).contains(&value) { Ok(()) } else { Err(wrong()) }
+            let wrong = || {
+                Failure::with(
+                    Exit::Input,
+                    format!("--{option} is {value}; it must be {min} to {max} {what}"),
+                )
+            };
+            if (min..=max).contains(&value) {
+                Ok(())
+            } else {
+                Err(wrong())
+            }
         };
         in_range("objects", self.objects, 1, 10_000_000, "objects")?;
         in_range("events", self.events, 1, EVENTS_MAX, "events")?;
-        in_range("payload", self.payload as u64, PAYLOAD_MIN as u64, EVENT_BYTES_MAX as u64, "bytes")?;
+        in_range(
+            "payload",
+            self.payload as u64,
+            PAYLOAD_MIN as u64,
+            EVENT_BYTES_MAX as u64,
+            "bytes",
+        )?;
         in_range("groups", u64::from(self.groups), 0, 100_000, "groups")?;
         if let Some(objects) = self.in_flight {
             in_range("in-flight", objects, 1, NUMBER_MAX, "objects")?;
-            in_range("groups", u64::from(self.groups), 1, SHARES_MAX, "groups with --in-flight")?;
+            in_range(
+                "groups",
+                u64::from(self.groups),
+                1,
+                SHARES_MAX,
+                "groups with --in-flight",
+            )?;
         }
-        in_range("producers", self.producers as u64, 1, 10_000, "emits in flight")?;
+        in_range(
+            "producers",
+            self.producers as u64,
+            1,
+            10_000,
+            "emits in flight",
+        )?;
         in_range("workers", self.workers as u64, 1, 64, "workers")?;
-        in_range("rate", u64::from(self.rate), 1, 100_000, "events per second")?;
-        in_range("repetitions", u64::from(self.repetitions), 1, 1000, "repetitions")?;
+        in_range(
+            "rate",
+            u64::from(self.rate),
+            1,
+            100_000,
+            "events per second",
+        )?;
+        in_range(
+            "repetitions",
+            u64::from(self.repetitions),
+            1,
+            1000,
+            "repetitions",
+        )?;
         in_range("warm-up", u64::from(self.warm_up), 0, 1000, "repetitions")?;
         let mut config = WorkerConfig::default();
         config.concurrency = self.concurrency;
         config.batch = self.batch;
         config.group_depth = usize::from(self.groups > 0);
-        config.validate().map_err(|ConfigError { setting, value, range }| {
-            Failure::with(Exit::Input, format!("--{} is {value}; {range}", setting.replace('_', "-")))
-        })?;
+        config.validate().map_err(
+            |ConfigError {
+                 setting,
+                 value,
+                 range,
+             }| {
+                Failure::with(
+                    Exit::Input,
+                    format!("--{} is {value}; {range}", setting.replace('_', "-")),
+                )
+            },
+        )?;
         Ok(config)
     }
 
@@ -304,8 +386,17 @@ impl Args {
     /// Returns the events of the run, and two chains: the order of the events if one producer emits
     /// them, and the order if `--producers` producers emit them.
     async fn workload(&self) -> anyhow::Result<(Workload, Chain, Chain)> {
-        let (payload, skew, seed, producers) = (self.payload, self.skew, self.seed.unwrap_or_default(), self.producers);
-        let (events, objects, groups) = (u32::try_from(self.events)?, u32::try_from(self.objects)?, self.groups);
+        let (payload, skew, seed, producers) = (
+            self.payload,
+            self.skew,
+            self.seed.unwrap_or_default(),
+            self.producers,
+        );
+        let (events, objects, groups) = (
+            u32::try_from(self.events)?,
+            u32::try_from(self.objects)?,
+            self.groups,
+        );
         let made = tokio::task::spawn_blocking(move || {
             let load = Workload::new(events, objects, groups, payload, skew, seed);
             let chains = (load.chain(1), load.chain(producers));
@@ -317,8 +408,11 @@ impl Args {
     fn told(&self, place: &Place) -> String {
         let number = |n: u64| indicatif::HumanCount(n);
         let seed = self.seed.unwrap_or_default();
-        let whereabouts =
-            if place.is_private() { "a private Redis".to_owned() } else { format!("keys {}*", place.keys.prefix()) };
+        let whereabouts = if place.is_private() {
+            "a private Redis".to_owned()
+        } else {
+            format!("keys {}*", place.keys.prefix())
+        };
         let objects = match self.skew {
             Skew::Distinct => "of an object each".to_owned(),
             Skew::Single => "of one object".to_owned(),
@@ -329,8 +423,9 @@ impl Args {
             1 => ", one group".to_owned(),
             groups => format!(", {} groups", number(groups.into())),
         };
-        let limits =
-            self.in_flight.map_or_else(String::new, |objects| format!(", each with at most {} objects in hand", number(objects)));
+        let limits = self.in_flight.map_or_else(String::new, |objects| {
+            format!(", each with at most {} objects in hand", number(objects))
+        });
         format!(
             "{} events of {} bytes, {objects}{groups}{limits}; {whereabouts}",
             number(self.events),
@@ -351,7 +446,11 @@ impl Progress {
         let rounds = args.warm_up + args.repetitions;
         let bar = ProgressBar::new(u64::from(rounds) * 5);
         let style = ProgressStyle::with_template("{msg:>32} {wide_bar:.cyan/blue} {elapsed}");
-        Self { bar: bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())), warm_up: args.warm_up, rounds }
+        Self {
+            bar: bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())),
+            warm_up: args.warm_up,
+            rounds,
+        }
     }
 
     fn say(&self, what: &str) {
@@ -361,7 +460,11 @@ impl Progress {
     fn at(&self, round: u32, phase: &str) {
         let what = match round.checked_sub(self.warm_up) {
             None => format!("warm-up {} of {}", round + 1, self.warm_up),
-            Some(repetition) => format!("repetition {} of {}", repetition + 1, self.rounds - self.warm_up),
+            Some(repetition) => format!(
+                "repetition {} of {}",
+                repetition + 1,
+                self.rounds - self.warm_up
+            ),
         };
         if self.bar.is_hidden() {
             if phase == "bulk" {

@@ -24,7 +24,11 @@ impl Schedule {
     /// Starts a thread that sends each event to the producers in turn when the event is due. It is
     /// a thread, because the timers of the runtime are no finer than a millisecond. The thread
     /// returns how late it sent each event, in seconds. It ends early if a producer has ended.
-    pub(super) fn tell(self, events: usize, producers: Vec<UnboundedSender<usize>>) -> std::thread::JoinHandle<Vec<f64>> {
+    pub(super) fn tell(
+        self,
+        events: usize,
+        producers: Vec<UnboundedSender<usize>>,
+    ) -> std::thread::JoinHandle<Vec<f64>> {
         std::thread::spawn(move || {
             let mut late = Vec::with_capacity(events);
             for event in 0..events {
@@ -36,7 +40,10 @@ impl Schedule {
                     std::hint::spin_loop();
                 }
                 late.push(due.elapsed().as_secs_f64());
-                if producers.get(event % producers.len().max(1)).is_none_or(|producer| producer.send(event).is_err()) {
+                if producers
+                    .get(event % producers.len().max(1))
+                    .is_none_or(|producer| producer.send(event).is_err())
+                {
                     break;
                 }
             }
@@ -51,8 +58,13 @@ mod tests {
 
     #[tokio::test]
     async fn events_come_in_turn_and_not_before_their_time() {
-        let schedule = Schedule { begin: Instant::now(), per_second: 1000 };
-        let (senders, mut receivers): (Vec<_>, Vec<_>) = (0..2).map(|_| tokio::sync::mpsc::unbounded_channel()).unzip();
+        let schedule = Schedule {
+            begin: Instant::now(),
+            per_second: 1000,
+        };
+        let (senders, mut receivers): (Vec<_>, Vec<_>) = (0..2)
+            .map(|_| tokio::sync::mpsc::unbounded_channel())
+            .unzip();
         let telling = schedule.tell(10, senders);
         for event in 0..10 {
             assert_eq!(receivers[event % 2].recv().await, Some(event));

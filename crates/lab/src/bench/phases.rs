@@ -52,7 +52,10 @@ struct Meter {
 impl Meter {
     async fn start(place: &Place) -> anyhow::Result<Self> {
         let cpu_s = Info::ask(&place.conn).await?.cpu_s();
-        Ok(Self { cpu_s, began: Instant::now() })
+        Ok(Self {
+            cpu_s,
+            began: Instant::now(),
+        })
     }
 
     /// Adds two samples: the events per second since the start, and the microseconds of Redis'
@@ -66,7 +69,11 @@ impl Meter {
     ) -> anyhow::Result<()> {
         let (took, events) = (self.began.elapsed().as_secs_f64(), phases.load.events());
         out.add(figures.0, system, events as f64 / took);
-        out.add(figures.1, system, self.cpu_us_per_event(phases, events).await?);
+        out.add(
+            figures.1,
+            system,
+            self.cpu_us_per_event(phases, events).await?,
+        );
         Ok(())
     }
 
@@ -80,7 +87,11 @@ impl Meter {
 impl Phases {
     /// Enqueues all events in bulk, then drains them. Measures the memory of Redis before the
     /// enqueueing, after it, and after the drain.
-    pub(super) async fn bulk<S: System>(&self, system: &S, out: &mut Samples) -> anyhow::Result<()> {
+    pub(super) async fn bulk<S: System>(
+        &self,
+        system: &S,
+        out: &mut Samples,
+    ) -> anyhow::Result<()> {
         let wanted = self.wanted;
         if !(wanted.enqueue || wanted.drain || wanted.memory) {
             return Ok(());
@@ -91,26 +102,47 @@ impl Phases {
         let meter = Meter::start(&self.place).await?;
         producer.push_all(&self.load).await?;
         if wanted.enqueue {
-            meter.add(self, out, (Figure::EnqueueBulk, Figure::EnqueueBulkCpu), S::NAME).await?;
+            meter
+                .add(
+                    self,
+                    out,
+                    (Figure::EnqueueBulk, Figure::EnqueueBulkCpu),
+                    S::NAME,
+                )
+                .await?;
         }
         drop(producer);
         if wanted.memory {
             let bytes = self.memory_bytes().await? - empty;
-            out.add(Figure::BytesQueued, S::NAME, bytes / self.load.events() as f64);
+            out.add(
+                Figure::BytesQueued,
+                S::NAME,
+                bytes / self.load.events() as f64,
+            );
         }
         if wanted.drain || wanted.memory && S::KEEPS_OBJECTS {
-            let figures = wanted.drain.then_some((Figure::DrainBulk, Figure::DrainBulkCpu));
+            let figures = wanted
+                .drain
+                .then_some((Figure::DrainBulk, Figure::DrainBulkCpu));
             self.drain(system, &self.of_one, figures, out).await?;
         }
         if wanted.memory && S::KEEPS_OBJECTS {
             let bytes = self.memory_bytes().await? - empty;
-            out.add(Figure::BytesIdle, S::NAME, bytes / self.load.objects_used() as f64);
+            out.add(
+                Figure::BytesIdle,
+                S::NAME,
+                bytes / self.load.objects_used() as f64,
+            );
         }
         Ok(())
     }
 
     /// Enqueues the events one by one, with many emits in flight. Then drains them.
-    pub(super) async fn single<S: System>(&self, system: &S, out: &mut Samples) -> anyhow::Result<()> {
+    pub(super) async fn single<S: System>(
+        &self,
+        system: &S,
+        out: &mut Samples,
+    ) -> anyhow::Result<()> {
         if !(self.wanted.enqueue || self.wanted.drain) {
             return Ok(());
         }
@@ -119,7 +151,14 @@ impl Phases {
         let meter = Meter::start(&self.place).await?;
         self.push_singly(&producer).await?;
         if self.wanted.enqueue {
-            meter.add(self, out, (Figure::EnqueueSingle, Figure::EnqueueSingleCpu), S::NAME).await?;
+            meter
+                .add(
+                    self,
+                    out,
+                    (Figure::EnqueueSingle, Figure::EnqueueSingleCpu),
+                    S::NAME,
+                )
+                .await?;
         }
         if self.wanted.drain {
             let figures = Some((Figure::DrainSingle, Figure::DrainSingleCpu));
@@ -130,7 +169,11 @@ impl Phases {
 
     /// Enqueues the events one by one while the consumers drain them. Ends when all events are
     /// delivered.
-    pub(super) async fn both<S: System>(&self, system: &S, out: &mut Samples) -> anyhow::Result<()> {
+    pub(super) async fn both<S: System>(
+        &self,
+        system: &S,
+        out: &mut Samples,
+    ) -> anyhow::Result<()> {
         if !self.wanted.both {
             return Ok(());
         }
@@ -144,14 +187,20 @@ impl Phases {
             pushed = self.push_singly(&producer) => pushed?,
         }
         until_committed(&mut consumers, &tally, S::NAME).await?;
-        meter.add(self, out, (Figure::Both, Figure::BothCpu), S::NAME).await?;
+        meter
+            .add(self, out, (Figure::Both, Figure::BothCpu), S::NAME)
+            .await?;
         consumers.stop().await?;
         tally.check(S::NAME)
     }
 
     /// Measures the latency: the time from the due time of an emit to the arrival of its event at
     /// the sink.
-    pub(super) async fn latency<S: System>(&self, system: &S, out: &mut Samples) -> anyhow::Result<()> {
+    pub(super) async fn latency<S: System>(
+        &self,
+        system: &S,
+        out: &mut Samples,
+    ) -> anyhow::Result<()> {
         if !self.wanted.latency {
             return Ok(());
         }
@@ -175,7 +224,10 @@ impl Phases {
                 anyhow::Ok(())
             });
         }
-        let schedule = Schedule { begin: Instant::now() + LEAD, per_second: self.per_second };
+        let schedule = Schedule {
+            begin: Instant::now() + LEAD,
+            per_second: self.per_second,
+        };
         let telling = schedule.tell(events, turns);
         tokio::select! {
             error = consumers.failed() => return Err(error),
@@ -185,13 +237,35 @@ impl Phases {
         let cpu_us = meter.cpu_us_per_event(self, events).await?;
         consumers.stop().await?;
         tally.check(S::NAME)?;
-        let late = telling.join().map_err(|_| anyhow!("the thread that paces the emits broke"))?;
-        let ms = |event| Some(tally.arrived(event)?.saturating_duration_since(schedule.due(event)).as_secs_f64() * 1e3);
+        let late = telling
+            .join()
+            .map_err(|_| anyhow!("the thread that paces the emits broke"))?;
+        let ms = |event| {
+            Some(
+                tally
+                    .arrived(event)?
+                    .saturating_duration_since(schedule.due(event))
+                    .as_secs_f64()
+                    * 1e3,
+            )
+        };
         let took: Vec<f64> = (0..events).filter_map(ms).collect();
-        out.add(Figure::LatencyP50, S::NAME, percentile(&took, 50.0).context("nothing was measured")?);
-        out.add(Figure::LatencyP99, S::NAME, percentile(&took, 99.0).context("nothing was measured")?);
+        out.add(
+            Figure::LatencyP50,
+            S::NAME,
+            percentile(&took, 50.0).context("nothing was measured")?,
+        );
+        out.add(
+            Figure::LatencyP99,
+            S::NAME,
+            percentile(&took, 99.0).context("nothing was measured")?,
+        );
         out.add(Figure::LatencyCpu, S::NAME, cpu_us);
-        out.add(Figure::LateP99, S::NAME, percentile(&late, 99.0).context("nothing was measured")? * 1e3);
+        out.add(
+            Figure::LateP99,
+            S::NAME,
+            percentile(&late, 99.0).context("nothing was measured")? * 1e3,
+        );
         Ok(())
     }
 
@@ -224,7 +298,8 @@ impl Phases {
     async fn push_singly<P: Producer>(&self, producer: &P) -> anyhow::Result<()> {
         let mut pushing = JoinSet::new();
         for first in 0..self.producers {
-            let (mut producer, load, step) = (producer.clone(), Arc::clone(&self.load), self.producers);
+            let (mut producer, load, step) =
+                (producer.clone(), Arc::clone(&self.load), self.producers);
             pushing.spawn(async move {
                 for event in (first..load.events()).step_by(step) {
                     producer.push(&load, event).await?;
@@ -255,14 +330,21 @@ async fn all(tasks: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
 }
 
 /// Waits until all events are delivered and committed.
-async fn until_committed<C: Consumers>(consumers: &mut C, tally: &Tally, system: &str) -> anyhow::Result<()> {
+async fn until_committed<C: Consumers>(
+    consumers: &mut C,
+    tally: &Tally,
+    system: &str,
+) -> anyhow::Result<()> {
     tokio::select! {
         error = consumers.failed() => return Err(error),
         delivered = tally.until_all(system) => delivered?,
     }
     let deadline = Instant::now() + PATIENCE;
     while !consumers.is_committed().await? {
-        anyhow::ensure!(Instant::now() < deadline, "{system}: all is delivered, but not committed after {PATIENCE:?}");
+        anyhow::ensure!(
+            Instant::now() < deadline,
+            "{system}: all is delivered, but not committed after {PATIENCE:?}"
+        );
     }
     Ok(())
 }

@@ -36,16 +36,28 @@ pub(super) struct Place {
 impl Place {
     /// Connects to Redis for this run. If the server is not private, checks that no key of the run
     /// exists yet.
-    pub(super) async fn claim(url: String, info: ConnectionInfo, keys: Keys, private: bool) -> anyhow::Result<Self> {
+    pub(super) async fn claim(
+        url: String,
+        info: ConnectionInfo,
+        keys: Keys,
+        private: bool,
+    ) -> anyhow::Result<Self> {
         let info = info.set_tcp_settings(tcp_settings(PATIENCE));
         let conn = connect(&info, None).await?;
-        let place = Self { url, keys, conn, info, private };
+        let place = Self {
+            url,
+            keys,
+            conn,
+            info,
+            private,
+        };
         if !place.private
             && let Some(key) = place.any_key().await?
         {
             let key = String::from_utf8_lossy(&key).into_owned();
-            let found =
-                format!("the namespace is in use, it has the key {key:?}; the bench deletes what it works on: choose another");
+            let found = format!(
+                "the namespace is in use, it has the key {key:?}; the bench deletes what it works on: choose another"
+            );
             return Err(Failure::with(Exit::Input, found));
         }
         Ok(place)
@@ -72,14 +84,22 @@ impl Place {
 
     fn scan(&self, cursor: u64) -> redis::Cmd {
         let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor).arg("MATCH").arg(format!("{}*", self.keys.prefix())).arg("COUNT").arg(KEYS_PER_STEP);
+        scan.arg(cursor)
+            .arg("MATCH")
+            .arg(format!("{}*", self.keys.prefix()))
+            .arg("COUNT")
+            .arg(KEYS_PER_STEP);
         scan
     }
 
     async fn any_key(&self) -> anyhow::Result<Option<Vec<u8>>> {
         let (mut conn, mut cursor) = (self.conn.clone(), 0);
         loop {
-            let (next, mut keys): (u64, Vec<Vec<u8>>) = self.scan(cursor).query_async(&mut conn).await.map_err(lost("SCAN"))?;
+            let (next, mut keys): (u64, Vec<Vec<u8>>) = self
+                .scan(cursor)
+                .query_async(&mut conn)
+                .await
+                .map_err(lost("SCAN"))?;
             if let Some(key) = keys.pop() {
                 return Ok(Some(key));
             }
@@ -94,17 +114,29 @@ impl Place {
     pub(super) async fn clean(&self) -> anyhow::Result<()> {
         let mut conn = self.conn.clone();
         if self.private {
-            redis::cmd("FLUSHALL").arg("SYNC").exec_async(&mut conn).await.map_err(lost("FLUSHALL"))?;
+            redis::cmd("FLUSHALL")
+                .arg("SYNC")
+                .exec_async(&mut conn)
+                .await
+                .map_err(lost("FLUSHALL"))?;
             return Ok(());
         }
         for _ in 0..WALKS_MAX {
             let mut found = false;
             let mut cursor = 0;
             loop {
-                let (next, keys): (u64, Vec<Vec<u8>>) = self.scan(cursor).query_async(&mut conn).await.map_err(lost("SCAN"))?;
+                let (next, keys): (u64, Vec<Vec<u8>>) = self
+                    .scan(cursor)
+                    .query_async(&mut conn)
+                    .await
+                    .map_err(lost("SCAN"))?;
                 if !keys.is_empty() {
                     found = true;
-                    redis::cmd("UNLINK").arg(&keys).exec_async(&mut conn).await.map_err(lost("UNLINK"))?;
+                    redis::cmd("UNLINK")
+                        .arg(&keys)
+                        .exec_async(&mut conn)
+                        .await
+                        .map_err(lost("UNLINK"))?;
                 }
                 cursor = next;
                 if cursor == 0 {
@@ -115,14 +147,22 @@ impl Place {
                 return self.until_freed().await;
             }
         }
-        Err(anyhow!("keys under {} come again while they are deleted; something else writes there", self.keys.prefix()))
+        Err(anyhow!(
+            "keys under {} come again while they are deleted; something else writes there",
+            self.keys.prefix()
+        ))
     }
 
     /// Waits until Redis has freed the memory of the unlinked keys, which a thread of Redis does in
     /// the background.
     async fn until_freed(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
-        while super::redis_info::Info::ask(&self.conn).await?.number("lazyfree_pending_objects").unwrap_or(0.0) > 0.0 {
+        while super::redis_info::Info::ask(&self.conn)
+            .await?
+            .number("lazyfree_pending_objects")
+            .unwrap_or(0.0)
+            > 0.0
+        {
             if Instant::now() > deadline {
                 break;
             }
@@ -132,29 +172,56 @@ impl Place {
     }
 }
 
-async fn connect(info: &ConnectionInfo, write_bytes: Option<usize>) -> anyhow::Result<MultiplexedConnection> {
+async fn connect(
+    info: &ConnectionInfo,
+    write_bytes: Option<usize>,
+) -> anyhow::Result<MultiplexedConnection> {
     let address = info.addr().to_string();
-    let failed = |error| Failure::with(Exit::Redis, format!("cannot connect to Redis at {address}: {}", told(&error)));
-    let mut config =
-        AsyncConnectionConfig::new().set_connection_timeout(Some(Duration::from_secs(5))).set_response_timeout(Some(PATIENCE));
+    let failed = |error| {
+        Failure::with(
+            Exit::Redis,
+            format!("cannot connect to Redis at {address}: {}", told(&error)),
+        )
+    };
+    let mut config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(Duration::from_secs(5)))
+        .set_response_timeout(Some(PATIENCE));
     if let Some(bytes) = write_bytes {
         config = config.set_write_backpressure_boundary(bytes);
     }
     let client = Client::open(info.clone()).map_err(&failed)?;
-    client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)
+    client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
+        .map_err(failed)
 }
 
 /// Returns a function that makes the error for a failed Redis command. `what`: the name of the
 /// command.
 pub(super) fn lost(what: &'static str) -> impl Fn(RedisError) -> anyhow::Error {
-    move |error| Failure::with(Exit::Redis, format!("Redis did not answer {what}: {}", told(&error)))
+    move |error| {
+        Failure::with(
+            Exit::Redis,
+            format!("Redis did not answer {what}: {}", told(&error)),
+        )
+    }
 }
 
 /// Sends a pipeline, and returns the reply of each command. If one reply is an error, returns this
 /// error.
-pub(super) async fn send(conn: &mut MultiplexedConnection, pipe: &Pipeline, what: &'static str) -> anyhow::Result<Vec<Value>> {
-    let answers = conn.send_packed_commands(pipe, 0, pipe.len()).await.map_err(lost(what))?;
-    if let Some(Value::ServerError(error)) = answers.iter().find(|answer| matches!(answer, Value::ServerError(_))) {
+pub(super) async fn send(
+    conn: &mut MultiplexedConnection,
+    pipe: &Pipeline,
+    what: &'static str,
+) -> anyhow::Result<Vec<Value>> {
+    let answers = conn
+        .send_packed_commands(pipe, 0, pipe.len())
+        .await
+        .map_err(lost(what))?;
+    if let Some(Value::ServerError(error)) = answers
+        .iter()
+        .find(|answer| matches!(answer, Value::ServerError(_)))
+    {
         return Err(lost(what)(error.clone().into()));
     }
     Ok(answers)

@@ -48,14 +48,27 @@ impl System for Raw {
     }
 
     async fn producer(&self) -> anyhow::Result<Pushes> {
-        Ok(Pushes { conn: self.place.writing().await?, key: self.place.key("list"), payload: Vec::new() })
+        Ok(Pushes {
+            conn: self.place.writing().await?,
+            key: self.place.key("list"),
+            payload: Vec::new(),
+        })
     }
 
     async fn consume(&self, tally: &Arc<Tally>) -> anyhow::Result<Pops> {
-        let (conn, key, tally) = (self.place.reading().await?, self.place.key("list"), Arc::clone(tally));
+        let (conn, key, tally) = (
+            self.place.reading().await?,
+            self.place.key("list"),
+            Arc::clone(tally),
+        );
         let mut popping = JoinSet::new();
         let ready_at = Instant::now();
-        popping.spawn(async move { pop(conn, &key, &tally).await.err().unwrap_or_else(|| anyhow!("the consumer ended")) });
+        popping.spawn(async move {
+            pop(conn, &key, &tally)
+                .await
+                .err()
+                .unwrap_or_else(|| anyhow!("the consumer ended"))
+        });
         Ok(Pops { popping, ready_at })
     }
 }
@@ -81,7 +94,12 @@ impl Producer for Pushes {
 
     async fn push(&mut self, load: &Workload, event: usize) -> anyhow::Result<()> {
         let push = self.command(load, event);
-        self.conn.send_packed_command(&push).await.and_then(Value::extract_error).map(|_| ()).map_err(lost("LPUSH"))
+        self.conn
+            .send_packed_command(&push)
+            .await
+            .and_then(Value::extract_error)
+            .map(|_| ())
+            .map_err(lost("LPUSH"))
     }
 }
 
@@ -93,13 +111,19 @@ async fn pop(mut conn: MultiplexedConnection, key: &str, tally: &Tally) -> anyho
     let mut wait = false;
     loop {
         let ask = if wait { &one } else { &many };
-        let answer = conn.send_packed_command(ask).await.and_then(Value::extract_error).map_err(lost("RPOP"))?;
+        let answer = conn
+            .send_packed_command(ask)
+            .await
+            .and_then(Value::extract_error)
+            .map_err(lost("RPOP"))?;
         // The reply of BRPOP begins with the key of the list, which is not an event.
         let skip = usize::from(wait);
         wait = matches!(answer, Value::Nil);
         if let Value::Array(payloads) = answer {
             for payload in payloads.iter().skip(skip) {
-                let Value::BulkString(payload) = payload else { return Err(anyhow!("RPOP returned an unknown reply")) };
+                let Value::BulkString(payload) = payload else {
+                    return Err(anyhow!("RPOP returned an unknown reply"));
+                };
                 tally.take(payload, None);
             }
             tally.add(payloads.len() - skip);

@@ -20,20 +20,45 @@ impl Lpush {
     pub(super) fn new(place: &Place, payload_bytes: usize, events: u64) -> Self {
         // It runs only on a private Redis, because `redis-benchmark` writes to a key outside the
         // namespace.
-        let per_second =
-            if place.is_private() { Ok(Vec::new()) } else { Err("not run: it writes outside of the namespace; see --private") };
-        Self { payload_bytes, requests: (events * 10).clamp(1_000, 1_000_000), per_second }
+        let per_second = if place.is_private() {
+            Ok(Vec::new())
+        } else {
+            Err("not run: it writes outside of the namespace; see --private")
+        };
+        Self {
+            payload_bytes,
+            requests: (events * 10).clamp(1_000, 1_000_000),
+            per_second,
+        }
     }
 
     /// Runs `redis-benchmark` once. If it cannot run, the reason goes to the report, and the bench
     /// goes on.
     pub(super) async fn run(&mut self, place: &Place, record: bool) -> anyhow::Result<()> {
-        let Ok(samples) = &mut self.per_second else { return Ok(()) };
+        let Ok(samples) = &mut self.per_second else {
+            return Ok(());
+        };
         place.clean().await?;
         let port = place.url.rsplit(':').next().unwrap_or_default();
         let output = Command::new(PROGRAM)
-            .args(["-h", "127.0.0.1", "-p", port, "-t", "lpush", "-P", "64", "-q", "--csv"])
-            .args(["-d", &self.payload_bytes.to_string(), "-n", &self.requests.to_string()])
+            .args([
+                "-h",
+                "127.0.0.1",
+                "-p",
+                port,
+                "-t",
+                "lpush",
+                "-P",
+                "64",
+                "-q",
+                "--csv",
+            ])
+            .args([
+                "-d",
+                &self.payload_bytes.to_string(),
+                "-n",
+                &self.requests.to_string(),
+            ])
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .output()
@@ -50,7 +75,9 @@ impl Lpush {
 
 /// Parses the requests per second from the line `"LPUSH","1234567.00",…`.
 fn read(csv: &str) -> Option<f64> {
-    let line = csv.lines().find(|line| line.to_ascii_uppercase().starts_with("\"LPUSH"))?;
+    let line = csv
+        .lines()
+        .find(|line| line.to_ascii_uppercase().starts_with("\"LPUSH"))?;
     line.split(',').nth(1)?.trim_matches('"').parse().ok()
 }
 

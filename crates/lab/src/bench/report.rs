@@ -46,7 +46,12 @@ struct One<'a> {
 impl<'a> One<'a> {
     fn of(repetitions: &'a [f64]) -> Self {
         let spread = spread(repetitions);
-        Self { median: median(repetitions), min: spread.map(|it| it.0), max: spread.map(|it| it.1), repetitions }
+        Self {
+            median: median(repetitions),
+            min: spread.map(|it| it.0),
+            max: spread.map(|it| it.1),
+            repetitions,
+        }
     }
 }
 
@@ -61,19 +66,31 @@ struct OfFigure<'a> {
 
 fn figures<S: serde::Serializer>(samples: &&Samples, serializer: S) -> Result<S::Ok, S::Error> {
     let of = |figure: Figure| {
-        let systems = SYSTEMS.iter().filter(|system| !samples.of(figure, system).is_empty());
+        let systems = SYSTEMS
+            .iter()
+            .filter(|system| !samples.of(figure, system).is_empty());
         let ours = samples.of(figure, Seriatim::NAME);
         OfFigure {
             unit: figure.unit(),
-            systems: systems.map(|system| (*system, One::of(samples.of(figure, system)))).collect(),
+            systems: systems
+                .map(|system| (*system, One::of(samples.of(figure, system))))
+                .collect(),
             seriatim_to_streams: ratio(ours, samples.of(figure, Streams::NAME)),
             seriatim_to_raw: ratio(ours, samples.of(figure, Raw::NAME)),
         }
     };
-    serializer.collect_map(samples.figures().into_iter().map(|figure| (figure.key(), of(figure))))
+    serializer.collect_map(
+        samples
+            .figures()
+            .into_iter()
+            .map(|figure| (figure.key(), of(figure))),
+    )
 }
 
-fn redis_benchmark<S: serde::Serializer>((lpush, samples): &(&Lpush, &Samples), serializer: S) -> Result<S::Ok, S::Error> {
+fn redis_benchmark<S: serde::Serializer>(
+    (lpush, samples): &(&Lpush, &Samples),
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     #[serde(untagged)]
     enum Told<'a> {
@@ -92,7 +109,10 @@ fn redis_benchmark<S: serde::Serializer>((lpush, samples): &(&Lpush, &Samples), 
         Ok(rates) => Told::Run {
             unit: "requests/s",
             lpush: One::of(rates),
-            streams_enqueue_bulk_to_lpush: ratio(samples.of(Figure::EnqueueBulk, Streams::NAME), rates),
+            streams_enqueue_bulk_to_lpush: ratio(
+                samples.of(Figure::EnqueueBulk, Streams::NAME),
+                rates,
+            ),
             streams_drain_bulk_to_lpush: ratio(samples.of(Figure::DrainBulk, Streams::NAME), rates),
         },
         Err(why) => Told::Not { why },
@@ -115,10 +135,23 @@ impl<S: Serialize> Report<'_, S> {
             let mut first = true;
             for system in SYSTEMS {
                 let values = samples.of(figure, system);
-                let (Some(middle), Some((min, max))) = (median(values), spread(values)) else { continue };
-                let to = |other| if system == Seriatim::NAME { ratio(ours, samples.of(figure, other)) } else { None };
-                let times = |ratio: Option<f64>| ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
-                let (title, unit) = if first { (figure.title(), figure.unit()) } else { ("", "") };
+                let (Some(middle), Some((min, max))) = (median(values), spread(values)) else {
+                    continue;
+                };
+                let to = |other| {
+                    if system == Seriatim::NAME {
+                        ratio(ours, samples.of(figure, other))
+                    } else {
+                        None
+                    }
+                };
+                let times =
+                    |ratio: Option<f64>| ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
+                let (title, unit) = if first {
+                    (figure.title(), figure.unit())
+                } else {
+                    ("", "")
+                };
                 first = false;
                 table.add_row([
                     title.to_owned(),
@@ -137,9 +170,15 @@ impl<S: Serialize> Report<'_, S> {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
-        let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+        let lines: Vec<String> = table
+            .lines()
+            .map(|line| line.trim_end().to_owned())
+            .collect();
         let mut out = lines.join("\n");
-        writeln!(out, "\n\n/streams and /raw: seriatim divided by them, the median over the repetitions")?;
+        writeln!(
+            out,
+            "\n\n/streams and /raw: seriatim divided by them, the median over the repetitions"
+        )?;
         self.lpush(&mut out)?;
         Ok(out)
     }
@@ -150,10 +189,20 @@ impl<S: Serialize> Report<'_, S> {
             Ok(rates) => rates,
             Err(why) => return Ok(writeln!(out, "redis-benchmark: {why}")?),
         };
-        let Some(middle) = median(rates) else { return Ok(()) };
-        writeln!(out, "redis-benchmark -t lpush -P 64 -d {}: {} requests/s", lpush.payload_bytes, short(middle))?;
+        let Some(middle) = median(rates) else {
+            return Ok(());
+        };
+        writeln!(
+            out,
+            "redis-benchmark -t lpush -P 64 -d {}: {} requests/s",
+            lpush.payload_bytes,
+            short(middle)
+        )?;
         let of = |figure| ratio(self.figures.of(figure, Streams::NAME), rates);
-        for (what, ratio) in [("bulk enqueue", of(Figure::EnqueueBulk)), ("drain after bulk", of(Figure::DrainBulk))] {
+        for (what, ratio) in [
+            ("bulk enqueue", of(Figure::EnqueueBulk)),
+            ("drain after bulk", of(Figure::DrainBulk)),
+        ] {
             if let Some(ratio) = ratio {
                 writeln!(out, "  {what} of streams: {ratio:.2} of that")?;
             }
@@ -185,7 +234,26 @@ mod tests {
 
     #[test]
     fn three_digits_count() {
-        let shown = [1_234_567.0, 999_600.0, 448_321.0, 12_345.0, 999.6, 512.3, 99.96, 12.34, 1.914, 0.1404, 0.0].map(short);
-        assert_eq!(shown, ["1.23M", "1.00M", "448k", "12.3k", "1.00k", "512", "100", "12.3", "1.91", "0.140", "0.000"]);
+        let shown = [
+            1_234_567.0,
+            999_600.0,
+            448_321.0,
+            12_345.0,
+            999.6,
+            512.3,
+            99.96,
+            12.34,
+            1.914,
+            0.1404,
+            0.0,
+        ]
+        .map(short);
+        assert_eq!(
+            shown,
+            [
+                "1.23M", "1.00M", "448k", "12.3k", "1.00k", "512", "100", "12.3", "1.91", "0.140",
+                "0.000"
+            ]
+        );
     }
 }

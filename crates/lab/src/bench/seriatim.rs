@@ -67,19 +67,33 @@ impl System for Seriatim {
     const KEEPS_OBJECTS: bool = true;
 
     async fn prepare(&self) -> anyhow::Result<()> {
-        let Some((groups, objects)) = self.limits else { return Ok(()) };
+        let Some((groups, objects)) = self.limits else {
+            return Ok(());
+        };
         let control = Control::new(self.place.conn.clone()).with_keys(self.place.keys.clone());
-        let by = By { who: "seriatim bench", why: "" };
+        let by = By {
+            who: "seriatim bench",
+            why: "",
+        };
         for group in 0..groups {
             let selector = format!("work{group}:*").parse()?;
-            control.set_share(by, &selector, Share::new().in_flight(objects)).await.map_err(shown::action_failure)?;
+            control
+                .set_share(by, &selector, Share::new().in_flight(objects))
+                .await
+                .map_err(shown::action_failure)?;
         }
         Ok(())
     }
 
     async fn producer(&self) -> anyhow::Result<Emits> {
         let builder = Emitter::builder(self.place.url.as_str()).keys(self.place.keys.clone());
-        Ok(Emits(builder.response_timeout(PATIENCE).connect().await.map_err(emit_failed)?))
+        Ok(Emits(
+            builder
+                .response_timeout(PATIENCE)
+                .connect()
+                .await
+                .map_err(emit_failed)?,
+        ))
     }
 
     async fn consume(&self, tally: &Arc<Tally>) -> anyhow::Result<Workers> {
@@ -89,12 +103,24 @@ impl System for Seriatim {
         for n in 0..self.workers {
             let mut config = self.config.clone();
             config.name = format!("bench-{n}");
-            tags.extend((0..config.concurrency).map(|slot| keys.worker_event_id(&format!("{}.{slot}", config.name))));
+            tags.extend(
+                (0..config.concurrency)
+                    .map(|slot| keys.worker_event_id(&format!("{}.{slot}", config.name))),
+            );
             leases.push(keys.worker_lease(&config.name));
-            let worker = Worker::builder(self.place.url.as_str()).config(config).sink(Counting(Arc::clone(tally))).build();
+            let worker = Worker::builder(self.place.url.as_str())
+                .config(config)
+                .sink(Counting(Arc::clone(tally)))
+                .build();
             running.spawn(worker.map_err(failures::worker)?.run(shutdown.clone()));
         }
-        let mut workers = Workers { running, shutdown, tags, conn: self.place.conn.clone(), ready_at: Instant::now() };
+        let mut workers = Workers {
+            running,
+            shutdown,
+            tags,
+            conn: self.place.conn.clone(),
+            ready_at: Instant::now(),
+        };
         workers.until_attached(&leases).await?;
         Ok(workers)
     }
@@ -106,14 +132,26 @@ fn emit_failed(error: seriatim::EmitError) -> anyhow::Error {
 
 impl Producer for Emits {
     async fn push_all(&mut self, load: &Workload) -> anyhow::Result<()> {
-        let events = (0..load.events()).map(|event| (load.object(event), Json::new(load.payload(event))));
-        let emitted = self.0.emit_many(events).await.map_err(|error| Failure::with(Exit::Redis, error))?;
-        anyhow::ensure!(emitted.events == load.events() as u64, "only {} events were emitted", emitted.events);
+        let events =
+            (0..load.events()).map(|event| (load.object(event), Json::new(load.payload(event))));
+        let emitted = self
+            .0
+            .emit_many(events)
+            .await
+            .map_err(|error| Failure::with(Exit::Redis, error))?;
+        anyhow::ensure!(
+            emitted.events == load.events() as u64,
+            "only {} events were emitted",
+            emitted.events
+        );
         Ok(())
     }
 
     async fn push(&mut self, load: &Workload, event: usize) -> anyhow::Result<()> {
-        let emitted = self.0.emit(load.object(event), Json::new(load.payload(event))).await;
+        let emitted = self
+            .0
+            .emit(load.object(event), Json::new(load.payload(event)))
+            .await;
         emitted.map(|_| ()).map_err(emit_failed)
     }
 }
@@ -135,7 +173,10 @@ impl Workers {
                 self.ready_at = Instant::now();
                 return Ok(());
             }
-            anyhow::ensure!(asked_first.elapsed() < PATIENCE, "no worker has attached after {PATIENCE:?}");
+            anyhow::ensure!(
+                asked_first.elapsed() < PATIENCE,
+                "no worker has attached after {PATIENCE:?}"
+            );
         }
     }
 }
@@ -162,7 +203,10 @@ impl Consumers for Workers {
     async fn is_committed(&mut self) -> anyhow::Result<bool> {
         let mut exists = redis::cmd("EXISTS");
         exists.arg(&self.tags);
-        let in_flight: u64 = exists.query_async(&mut self.conn).await.map_err(lost("EXISTS"))?;
+        let in_flight: u64 = exists
+            .query_async(&mut self.conn)
+            .await
+            .map_err(lost("EXISTS"))?;
         Ok(in_flight == 0)
     }
 

@@ -54,7 +54,9 @@ pub(super) struct Readers {
 
 impl Streams {
     fn keys(&self) -> Arc<[String]> {
-        (0..PARTITIONS).map(|n| self.place.key(&format!("stream:{n}"))).collect()
+        (0..PARTITIONS)
+            .map(|n| self.place.key(&format!("stream:{n}")))
+            .collect()
     }
 }
 
@@ -67,13 +69,24 @@ impl System for Streams {
     async fn prepare(&self) -> anyhow::Result<()> {
         let mut pipe = redis::pipe();
         for key in &*self.keys() {
-            pipe.cmd("XGROUP").arg("CREATE").arg(key).arg(GROUP).arg("0").arg("MKSTREAM");
+            pipe.cmd("XGROUP")
+                .arg("CREATE")
+                .arg(key)
+                .arg(GROUP)
+                .arg("0")
+                .arg("MKSTREAM");
         }
-        send(&mut self.place.conn.clone(), &pipe, "XGROUP").await.map(|_| ())
+        send(&mut self.place.conn.clone(), &pipe, "XGROUP")
+            .await
+            .map(|_| ())
     }
 
     async fn producer(&self) -> anyhow::Result<Adds> {
-        Ok(Adds { conn: self.place.writing().await?, keys: self.keys(), payload: Vec::new() })
+        Ok(Adds {
+            conn: self.place.writing().await?,
+            keys: self.keys(),
+            payload: Vec::new(),
+        })
     }
 
     async fn consume(&self, tally: &Arc<Tally>) -> anyhow::Result<Readers> {
@@ -86,9 +99,19 @@ impl System for Streams {
         let ready_at = Instant::now();
         for (key, conn) in keys.iter().zip(conns) {
             let (key, tally) = (key.clone(), Arc::clone(tally));
-            reading.spawn(async move { read(conn, &key, &tally).await.err().unwrap_or_else(|| anyhow!("a reader ended")) });
+            reading.spawn(async move {
+                read(conn, &key, &tally)
+                    .await
+                    .err()
+                    .unwrap_or_else(|| anyhow!("a reader ended"))
+            });
         }
-        Ok(Readers { reading, keys, conn: self.place.conn.clone(), ready_at })
+        Ok(Readers {
+            reading,
+            keys,
+            conn: self.place.conn.clone(),
+            ready_at,
+        })
     }
 }
 
@@ -99,7 +122,13 @@ impl Adds {
         load.write_payload(event, &mut self.payload);
         let key = &self.keys[partition(object)];
         let mut add = Cmd::with_capacity(7, key.len() + object.len() + self.payload.len() + 24);
-        add.arg("XADD").arg(key).arg("*").arg(OBJECT).arg(object).arg(EVENT).arg(&self.payload[..]);
+        add.arg("XADD")
+            .arg(key)
+            .arg("*")
+            .arg(OBJECT)
+            .arg(object)
+            .arg(EVENT)
+            .arg(&self.payload[..]);
         add
     }
 }
@@ -115,15 +144,21 @@ impl Producer for Adds {
 
     async fn push(&mut self, load: &Workload, event: usize) -> anyhow::Result<()> {
         let add = self.add(load, event);
-        self.conn.send_packed_command(&add).await.and_then(Value::extract_error).map(|_| ()).map_err(lost("XADD"))
+        self.conn
+            .send_packed_command(&add)
+            .await
+            .and_then(Value::extract_error)
+            .map(|_| ())
+            .map_err(lost("XADD"))
     }
 }
 
 /// Returns the partition of an object: the FNV-1a hash of its name with a final mix. Without the
 /// mix, names that differ only at the end would often have the same partition.
 fn partition(object: &[u8]) -> usize {
-    let hash =
-        object.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+    let hash = object.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    });
     (Random::new(hash).next() % PARTITIONS as u64) as usize
 }
 
@@ -137,12 +172,22 @@ async fn read(mut conn: MultiplexedConnection, key: &str, tally: &Tally) -> anyh
             ack.arg("XACK").arg(key).arg(GROUP).arg(&ids);
             pipe.add_command(ack);
         }
-        pipe.cmd("XREADGROUP").arg("GROUP").arg(GROUP).arg("reader").arg("COUNT").arg(COUNT).arg("BLOCK").arg(BLOCK_MS);
+        pipe.cmd("XREADGROUP")
+            .arg("GROUP")
+            .arg(GROUP)
+            .arg("reader")
+            .arg("COUNT")
+            .arg(COUNT)
+            .arg("BLOCK")
+            .arg(BLOCK_MS);
         pipe.arg("STREAMS").arg(key).arg(">");
         let answer = send(&mut conn, &pipe, "XREADGROUP").await?.pop();
         ids.clear();
-        for entry in entries(answer).ok_or_else(|| anyhow!("XREADGROUP returned an unknown reply"))? {
-            let (id, object, payload) = parts(entry).ok_or_else(|| anyhow!("XREADGROUP returned an entry of another program"))?;
+        for entry in
+            entries(answer).ok_or_else(|| anyhow!("XREADGROUP returned an unknown reply"))?
+        {
+            let (id, object, payload) = parts(entry)
+                .ok_or_else(|| anyhow!("XREADGROUP returned an entry of another program"))?;
             tally.take(&payload, Some(&object));
             ids.push(id);
         }
@@ -162,17 +207,30 @@ fn entries(answer: Option<Value>) -> Option<Vec<Value>> {
         Value::Map(mut streams) => streams.pop()?.1,
         _ => return None,
     };
-    if let Value::Array(entries) = of_stream { Some(entries) } else { None }
+    if let Value::Array(entries) = of_stream {
+        Some(entries)
+    } else {
+        None
+    }
 }
 
 /// Returns the id, the object and the payload of an entry.
 fn parts(entry: Value) -> Option<(Vec<u8>, Vec<u8>, Vec<u8>)> {
-    let Value::Array(pair) = entry else { return None };
-    let Ok([Value::BulkString(id), Value::Array(fields)]) = <[Value; 2]>::try_from(pair) else { return None };
+    let Value::Array(pair) = entry else {
+        return None;
+    };
+    let Ok([Value::BulkString(id), Value::Array(fields)]) = <[Value; 2]>::try_from(pair) else {
+        return None;
+    };
     match <[Value; 4]>::try_from(fields) {
-        Ok([Value::BulkString(_), Value::BulkString(object), Value::BulkString(_), Value::BulkString(payload)]) => {
-            Some((id, object, payload))
-        }
+        Ok(
+            [
+                Value::BulkString(_),
+                Value::BulkString(object),
+                Value::BulkString(_),
+                Value::BulkString(payload),
+            ],
+        ) => Some((id, object, payload)),
         _ => None,
     }
 }
@@ -213,6 +271,9 @@ mod tests {
         for n in 0..16_000 {
             counts[super::partition(format!("work:{n}").as_bytes())] += 1;
         }
-        assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
+        assert!(
+            counts.iter().all(|count| (800..1200).contains(count)),
+            "{counts:?}"
+        );
     }
 }

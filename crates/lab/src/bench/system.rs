@@ -35,7 +35,11 @@ pub(super) trait Producer: Clone + Send + 'static {
     async fn push_all(&mut self, load: &Workload) -> anyhow::Result<()>;
 
     /// Emits one event; returns when Redis has acknowledged it.
-    fn push(&mut self, load: &Workload, event: usize) -> impl Future<Output = anyhow::Result<()>> + Send;
+    fn push(
+        &mut self,
+        load: &Workload,
+        event: usize,
+    ) -> impl Future<Output = anyhow::Result<()>> + Send;
 }
 
 /// The consumers of a system. They take events until they are dropped or stopped.

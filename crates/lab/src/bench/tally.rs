@@ -34,13 +34,22 @@ pub(super) struct Tally {
 impl Tally {
     /// Returns a tally that expects the first `wanted` events of `load`. `with_times`: whether it
     /// records arrival times.
-    pub(super) fn new(load: &Arc<Workload>, chain: &Arc<Chain>, wanted: usize, with_times: bool) -> Arc<Self> {
+    pub(super) fn new(
+        load: &Arc<Workload>,
+        chain: &Arc<Chain>,
+        wanted: usize,
+        with_times: bool,
+    ) -> Arc<Self> {
         let times = if with_times { wanted } else { 0 };
         Arc::new(Self {
             load: Arc::clone(load),
             chain: Arc::clone(chain),
-            seen: std::iter::repeat_with(AtomicU8::default).take(wanted).collect(),
-            arrived: std::iter::repeat_with(AtomicU64::default).take(times).collect(),
+            seen: std::iter::repeat_with(AtomicU8::default)
+                .take(wanted)
+                .collect(),
+            arrived: std::iter::repeat_with(AtomicU64::default)
+                .take(times)
+                .collect(),
             began: Instant::now(),
             delivered: AtomicUsize::new(0),
             wanted,
@@ -52,18 +61,35 @@ impl Tally {
     /// Checks and records one arriving event. `object`: the object of the event, if the measured
     /// system provides it.
     pub(super) fn take(&self, payload: &[u8], object: Option<&[u8]>) {
-        let Some(event) = self.load.number(payload).filter(|event| *event < self.wanted) else {
+        let Some(event) = self
+            .load
+            .number(payload)
+            .filter(|event| *event < self.wanted)
+        else {
             let shown: String = String::from_utf8_lossy(payload).chars().take(40).collect();
             return self.fail(format!("an event that was never emitted: {shown:?}"));
         };
         if object.is_some_and(|object| object != self.load.object(event).as_bytes()) {
-            return self.fail(format!("event {event} came under another object than {}", self.load.object(event)));
+            return self.fail(format!(
+                "event {event} came under another object than {}",
+                self.load.object(event)
+            ));
         }
-        if self.chain.before(event).is_some_and(|before| self.seen[before].load(Ordering::Acquire) == 0) {
-            return self.fail(format!("event {event} of {} came before the one that precedes it", self.load.object(event)));
+        if self
+            .chain
+            .before(event)
+            .is_some_and(|before| self.seen[before].load(Ordering::Acquire) == 0)
+        {
+            return self.fail(format!(
+                "event {event} of {} came before the one that precedes it",
+                self.load.object(event)
+            ));
         }
         if self.seen[event].swap(1, Ordering::AcqRel) != 0 {
-            return self.fail(format!("event {event} of {} came twice", self.load.object(event)));
+            return self.fail(format!(
+                "event {event} of {} came twice",
+                self.load.object(event)
+            ));
         }
         if let Some(arrived) = self.arrived.get(event) {
             arrived.store(self.began.elapsed().as_nanos() as u64, Ordering::Relaxed);
@@ -78,7 +104,10 @@ impl Tally {
     }
 
     fn fail(&self, what: String) {
-        self.wrong.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(what);
+        self.wrong
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get_or_insert(what);
         self.over.cancel();
     }
 
@@ -86,12 +115,18 @@ impl Tally {
     /// arrives for too long.
     pub(super) async fn until_all(&self, system: &str) -> anyhow::Result<()> {
         let mut before = (self.delivered.load(Ordering::Acquire), Instant::now());
-        while tokio::time::timeout(Duration::from_secs(1), self.over.cancelled()).await.is_err() {
+        while tokio::time::timeout(Duration::from_secs(1), self.over.cancelled())
+            .await
+            .is_err()
+        {
             let delivered = self.delivered.load(Ordering::Acquire);
             if delivered != before.0 {
                 before = (delivered, Instant::now());
             } else if before.1.elapsed() > STALL {
-                let stalled = format!("{system}: {delivered} of {} events arrived, and none for {STALL:?}", self.wanted);
+                let stalled = format!(
+                    "{system}: {delivered} of {} events arrived, and none for {STALL:?}",
+                    self.wanted
+                );
                 return Err(Failure::with(Exit::Broken, stalled));
             }
         }
@@ -101,8 +136,17 @@ impl Tally {
     /// Returns the first error, if any. It is called again when the consumers have stopped, because
     /// surplus events may come after the last expected one.
     pub(super) fn check(&self, system: &str) -> anyhow::Result<()> {
-        let wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        wrong.map_or(Ok(()), |what| Err(Failure::with(Exit::Broken, format!("{system}: {what}; this is a fault, not a figure"))))
+        let wrong = self
+            .wrong
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        wrong.map_or(Ok(()), |what| {
+            Err(Failure::with(
+                Exit::Broken,
+                format!("{system}: {what}; this is a fault, not a figure"),
+            ))
+        })
     }
 
     /// Returns the arrival time of an event.
@@ -132,7 +176,10 @@ mod tests {
     fn order_counts_per_producer_and_every_event_once() {
         tally(&[0, 1, 2, 3]).expect("in order");
         tally(&[1, 3, 0, 2]).expect("two producers may overtake each other");
-        for (events, why) in [(&[0, 3][..], "event 3 of work:0 came before"), (&[0, 0], "event 0 of work:0 came twice")] {
+        for (events, why) in [
+            (&[0, 3][..], "event 3 of work:0 came before"),
+            (&[0, 0], "event 0 of work:0 came twice"),
+        ] {
             let error = tally(events).expect_err(why).to_string();
             assert!(error.contains(why), "{error}");
         }

@@ -39,7 +39,11 @@ impl FromStr for Skew {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is none of zipf:EXPONENT (0 to 10, such as zipf:1.0), uniform, distinct, single");
+        let wrong = || {
+            format!(
+                "{text:?} is none of zipf:EXPONENT (0 to 10, such as zipf:1.0), uniform, distinct, single"
+            )
+        };
         match text.split_once(':') {
             None if text == "uniform" => Ok(Self::Uniform),
             None if text == "distinct" => Ok(Self::Distinct),
@@ -77,7 +81,14 @@ pub(super) struct Chain(Vec<u32>);
 
 impl Workload {
     /// `groups`: the number of groups over which the objects are spread; 0: no groups.
-    pub(super) fn new(events: u32, objects: u32, groups: u32, payload_bytes: usize, skew: Skew, seed: u64) -> Self {
+    pub(super) fn new(
+        events: u32,
+        objects: u32,
+        groups: u32,
+        payload_bytes: usize,
+        skew: Skew,
+        seed: u64,
+    ) -> Self {
         let objects = match skew {
             Skew::Distinct => events,
             Skew::Single => 1,
@@ -94,7 +105,12 @@ impl Workload {
             _ => format!("work{}:{object}", object % groups),
         };
         let names = (0..objects).map(|object| name_of(object).into()).collect();
-        Self { object_of, names, payload_bytes, objects_used }
+        Self {
+            object_of,
+            names,
+            payload_bytes,
+            objects_used,
+        }
     }
 
     pub(super) fn events(&self) -> usize {
@@ -108,7 +124,10 @@ impl Workload {
 
     /// Returns the name of an event's object.
     pub(super) fn object(&self, event: usize) -> &str {
-        self.object_of.get(event).and_then(|object| self.names.get(*object as usize)).map_or("", |name| name)
+        self.object_of
+            .get(event)
+            .and_then(|object| self.names.get(*object as usize))
+            .map_or("", |name| name)
     }
 
     /// Writes an event's payload: a JSON object of exactly the requested size that contains the
@@ -136,7 +155,9 @@ impl Workload {
     pub(super) fn number(&self, payload: &[u8]) -> Option<usize> {
         let digits = payload.strip_prefix(HEAD)?;
         let end = digits.iter().position(|byte| *byte == b',')?;
-        let digits = digits.get(..end).filter(|digits| (1..=9).contains(&digits.len()))?;
+        let digits = digits
+            .get(..end)
+            .filter(|digits| (1..=9).contains(&digits.len()))?;
         let mut event = 0;
         for digit in digits {
             event = event * 10 + usize::from(digit.checked_sub(b'0').filter(|digit| *digit < 10)?);
@@ -167,7 +188,10 @@ impl Workload {
 
 impl Chain {
     pub(super) fn before(&self, event: usize) -> Option<usize> {
-        self.0.get(event).filter(|before| **before != NONE).map(|before| *before as usize)
+        self.0
+            .get(event)
+            .filter(|before| **before != NONE)
+            .map(|before| *before as usize)
     }
 }
 
@@ -177,7 +201,9 @@ fn draw(events: u32, objects: u32, skew: Skew, random: &mut Random) -> Vec<u32> 
     match skew {
         Skew::Distinct => (0..events).collect(),
         Skew::Single => vec![0; events as usize],
-        Skew::Uniform => (0..events).map(|_| ((random.unit() * f64::from(objects)) as u32).min(last)).collect(),
+        Skew::Uniform => (0..events)
+            .map(|_| ((random.unit() * f64::from(objects)) as u32).min(last))
+            .collect(),
         Skew::Zipf(exponent) => {
             let mut sum = 0.0;
             let mut shares: Vec<f64> = Vec::with_capacity(objects as usize);
@@ -223,10 +249,26 @@ mod tests {
     #[test]
     fn the_other_skews_are_what_their_names_say() {
         let uniform = counts(Skew::Uniform, 100_000, 10);
-        assert!(uniform[..10].iter().all(|count| (9_500..10_500).contains(count)), "{:?}", &uniform[..10]);
+        assert!(
+            uniform[..10]
+                .iter()
+                .all(|count| (9_500..10_500).contains(count)),
+            "{:?}",
+            &uniform[..10]
+        );
         let flat = counts(Skew::Zipf(0.0), 100_000, 10);
-        assert!(flat[..10].iter().all(|count| (9_500..10_500).contains(count)), "{:?}", &flat[..10]);
-        assert!(counts(Skew::Distinct, 100, 100).iter().all(|count| *count == 1));
+        assert!(
+            flat[..10]
+                .iter()
+                .all(|count| (9_500..10_500).contains(count)),
+            "{:?}",
+            &flat[..10]
+        );
+        assert!(
+            counts(Skew::Distinct, 100, 100)
+                .iter()
+                .all(|count| *count == 1)
+        );
         assert_eq!(counts(Skew::Single, 100, 1)[0], 100);
     }
 
@@ -235,7 +277,17 @@ mod tests {
         for text in ["zipf:1.0", "zipf:0.5", "uniform", "distinct", "single"] {
             assert_eq!(text.parse::<Skew>().expect(text).to_string(), text);
         }
-        for text in ["", "zipf", "zipf:", "zipf:x", "zipf:-1", "zipf:NaN", "zipf:11", "uniform:1", "Single"] {
+        for text in [
+            "",
+            "zipf",
+            "zipf:",
+            "zipf:x",
+            "zipf:-1",
+            "zipf:NaN",
+            "zipf:11",
+            "uniform:1",
+            "Single",
+        ] {
             assert!(text.parse::<Skew>().is_err(), "{text}");
         }
     }
@@ -245,10 +297,16 @@ mod tests {
         let load = Workload::new(2_000, 10, 0, PAYLOAD_MIN, Skew::Uniform, 1);
         for event in [0, 7, 1_999] {
             let payload = load.payload(event);
-            assert_eq!((payload.len(), load.number(&payload)), (PAYLOAD_MIN, Some(event)));
+            assert_eq!(
+                (payload.len(), load.number(&payload)),
+                (PAYLOAD_MIN, Some(event))
+            );
             assert!(serde_json::from_slice::<serde_json::Value>(&payload).is_ok());
         }
-        assert_eq!(load.number(b"{\"seq\":2000,\"text\":\"xxxxxxxxxxx\"}"), None);
+        assert_eq!(
+            load.number(b"{\"seq\":2000,\"text\":\"xxxxxxxxxxx\"}"),
+            None
+        );
         assert_eq!(load.number(b"{}"), None);
     }
 
@@ -256,7 +314,13 @@ mod tests {
     fn a_chain_leads_to_the_event_of_the_same_object_and_producer() {
         let load = Workload::new(6, 1, 0, 64, Skew::Single, 1);
         let befores = |chain: Chain| (0..6).map(|event| chain.before(event)).collect::<Vec<_>>();
-        assert_eq!(befores(load.chain(1)), [None, Some(0), Some(1), Some(2), Some(3), Some(4)]);
-        assert_eq!(befores(load.chain(2)), [None, None, Some(0), Some(1), Some(2), Some(3)]);
+        assert_eq!(
+            befores(load.chain(1)),
+            [None, Some(0), Some(1), Some(2), Some(3), Some(4)]
+        );
+        assert_eq!(
+            befores(load.chain(2)),
+            [None, None, Some(0), Some(1), Some(2), Some(3)]
+        );
     }
 }

@@ -42,10 +42,21 @@ struct Split {
 impl Split {
     fn into(dir: &Path) -> anyhow::Result<Self> {
         let producers = [1, 2].map(|n| dir.join(format!("producer-{n}.ndjson")));
-        let open =
-            |path: &PathBuf| File::create(path).map(BufWriter::new).with_context(|| format!("cannot write {}", path.display()));
+        let open = |path: &PathBuf| {
+            File::create(path)
+                .map(BufWriter::new)
+                .with_context(|| format!("cannot write {}", path.display()))
+        };
         let files = [open(&producers[0])?, open(&producers[1])?];
-        Ok(Self { files, input: Input { producers, shares: [0; 2], objects: 0 }, versions: HashMap::new() })
+        Ok(Self {
+            files,
+            input: Input {
+                producers,
+                shares: [0; 2],
+                objects: 0,
+            },
+            versions: HashMap::new(),
+        })
     }
 
     /// Counts the next event of the object. Returns the number of its events, including this one.
@@ -63,7 +74,11 @@ impl Split {
         object.hash(&mut hasher);
         let producer = (hasher.finish() % 2) as usize;
         let file = &mut self.files[producer];
-        write!(file, "{{\"object\":{},\"event\":", serde_json::to_string(object)?)?;
+        write!(
+            file,
+            "{{\"object\":{},\"event\":",
+            serde_json::to_string(object)?
+        )?;
         file.write_all(event)?;
         file.write_all(b"}\n")?;
         self.input.shares[producer] += 1;
@@ -74,7 +89,10 @@ impl Split {
         for mut file in self.files {
             file.flush()?;
         }
-        Ok(Input { objects: self.versions.len() as u64, ..self.input })
+        Ok(Input {
+            objects: self.versions.len() as u64,
+            ..self.input
+        })
     }
 }
 
@@ -88,8 +106,12 @@ pub(super) fn from_file(path: &Path, fields: &Fields, dir: &Path) -> anyhow::Res
             continue;
         }
         let read = fields.of(line.text);
-        let (object, event) =
-            read.map_err(|error| Failure::with(Exit::Input, format!("{name}:{} is not an input line: {error:#}", line.number)))?;
+        let (object, event) = read.map_err(|error| {
+            Failure::with(
+                Exit::Input,
+                format!("{name}:{} is not an input line: {error:#}", line.number),
+            )
+        })?;
         split.version(&object);
         split.push(&object, event)?;
     }
@@ -112,13 +134,23 @@ pub(super) fn generated(events: u64, seed: u64, dir: &Path) -> anyhow::Result<In
     }
     for _ in 0..events {
         let drawn = random.unit() * sum;
-        let rank = shares.partition_point(|share| *share <= drawn).min(OBJECTS - 1);
+        let rank = shares
+            .partition_point(|share| *share <= drawn)
+            .min(OBJECTS - 1);
         // The rank is mixed into a number, so that the most frequent objects do not have the lowest
         // numbers.
         let object = format!("work:{}", (rank as u64 * 1_009) % OBJECTS as u64 + 1);
         let version = split.version(&object);
-        let change = ["title.changed", "price.changed", "stock.counted", "note.added"][(random.next() % 4) as usize];
-        let event = format!("{{\"type\":\"{change}\",\"version\":{version},\"value\":{}}}", random.next() % 100_000);
+        let change = [
+            "title.changed",
+            "price.changed",
+            "stock.counted",
+            "note.added",
+        ][(random.next() % 4) as usize];
+        let event = format!(
+            "{{\"type\":\"{change}\",\"version\":{version},\"value\":{}}}",
+            random.next() % 100_000
+        );
         split.push(&object, event.as_bytes())?;
     }
     split.done()
@@ -131,16 +163,32 @@ mod tests {
     #[test]
     fn a_seed_makes_the_same_events_again_and_no_object_is_split() {
         let dirs = [0; 2].map(|_| tempfile::tempdir().expect("a directory"));
-        let [one, other] = dirs.each_ref().map(|dir| generated(25_000, 7, dir.path()).expect("generated"));
+        let [one, other] = dirs
+            .each_ref()
+            .map(|dir| generated(25_000, 7, dir.path()).expect("generated"));
         assert_eq!(one.events(), 25_000);
-        assert!((1_900..2_100).contains(&one.objects), "{} objects", one.objects);
+        assert!(
+            (1_900..2_100).contains(&one.objects),
+            "{} objects",
+            one.objects
+        );
         let objects = |path: &Path| -> std::collections::HashSet<String> {
             let text = std::fs::read_to_string(path).expect("text");
-            text.lines().map(|line| Fields::plain().of(line.as_bytes()).expect("an input line").0).collect()
+            text.lines()
+                .map(|line| {
+                    Fields::plain()
+                        .of(line.as_bytes())
+                        .expect("an input line")
+                        .0
+                })
+                .collect()
         };
         assert!(objects(&one.producers[0]).is_disjoint(&objects(&one.producers[1])));
         for (one, other) in one.producers.iter().zip(&other.producers) {
-            assert_eq!(std::fs::read(one).expect("text"), std::fs::read(other).expect("text"));
+            assert_eq!(
+                std::fs::read(one).expect("text"),
+                std::fs::read(other).expect("text")
+            );
         }
     }
 }

@@ -59,7 +59,12 @@ pub struct Args {
     #[command(flatten)]
     fields: Fields,
     /// The number of events to generate
-    #[arg(long, default_value_t = 25_000, value_name = "N", conflicts_with = "from")]
+    #[arg(
+        long,
+        default_value_t = 25_000,
+        value_name = "N",
+        conflicts_with = "from"
+    )]
     events: u64,
     /// Generate the events of an earlier run again; SEED is the seed that the earlier run printed
     #[arg(long, value_name = "SEED", conflicts_with = "from")]
@@ -120,10 +125,17 @@ async fn play(args: Args) -> anyhow::Result<Exit> {
     if args.keep.is_some() {
         writeln!(out, "input, outputs and logs are in {}", home.display())?;
     } else if !report.is_clean() {
-        writeln!(out, "the files named above are gone; run it again with --keep DIR (and the same --seed) to look into them")?;
+        writeln!(
+            out,
+            "the files named above are gone; run it again with --keep DIR (and the same --seed) to look into them"
+        )?;
     }
     shown::print(&out)?;
-    Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
+    Ok(if report.is_clean() {
+        Exit::Done
+    } else {
+        Exit::Broken
+    })
 }
 
 /// Writes the events into one file for each producer.
@@ -131,16 +143,27 @@ async fn input(args: &Args, home: PathBuf, show: &Show) -> anyhow::Result<Input>
     let (input, origin) = match args.from.clone() {
         Some(path) => {
             let (fields, origin) = (args.fields.clone(), format!("of {}", path.display()));
-            (tokio::task::spawn_blocking(move || input::from_file(&path, &fields, &home)).await??, origin)
+            (
+                tokio::task::spawn_blocking(move || input::from_file(&path, &fields, &home))
+                    .await??,
+                origin,
+            )
         }
         None => {
             let (events, seed) = (args.events, args.seed.unwrap_or_else(fresh_seed));
-            let generated = tokio::task::spawn_blocking(move || input::generated(events, seed, &home)).await??;
+            let generated =
+                tokio::task::spawn_blocking(move || input::generated(events, seed, &home))
+                    .await??;
             (generated, format!("generated with --seed {seed}"))
         }
     };
-    let (events, objects) = (show::count(input.events(), "event"), show::count(input.objects, "object"));
-    show.say(&format!("{events} of {objects}, {origin}, from two producers to three worker processes"));
+    let (events, objects) = (
+        show::count(input.events(), "event"),
+        show::count(input.objects, "object"),
+    );
+    show.say(&format!(
+        "{events} of {objects}, {origin}, from two producers to three worker processes"
+    ));
     Ok(input)
 }
 
@@ -154,13 +177,20 @@ async fn act(stage: &mut Stage, input: &Input) -> anyhow::Result<Measured> {
 
     stage.until_fed(KILL_AT).await?;
     let caught = stage.kill_at_work(WORKERS[0]).await?;
-    stage.say(&format!("killed {} for good, with SIGKILL, {caught}; lease {}", WORKERS[0], show::seconds(LEASE)));
+    stage.say(&format!(
+        "killed {} for good, with SIGKILL, {caught}; lease {}",
+        WORKERS[0],
+        show::seconds(LEASE)
+    ));
     let takeover = stage.until_gone_on(caught).await?;
     stage.say(&format!("taken over: {takeover}"));
 
     stage.until_fed(RESTART_AT).await?;
     let caught = stage.kill_at_work(WORKERS[1]).await?;
-    stage.say(&format!("killed {}, {caught}, and restarted it under its name", WORKERS[1]));
+    stage.say(&format!(
+        "killed {}, {caught}, and restarted it under its name",
+        WORKERS[1]
+    ));
     stage.start_worker(WORKERS[1])?;
     let restart = stage.until_gone_on(caught).await?;
     stage.until_attached().await?;
@@ -171,7 +201,12 @@ async fn act(stage: &mut Stage, input: &Input) -> anyhow::Result<Measured> {
     let (drained, whole) = stage.until_drained().await?;
     stage.say("everything is delivered; stopping the workers");
     stage.stop_workers().await?;
-    Ok(Measured { whole, burst: (burst, drained - burst_began), takeover, restart })
+    Ok(Measured {
+        whole,
+        burst: (burst, drained - burst_began),
+        takeover,
+        restart,
+    })
 }
 
 /// Judges the outputs of the workers against the emitted events, as `seriatim verify --against`
@@ -190,8 +225,15 @@ fn judge(outputs: &[PathBuf], producers: &[PathBuf]) -> anyhow::Result<Report> {
 
 /// Formats the report.
 fn told(report: &Report, measured: &Measured) -> anyhow::Result<String> {
-    let rate = |events: u64, time: Duration| show::number((events as f64 / time.as_secs_f64().max(0.001)) as u64);
-    let Measured { whole, burst: (burst, burst_time), takeover, restart } = measured;
+    let rate = |events: u64, time: Duration| {
+        show::number((events as f64 / time.as_secs_f64().max(0.001)) as u64)
+    };
+    let Measured {
+        whole,
+        burst: (burst, burst_time),
+        takeover,
+        restart,
+    } = measured;
     let (overall, at_once) = (rate(report.events, *whole), rate(*burst, *burst_time));
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -200,13 +242,31 @@ fn told(report: &Report, measured: &Measured) -> anyhow::Result<String> {
     };
     row("events", show::number(report.events).to_string());
     row("objects", show::number(report.objects).to_string());
-    row("events per second", format!("{at_once} in the closing burst; {overall} overall, paced to be watched"));
-    row("duplicates", format!("{} (sent again after a kill; receivers drop them by id)", show::number(report.duplicates)));
-    row("takeover", format!("{takeover} (lease {}; the default is 5 s)", show::seconds(LEASE)));
+    row(
+        "events per second",
+        format!("{at_once} in the closing burst; {overall} overall, paced to be watched"),
+    );
+    row(
+        "duplicates",
+        format!(
+            "{} (sent again after a kill; receivers drop them by id)",
+            show::number(report.duplicates)
+        ),
+    );
+    row(
+        "takeover",
+        format!(
+            "{takeover} (lease {}; the default is 5 s)",
+            show::seconds(LEASE)
+        ),
+    );
     row("restart", restart.to_string());
     for kind in Kind::ALL {
         if matches!(kind, Kind::Lost | Kind::Reordered | Kind::Forked) || report.count(kind) > 0 {
-            row(&kind.to_string(), show::number(report.count(kind)).to_string());
+            row(
+                &kind.to_string(),
+                show::number(report.count(kind)).to_string(),
+            );
         }
     }
     let mut out = table.trim_fmt() + "\n";

@@ -33,10 +33,21 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts `seriatim --redis URL ARGS…`. The log of the process goes to the file `NAME.log`.
-    pub(super) fn start(name: &str, url: &str, dir: &Path, args: &[&str], stdin: Stdio) -> anyhow::Result<Self> {
+    pub(super) fn start(
+        name: &str,
+        url: &str,
+        dir: &Path,
+        args: &[&str],
+        stdin: Stdio,
+    ) -> anyhow::Result<Self> {
         let log = dir.join(format!("{name}.log"));
-        let open =
-            || File::options().create(true).append(true).open(&log).with_context(|| format!("cannot write {}", log.display()));
+        let open = || {
+            File::options()
+                .create(true)
+                .append(true)
+                .open(&log)
+                .with_context(|| format!("cannot write {}", log.display()))
+        };
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let child = Command::new(program)
             .args(["--redis", url, "--namespace", "demo"])
@@ -50,7 +61,11 @@ impl Process {
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
-        Ok(Self { name: name.to_owned(), child, log })
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            log,
+        })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -65,7 +80,14 @@ impl Process {
 
     /// Returns the error for an unexpected end of the process.
     pub(super) fn ended_badly(&self, status: ExitStatus) -> anyhow::Error {
-        Failure::with(Exit::Broken, format!("{} ended with {status}; its log ends: {}", self.name, last_line(&self.log)))
+        Failure::with(
+            Exit::Broken,
+            format!(
+                "{} ended with {status}; its log ends: {}",
+                self.name,
+                last_line(&self.log)
+            ),
+        )
     }
 }
 
@@ -79,7 +101,11 @@ pub(super) struct Pace {
 
 impl Pace {
     pub(super) fn start() -> Arc<Self> {
-        Arc::new(Self { started: Instant::now(), burst: AtomicBool::new(false), fed: AtomicU64::new(0) })
+        Arc::new(Self {
+            started: Instant::now(),
+            burst: AtomicBool::new(false),
+            fed: AtomicU64::new(0),
+        })
     }
 
     pub(super) fn started(&self) -> Instant {
@@ -111,7 +137,12 @@ impl Pace {
     }
 
     /// Writes the lines of a file to the standard input of a producer, then closes this input.
-    pub(super) async fn feed(self: Arc<Self>, path: PathBuf, share: u64, mut producer: ChildStdin) -> anyhow::Result<()> {
+    pub(super) async fn feed(
+        self: Arc<Self>,
+        path: PathBuf,
+        share: u64,
+        mut producer: ChildStdin,
+    ) -> anyhow::Result<()> {
         let mut lines = BufReader::new(File::open(&path)?);
         let mut given = 0;
         let mut text = Vec::new();
@@ -146,12 +177,18 @@ pub(super) struct Tail {
 
 impl Tail {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, offset: 0, lines: 0 }
+        Self {
+            path,
+            offset: 0,
+            lines: 0,
+        }
     }
 
     pub(super) fn read(&mut self) -> anyhow::Result<()> {
         // Before the worker has started, its file does not exist.
-        let Ok(mut file) = File::open(&self.path) else { return Ok(()) };
+        let Ok(mut file) = File::open(&self.path) else {
+            return Ok(());
+        };
         // A restarted worker removes an incomplete last line from its file. Such a line was not
         // counted, so the offset may move back to the new end of the file.
         self.offset = self.offset.min(file.metadata()?.len());

@@ -22,13 +22,21 @@ impl Show {
     pub(super) fn new() -> Self {
         let bars = MultiProgress::new();
         let bar = |name: &'static str| {
-            let style = ProgressStyle::with_template("{msg:>10} {wide_bar:.cyan/blue} {human_pos:>9} / {human_len}");
+            let style = ProgressStyle::with_template(
+                "{msg:>10} {wide_bar:.cyan/blue} {human_pos:>9} / {human_len}",
+            );
             bars.add(ProgressBar::no_length())
                 .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
                 .with_message(name)
         };
         let (emitted, delivered) = (bar("emitted"), bar("delivered"));
-        Self { bars, emitted, delivered, terminal: std::io::stderr().is_terminal(), last_line: Instant::now() }
+        Self {
+            bars,
+            emitted,
+            delivered,
+            terminal: std::io::stderr().is_terminal(),
+            last_line: Instant::now(),
+        }
     }
 
     /// Prints one line.
@@ -49,7 +57,12 @@ impl Show {
         }
         if !self.terminal && self.last_line.elapsed() >= LINE_EVERY {
             self.last_line = Instant::now();
-            shown::say(&format!("  emitted {}, delivered {} of {}", number(emitted), number(delivered), number(events)));
+            shown::say(&format!(
+                "  emitted {}, delivered {} of {}",
+                number(emitted),
+                number(delivered),
+                number(events)
+            ));
         }
     }
 
@@ -72,5 +85,9 @@ pub(super) fn count(n: u64, thing: &str) -> String {
 /// Formats seconds: `2.1 s`.
 pub(super) fn seconds(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
-    if seconds < 1.0 { format!("{seconds:.2} s") } else { format!("{seconds:.1} s") }
+    if seconds < 1.0 {
+        format!("{seconds:.2} s")
+    } else {
+        format!("{seconds:.1} s")
+    }
 }

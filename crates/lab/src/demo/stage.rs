@@ -59,7 +59,12 @@ pub(super) struct Caught {
 
 impl fmt::Display for Caught {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "with {} of {} in hand", count(self.events, "event"), count(self.objects.len() as u64, "object"))
+        write!(
+            f,
+            "with {} of {} in hand",
+            count(self.events, "event"),
+            count(self.objects.len() as u64, "object")
+        )
     }
 }
 
@@ -74,7 +79,9 @@ pub(super) struct WentOn {
 impl fmt::Display for WentOn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.times {
-            Some((first, _)) if self.objects == 1 => write!(f, "{} after the kill its object went on", seconds(first)),
+            Some((first, _)) if self.objects == 1 => {
+                write!(f, "{} after the kill its object went on", seconds(first))
+            }
             Some((first, last)) => {
                 write!(
                     f,
@@ -91,7 +98,12 @@ impl fmt::Display for WentOn {
 
 impl Stage {
     /// Starts Redis, and returns the stage without workers and producers.
-    pub(super) async fn set(guard: Guard, home: PathBuf, lease: Duration, show: Show) -> anyhow::Result<Self> {
+    pub(super) async fn set(
+        guard: Guard,
+        home: PathBuf,
+        lease: Duration,
+        show: Show,
+    ) -> anyhow::Result<Self> {
         let mut guard = guard;
         let (server, redis) = Server::start(&mut guard, Listen::Socket).await?;
         Ok(Self {
@@ -121,7 +133,19 @@ impl Stage {
         }
         let sink = format!("file:{}", output.display());
         let lease = format!("{}ms", self.lease.as_millis());
-        let args = ["worker", "--name", name, "--concurrency", "16", "--batch", "32", "--lease", &lease, "--sink", &sink];
+        let args = [
+            "worker",
+            "--name",
+            name,
+            "--concurrency",
+            "16",
+            "--batch",
+            "32",
+            "--lease",
+            &lease,
+            "--sink",
+            &sink,
+        ];
         let worker = Process::start(name, &self.server.url, &self.home, &args, Stdio::null())?;
         self.guard.watch(worker.pid());
         self.workers.push(worker);
@@ -142,7 +166,12 @@ impl Stage {
         loop {
             let names = self.workers.iter().map(|worker| worker.name.as_str());
             let holders = watch::lease_holders(&mut self.redis, &self.keys, names).await?;
-            if self.workers.iter().zip(holders).all(|(worker, holder)| holder == Some(worker.pid())) {
+            if self
+                .workers
+                .iter()
+                .zip(holders)
+                .all(|(worker, holder)| holder == Some(worker.pid()))
+            {
                 return Ok(());
             }
             self.tick().await?;
@@ -154,11 +183,25 @@ impl Stage {
         let pace = Pace::start();
         self.shares = input.shares;
         for (path, share) in input.producers.iter().zip(input.shares) {
-            let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-            let mut producer = Process::start(&name, &self.server.url, &self.home, &["emit", "--from", "-"], Stdio::piped())?;
+            let name = path
+                .file_stem()
+                .map(|stem| stem.to_string_lossy().into_owned())
+                .unwrap_or_default();
+            let mut producer = Process::start(
+                &name,
+                &self.server.url,
+                &self.home,
+                &["emit", "--from", "-"],
+                Stdio::piped(),
+            )?;
             self.guard.watch(producer.pid());
-            let stdin = producer.child.stdin.take().ok_or_else(|| anyhow!("{name} has no input"))?;
-            self.feeders.push(tokio::spawn(pace.clone().feed(path.clone(), share, stdin)));
+            let stdin = producer
+                .child
+                .stdin
+                .take()
+                .ok_or_else(|| anyhow!("{name} has no input"))?;
+            self.feeders
+                .push(tokio::spawn(pace.clone().feed(path.clone(), share, stdin)));
             self.producers.push(producer);
         }
         self.pace = Some(pace);
@@ -169,7 +212,12 @@ impl Stage {
     /// events before the burst have been sent. With few events in total, there may be none before
     /// the burst.
     pub(super) async fn until_fed(&mut self, percent: u64) -> anyhow::Result<()> {
-        while self.fed() * 100 < self.events() * percent && self.pace.as_ref().is_some_and(|pace| !pace.has_paced(&self.shares)) {
+        while self.fed() * 100 < self.events() * percent
+            && self
+                .pace
+                .as_ref()
+                .is_some_and(|pace| !pace.has_paced(&self.shares))
+        {
             self.tick().await?;
         }
         Ok(())
@@ -179,7 +227,11 @@ impl Stage {
     /// SIGSTOP first, and its events are read from Redis before the kill. Commands that the process
     /// sent before SIGSTOP still take effect.
     pub(super) async fn kill_at_work(&mut self, name: &str) -> anyhow::Result<Caught> {
-        let at = self.workers.iter().position(|worker| worker.name == name).ok_or_else(|| anyhow!("no worker {name}"))?;
+        let at = self
+            .workers
+            .iter()
+            .position(|worker| worker.name == name)
+            .ok_or_else(|| anyhow!("no worker {name}"))?;
         let deadline = Instant::now() + HUNT;
         let (events, objects) = loop {
             let before = self.written(name);
@@ -197,7 +249,11 @@ impl Stage {
         };
         let mut worker = self.workers.remove(at);
         worker.signal(Signal::KILL)?;
-        let caught = Caught { at: Instant::now(), events, objects };
+        let caught = Caught {
+            at: Instant::now(),
+            events,
+            objects,
+        };
         let pid = worker.pid();
         worker.child.wait().await?;
         self.guard.ended(pid);
@@ -206,7 +262,11 @@ impl Stage {
 
     fn written(&self, name: &str) -> u64 {
         let output = self.output(name);
-        self.outputs.iter().filter(|tail| tail.path == output).map(|tail| tail.lines).sum()
+        self.outputs
+            .iter()
+            .filter(|tail| tail.path == output)
+            .map(|tail| tail.lines)
+            .sum()
     }
 
     /// Waits until each object of the killed process has had a new delivery.
@@ -231,7 +291,9 @@ impl Stage {
     /// Sends the rest of the events at once. Returns the time of this, and the number of these
     /// events.
     pub(super) async fn burst(&mut self) -> anyhow::Result<(Instant, u64)> {
-        let Some(pace) = self.pace.clone() else { return Ok((Instant::now(), 0)) };
+        let Some(pace) = self.pace.clone() else {
+            return Ok((Instant::now(), 0));
+        };
         while !pace.has_paced(&self.shares) {
             self.tick().await?;
         }
@@ -265,7 +327,11 @@ impl Stage {
         for mut worker in self.workers.drain(..) {
             let pid = worker.pid();
             let Ok(status) = tokio::time::timeout(STOP, worker.child.wait()).await else {
-                let what = format!("{} did not stop within {} of SIGTERM", worker.name, seconds(STOP));
+                let what = format!(
+                    "{} did not stop within {} of SIGTERM",
+                    worker.name,
+                    seconds(STOP)
+                );
                 return Err(Failure::with(Exit::Broken, what));
             };
             let status = status?;
@@ -305,8 +371,9 @@ impl Stage {
         if self.moved.0 != fed + delivered {
             self.moved = (fed + delivered, Instant::now());
         } else if self.moved.1.elapsed() > STALL {
-            let what =
-                format!("nothing moves: {fed} of {events} events emitted, {delivered} delivered; --keep DIR keeps the logs");
+            let what = format!(
+                "nothing moves: {fed} of {events} events emitted, {delivered} delivered; --keep DIR keeps the logs"
+            );
             return Err(Failure::with(Exit::Broken, what));
         }
         self.nobody_ended_badly()
@@ -314,7 +381,10 @@ impl Stage {
 
     fn nobody_ended_badly(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.server.child.try_wait()? {
-            return Err(Failure::with(Exit::Redis, format!("the private Redis ended with {status}")));
+            return Err(Failure::with(
+                Exit::Redis,
+                format!("the private Redis ended with {status}"),
+            ));
         }
         for worker in &mut self.workers {
             if let Some(status) = worker.child.try_wait()? {
@@ -346,10 +416,21 @@ pub(super) fn home(keep: Option<&Path>, guard: &Guard) -> anyhow::Result<PathBuf
         std::fs::create_dir(&home).context("cannot write to the temporary directory")?;
         return Ok(home);
     };
-    let cannot = |error: std::io::Error| Failure::with(Exit::Input, format!("--keep: cannot use {}: {error}", keep.display()));
+    let cannot = |error: std::io::Error| {
+        Failure::with(
+            Exit::Input,
+            format!("--keep: cannot use {}: {error}", keep.display()),
+        )
+    };
     std::fs::create_dir_all(keep).map_err(cannot)?;
     if std::fs::read_dir(keep).map_err(cannot)?.next().is_some() {
-        return Err(Failure::with(Exit::Input, format!("--keep: {} is not empty; name a new directory", keep.display())));
+        return Err(Failure::with(
+            Exit::Input,
+            format!(
+                "--keep: {} is not empty; name a new directory",
+                keep.display()
+            ),
+        ));
     }
     keep.canonicalize().map_err(cannot)
 }

@@ -18,7 +18,11 @@ pub(super) async fn in_hand(
     for _ in 0..2 {
         redis::cmd("PING").query_async::<()>(redis).await?;
     }
-    let slots: Option<String> = redis::cmd("HGET").arg(keys.event_workers()).arg(name).query_async(redis).await?;
+    let slots: Option<String> = redis::cmd("HGET")
+        .arg(keys.event_workers())
+        .arg(name)
+        .query_async(redis)
+        .await?;
     let mut events = 0;
     let mut objects = Vec::new();
     for worker in workers(name, slots.as_deref()) {
@@ -32,7 +36,10 @@ pub(super) async fn in_hand(
             .arg(keys.worker_event(&worker))
             .query_async(redis)
             .await?;
-        for object in taken.into_iter().filter(|object| batch > 0 && !object.is_empty()) {
+        for object in taken
+            .into_iter()
+            .filter(|object| batch > 0 && !object.is_empty())
+        {
             let (owner, last_id): (Option<String>, Option<u64>) = pipe()
                 .cmd("GET")
                 .arg(keys.event_worker(&object))
@@ -60,7 +67,10 @@ pub(super) async fn lease_holders<'a>(
         get.arg(keys.worker_lease(name));
     }
     let leases: Vec<Option<String>> = get.query_async(redis).await?;
-    Ok(leases.into_iter().map(|lease| Some(Holder::of_lease(&lease?)?.pid())).collect())
+    Ok(leases
+        .into_iter()
+        .map(|lease| Some(Holder::of_lease(&lease?)?.pid()))
+        .collect())
 }
 
 /// Returns the id of the last delivered event of each object.
@@ -80,14 +90,23 @@ pub(super) async fn last_event_ids(
 /// Returns whether no event is left. An object with events has a marker, or is set aside for its
 /// group, or is in a worker's list, or is held. So if at one moment there is no marker, no object
 /// in such a list and no held object, no event is left.
-pub(super) async fn is_drained(redis: &mut MultiplexedConnection, keys: &Keys) -> RedisResult<bool> {
-    let names: Vec<(String, String)> = redis::cmd("HGETALL").arg(keys.event_workers()).query_async(redis).await?;
+pub(super) async fn is_drained(
+    redis: &mut MultiplexedConnection,
+    keys: &Keys,
+) -> RedisResult<bool> {
+    let names: Vec<(String, String)> = redis::cmd("HGETALL")
+        .arg(keys.event_workers())
+        .query_async(redis)
+        .await?;
     let mut look = pipe();
     look.atomic();
     look.cmd("LLEN").arg(keys.objects_with_events());
     look.cmd("ZCARD").arg(keys.objects_held());
     look.cmd("ZCARD").arg(keys.objects_paused());
-    for worker in names.iter().flat_map(|(name, slots)| workers(name, Some(slots))) {
+    for worker in names
+        .iter()
+        .flat_map(|(name, slots)| workers(name, Some(slots)))
+    {
         look.cmd("LLEN").arg(keys.worker_object(&worker));
     }
     look.cmd("GET").arg(keys.event_groups_waiting());
@@ -98,6 +117,9 @@ pub(super) async fn is_drained(redis: &mut MultiplexedConnection, keys: &Keys) -
 /// Returns the ids `NAME.SLOT` of the workers of a process. `registered`: the value of the name in
 /// `event.workers`, which begins with the number of slots.
 fn workers<'a>(name: &'a str, registered: Option<&str>) -> impl Iterator<Item = String> + use<'a> {
-    let slots: u32 = registered.and_then(|text| text.split(' ').next()).and_then(|slots| slots.parse().ok()).unwrap_or(0);
+    let slots: u32 = registered
+        .and_then(|text| text.split(' ').next())
+        .and_then(|slots| slots.parse().ok())
+        .unwrap_or(0);
     (0..slots).map(move |slot| format!("{name}.{slot}"))
 }

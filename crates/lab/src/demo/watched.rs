@@ -32,7 +32,10 @@ use crate::private::{Guard, Listen, Server};
 use crate::random::{Random, fresh_seed};
 
 const NAMESPACE: &str = "demo";
-const DEMO: By<'static> = By { who: "demo", why: "the printer of the newsletter is being repaired" };
+const DEMO: By<'static> = By {
+    who: "demo",
+    why: "the printer of the newsletter is being repaired",
+};
 /// The time between two emits, and the number of objects of each kind.
 const EMIT_EVERY: Duration = Duration::from_millis(10);
 const OBJECTS: u64 = 40;
@@ -51,7 +54,11 @@ pub(super) async fn play(address: String) -> anyhow::Result<Exit> {
     let (mut redis, _) = Server::start(&mut guard, Listen::Socket).await?;
     let (receiver, stop) = (receiver_address()?, CancellationToken::new());
     let receiving = Listening::for_probes(&receiver, 256).await?;
-    let url = receiving.addresses().next().map(|base| format!("{base}/events")).unwrap_or_default();
+    let url = receiving
+        .addresses()
+        .next()
+        .map(|base| format!("{base}/events"))
+        .unwrap_or_default();
     let mut processes = Vec::new();
     for name in ["shop-a", "shop-b"] {
         let args = [
@@ -72,8 +79,12 @@ pub(super) async fn play(address: String) -> anyhow::Result<Exit> {
         guard.watch(worker.pid());
         processes.push(worker);
     }
-    let emitter = Emitter::connect(redis.url.as_str()).await?.with_namespace(NAMESPACE)?;
-    let control = Control::connect(redis.url.as_str()).await?.with_namespace(NAMESPACE)?;
+    let emitter = Emitter::connect(redis.url.as_str())
+        .await?
+        .with_namespace(NAMESPACE)?;
+    let control = Control::connect(redis.url.as_str())
+        .await?
+        .with_namespace(NAMESPACE)?;
     prepare(&emitter, &control).await?;
     let mut dashboard = dashboard(&redis.url, &address)?;
     guard.watch(dashboard.id().unwrap_or_default());
@@ -94,14 +105,26 @@ pub(super) async fn play(address: String) -> anyhow::Result<Exit> {
 }
 
 fn receiver_address() -> anyhow::Result<Address> {
-    "127.0.0.1:0".parse().map_err(|error: String| anyhow::anyhow!(error))
+    "127.0.0.1:0"
+        .parse()
+        .map_err(|error: String| anyhow::anyhow!(error))
 }
 
 /// Starts the dashboard. It prints its link to the standard output of this process.
 fn dashboard(redis: &str, address: &str) -> anyhow::Result<Child> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     Command::new(program)
-        .args(["--redis", redis, "--namespace", NAMESPACE, "--log", "warn", "dashboard", "--listen", address])
+        .args([
+            "--redis",
+            redis,
+            "--namespace",
+            NAMESPACE,
+            "--log",
+            "warn",
+            "dashboard",
+            "--listen",
+            address,
+        ])
         .env_remove("SERIATIM_USERS")
         .stdin(Stdio::null())
         .process_group(0)
@@ -126,17 +149,37 @@ async fn worker_end(workers: &mut [Process]) -> anyhow::Error {
 
 /// Sets a pause, schedules and a cron job.
 async fn prepare(emitter: &Emitter, control: &Control) -> anyhow::Result<()> {
-    control.set_rule(DEMO, Kind::Pause, &"newsletter:*".parse()?, None).await?;
-    let by = By { why: "the demo must not grow without bound", ..DEMO };
-    control.set_limit(by, &"*".parse()?, NonZeroU64::new(QUEUED_MAX), None).await?;
+    control
+        .set_rule(DEMO, Kind::Pause, &"newsletter:*".parse()?, None)
+        .await?;
+    let by = By {
+        why: "the demo must not grow without bound",
+        ..DEMO
+    };
+    control
+        .set_limit(by, &"*".parse()?, NonZeroU64::new(QUEUED_MAX), None)
+        .await?;
     for (day, customer) in (1..=5_u32).zip(["ada", "grace", "edsger", "barbara", "tony"]) {
         let event = json!({"type": "reminder", "cart": day});
-        let schedule = emitter.schedule(format!("customer:{customer}"), &event).key("cart");
-        schedule.after(Duration::from_secs(24 * 60 * 60) * day).send().await?;
+        let schedule = emitter
+            .schedule(format!("customer:{customer}"), &event)
+            .key("cart");
+        schedule
+            .after(Duration::from_secs(24 * 60 * 60) * day)
+            .send()
+            .await?;
     }
     let event = json!({"type": "close"});
-    let accounts = CronDraft::new("accounts", CronSchedule::new("* * * * *", None)?, "accounts", &event);
-    let by = By { why: "the demo needs a cron job", ..DEMO };
+    let accounts = CronDraft::new(
+        "accounts",
+        CronSchedule::new("* * * * *", None)?,
+        "accounts",
+        &event,
+    );
+    let by = By {
+        why: "the demo needs a cron job",
+        ..DEMO
+    };
     control.set_cron(by, accounts.now()).await?;
     Ok(())
 }
@@ -147,10 +190,22 @@ async fn emit(emitter: &Emitter) -> anyhow::Result<()> {
     for n in 0_u64.. {
         let number = random.next() % OBJECTS;
         let (object, event) = match random.next() % 20 {
-            0 => (format!("newsletter:{}", number % 10), json!({"type": "printed", "n": n})),
-            1..4 => (format!("invoice:{number}"), json!({"type": "billed", "n": n, "card": {"number": "4111 1111 1111 1111"}})),
-            4..8 => (format!("parcel:{number}"), json!({"type": "packed", "n": n})),
-            _ => (format!("work:{number}"), json!({"type": "moved", "n": n, "to": {"shelf": number}})),
+            0 => (
+                format!("newsletter:{}", number % 10),
+                json!({"type": "printed", "n": n}),
+            ),
+            1..4 => (
+                format!("invoice:{number}"),
+                json!({"type": "billed", "n": n, "card": {"number": "4111 1111 1111 1111"}}),
+            ),
+            4..8 => (
+                format!("parcel:{number}"),
+                json!({"type": "packed", "n": n}),
+            ),
+            _ => (
+                format!("work:{number}"),
+                json!({"type": "moved", "n": n, "to": {"shelf": number}}),
+            ),
         };
         match emitter.emit(object, &event).await {
             // Objects that wait are full after a while, so that the demo may run for days.
@@ -166,16 +221,31 @@ async fn emit(emitter: &Emitter) -> anyhow::Result<()> {
 
 /// Receives the events. The objects that it fails are always the same.
 async fn receive(body: Body) -> Response {
-    let read = to_bytes(body, REQUEST_BYTES_MAX).await.ok().and_then(|body| serde_json::from_slice::<Value>(&body).ok());
-    let Some(envelope) = read else { return StatusCode::BAD_REQUEST.into_response() };
+    let read = to_bytes(body, REQUEST_BYTES_MAX)
+        .await
+        .ok()
+        .and_then(|body| serde_json::from_slice::<Value>(&body).ok());
+    let Some(envelope) = read else {
+        return StatusCode::BAD_REQUEST.into_response();
+    };
     let object = envelope["object"].as_str().unwrap_or_default();
     let wait = if object == "work:7" { 900 } else { 20 };
     sleep(Duration::from_millis(wait)).await;
     let is_seventh = envelope["event"]["n"].as_u64().is_some_and(|n| n % 7 == 0);
     match object {
-        "parcel:13" => (StatusCode::INTERNAL_SERVER_ERROR, "the carrier does not answer").into_response(),
-        "parcel:21" if is_seventh => (StatusCode::UNPROCESSABLE_ENTITY, "there is no such address").into_response(),
-        "invoice:4" => (StatusCode::INTERNAL_SERVER_ERROR, "the bank refuses the card").into_response(),
+        "parcel:13" => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the carrier does not answer",
+        )
+            .into_response(),
+        "parcel:21" if is_seventh => {
+            (StatusCode::UNPROCESSABLE_ENTITY, "there is no such address").into_response()
+        }
+        "invoice:4" => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the bank refuses the card",
+        )
+            .into_response(),
         _ => StatusCode::OK.into_response(),
     }
 }

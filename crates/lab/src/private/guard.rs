@@ -87,5 +87,9 @@ impl Drop for Guard {
 /// of a socket may have at most about 100 bytes.
 fn temporary_dir() -> std::io::Result<TempDir> {
     let dirs = tempfile::Builder::new().prefix("seriatim-").to_owned();
-    if std::env::temp_dir().as_os_str().len() > 60 { dirs.tempdir_in("/tmp") } else { dirs.tempdir() }
+    if std::env::temp_dir().as_os_str().len() > 60 {
+        dirs.tempdir_in("/tmp")
+    } else {
+        dirs.tempdir()
+    }
 }

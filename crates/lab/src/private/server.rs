@@ -38,7 +38,10 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts a server and waits until it replies.
-    pub(crate) async fn start(guard: &mut Guard, listen: Listen) -> anyhow::Result<(Self, MultiplexedConnection)> {
+    pub(crate) async fn start(
+        guard: &mut Guard,
+        listen: Listen,
+    ) -> anyhow::Result<(Self, MultiplexedConnection)> {
         let program = program().await?;
         let dir = guard.dir().to_owned();
         let socket = dir.join("redis.sock");
@@ -46,16 +49,30 @@ impl Server {
             Listen::Socket => 0,
             // The system chose a free port, and the listener is closed again at once. If another
             // program takes this port now, the server does not start, and the error says so.
-            Listen::Loopback => TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).context("no free port")?.port(),
+            Listen::Loopback => TcpListener::bind("127.0.0.1:0")
+                .and_then(|it| it.local_addr())
+                .context("no free port")?
+                .port(),
         };
         let child = Command::new(&program)
             .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
-            .args(["--save", "", "--appendonly", "no", "--daemonize", "no", "--unixsocket"])
+            .args([
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--daemonize",
+                "no",
+                "--unixsocket",
+            ])
             .arg(&socket)
             .arg("--dir")
             .arg(&dir)
             .stdin(Stdio::null())
-            .stdout(File::create(dir.join("redis.log")).context("cannot write to the temporary directory")?)
+            .stdout(
+                File::create(dir.join("redis.log"))
+                    .context("cannot write to the temporary directory")?,
+            )
             .stderr(Stdio::null())
             .process_group(0)
             .kill_on_drop(true)
@@ -71,12 +88,21 @@ impl Server {
         Ok((server, connection))
     }
 
-    async fn until_it_answers(&mut self, program: &str, dir: &Path) -> anyhow::Result<MultiplexedConnection> {
+    async fn until_it_answers(
+        &mut self,
+        program: &str,
+        dir: &Path,
+    ) -> anyhow::Result<MultiplexedConnection> {
         let client = Client::open(self.url.as_str())?;
-        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let refused = match client.get_multiplexed_async_connection_with_config(&config).await {
+            let refused = match client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+            {
                 Ok(connection) => return Ok(connection),
                 Err(refused) => refused,
             };
@@ -96,36 +122,64 @@ impl Server {
 pub(crate) fn last_line(log: &Path) -> String {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
-    text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(nothing)").to_owned()
+    text.lines()
+        .rev()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or("(nothing)")
+        .to_owned()
 }
 
 /// Returns the server program that `SERIATIM_REDIS_SERVER` names, or else the first one that is on
 /// the PATH. It is an error if its version is older than `VERSION_MIN`.
 async fn program() -> anyhow::Result<String> {
-    let named = std::env::var("SERIATIM_REDIS_SERVER").ok().filter(|named| !named.is_empty());
-    let tried = named.as_ref().map_or_else(|| vec!["redis-server", "valkey-server"], |named| vec![named.as_str()]);
+    let named = std::env::var("SERIATIM_REDIS_SERVER")
+        .ok()
+        .filter(|named| !named.is_empty());
+    let tried = named.as_ref().map_or_else(
+        || vec!["redis-server", "valkey-server"],
+        |named| vec![named.as_str()],
+    );
     let mut found = Vec::new();
     for name in tried {
-        let Ok(output) = Command::new(name).arg("--version").stdin(Stdio::null()).output().await else { continue };
+        let Ok(output) = Command::new(name)
+            .arg("--version")
+            .stdin(Stdio::null())
+            .output()
+            .await
+        else {
+            continue;
+        };
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         match version(&text) {
             Some(version) if version >= VERSION_MIN => return Ok(name.to_owned()),
             _ => found.push(text.trim().to_owned()),
         }
     }
-    let too_old = if found.is_empty() { String::new() } else { format!(" (found: {})", found.join("; ")) };
+    let too_old = if found.is_empty() {
+        String::new()
+    } else {
+        format!(" (found: {})", found.join("; "))
+    };
     let what = match &named {
         Some(named) => {
-            format!("SERIATIM_REDIS_SERVER names {named}, which is not a redis-server >= 7.0 or valkey-server that runs here")
+            format!(
+                "SERIATIM_REDIS_SERVER names {named}, which is not a redis-server >= 7.0 or valkey-server that runs here"
+            )
         }
-        None => "this needs redis-server >= 7.0 or valkey-server on the PATH; scripts/demo installs one".to_owned(),
+        None => {
+            "this needs redis-server >= 7.0 or valkey-server on the PATH; scripts/demo installs one"
+                .to_owned()
+        }
     };
     Err(Failure::with(Exit::Redis, format!("{what}{too_old}")))
 }
 
 /// Parses major and minor from `Redis server v=7.0.15 sha=…`.
 fn version(text: &str) -> Option<(u32, u32)> {
-    let mut numbers = text.split_once("v=")?.1.split(|c: char| !c.is_ascii_digit());
+    let mut numbers = text
+        .split_once("v=")?
+        .1
+        .split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
@@ -133,7 +187,10 @@ fn version(text: &str) -> Option<(u32, u32)> {
 mod tests {
     #[test]
     fn versions_are_read() {
-        assert_eq!(super::version("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0"), Some((7, 0)));
+        assert_eq!(
+            super::version("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0"),
+            Some((7, 0))
+        );
         assert_eq!(super::version("Valkey server v=8.1.1 sha=0"), Some((8, 1)));
         assert_eq!(super::version("bash: not found"), None);
     }

@@ -45,7 +45,10 @@ pub(super) struct Position {
 impl Position {
     /// Returns the position of this row; `None` if the cursor is not of the log.
     pub(super) fn new(row: &Cursor, written: u64) -> Option<Self> {
-        Some(Self { id: id(row.as_str())?, written })
+        Some(Self {
+            id: id(row.as_str())?,
+            written,
+        })
     }
 
     fn cursor(&self) -> Cursor {
@@ -63,8 +66,17 @@ impl FromStr for Position {
     type Err = Problem;
 
     fn from_str(text: &str) -> Result<Self, Problem> {
-        let parts = text.split_once('.').and_then(|(row, written)| Some(Self { id: id(row)?, written: written.parse().ok()? }));
-        parts.ok_or_else(|| Problem::bad_request("the parameter after is not a position in the log: load the page Log again"))
+        let parts = text.split_once('.').and_then(|(row, written)| {
+            Some(Self {
+                id: id(row)?,
+                written: written.parse().ok()?,
+            })
+        });
+        parts.ok_or_else(|| {
+            Problem::bad_request(
+                "the parameter after is not a position in the log: load the page Log again",
+            )
+        })
     }
 }
 
@@ -86,8 +98,20 @@ pub(super) struct Row {
 impl Row {
     fn new(base: &str, entry: LogEntry) -> Self {
         let html = pages::log::row(base, &entry).into_string();
-        let LogEntry { log_id, object, object_escaped, status, .. } = entry;
-        Self { id: id(log_id.as_str()).unwrap_or_default(), object, object_escaped, status, html }
+        let LogEntry {
+            log_id,
+            object,
+            object_escaped,
+            status,
+            ..
+        } = entry;
+        Self {
+            id: id(log_id.as_str()).unwrap_or_default(),
+            object,
+            object_escaped,
+            status,
+            html,
+        }
     }
 
     fn bytes(&self) -> usize {
@@ -125,7 +149,9 @@ impl Kept {
             self.rows.push_back(Arc::new(row));
         }
         while self.rows.len() > KEPT_ROWS || self.bytes > KEPT_BYTES_MAX {
-            let Some(oldest) = self.rows.pop_front() else { break };
+            let Some(oldest) = self.rows.pop_front() else {
+                break;
+            };
             self.bytes -= oldest.bytes();
         }
         self.end = Some(end);
@@ -133,8 +159,9 @@ impl Kept {
 
     /// Adds the newest rows. If there is a gap before them, forgets the rows before it.
     fn add_newest(&mut self, rows: Vec<Row>, end: Position) {
-        let before =
-            self.end.filter(|before| before.id <= end.id && end.written.saturating_sub(before.written) <= rows.len() as u64);
+        let before = self.end.filter(|before| {
+            before.id <= end.id && end.written.saturating_sub(before.written) <= rows.len() as u64
+        });
         let is_overrun = self.end.is_some() && before.is_none();
         match before {
             Some(before) => self.add(rows.into_iter().filter(|row| row.id > before.id), end),
@@ -150,13 +177,23 @@ impl Kept {
     fn after(&self, position: &mut Position) -> News {
         let end = self.end.unwrap_or_default();
         if position.id > end.id {
-            return News { is_ahead: true, ..News::default() };
+            return News {
+                is_ahead: true,
+                ..News::default()
+            };
         }
         let first = self.rows.partition_point(|row| row.id <= position.id);
         let rows: Vec<_> = self.rows.range(first..).cloned().collect();
-        let passed_over = end.written.saturating_sub(position.written).saturating_sub(rows.len() as u64);
+        let passed_over = end
+            .written
+            .saturating_sub(position.written)
+            .saturating_sub(rows.len() as u64);
         *position = end;
-        News { rows, passed_over, is_ahead: false }
+        News {
+            rows,
+            passed_over,
+            is_ahead: false,
+        }
     }
 }
 
@@ -186,14 +223,26 @@ pub(super) struct Follower(watch::Receiver<Option<Looked>>);
 impl Follower {
     /// Waits for the next look. Returns whether it has succeeded.
     pub(super) async fn next_look(&mut self) -> bool {
-        self.0.changed().await.is_ok() && self.0.borrow_and_update().as_ref().is_some_and(|looked| looked.result.is_ok())
+        self.0.changed().await.is_ok()
+            && self
+                .0
+                .borrow_and_update()
+                .as_ref()
+                .is_some_and(|looked| looked.result.is_ok())
     }
 }
 
 impl Followed {
     pub(super) fn new(looks: Looks, base: String) -> Self {
         let (looked, _) = watch::channel(None);
-        Self { looks, base, kept: Mutex::default(), looked, looking: AsyncMutex::default(), came: Notify::new() }
+        Self {
+            looks,
+            base,
+            kept: Mutex::default(),
+            looked,
+            looking: AsyncMutex::default(),
+            came: Notify::new(),
+        }
     }
 
     /// Returns a follower, and the position of the end of the log. Looks, if the last look is old.
@@ -225,7 +274,11 @@ impl Followed {
     }
 
     async fn look_if_old(&self) -> Looked {
-        let is_new = |looked: &Option<Looked>| looked.clone().filter(|looked| looked.at.elapsed() < looked.every);
+        let is_new = |looked: &Option<Looked>| {
+            looked
+                .clone()
+                .filter(|looked| looked.at.elapsed() < looked.every)
+        };
         if let Some(looked) = is_new(&self.looked.borrow()) {
             return looked;
         }
@@ -235,8 +288,16 @@ impl Followed {
         }
         let at = Instant::now();
         let found = self.look().await;
-        let every = if let Ok(true) = found { EVERY_IF_LARGE } else { EVERY };
-        let looked = Looked { at, every, result: found.map(drop) };
+        let every = if let Ok(true) = found {
+            EVERY_IF_LARGE
+        } else {
+            EVERY
+        };
+        let looked = Looked {
+            at,
+            every,
+            result: found.map(drop),
+        };
         self.looked.send_replace(Some(looked.clone()));
         looked
     }
@@ -247,21 +308,32 @@ impl Followed {
             let kept = self.lock();
             (kept.end, kept.is_overrun)
         };
-        let is_late = self.looked.borrow().as_ref().is_none_or(|looked| looked.at.elapsed() > EVERY * 3);
-        let Some(end) = end.filter(|_| !is_late || !is_overrun) else { return self.read_newest(FIRST_READS).await };
+        let is_late = self
+            .looked
+            .borrow()
+            .as_ref()
+            .is_none_or(|looked| looked.at.elapsed() > EVERY * 3);
+        let Some(end) = end.filter(|_| !is_late || !is_overrun) else {
+            return self.read_newest(FIRST_READS).await;
+        };
         if is_overrun {
             // A read of the oldest rows would be in vain, if they come too fast again.
             return self.read_newest(READS - 1).await;
         }
         let after = end.cursor();
-        let mut page = self.looks.log_of_all(false, Some(&after), READ_ROWS).await?;
+        let mut page = self
+            .looks
+            .log_of_all(false, Some(&after), READ_ROWS)
+            .await?;
         if page.ends_before(&after) {
             // Redis has lost rows.
             return self.read_newest(FIRST_READS).await;
         }
         let come = page.written.saturating_sub(end.written);
         if come > (READS * READ_ROWS) as u64 || is_large(&page) {
-            return self.read_newest(if is_late { FIRST_READS } else { READS - 1 }).await;
+            return self
+                .read_newest(if is_late { FIRST_READS } else { READS - 1 })
+                .await;
         }
         let mut rows = Vec::new();
         for read in 1..=READS {
@@ -290,7 +362,9 @@ impl Followed {
         for read in 1..=reads {
             is_large |= self::is_large(&page);
             rows.append(&mut page.entries);
-            let Some(next) = page.next.take().filter(|_| read < reads && !is_large) else { break };
+            let Some(next) = page.next.take().filter(|_| read < reads && !is_large) else {
+                break;
+            };
             page = self.looks.log_of_all(true, Some(&next), READ_ROWS).await?;
         }
         rows.reverse();
@@ -300,7 +374,10 @@ impl Followed {
     }
 
     fn rows(&self, entries: Vec<LogEntry>) -> Vec<Row> {
-        entries.into_iter().map(|entry| Row::new(&self.base, entry)).collect()
+        entries
+            .into_iter()
+            .map(|entry| Row::new(&self.base, entry))
+            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
@@ -319,19 +396,42 @@ mod tests {
 
     fn row(number: u64, bytes: usize) -> Row {
         let html = "x".repeat(bytes);
-        Row { id: (number, 0), object: String::new(), object_escaped: None, status: LogStatus::Completed, html }
+        Row {
+            id: (number, 0),
+            object: String::new(),
+            object_escaped: None,
+            status: LogStatus::Completed,
+            html,
+        }
     }
 
     fn at(number: u64) -> Position {
-        Position { id: (number, 0), written: number }
+        Position {
+            id: (number, 0),
+            written: number,
+        }
     }
 
     #[test]
     fn a_position_is_a_row_and_a_number() {
         let position = Position::new(&Cursor::from("1700-3"), 12).expect("a position");
-        assert_eq!((position.to_string().as_str(), position.cursor().as_str()), ("1700-3.12", "1700-3"));
-        assert_eq!("1700-3.12".parse::<Position>().expect("a position"), position);
-        for bad in ["", "1700-3", "1700.3", "1700-3.", "-3.1", "a-3.1", "1700-3.12.1"] {
+        assert_eq!(
+            (position.to_string().as_str(), position.cursor().as_str()),
+            ("1700-3.12", "1700-3")
+        );
+        assert_eq!(
+            "1700-3.12".parse::<Position>().expect("a position"),
+            position
+        );
+        for bad in [
+            "",
+            "1700-3",
+            "1700.3",
+            "1700-3.",
+            "-3.1",
+            "a-3.1",
+            "1700-3.12.1",
+        ] {
             assert!(bad.parse::<Position>().is_err(), "{bad}");
         }
         assert_eq!(Position::new(&Cursor::from("a:1"), 1), None);
@@ -342,8 +442,16 @@ mod tests {
         let (mut kept, mut position) = (Kept::default(), at(3));
         kept.add((1..=5).map(|number| row(number, 1)), at(5));
         let mut next = |kept: &Kept| {
-            let News { rows, passed_over, is_ahead } = kept.after(&mut position);
-            (rows.iter().map(|row| row.id.0).collect::<Vec<_>>(), passed_over, is_ahead)
+            let News {
+                rows,
+                passed_over,
+                is_ahead,
+            } = kept.after(&mut position);
+            (
+                rows.iter().map(|row| row.id.0).collect::<Vec<_>>(),
+                passed_over,
+                is_ahead,
+            )
         };
         assert_eq!(next(&kept), (vec![4, 5], 0, false));
         assert_eq!(next(&kept), (vec![], 0, false));
@@ -353,7 +461,13 @@ mod tests {
         kept = Kept::default();
         kept.add([row(2, 1)], at(2));
         assert_eq!(next(&kept), (vec![], 0, true));
-        kept.add([row(10, 1)], Position { id: (10, 0), written: 3 });
+        kept.add(
+            [row(10, 1)],
+            Position {
+                id: (10, 0),
+                written: 3,
+            },
+        );
         assert_eq!(next(&kept), (vec![10], 0, false));
     }
 
@@ -363,11 +477,19 @@ mod tests {
         for number in 1..=2 * KEPT_ROWS as u64 {
             kept.add([row(number, 100)], at(number));
         }
-        let News { rows, passed_over, .. } = kept.after(&mut at(1));
+        let News {
+            rows, passed_over, ..
+        } = kept.after(&mut at(1));
         assert_eq!((rows.len(), passed_over), (KEPT_ROWS, KEPT_ROWS as u64 - 1));
         for number in 1..=20 {
-            kept.add([row(10_000 + number, KEPT_BYTES_MAX / 8)], at(10_000 + number));
-            assert!(kept.bytes <= KEPT_BYTES_MAX && kept.bytes == kept.rows.iter().map(|row| row.bytes()).sum::<usize>());
+            kept.add(
+                [row(10_000 + number, KEPT_BYTES_MAX / 8)],
+                at(10_000 + number),
+            );
+            assert!(
+                kept.bytes <= KEPT_BYTES_MAX
+                    && kept.bytes == kept.rows.iter().map(|row| row.bytes()).sum::<usize>()
+            );
         }
         assert_eq!(kept.rows.len(), 7);
     }

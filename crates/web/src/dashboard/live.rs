@@ -92,7 +92,14 @@ pub(super) struct Live {
 impl Live {
     pub(super) fn new(control: Control, looks: Looks) -> Self {
         let (shown, _) = watch::channel(None);
-        Self { control, looks, history: Mutex::default(), shown, looking: AsyncMutex::default(), came: Notify::new() }
+        Self {
+            control,
+            looks,
+            history: Mutex::default(),
+            shown,
+            looking: AsyncMutex::default(),
+            came: Notify::new(),
+        }
     }
 
     /// Returns the snapshots for a viewer, until the receiver is dropped.
@@ -104,7 +111,11 @@ impl Live {
 
     /// Returns a snapshot that is not older than the time between two looks.
     pub(super) async fn snapshot(&self) -> Arc<Snapshot> {
-        let is_new = |shown: &Option<Arc<Snapshot>>| shown.clone().filter(|shown| shown.at.elapsed() < shown.every);
+        let is_new = |shown: &Option<Arc<Snapshot>>| {
+            shown
+                .clone()
+                .filter(|shown| shown.at.elapsed() < shown.every)
+        };
         if let Some(shown) = is_new(&self.shown.borrow()) {
             return shown;
         }
@@ -166,13 +177,21 @@ impl Live {
                 self.looks.hide_sinks(&mut stats.workers);
                 Ok(Arc::new(stats))
             }
-            Ok(Err(ControlError::Redis { source, .. })) => Err(format!("Redis cannot be asked: {}", told(&source))),
+            Ok(Err(ControlError::Redis { source, .. })) => {
+                Err(format!("Redis cannot be asked: {}", told(&source)))
+            }
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err(format!("Redis did not reply within {LOOK_TIME_MAX:?}")),
         };
         let at = Instant::now();
         let every = stats.as_ref().map_or(EVERY, |stats| every(stats));
-        if stats.is_ok() && self.lock().queues.as_ref().is_none_or(|(asked, _)| asked.elapsed() >= QUEUES_EVERY.max(every)) {
+        if stats.is_ok()
+            && self
+                .lock()
+                .queues
+                .as_ref()
+                .is_none_or(|(asked, _)| asked.elapsed() >= QUEUES_EVERY.max(every))
+        {
             // If this look fails, the next look at the figures shows the reason.
             if let Ok(Ok(queues)) = timeout(LOOK_TIME_MAX, self.control.under_work(QUEUES)).await {
                 self.lock().queues = Some((at, Arc::new(queues)));
@@ -182,9 +201,19 @@ impl Live {
         if let Ok(stats) = &stats {
             history.add(at, every, stats);
         }
-        let depth = history.depth.as_ref().map(|(counted, depth)| (depth.clone(), at.duration_since(*counted)));
+        let depth = history
+            .depth
+            .as_ref()
+            .map(|(counted, depth)| (depth.clone(), at.duration_since(*counted)));
         let queues = history.queues.as_ref().map(|(_, queues)| queues.clone());
-        Snapshot { at, stats, queues, depth, samples: Arc::new(history.samples(at)), every }
+        Snapshot {
+            at,
+            stats,
+            queues,
+            depth,
+            samples: Arc::new(history.samples(at)),
+            every,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, History> {
@@ -208,7 +237,11 @@ pub(super) async fn until_watched<T>(shown: &watch::Sender<T>, came: &Notify) {
 /// Returns the time between two looks, so that the looks cost Redis at most 0.1 % of its time.
 fn every(stats: &Stats) -> Duration {
     let names = stats.workers.len() as u64;
-    let slots: u64 = stats.workers.iter().map(|name| u64::from(name.slots_read)).sum();
+    let slots: u64 = stats
+        .workers
+        .iter()
+        .map(|name| u64::from(name.slots_read))
+        .sum();
     let commands = u32::try_from(40 + 3 * names + slots).unwrap_or(u32::MAX);
     EVERY.max(COMMAND.saturating_mul(commands).saturating_mul(PART))
 }
@@ -265,13 +298,22 @@ mod tests {
         let mut stats = Stats::default();
         assert_eq!(every(&stats), EVERY);
         stats.workers = vec![name(256); 3];
-        assert_eq!(every(&stats), Duration::from_micros(2) * (40 + 9 + 768) * 1000);
+        assert_eq!(
+            every(&stats),
+            Duration::from_micros(2) * (40 + 9 + 768) * 1000
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn rates_are_differences_of_ids() {
         let (mut history, mut stats) = (History::default(), Stats::default());
-        let rates = |history: &History| -> Vec<_> { history.looks.iter().map(|(.., sample)| sample.rate).collect() };
+        let rates = |history: &History| -> Vec<_> {
+            history
+                .looks
+                .iter()
+                .map(|(.., sample)| sample.rate)
+                .collect()
+        };
         for id in [1000, 1500, 1500, 2_000_000_000, 5] {
             stats.last_id = id;
             history.add(Instant::now(), EVERY, &stats);

@@ -146,13 +146,25 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let mut stopping = stop_signals()?;
     let redis = global.route()?.address();
     let keys = global.keys()?;
-    let listening = args.listen.open_unguarded(args.listen.has_users() || args.trust_header.is_some(), GUARDS).await?;
+    let listening = args
+        .listen
+        .open_unguarded(
+            args.listen.has_users() || args.trust_header.is_some(),
+            GUARDS,
+        )
+        .await?;
     let first = listening.addresses().next().unwrap_or_default().to_owned();
-    if listening.users().is_none() && args.trust_header.is_none() && !first.starts_with("http") && args.public_url.is_none() {
+    if listening.users().is_none()
+        && args.trust_header.is_none()
+        && !first.starts_with("http")
+        && args.public_url.is_none()
+    {
         let what = "a link cannot lead to a socket: give --users FILE, or --trust-header NAME with --trust-from unix";
         return Err(Failure::with(Exit::Input, what));
     }
-    let control = Control::unconnected(global.server()).map_err(shown::failure)?.with_keys(keys);
+    let control = Control::unconnected(global.server())
+        .map_err(shown::failure)?
+        .with_keys(keys);
     let control = control.with_event_bytes_max(EVENT_BYTES_MAX);
     let reached = Reached::default();
     reached.first(control.now_ms()).await?;
@@ -164,7 +176,11 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let settings = Settings {
         hosts: Hosts::new(args.listen.hosts().chain(public_hosts)),
         users: listening.users().cloned(),
-        trust: args.trust_header.map(|header| Trust { header, from: args.trust_from, rights: args.trust_rights }),
+        trust: args.trust_header.map(|header| Trust {
+            header,
+            from: args.trust_from,
+            rights: args.trust_rights,
+        }),
         public_url: args.public_url.clone(),
         is_secured: listening.is_secured(),
         is_read_only: args.read_only,
@@ -183,7 +199,11 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let stop = CancellationToken::new();
     // With --read-only the Redis user may lack the right to write.
     let cursors = Cursors::new(control.clone(), !args.read_only);
-    let looks = Looks::new(control.clone(), Arc::new(Hidden::new(args.hide, args.hide_events)), cursors);
+    let looks = Looks::new(
+        control.clone(),
+        Arc::new(Hidden::new(args.hide, args.hide_events)),
+        cursors,
+    );
     let base = args.public_url.map(|url| url.path).unwrap_or_default();
     let app = Arc::new(Dashboard {
         live: Live::new(control.clone(), looks.clone()),
@@ -238,7 +258,9 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 
 /// Returns the time of this machine, in ms since the epoch.
 fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -263,10 +285,16 @@ fn routes(app: &Arc<Dashboard>) -> Router {
         .route("/act", post(acts::start))
         .route("/job", get(acts::job))
         .route("/job/stop", post(acts::stop))
-        .route("/login", get(access::login::show).post(access::login::log_in))
+        .route(
+            "/login",
+            get(access::login::show).post(access::login::log_in),
+        )
         .route("/logout", post(access::login::log_out))
         .route("/link", get(access::login::link))
-        .route(probes::HEALTH, get(async || probes::answer(Ok::<(), &str>(()))))
+        .route(
+            probes::HEALTH,
+            get(async || probes::answer(Ok::<(), &str>(()))),
+        )
         .route(probes::READY, get(ready));
     for path in assets::paths() {
         router = router.route(path, get(assets::file));
@@ -274,7 +302,11 @@ fn routes(app: &Arc<Dashboard>) -> Router {
     let router = router
         .fallback(async || Problem::not_found("there is no such page"))
         .method_not_allowed_fallback(async || {
-            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", "the page does not have this method")
+            Problem::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "method",
+                "the page does not have this method",
+            )
         })
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(app.clone(), access::check))
@@ -316,5 +348,9 @@ async fn without(base: String, mut request: Request, next: Next) -> Response {
 /// Returns the answer to the probe `/readyz`: 200, or 503 before the first answer of Redis and after
 /// the first stop signal.
 async fn ready(State(app): State<Arc<Dashboard>>) -> Response {
-    probes::answer(if app.stop.is_cancelled() { Err("the server stops") } else { app.reached.ready() })
+    probes::answer(if app.stop.is_cancelled() {
+        Err("the server stops")
+    } else {
+        app.reached.ready()
+    })
 }

@@ -48,16 +48,22 @@ pub(super) async fn live(
     let permit = permit(&app.streams, &asked.user)?;
     let until = Instant::now() + TIME_MAX;
     let shown = app.live.watch();
-    let messages = stream::unfold((app, shown, permit, asked), move |(app, mut shown, permit, asked)| async move {
-        tokio::select! {
-            changed = timeout_at(until, shown.changed()) => drop(changed.ok()?.ok()?),
-            () = app.stop.cancelled() => return None,
-        }
-        app.access.user(peer, &asked.headers)?.may_all(Right::View).ok()?;
-        let snapshot = shown.borrow_and_update().clone()?;
-        let html = pages::overview::parts(&app.base, &snapshot).into_string();
-        Some((message(&html, None), (app, shown, permit, asked)))
-    });
+    let messages = stream::unfold(
+        (app, shown, permit, asked),
+        move |(app, mut shown, permit, asked)| async move {
+            tokio::select! {
+                changed = timeout_at(until, shown.changed()) => drop(changed.ok()?.ok()?),
+                () = app.stop.cancelled() => return None,
+            }
+            app.access
+                .user(peer, &asked.headers)?
+                .may_all(Right::View)
+                .ok()?;
+            let snapshot = shown.borrow_and_update().clone()?;
+            let html = pages::overview::parts(&app.base, &snapshot).into_string();
+            Some((message(&html, None), (app, shown, permit, asked)))
+        },
+    );
     Ok(response(messages))
 }
 
@@ -86,34 +92,66 @@ pub(super) async fn log(
     let filter = pages::log::Filter::read(&asked)?;
     let after = asked.query("after")?.filter(|after| !after.is_empty());
     // A browser that connects again sends the id of the last message.
-    let last = asked.headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+    let last = asked
+        .headers
+        .get("last-event-id")
+        .and_then(|id| id.to_str().ok())
+        .map(str::to_owned);
     asked.user.may_some(Right::View)?;
     let view = pages::log::follow_view(&asked.user);
-    let after = app.looks.cursors().open(&view, last.or(after).map(Cursor::from).as_ref()).await?;
-    let after = after.map(|after| after.as_str().parse::<Position>()).transpose()?;
+    let after = app
+        .looks
+        .cursors()
+        .open(&view, last.or(after).map(Cursor::from).as_ref())
+        .await?;
+    let after = after
+        .map(|after| after.as_str().parse::<Position>())
+        .transpose()?;
     let permit = permit(&app.streams, &asked.user)?;
     let (follower, end) = app.followed.follow().await?;
     let (until, position, rows_max) = (Instant::now() + TIME_MAX, after.unwrap_or(end), KEPT_ROWS);
     let headers = asked.headers;
-    let following = Following { app, peer, headers, filter, follower, position, rows_max, looks_ahead: 0, _permit: permit };
-    let messages = stream::unfold((following, true), move |(mut following, is_first)| async move {
-        if !is_first {
-            let stop = following.app.stop.clone();
-            let has_looked = tokio::select! {
-                looked = timeout_at(until, following.follower.next_look()) => looked.unwrap_or(false),
-                () = stop.cancelled() => false,
-            };
-            if !has_looked {
-                return None;
+    let following = Following {
+        app,
+        peer,
+        headers,
+        filter,
+        follower,
+        position,
+        rows_max,
+        looks_ahead: 0,
+        _permit: permit,
+    };
+    let messages = stream::unfold(
+        (following, true),
+        move |(mut following, is_first)| async move {
+            if !is_first {
+                let stop = following.app.stop.clone();
+                let has_looked = tokio::select! {
+                    looked = timeout_at(until, following.follower.next_look()) => looked.unwrap_or(false),
+                    () = stop.cancelled() => false,
+                };
+                if !has_looked {
+                    return None;
+                }
             }
-        }
-        let user = following.app.access.user(following.peer, &following.headers)?;
-        let html = following.next(&user).ok()?;
-        let position = Some(following.position.to_string().into());
-        let position = following.app.looks.cursors().seal(&pages::log::follow_view(&user), position).await.ok()?;
-        let message = message(&html, position.as_ref().map(Cursor::as_str));
-        Some((message, (following, false)))
-    });
+            let user = following
+                .app
+                .access
+                .user(following.peer, &following.headers)?;
+            let html = following.next(&user).ok()?;
+            let position = Some(following.position.to_string().into());
+            let position = following
+                .app
+                .looks
+                .cursors()
+                .seal(&pages::log::follow_view(&user), position)
+                .await
+                .ok()?;
+            let message = message(&html, position.as_ref().map(Cursor::as_str));
+            Some((message, (following, false)))
+        },
+    );
     Ok(response(messages))
 }
 
@@ -121,7 +159,11 @@ impl Following {
     /// Returns the part with the rows that have come since the last message.
     fn next(&mut self, user: &User) -> Result<String, Problem> {
         user.may_some(Right::View)?;
-        let News { mut rows, passed_over, is_ahead } = self.app.followed.after(&mut self.position);
+        let News {
+            mut rows,
+            passed_over,
+            is_ahead,
+        } = self.app.followed.after(&mut self.position);
         self.looks_ahead = if is_ahead { self.looks_ahead + 1 } else { 0 };
         let is_lost = self.looks_ahead > LOOKS_AHEAD_MAX;
         if is_lost {
@@ -129,11 +171,19 @@ impl Following {
         }
         rows.retain(|row| {
             let escaped = row.object_escaped.as_deref();
-            shows(user, &row.object, escaped) && self.filter.has(escaped.unwrap_or(&row.object), &row.status)
+            shows(user, &row.object, escaped)
+                && self.filter.has(escaped.unwrap_or(&row.object), &row.status)
         });
-        let too_many = rows.len().saturating_sub(std::mem::replace(&mut self.rows_max, LOG_ROWS_MAX));
+        let too_many = rows
+            .len()
+            .saturating_sub(std::mem::replace(&mut self.rows_max, LOG_ROWS_MAX));
         rows.drain(..too_many);
-        let left_out = LeftOut { too_many: too_many as u64, passed_over, is_lost, has_numbers: !user.is_limited() };
+        let left_out = LeftOut {
+            too_many: too_many as u64,
+            passed_over,
+            is_lost,
+            has_numbers: !user.is_limited(),
+        };
         Ok(pages::log::new_rows(rows.iter().map(|row| row.html.as_str()), &left_out).into_string())
     }
 }
@@ -165,7 +215,9 @@ fn message(html: &str, id: Option<&str>) -> Bytes {
 fn response(messages: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     use futures_util::StreamExt as _;
     let mut response = Response::new(Body::from_stream(messages.map(Ok::<_, Infallible>)));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     response
 }
 
@@ -175,7 +227,10 @@ mod tests {
 
     #[test]
     fn a_message_has_an_id_and_a_line_of_data_for_each_line() {
-        assert_eq!(message("<p>\na\r</p>", None), "data: <p>\ndata: a\ndata: </p>\n\n");
+        assert_eq!(
+            message("<p>\na\r</p>", None),
+            "data: <p>\ndata: a\ndata: </p>\n\n"
+        );
         assert_eq!(message("<p>", Some("1-0.7")), "id: 1-0.7\ndata: <p>\n\n");
     }
 }

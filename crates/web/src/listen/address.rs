@@ -18,10 +18,16 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
-            return if path.is_empty() { Err("unix: needs a path".to_owned()) } else { Ok(Self::Unix(path.into())) };
+            return if path.is_empty() {
+                Err("unix: needs a path".to_owned())
+            } else {
+                Ok(Self::Unix(path.into()))
+            };
         }
         match text.rsplit_once(':') {
-            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(Self::Tcp(text.to_owned())),
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                Ok(Self::Tcp(text.to_owned()))
+            }
             _ => Err("write HOST:PORT, e.g. 127.0.0.1:8080 or [::1]:8080, or unix:PATH".to_owned()),
         }
     }
@@ -42,7 +48,12 @@ mod tests {
 
     #[test]
     fn an_address_is_a_host_with_a_port_or_a_socket() {
-        for text in ["127.0.0.1:8080", "[::1]:80", "localhost:0", "unix:/run/seriatim.sock"] {
+        for text in [
+            "127.0.0.1:8080",
+            "[::1]:80",
+            "localhost:0",
+            "unix:/run/seriatim.sock",
+        ] {
             assert_eq!(text.parse::<Address>().expect(text).to_string(), text);
         }
         for text in ["", "8080", ":8080", "host", "host:", "host:99999", "unix:"] {

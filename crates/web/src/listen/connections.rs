@@ -80,12 +80,16 @@ pub(crate) enum Peer {
 
 enum Listener {
     Tcp(TcpListener),
-    Unix { listener: UnixListener, _socket: Socket },
+    Unix {
+        listener: UnixListener,
+        _socket: Socket,
+    },
 }
 
 /// Returns whether the socket refuses connections, because no process listens on it.
 fn is_refused(path: &Path) -> bool {
-    StdUnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    StdUnixStream::connect(path)
+        .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// A socket in the file system. The file is removed when this value is dropped.
@@ -106,8 +110,12 @@ fn hint(kind: io::ErrorKind, option: &str) -> String {
                 ": another process listens there; end that process, or name another address with {option}, e.g. with port 0 for a free port"
             )
         }
-        io::ErrorKind::AddrNotAvailable => format!(": this machine does not have this address; name another one with {option}"),
-        io::ErrorKind::PermissionDenied => format!(": name a port from 1024, or a path that this user may write, with {option}"),
+        io::ErrorKind::AddrNotAvailable => {
+            format!(": this machine does not have this address; name another one with {option}")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!(": name a port from 1024, or a path that this user may write, with {option}")
+        }
         _ => String::new(),
     }
 }
@@ -133,7 +141,11 @@ impl Connections {
     /// Returns the limits for probes, without any listener yet. `option`: the one that names the
     /// address.
     pub(super) fn for_probes(connections_max: u32, option: &'static str) -> Self {
-        Self { option, is_for_probes: true, ..Self::new(connections_max, None) }
+        Self {
+            option,
+            is_for_probes: true,
+            ..Self::new(connections_max, None)
+        }
     }
 
     /// Opens a listener. If `is_guarded` is false, only addresses of this machine are allowed,
@@ -143,7 +155,13 @@ impl Connections {
         // frees it. So its exit code is not that of a wrong input.
         let option = self.option;
         let failed = |error: io::Error| {
-            Failure::with(Exit::Broken, format!("cannot listen on {address}: {error}{}", hint(error.kind(), option)))
+            Failure::with(
+                Exit::Broken,
+                format!(
+                    "cannot listen on {address}: {error}{}",
+                    hint(error.kind(), option)
+                ),
+            )
         };
         let listener = match address {
             Address::Tcp(text) => {
@@ -157,14 +175,21 @@ impl Connections {
                     );
                     return Err(Failure::with(Exit::Input, what));
                 }
-                let scheme = if self.certificate.is_some() { "https" } else { "http" };
-                self.listeners.push((format!("{scheme}://{local}"), Listener::Tcp(listener)));
+                let scheme = if self.certificate.is_some() {
+                    "https"
+                } else {
+                    "http"
+                };
+                self.listeners
+                    .push((format!("{scheme}://{local}"), Listener::Tcp(listener)));
                 return Ok(());
             }
             Address::Unix(path) => {
                 match std::fs::symlink_metadata(path) {
                     Ok(found) if !found.file_type().is_socket() => {
-                        let what = format!("cannot listen on {address}: the path exists and is not a socket; name another one");
+                        let what = format!(
+                            "cannot listen on {address}: the path exists and is not a socket; name another one"
+                        );
                         return Err(Failure::with(Exit::Input, what));
                     }
                     // A socket on which no process listens was left by a process that was killed,
@@ -172,7 +197,10 @@ impl Connections {
                     Ok(_) if is_refused(path) => std::fs::remove_file(path).map_err(failed)?,
                     _ => {}
                 }
-                Listener::Unix { listener: UnixListener::bind(path).map_err(failed)?, _socket: Socket(path.clone()) }
+                Listener::Unix {
+                    listener: UnixListener::bind(path).map_err(failed)?,
+                    _socket: Socket(path.clone()),
+                }
             }
         };
         self.listeners.push((address.to_string(), listener));
@@ -187,11 +215,20 @@ impl Connections {
     /// `grace` to end. During this time new connections are still accepted, with one request each,
     /// because probes must learn that the process lives and is not ready. `has_users`: whether there
     /// can be several users.
-    pub(super) async fn serve(self, routes: Router, stop: CancellationToken, grace: Duration, has_users: bool) {
+    pub(super) async fn serve(
+        self,
+        routes: Router,
+        stop: CancellationToken,
+        grace: Duration,
+        has_users: bool,
+    ) {
         let connections_max = self.raise_file_limit();
         let (tasks, places) = (TaskTracker::new(), Places::new(connections_max, has_users));
         let cut = CancellationToken::new();
-        let _telling = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(tell(places.clone(), connections_max)));
+        let _telling = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(tell(
+            places.clone(),
+            connections_max,
+        )));
         let mut accepting = tokio::task::JoinSet::new();
         for (_, listener) in self.listeners {
             let accept = Accept {
@@ -289,15 +326,20 @@ impl Accept {
             let serving = async {
                 match (stream, certificate) {
                     (Stream::Tcp(stream, from), Some(certificate)) => {
-                        let secured = timeout(HANDSHAKE_TIME_MAX, certificate.acceptor().accept(stream)).await;
+                        let secured =
+                            timeout(HANDSHAKE_TIME_MAX, certificate.acceptor().accept(stream))
+                                .await;
                         if let Ok(Ok(stream)) = secured {
-                            serve(stream, Peer::Ip(from), routes, stop, (place, is_for_probes)).await;
+                            serve(stream, Peer::Ip(from), routes, stop, (place, is_for_probes))
+                                .await;
                         }
                     }
                     (Stream::Tcp(stream, from), None) => {
                         serve(stream, Peer::Ip(from), routes, stop, (place, is_for_probes)).await
                     }
-                    (Stream::Unix(stream), _) => serve(stream, Peer::Unix, routes, stop, (place, is_for_probes)).await,
+                    (Stream::Unix(stream), _) => {
+                        serve(stream, Peer::Unix, routes, stop, (place, is_for_probes)).await
+                    }
                 }
             };
             tokio::select! {
@@ -355,15 +397,23 @@ async fn serve<S>(
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(WRITE_TIME_MAX));
     let mut http = http1::Builder::new();
-    let head_time_max = if is_for_probes { PROBE_HEAD_TIME_MAX } else { HEAD_TIME_MAX };
-    http.timer(TokioTimer::new()).header_read_timeout(head_time_max).max_buf_size(HEAD_BYTES_MAX);
+    let head_time_max = if is_for_probes {
+        PROBE_HEAD_TIME_MAX
+    } else {
+        HEAD_TIME_MAX
+    };
+    http.timer(TokioTimer::new())
+        .header_read_timeout(head_time_max)
+        .max_buf_size(HEAD_BYTES_MAX);
     http.keep_alive(!is_for_probes && !is_stopping);
     let stream = Lingering::new(Box::pin(stream));
     let door = place.door.clone();
     let with_peer = service_fn(move |mut request: Request<Incoming>| {
         // A request is done wholly, or not at all. If the connection has given way at this moment, it
         // ends without an answer, and nothing was done.
-        let under_way = door.begin().ok_or_else(|| io::Error::other("the connection has given way"));
+        let under_way = door
+            .begin()
+            .ok_or_else(|| io::Error::other("the connection has given way"));
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(door.clone());
         let answer = routes.call(request);

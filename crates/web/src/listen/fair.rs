@@ -46,7 +46,12 @@ impl Fair {
     /// Returns a limit of which one user has at most `of_user`, and all users together who may only
     /// view at most `of_viewers`.
     pub(crate) fn new(all: usize, of_user: usize, of_viewers: usize) -> Self {
-        Self { all, of_user, of_viewers, amounts: Arc::default() }
+        Self {
+            all,
+            of_user,
+            of_viewers,
+            amounts: Arc::default(),
+        }
     }
 
     /// Returns a limit of which one user has at most three quarters, if there can be several users.
@@ -67,7 +72,12 @@ impl Fair {
         (amounts.all, amounts.viewers) = (amounts.all + amount, viewers);
         amounts.users.insert(user.name.clone(), own);
         drop(amounts);
-        Some(Taken { fair: self.clone(), user: user.name.clone(), is_viewer, amount })
+        Some(Taken {
+            fair: self.clone(),
+            user: user.name.clone(),
+            is_viewer,
+            amount,
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Amounts> {
@@ -97,7 +107,12 @@ impl Taken {
     pub(crate) fn split(&mut self, amount: usize) -> Self {
         let amount = amount.min(self.amount);
         self.amount -= amount;
-        Self { fair: self.fair.clone(), user: self.user.clone(), is_viewer: self.is_viewer, amount }
+        Self {
+            fair: self.fair.clone(),
+            user: self.user.clone(),
+            is_viewer: self.is_viewer,
+            amount,
+        }
     }
 }
 
@@ -129,7 +144,10 @@ pub(crate) struct Looking {
 
 impl Default for Gate {
     fn default() -> Self {
-        Self { users: Mutex::default(), viewers: Arc::new(Semaphore::new(LOOKS_OF_VIEWERS)) }
+        Self {
+            users: Mutex::default(),
+            viewers: Arc::new(Semaphore::new(LOOKS_OF_VIEWERS)),
+        }
     }
 }
 
@@ -140,11 +158,21 @@ impl Gate {
         // The semaphores are never closed, so an error cannot come.
         let place = async {
             let own = own.acquire_owned().await.ok();
-            let viewer = if user.is_viewer() { self.viewers.clone().acquire_owned().await.ok() } else { None };
-            Looking { _own: own, _viewer: viewer }
+            let viewer = if user.is_viewer() {
+                self.viewers.clone().acquire_owned().await.ok()
+            } else {
+                None
+            };
+            Looking {
+                _own: own,
+                _viewer: viewer,
+            }
         };
         timeout(WAIT_MAX, place).await.map_err(|_| {
-            let detail = format!("{} has too many looks under way, or all users have who may only view", user.name);
+            let detail = format!(
+                "{} has too many looks under way, or all users have who may only view",
+                user.name
+            );
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1)
         })
     }
@@ -179,16 +207,24 @@ mod tests {
     #[test]
     fn nobody_takes_all() {
         let fair = Fair::new(16, 4, 12);
-        let takes = |user: &User, count: usize| (0..count).filter_map(|_| fair.take(user, 1)).collect::<Vec<_>>();
+        let takes = |user: &User, count: usize| {
+            (0..count)
+                .filter_map(|_| fair.take(user, 1))
+                .collect::<Vec<_>>()
+        };
         let eve = takes(&viewer("eve"), 10);
         assert_eq!(eve.len(), 4, "one user has a part");
-        let others: Vec<_> = (0..5).flat_map(|n| takes(&viewer(&n.to_string()), 4)).collect();
+        let others: Vec<_> = (0..5)
+            .flat_map(|n| takes(&viewer(&n.to_string()), 4))
+            .collect();
         assert_eq!(others.len(), 8, "those who may only view have a part");
         let ada = takes(&operator("ada"), 9);
         assert_eq!(ada.len(), 4);
         assert!(fair.take(&operator("bob"), 1).is_none(), "all are taken");
         drop(eve);
-        assert!(fair.take(&operator("bob"), 4).is_some() && fair.take(&operator("bob"), 5).is_none());
+        assert!(
+            fair.take(&operator("bob"), 4).is_some() && fair.take(&operator("bob"), 5).is_none()
+        );
         drop((others, ada));
         assert!(fair.lock().all == 0 && fair.lock().viewers == 0 && fair.lock().users.is_empty());
         assert!(Fair::among(8, false).take(&operator("ada"), 8).is_some());
@@ -215,7 +251,11 @@ mod tests {
         let mut looks = Vec::new();
         for user in 0..3 {
             for _ in 0..LOOKS_OF_USER {
-                looks.push(gate.enter(&viewer(&user.to_string())).await.expect("a place"));
+                looks.push(
+                    gate.enter(&viewer(&user.to_string()))
+                        .await
+                        .expect("a place"),
+                );
             }
         }
         assert!(gate.enter(&viewer("0")).await.is_err() && gate.enter(&viewer("3")).await.is_err());

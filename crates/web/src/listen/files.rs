@@ -48,8 +48,15 @@ impl Files {
     }
 
     /// `read`: reads the files again. If it fails, the former content must stay.
-    pub(super) fn read_by(self, read: impl Fn() -> Result<(), String> + Send + 'static) -> Followed {
-        Followed { files: self, read: Box::new(read), failed: None }
+    pub(super) fn read_by(
+        self,
+        read: impl Fn() -> Result<(), String> + Send + 'static,
+    ) -> Followed {
+        Followed {
+            files: self,
+            read: Box::new(read),
+            failed: None,
+        }
     }
 
     /// Returns whether a file has changed since the last call.
@@ -138,7 +145,11 @@ mod tests {
         let mut followed = files.read_by(move || {
             counted.fetch_add(1, Ordering::Relaxed);
             let text = std::fs::read_to_string(&read).map_err(|error| error.to_string())?;
-            if text.starts_with("good") { Ok(()) } else { Err(text) }
+            if text.starts_with("good") {
+                Ok(())
+            } else {
+                Err(text)
+            }
         });
         let mut look = |is_asked| {
             followed.look(is_asked);

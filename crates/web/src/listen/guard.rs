@@ -30,7 +30,11 @@ pub(super) struct Guard {
 
 impl Guard {
     pub(super) fn new(hosts: Hosts, users: Option<Arc<Users>>) -> Self {
-        Self { hosts, users, looks: Gate::default() }
+        Self {
+            hosts,
+            users,
+            looks: Gate::default(),
+        }
     }
 
     /// Returns these routes with the checks before them.
@@ -41,10 +45,17 @@ impl Guard {
     /// Returns the user whose token the request has. Without a users file, returns the user for
     /// everybody.
     fn user(&self, headers: &HeaderMap) -> Result<User, Problem> {
-        let Some(users) = &self.users else { return Ok(User::everybody()) };
-        let refused = |detail: &str| Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail).with_login();
-        let token = bearer(headers).ok_or_else(|| refused("send the header Authorization: Bearer TOKEN"))?;
-        users.of(token).ok_or_else(|| refused("the token is not known"))
+        let Some(users) = &self.users else {
+            return Ok(User::everybody());
+        };
+        let refused = |detail: &str| {
+            Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail).with_login()
+        };
+        let token = bearer(headers)
+            .ok_or_else(|| refused("send the header Authorization: Bearer TOKEN"))?;
+        users
+            .of(token)
+            .ok_or_else(|| refused("the token is not known"))
     }
 }
 
@@ -54,7 +65,11 @@ async fn check(State(guard): State<Arc<Guard>>, mut request: Request, next: Next
     }
     let checked = guard.checked(&request).and_then(|user| {
         // From now on the connection does not give way to those of strangers.
-        request.extensions().get::<Door>().map_or(Ok(()), |door| door.admit(&user)).map(|()| user)
+        request
+            .extensions()
+            .get::<Door>()
+            .map_or(Ok(()), |door| door.admit(&user))
+            .map(|()| user)
     });
     match checked {
         Ok(user) => {
@@ -80,11 +95,24 @@ impl Guard {
         let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
         if codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
             let detail = "the only Transfer-Encoding is chunked";
-            return Err(Problem::new(StatusCode::NOT_IMPLEMENTED, "transfer-encoding", detail));
+            return Err(Problem::new(
+                StatusCode::NOT_IMPLEMENTED,
+                "transfer-encoding",
+                detail,
+            ));
         }
-        if matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH) && !is_json(headers) {
-            let detail = "send the header Content-Type: application/json, or application/x-ndjson for lines";
-            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "content-type", detail));
+        if matches!(
+            *request.method(),
+            Method::POST | Method::PUT | Method::PATCH
+        ) && !is_json(headers)
+        {
+            let detail =
+                "send the header Content-Type: application/json, or application/x-ndjson for lines";
+            return Err(Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "content-type",
+                detail,
+            ));
         }
         Ok(user)
     }
@@ -93,8 +121,18 @@ impl Guard {
 /// Returns whether the header `Content-Type` says that the body is JSON, or lines of JSON.
 fn is_json(headers: &HeaderMap) -> bool {
     let mut values = headers.get_all(CONTENT_TYPE).iter();
-    let (Some(value), None) = (values.next(), values.next()) else { return false };
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return false;
+    };
     let value = value.to_str().unwrap_or_default();
-    let media_type = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    matches!(media_type.as_str(), "application/json" | "application/x-ndjson")
+    let media_type = value
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
+    matches!(
+        media_type.as_str(),
+        "application/json" | "application/x-ndjson"
+    )
 }

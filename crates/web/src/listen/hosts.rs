@@ -25,7 +25,11 @@ impl Hosts {
             return Ok(());
         }
         let detail = "the header Host names another server; --host NAME makes a name known";
-        Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, "unknown-host", detail))
+        Err(Problem::new(
+            StatusCode::MISDIRECTED_REQUEST,
+            "unknown-host",
+            detail,
+        ))
     }
 
     /// Returns whether the request is for this server: its host must be `localhost`, an IP address,
@@ -37,16 +41,26 @@ impl Hosts {
             (Some(host), None, None) => host.to_str().ok(),
             // The target has a host as well, as in requests to a proxy. It must be the same as the
             // header `Host`.
-            (Some(host), None, Some(authority)) => host.to_str().ok().filter(|host| *host == authority.as_str()),
+            (Some(host), None, Some(authority)) => host
+                .to_str()
+                .ok()
+                .filter(|host| *host == authority.as_str()),
             _ => None,
         };
         let Some(text) = text else { return false };
         let name = match text.rsplit_once(':') {
-            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !text.ends_with(']') => name,
+            Some((name, port))
+                if port.bytes().all(|byte| byte.is_ascii_digit()) && !text.ends_with(']') =>
+            {
+                name
+            }
             _ => text,
         };
         let name = name.to_ascii_lowercase();
-        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(&name);
+        let bare = name
+            .strip_prefix('[')
+            .and_then(|name| name.strip_suffix(']'))
+            .unwrap_or(&name);
         name == "localhost" || bare.parse::<IpAddr>().is_ok() || self.0.contains(&name)
     }
 }
@@ -63,10 +77,25 @@ mod tests {
 
     #[test]
     fn a_host_is_local_an_address_or_named() {
-        for host in ["localhost", "LOCALHOST:8080", "127.0.0.1:8080", "10.1.2.3", "[::1]:80", "[::1]", "events.example:443"] {
+        for host in [
+            "localhost",
+            "LOCALHOST:8080",
+            "127.0.0.1:8080",
+            "10.1.2.3",
+            "[::1]:80",
+            "[::1]",
+            "events.example:443",
+        ] {
             assert!(is_known(host), "{host}");
         }
-        for host in ["", "evil.example", "events.example.evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "a b"] {
+        for host in [
+            "",
+            "evil.example",
+            "events.example.evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.nip.io",
+            "a b",
+        ] {
             assert!(!is_known(host), "{host}");
         }
         let hosts = Hosts::default();

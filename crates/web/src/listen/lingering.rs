@@ -26,22 +26,37 @@ pub(super) struct Lingering<S> {
 
 impl<S> Lingering<S> {
     pub(super) fn new(stream: S) -> Self {
-        Self { stream, ending: None }
+        Self {
+            stream,
+            ending: None,
+        }
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Lingering<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
     }
 
@@ -68,7 +83,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
         while *left > 0 && until.as_mut().poll(cx).is_pending() {
             let mut buf = ReadBuf::new(&mut bytes);
             match ready!(Pin::new(&mut this.stream).poll_read(cx, &mut buf)) {
-                Ok(()) if !buf.filled().is_empty() => *left = left.saturating_sub(buf.filled().len()),
+                Ok(()) if !buf.filled().is_empty() => {
+                    *left = left.saturating_sub(buf.filled().len())
+                }
                 _ => break,
             }
         }

@@ -21,7 +21,9 @@ pub fn registry(namespace: Option<&str>, fill: impl FnOnce(&mut Registry)) -> Re
     registry.register_collector(Box::new(ProcessMetrics));
     let ours = registry.sub_registry_with_prefix("seriatim");
     match namespace {
-        Some(namespace) => fill(ours.sub_registry_with_label(("namespace".into(), namespace.to_owned().into()))),
+        Some(namespace) => {
+            fill(ours.sub_registry_with_label(("namespace".into(), namespace.to_owned().into())))
+        }
         None => fill(ours),
     }
     registry
@@ -32,6 +34,8 @@ pub fn answer(registry: &Registry) -> Response {
     let mut text = String::new();
     match encode(&mut text, registry) {
         Ok(()) => ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
-        Err(error) => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "metrics", error).into_response(),
+        Err(error) => {
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "metrics", error).into_response()
+        }
     }
 }

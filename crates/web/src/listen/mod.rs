@@ -84,10 +84,20 @@ pub(crate) struct ListenArgs {
     host: Vec<String>,
     /// The PEM file with the server's certificate for TLS, and the certificates of its authorities.
     /// It is read again when it or --tls-key changes
-    #[arg(long, env = "SERIATIM_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    #[arg(
+        long,
+        env = "SERIATIM_TLS_CERT",
+        value_name = "FILE",
+        requires = "tls_key"
+    )]
     tls_cert: Option<PathBuf>,
     /// The PEM file with the private key for --tls-cert
-    #[arg(long, env = "SERIATIM_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    #[arg(
+        long,
+        env = "SERIATIM_TLS_KEY",
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
     tls_key: Option<PathBuf>,
     /// A further address, for probes alone: HOST:PORT or unix:PATH. It answers /healthz and /readyz to
     /// anybody, and has places of its own, so other connections never keep probes out
@@ -104,7 +114,11 @@ pub(crate) struct ListenArgs {
 
 fn grace(text: &str) -> Result<Duration, String> {
     let grace = time(text)?;
-    if grace <= Duration::from_secs(60 * 60) { Ok(grace) } else { Err("it must be at most 1h".to_owned()) }
+    if grace <= Duration::from_secs(60 * 60) {
+        Ok(grace)
+    } else {
+        Err("it must be at most 1h".to_owned())
+    }
 }
 
 /// The open listeners and the checks of their requests. They do not accept connections before
@@ -128,7 +142,9 @@ pub struct Listening {
 impl ListenArgs {
     /// Reads the files and opens the listeners. Every request must pass the checks of the guard.
     pub(crate) async fn open(&self) -> anyhow::Result<Listening> {
-        let mut listening = self.open_unguarded(self.users.is_some(), "name a users file with --users").await?;
+        let mut listening = self
+            .open_unguarded(self.users.is_some(), "name a users file with --users")
+            .await?;
         let users = listening.users().cloned();
         listening.guard = Some(Guard::new(Hosts::new(self.hosts()), users));
         Ok(listening)
@@ -137,22 +153,31 @@ impl ListenArgs {
     /// Reads the files and opens the listeners. The routes check every request themselves. If
     /// `is_guarded` is false, only addresses of this machine are allowed. `guards`: the options that
     /// guard the requests, for the error of another address.
-    pub(crate) async fn open_unguarded(&self, is_guarded: bool, guards: &'static str) -> anyhow::Result<Listening> {
+    pub(crate) async fn open_unguarded(
+        &self,
+        is_guarded: bool,
+        guards: &'static str,
+    ) -> anyhow::Result<Listening> {
         let input = |error: String| Failure::with(Exit::Input, error);
         let mut followed = Vec::new();
         let mut users = None;
         if let Some(path) = self.users.clone() {
             let files = Files::new("users", [path.clone()]);
-            let read = users.insert(Arc::new(Users::read(&path).map_err(input)?)).clone();
+            let read = users
+                .insert(Arc::new(Users::read(&path).map_err(input)?))
+                .clone();
             followed.push(files.read_by(move || read.read_again(&path)));
         }
         let mut certificate = None;
         if let (Some(chain), Some(key)) = (&self.tls_cert, &self.tls_key) {
             let files = Files::new("certificate", [chain.clone(), key.clone()]);
-            let read = certificate.insert(Arc::new(Certificate::read(chain, key).map_err(input)?)).clone();
+            let read = certificate
+                .insert(Arc::new(Certificate::read(chain, key).map_err(input)?))
+                .clone();
             followed.push(files.read_by(move || read.read_again()));
         }
-        let mut connections = Connections::new(self.connections, certificate.clone()).with_guards(guards);
+        let mut connections =
+            Connections::new(self.connections, certificate.clone()).with_guards(guards);
         for address in &self.listen {
             connections.open(address, is_guarded).await?;
         }
@@ -165,7 +190,16 @@ impl ListenArgs {
             None => None,
         };
         let grace = self.grace;
-        Ok(Listening { connections, probes, users, certificate, followed, guard: None, has_users: is_guarded, grace })
+        Ok(Listening {
+            connections,
+            probes,
+            users,
+            certificate,
+            followed,
+            guard: None,
+            has_users: is_guarded,
+            grace,
+        })
     }
 
     /// Returns the names of `--host`.
@@ -234,14 +268,24 @@ impl Listening {
         };
         // A stopping process answers probes until its last request has ended.
         let ended = CancellationToken::new();
-        let (connections, probes, grace, has_users) = (self.connections, self.probes, self.grace, self.has_users);
+        let (connections, probes, grace, has_users) =
+            (self.connections, self.probes, self.grace, self.has_users);
         let probing = async {
             if let Some(probes) = probes {
-                probes.serve(routes.clone().layer(from_fn(only_probes)), ended.clone(), Duration::ZERO, false).await;
+                probes
+                    .serve(
+                        routes.clone().layer(from_fn(only_probes)),
+                        ended.clone(),
+                        Duration::ZERO,
+                        false,
+                    )
+                    .await;
             }
         };
         let serving = async {
-            connections.serve(routes.clone(), stop, grace, has_users).await;
+            connections
+                .serve(routes.clone(), stop, grace, has_users)
+                .await;
             ended.cancel();
         };
         tokio::join!(serving, probing);
@@ -250,7 +294,11 @@ impl Listening {
     }
 }
 
-async fn refuse_if_stopping(State(stop): State<CancellationToken>, request: Request, next: Next) -> Response {
+async fn refuse_if_stopping(
+    State(stop): State<CancellationToken>,
+    request: Request,
+    next: Next,
+) -> Response {
     if stop.is_cancelled() && !probes::is_one_or_scrape(request.method(), request.uri().path()) {
         return Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -266,6 +314,7 @@ async fn refuse_if_stopping(State(stop): State<CancellationToken>, request: Requ
 async fn only_probes(request: Request, next: Next) -> Response {
     match probes::is_one(request.method(), request.uri().path()) {
         true => next.run(request).await,
-        false => Problem::not_found("this address is for probes alone: /healthz and /readyz").into_response(),
+        false => Problem::not_found("this address is for probes alone: /healthz and /readyz")
+            .into_response(),
     }
 }

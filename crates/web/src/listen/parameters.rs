@@ -28,7 +28,11 @@ const ROUTES: &[Row] = &[
     ("GET", "/v1/objects/{object}/chain", &["after", "limit"]),
     ("GET", "/v1/object/chain", &["object", "after", "limit"]),
     ("GET", "/v1/schedule", &["from", "to", "after", "limit"]),
-    ("GET", "/v1/held", &["until_released", "due", "prefix", "after", "limit"]),
+    (
+        "GET",
+        "/v1/held",
+        &["until_released", "due", "prefix", "after", "limit"],
+    ),
     ("GET", "/v1/paused", &["prefix", "after", "limit"]),
     ("GET", "/v1/dead", &["object", "newest", "after", "limit"]),
     ("DELETE", "/v1/rules", &["kind", "selector", "reason"]),
@@ -57,8 +61,14 @@ const ROUTES: &[Row] = &[
 
 /// Returns the parameters of a route. `path`: its path, with the names of parameters in braces.
 pub(super) fn of(method: &Method, path: &str) -> &'static [&'static str] {
-    let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
-    let found = ROUTES.iter().find(|(of, route, _)| *of == method && *route == path);
+    let method = if *method == Method::HEAD {
+        "GET"
+    } else {
+        method.as_str()
+    };
+    let found = ROUTES
+        .iter()
+        .find(|(of, route, _)| *of == method && *route == path);
     found.map_or(&[], |(.., names)| names)
 }
 
@@ -83,11 +93,15 @@ pub(crate) fn unknown(what: &str, name: &str, known: &[&str]) -> Problem {
         [] => format!("the route takes no {what}s"),
         known => format!("the {what}s are {}", known.join(", ")),
     };
-    Problem::bad_request(format!("{name:?} is not a {what} of this route{hint}: nothing was done; {takes}"))
+    Problem::bad_request(format!(
+        "{name:?} is not a {what} of this route{hint}: nothing was done; {takes}"
+    ))
 }
 
 /// Returns the problem of a handler that reads a parameter that its route does not have.
 pub(super) fn undeclared(name: &str) -> Problem {
-    let detail = format!("the route reads the parameter {name}, which is not in the table of its parameters");
+    let detail = format!(
+        "the route reads the parameter {name}, which is not in the table of its parameters"
+    );
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
 }

@@ -45,8 +45,18 @@ struct Limits {
 impl Limits {
     fn new(all: usize, has_users: bool) -> Self {
         let known = all.saturating_sub((all / 8).max(1)).max(1);
-        let part = if has_users { (known * 3 / 4).max(1) } else { known };
-        Self { all: all.max(known + 1), known, of_user: part, of_viewers: part, of_address: (all / 16).max(1) }
+        let part = if has_users {
+            (known * 3 / 4).max(1)
+        } else {
+            known
+        };
+        Self {
+            all: all.max(known + 1),
+            known,
+            of_user: part,
+            of_viewers: part,
+            of_address: (all / 16).max(1),
+        }
     }
 }
 
@@ -57,7 +67,9 @@ type Origin = Option<IpAddr>;
 /// Returns the origin of a peer.
 pub(crate) fn origin(peer: Peer) -> Origin {
     match peer {
-        Peer::Ip(IpAddr::V6(address)) => Some(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()),
+        Peer::Ip(IpAddr::V6(address)) => {
+            Some(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into())
+        }
         Peer::Ip(address) => Some(address),
         Peer::Unix => None,
     }
@@ -75,7 +87,11 @@ struct Groups<K> {
 
 impl<K> Default for Groups<K> {
     fn default() -> Self {
-        Self { members: HashMap::new(), sizes: BTreeSet::new(), all: BTreeSet::new() }
+        Self {
+            members: HashMap::new(),
+            sizes: BTreeSet::new(),
+            all: BTreeSet::new(),
+        }
     }
 }
 
@@ -90,7 +106,11 @@ impl<K: Clone + Eq + Hash + Ord> Groups<K> {
 
     fn remove(&mut self, group: &K, turn: Turn) {
         let before = self.size(group);
-        if self.members.get_mut(group).is_some_and(|members| members.remove(&turn)) {
+        if self
+            .members
+            .get_mut(group)
+            .is_some_and(|members| members.remove(&turn))
+        {
             self.all.remove(&turn);
             self.resize(group, before);
         }
@@ -200,14 +220,21 @@ impl Table {
     /// Returns the stranger that gives way.
     fn stranger(&self) -> Option<u64> {
         match self.strangers.largest() {
-            Some((size, origin)) if *size > self.limits.of_address => self.strangers.oldest_of(origin),
+            Some((size, origin)) if *size > self.limits.of_address => {
+                self.strangers.oldest_of(origin)
+            }
             _ => self.strangers.all.first().map(|(_, id)| *id),
         }
     }
 
     /// Makes room for one more connection of this user. Returns whether there is room.
     fn has_room(&mut self, user: &Known) -> bool {
-        let Limits { known, of_user, of_viewers, .. } = self.limits;
+        let Limits {
+            known,
+            of_user,
+            of_viewers,
+            ..
+        } = self.limits;
         let own = self.users.size(&user.name);
         let is_full = own >= of_user || user.is_viewer && self.viewers >= of_viewers;
         let from = match self.users.largest() {
@@ -260,9 +287,21 @@ impl Places {
         let evicted = CancellationToken::new();
         let id = table.turns;
         let turn = table.turn(id);
-        table.add(Connection { turn, origin: origin(peer), user: None, requests: 0, evicted: evicted.clone() });
+        table.add(Connection {
+            turn,
+            origin: origin(peer),
+            user: None,
+            requests: 0,
+            evicted: evicted.clone(),
+        });
         drop(table);
-        Place { door: Door { places: self.clone(), id }, evicted }
+        Place {
+            door: Door {
+                places: self.clone(),
+                id,
+            },
+            evicted,
+        }
     }
 
     /// Returns the number of connections that have given way since the last call.
@@ -301,19 +340,34 @@ impl Door {
     pub(super) fn begin(&self) -> Option<UnderWay> {
         let mut table = self.places.lock();
         table.change(self.id, |connection| connection.requests += 1);
-        table.connections.contains_key(&self.id).then(|| UnderWay(self.clone()))
+        table
+            .connections
+            .contains_key(&self.id)
+            .then(|| UnderWay(self.clone()))
     }
 
     /// Makes the connection one of this user, so that it does not give way to strangers.
     pub(crate) fn admit(&self, user: &User) -> Result<(), Problem> {
-        let user = Known { name: user.name.clone(), is_viewer: user.is_viewer() };
+        let user = Known {
+            name: user.name.clone(),
+            is_viewer: user.is_viewer(),
+        };
         let mut table = self.places.lock();
-        if table.connections.get(&self.id).is_none_or(|connection| connection.user.as_ref() == Some(&user)) {
+        if table
+            .connections
+            .get(&self.id)
+            .is_none_or(|connection| connection.user.as_ref() == Some(&user))
+        {
             return Ok(());
         }
         if !table.has_room(&user) {
-            let detail = format!("{} has too many connections with requests under way: nothing was done", user.name);
-            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1));
+            let detail = format!(
+                "{} has too many connections with requests under way: nothing was done",
+                user.name
+            );
+            return Err(
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1),
+            );
         }
         table.change(self.id, |connection| connection.user = Some(user));
         Ok(())
@@ -325,7 +379,9 @@ pub(super) struct UnderWay(Door);
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.places.lock().change(self.0.id, |connection| connection.requests = connection.requests.saturating_sub(1));
+        self.0.places.lock().change(self.0.id, |connection| {
+            connection.requests = connection.requests.saturating_sub(1)
+        });
     }
 }
 
@@ -337,7 +393,10 @@ pub(super) struct Answering<B> {
 
 impl<B> Answering<B> {
     pub(super) fn new(body: B, under_way: UnderWay) -> Self {
-        Self { body, _under_way: under_way }
+        Self {
+            body,
+            _under_way: under_way,
+        }
     }
 }
 
@@ -345,7 +404,10 @@ impl<B: Body + Unpin> Body for Answering<B> {
     type Data = B::Data;
     type Error = B::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         Pin::new(&mut self.body).poll_frame(cx)
     }
 
@@ -380,11 +442,17 @@ mod tests {
         }
         let first = places.arrive(peer(2));
         let others: Vec<_> = (0..5).map(|_| places.arrive(peer(2))).collect();
-        assert!(!first.evicted.is_cancelled() && places.gone() == 0, "all places are taken");
+        assert!(
+            !first.evicted.is_cancelled() && places.gone() == 0,
+            "all places are taken"
+        );
         drop(others[0].door.begin());
         let more: Vec<_> = (0..5).map(|_| places.arrive(peer(2))).collect();
         assert!(first.evicted.is_cancelled() && others[1].evicted.is_cancelled());
-        assert!(!others[0].evicted.is_cancelled(), "its request came after the others had begun");
+        assert!(
+            !others[0].evicted.is_cancelled(),
+            "its request came after the others had begun"
+        );
         assert!(known.iter().all(|place| !place.evicted.is_cancelled()) && places.gone() == 5);
         drop((known, first, others, more));
         assert!(places.lock().connections.is_empty() && places.lock().strangers.sizes.is_empty());
@@ -396,7 +464,11 @@ mod tests {
         let places = Places::new(64, true);
         let alone = places.arrive(peer(1));
         let many: Vec<_> = (0..200).map(|_| places.arrive(peer(2))).collect();
-        assert!(!alone.evicted.is_cancelled() && many[0].evicted.is_cancelled() && !many[199].evicted.is_cancelled());
+        assert!(
+            !alone.evicted.is_cancelled()
+                && many[0].evicted.is_cancelled()
+                && !many[199].evicted.is_cancelled()
+        );
         // Of many addresses with few connections each, the oldest of all gives way.
         let each: Vec<_> = (10..200).map(|n| places.arrive(peer(n))).collect();
         assert!(alone.evicted.is_cancelled() && !each[189].evicted.is_cancelled());
@@ -407,16 +479,32 @@ mod tests {
     #[test]
     fn a_user_has_a_part_of_the_places() {
         let places = Places::new(64, true);
-        let Limits { known, of_user, of_viewers, .. } = places.lock().limits;
+        let Limits {
+            known,
+            of_user,
+            of_viewers,
+            ..
+        } = places.lock().limits;
         assert_eq!((known, of_user, of_viewers), (56, 42, 42));
         let held = |user: &User, count: usize| {
             let places: Vec<_> = (0..count).map(|_| places.arrive(peer(1))).collect();
-            places.into_iter().map(|place| (place.door.begin(), place.door.admit(user).is_ok(), place)).collect::<Vec<_>>()
+            places
+                .into_iter()
+                .map(|place| (place.door.begin(), place.door.admit(user).is_ok(), place))
+                .collect::<Vec<_>>()
         };
         let eve = held(&user("eve"), 50);
-        assert_eq!(eve.iter().filter(|(_, is_admitted, _)| *is_admitted).count(), of_user);
+        assert_eq!(
+            eve.iter()
+                .filter(|(_, is_admitted, _)| *is_admitted)
+                .count(),
+            of_user
+        );
         let ada = held(&user("ada"), 3);
-        assert!(ada.iter().all(|(_, is_admitted, _)| *is_admitted), "the places of others are left");
+        assert!(
+            ada.iter().all(|(_, is_admitted, _)| *is_admitted),
+            "the places of others are left"
+        );
         // A connection without a request gives way to a further one of its user.
         let mut eve = eve.into_iter();
         let (under_way, _, idle) = eve.next().expect("one");
@@ -435,15 +523,31 @@ mod tests {
             let viewer = User::with_rights(&format!("viewer{n}"), vec![Right::View]);
             held.push((place.door.begin(), place.door.admit(&viewer).is_ok(), place));
         }
-        assert_eq!(held.iter().filter(|(_, is_admitted, _)| *is_admitted).count(), 42);
+        assert_eq!(
+            held.iter()
+                .filter(|(_, is_admitted, _)| *is_admitted)
+                .count(),
+            42
+        );
         assert!(places.arrive(peer(1)).door.admit(&user("ada")).is_ok());
     }
 
     #[test]
     fn one_user_alone_has_all_places_but_those_of_strangers() {
-        for (all, known) in [(1, 1), (2, 1), (3, 2), (8, 7), (256, 224), (12_000, 10_500), (100_000, 87_500)] {
+        for (all, known) in [
+            (1, 1),
+            (2, 1),
+            (3, 2),
+            (8, 7),
+            (256, 224),
+            (12_000, 10_500),
+            (100_000, 87_500),
+        ] {
             let limits = Limits::new(all, false);
-            assert!(limits.known == known && limits.of_user == known && limits.all > known, "{limits:?}");
+            assert!(
+                limits.known == known && limits.of_user == known && limits.all > known,
+                "{limits:?}"
+            );
         }
     }
 }

@@ -36,7 +36,14 @@ impl Problem {
         let title = status.canonical_reason().unwrap_or("Error");
         let detail = escape::text(&detail.to_string()).to_string();
         let kind = format!("urn:seriatim:{kind}");
-        Self { kind, title, status, detail, members: serde_json::Map::new(), headers: Vec::new() }
+        Self {
+            kind,
+            title,
+            status,
+            detail,
+            members: serde_json::Map::new(),
+            headers: Vec::new(),
+        }
     }
 
     pub(crate) fn bad_request(detail: impl std::fmt::Display) -> Self {
@@ -63,7 +70,8 @@ impl Problem {
 
     /// Adds the header `WWW-Authenticate`: the request needs a bearer token.
     pub(crate) fn with_login(mut self) -> Self {
-        self.headers.push((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
+        self.headers
+            .push((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
         self
     }
 
@@ -91,7 +99,10 @@ impl IntoResponse for Problem {
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
         headers.extend(self.headers.clone());
         // A server with pages for people shows the error on a page instead.
         response.extensions_mut().insert(self);

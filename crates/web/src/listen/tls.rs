@@ -17,24 +17,36 @@ pub(super) struct Certificate {
 impl Certificate {
     pub(super) fn read(certificate: &Path, key: &Path) -> Result<Self, String> {
         let acceptor = RwLock::new(acceptor(certificate, key)?);
-        Ok(Self { files: (certificate.to_owned(), key.to_owned()), acceptor })
+        Ok(Self {
+            files: (certificate.to_owned(), key.to_owned()),
+            acceptor,
+        })
     }
 
     /// Reads the files again. If this fails, the present certificate stays in use.
     pub(super) fn read_again(&self) -> Result<(), String> {
         let new = acceptor(&self.files.0, &self.files.1)?;
-        *self.acceptor.write().unwrap_or_else(PoisonError::into_inner) = new;
+        *self
+            .acceptor
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = new;
         Ok(())
     }
 
     pub(super) fn acceptor(&self) -> TlsAcceptor {
-        self.acceptor.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.acceptor
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
 fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, String> {
-    let unread = |path: &Path, error: &dyn std::fmt::Display| format!("{} cannot be used: {error}", path.display());
-    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
+    let unread = |path: &Path, error: &dyn std::fmt::Display| {
+        format!("{} cannot be used: {error}", path.display())
+    };
+    let found: Result<Vec<_>, _> =
+        CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
     let chain = found.map_err(|error| unread(certificate, &error))?;
     let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| unread(key, &error))?;
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))

@@ -31,11 +31,18 @@ pub enum Right {
 }
 
 impl Right {
-    pub(crate) const ALL: [(&str, Self); 4] =
-        [("emit", Self::Emit), ("view", Self::View), ("pause", Self::Pause), ("operate", Self::Operate)];
+    pub(crate) const ALL: [(&str, Self); 4] = [
+        ("emit", Self::Emit),
+        ("view", Self::View),
+        ("pause", Self::Pause),
+        ("operate", Self::Operate),
+    ];
 
     fn word(self) -> &'static str {
-        Self::ALL.iter().find(|(_, right)| *right == self).map_or("", |(word, _)| word)
+        Self::ALL
+            .iter()
+            .find(|(_, right)| *right == self)
+            .map_or("", |(word, _)| word)
     }
 }
 
@@ -57,7 +64,11 @@ impl User {
 
     /// Returns a user with these rights for all objects.
     pub(crate) fn with_rights(name: &str, rights: Vec<Right>) -> Self {
-        Self { name: name.into(), rights, prefixes: Vec::new() }
+        Self {
+            name: name.into(),
+            rights,
+            prefixes: Vec::new(),
+        }
     }
 
     /// Takes all rights away except the right `view`.
@@ -86,9 +97,20 @@ impl User {
         if self.has(prefix) {
             return Some(prefix);
         }
-        let mut longer = self.prefixes.iter().map(String::as_bytes).filter(|own| own.starts_with(prefix));
+        let mut longer = self
+            .prefixes
+            .iter()
+            .map(String::as_bytes)
+            .filter(|own| own.starts_with(prefix));
         let first = longer.next()?;
-        let shared = |beginning: usize, own: &[u8]| first.iter().zip(own).take(beginning).take_while(|(a, b)| a == b).count();
+        let shared = |beginning: usize, own: &[u8]| {
+            first
+                .iter()
+                .zip(own)
+                .take(beginning)
+                .take_while(|(a, b)| a == b)
+                .count()
+        };
         Some(&first[..longer.fold(first.len(), shared)])
     }
 
@@ -111,7 +133,11 @@ impl User {
         if self.rights.contains(&right) {
             return Ok(());
         }
-        Err(self.refused(&format!("{} does not have the right {}", self.name, right.word())))
+        Err(self.refused(&format!(
+            "{} does not have the right {}",
+            self.name,
+            right.word()
+        )))
     }
 
     /// Checks that the user has this right for this object. If `object` is a prefix, checks it for
@@ -121,17 +147,29 @@ impl User {
         if self.has(object) {
             return Ok(());
         }
-        Err(self.refused(&format!("{} does not have the right {} for this object", self.name, right.word())))
+        Err(self.refused(&format!(
+            "{} does not have the right {} for this object",
+            self.name,
+            right.word()
+        )))
     }
 
     /// Returns whether the user's rights include this object.
     pub(crate) fn has(&self, object: &[u8]) -> bool {
-        self.prefixes.is_empty() || self.prefixes.iter().any(|prefix| object.starts_with(prefix.as_bytes()))
+        self.prefixes.is_empty()
+            || self
+                .prefixes
+                .iter()
+                .any(|prefix| object.starts_with(prefix.as_bytes()))
     }
 
     /// Returns whether the user's rights can include any object whose name begins with this text.
     pub(crate) fn has_some(&self, beginning: &[u8]) -> bool {
-        self.has(beginning) || self.prefixes.iter().any(|prefix| prefix.as_bytes().starts_with(beginning))
+        self.has(beginning)
+            || self
+                .prefixes
+                .iter()
+                .any(|prefix| prefix.as_bytes().starts_with(beginning))
     }
 
     fn refused(&self, detail: &str) -> Problem {
@@ -176,7 +214,9 @@ impl Users {
                 found = Some(at);
             }
         }
-        found.and_then(|at| users.get(at)).map(|(_, user)| user.clone())
+        found
+            .and_then(|at| users.get(at))
+            .map(|(_, user)| user.clone())
     }
 }
 
@@ -191,7 +231,9 @@ fn read(path: &Path) -> Result<Vec<([u8; 32], User)>, String> {
     let failed = |why: String| format!("the users file {}: {why}", path.display());
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(|error| failed(error.to_string()))?;
-    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| failed(error.to_string()))?;
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| failed(error.to_string()))?;
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(failed("it has more than 1 MiB".to_owned()));
     }
@@ -216,7 +258,11 @@ fn parse(text: &str) -> Result<Vec<([u8; 32], User)>, String> {
         }
         users.push((hash, user));
     }
-    if users.is_empty() { Err("it has no user; `seriatim token new` makes a line".to_owned()) } else { Ok(users) }
+    if users.is_empty() {
+        Err("it has no user; `seriatim token new` makes a line".to_owned())
+    } else {
+        Ok(users)
+    }
 }
 
 fn parse_line(line: &str) -> Result<([u8; 32], User), String> {
@@ -226,30 +272,54 @@ fn parse_line(line: &str) -> Result<([u8; 32], User), String> {
     };
     check_name(name)?;
     let hash = decoded(hash).ok_or("the second word is not a SHA-256 in hex: 64 digits")?;
-    let rights = rights.split(',').map(parse_right).collect::<Result<_, _>>()?;
+    let rights = rights
+        .split(',')
+        .map(parse_right)
+        .collect::<Result<_, _>>()?;
     let prefixes = words.map(prefix_of).collect::<Result<_, _>>()?;
-    Ok((hash, User { name: name.into(), rights, prefixes }))
+    Ok((
+        hash,
+        User {
+            name: name.into(),
+            rights,
+            prefixes,
+        },
+    ))
 }
 
 pub fn check_name(name: &str) -> Result<(), String> {
-    let is_valid = (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(|c| !c.is_control() && !c.is_whitespace());
-    if is_valid && !name.starts_with('#') { Ok(()) } else { Err("a name has 1 to 64 bytes without spaces".to_owned()) }
+    let is_valid = (1..=NAME_BYTES_MAX).contains(&name.len())
+        && name.chars().all(|c| !c.is_control() && !c.is_whitespace());
+    if is_valid && !name.starts_with('#') {
+        Ok(())
+    } else {
+        Err("a name has 1 to 64 bytes without spaces".to_owned())
+    }
 }
 
 /// Returns the prefix that a word of the users file stands for. The word is escaped as the names of
 /// objects in every output. So a prefix with a space has the escape `\x20`.
 pub fn prefix_of(word: &str) -> Result<String, String> {
     if word.is_empty() || word.contains(|c: char| c.is_control() || c.is_whitespace()) {
-        return Err("a prefix has at least one character, and no spaces; write \\x20 for a space".to_owned());
+        return Err(
+            "a prefix has at least one character, and no spaces; write \\x20 for a space"
+                .to_owned(),
+        );
     }
     let prefix = named::text(word)?;
     named::check_prefix(prefix.as_bytes())?;
-    if prefix.contains(char::is_control) { Err(format!("the prefix {word:?} has a control character")) } else { Ok(prefix) }
+    if prefix.contains(char::is_control) {
+        Err(format!("the prefix {word:?} has a control character"))
+    } else {
+        Ok(prefix)
+    }
 }
 
 pub fn parse_right(word: &str) -> Result<Right, String> {
     let found = Right::ALL.iter().find(|(known, _)| *known == word);
-    found.map(|(_, right)| *right).ok_or_else(|| format!("{word:?} is not a right; the rights are emit, view, pause and operate"))
+    found.map(|(_, right)| *right).ok_or_else(|| {
+        format!("{word:?} is not a right; the rights are emit, view, pause and operate")
+    })
 }
 
 fn decoded(hex: &str) -> Option<[u8; 32]> {
@@ -276,18 +346,26 @@ mod tests {
 
     #[test]
     fn a_token_is_known_by_its_hash() {
-        let users = users(&format!("# the team\n\n ada {HUNTER2} emit,view work: user:\n"));
+        let users = users(&format!(
+            "# the team\n\n ada {HUNTER2} emit,view work: user:\n"
+        ));
         let ada = users.of("hunter2").expect("known");
         assert_eq!(&*ada.name, "ada");
         assert!(ada.may(Right::Emit, b"work:1").is_ok() && ada.may(Right::View, b"user:1").is_ok());
-        assert_eq!(ada.may(Right::Emit, b"other:1").map_err(|problem| problem.status()), Err(StatusCode::FORBIDDEN));
+        assert_eq!(
+            ada.may(Right::Emit, b"other:1")
+                .map_err(|problem| problem.status()),
+            Err(StatusCode::FORBIDDEN)
+        );
         assert!(ada.may(Right::Operate, b"work:1").is_err() && ada.may_all(Right::View).is_err());
         assert!(users.of("hunter3").is_none() && users.of("").is_none());
     }
 
     #[test]
     fn a_filter_is_not_shorter_than_the_prefixes() {
-        let ada = users(&format!("ada {HUNTER2} view work: user: us:\n")).of("hunter2").expect("known");
+        let ada = users(&format!("ada {HUNTER2} view work: user: us:\n"))
+            .of("hunter2")
+            .expect("known");
         for (filter, narrowed) in [
             ("work:1", Some("work:1")),
             ("w", Some("work:")),
@@ -296,7 +374,11 @@ mod tests {
             ("use", Some("user:")),
             ("x", None),
         ] {
-            assert_eq!(ada.narrowed(filter.as_bytes()), narrowed.map(str::as_bytes), "{filter}");
+            assert_eq!(
+                ada.narrowed(filter.as_bytes()),
+                narrowed.map(str::as_bytes),
+                "{filter}"
+            );
         }
         assert_eq!(User::everybody().narrowed(b"x"), Some(b"x".as_slice()));
     }
@@ -304,7 +386,11 @@ mod tests {
     #[test]
     fn without_prefixes_a_user_has_all_objects() {
         let user = User::everybody();
-        assert!(Right::ALL.iter().all(|(_, right)| user.may_all(*right).is_ok()));
+        assert!(
+            Right::ALL
+                .iter()
+                .all(|(_, right)| user.may_all(*right).is_ok())
+        );
     }
 
     #[test]
@@ -312,11 +398,23 @@ mod tests {
         for (text, why) in [
             ("", "no user"),
             ("ada\n", "line 1: write NAME"),
-            (&format!("\nada {HUNTER2} all\n"), "line 2: \"all\" is not a right"),
+            (
+                &format!("\nada {HUNTER2} all\n"),
+                "line 2: \"all\" is not a right",
+            ),
             ("ada abc emit\n", "not a SHA-256"),
-            (&format!("{} {HUNTER2} emit\n", "x".repeat(65)), "1 to 64 bytes"),
-            (&format!("ada {HUNTER2} emit\nbob {HUNTER2} view\n"), "line 2: another user has this token"),
-            (&format!("ada {HUNTER2} emit,view"), "its last line has no line feed"),
+            (
+                &format!("{} {HUNTER2} emit\n", "x".repeat(65)),
+                "1 to 64 bytes",
+            ),
+            (
+                &format!("ada {HUNTER2} emit\nbob {HUNTER2} view\n"),
+                "line 2: another user has this token",
+            ),
+            (
+                &format!("ada {HUNTER2} emit,view"),
+                "its last line has no line feed",
+            ),
         ] {
             let error = parse(text).expect_err(text);
             assert!(error.contains(why), "{error}");

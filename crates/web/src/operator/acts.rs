@@ -15,6 +15,9 @@ pub(crate) fn may_rule(user: &User, kind: Kind, selector: &Selector) -> Result<(
         "*" => user.may_all(Right::Pause),
         // The selector `work:*` is for all objects whose names begin with `work:`. So one of the
         // user's prefixes must cover all these names.
-        one => user.may(Right::Pause, one.strip_suffix('*').unwrap_or(one).as_bytes()),
+        one => user.may(
+            Right::Pause,
+            one.strip_suffix('*').unwrap_or(one).as_bytes(),
+        ),
     }
 }

@@ -49,7 +49,10 @@ impl View {
     /// select or order its rows.
     pub(crate) fn new(user: &User, list: &str, filters: &[&[u8]]) -> Self {
         let mut text = Vec::new();
-        for part in [user.name.as_bytes(), list.as_bytes()].iter().chain(filters) {
+        for part in [user.name.as_bytes(), list.as_bytes()]
+            .iter()
+            .chain(filters)
+        {
             text.extend_from_slice(&(part.len() as u64).to_be_bytes());
             text.extend_from_slice(part);
         }
@@ -58,7 +61,9 @@ impl View {
 
     fn key(&self, secret: &Secret) -> Result<LessSafeKey, Problem> {
         let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), &self.0);
-        UnboundKey::new(&CHACHA20_POLY1305, tag.as_ref()).map(LessSafeKey::new).map_err(|_| broken("no key can be derived"))
+        UnboundKey::new(&CHACHA20_POLY1305, tag.as_ref())
+            .map(LessSafeKey::new)
+            .map_err(|_| broken("no key can be derived"))
     }
 }
 
@@ -79,7 +84,9 @@ fn broken(detail: &str) -> Problem {
 /// Returns random bytes of the system.
 fn random<const N: usize>() -> Result<[u8; N], Problem> {
     let mut bytes = [0; N];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| broken("the system has no random bytes"))?;
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| broken("the system has no random bytes"))?;
     Ok(bytes)
 }
 
@@ -112,24 +119,45 @@ impl std::fmt::Debug for Cursors {
 
 impl Cursors {
     pub(crate) fn new(control: Control, may_write: bool) -> Self {
-        Self { control, may_write, secrets: Arc::default(), asking: Arc::default() }
+        Self {
+            control,
+            may_write,
+            secrets: Arc::default(),
+            asking: Arc::default(),
+        }
     }
 
     /// Returns the cursor for a client.
-    pub(crate) async fn seal(&self, view: &View, cursor: Option<Cursor>) -> Result<Option<Cursor>, Problem> {
-        let Some(cursor) = cursor else { return Ok(None) };
-        Ok(Some(sealed(view, &self.present().await?, cursor.as_str())?.into()))
+    pub(crate) async fn seal(
+        &self,
+        view: &View,
+        cursor: Option<Cursor>,
+    ) -> Result<Option<Cursor>, Problem> {
+        let Some(cursor) = cursor else {
+            return Ok(None);
+        };
+        Ok(Some(
+            sealed(view, &self.present().await?, cursor.as_str())?.into(),
+        ))
     }
 
     /// Returns the cursor that a client has sent.
-    pub(crate) async fn open(&self, view: &View, cursor: Option<&Cursor>) -> Result<Option<Cursor>, Problem> {
-        let Some(cursor) = cursor else { return Ok(None) };
+    pub(crate) async fn open(
+        &self,
+        view: &View,
+        cursor: Option<&Cursor>,
+    ) -> Result<Option<Cursor>, Problem> {
+        let Some(cursor) = cursor else {
+            return Ok(None);
+        };
         let invalid = || {
             let detail = "the cursor is not the member next of a page of this list for this user and these parameters; \
                           read the list from its beginning";
             Problem::bad_request(detail)
         };
-        let bytes = URL_SAFE_NO_PAD.decode(cursor.as_str()).map_err(|_| invalid())?;
+        let bytes = URL_SAFE_NO_PAD
+            .decode(cursor.as_str())
+            .map_err(|_| invalid())?;
         self.present().await?;
         if let Some(position) = self.opened(view, &bytes)? {
             return Ok(Some(position.into()));
@@ -165,7 +193,11 @@ impl Cursors {
         }
         drop(asking);
         let fresh = random()?;
-        Ok(self.with(|secrets| secrets.shared.unwrap_or_else(|| *secrets.own.get_or_insert(fresh))))
+        Ok(self.with(|secrets| {
+            secrets
+                .shared
+                .unwrap_or_else(|| *secrets.own.get_or_insert(fresh))
+        }))
     }
 
     /// Returns whether the last question is at least this old. If so, it counts as asked now.
@@ -182,8 +214,13 @@ impl Cursors {
     /// Asks for the shared secret.
     async fn ask(&self) -> Result<(), Problem> {
         let fresh = random()?;
-        let found = self.control.cursor_secret(self.may_write.then_some(&fresh)).await;
-        let found = found.inspect_err(|_| self.with(|secrets| secrets.asked_at = None)).map_err(control_problem)?;
+        let found = self
+            .control
+            .cursor_secret(self.may_write.then_some(&fresh))
+            .await;
+        let found = found
+            .inspect_err(|_| self.with(|secrets| secrets.asked_at = None))
+            .map_err(control_problem)?;
         let is_news = self.with(|secrets| {
             if found.is_some() {
                 secrets.shared = found;
@@ -206,19 +243,32 @@ fn sealed(view: &View, secret: &Secret, position: &str) -> Result<String, Proble
     let mut text = position.as_bytes().to_vec();
     text.push(END);
     text.resize(text.len().next_multiple_of(PAD), 0);
-    let sealing = view.key(secret)?.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::empty(), &mut text);
+    let sealing = view.key(secret)?.seal_in_place_append_tag(
+        Nonce::assume_unique_for_key(nonce),
+        Aad::empty(),
+        &mut text,
+    );
     sealing.map_err(|_| broken("a cursor cannot be sealed"))?;
     Ok(URL_SAFE_NO_PAD.encode([nonce.as_slice(), &text].concat()))
 }
 
 fn opened(view: &View, secret: &Secret, bytes: &[u8]) -> Result<Option<String>, Problem> {
-    let Some((nonce, text)) = bytes.split_first_chunk::<NONCE_LEN>() else { return Ok(None) };
-    let mut text = text.to_vec();
-    let opening = view.key(secret)?;
-    let Ok(padded) = opening.open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::empty(), &mut text) else {
+    let Some((nonce, text)) = bytes.split_first_chunk::<NONCE_LEN>() else {
         return Ok(None);
     };
-    let end = padded.iter().rposition(|byte| *byte != 0).filter(|at| padded[*at] == END);
+    let mut text = text.to_vec();
+    let opening = view.key(secret)?;
+    let Ok(padded) = opening.open_in_place(
+        Nonce::assume_unique_for_key(*nonce),
+        Aad::empty(),
+        &mut text,
+    ) else {
+        return Ok(None);
+    };
+    let end = padded
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .filter(|at| padded[*at] == END);
     Ok(end.and_then(|end| String::from_utf8(padded[..end].to_vec()).ok()))
 }
 
@@ -234,9 +284,14 @@ mod tests {
         for position in ["", "due 17 user:secret", &"n".repeat(1000), "\u{80}\0"] {
             let cursor = sealed(&view, &secret, position).unwrap_or_default();
             let bytes = URL_SAFE_NO_PAD.decode(&cursor).expect("base64");
-            assert_eq!(bytes.len(), 12 + 16 + (position.len() + 1).next_multiple_of(PAD));
+            assert_eq!(
+                bytes.len(),
+                12 + 16 + (position.len() + 1).next_multiple_of(PAD)
+            );
             assert_ne!(sealed(&view, &secret, position).unwrap_or_default(), cursor);
-            let open = |view: &View, secret: &Secret, bytes: &[u8]| opened(view, secret, bytes).unwrap_or_default();
+            let open = |view: &View, secret: &Secret, bytes: &[u8]| {
+                opened(view, secret, bytes).unwrap_or_default()
+            };
             assert_eq!(open(&view, &secret, &bytes).as_deref(), Some(position));
             for other in [
                 View::new(&user("eve"), "held", &[b"work:", b""]),

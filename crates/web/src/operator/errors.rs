@@ -14,7 +14,8 @@ pub(crate) fn action_problem(error: ControlError) -> Problem {
     let is_lost = match &error {
         ControlError::Redis { source, .. } => {
             let never_sent = source.is_connection_refusal();
-            !never_sent && (source.is_io_error() || source.is_timeout() || source.is_connection_dropped())
+            !never_sent
+                && (source.is_io_error() || source.is_timeout() || source.is_connection_dropped())
         }
         ControlError::Reply { .. } => true,
         _ => false,
@@ -39,7 +40,9 @@ pub(crate) fn control_problem(error: ControlError) -> Problem {
         ControlError::Rules(_) | ControlError::Limits(_) | ControlError::Shares(_) => {
             Problem::new(StatusCode::CONFLICT, "too-many", error)
         }
-        ControlError::Redis { .. } => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "redis", error).retry_after(TRY_AGAIN_S),
+        ControlError::Redis { .. } => {
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "redis", error).retry_after(TRY_AGAIN_S)
+        }
         _ => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "redis", error),
     }
 }

@@ -13,8 +13,8 @@ use seriatim::control::held::HeldFilter;
 use seriatim::control::stats::NameStats;
 use seriatim::control::workers::{WorkerSlots, WorkersPage};
 use seriatim::control::{
-    Action, Control, ControlError, CronJob, Cursor, DeadLetter, HeldObject, Inspection, LogEntry, LogPage, RowId, Rules,
-    ScheduledEvent, ShareFigures, Stats, UnderWork,
+    Action, Control, ControlError, CronJob, Cursor, DeadLetter, HeldObject, Inspection, LogEntry,
+    LogPage, RowId, Rules, ScheduledEvent, ShareFigures, Stats, UnderWork,
 };
 use seriatim::control::{dead, log};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -57,7 +57,12 @@ pub(crate) fn shows(user: &User, object: &str, escaped: Option<&str>) -> bool {
 
 impl Looks {
     pub(crate) fn new(control: Control, hidden: Arc<Hidden>, cursors: Cursors) -> Self {
-        Self { control, hidden, cursors, checks: Arc::new(Semaphore::new(1)) }
+        Self {
+            control,
+            hidden,
+            cursors,
+            checks: Arc::new(Semaphore::new(1)),
+        }
     }
 
     /// Seals the positions in lists that clients get.
@@ -73,11 +78,19 @@ impl Looks {
     pub(crate) async fn object(&self, user: &User, object: &[u8]) -> Result<Seen, Problem> {
         let inspection = self.inspection(user, object).await?;
         let mut ended = told(self.control.ended(object).await)?;
-        ended.events = ended.events.into_iter().map(|event| self.ended_event(event)).collect();
+        ended.events = ended
+            .events
+            .into_iter()
+            .map(|event| self.ended_event(event))
+            .collect();
         Ok(Seen { inspection, ended })
     }
 
-    pub(crate) async fn inspection(&self, user: &User, object: &[u8]) -> Result<Inspection, Problem> {
+    pub(crate) async fn inspection(
+        &self,
+        user: &User,
+        object: &[u8],
+    ) -> Result<Inspection, Problem> {
         user.may(Right::View, object)?;
         let mut found = told(self.control.inspect(object).await)?;
         if self.hidden.hides_nothing() {
@@ -86,7 +99,10 @@ impl Looks {
         let event = found.next_event.take();
         // Errors and results may repeat a hidden part of the event. If the event was cut, its parts
         // are not known.
-        let whole = event.as_ref().filter(|event| event.bytes == event.text.len() as u64).map(|event| event.text.as_bytes());
+        let whole = event
+            .as_ref()
+            .filter(|event| event.bytes == event.text.len() as u64)
+            .map(|event| event.text.as_bytes());
         let is_cut = whole.is_none();
         // An error of a whole batch may also repeat parts of its other events, which are not at hand.
         let whole = whole.filter(|_| found.events_held + found.events_in_flight <= 1);
@@ -97,11 +113,14 @@ impl Looks {
             kept.results = None;
         }
         if let Some(why) = &found.held_why {
-            found.why = found.why.replace(why.as_str(), &self.hidden.text(why, whole));
+            found.why = found
+                .why
+                .replace(why.as_str(), &self.hidden.text(why, whole));
             found.held_why = Some(self.hidden.text(why, whole));
         }
         found.next_event = event.map(|mut event| {
-            event.text = String::from_utf8_lossy(&self.hidden.event(event.text.as_bytes(), is_cut)).into_owned();
+            event.text = String::from_utf8_lossy(&self.hidden.event(event.text.as_bytes(), is_cut))
+                .into_owned();
             event
         });
         Ok(found)
@@ -119,7 +138,11 @@ impl Looks {
         let view = View::new(user, "chain", &[object]);
         let after = self.cursors.open(&view, after).await?;
         let mut page = told(self.control.chain(object, after.as_ref(), limit).await)?;
-        page.rows = page.rows.into_iter().map(|event| self.ended_event(event)).collect();
+        page.rows = page
+            .rows
+            .into_iter()
+            .map(|event| self.ended_event(event))
+            .collect();
         page.next = self.cursors.seal(&view, page.next.take()).await?;
         Ok(page)
     }
@@ -138,7 +161,12 @@ impl Looks {
     }
 
     /// Counts the queued events of some objects, in one step of a walk over all objects.
-    pub(crate) async fn depth(&self, user: &User, after: Option<&Cursor>, limit: usize) -> Result<DepthStep, Problem> {
+    pub(crate) async fn depth(
+        &self,
+        user: &User,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<DepthStep, Problem> {
         user.may_all(Right::View)?;
         let view = View::new(user, "depth", &[]);
         let after = self.cursors.open(&view, after).await?;
@@ -159,13 +187,21 @@ impl Looks {
     /// Checks the invariants. If the future is dropped, the check ends.
     pub(crate) async fn check(&self, user: &User) -> Result<Checked, Problem> {
         let _permit = self.may_check(user)?;
-        let found = timeout(CHECK_TIME_MAX, self.control.paced_check(VIOLATIONS_MAX, CHECK_SHARE)).await;
+        let found = timeout(
+            CHECK_TIME_MAX,
+            self.control.paced_check(VIOLATIONS_MAX, CHECK_SHARE),
+        )
+        .await;
         let late = |_| {
-            let detail = "the check did not end within 10 min; the command `seriatim check` has no limit";
+            let detail =
+                "the check did not end within 10 min; the command `seriatim check` has no limit";
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too-long", detail)
         };
         let report = told(found.map_err(late)?)?;
-        Ok(Checked { report, warnings: self.control.known_warnings().await })
+        Ok(Checked {
+            report,
+            warnings: self.control.known_warnings().await,
+        })
     }
 
     pub(crate) async fn schedules_of(
@@ -178,9 +214,17 @@ impl Looks {
         user.may(Right::View, object)?;
         let view = View::new(user, "schedules of", &[object]);
         let after = self.cursors.open(&view, after).await?;
-        let page = told(self.control.schedules_of(object, after.as_ref(), limit).await)?;
+        let page = told(
+            self.control
+                .schedules_of(object, after.as_ref(), limit)
+                .await,
+        )?;
         let next = self.cursors.seal(&view, page.next).await?;
-        Ok(Page::new(page.schedules.into_iter().map(|row| self.schedule(row)), next).at(page.now_ms))
+        Ok(Page::new(
+            page.schedules.into_iter().map(|row| self.schedule(row)),
+            next,
+        )
+        .at(page.now_ms))
     }
 
     pub(crate) async fn schedules(
@@ -193,9 +237,16 @@ impl Looks {
         user.may_some(Right::View)?;
         let view = View::new(user, "schedules", &[&bound(from_ms), &bound(to_ms)]);
         let after = self.cursors.open(&view, after).await?;
-        let page = told(self.control.schedules(from_ms, to_ms, after.as_ref(), limit).await)?;
+        let page = told(
+            self.control
+                .schedules(from_ms, to_ms, after.as_ref(), limit)
+                .await,
+        )?;
         let next = self.cursors.seal(&view, page.next).await?;
-        let rows = page.schedules.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
+        let rows = page
+            .schedules
+            .into_iter()
+            .filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
         Ok(Page::new(rows.map(|row| self.schedule(row)), next).at(page.now_ms))
     }
 
@@ -208,14 +259,34 @@ impl Looks {
     ) -> Result<Page<HeldObject>, Problem> {
         user.may_some(Right::View)?;
         let waits_for = format!("{:?}", filter.waits_for);
-        let view = View::new(user, "held", &[filter.prefix, waits_for.as_bytes(), if filter.due { b"due" } else { b"" }]);
+        let view = View::new(
+            user,
+            "held",
+            &[
+                filter.prefix,
+                waits_for.as_bytes(),
+                if filter.due { b"due" } else { b"" },
+            ],
+        );
         let after = self.cursors.open(&view, after).await?;
-        let Some(prefix) = user.narrowed(filter.prefix) else { return Ok(Page::new([], None)) };
-        let page = told(self.control.held_where(&HeldFilter { prefix, ..*filter }, after.as_ref(), limit).await)?;
+        let Some(prefix) = user.narrowed(filter.prefix) else {
+            return Ok(Page::new([], None));
+        };
+        let page = told(
+            self.control
+                .held_where(&HeldFilter { prefix, ..*filter }, after.as_ref(), limit)
+                .await,
+        )?;
         let next = self.cursors.seal(&view, page.next).await?;
-        let rows = page.objects.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
+        let rows = page
+            .objects
+            .into_iter()
+            .filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
         let looked_at = Some(page.looked).filter(|_| !user.is_limited());
-        Ok(Page { looked_at, ..Page::new(rows.map(|row| self.held_object(row)), next).at(page.now_ms) })
+        Ok(Page {
+            looked_at,
+            ..Page::new(rows.map(|row| self.held_object(row)), next).at(page.now_ms)
+        })
     }
 
     pub(crate) async fn paused(
@@ -228,10 +299,19 @@ impl Looks {
         user.may_some(Right::View)?;
         let view = View::new(user, "paused", &[prefix]);
         let after = self.cursors.open(&view, after).await?;
-        let Some(prefix) = user.narrowed(prefix) else { return Ok(Page::new([], None)) };
-        let page = told(self.control.paused_where(prefix, after.as_ref(), limit).await)?;
+        let Some(prefix) = user.narrowed(prefix) else {
+            return Ok(Page::new([], None));
+        };
+        let page = told(
+            self.control
+                .paused_where(prefix, after.as_ref(), limit)
+                .await,
+        )?;
         let next = self.cursors.seal(&view, page.next).await?;
-        let rows = page.objects.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
+        let rows = page
+            .objects
+            .into_iter()
+            .filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
         Ok(Page::new(rows.map(|row| self.held_object(row)), next).at(page.now_ms))
     }
 
@@ -251,15 +331,27 @@ impl Looks {
         let view = View::new(user, "dead", &[order(newest), object.unwrap_or_default()]);
         let after = self.cursors.open(&view, after).await?;
         let page = match (object, after.as_ref()) {
-            (Some(object), after) => self.control.dead_letters_of(object, newest, after, limit).await,
+            (Some(object), after) => {
+                self.control
+                    .dead_letters_of(object, newest, after, limit)
+                    .await
+            }
             (None, after) if newest => self.control.newest_dead_letters(after, limit).await,
             (None, after) => self.control.dead_letters(after, limit).await,
         };
         let page = told(page)?;
-        let is_cut = object.is_none() && page.next.is_some() && page.letters.len() < limit.min(dead::PER_CALL_MAX);
-        let rows = page.letters.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
+        let is_cut = object.is_none()
+            && page.next.is_some()
+            && page.letters.len() < limit.min(dead::PER_CALL_MAX);
+        let rows = page
+            .letters
+            .into_iter()
+            .filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
         let next = self.cursors.seal(&view, page.next).await?;
-        Ok(Page { is_cut, ..Page::new(rows.map(|row| self.letter(row)), next) })
+        Ok(Page {
+            is_cut,
+            ..Page::new(rows.map(|row| self.letter(row)), next)
+        })
     }
 
     /// Reads one dead letter. If the user may not see its object, the result is the same as for a
@@ -268,17 +360,21 @@ impl Looks {
         user.may_some(Right::View)?;
         let found = told(self.control.dead_letter(id).await)?;
         let found = found.filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
-        found.map(|row| self.letter(row)).ok_or_else(|| Problem::not_found(format!("there is no dead letter {id}")))
+        found
+            .map(|row| self.letter(row))
+            .ok_or_else(|| Problem::not_found(format!("there is no dead letter {id}")))
     }
 
     /// Reads the rules that can concern an object of the user.
     pub(crate) async fn rules(&self, user: &User) -> Result<Rules, Problem> {
         user.may_some(Right::View)?;
         let mut rules = told(self.control.rules().await)?;
-        rules.rules.retain(|rule| match rule.selector.as_str().strip_suffix('*') {
-            Some(beginning) => user.has_some(beginning.as_bytes()),
-            None => user.has(rule.selector.as_str().as_bytes()),
-        });
+        rules
+            .rules
+            .retain(|rule| match rule.selector.as_str().strip_suffix('*') {
+                Some(beginning) => user.has_some(beginning.as_bytes()),
+                None => user.has(rule.selector.as_str().as_bytes()),
+            });
         Ok(rules)
     }
 
@@ -287,30 +383,59 @@ impl Looks {
     pub(crate) async fn shares(&self, user: &User) -> Result<Vec<ShareFigures>, Problem> {
         user.may_some(Right::View)?;
         let mut shares = told(self.control.share_figures().await)?;
-        let beginning = |of: &ShareFigures| of.share.selector.strip_suffix('*').unwrap_or(&of.share.selector).as_bytes().to_vec();
+        let beginning = |of: &ShareFigures| {
+            of.share
+                .selector
+                .strip_suffix('*')
+                .unwrap_or(&of.share.selector)
+                .as_bytes()
+                .to_vec()
+        };
         shares.retain(|of| user.has_some(&beginning(of)));
         for of in shares.iter_mut().filter(|of| !user.has(&beginning(of))) {
-            (of.waiting, of.oldest_ms, of.in_hand, of.taken, of.taken_per_second) = (None, None, None, None, None);
+            (
+                of.waiting,
+                of.oldest_ms,
+                of.in_hand,
+                of.taken,
+                of.taken_per_second,
+            ) = (None, None, None, None, None);
         }
         Ok(shares)
     }
 
     /// Returns for each of these rules the number of objects that wait and that it selects; `None` if
     /// it is not known, or if the rule also selects objects that the user must not see.
-    pub(crate) async fn held_by(&self, user: &User, rules: &Rules) -> Result<Vec<Option<u64>>, Problem> {
+    pub(crate) async fn held_by(
+        &self,
+        user: &User,
+        rules: &Rules,
+    ) -> Result<Vec<Option<u64>>, Problem> {
         let selectors: Vec<_> = rules.rules.iter().map(|rule| &rule.selector).collect();
         let counts = told(self.control.count_paused(&selectors).await)?;
         let has = |text: &str| user.has(text.strip_suffix('*').unwrap_or(text).as_bytes());
-        Ok(counts.into_iter().zip(selectors).map(|(count, selector)| count.filter(|_| has(selector.as_str()))).collect())
+        Ok(counts
+            .into_iter()
+            .zip(selectors)
+            .map(|(count, selector)| count.filter(|_| has(selector.as_str())))
+            .collect())
     }
 
-    pub(crate) async fn actions(&self, user: &User, after: Option<&Cursor>, limit: usize) -> Result<Page<Action>, Problem> {
+    pub(crate) async fn actions(
+        &self,
+        user: &User,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Page<Action>, Problem> {
         user.may_all(Right::View)?;
         let view = View::new(user, "actions", &[]);
         let after = self.cursors.open(&view, after).await?;
         let page = told(self.control.actions(after.as_ref(), limit).await)?;
         let next = self.cursors.seal(&view, page.next).await?;
-        Ok(Page::new(page.actions.into_iter().map(|row| self.action(row)), next))
+        Ok(Page::new(
+            page.actions.into_iter().map(|row| self.action(row)),
+            next,
+        ))
     }
 
     /// Reads the actions on one object. Looks at the next 32 actions on all objects, up to `steps`
@@ -329,7 +454,9 @@ impl Looks {
         let mut page = told(self.control.actions_of(object, after.as_ref(), limit).await)?;
         for _ in 1..steps {
             match page.next.take() {
-                Some(next) if page.actions.is_empty() => page = told(self.control.actions_of(object, Some(&next), limit).await)?,
+                Some(next) if page.actions.is_empty() => {
+                    page = told(self.control.actions_of(object, Some(&next), limit).await)?
+                }
                 next => {
                     page.next = next;
                     break;
@@ -337,7 +464,10 @@ impl Looks {
             }
         }
         let next = self.cursors.seal(&view, page.next).await?;
-        Ok(Page::new(page.actions.into_iter().map(|row| self.action(row)), next))
+        Ok(Page::new(
+            page.actions.into_iter().map(|row| self.action(row)),
+            next,
+        ))
     }
 
     /// Reads rows of the event log.
@@ -354,28 +484,53 @@ impl Looks {
         let page = self.log_of_all(newest, after.as_ref(), limit).await?;
         let looked_at = Some(page.entries.len() as u64).filter(|_| !user.is_limited());
         // Behind the last page, a program reads the rows that come later.
-        let later = Some(&page.end).filter(|_| !newest && page.next.is_none()).cloned();
+        let later = Some(&page.end)
+            .filter(|_| !newest && page.next.is_none())
+            .cloned();
         let later = self.cursors.seal(&view, later).await?;
         let log_end = Some((page.end, page.written));
         let is_cut = page.next.is_some() && page.entries.len() < limit.min(log::PER_CALL_MAX);
-        let rows = page.entries.into_iter().filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
+        let rows = page
+            .entries
+            .into_iter()
+            .filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
         let next = self.cursors.seal(&view, page.next).await?;
-        Ok(Page { looked_at, later, log_end, is_cut, ..Page::new(rows, next) })
+        Ok(Page {
+            looked_at,
+            later,
+            log_end,
+            is_cut,
+            ..Page::new(rows, next)
+        })
     }
 
     /// Reads rows of the event log for several users. The caller shows a user only the rows that
     /// [`shows`] allows.
-    pub(crate) async fn log_of_all(&self, newest: bool, after: Option<&Cursor>, limit: usize) -> Result<LogPage, Problem> {
+    pub(crate) async fn log_of_all(
+        &self,
+        newest: bool,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<LogPage, Problem> {
         let page = match newest {
             true => self.control.newest_log(after, limit).await,
             false => self.control.log(after, limit).await,
         };
         let mut page = told(page)?;
-        page.entries = page.entries.into_iter().map(|row| self.log_entry(row)).collect();
+        page.entries = page
+            .entries
+            .into_iter()
+            .map(|row| self.log_entry(row))
+            .collect();
         Ok(page)
     }
 
-    pub(crate) async fn crons(&self, user: &User, after: Option<&Cursor>, limit: usize) -> Result<Page<CronJob>, Problem> {
+    pub(crate) async fn crons(
+        &self,
+        user: &User,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Page<CronJob>, Problem> {
         user.may_some(Right::View)?;
         let view = View::new(user, "cron", &[]);
         let after = self.cursors.open(&view, after).await?;
@@ -388,7 +543,12 @@ impl Looks {
         Ok(Page::new(rows.map(|row| self.cron_job(row)), next).at(page.now_ms))
     }
 
-    pub(crate) async fn workers(&self, user: &User, after: Option<&Cursor>, limit: usize) -> Result<WorkersPage, Problem> {
+    pub(crate) async fn workers(
+        &self,
+        user: &User,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<WorkersPage, Problem> {
         user.may_all(Right::View)?;
         let view = View::new(user, "workers", &[]);
         let after = self.cursors.open(&view, after).await?;
@@ -423,7 +583,10 @@ impl Looks {
 
     /// Hides the errors of sinks: they may repeat parts of any event.
     pub(crate) fn hide_sinks(&self, workers: &mut [NameStats]) {
-        for status in workers.iter_mut().filter_map(|worker| worker.status.as_mut()) {
+        for status in workers
+            .iter_mut()
+            .filter_map(|worker| worker.status.as_mut())
+        {
             status.sink_error = self.hidden.text(&status.sink_error, None);
         }
     }
@@ -434,7 +597,9 @@ impl Looks {
             return;
         }
         if let Some(text) = text {
-            *text = self.hidden.text(text, (!is_cut).then_some(event.as_slice()));
+            *text = self
+                .hidden
+                .text(text, (!is_cut).then_some(event.as_slice()));
         }
         *event = self.hidden.event(event, is_cut).into_owned();
     }
@@ -451,7 +616,11 @@ impl Looks {
     }
 
     fn letter(&self, mut row: DeadLetter) -> DeadLetter {
-        self.hide(&mut row.event, row.event_bytes.is_some(), Some(&mut row.error));
+        self.hide(
+            &mut row.event,
+            row.event_bytes.is_some(),
+            Some(&mut row.error),
+        );
         row
     }
 
@@ -459,7 +628,11 @@ impl Looks {
         if !self.hidden.hides_nothing() {
             row.results = None;
         }
-        self.hide(&mut row.event, row.event_bytes.is_some(), row.error.as_mut());
+        self.hide(
+            &mut row.event,
+            row.event_bytes.is_some(),
+            row.error.as_mut(),
+        );
         row
     }
 

@@ -32,7 +32,15 @@ pub(crate) struct Page<T> {
 
 impl<T> Page<T> {
     pub(super) fn new(rows: impl IntoIterator<Item = T>, next: Option<Cursor>) -> Self {
-        Self { now_ms: None, rows: rows.into_iter().collect(), looked_at: None, next, later: None, log_end: None, is_cut: false }
+        Self {
+            now_ms: None,
+            rows: rows.into_iter().collect(),
+            looked_at: None,
+            next,
+            later: None,
+            log_end: None,
+            is_cut: false,
+        }
     }
 
     pub(super) fn at(mut self, now_ms: u64) -> Self {

@@ -36,7 +36,11 @@ struct Parts<'a> {
 
 /// `POST /v1/objects/{object}/events`: the body is the event, or with `?parts=true` an event with
 /// subevents and data.
-pub(super) async fn emit(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
+pub(super) async fn emit(
+    State(app): State<Arc<App>>,
+    asked: Asked,
+    body: Body,
+) -> Result<Response, Problem> {
     let object = asked.object()?;
     asked.user.may(Right::Emit, &object)?;
     let object = name(&app, &object)?;
@@ -44,17 +48,23 @@ pub(super) async fn emit(State(app): State<Arc<App>>, asked: Asked, body: Body) 
     let key = idempotency_key(&asked.headers)?;
     let has_key = key.is_some();
     let body = read(&app, &asked, body).await?;
-    let emitted = send(&app, &object, &body, with_parts, key).await?.map_err(|error| errors::emit(&error))?;
+    let emitted = send(&app, &object, &body, with_parts, key)
+        .await?
+        .map_err(|error| errors::emit(&error))?;
     // An emit with an idempotency key may be repeated, and must then get the same answer. So its
     // answer has no number of queued events, which changes.
     let answer = match has_key {
         true => serde_json::json!({ "events": emitted.events }).to_string(),
-        false => serde_json::json!({ "events": emitted.events, "queued": emitted.queued }).to_string(),
+        false => {
+            serde_json::json!({ "events": emitted.events, "queued": emitted.queued }).to_string()
+        }
     };
     let content = [(axum::http::header::CONTENT_TYPE, "application/json")];
     let mut response = (StatusCode::ACCEPTED, content, answer).into_response();
     if emitted.repeated {
-        response.headers_mut().insert(REPLAYED, axum::http::HeaderValue::from_static("true"));
+        response
+            .headers_mut()
+            .insert(REPLAYED, axum::http::HeaderValue::from_static("true"));
     }
     Ok(response)
 }
@@ -88,8 +98,12 @@ async fn send(
 
 /// Returns the name of an object, if it is valid.
 pub(super) fn name(app: &App, object: &[u8]) -> Result<String, Problem> {
-    let text = std::str::from_utf8(object).map_err(|_| Problem::bad_request("the name of the object is not UTF-8"))?;
-    app.emitter.keys().object(text).map_err(|error| Problem::bad_request(format!("the name of the object: {error}")))?;
+    let text = std::str::from_utf8(object)
+        .map_err(|_| Problem::bad_request("the name of the object is not UTF-8"))?;
+    app.emitter
+        .keys()
+        .object(text)
+        .map_err(|error| Problem::bad_request(format!("the name of the object: {error}")))?;
     Ok(text.to_owned())
 }
 
@@ -100,10 +114,16 @@ pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Pro
     match (values.next(), values.next()) {
         (None, _) => Ok(None),
         (Some(value), None) => {
-            let text = std::str::from_utf8(value.as_bytes()).map_err(|_| Problem::bad_request("Idempotency-Key is not UTF-8"))?;
-            let bare = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
+            let text = std::str::from_utf8(value.as_bytes())
+                .map_err(|_| Problem::bad_request("Idempotency-Key is not UTF-8"))?;
+            let bare = text
+                .strip_prefix('"')
+                .and_then(|text| text.strip_suffix('"'))
+                .unwrap_or(text);
             Ok(Some(bare.to_owned()))
         }
-        (Some(_), Some(_)) => Err(Problem::bad_request("the header Idempotency-Key is there twice")),
+        (Some(_), Some(_)) => Err(Problem::bad_request(
+            "the header Idempotency-Key is there twice",
+        )),
     }
 }

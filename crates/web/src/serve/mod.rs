@@ -69,7 +69,11 @@ pub struct Args {
 
 fn body_bytes(text: &str) -> Result<usize, String> {
     let found = units::bytes(text)?;
-    if (1024..=64 << 20).contains(&found) { Ok(found) } else { Err("it must be 1KiB to 64MiB".to_owned()) }
+    if (1024..=64 << 20).contains(&found) {
+        Ok(found)
+    } else {
+        Err("it must be 1KiB to 64MiB".to_owned())
+    }
 }
 
 /// The parts that all requests use.
@@ -94,13 +98,19 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let listening = args.listen.open().await?;
     let keys = global.keys()?;
     let emitter = args.replicas.emitter(global, keys.clone())?;
-    let control = Control::unconnected(global.server()).map_err(shown::failure)?.with_keys(keys);
+    let control = Control::unconnected(global.server())
+        .map_err(shown::failure)?
+        .with_keys(keys);
     let reached = Reached::default();
     reached.first(emitter.reach()).await?;
     let stop = CancellationToken::new();
     let has_users = listening.has_users();
     let streams = Fair::among(stream::STREAMS_MAX, has_users);
-    let looks = Looks::new(control.clone(), Arc::default(), Cursors::new(control.clone(), true));
+    let looks = Looks::new(
+        control.clone(),
+        Arc::default(),
+        Cursors::new(control.clone(), true),
+    );
     let waiting = {
         let (reached, emitter) = (reached.clone(), emitter.clone());
         async move { reached.until(async || emitter.reach().await).await }
@@ -141,7 +151,12 @@ impl FromRef<Arc<App>> for Looks {
 }
 
 fn routes(app: App) -> Router {
-    let both = |rest: &str| [format!("/v1/objects/{{object}}{rest}"), format!("/v1/object{rest}")];
+    let both = |rest: &str| {
+        [
+            format!("/v1/objects/{{object}}{rest}"),
+            format!("/v1/object{rest}"),
+        ]
+    };
     let mut router = view::routes()
         .route("/v1/events", post(stream::emit_lines))
         .route("/v1/dead/retry", post(bulk::retry))
@@ -149,10 +164,16 @@ fn routes(app: App) -> Router {
         .route("/v1/held/release", post(bulk::release))
         .route("/v1/dead/{id}/retry", post(operate::retry))
         .route("/v1/dead/{id}/drop", post(operate::drop_letter))
-        .route("/v1/rules", post(operate::set_rule).delete(operate::lift_rule))
+        .route(
+            "/v1/rules",
+            post(operate::set_rule).delete(operate::lift_rule),
+        )
         .route("/v1/shares", post(shares::set).delete(shares::remove))
         .route("/v1/openapi.json", get(openapi))
-        .route(probes::HEALTH, get(async || probes::answer(Ok::<(), &str>(()))))
+        .route(
+            probes::HEALTH,
+            get(async || probes::answer(Ok::<(), &str>(()))),
+        )
         .route(probes::READY, get(ready));
     for path in both("/events") {
         router = router.route(&path, post(emit::emit));
@@ -161,7 +182,11 @@ fn routes(app: App) -> Router {
         // If the path has no object, the object and the key are parameters of the query, so this
         // path also has DELETE.
         let methods = post(schedule::schedule);
-        let methods = if path.contains('{') { methods } else { methods.delete(schedule::cancel) };
+        let methods = if path.contains('{') {
+            methods
+        } else {
+            methods.delete(schedule::cancel)
+        };
         router = router.route(&path, methods);
     }
     for path in both("/tasks") {
@@ -174,10 +199,19 @@ fn routes(app: App) -> Router {
         router = router.route(&path, post(operate::skip));
     }
     router
-        .route("/v1/objects/{object}/schedule/{key}", delete(schedule::cancel))
-        .fallback(async || Problem::not_found("there is no such route; /v1/openapi.json lists them"))
+        .route(
+            "/v1/objects/{object}/schedule/{key}",
+            delete(schedule::cancel),
+        )
+        .fallback(async || {
+            Problem::not_found("there is no such route; /v1/openapi.json lists them")
+        })
         .method_not_allowed_fallback(async || {
-            Problem::new(axum::http::StatusCode::METHOD_NOT_ALLOWED, "method", "the route does not have this method")
+            Problem::new(
+                axum::http::StatusCode::METHOD_NOT_ALLOWED,
+                "method",
+                "the route does not have this method",
+            )
         })
         // The default limit of axum is turned off, because the routes check `--body-bytes`
         // themselves.
@@ -188,7 +222,11 @@ fn routes(app: App) -> Router {
 /// Returns the answer to the probe `/readyz`: 200, or 503 before the first answer of Redis and after
 /// the first stop signal. A stopping server still answers probes until its requests have ended.
 async fn ready(State(app): State<Arc<App>>) -> Response {
-    probes::answer(if app.stop.is_cancelled() { Err("the server stops") } else { app.reached.ready() })
+    probes::answer(if app.stop.is_cancelled() {
+        Err("the server stops")
+    } else {
+        app.reached.ready()
+    })
 }
 
 async fn openapi(_: Asked) -> impl IntoResponse {

@@ -36,7 +36,10 @@ pub(super) struct Room {
 impl Room {
     /// `has_users`: whether there can be several users. Then one user has at most three quarters.
     pub(super) fn new(has_users: bool) -> Self {
-        Self { emits: Fair::among(BODIES_BYTES_MAX, has_users), acts: Fair::among(ACTS_BYTES_MAX, has_users) }
+        Self {
+            emits: Fair::among(BODIES_BYTES_MAX, has_users),
+            acts: Fair::among(ACTS_BYTES_MAX, has_users),
+        }
     }
 
     /// Takes this number of bytes for the body of an emit, if they are free.
@@ -81,44 +84,77 @@ pub(super) async fn read(app: &App, asked: &Asked, body: Body) -> Result<Whole, 
 
 /// Reads the whole body of an act, as [`read`] does.
 pub(super) async fn read_act(app: &App, asked: &Asked, body: Body) -> Result<Whole, Problem> {
-    read_into(&app.room.acts, app.body_bytes.min(ACT_BYTES_MAX), asked, body).await
+    read_into(
+        &app.room.acts,
+        app.body_bytes.min(ACT_BYTES_MAX),
+        asked,
+        body,
+    )
+    .await
 }
 
-async fn read_into(room: &Fair, bytes_max: usize, asked: &Asked, body: Body) -> Result<Whole, Problem> {
+async fn read_into(
+    room: &Fair,
+    bytes_max: usize,
+    asked: &Asked,
+    body: Body,
+) -> Result<Whole, Problem> {
     let too_large = || {
-        let option = if bytes_max == ACT_BYTES_MAX { "" } else { " (--body-bytes)" };
+        let option = if bytes_max == ACT_BYTES_MAX {
+            ""
+        } else {
+            " (--body-bytes)"
+        };
         let detail = format!("the body has more than {bytes_max} bytes{option}");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail)
     };
-    let told = asked.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let told = asked
+        .headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if told.is_some_and(|length| length > bytes_max as u64) {
         return Err(too_large());
     }
     let whole = async {
-        let (mut parts, mut all, mut taken) = (body.into_data_stream(), BytesMut::new(), take(room, &asked.user, 0)?);
+        let (mut parts, mut all, mut taken) = (
+            body.into_data_stream(),
+            BytesMut::new(),
+            take(room, &asked.user, 0)?,
+        );
         while let Some(part) = parts.next().await {
-            let part = part.map_err(|error| Problem::bad_request(format!("the body cannot be read: {error}")))?;
+            let part = part.map_err(|error| {
+                Problem::bad_request(format!("the body cannot be read: {error}"))
+            })?;
             if all.len() + part.len() > bytes_max {
                 return Err(too_large());
             }
             taken.merge(take(room, &asked.user, part.len())?);
             all.extend_from_slice(&part);
         }
-        Ok(Whole { bytes: all.freeze(), _taken: taken })
+        Ok(Whole {
+            bytes: all.freeze(),
+            _taken: taken,
+        })
     };
     match timeout(BODY_TIME_MAX, whole).await {
         Ok(read) => read,
-        Err(_) => Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the body did not come within 30 s")),
+        Err(_) => Err(Problem::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "timeout",
+            "the body did not come within 30 s",
+        )),
     }
 }
 
 /// Parses a body as JSON. The types of bodies refuse unknown members, because these may be
 /// misspelled.
 pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(body).map_err(|error| Problem::bad_request(format!("the body is not valid: {error}")))
+    serde_json::from_slice(body)
+        .map_err(|error| Problem::bad_request(format!("the body is not valid: {error}")))
 }
 
 /// Parses a body as JSON, into a type that borrows from the body.
 pub(super) fn parse_borrowed<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
-    serde_json::from_slice(body).map_err(|error| Problem::bad_request(format!("the body is not valid: {error}")))
+    serde_json::from_slice(body)
+        .map_err(|error| Problem::bad_request(format!("the body is not valid: {error}")))
 }

@@ -47,23 +47,35 @@ enum Mode {
 }
 
 /// `POST /v1/objects/{object}/schedule`.
-pub(super) async fn schedule(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
+pub(super) async fn schedule(
+    State(app): State<Arc<App>>,
+    asked: Asked,
+    body: Body,
+) -> Result<Response, Problem> {
     let object = permitted(&app, &asked)?;
     let body = read(&app, &asked, body).await?;
     let wanted: Wanted<'_> = parse_borrowed(&body)?;
     let event = Json::new(Bytes::copy_from_slice(wanted.event.get().as_bytes()));
     let mut schedule = app.emitter.schedule(&object, event);
     schedule = match (wanted.time, wanted.after_ms) {
-        (Some(_), Some(_)) => return Err(Problem::bad_request("the body has both time and after_ms")),
+        (Some(_), Some(_)) => {
+            return Err(Problem::bad_request("the body has both time and after_ms"));
+        }
         (Some(time), None) => schedule.at(task::time(time).map_err(Problem::bad_request)?),
         (None, Some(ms)) => schedule.after(Duration::from_millis(ms)),
-        (None, None) => return Err(Problem::bad_request("the body has neither time nor after_ms")),
+        (None, None) => {
+            return Err(Problem::bad_request(
+                "the body has neither time nor after_ms",
+            ));
+        }
     };
     match (wanted.key, idempotency_key(&asked.headers)?) {
         (Some(key), _) => schedule = schedule.key(key),
         (None, None) => {}
         (None, Some(_)) => {
-            return Err(Problem::bad_request("a schedule is repeated by its key: send key in place of Idempotency-Key"));
+            return Err(Problem::bad_request(
+                "a schedule is repeated by its key: send key in place of Idempotency-Key",
+            ));
         }
     }
     schedule = match wanted.mode {
@@ -76,11 +88,21 @@ pub(super) async fn schedule(State(app): State<Arc<App>>, asked: Asked, body: Bo
 
 /// `POST /v1/objects/{object}/tasks`: the whole body is the event. The members `id` and `time` of
 /// the body are the key and the due time of the schedule; it needs a `url`.
-pub(super) async fn post_task(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
+pub(super) async fn post_task(
+    State(app): State<Arc<App>>,
+    asked: Asked,
+    body: Body,
+) -> Result<Response, Problem> {
     let object = permitted(&app, &asked)?;
     let body = read(&app, &asked, body).await?;
     let task = task::parse(&body).map_err(Problem::bad_request)?;
-    send(app.emitter.schedule(&object, Json::new(body.bytes())).at(task.at).key(task.id)).await
+    send(
+        app.emitter
+            .schedule(&object, Json::new(body.bytes()))
+            .at(task.at)
+            .key(task.id),
+    )
+    .await
 }
 
 /// `DELETE /v1/objects/{object}/schedule/{key}`, or `DELETE /v1/object/schedule` with object and
@@ -89,15 +111,24 @@ pub(super) async fn cancel(State(app): State<Arc<App>>, asked: Asked) -> Result<
     let object = permitted(&app, &asked)?;
     let key = match asked.segment(2) {
         Some("objects") => asked.last_segment()?,
-        _ => asked.query("key")?.ok_or_else(|| Problem::bad_request("the request names no key: add &key=KEY"))?,
+        _ => asked
+            .query("key")?
+            .ok_or_else(|| Problem::bad_request("the request names no key: add &key=KEY"))?,
     };
-    match app.emitter.cancel(&object, key).await.map_err(|error| errors::emit(&error))? {
+    match app
+        .emitter
+        .cancel(&object, key)
+        .await
+        .map_err(|error| errors::emit(&error))?
+    {
         Cancelled::Cancelled => Ok(StatusCode::NO_CONTENT.into_response()),
         Cancelled::Running => {
             let detail = "the event is in flight: a worker has it, and it goes on";
             Err(Problem::new(StatusCode::CONFLICT, "running", detail))
         }
-        _ => Err(Problem::not_found("there is no event with this key: it was never scheduled, or it is over")),
+        _ => Err(Problem::not_found(
+            "there is no event with this key: it was never scheduled, or it is over",
+        )),
     }
 }
 
@@ -108,7 +139,10 @@ fn permitted(app: &App, asked: &Asked) -> Result<String, Problem> {
 }
 
 async fn send(schedule: Schedule<'_>) -> Result<Response, Problem> {
-    let scheduled = schedule.send().await.map_err(|error| errors::emit(&error))?;
+    let scheduled = schedule
+        .send()
+        .await
+        .map_err(|error| errors::emit(&error))?;
     let change = match scheduled.change {
         Change::New => "new",
         Change::Replaced => "replaced",
@@ -116,5 +150,10 @@ async fn send(schedule: Schedule<'_>) -> Result<Response, Problem> {
         _ => "running",
     };
     let answer = serde_json::json!({ "key": scheduled.key.as_str(), "due_ms": scheduled.due_ms, "change": change });
-    Ok((StatusCode::ACCEPTED, [(CONTENT_TYPE, "application/json")], answer.to_string()).into_response())
+    Ok((
+        StatusCode::ACCEPTED,
+        [(CONTENT_TYPE, "application/json")],
+        answer.to_string(),
+    )
+        .into_response())
 }

@@ -36,7 +36,11 @@ struct NewShare {
 }
 
 /// `POST /v1/shares`.
-pub(super) async fn set(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
+pub(super) async fn set(
+    State(app): State<Arc<App>>,
+    asked: Asked,
+    body: Body,
+) -> Result<Response, Problem> {
     asked.user.may_all(Right::Operate)?;
     let wanted: NewShare = parse(&read_act(&app, &asked, body).await?)?;
     let selector = selector(&wanted.selector)?;
@@ -56,7 +60,11 @@ pub(super) async fn set(State(app): State<Arc<App>>, asked: Asked, body: Body) -
     if let Some(events) = wanted.burst {
         share = share.burst(events);
     }
-    let done = app.control.set_share(by(&asked.user, &wanted.reason), &selector, share).await.map_err(action_problem)?;
+    let done = app
+        .control
+        .set_share(by(&asked.user, &wanted.reason), &selector, share)
+        .await
+        .map_err(action_problem)?;
     json(&serde_json::json!({ "selector": selector, "was_set": done == ShareDone::Again }))
 }
 
@@ -66,17 +74,31 @@ pub(super) async fn remove(State(app): State<Arc<App>>, asked: Asked) -> Result<
     let missing = || Problem::bad_request("the request names no selector: add selector=…");
     let selector = selector(&asked.query("selector")?.ok_or_else(missing)?)?;
     let reason = asked.query("reason")?.unwrap_or_default();
-    match app.control.remove_share(by(&asked.user, &reason), &selector).await.map_err(action_problem)? {
-        ShareDone::NotSet => Err(Problem::not_found(format!("there is no share for {selector}: nothing was done"))),
+    match app
+        .control
+        .remove_share(by(&asked.user, &reason), &selector)
+        .await
+        .map_err(action_problem)?
+    {
+        ShareDone::NotSet => Err(Problem::not_found(format!(
+            "there is no share for {selector}: nothing was done"
+        ))),
         _ => json(&serde_json::json!({ "selector": selector, "removed": true })),
     }
 }
 
 fn selector(text: &str) -> Result<Selector, Problem> {
-    text.parse().map_err(|error| Problem::bad_request(format!("the selector: {error}")))
+    text.parse()
+        .map_err(|error| Problem::bad_request(format!("the selector: {error}")))
 }
 
 fn priority(word: &str) -> Result<Priority, Problem> {
-    let found = [Priority::High, Priority::Normal, Priority::Low].into_iter().find(|priority| priority.word() == word);
-    found.ok_or_else(|| Problem::bad_request(format!("{word:?} is not a priority; the priorities are high, normal and low")))
+    let found = [Priority::High, Priority::Normal, Priority::Low]
+        .into_iter()
+        .find(|priority| priority.word() == word);
+    found.ok_or_else(|| {
+        Problem::bad_request(format!(
+            "{word:?} is not a priority; the priorities are high, normal and low"
+        ))
+    })
 }

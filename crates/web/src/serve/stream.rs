@@ -87,10 +87,16 @@ impl Failed {
 }
 
 /// `POST /v1/events`.
-pub(super) async fn emit_lines(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
+pub(super) async fn emit_lines(
+    State(app): State<Arc<App>>,
+    asked: Asked,
+    body: Body,
+) -> Result<Response, Problem> {
     asked.user.may_some(Right::Emit)?;
     if emit::idempotency_key(&asked.headers)?.is_some() {
-        return Err(Problem::bad_request("Idempotency-Key is for a single event, not for lines"));
+        return Err(Problem::bad_request(
+            "Idempotency-Key is for a single event, not for lines",
+        ));
     }
     let streams = app.streams.take(&asked.user, 1).ok_or_else(|| {
         let detail = format!(
@@ -114,9 +120,17 @@ pub(super) async fn emit_lines(State(app): State<Arc<App>>, asked: Asked, body: 
         drop(streams);
     });
     let answers = stream::unfold(answered, |mut answered| async {
-        answered.recv().await.map(|bytes| (Ok::<_, Infallible>(bytes), answered))
+        answered
+            .recv()
+            .await
+            .map(|bytes| (Ok::<_, Infallible>(bytes), answered))
     });
-    Ok((StatusCode::OK, [(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(answers)).into_response())
+    Ok((
+        StatusCode::OK,
+        [(CONTENT_TYPE, "application/x-ndjson")],
+        Body::from_stream(answers),
+    )
+        .into_response())
 }
 
 /// Emits all lines of a stream. Ends early if nobody reads the answers.
@@ -194,22 +208,33 @@ async fn send(app: &App, batch: Batch, failed: &mut Failed) -> Told {
     let sent = app.emitter.emit_many(events).await;
     let error = sent.err();
     let stopped = error.as_ref().and_then(|error| error.stopped);
-    let mut told = Told { text: Vec::with_capacity(batch.lines.len() * 32), is_over: stopped.is_some() };
+    let mut told = Told {
+        text: Vec::with_capacity(batch.lines.len() * 32),
+        is_over: stopped.is_some(),
+    };
     let mut position = 0;
     for ((number, line), unsent) in batch.lines.iter().zip(unsent) {
         let problem = unsent.or_else(|| {
             let (at, object) = (position, line.as_ref().map_or("", |(object, _)| object));
             position += 1;
             let mut of_object = error.iter().flat_map(|error| &error.failed);
-            match (of_object.find(|one| one.object == *object && at >= one.first), stopped) {
+            match (
+                of_object.find(|one| one.object == *object && at >= one.first),
+                stopped,
+            ) {
                 (Some(one), _) => {
                     failed.add(object);
                     Some(errors::emit(&one.error))
                 }
                 (None, Some(stopped)) if at >= stopped => {
                     let first = error.as_ref().and_then(|error| error.failed.first());
-                    let detail = first.map_or_else(|| "Redis is away".to_owned(), |one| one.error.to_string());
-                    Some(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "redis", format!("not sent: {detail}")))
+                    let detail = first
+                        .map_or_else(|| "Redis is away".to_owned(), |one| one.error.to_string());
+                    Some(Problem::new(
+                        StatusCode::SERVICE_UNAVAILABLE,
+                        "redis",
+                        format!("not sent: {detail}"),
+                    ))
                 }
                 _ => None,
             }
@@ -224,8 +249,14 @@ async fn send(app: &App, batch: Batch, failed: &mut Failed) -> Told {
     }
     if failed.hashes.len() > FAILED_MAX && !told.is_over {
         let number = batch.lines.last().map_or(1, |(number, _)| number + 1);
-        let detail = format!("lines of more than {FAILED_MAX} objects failed: this line and all after it are not emitted");
-        tell(&mut told.text, number, &Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too-many", detail));
+        let detail = format!(
+            "lines of more than {FAILED_MAX} objects failed: this line and all after it are not emitted"
+        );
+        tell(
+            &mut told.text,
+            number,
+            &Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too-many", detail),
+        );
         told.is_over = true;
     }
     told
@@ -240,7 +271,13 @@ fn tell(text: &mut Vec<u8>, number: u64, problem: &Problem) {
         #[serde(flatten)]
         problem: &'a Problem,
     }
-    let _ = serde_json::to_writer(&mut *text, &Answer { line: number, problem });
+    let _ = serde_json::to_writer(
+        &mut *text,
+        &Answer {
+            line: number,
+            problem,
+        },
+    );
     text.push(b'\n');
 }
 
@@ -310,7 +347,9 @@ impl Lines {
                     self.add(&mut lines, &line, user, app);
                     is_over = true;
                 }
-                Ok(Some(Err(error))) => self.ends(Problem::bad_request(format!("the body cannot be read: {error}"))),
+                Ok(Some(Err(error))) => self.ends(Problem::bad_request(format!(
+                    "the body cannot be read: {error}"
+                ))),
                 Err(_) => {
                     let detail = "the next line did not come within 60 s";
                     self.ends(Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", detail));
@@ -320,8 +359,14 @@ impl Lines {
         // The bytes of the batch's lines go with the batch. The bytes that are not yet in a batch
         // stay counted in `taken`.
         let kept = self.rest.len();
-        let taken = self.taken.as_mut().map(|all| all.split(all.amount().saturating_sub(kept)));
-        (!lines.is_empty()).then_some(Batch { lines, _taken: taken })
+        let taken = self
+            .taken
+            .as_mut()
+            .map(|all| all.split(all.amount().saturating_sub(kept)));
+        (!lines.is_empty()).then_some(Batch {
+            lines,
+            _taken: taken,
+        })
     }
 
     /// Records that the next line and all after it are not emitted.
@@ -331,7 +376,13 @@ impl Lines {
 
     /// Adds a line to the batch, unless the line is empty. Returns the number of bytes of the line;
     /// 0 for an empty line.
-    fn add(&mut self, lines: &mut Vec<(u64, Checked)>, line: &Bytes, user: &User, app: &App) -> usize {
+    fn add(
+        &mut self,
+        lines: &mut Vec<(u64, Checked)>,
+        line: &Bytes,
+        user: &User,
+        app: &App,
+    ) -> usize {
         let is_part = line.is_empty();
         self.number += u64::from(!is_part);
         self.line_until = Instant::now() + LINE_TIME_MAX;
@@ -349,7 +400,9 @@ impl Lines {
 }
 
 fn too_long(line_bytes: usize) -> Problem {
-    let detail = format!("the line has more than {line_bytes} bytes (--body-bytes): it and all after it are not emitted");
+    let detail = format!(
+        "the line has more than {line_bytes} bytes (--body-bytes): it and all after it are not emitted"
+    );
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail)
 }
 
@@ -359,8 +412,14 @@ fn checked(line: &Bytes, line_bytes: usize, app: &App, user: &User) -> Result<Ch
     if line.len() > line_bytes {
         return Err(too_long(line_bytes));
     }
-    let invalid = |error| Problem::bad_request(format!("the line is not valid: {error}: it and all after it are not emitted"));
+    let invalid = |error| {
+        Problem::bad_request(format!(
+            "the line is not valid: {error}: it and all after it are not emitted"
+        ))
+    };
     let parsed: Line<'_> = serde_json::from_slice(line).map_err(invalid)?;
-    let may = user.may(Right::Emit, parsed.object.as_bytes()).and_then(|()| emit::name(app, parsed.object.as_bytes()).map(drop));
+    let may = user
+        .may(Right::Emit, parsed.object.as_bytes())
+        .and_then(|()| emit::name(app, parsed.object.as_bytes()).map(drop));
     Ok(may.map(|()| (parsed.object, line.slice_ref(parsed.event.get().as_bytes()))))
 }

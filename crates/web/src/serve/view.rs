@@ -51,7 +51,13 @@ where
 
 /// Returns a response whose body is the value as JSON.
 pub(super) fn json(value: &impl Serialize) -> Result<Response, Problem> {
-    let failed = |error| Problem::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, "internal", error);
+    let failed = |error| {
+        Problem::new(
+            axum::http::StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            error,
+        )
+    };
     let body = serde_json::to_vec(value).map_err(failed)?;
     Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
 }
@@ -88,19 +94,41 @@ async fn stats(State(looks): State<Looks>, asked: Asked) -> Result<Response, Pro
 
 /// `GET /v1/objects/{object}/schedule`.
 async fn schedules_of(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
-    json(&looks.schedules_of(&asked.user, &asked.object()?, after(&asked)?.as_ref(), limit(&asked)?).await?)
+    json(
+        &looks
+            .schedules_of(
+                &asked.user,
+                &asked.object()?,
+                after(&asked)?.as_ref(),
+                limit(&asked)?,
+            )
+            .await?,
+    )
 }
 
 /// `GET /v1/schedule`, with `from` and `to`.
 async fn schedules(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
     let time = |name: &str| -> Result<Option<u64>, Problem> {
-        let parse =
-            |text: String| units::instant(&text).map_err(|why| Problem::bad_request(format!("the parameter {name}: {why}")));
+        let parse = |text: String| {
+            units::instant(&text)
+                .map_err(|why| Problem::bad_request(format!("the parameter {name}: {why}")))
+        };
         let at = asked.query(name)?.map(parse).transpose()?;
-        Ok(at.and_then(|at| u64::try_from(at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_millis()).ok()))
+        Ok(at.and_then(|at| {
+            u64::try_from(
+                at.duration_since(std::time::UNIX_EPOCH)
+                    .unwrap_or_default()
+                    .as_millis(),
+            )
+            .ok()
+        }))
     };
     let range = (time("from")?, time("to")?);
-    json(&looks.schedules(&asked.user, range, after(&asked)?.as_ref(), limit(&asked)?).await?)
+    json(
+        &looks
+            .schedules(&asked.user, range, after(&asked)?.as_ref(), limit(&asked)?)
+            .await?,
+    )
 }
 
 /// `GET /v1/held`, with `until_released`, `due` and `prefix`.
@@ -108,28 +136,58 @@ async fn held(State(looks): State<Looks>, asked: Asked) -> Result<Response, Prob
     let prefix = prefix(&asked)?;
     let which = HeldFilter {
         prefix: prefix.as_bytes(),
-        waits_for: asked.parsed("until_released")?.unwrap_or(false).then_some(WaitsFor::Operator),
+        waits_for: asked
+            .parsed("until_released")?
+            .unwrap_or(false)
+            .then_some(WaitsFor::Operator),
         due: asked.parsed("due")?.unwrap_or(false),
     };
-    json(&looks.held(&asked.user, &which, after(&asked)?.as_ref(), limit(&asked)?).await?)
+    json(
+        &looks
+            .held(&asked.user, &which, after(&asked)?.as_ref(), limit(&asked)?)
+            .await?,
+    )
 }
 
 /// `GET /v1/paused`, with `prefix`.
 async fn paused(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
     let prefix = prefix(&asked)?;
-    json(&looks.paused(&asked.user, prefix.as_bytes(), after(&asked)?.as_ref(), limit(&asked)?).await?)
+    json(
+        &looks
+            .paused(
+                &asked.user,
+                prefix.as_bytes(),
+                after(&asked)?.as_ref(),
+                limit(&asked)?,
+            )
+            .await?,
+    )
 }
 
 /// `GET /v1/dead`, with `object` and `newest`.
 async fn dead_letters(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
     let newest = asked.parsed("newest")?.unwrap_or(false);
     let object = asked.query("object")?.map(|_| asked.object()).transpose()?;
-    json(&looks.dead_letters(&asked.user, object.as_deref(), newest, after(&asked)?.as_ref(), limit(&asked)?).await?)
+    json(
+        &looks
+            .dead_letters(
+                &asked.user,
+                object.as_deref(),
+                newest,
+                after(&asked)?.as_ref(),
+                limit(&asked)?,
+            )
+            .await?,
+    )
 }
 
 /// `GET /v1/dead/{id}`.
 async fn dead_letter(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
-    json(&looks.dead_letter(&asked.user, &RowId::from(asked.last_segment()?)).await?)
+    json(
+        &looks
+            .dead_letter(&asked.user, &RowId::from(asked.last_segment()?))
+            .await?,
+    )
 }
 
 /// `GET /v1/rules`.
@@ -146,36 +204,67 @@ async fn shares(State(looks): State<Looks>, asked: Asked) -> Result<Response, Pr
 async fn actions(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
     let (after, limit) = (after(&asked)?, limit(&asked)?);
     match asked.query("object")? {
-        Some(_) => json(&looks.actions_of(&asked.user, &asked.object()?, after.as_ref(), limit, 1).await?),
+        Some(_) => json(
+            &looks
+                .actions_of(&asked.user, &asked.object()?, after.as_ref(), limit, 1)
+                .await?,
+        ),
         None => json(&looks.actions(&asked.user, after.as_ref(), limit).await?),
     }
 }
 
 /// `GET /v1/objects/{object}/chain`.
 async fn chain(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
-    json(&looks.chain(&asked.user, &asked.object()?, after(&asked)?.as_ref(), limit(&asked)?).await?)
+    json(
+        &looks
+            .chain(
+                &asked.user,
+                &asked.object()?,
+                after(&asked)?.as_ref(),
+                limit(&asked)?,
+            )
+            .await?,
+    )
 }
 
 /// `GET /v1/log`, with `newest`.
 async fn log(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
     let newest = asked.parsed("newest")?.unwrap_or(false);
-    json(&looks.log(&asked.user, newest, after(&asked)?.as_ref(), limit(&asked)?).await?)
+    json(
+        &looks
+            .log(&asked.user, newest, after(&asked)?.as_ref(), limit(&asked)?)
+            .await?,
+    )
 }
 
 /// `GET /v1/cron`.
 async fn cron(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
-    json(&looks.crons(&asked.user, after(&asked)?.as_ref(), limit(&asked)?).await?)
+    json(
+        &looks
+            .crons(&asked.user, after(&asked)?.as_ref(), limit(&asked)?)
+            .await?,
+    )
 }
 
 /// `GET /v1/workers`.
 async fn workers(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
-    json(&looks.workers(&asked.user, after(&asked)?.as_ref(), limit(&asked)?).await?)
+    json(
+        &looks
+            .workers(&asked.user, after(&asked)?.as_ref(), limit(&asked)?)
+            .await?,
+    )
 }
 
 /// `GET /v1/worker?name=…`.
 async fn worker(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
-    let name = asked.query("name")?.ok_or_else(|| Problem::bad_request("the request names no worker: add ?name=NAME"))?;
-    json(&looks.worker(&asked.user, &name, after(&asked)?.as_ref(), limit(&asked)?).await?)
+    let name = asked
+        .query("name")?
+        .ok_or_else(|| Problem::bad_request("the request names no worker: add ?name=NAME"))?;
+    json(
+        &looks
+            .worker(&asked.user, &name, after(&asked)?.as_ref(), limit(&asked)?)
+            .await?,
+    )
 }
 
 /// `GET /v1/queues`.
@@ -185,7 +274,11 @@ async fn queues(State(looks): State<Looks>, asked: Asked) -> Result<Response, Pr
 
 /// `GET /v1/depth`.
 async fn depth(State(looks): State<Looks>, asked: Asked) -> Result<Response, Problem> {
-    json(&looks.depth(&asked.user, after(&asked)?.as_ref(), limit(&asked)?).await?)
+    json(
+        &looks
+            .depth(&asked.user, after(&asked)?.as_ref(), limit(&asked)?)
+            .await?,
+    )
 }
 
 /// `GET /v1/check`.

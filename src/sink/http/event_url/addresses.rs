@@ -100,7 +100,10 @@ mod tests {
             "4000::1",
             "5f00::1",
         ] {
-            assert!(not_public(text.parse().expect("an address")).is_some(), "{text}");
+            assert!(
+                not_public(text.parse().expect("an address")).is_some(),
+                "{text}"
+            );
         }
         for text in [
             "1.1.1.1",
@@ -121,7 +124,11 @@ mod tests {
             "2002:808:808::1",
             "2001:4860:4860::8888",
         ] {
-            assert_eq!(not_public(text.parse().expect("an address")), None, "{text}");
+            assert_eq!(
+                not_public(text.parse().expect("an address")),
+                None,
+                "{text}"
+            );
         }
     }
 }

@@ -48,7 +48,10 @@ pub struct Prefix {
 impl Allowed {
     /// Allows the URLs with these prefixes.
     pub fn new(prefixes: impl IntoIterator<Item = Prefix>) -> Self {
-        Self { prefixes: prefixes.into_iter().collect(), networks: Vec::new() }
+        Self {
+            prefixes: prefixes.into_iter().collect(),
+            networks: Vec::new(),
+        }
     }
 
     /// Also allows addresses that are not public, e.g. `10.0.0.0/8`.
@@ -71,7 +74,11 @@ impl Allowed {
         if !url.username().is_empty() || url.password().is_some() {
             return Err("it has a user or a password".to_owned());
         }
-        let mut matching = self.prefixes.iter().filter(|prefix| prefix.has(url)).peekable();
+        let mut matching = self
+            .prefixes
+            .iter()
+            .filter(|prefix| prefix.has(url))
+            .peekable();
         if matching.peek().is_none() {
             return Err("it begins with none of the allowed prefixes".to_owned());
         }
@@ -81,14 +88,25 @@ impl Allowed {
             _ => return Ok(()),
         };
         // If a matching prefix has a host, it names this very address. So the address is allowed.
-        if matching.any(|prefix| prefix.place.is_some()) { Ok(()) } else { self.check_address(address) }
+        if matching.any(|prefix| prefix.place.is_some()) {
+            Ok(())
+        } else {
+            self.check_address(address)
+        }
     }
 
     fn check_address(&self, address: IpAddr) -> Result<(), String> {
         let address = address.to_canonical();
         match not_public(address) {
-            Some(kind) if !self.networks.iter().any(|network| network.contains(&address)) => {
-                Err(format!("{address} is {kind}; allow it with --allow-address {address}"))
+            Some(kind)
+                if !self
+                    .networks
+                    .iter()
+                    .any(|network| network.contains(&address)) =>
+            {
+                Err(format!(
+                    "{address} is {kind}; allow it with --allow-address {address}"
+                ))
             }
             _ => Ok(()),
         }
@@ -106,13 +124,20 @@ impl Prefix {
         if url.scheme() != self.scheme {
             return false;
         }
-        let Some((host, port, path)) = &self.place else { return true };
-        let Some(rest) = url.path().strip_prefix(path.as_str()) else { return false };
+        let Some((host, port, path)) = &self.place else {
+            return true;
+        };
+        let Some(rest) = url.path().strip_prefix(path.as_str()) else {
+            return false;
+        };
         let is_there = path.ends_with('/') || rest.is_empty() || rest.starts_with('/');
         // Some servers decode a slash or a dot, once or twice, before they look for `..`. Some
         // servers leave out the text after a semicolon. So such a path could leave the prefix.
         let lower = rest.to_ascii_lowercase();
-        let may_leave = path != "/" && ["%2f", "%5c", "%2e", "%25", "..;"].iter().any(|code| lower.contains(code));
+        let may_leave = path != "/"
+            && ["%2f", "%5c", "%2e", "%25", "..;"]
+                .iter()
+                .any(|code| lower.contains(code));
         url.host().is_some_and(|found| found.to_owned() == *host)
             && url.port_or_known_default() == Some(*port)
             && is_there
@@ -126,8 +151,18 @@ impl FromStr for Prefix {
     fn from_str(text: &str) -> Result<Self, HttpError> {
         let refused = |why: String| HttpError::Prefix { why };
         match text {
-            "https://" => return Ok(Self { scheme: "https", place: None }),
-            "http://" => return Ok(Self { scheme: "http", place: None }),
+            "https://" => {
+                return Ok(Self {
+                    scheme: "https",
+                    place: None,
+                });
+            }
+            "http://" => {
+                return Ok(Self {
+                    scheme: "http",
+                    place: None,
+                });
+            }
             _ => {}
         }
         let url = Url::parse(text).map_err(|error| refused(error.to_string()))?;
@@ -136,20 +171,31 @@ impl FromStr for Prefix {
             "http" => "http",
             _ => return Err(refused("it must begin with http:// or https://".to_owned())),
         };
-        if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
-            return Err(refused("it must have no user, password, query or fragment".to_owned()));
+        if !url.username().is_empty()
+            || url.password().is_some()
+            || url.query().is_some()
+            || url.fragment().is_some()
+        {
+            return Err(refused(
+                "it must have no user, password, query or fragment".to_owned(),
+            ));
         }
         let (Some(host), Some(port)) = (url.host(), url.port_or_known_default()) else {
             return Err(refused("it has no host".to_owned()));
         };
-        Ok(Self { scheme, place: Some((host.to_owned(), port, url.path().to_owned())) })
+        Ok(Self {
+            scheme,
+            place: Some((host.to_owned(), port, url.path().to_owned())),
+        })
     }
 }
 
 impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://", self.scheme)?;
-        self.place.as_ref().map_or(Ok(()), |(host, port, path)| write!(f, "{host}:{port}{path}"))
+        self.place.as_ref().map_or(Ok(()), |(host, port, path)| {
+            write!(f, "{host}:{port}{path}")
+        })
     }
 }
 
@@ -168,16 +214,27 @@ type Lookup = watch::Receiver<Option<Result<Vec<IpAddr>, String>>>;
 
 impl Resolver {
     pub(super) fn new(allowed: Arc<Allowed>) -> Self {
-        Self { allowed, under_way: Arc::default() }
+        Self {
+            allowed,
+            under_way: Arc::default(),
+        }
     }
 
     /// Returns the lookup of this name: the lookup under way, or a new one.
     fn lookup(&self, name: &str) -> Result<Lookup, ResolveError> {
-        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut under_way = self
+            .under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(lookup) = under_way.get(name) {
             return Ok(lookup.clone());
         }
-        let of_domain = || under_way.keys().filter(|other| domain(other) == domain(name)).count();
+        let of_domain = || {
+            under_way
+                .keys()
+                .filter(|other| domain(other) == domain(name))
+                .count()
+        };
         if under_way.len() >= LOOKUPS_MAX || of_domain() >= LOOKUPS_OF_DOMAIN_MAX {
             return Err(ResolveError::Busy);
         }
@@ -186,8 +243,12 @@ impl Resolver {
         let (all, name) = (self.under_way.clone(), name.to_owned());
         tokio::spawn(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await;
-            let found = found.map(|found| found.map(|address| address.ip()).collect()).map_err(|error| error.to_string());
-            all.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+            let found = found
+                .map(|found| found.map(|address| address.ip()).collect())
+                .map_err(|error| error.to_string());
+            all.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&name);
             let _ = told.send(Some(found));
         });
         Ok(lookup)
@@ -197,7 +258,10 @@ impl Resolver {
 /// Returns the last two labels of a name.
 fn domain(name: &str) -> &str {
     let name = name.strip_suffix('.').unwrap_or(name);
-    let begin = name.rmatch_indices('.').nth(1).map_or(0, |(dot, _)| dot + 1);
+    let begin = name
+        .rmatch_indices('.')
+        .nth(1)
+        .map_or(0, |(dot, _)| dot + 1);
     &name[begin..]
 }
 
@@ -206,15 +270,27 @@ impl Resolve for Resolver {
         let (allowed, lookup) = (self.allowed.clone(), self.lookup(name.as_str()));
         Box::pin(async move {
             let mut lookup = lookup?;
-            let found = lookup.wait_for(Option::is_some).await?.clone().unwrap_or_else(|| Ok(Vec::new()))?;
-            let (good, refused): (Vec<_>, Vec<_>) =
-                found.into_iter().map(|found| (found, allowed.check_address(found))).partition(|(_, checked)| checked.is_ok());
-            match (good.is_empty(), refused.into_iter().find_map(|(_, checked)| checked.err())) {
+            let found = lookup
+                .wait_for(Option::is_some)
+                .await?
+                .clone()
+                .unwrap_or_else(|| Ok(Vec::new()))?;
+            let (good, refused): (Vec<_>, Vec<_>) = found
+                .into_iter()
+                .map(|found| (found, allowed.check_address(found)))
+                .partition(|(_, checked)| checked.is_ok());
+            match (
+                good.is_empty(),
+                refused.into_iter().find_map(|(_, checked)| checked.err()),
+            ) {
                 (true, Some(why)) => {
                     let why = format!("its host leads to an address that is not public: {why}");
                     Err(ResolveError::Refused(why).into())
                 }
-                _ => Ok(Box::new(good.into_iter().map(|(address, _)| SocketAddr::new(address, 0))) as Addrs),
+                _ => Ok(Box::new(
+                    good.into_iter()
+                        .map(|(address, _)| SocketAddr::new(address, 0)),
+                ) as Addrs),
             }
         })
     }
@@ -225,8 +301,15 @@ mod tests {
     use super::*;
 
     fn allowed(prefixes: &[&str], networks: &[&str]) -> Allowed {
-        let networks = networks.iter().map(|network| network.parse().expect("a network"));
-        Allowed::new(prefixes.iter().map(|prefix| prefix.parse().expect("a prefix"))).networks(networks)
+        let networks = networks
+            .iter()
+            .map(|network| network.parse().expect("a network"));
+        Allowed::new(
+            prefixes
+                .iter()
+                .map(|prefix| prefix.parse().expect("a prefix")),
+        )
+        .networks(networks)
     }
 
     fn is_allowed(allowed: &Allowed, url: &str) -> bool {
@@ -235,7 +318,13 @@ mod tests {
 
     #[test]
     fn a_url_must_begin_with_an_allowed_prefix() {
-        let some = allowed(&["https://billing.example/hooks/", "http://other.example:8080/a"], &[]);
+        let some = allowed(
+            &[
+                "https://billing.example/hooks/",
+                "http://other.example:8080/a",
+            ],
+            &[],
+        );
         for url in [
             "https://billing.example/hooks/",
             "https://billing.example/hooks/1?x=..%2f",
@@ -294,18 +383,36 @@ mod tests {
         ] {
             assert!(!is_allowed(&all, url), "{url}");
         }
-        for url in ["http://1.1.1.1/", "https://[2606:4700:4700::1111]/", "https://any.example/"] {
+        for url in [
+            "http://1.1.1.1/",
+            "https://[2606:4700:4700::1111]/",
+            "https://any.example/",
+        ] {
             assert!(is_allowed(&all, url), "{url}");
         }
         let some = allowed(&["http://"], &["127.0.0.0/8", "fd00::/8"]);
-        assert!(is_allowed(&some, "http://2130706433/") && is_allowed(&some, "http://[::ffff:127.0.0.1]/"));
+        assert!(
+            is_allowed(&some, "http://2130706433/")
+                && is_allowed(&some, "http://[::ffff:127.0.0.1]/")
+        );
         assert!(is_allowed(&some, "http://[fd00::1]/") && !is_allowed(&some, "http://[::1]/"));
         let named = allowed(&["http://10.0.0.1:8080/", "http://[::1]/"], &[]);
-        assert!(is_allowed(&named, "http://10.0.0.1:8080/a") && is_allowed(&named, "http://[::1]/"));
-        assert!(!is_allowed(&named, "http://10.0.0.2:8080/a") && !is_allowed(&named, "http://10.0.0.1/"));
+        assert!(
+            is_allowed(&named, "http://10.0.0.1:8080/a") && is_allowed(&named, "http://[::1]/")
+        );
+        assert!(
+            !is_allowed(&named, "http://10.0.0.2:8080/a")
+                && !is_allowed(&named, "http://10.0.0.1/")
+        );
         let wide = allowed(&["http://", "http://10.0.0.1:8080/hooks/"], &[]);
-        assert!(is_allowed(&wide, "http://10.0.0.1:8080/hooks/a") && is_allowed(&wide, "http://1.1.1.1/"));
-        assert!(!is_allowed(&wide, "http://10.0.0.1:8080/admin") && !is_allowed(&wide, "http://10.0.0.1:22/hooks/"));
+        assert!(
+            is_allowed(&wide, "http://10.0.0.1:8080/hooks/a")
+                && is_allowed(&wide, "http://1.1.1.1/")
+        );
+        assert!(
+            !is_allowed(&wide, "http://10.0.0.1:8080/admin")
+                && !is_allowed(&wide, "http://10.0.0.1:22/hooks/")
+        );
     }
 
     /// Tests that a name is resolved to allowed addresses only. The test uses `localhost`, which
@@ -313,13 +420,30 @@ mod tests {
     #[tokio::test]
     async fn a_name_must_lead_to_an_allowed_address() {
         let name = || "localhost".parse::<Name>().expect("a name");
-        let resolver = |networks: &[&str]| Resolver::new(Arc::new(allowed(&["http://localhost/"], networks)));
-        let Err(refused) = resolver(&[]).resolve(name()).await else { panic!("it is refused") };
+        let resolver =
+            |networks: &[&str]| Resolver::new(Arc::new(allowed(&["http://localhost/"], networks)));
+        let Err(refused) = resolver(&[]).resolve(name()).await else {
+            panic!("it is refused")
+        };
         let refused = refused.downcast_ref();
-        assert!(matches!(refused, Some(ResolveError::Refused(why)) if why.contains("a loopback address")), "{refused:?}");
+        assert!(
+            matches!(refused, Some(ResolveError::Refused(why)) if why.contains("a loopback address")),
+            "{refused:?}"
+        );
         let some = resolver(&["127.0.0.1/32"]);
-        let found: Vec<_> = some.resolve(name()).await.expect("allowed").map(|address| address.ip()).collect();
-        assert!(found.iter().all(|address| *address == IpAddr::from([127, 0, 0, 1])) && !found.is_empty(), "{found:?}");
+        let found: Vec<_> = some
+            .resolve(name())
+            .await
+            .expect("allowed")
+            .map(|address| address.ip())
+            .collect();
+        assert!(
+            found
+                .iter()
+                .all(|address| *address == IpAddr::from([127, 0, 0, 1]))
+                && !found.is_empty(),
+            "{found:?}"
+        );
     }
 
     /// Tests that lookups are bounded, and that each name has at most one lookup at a time.
@@ -327,11 +451,19 @@ mod tests {
     async fn lookups_are_bounded() {
         let resolver = Resolver::new(Arc::new(allowed(&["http://"], &[])));
         let name = |n: usize| format!("{n}.{}.invalid", n / LOOKUPS_OF_DOMAIN_MAX);
-        let mut lookups: Vec<_> = (0..LOOKUPS_OF_DOMAIN_MAX).map(|n| resolver.lookup(&name(n))).collect();
-        assert!(matches!(resolver.lookup("more.0.invalid"), Err(ResolveError::Busy)));
+        let mut lookups: Vec<_> = (0..LOOKUPS_OF_DOMAIN_MAX)
+            .map(|n| resolver.lookup(&name(n)))
+            .collect();
+        assert!(matches!(
+            resolver.lookup("more.0.invalid"),
+            Err(ResolveError::Busy)
+        ));
         lookups.extend((LOOKUPS_OF_DOMAIN_MAX..LOOKUPS_MAX).map(|n| resolver.lookup(&name(n))));
         assert!(lookups.iter().all(Result::is_ok) && resolver.lookup(&name(0)).is_ok());
-        assert!(matches!(resolver.lookup("more.invalid"), Err(ResolveError::Busy)));
+        assert!(matches!(
+            resolver.lookup("more.invalid"),
+            Err(ResolveError::Busy)
+        ));
         for lookup in lookups {
             let _ = lookup.expect("begun").wait_for(Option::is_some).await;
         }
@@ -340,11 +472,26 @@ mod tests {
 
     #[test]
     fn what_is_no_prefix_is_refused() {
-        for text in
-            ["", "billing.example", "ftp://host/", "https://user@host/", "https://host/?a", "https://host/#a", "https:///"]
-        {
-            assert!(matches!(text.parse::<Prefix>(), Err(HttpError::Prefix { .. })), "{text}");
+        for text in [
+            "",
+            "billing.example",
+            "ftp://host/",
+            "https://user@host/",
+            "https://host/?a",
+            "https://host/#a",
+            "https:///",
+        ] {
+            assert!(
+                matches!(text.parse::<Prefix>(), Err(HttpError::Prefix { .. })),
+                "{text}"
+            );
         }
-        assert_eq!("https://host/a".parse::<Prefix>().expect("a prefix").to_string(), "https://host:443/a");
+        assert_eq!(
+            "https://host/a"
+                .parse::<Prefix>()
+                .expect("a prefix")
+                .to_string(),
+            "https://host:443/a"
+        );
     }
 }

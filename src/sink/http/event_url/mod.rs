@@ -105,35 +105,78 @@ impl EventUrl {
     /// e.g. `/url`.
     #[must_use]
     pub fn at(pointer: Pointer, allowed: Allowed) -> EventUrlBuilder {
-        EventUrlBuilder { pointer, allowed, options: Options::default(), slots: SLOTS }
+        EventUrlBuilder {
+            pointer,
+            allowed,
+            options: Options::default(),
+            slots: SLOTS,
+        }
     }
 
     /// Sends one event.
-    async fn send(&self, event: &Event, number: u32, record: Option<&Arc<Record>>) -> Result<(), Stop> {
-        let url = self.url_of(event).map_err(|why| Stop::Rejected { error: why })?;
+    async fn send(
+        &self,
+        event: &Event,
+        number: u32,
+        record: Option<&Arc<Record>>,
+    ) -> Result<(), Stop> {
+        let url = self
+            .url_of(event)
+            .map_err(|why| Stop::Rejected { error: why })?;
         let to = To::new(url);
         let origin = to.origin.clone();
         // A wait in this place would occupy a slot that other receivers need.
         let patience = Duration::ZERO;
-        let postponed = |away: Away| Stop::Postponed { reason: format!("{origin}: {}", away.why), after: away.after };
-        let mut permit = self.receivers.pass(&origin, &event.object, Instant::now(), patience).map_err(postponed)?;
+        let postponed = |away: Away| Stop::Postponed {
+            reason: format!("{origin}: {}", away.why),
+            after: away.after,
+        };
+        let mut permit = self
+            .receivers
+            .pass(&origin, &event.object, Instant::now(), patience)
+            .map_err(postponed)?;
         permit.begin(Instant::now()).map_err(postponed)?;
-        let repeat = if permit.is_probe() { Repeat::Never } else { Repeat::Once };
-        let answer = self.post(to, event.clone(), number, repeat, record.cloned()).await.map_err(Stop::transient)?;
+        let repeat = if permit.is_probe() {
+            Repeat::Never
+        } else {
+            Repeat::Once
+        };
+        let answer = self
+            .post(to, event.clone(), number, repeat, record.cloned())
+            .await
+            .map_err(Stop::transient)?;
         let (failure, now) = (answer.failure(), Instant::now());
-        let Answer { meaning, error, retry_after, .. } = answer;
+        let Answer {
+            meaning,
+            error,
+            retry_after,
+            ..
+        } = answer;
         if let Some(failure) = failure {
-            let cause = self.receivers.failed(&permit, failure, &error, retry_after, now);
+            let cause = self
+                .receivers
+                .failed(&permit, failure, &error, retry_after, now);
             // For a receiver that fails, the retry policy decides the waits.
-            return Err(Stop::Transient { error, retry_after: retry_after.filter(|_| cause != Cause::Receiver) });
+            return Err(Stop::Transient {
+                error,
+                retry_after: retry_after.filter(|_| cause != Cause::Receiver),
+            });
         }
         match meaning {
             Meaning::Throttled => {
-                let after = self.receivers.throttled(&permit, retry_after.unwrap_or_default(), &error, now);
-                return Err(Stop::Postponed { reason: error, after });
+                let after =
+                    self.receivers
+                        .throttled(&permit, retry_after.unwrap_or_default(), &error, now);
+                return Err(Stop::Postponed {
+                    reason: error,
+                    after,
+                });
             }
             Meaning::Unsent => {
-                return Err(Stop::Postponed { reason: error, after: retry_after.unwrap_or(PROBE_EVERY) });
+                return Err(Stop::Postponed {
+                    reason: error,
+                    after: retry_after.unwrap_or(PROBE_EVERY),
+                });
             }
             Meaning::Unable => return Err(Stop::Unavailable { error }),
             Meaning::Unsendable => return Err(Stop::Rejected { error }),
@@ -147,27 +190,52 @@ impl EventUrl {
     }
 
     /// Sends one event. The request runs on the sink's own threads.
-    async fn post(&self, to: To, event: Event, number: u32, repeat: Repeat, record: Option<Arc<Record>>) -> io::Result<Answer> {
+    async fn post(
+        &self,
+        to: To,
+        event: Event,
+        number: u32,
+        repeat: Repeat,
+        record: Option<Arc<Record>>,
+    ) -> io::Result<Answer> {
         let exchange = self.exchange.clone();
-        let Some(threads) = &self.threads else { return Err(io::Error::other("the sink is closed")) };
+        let Some(threads) = &self.threads else {
+            return Err(io::Error::other("the sink is closed"));
+        };
         let request = async move {
-            let attempt = Attempt { number, repeat, record: record.as_deref() };
-            exchange.post(&to, std::slice::from_ref(&event), false, attempt).await
+            let attempt = Attempt {
+                number,
+                repeat,
+                record: record.as_deref(),
+            };
+            exchange
+                .post(&to, std::slice::from_ref(&event), false, attempt)
+                .await
         };
         #[cfg(feature = "traces")]
         let request = opentelemetry::context::FutureExt::with_current_context(request);
         let mut request = Request(threads.spawn(request));
-        (&mut request.0).await.map_err(|error| io::Error::other(format!("the request has ended: {error}")))
+        (&mut request.0)
+            .await
+            .map_err(|error| io::Error::other(format!("the request has ended: {error}")))
     }
 
     /// Returns the URL of an event, if it is allowed.
     fn url_of(&self, event: &Event) -> Result<reqwest::Url, String> {
-        let document: &RawValue = serde_json::from_slice(&event.payload).map_err(|error| format!("not JSON: {error}"))?;
+        let document: &RawValue =
+            serde_json::from_slice(&event.payload).map_err(|error| format!("not JSON: {error}"))?;
         let pointer = &self.pointer;
-        let found = self.pointer.find(document).ok_or_else(|| format!("the event has no URL at {pointer}"))?;
-        let text: String = serde_json::from_str(found.get()).map_err(|_| format!("the URL at {pointer} is not a text"))?;
-        let url = super::fixed::parse(&text).map_err(|error| format!("the URL at {pointer} is refused: {error}"))?;
-        self.allowed.check(&url).map_err(|why| format!("{} is refused: {why}", shown(&url)))?;
+        let found = self
+            .pointer
+            .find(document)
+            .ok_or_else(|| format!("the event has no URL at {pointer}"))?;
+        let text: String = serde_json::from_str(found.get())
+            .map_err(|_| format!("the URL at {pointer} is not a text"))?;
+        let url = super::fixed::parse(&text)
+            .map_err(|error| format!("the URL at {pointer} is refused: {error}"))?;
+        self.allowed
+            .check(&url)
+            .map_err(|why| format!("{} is refused: {why}", shown(&url)))?;
         Ok(url)
     }
 }
@@ -206,7 +274,13 @@ impl EventUrlBuilder {
             .enable_all()
             .build()
             .map_err(SinkError::Thread)?;
-        Ok(EventUrl { pointer: self.pointer, allowed, exchange, receivers: Receivers::new(self.slots), threads: Some(threads) })
+        Ok(EventUrl {
+            pointer: self.pointer,
+            allowed,
+            exchange,
+            receivers: Receivers::new(self.slots),
+            threads: Some(threads),
+        })
     }
 }
 
@@ -232,14 +306,23 @@ impl Sink for EventUrl {
 }
 
 impl EventUrl {
-    async fn deliver_each(&self, batch: &Batch, cx: &Context, record: Option<&Arc<Record>>) -> Delivered {
+    async fn deliver_each(
+        &self,
+        batch: &Batch,
+        cx: &Context,
+        record: Option<&Arc<Record>>,
+    ) -> Delivered {
         let began = Instant::now();
         for (delivered, event) in batch.events().enumerate() {
             if delivered > 0 && began.elapsed() >= COMMIT_AFTER {
                 return Delivered::so_far(delivered);
             }
             cx.begins(event.id);
-            let attempt = if delivered == 0 { cx.attempts.saturating_add(1) } else { 1 };
+            let attempt = if delivered == 0 {
+                cx.attempts.saturating_add(1)
+            } else {
+                1
+            };
             if let Err(stop) = self.send(&event, attempt, record).await {
                 return Delivered::stopped(delivered, stop);
             }

@@ -130,8 +130,13 @@ impl Permit<'_> {
     pub(super) fn begin(&mut self, now: Instant) -> Result<(), Away> {
         let mut all = self.receivers.all();
         let spread = all.spread();
-        let Some(receiver) = all.by_origin.get_mut(&self.origin) else { return Ok(()) };
-        if let Some(away) = receiver.asked(now).or_else(|| receiver.down(self.is_probe.then_some(self.number), now, spread)) {
+        let Some(receiver) = all.by_origin.get_mut(&self.origin) else {
+            return Ok(());
+        };
+        if let Some(away) = receiver
+            .asked(now)
+            .or_else(|| receiver.down(self.is_probe.then_some(self.number), now, spread))
+        {
             return Err(away);
         }
         if let Some(circuit) = receiver.circuit.as_mut().filter(|_| self.is_probe) {
@@ -151,11 +156,21 @@ impl Drop for Permit<'_> {
         let mut all = self.receivers.all();
         if self.is_probe {
             all.probes = all.probes.saturating_sub(1);
-            all.stalled_probes = all.stalled_probes.saturating_sub(usize::from(self.is_stalled));
+            all.stalled_probes = all
+                .stalled_probes
+                .saturating_sub(usize::from(self.is_stalled));
         }
-        let Some(receiver) = all.by_origin.get_mut(&self.origin) else { return };
-        receiver.under_way.retain(|(number, _)| *number != self.number);
-        if let Some(circuit) = receiver.circuit.as_mut().filter(|circuit| circuit.probe == Some(self.number)) {
+        let Some(receiver) = all.by_origin.get_mut(&self.origin) else {
+            return;
+        };
+        receiver
+            .under_way
+            .retain(|(number, _)| *number != self.number);
+        if let Some(circuit) = receiver
+            .circuit
+            .as_mut()
+            .filter(|circuit| circuit.probe == Some(self.number))
+        {
             circuit.probe = None;
         }
         if receiver.is_forgotten(Instant::now()) {
@@ -167,12 +182,18 @@ impl Drop for Permit<'_> {
 impl Receivers {
     /// `slots`: the number of deliveries that the worker makes at the same time.
     pub(super) fn new(slots: usize) -> Self {
-        Self { all: Mutex::default(), slow_max: (slots / 4).max(1) }
+        Self {
+            all: Mutex::default(),
+            slow_max: (slots / 4).max(1),
+        }
     }
 
     /// Returns the record for a sink with one receiver, which may have all slots.
     pub(super) fn one() -> Self {
-        Self { all: Mutex::default(), slow_max: usize::MAX }
+        Self {
+            all: Mutex::default(),
+            slow_max: usize::MAX,
+        }
     }
 
     /// Returns the permit for a delivery of this object to this receiver, if its request may begin
@@ -198,9 +219,12 @@ impl Receivers {
             return Err(away);
         }
         if let Some(circuit) = &mut receiver.circuit {
-            let has_room = probes < self.slow_max && (!is_stalled || stalled_probes < self.slow_max.div_ceil(2));
+            let has_room = probes < self.slow_max
+                && (!is_stalled || stalled_probes < self.slow_max.div_ceil(2));
             if !has_room || !circuit.lets_probe(object, now + patience.min(PROBE_EVERY)) {
-                return receiver.down(None, now, spread).map_or_else(|| Err(Away::busy(String::new(), PROBE_EVERY)), Err);
+                return receiver
+                    .down(None, now, spread)
+                    .map_or_else(|| Err(Away::busy(String::new(), PROBE_EVERY)), Err);
             }
             wait = circuit.probe_at.saturating_duration_since(now);
             circuit.probe = Some(number);
@@ -212,8 +236,12 @@ impl Receivers {
             // time.
             let turns = receiver.postponed / u32::try_from(self.slow_max).unwrap_or(u32::MAX);
             receiver.postponed = receiver.postponed.saturating_add(1);
-            let after = (*POSTPONED.start() * turns.saturating_add(1).min(60)).min(*POSTPONED.end());
-            return Err(Away::busy(format!("it is slow, and {under_way} requests are under way"), after));
+            let after =
+                (*POSTPONED.start() * turns.saturating_add(1).min(60)).min(*POSTPONED.end());
+            return Err(Away::busy(
+                format!("it is slow, and {under_way} requests are under way"),
+                after,
+            ));
         } else if let Some(turn) = receiver.turn(now, patience) {
             wait = turn?;
         }
@@ -221,7 +249,16 @@ impl Receivers {
         all.probes += usize::from(is_probe);
         all.stalled_probes += usize::from(is_probe && is_stalled);
         let (origin, object) = (origin.clone(), object.clone());
-        Ok(Permit { receivers: self, origin, object, number, is_probe, is_stalled, began: now, wait })
+        Ok(Permit {
+            receivers: self,
+            origin,
+            object,
+            number,
+            is_probe,
+            is_stalled,
+            began: now,
+            wait,
+        })
     }
 
     /// Records a failure, and returns its cause. If the cause is the receiver, it is down now.
@@ -235,7 +272,11 @@ impl Receivers {
     ) -> Cause {
         let mut all = self.all();
         all.make_room(&permit.origin);
-        let All { by_origin, refusals, .. } = &mut *all;
+        let All {
+            by_origin,
+            refusals,
+            ..
+        } = &mut *all;
         let receiver = by_origin.entry(permit.origin.clone()).or_default();
         receiver.failed_at = Some(now);
         if failure == Failure::TimedOut {
@@ -245,7 +286,11 @@ impl Receivers {
             _ if receiver.circuit.is_some() => Cause::Receiver,
             Failure::Unreachable => Cause::Receiver,
             // The receiver has answered other requests while this one was under way.
-            Failure::Broken | Failure::TimedOut if receiver.good_at.is_some_and(|at| at > permit.began) => Cause::Event,
+            Failure::Broken | Failure::TimedOut
+                if receiver.good_at.is_some_and(|at| at > permit.began) =>
+            {
+                Cause::Event
+            }
             Failure::Broken | Failure::TimedOut => Cause::Receiver,
             Failure::Refused => receiver.refused(refusals, &permit.origin, &permit.object, now),
         };
@@ -257,7 +302,13 @@ impl Receivers {
 
     /// Records that the receiver has asked to be left alone for this time. Returns the time after
     /// which the event may come again.
-    pub(super) fn throttled(&self, permit: &Permit<'_>, wait: Duration, error: &str, now: Instant) -> Duration {
+    pub(super) fn throttled(
+        &self,
+        permit: &Permit<'_>,
+        wait: Duration,
+        error: &str,
+        now: Instant,
+    ) -> Duration {
         let mut all = self.all();
         all.make_room(&permit.origin);
         let receiver = all.by_origin.entry(permit.origin.clone()).or_default();
@@ -270,7 +321,10 @@ impl Receivers {
                 receiver.pace = receiver.pace.as_ref().map(|pace| pace.again(asked.until));
             }
             _ => {
-                receiver.asked = Some(Asked { until, error: receiver::shortened(error) });
+                receiver.asked = Some(Asked {
+                    until,
+                    error: receiver::shortened(error),
+                });
                 receiver.pace = Some(Pace::begin(until, receiver.meter.rate(now)));
             }
         }
@@ -281,7 +335,11 @@ impl Receivers {
     /// only this event.
     pub(super) fn answered(&self, permit: &Permit<'_>, now: Instant) {
         let mut all = self.all();
-        let All { by_origin, refusals, .. } = &mut *all;
+        let All {
+            by_origin,
+            refusals,
+            ..
+        } = &mut *all;
         refusals.remove(&permit.origin, &permit.object);
         if let Some(receiver) = by_origin.get_mut(&permit.origin) {
             receiver.is_well(permit.began, now);
@@ -295,7 +353,11 @@ impl Receivers {
 
 impl Away {
     fn busy(why: String, after: Duration) -> Self {
-        Self { is_busy: true, why, after }
+        Self {
+            is_busy: true,
+            why,
+            after,
+        }
     }
 }
 
@@ -308,12 +370,20 @@ impl All {
 
     /// If there are too many receivers, forgets one that has no request under way.
     fn make_room(&mut self, origin: &str) {
-        let is_new_failure = self.by_origin.get(origin).is_none_or(|receiver| receiver.failed_at.is_none());
+        let is_new_failure = self
+            .by_origin
+            .get(origin)
+            .is_none_or(|receiver| receiver.failed_at.is_none());
         if self.by_origin.len() <= RECEIVERS_MAX || !is_new_failure {
             return;
         }
-        let idle = self.by_origin.iter().filter(|(_, receiver)| receiver.under_way.is_empty());
-        let oldest = idle.min_by_key(|(_, receiver)| receiver.failed_at).map(|(origin, _)| origin.clone());
+        let idle = self
+            .by_origin
+            .iter()
+            .filter(|(_, receiver)| receiver.under_way.is_empty());
+        let oldest = idle
+            .min_by_key(|(_, receiver)| receiver.failed_at)
+            .map(|(origin, _)| origin.clone());
         if let Some(oldest) = oldest {
             self.by_origin.remove(&oldest);
         }

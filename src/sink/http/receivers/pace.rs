@@ -34,7 +34,12 @@ pub(super) struct Pace {
 impl Pace {
     /// Begins at `at`. `before`: the requests per second before the receiver asked.
     pub(super) fn begin(at: Instant, before: f64) -> Self {
-        Self { rate: RATE_FIRST, threshold: (before / 2.0).max(RATE_FIRST), grows_at: at + GROWS_EVERY, next: at }
+        Self {
+            rate: RATE_FIRST,
+            threshold: (before / 2.0).max(RATE_FIRST),
+            grows_at: at + GROWS_EVERY,
+            next: at,
+        }
     }
 
     /// Begins anew at `at`, with the threshold of this pace.
@@ -77,7 +82,11 @@ impl Pace {
 }
 
 fn grown(rate: f64, threshold: f64) -> f64 {
-    if rate < threshold { (rate * 2.0).min(threshold) } else { rate * 1.1 }
+    if rate < threshold {
+        (rate * 2.0).min(threshold)
+    } else {
+        rate * 1.1
+    }
 }
 
 /// Measures the requests per second to a receiver.
@@ -104,9 +113,15 @@ impl Meter {
     }
 
     fn turn(&mut self, now: Instant) {
-        let passed = self.began.map_or(Duration::MAX, |began| now.saturating_duration_since(began));
+        let passed = self
+            .began
+            .map_or(Duration::MAX, |began| now.saturating_duration_since(began));
         if passed >= GROWS_EVERY {
-            self.before = if passed < 2 * GROWS_EVERY { self.count } else { 0 };
+            self.before = if passed < 2 * GROWS_EVERY {
+                self.count
+            } else {
+                0
+            };
             (self.began, self.count) = (Some(now), 0);
         }
     }
@@ -134,7 +149,13 @@ mod tests {
         let began = Instant::now();
         let turns = turns(&mut Pace::begin(began, 200.0), began, 8);
         let expected = [10, 20, 40, 80, 100, 110, 121, 133];
-        assert!(turns.iter().zip(expected).all(|(turns, expected)| turns.abs_diff(expected) <= 2 + expected / 10), "{turns:?}");
+        assert!(
+            turns
+                .iter()
+                .zip(expected)
+                .all(|(turns, expected)| turns.abs_diff(expected) <= 2 + expected / 10),
+            "{turns:?}"
+        );
     }
 
     #[test]

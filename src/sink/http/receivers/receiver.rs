@@ -91,15 +91,24 @@ pub(super) struct Asked {
 
 impl Waits {
     fn begin(now: Instant) -> Self {
-        Self { wait: *POSTPONED.start(), began: now, came: 0 }
+        Self {
+            wait: *POSTPONED.start(),
+            began: now,
+            came: 0,
+        }
     }
 
     /// Returns the longest wait of the next event.
     fn next(&mut self, now: Instant) -> Duration {
-        let wait = |came: u32| (PROBE_EVERY * came / BACK_MAX).clamp(*POSTPONED.start(), *POSTPONED.end());
+        let wait =
+            |came: u32| (PROBE_EVERY * came / BACK_MAX).clamp(*POSTPONED.start(), *POSTPONED.end());
         // Each waiting event comes once in this time.
         if now.saturating_duration_since(self.began) >= self.wait {
-            *self = Self { wait: wait(self.came), began: now, came: 0 };
+            *self = Self {
+                wait: wait(self.came),
+                began: now,
+                came: 0,
+            };
         }
         self.came = self.came.saturating_add(1);
         self.wait = self.wait.max(wait(self.came));
@@ -141,7 +150,11 @@ impl Circuit {
 
     /// Forgets the objects that have not come for a long time.
     fn forget_others(&mut self, now: Instant) {
-        while self.others.front().is_some_and(|(_, at)| now >= *at + YIELD_MAX) {
+        while self
+            .others
+            .front()
+            .is_some_and(|(_, at)| now >= *at + YIELD_MAX)
+        {
             self.others.pop_front();
         }
     }
@@ -149,8 +162,14 @@ impl Circuit {
 
 impl Receiver {
     pub(super) fn is_slow(&self, now: Instant) -> bool {
-        let has_old = self.under_way.front().is_some_and(|(_, since)| now.duration_since(*since) >= SLOW);
-        has_old || self.timed_out.is_some_and(|at| now.duration_since(at) < SLOW_FOR)
+        let has_old = self
+            .under_way
+            .front()
+            .is_some_and(|(_, since)| now.duration_since(*since) >= SLOW);
+        has_old
+            || self
+                .timed_out
+                .is_some_and(|at| now.duration_since(at) < SLOW_FOR)
     }
 
     /// Returns whether nothing is known of the receiver.
@@ -163,10 +182,22 @@ impl Receiver {
     pub(super) fn asked(&mut self, now: Instant) -> Option<Away> {
         let asked = self.asked.as_ref().filter(|asked| asked.until > now)?;
         let left = asked.until - now;
-        let why = format!("it asked to be left alone, for {} more s: {}", left.as_secs() + 1, asked.error);
-        let after = left + self.pace.as_ref().map_or(Duration::ZERO, |pace| pace.wait_behind(self.postponed));
+        let why = format!(
+            "it asked to be left alone, for {} more s: {}",
+            left.as_secs() + 1,
+            asked.error
+        );
+        let after = left
+            + self
+                .pace
+                .as_ref()
+                .map_or(Duration::ZERO, |pace| pace.wait_behind(self.postponed));
         self.postponed = self.postponed.saturating_add(1);
-        Some(Away { is_busy: false, why, after })
+        Some(Away {
+            is_busy: false,
+            why,
+            after,
+        })
     }
 
     /// Returns the reason if the receiver is down. `probe`: the permit that may pass when it is due.
@@ -175,15 +206,27 @@ impl Receiver {
         if probe.is_some() && circuit.probe == probe && now >= circuit.probe_at {
             return None;
         }
-        let wait = circuit.waits.next(now).mul_f64(1.0 + spread / 2.0).min(*POSTPONED.end());
+        let wait = circuit
+            .waits
+            .next(now)
+            .mul_f64(1.0 + spread / 2.0)
+            .min(*POSTPONED.end());
         let after = wait.max(circuit.probe_at.saturating_duration_since(now));
         let why = format!("it is down, and nothing was sent: {}", circuit.error);
-        Some(Away { is_busy: false, why, after })
+        Some(Away {
+            is_busy: false,
+            why,
+            after,
+        })
     }
 
     /// Takes the next turn, if the rate is limited. Returns the wait until the turn, or the reason if
     /// the turn does not come within `patience`.
-    pub(super) fn turn(&mut self, now: Instant, patience: Duration) -> Option<Result<Duration, Away>> {
+    pub(super) fn turn(
+        &mut self,
+        now: Instant,
+        patience: Duration,
+    ) -> Option<Result<Duration, Away>> {
         let pace = self.pace.as_mut()?;
         if pace.is_over(now) {
             (self.pace, self.asked, self.postponed) = (None, None, 0);
@@ -195,17 +238,28 @@ impl Receiver {
         let after = patience + pace.wait_behind(self.postponed).max(PROBE_EVERY);
         self.postponed = self.postponed.saturating_add(1);
         let error = self.asked.as_ref().map_or("", |asked| &asked.error);
-        let why = format!("it gets its requests slowly, because it asked to be left alone: {error}");
+        let why =
+            format!("it gets its requests slowly, because it asked to be left alone: {error}");
         Some(Err(Away::busy(why, after)))
     }
 
     /// Records a refusal of this object, and returns its cause.
-    pub(super) fn refused(&mut self, refusals: &mut Refusals, origin: &Arc<str>, object: &ObjectName, now: Instant) -> Cause {
+    pub(super) fn refused(
+        &mut self,
+        refusals: &mut Refusals,
+        origin: &Arc<str>,
+        object: &ObjectName,
+        now: Instant,
+    ) -> Cause {
         let Some(refusal) = refusals.get(origin, object) else {
             refusals.add(origin, object, now);
             self.refused += 1;
             let is_all = self.refused >= REFUSED_MIN && self.refused > self.under_way.len();
-            return if is_all { Cause::Receiver } else { Cause::Unknown };
+            return if is_all {
+                Cause::Receiver
+            } else {
+                Cause::Unknown
+            };
         };
         // A request that was sent after the refusal shows that the receiver was well after it.
         refusal.is_own |= self.good_sent.is_some_and(|sent| sent > refusal.at);
@@ -222,7 +276,11 @@ impl Receiver {
         let error = shortened(error);
         if wait.is_some() {
             let begin = || Pace::begin(probe_at, self.meter.rate(now));
-            self.pace = Some(self.pace.as_ref().map_or_else(begin, |pace| pace.again(probe_at)));
+            self.pace = Some(
+                self.pace
+                    .as_ref()
+                    .map_or_else(begin, |pace| pace.again(probe_at)),
+            );
         }
         match &mut self.circuit {
             Some(circuit) => {
@@ -231,7 +289,14 @@ impl Receiver {
             }
             None => {
                 let (waits, probed, others) = (Waits::begin(now), VecDeque::new(), VecDeque::new());
-                self.circuit = Some(Circuit { waits, probe_at, error, probed, others, probe: None });
+                self.circuit = Some(Circuit {
+                    waits,
+                    probe_at,
+                    error,
+                    probed,
+                    others,
+                    probe: None,
+                });
             }
         }
     }
@@ -263,11 +328,24 @@ mod tests {
             let mut waits = Waits::begin(began);
             let first = (0..events).map(|_| waits.next(began)).last();
             let then = waits.next(began + Duration::from_secs(longest));
-            assert_eq!((first, then), (Some(Duration::from_secs(longest)), Duration::from_secs(longest)));
+            assert_eq!(
+                (first, then),
+                (
+                    Some(Duration::from_secs(longest)),
+                    Duration::from_secs(longest)
+                )
+            );
         }
         let mut waits = Waits::begin(began);
         (0..1000).for_each(|_| _ = waits.next(began));
-        assert_eq!(waits.next(began + Duration::from_secs(10)), Duration::from_secs(10));
-        assert_eq!(waits.next(began + Duration::from_secs(30)), Duration::from_secs(1), "most have gone");
+        assert_eq!(
+            waits.next(began + Duration::from_secs(10)),
+            Duration::from_secs(10)
+        );
+        assert_eq!(
+            waits.next(began + Duration::from_secs(30)),
+            Duration::from_secs(1),
+            "most have gone"
+        );
     }
 }

@@ -41,7 +41,10 @@ impl Refusals {
             let (_, &mut median, _) = times.select_nth_unstable(middle);
             self.0.retain(|_, refusal| refusal.at > median);
         }
-        self.0.insert((origin.clone(), object.clone()), Refusal { at, is_own: false });
+        self.0.insert(
+            (origin.clone(), object.clone()),
+            Refusal { at, is_own: false },
+        );
     }
 
     /// Forgets an object that the receiver has accepted.

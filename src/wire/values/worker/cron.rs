@@ -39,13 +39,24 @@ impl CronValue {
         let (object, rest) = parts.next()?.split_at_checked(object_bytes)?;
         let (plan, event) = rest.split_at_checked(plan_bytes)?;
         let is_valid = !id.is_empty();
-        is_valid.then(|| Self { id, is_paused, since_ms, object: object.into(), plan: plan.into(), event: event.into() })
+        is_valid.then(|| Self {
+            id,
+            is_paused,
+            since_ms,
+            object: object.into(),
+            plan: plan.into(),
+            event: event.into(),
+        })
     }
 
     /// Returns the value as stored.
     pub fn text(&self) -> Vec<u8> {
         let (id, paused, since) = (&self.id, u8::from(self.is_paused), self.since_ms);
-        let numbers = format!("{id} {paused} {since} {} {} ", self.object.len(), self.plan.len());
+        let numbers = format!(
+            "{id} {paused} {since} {} {} ",
+            self.object.len(),
+            self.plan.len()
+        );
         [numbers.as_bytes(), &self.object, &self.plan, &self.event].concat()
     }
 
@@ -71,7 +82,11 @@ pub struct CronPlan {
 impl CronPlan {
     /// Returns the plan of a schedule.
     pub fn new(schedule: &CronSchedule, missed: Missed) -> Self {
-        Self { schedule: schedule.as_str().to_owned(), zone: schedule.zone().to_owned(), missed }
+        Self {
+            schedule: schedule.as_str().to_owned(),
+            zone: schedule.zone().to_owned(),
+            missed,
+        }
     }
 
     /// Reads a plan.
@@ -110,7 +125,10 @@ impl CronLast {
     pub fn read(value: &str) -> Self {
         let read = || {
             let (handled, fired) = value.split_once(' ')?;
-            Some(Self { handled_ms: handled.parse().ok()?, fired_ms: fired.parse().ok()? })
+            Some(Self {
+                handled_ms: handled.parse().ok()?,
+                fired_ms: fired.parse().ok()?,
+            })
         };
         read().unwrap_or_default()
     }
@@ -126,12 +144,28 @@ mod tests {
             assert_eq!(CronValue::read(value).expect("a job").text(), value);
         }
         let job = CronValue::read(b"a-1 0 5 3 2 o:1{}[1] 2").expect("a job");
-        assert_eq!((&job.object[..], &job.plan[..], &job.event[..]), (&b"o:1"[..], &b"{}"[..], &b"[1] 2"[..]));
+        assert_eq!(
+            (&job.object[..], &job.plan[..], &job.event[..]),
+            (&b"o:1"[..], &b"{}"[..], &b"[1] 2"[..])
+        );
         assert_eq!(job.event_bytes(22), 5);
-        for value in [&b""[..], b"a 2 5 0 0 ", b"a 0 5 3 0 ob", b"a 0 x 0 0 ", b" 0 5 0 0 ", b"a 0 5 0"] {
+        for value in [
+            &b""[..],
+            b"a 2 5 0 0 ",
+            b"a 0 5 3 0 ob",
+            b"a 0 x 0 0 ",
+            b" 0 5 0 0 ",
+            b"a 0 5 0",
+        ] {
             assert_eq!(CronValue::read(value), None, "{value:?}");
         }
-        assert_eq!(CronLast::read("7 5"), CronLast { handled_ms: 7, fired_ms: 5 });
+        assert_eq!(
+            CronLast::read("7 5"),
+            CronLast {
+                handled_ms: 7,
+                fired_ms: 5
+            }
+        );
         assert_eq!(CronLast::read("7"), CronLast::default());
     }
 }

@@ -91,6 +91,10 @@ mod tests {
                 && !DueTime::At(6).is_due(5)
                 && !DueTime::Never.is_due(u64::MAX)
         );
-        assert!(DueTime::AtOnce.ms().is_none() && DueTime::Never.ms().is_none() && DueTime::At(5).ms() == Some(5));
+        assert!(
+            DueTime::AtOnce.ms().is_none()
+                && DueTime::Never.ms().is_none()
+                && DueTime::At(5).ms() == Some(5)
+        );
     }
 }

@@ -69,7 +69,8 @@ impl Emits {
     pub fn push(&mut self, object: &[u8], event: &[u8]) {
         self.events += 1;
         self.bytes += object.len() + event.len();
-        self.text.extend_from_slice(format!("{} {} ", object.len(), event.len()).as_bytes());
+        self.text
+            .extend_from_slice(format!("{} {} ", object.len(), event.len()).as_bytes());
         self.text.extend_from_slice(object);
         self.text.extend_from_slice(event);
     }
@@ -85,7 +86,9 @@ impl Emits {
         };
         let (key_bytes, mode) = (later.key.len(), later.mode.letter());
         // A program of an older version does not know the letter `s`, and stops reading there.
-        self.text.extend_from_slice(format!("s{} {} {key_bytes} {mode}{due} ", object.len(), event.len()).as_bytes());
+        self.text.extend_from_slice(
+            format!("s{} {} {key_bytes} {mode}{due} ", object.len(), event.len()).as_bytes(),
+        );
         self.text.extend_from_slice(object);
         self.text.extend_from_slice(event);
         self.text.extend_from_slice(later.key);
@@ -98,7 +101,10 @@ impl Emits {
 
     /// Returns the number of events in a value of the field `emit:ID`.
     pub(crate) fn events_in(value: &[u8]) -> usize {
-        let number = value.split(|byte| *byte == b' ').nth(1).and_then(|number| std::str::from_utf8(number).ok());
+        let number = value
+            .split(|byte| *byte == b' ')
+            .nth(1)
+            .and_then(|number| std::str::from_utf8(number).ok());
         number.and_then(|number| number.parse().ok()).unwrap_or(0)
     }
 
@@ -111,7 +117,11 @@ impl Emits {
     /// Returns the value of the field `emit:ID`. `place` is the handler's position in the order of
     /// registration. If several handlers emit, their emits are pushed in the order of registration.
     pub fn value(&self, place: usize) -> Vec<u8> {
-        [format!("{place} {} {} ", self.events, self.bytes).as_bytes(), &self.text].concat()
+        [
+            format!("{place} {} {} ", self.events, self.bytes).as_bytes(),
+            &self.text,
+        ]
+        .concat()
     }
 
     /// Reads a value of the field `emit:ID`: the handler's place, and its events in their order.
@@ -130,15 +140,33 @@ impl Emits {
             let is_later = rest.first() == Some(&b's');
             rest = &rest[usize::from(is_later)..];
             let (name_bytes, event_bytes) = (number(&mut rest)?, number(&mut rest)?);
-            let later = if is_later { Some((number(&mut rest)?, mode_and_due(word(&mut rest)?)?)) } else { None };
+            let later = if is_later {
+                Some((number(&mut rest)?, mode_and_due(word(&mut rest)?)?))
+            } else {
+                None
+            };
             let (object, behind) = rest.split_at_checked(name_bytes)?;
             let (event, behind) = behind.split_at_checked(event_bytes)?;
-            let (key, behind) = behind.split_at_checked(later.map_or(0, |(key_bytes, _)| key_bytes))?;
+            let (key, behind) =
+                behind.split_at_checked(later.map_or(0, |(key_bytes, _)| key_bytes))?;
             let later = later.map(|(_, (mode, due))| Later { key, mode, due });
-            emits.push(EmitEntry { object, event, later });
+            emits.push(EmitEntry {
+                object,
+                event,
+                later,
+            });
             rest = behind;
         }
-        let counted: usize = emits.iter().map(|entry| if entry.later.is_some() { SCHEDULE_EVENTS } else { 1 }).sum();
+        let counted: usize = emits
+            .iter()
+            .map(|entry| {
+                if entry.later.is_some() {
+                    SCHEDULE_EVENTS
+                } else {
+                    1
+                }
+            })
+            .sum();
         (counted == events).then_some((place, emits))
     }
 }
@@ -147,8 +175,13 @@ fn mode_and_due(text: &str) -> Option<(LaterMode, Due)> {
     let mut letters = text.chars();
     let (mode, sign) = (letters.next()?, letters.next()?);
     let ms = letters.as_str().parse().ok()?;
-    let mode =
-        [LaterMode::Replace, LaterMode::KeepTime, LaterMode::KeepFirst].into_iter().find(|known| known.letter() == mode)?;
+    let mode = [
+        LaterMode::Replace,
+        LaterMode::KeepTime,
+        LaterMode::KeepFirst,
+    ]
+    .into_iter()
+    .find(|known| known.letter() == mode)?;
     match sign {
         '@' => Some((mode, Due::At(ms))),
         '+' => Some((mode, Due::After(ms))),
@@ -164,13 +197,31 @@ mod tests {
     fn what_was_written_is_read() {
         let mut emits = Emits::default();
         emits.push(b"a 1", b"{} ");
-        let later = Later { key: b"k 1", mode: LaterMode::KeepTime, due: Due::After(5) };
+        let later = Later {
+            key: b"k 1",
+            mode: LaterMode::KeepTime,
+            due: Due::After(5),
+        };
         emits.push_later(b"b", b"[]", later);
         emits.push("é".as_bytes(), b"");
         let value = emits.value(7);
-        let now = |object, event| EmitEntry { object, event, later: None };
-        let scheduled = EmitEntry { object: b"b", event: b"[]", later: Some(later) };
-        assert_eq!(Emits::read(&value), Some((7, vec![now(b"a 1", b"{} "), scheduled, now("é".as_bytes(), b"")])));
+        let now = |object, event| EmitEntry {
+            object,
+            event,
+            later: None,
+        };
+        let scheduled = EmitEntry {
+            object: b"b",
+            event: b"[]",
+            later: Some(later),
+        };
+        assert_eq!(
+            Emits::read(&value),
+            Some((
+                7,
+                vec![now(b"a 1", b"{} "), scheduled, now("é".as_bytes(), b"")]
+            ))
+        );
         assert_eq!((emits.events(), emits.bytes()), (4, 14));
         assert_eq!(Emits::read(&Emits::default().value(0)), Some((0, vec![])));
         for end in 0..value.len() {

@@ -38,9 +38,20 @@ impl FromStr for Lease {
         let read = || {
             let mut parts = text.split(' ');
             let token = parts.next()?.to_owned();
-            let (host, pid, start) = (parts.next()?.to_owned(), parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-            let length = parts.next().and_then(|length| length.strip_suffix("ms")?.parse().ok()).map(Duration::from_millis);
-            Some(Self { token, holder: Holder { host, pid, start }, length })
+            let (host, pid, start) = (
+                parts.next()?.to_owned(),
+                parts.next()?.parse().ok()?,
+                parts.next()?.parse().ok()?,
+            );
+            let length = parts
+                .next()
+                .and_then(|length| length.strip_suffix("ms")?.parse().ok())
+                .map(Duration::from_millis);
+            Some(Self {
+                token,
+                holder: Holder { host, pid, start },
+                length,
+            })
         };
         read().ok_or_else(|| LeaseError(text.to_owned()))
     }
@@ -61,14 +72,21 @@ pub struct Holder {
 
 /// Returns the host's name; empty if the host has none.
 pub(crate) fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
 }
 
 impl Holder {
     /// Returns the holder for this process.
     pub fn current() -> Self {
         let pid = std::process::id();
-        Self { host: host(), pid, start: started(pid).unwrap_or(0) }
+        Self {
+            host: host(),
+            pid,
+            start: started(pid).unwrap_or(0),
+        }
     }
 
     /// Returns the part of a lease's value that follows the token.
@@ -80,7 +98,10 @@ impl Holder {
     /// holder was a process of the same host, boot and process namespace.
     pub fn is_gone(&self) -> bool {
         // Without a start time (no /proc), a process id proves nothing.
-        self.start != 0 && self.host == host() && started(std::process::id()).is_some() && started(self.pid) != Some(self.start)
+        self.start != 0
+            && self.host == host()
+            && started(std::process::id()).is_some()
+            && started(self.pid) != Some(self.start)
     }
 
     /// Returns the holder in a lease, `token host pid start`; `None` if the text is no lease.
@@ -108,9 +129,25 @@ impl fmt::Display for Holder {
 fn host() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    let namespace: String = namespace.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
-    let name: String = host_name().chars().map(|c| if c.is_whitespace() || c == '/' { '-' } else { c }).collect();
-    format!("{name}/{}/{namespace}", boot.trim().get(..8).unwrap_or_default())
+    let namespace: String = namespace
+        .to_string_lossy()
+        .chars()
+        .filter(char::is_ascii_digit)
+        .collect();
+    let name: String = host_name()
+        .chars()
+        .map(|c| {
+            if c.is_whitespace() || c == '/' {
+                '-'
+            } else {
+                c
+            }
+        })
+        .collect();
+    format!(
+        "{name}/{}/{namespace}",
+        boot.trim().get(..8).unwrap_or_default()
+    )
 }
 
 /// Returns the start time of the process, in ticks since boot; `None` if it does not run. A zombie
@@ -133,14 +170,25 @@ mod tests {
 
     #[test]
     fn a_running_process_is_not_gone_and_a_dead_one_is() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep starts");
-        let lease =
-            format!("token {}", Holder { pid: child.id(), start: started(child.id()).expect("it runs"), ..Holder::current() });
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("sleep starts");
+        let lease = format!(
+            "token {}",
+            Holder {
+                pid: child.id(),
+                start: started(child.id()).expect("it runs"),
+                ..Holder::current()
+            }
+        );
         let holder = Holder::of_lease(&lease).expect("a lease");
         assert!(!holder.is_gone());
         child.kill().expect("it can be killed");
         // Until it is reaped, the child is a zombie, which counts as gone.
-        while std::fs::read_to_string(format!("/proc/{}/stat", child.id())).is_ok_and(|s| !s.contains(") Z")) {
+        while std::fs::read_to_string(format!("/proc/{}/stat", child.id()))
+            .is_ok_and(|s| !s.contains(") Z"))
+        {
             std::thread::yield_now();
         }
         assert!(holder.is_gone());
@@ -160,7 +208,11 @@ mod tests {
 
     #[test]
     fn a_process_of_another_host_proves_nothing() {
-        let far = Holder { host: "elsewhere/1/2".to_owned(), pid: 1, start: 1 };
+        let far = Holder {
+            host: "elsewhere/1/2".to_owned(),
+            pid: 1,
+            start: 1,
+        };
         assert!(!far.is_gone());
         assert_eq!(Holder::of_lease("token"), None);
     }

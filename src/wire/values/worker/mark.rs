@@ -15,8 +15,14 @@ pub const MET: &str = "met";
 impl Mark {
     /// Reads the name of a marker. Returns `None` if the marker is no mark.
     pub fn read(name: &[u8]) -> Option<Self> {
-        let digits = name.strip_prefix(b"\0t").filter(|digits| digits.iter().all(u8::is_ascii_digit))?;
-        std::str::from_utf8(digits).ok()?.parse().ok().map(|ms| Self { ms })
+        let digits = name
+            .strip_prefix(b"\0t")
+            .filter(|digits| digits.iter().all(u8::is_ascii_digit))?;
+        std::str::from_utf8(digits)
+            .ok()?
+            .parse()
+            .ok()
+            .map(|ms| Self { ms })
     }
 
     /// Returns the name of the mark.
@@ -31,9 +37,21 @@ mod tests {
 
     #[test]
     fn a_mark_is_read_and_other_names_are_none() {
-        let mark = Mark { ms: 1_767_268_800_250 };
+        let mark = Mark {
+            ms: 1_767_268_800_250,
+        };
         assert_eq!(Mark::read(mark.name().as_bytes()), Some(mark));
-        for name in [&b""[..], b"\0", b"\0t", b"t17", b"\0t17 ", b"\0t-1", b"\0tx", b"work:1", b"\0t\xff"] {
+        for name in [
+            &b""[..],
+            b"\0",
+            b"\0t",
+            b"t17",
+            b"\0t17 ",
+            b"\0t-1",
+            b"\0tx",
+            b"work:1",
+            b"\0t\xff",
+        ] {
             assert_eq!(Mark::read(name), None, "{name:?}");
         }
     }

@@ -22,7 +22,11 @@ impl Position {
     pub fn of(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, ' ');
         let (rows, missed) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-        Some(Self { log_id: parts.next()?.to_owned(), rows, missed })
+        Some(Self {
+            log_id: parts.next()?.to_owned(),
+            rows,
+            missed,
+        })
     }
 }
 

@@ -63,7 +63,10 @@ impl ReasonCode {
     pub fn as_str(&self) -> &str {
         match self {
             Self::Other(word) => word,
-            known => Self::WORDS.iter().find(|(_, code)| code == known).map_or("", |(word, _)| word),
+            known => Self::WORDS
+                .iter()
+                .find(|(_, code)| code == known)
+                .map_or("", |(word, _)| word),
         }
     }
 }
@@ -77,14 +80,22 @@ impl Default for ReasonCode {
 impl Reason {
     /// Returns a reason with details.
     pub fn new(code: ReasonCode, text: impl Into<String>) -> Self {
-        Self { code, text: Some(text.into()) }
+        Self {
+            code,
+            text: Some(text.into()),
+        }
     }
 
     /// Reads a reason. Every text is valid.
     pub fn of(text: &str) -> Self {
-        let (word, text) = text.split_once(": ").map_or((text, None), |(word, text)| (word, Some(text.to_owned())));
+        let (word, text) = text
+            .split_once(": ")
+            .map_or((text, None), |(word, text)| (word, Some(text.to_owned())));
         let known = ReasonCode::WORDS.iter().find(|(known, _)| *known == word);
-        let code = known.map_or_else(|| ReasonCode::Other(word.to_owned()), |(_, code)| code.clone());
+        let code = known.map_or_else(
+            || ReasonCode::Other(word.to_owned()),
+            |(_, code)| code.clone(),
+        );
         Self { code, text }
     }
 }
@@ -111,7 +122,9 @@ impl From<ReasonCode> for Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.code.as_str())?;
-        self.text.as_ref().map_or(Ok(()), |text| write!(f, ": {text}"))
+        self.text
+            .as_ref()
+            .map_or(Ok(()), |text| write!(f, ": {text}"))
     }
 }
 
@@ -129,7 +142,16 @@ mod tests {
             ("", ReasonCode::default(), None),
         ] {
             let reason = Reason::of(text);
-            assert_eq!((reason.to_string().as_str(), &reason), (text, &Reason { code, text: details.map(str::to_owned) }));
+            assert_eq!(
+                (reason.to_string().as_str(), &reason),
+                (
+                    text,
+                    &Reason {
+                        code,
+                        text: details.map(str::to_owned)
+                    }
+                )
+            );
         }
     }
 }

@@ -31,9 +31,17 @@ impl FromStr for Registration {
     fn from_str(text: &str) -> Result<Self, RegistrationError> {
         let read = || {
             let mut parts = text.split(' ');
-            let (slots, token, last_seen_ms) = (parts.next()?.parse().ok()?, parts.next()?, parts.next()?.parse().ok()?);
+            let (slots, token, last_seen_ms) = (
+                parts.next()?.parse().ok()?,
+                parts.next()?,
+                parts.next()?.parse().ok()?,
+            );
             let is_whole = !token.is_empty() && parts.next().is_none();
-            is_whole.then(|| Self { slots, token: token.to_owned(), last_seen_ms })
+            is_whole.then(|| Self {
+                slots,
+                token: token.to_owned(),
+                last_seen_ms,
+            })
         };
         read().ok_or_else(|| RegistrationError(text.to_owned()))
     }
@@ -47,7 +55,15 @@ mod tests {
     fn a_registration_is_read_as_it_is_printed() {
         let text = "4 token-1 1767225600000";
         assert_eq!(text.parse::<Registration>().expect(text).to_string(), text);
-        for text in ["", "4", "4 token", "4 token x", "x token 1", "4  1", "4 token 1 1"] {
+        for text in [
+            "",
+            "4",
+            "4 token",
+            "4 token x",
+            "x token 1",
+            "4  1",
+            "4 token 1 1",
+        ] {
             assert!(text.parse::<Registration>().is_err(), "{text:?}");
         }
     }

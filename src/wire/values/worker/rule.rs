@@ -24,7 +24,10 @@ impl RuleValue {
         let mut parts = value.splitn(6, |byte| *byte == b' ');
         let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
         let (set_ms, end_ms, lifted) = (number()?, number()?, number()?);
-        let (who_bytes, cursor_bytes) = (usize::try_from(number()?).ok()?, usize::try_from(number()?).ok()?);
+        let (who_bytes, cursor_bytes) = (
+            usize::try_from(number()?).ok()?,
+            usize::try_from(number()?).ok()?,
+        );
         let (who, rest) = parts.next()?.split_at_checked(who_bytes)?;
         let (cursor, why) = rest.split_at_checked(cursor_bytes)?;
         Some(Self {
@@ -40,7 +43,12 @@ impl RuleValue {
     /// Returns the value as stored.
     pub fn text(&self) -> Vec<u8> {
         let (end_ms, lifted) = (self.end_ms.unwrap_or(0), u8::from(self.lifted));
-        let numbers = format!("{} {end_ms} {lifted} {} {} ", self.set_ms, self.who.len(), self.cursor.len());
+        let numbers = format!(
+            "{} {end_ms} {lifted} {} {} ",
+            self.set_ms,
+            self.who.len(),
+            self.cursor.len()
+        );
         [numbers.as_bytes(), &self.who, &self.cursor, &self.why].concat()
     }
 
@@ -56,19 +64,48 @@ mod tests {
 
     #[test]
     fn a_rule_is_read_as_it_is_printed() {
-        for value in [&b"5 0 0 3 0 adawhy not"[..], b"5 9 1 0 4 a\0 bthe reason", b"5 0 0 0 0 "] {
+        for value in [
+            &b"5 0 0 3 0 adawhy not"[..],
+            b"5 9 1 0 4 a\0 bthe reason",
+            b"5 0 0 0 0 ",
+        ] {
             assert_eq!(RuleValue::read(value).expect("a rule").text(), value);
         }
-        for value in [&b""[..], b"5 0 0 3 0", b"5 0 0 9 0 ada", b"x 0 0 0 0 ", b"5 0 0 0 9 ada"] {
+        for value in [
+            &b""[..],
+            b"5 0 0 3 0",
+            b"5 0 0 9 0 ada",
+            b"x 0 0 0 0 ",
+            b"5 0 0 0 9 ada",
+        ] {
             assert_eq!(RuleValue::read(value), None, "{value:?}");
         }
     }
 
     #[test]
     fn a_rule_holds_until_its_end_or_until_it_is_lifted() {
-        let rule = RuleValue { set_ms: 5, end_ms: Some(9), lifted: false, who: vec![], cursor: vec![], why: vec![] };
+        let rule = RuleValue {
+            set_ms: 5,
+            end_ms: Some(9),
+            lifted: false,
+            who: vec![],
+            cursor: vec![],
+            why: vec![],
+        };
         assert!(rule.is_in_force(8) && !rule.is_in_force(9));
-        assert!(RuleValue { end_ms: None, ..rule.clone() }.is_in_force(9));
-        assert!(!RuleValue { lifted: true, ..rule }.is_in_force(8));
+        assert!(
+            RuleValue {
+                end_ms: None,
+                ..rule.clone()
+            }
+            .is_in_force(9)
+        );
+        assert!(
+            !RuleValue {
+                lifted: true,
+                ..rule
+            }
+            .is_in_force(8)
+        );
     }
 }

@@ -25,7 +25,9 @@ impl Priority {
     }
 
     fn of(word: &str) -> Option<Self> {
-        [Self::High, Self::Normal, Self::Low].into_iter().find(|priority| priority.word() == word)
+        [Self::High, Self::Normal, Self::Low]
+            .into_iter()
+            .find(|priority| priority.word() == word)
     }
 }
 
@@ -57,8 +59,13 @@ impl ShareValue {
     /// priority is not set, as in the scripts.
     pub fn read(value: &[u8]) -> Option<Self> {
         let mut parts = value.splitn(8, |byte| *byte == b' ');
-        let mut part = || std::str::from_utf8(parts.next()?).ok().filter(|part| !part.is_empty());
-        let (weight, priority, in_flight, rate, burst) = (part()?, part()?, part()?, part()?, part()?);
+        let mut part = || {
+            std::str::from_utf8(parts.next()?)
+                .ok()
+                .filter(|part| !part.is_empty())
+        };
+        let (weight, priority, in_flight, rate, burst) =
+            (part()?, part()?, part()?, part()?, part()?);
         let (set_ms, who_bytes) = (part()?.parse().ok()?, part()?.parse().ok()?);
         let (who, why) = parts.next()?.split_at_checked(who_bytes)?;
         Some(Self {
@@ -99,7 +106,13 @@ impl ShareUsed {
         let read = || {
             let mut parts = std::str::from_utf8(value).ok()?.split(' ').map(str::parse);
             let mut part = || parts.next()?.ok();
-            let used = Self { taken: part()?, tat_us: part()?, period: part()?, this: part()?, last: part()? };
+            let used = Self {
+                taken: part()?,
+                tat_us: part()?,
+                period: part()?,
+                this: part()?,
+                last: part()?,
+            };
             parts.next().is_none().then_some(used)
         };
         read().unwrap_or_default()
@@ -126,33 +139,81 @@ mod tests {
     #[test]
     fn a_share_is_read() {
         let share = ShareValue::read(b"5 high - - - 1700 3 adawhy not").expect("a share");
-        assert_eq!((share.weight, share.priority, share.set_ms), (Some(5), Some(Priority::High), 1700));
-        assert_eq!((share.in_flight, share.rate, share.burst), (None, None, None));
-        assert_eq!((&share.who[..], &share.why[..]), (&b"ada"[..], &b"why not"[..]));
+        assert_eq!(
+            (share.weight, share.priority, share.set_ms),
+            (Some(5), Some(Priority::High), 1700)
+        );
+        assert_eq!(
+            (share.in_flight, share.rate, share.burst),
+            (None, None, None)
+        );
+        assert_eq!(
+            (&share.who[..], &share.why[..]),
+            (&b"ada"[..], &b"why not"[..])
+        );
         let share = ShareValue::read(b"- - 10 2.5 4 1700 0 ").expect("a share");
         assert_eq!((share.weight, share.priority), (None, None));
-        assert_eq!((share.in_flight, share.rate, share.burst), (Some(10), Some(2.5), Some(4)));
-        for value in [&b""[..], b"5 high - - - 1700 3", b"5 high - - - 1700 9 ada", b"5 high - - - x 0 ", b"5  - - - - 1700 0 "] {
+        assert_eq!(
+            (share.in_flight, share.rate, share.burst),
+            (Some(10), Some(2.5), Some(4))
+        );
+        for value in [
+            &b""[..],
+            b"5 high - - - 1700 3",
+            b"5 high - - - 1700 9 ada",
+            b"5 high - - - x 0 ",
+            b"5  - - - - 1700 0 ",
+        ] {
             assert_eq!(ShareValue::read(value), None);
         }
     }
 
     #[test]
     fn the_events_taken_are_read() {
-        let used = ShareUsed { taken: 9, tat_us: 8, period: 7, this: 6, last: 5 };
+        let used = ShareUsed {
+            taken: 9,
+            tat_us: 8,
+            period: 7,
+            this: 6,
+            last: 5,
+        };
         assert_eq!(ShareUsed::read(b"9 8 7 6 5"), used);
-        for value in [&b""[..], b"9 8 7 6", b"9 8 7 6 5 4", b"9 8 7 6 x", b"9 8 7 6 -5", b"9  7 6 5", b"\xff"] {
+        for value in [
+            &b""[..],
+            b"9 8 7 6",
+            b"9 8 7 6 5 4",
+            b"9 8 7 6 x",
+            b"9 8 7 6 -5",
+            b"9  7 6 5",
+            b"\xff",
+        ] {
             assert_eq!(ShareUsed::read(value), ShareUsed::default());
         }
     }
 
     #[test]
     fn the_events_per_second_are_those_of_the_last_10_s() {
-        let used = ShareUsed { taken: 0, tat_us: 0, period: 7, this: 30, last: 100 };
-        for (now_ms, expected) in
-            [(70_000, 13.0), (72_500, 10.5), (79_999, 3.001), (80_000, 3.0), (85_000, 1.5), (90_000, 0.0), (69_999, 0.0)]
-        {
-            assert!((used.per_second(now_ms) - expected).abs() < 1e-9, "at {now_ms}: {}", used.per_second(now_ms));
+        let used = ShareUsed {
+            taken: 0,
+            tat_us: 0,
+            period: 7,
+            this: 30,
+            last: 100,
+        };
+        for (now_ms, expected) in [
+            (70_000, 13.0),
+            (72_500, 10.5),
+            (79_999, 3.001),
+            (80_000, 3.0),
+            (85_000, 1.5),
+            (90_000, 0.0),
+            (69_999, 0.0),
+        ] {
+            assert!(
+                (used.per_second(now_ms) - expected).abs() < 1e-9,
+                "at {now_ms}: {}",
+                used.per_second(now_ms)
+            );
         }
     }
 }

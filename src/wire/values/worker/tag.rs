@@ -48,7 +48,11 @@ impl Tag {
 
     /// Returns the tag after one more failure of the first event.
     pub fn failed(self) -> Self {
-        Self { attempts: self.attempts.saturating_add(1), is_keyed: false, ..self }
+        Self {
+            attempts: self.attempts.saturating_add(1),
+            is_keyed: false,
+            ..self
+        }
     }
 
     /// Returns whether the first event must be delivered alone.
@@ -67,7 +71,10 @@ impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.first)?;
         let rest = [self.handouts, self.attempts, self.crashes];
-        let shown = rest.iter().rposition(|n| *n > 0).map_or(usize::from(self.is_keyed), |last| last + 1);
+        let shown = rest
+            .iter()
+            .rposition(|n| *n > 0)
+            .map_or(usize::from(self.is_keyed), |last| last + 1);
         rest[..shown].iter().try_for_each(|n| write!(f, " {n}"))
     }
 }
@@ -85,14 +92,27 @@ impl FromStr for Tag {
         let mut parts = text.split(' ');
         // The ids of the whole batch are computed from the first id, so an invalid first id is
         // refused here.
-        let first = parts.next().and_then(|n| n.parse().ok()).filter(|first| (1..ID_END).contains(first)).ok_or_else(wrong)?;
+        let first = parts
+            .next()
+            .and_then(|n| n.parse().ok())
+            .filter(|first| (1..ID_END).contains(first))
+            .ok_or_else(wrong)?;
         let mut rest = [0; 3];
         for (slot, part) in rest.iter_mut().zip(&mut parts) {
             *slot = part.parse().map_err(|_| wrong())?;
         }
         let [handouts, attempts, crashes] = rest;
         let is_keyed = rest == [0; 3] && text.bytes().filter(|byte| *byte == b' ').count() == 1;
-        parts.next().map_or(Ok(Self { first, handouts, attempts, crashes, is_keyed }), |_| Err(wrong()))
+        parts.next().map_or(
+            Ok(Self {
+                first,
+                handouts,
+                attempts,
+                crashes,
+                is_keyed,
+            }),
+            |_| Err(wrong()),
+        )
     }
 }
 
@@ -116,8 +136,23 @@ mod tests {
 
     #[test]
     fn what_remains_of_a_suspect_batch_stays_suspect() {
-        let tag = Tag { first: 10, handouts: 1, attempts: 2, crashes: 3, is_keyed: false };
-        assert_eq!(tag.after(1, 1), Tag { first: 11, handouts: 1, attempts: 0, crashes: 1, is_keyed: false });
+        let tag = Tag {
+            first: 10,
+            handouts: 1,
+            attempts: 2,
+            crashes: 3,
+            is_keyed: false,
+        };
+        assert_eq!(
+            tag.after(1, 1),
+            Tag {
+                first: 11,
+                handouts: 1,
+                attempts: 0,
+                crashes: 1,
+                is_keyed: false
+            }
+        );
         assert_eq!(tag.after(0, 1), tag);
         assert_eq!(Tag { crashes: 0, ..tag }.after(2, 1).to_string(), "12 1");
     }
@@ -125,7 +160,16 @@ mod tests {
     /// Regression: a first id above 2^53 was accepted, and the ids computed from it overflowed.
     #[test]
     fn other_text_is_refused() {
-        for text in ["", "a", "1 ", "1 2 3 4 5", "-1", "0", "9007199254740992", "18446744073709551615"] {
+        for text in [
+            "",
+            "a",
+            "1 ",
+            "1 2 3 4 5",
+            "-1",
+            "0",
+            "9007199254740992",
+            "18446744073709551615",
+        ] {
             assert!(text.parse::<Tag>().is_err(), "{text:?}");
         }
     }

@@ -22,12 +22,17 @@ pub struct By<'a> {
 
 pub(super) fn begin(script: &Script, key: &str, keys: &Keys, by: By<'_>) -> Cmd {
     let mut cmd = script.with_key(key);
-    cmd.arg(keys.prefix()).arg(shortened(by.who)).arg(shortened(by.why));
+    cmd.arg(keys.prefix())
+        .arg(shortened(by.who))
+        .arg(shortened(by.why));
     cmd
 }
 
 fn shortened(text: &str) -> &str {
-    let end = (0..=text.len().min(TEXT_BYTES_MAX)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let end = (0..=text.len().min(TEXT_BYTES_MAX))
+        .rev()
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or(0);
     &text[..end]
 }
 
@@ -42,7 +47,10 @@ pub(super) async fn call(
     let mut reply = Reply::of(name, script.call(conn, cmd).await?)?;
     match reply.text()? {
         word if word == "denied" => Err(ScriptError::Denied(reply.text()?)),
-        word if word == "wrong_type" => Err(ScriptError::WrongType { key: reply.lossy()?, found: reply.text()? }),
+        word if word == "wrong_type" => Err(ScriptError::WrongType {
+            key: reply.lossy()?,
+            found: reply.text()?,
+        }),
         word => Ok((word, reply)),
     }
 }

@@ -46,10 +46,22 @@ pub async fn cancel(
         "cancelled" => {
             let id = reply.text()?;
             let number = |_| reply.wrong(format!("a number was expected, not {id:?}"));
-            Ok(CancelledSchedule::Cancelled { id: if id.is_empty() { None } else { Some(id.parse().map_err(number)?) } })
+            Ok(CancelledSchedule::Cancelled {
+                id: if id.is_empty() {
+                    None
+                } else {
+                    Some(id.parse().map_err(number)?)
+                },
+            })
         }
-        "running" => Ok(CancelledSchedule::Running { id: reply.number()?, rescheduled: false }),
-        "rescheduled" => Ok(CancelledSchedule::Running { id: reply.number()?, rescheduled: true }),
+        "running" => Ok(CancelledSchedule::Running {
+            id: reply.number()?,
+            rescheduled: false,
+        }),
+        "rescheduled" => Ok(CancelledSchedule::Running {
+            id: reply.number()?,
+            rescheduled: true,
+        }),
         "absent" => Ok(CancelledSchedule::NotFound),
         word => Err(reply.wrong(format!("unknown status {word:?}"))),
     }

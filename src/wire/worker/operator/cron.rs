@@ -86,14 +86,36 @@ pub async fn cron(
     let tick = |next_ms: Option<u64>| next_ms.map_or_else(|| "inf".to_owned(), |ms| ms.to_string());
     let mut cmd = begin(&CRON_SET, &keys.events_cron(), keys, by);
     match step {
-        CronStep::Set { id, object, plan, event, next_ms, now, jobs_max } => {
-            cmd.arg("set").arg(name).arg(id).arg(object).arg(plan).arg(event).arg(tick(next_ms));
+        CronStep::Set {
+            id,
+            object,
+            plan,
+            event,
+            next_ms,
+            now,
+            jobs_max,
+        } => {
+            cmd.arg("set")
+                .arg(name)
+                .arg(id)
+                .arg(object)
+                .arg(plan)
+                .arg(event)
+                .arg(tick(next_ms));
             cmd.arg(u8::from(now)).arg(jobs_max);
         }
         CronStep::Remove => drop(cmd.arg("remove").arg(name)),
         CronStep::Pause => drop(cmd.arg("pause").arg(name)),
-        CronStep::Resume { id, new_id, next_ms } => {
-            cmd.arg("resume").arg(name).arg(id).arg(new_id).arg(tick(next_ms));
+        CronStep::Resume {
+            id,
+            new_id,
+            next_ms,
+        } => {
+            cmd.arg("resume")
+                .arg(name)
+                .arg(id)
+                .arg(new_id)
+                .arg(tick(next_ms));
         }
         CronStep::Run => drop(cmd.arg("run").arg(name)),
     }
@@ -165,7 +187,13 @@ pub async fn crons(
     while reply.len() > 0 {
         let mut one = reply.array()?;
         let (name, value, value_bytes) = (one.bytes()?, one.bytes()?, one.count()?);
-        jobs.push(CronReply { name, value, value_bytes, next: one.text()?, last: one.lossy()? });
+        jobs.push(CronReply {
+            name,
+            value,
+            value_bytes,
+            next: one.text()?,
+            last: one.lossy()?,
+        });
     }
     Ok((now_ms, cursor, jobs))
 }

@@ -112,7 +112,12 @@ async fn settled(
     dead_ids: &[impl AsRef<str>],
 ) -> Result<(Vec<Settled>, String), ScriptError> {
     let mut cmd = begin(&DEAD, &keys.events_dead(), keys, by);
-    cmd.arg(if settle == Settle::Retry { "retry" } else { "drop" }).arg(record);
+    cmd.arg(if settle == Settle::Retry {
+        "retry"
+    } else {
+        "drop"
+    })
+    .arg(record);
     for dead_id in dead_ids.iter().take(DEAD_PER_CALL_MAX) {
         cmd.arg(dead_id.as_ref());
     }

@@ -67,7 +67,11 @@ pub struct HeldReplyPage {
 
 /// Returns a page of held objects, sorted by due time. Looks at [`HELD_LOOKED_MAX`] objects, so a
 /// page may have fewer objects than requested, or none.
-pub async fn held(conn: &mut impl ConnectionLike, keys: &Keys, query: &HeldQuery<'_>) -> Result<HeldReplyPage, ScriptError> {
+pub async fn held(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    query: &HeldQuery<'_>,
+) -> Result<HeldReplyPage, ScriptError> {
     let part = match query.part {
         HeldPart::All => "all",
         HeldPart::UntilReleased => "inf",
@@ -76,7 +80,12 @@ pub async fn held(conn: &mut impl ConnectionLike, keys: &Keys, query: &HeldQuery
     };
     let (due, object) = query.after.unwrap_or_default();
     let mut cmd = HELD.with_key(&keys.objects_held());
-    cmd.arg(keys.prefix()).arg(part).arg(due).arg(object).arg(query.count).arg(query.prefix);
+    cmd.arg(keys.prefix())
+        .arg(part)
+        .arg(due)
+        .arg(object)
+        .arg(query.count)
+        .arg(query.prefix);
     let mut reply = Reply::of("held", HELD.call(conn, &cmd).await?)?;
     let word = reply.text()?;
     if word != "held" {
@@ -95,5 +104,10 @@ pub async fn held(conn: &mut impl ConnectionLike, keys: &Keys, query: &HeldQuery
             events: entry.count()?,
         });
     }
-    Ok(HeldReplyPage { now_ms, looked, last: (!due.is_empty()).then_some((due, last)), objects })
+    Ok(HeldReplyPage {
+        now_ms,
+        looked,
+        last: (!due.is_empty()).then_some((due, last)),
+        objects,
+    })
 }

@@ -50,8 +50,16 @@ pub async fn limit(
 ) -> Result<LimitDone, ScriptError> {
     let mut cmd = begin(&LIMIT, &keys.event_limits(), keys, by);
     match step {
-        LimitStep::Set { queued_max, markers_max, limits_max } => {
-            cmd.arg("set").arg(selector).arg(queued_max.unwrap_or(0)).arg(markers_max.unwrap_or(0)).arg(limits_max);
+        LimitStep::Set {
+            queued_max,
+            markers_max,
+            limits_max,
+        } => {
+            cmd.arg("set")
+                .arg(selector)
+                .arg(queued_max.unwrap_or(0))
+                .arg(markers_max.unwrap_or(0))
+                .arg(limits_max);
         }
         LimitStep::Remove => drop(cmd.arg("remove").arg(selector)),
     }

@@ -51,14 +51,32 @@ pub async fn paused(
     let mut objects = Vec::with_capacity(reply.len());
     while reply.len() > 0 {
         let mut entry = reply.array()?;
-        let (object, owner, held_id, events) = (entry.bytes()?, entry.lossy()?, entry.lossy()?, entry.count()?);
+        let (object, owner, held_id, events) = (
+            entry.bytes()?,
+            entry.lossy()?,
+            entry.lossy()?,
+            entry.count()?,
+        );
         let mut fields = Vec::with_capacity(entry.len());
         while entry.len() > 0 {
             fields.push(entry.bytes()?);
         }
-        objects.push((HeldReply { object, due: String::new(), owner, held_id, events }, fields));
+        objects.push((
+            HeldReply {
+                object,
+                due: String::new(),
+                owner,
+                held_id,
+                events,
+            },
+            fields,
+        ));
     }
-    Ok(PausedReply { now_ms, rules, objects })
+    Ok(PausedReply {
+        now_ms,
+        rules,
+        objects,
+    })
 }
 
 /// Returns the lowest text above all texts that begin with `prefix`; none if there is no such text.

@@ -21,7 +21,12 @@ pub enum Released {
 
 /// Makes a held object due at once. Caution: if the object was held again meanwhile, a repeated
 /// call releases it again.
-pub async fn release(conn: &mut impl ConnectionLike, keys: &Keys, by: By<'_>, object: &[u8]) -> Result<Released, ScriptError> {
+pub async fn release(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    by: By<'_>,
+    object: &[u8],
+) -> Result<Released, ScriptError> {
     let mut cmd = begin(&RELEASE, &keys.objects_held(), keys, by);
     cmd.arg(object);
     let (word, mut reply) = call(conn, "release", &RELEASE, &cmd).await?;

@@ -52,7 +52,9 @@ pub async fn release_many(
     objects: &[impl AsRef<[u8]>],
 ) -> Result<(Vec<ReleasedOne>, String), ScriptError> {
     let mut cmd = begin(&RELEASE_MANY, &keys.objects_held(), keys, by);
-    cmd.arg(if which.until_released { "inf" } else { "all" }).arg(which.text).arg(record.argument());
+    cmd.arg(if which.until_released { "inf" } else { "all" })
+        .arg(which.text)
+        .arg(record.argument());
     cmd.arg(u64::try_from(which.over.as_millis()).unwrap_or(u64::MAX));
     for object in objects.iter().take(RELEASE_PER_CALL_MAX) {
         cmd.arg(object.as_ref());

@@ -48,9 +48,16 @@ pub async fn repair<'s>(
     subjects: impl IntoIterator<Item = (&'s str, &'s [u8], &'s str)>,
 ) -> Result<(Vec<RepairTold>, String), ScriptError> {
     let mut cmd = begin(&REPAIR, &keys.event_workers(), keys, by);
-    cmd.arg(if with.doing { "do" } else { "plan" }).arg(format!("{} *", with.row));
-    cmd.arg(with.due_ms.map_or(String::new(), |ms| ms.to_string())).arg(if with.all_lists { "1" } else { "" });
-    cmd.arg(with.dead_owners.iter().map(|worker| format!("{worker}\n")).collect::<String>());
+    cmd.arg(if with.doing { "do" } else { "plan" })
+        .arg(format!("{} *", with.row));
+    cmd.arg(with.due_ms.map_or(String::new(), |ms| ms.to_string()))
+        .arg(if with.all_lists { "1" } else { "" });
+    cmd.arg(
+        with.dead_owners
+            .iter()
+            .map(|worker| format!("{worker}\n"))
+            .collect::<String>(),
+    );
     for (kind, name, hint) in subjects.into_iter().take(REPAIR_PER_CALL_MAX) {
         cmd.arg(kind).arg(name).arg(hint);
     }
@@ -62,8 +69,14 @@ pub async fn repair<'s>(
     let (mut flat, mut told) = (reply.array()?, Vec::new());
     while flat.len() > 0 {
         let position = usize::try_from(flat.count()?).unwrap_or(0);
-        let position = position.checked_sub(1).ok_or_else(|| flat.wrong("a position is 0"))?;
-        told.push(RepairTold { position, word: flat.text()?, what: flat.lossy()? });
+        let position = position
+            .checked_sub(1)
+            .ok_or_else(|| flat.wrong("a position is 0"))?;
+        told.push(RepairTold {
+            position,
+            word: flat.text()?,
+            what: flat.lossy()?,
+        });
     }
     Ok((told, row))
 }

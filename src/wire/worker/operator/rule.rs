@@ -59,7 +59,11 @@ pub async fn rule(
     // 0 means no end, so a duration below 1 ms is sent as 1 ms.
     let for_ms = after.map_or(0, |after| millis(after).max(1));
     let mut cmd = begin(&RULE, &keys.event_rules(), keys, by);
-    cmd.arg(word).arg(kind).arg(selector).arg(for_ms).arg(rules_max);
+    cmd.arg(word)
+        .arg(kind)
+        .arg(selector)
+        .arg(for_ms)
+        .arg(rules_max);
     let (word, mut reply) = call(conn, "rule", &RULE, &cmd).await?;
     match word.as_str() {
         "set" => match reply.text()?.as_str() {

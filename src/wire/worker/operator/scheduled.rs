@@ -66,9 +66,15 @@ pub async fn scheduled(
     cmd.arg(keys.prefix());
     match range {
         Range::All { from, to, after } => {
-            let bound = |time: Option<u64>, none: &str| time.map_or_else(|| none.to_owned(), |ms| ms.to_string());
+            let bound = |time: Option<u64>, none: &str| {
+                time.map_or_else(|| none.to_owned(), |ms| ms.to_string())
+            };
             let (due, member) = after.unwrap_or_default();
-            cmd.arg("all").arg(bound(from, "-inf")).arg(bound(to, "+inf")).arg(due).arg(member);
+            cmd.arg("all")
+                .arg(bound(from, "-inf"))
+                .arg(bound(to, "+inf"))
+                .arg(due)
+                .arg(member);
         }
         Range::Object { object, cursor } => {
             cmd.arg("object").arg(object).arg(cursor);
@@ -86,8 +92,22 @@ pub async fn scheduled(
     while reply.len() > 0 {
         let mut one = reply.array()?;
         let (member, due) = (one.bytes()?, one.text()?);
-        let (event_bytes, event, is_queued) = (u64::try_from(one.int()?).ok(), one.bytes()?, one.int()? == 1);
-        schedules.push(ScheduledReply { member, due, event_bytes, event, is_queued });
+        let (event_bytes, event, is_queued) = (
+            u64::try_from(one.int()?).ok(),
+            one.bytes()?,
+            one.int()? == 1,
+        );
+        schedules.push(ScheduledReply {
+            member,
+            due,
+            event_bytes,
+            event,
+            is_queued,
+        });
     }
-    Ok(ScheduledPage { now_ms, cursor, schedules })
+    Ok(ScheduledPage {
+        now_ms,
+        cursor,
+        schedules,
+    })
 }

@@ -67,10 +67,16 @@ pub async fn share(
 ) -> Result<ShareDone, ScriptError> {
     let mut cmd = begin(&SHARE, &keys.event_shares(), keys, by);
     match step {
-        ShareStep::Set { counted_since, parts } => {
+        ShareStep::Set {
+            counted_since,
+            parts,
+        } => {
             cmd.arg("set").arg(selector).arg(counted_since);
-            cmd.arg(or_dash(parts.weight)).arg(parts.priority.map_or("-", Priority::word));
-            cmd.arg(or_dash(parts.in_flight)).arg(or_dash(parts.rate)).arg(or_dash(parts.burst));
+            cmd.arg(or_dash(parts.weight))
+                .arg(parts.priority.map_or("-", Priority::word));
+            cmd.arg(or_dash(parts.in_flight))
+                .arg(or_dash(parts.rate))
+                .arg(or_dash(parts.burst));
         }
         ShareStep::Remove => drop(cmd.arg("remove").arg(selector)),
     }
@@ -95,7 +101,11 @@ fn or_dash<T: ToString>(part: Option<T>) -> String {
 
 /// Makes workers count the objects in hand from now on. Returns the time since when they do so, in
 /// ms since the epoch. It is safe to repeat the call.
-pub async fn count_in_hand(conn: &mut impl ConnectionLike, keys: &Keys, by: By<'_>) -> Result<u64, ScriptError> {
+pub async fn count_in_hand(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    by: By<'_>,
+) -> Result<u64, ScriptError> {
     let mut cmd = begin(&SHARE, &keys.event_shares(), keys, by);
     cmd.arg("count");
     let (word, mut reply) = call(conn, "share", &SHARE, &cmd).await?;

@@ -41,10 +41,15 @@ pub async fn skip(
     id: Option<u64>,
 ) -> Result<Skipped, ScriptError> {
     let mut cmd = begin(&SKIP, &keys.objects_held(), keys, by);
-    cmd.arg(object).arg(id.map_or(String::new(), |id| id.to_string()));
+    cmd.arg(object)
+        .arg(id.map_or(String::new(), |id| id.to_string()));
     let (word, mut reply) = call(conn, "skip", &SKIP, &cmd).await?;
     match word.as_str() {
-        "skipped" => Ok(Skipped::Skipped { id: reply.number()?, dead_id: reply.text()?, left: reply.count()? }),
+        "skipped" => Ok(Skipped::Skipped {
+            id: reply.number()?,
+            dead_id: reply.text()?,
+            left: reply.count()?,
+        }),
         "not_held" => Ok(Skipped::NotHeld(reply.lossy()?)),
         "paused" => Ok(Skipped::Paused),
         "no_batch" => Ok(Skipped::NoBatch(reply.lossy()?)),

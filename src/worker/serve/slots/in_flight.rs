@@ -43,27 +43,50 @@ impl InFlight {
         // A name that is not UTF-8 never reaches a sink: see `unfit`.
         let object = ObjectName::found(&String::from_utf8_lossy(&reply.object));
         let turn = turn + reply.events.len();
-        let batch = Batch { object, first: reply.tag.first, prev: reply.prev, stride: STRIDE, payloads: reply.events };
+        let batch = Batch {
+            object,
+            first: reply.tag.first,
+            prev: reply.prev,
+            stride: STRIDE,
+            payloads: reply.events,
+        };
         // If another worker had the batch, its first event may have handler progress.
         let handled = reply.tag.is_again().then_some(reply.tag.first);
         let taken = Instant::now();
-        Self { raw: reply.object, tag: reply.tag, batch, turn, taken, handled, emitted: (0, 0), finished: 0 }
+        Self {
+            raw: reply.object,
+            tag: reply.tag,
+            batch,
+            turn,
+            taken,
+            handled,
+            emitted: (0, 0),
+            finished: 0,
+        }
     }
 
     /// Returns the number of events to offer to the sink at once. An event that failed, or that may
     /// have killed its worker, is delivered alone.
     pub(crate) fn offered(&self) -> usize {
-        if self.tag.is_suspect() { 1 } else { self.batch.len() }
+        if self.tag.is_suspect() {
+            1
+        } else {
+            self.batch.len()
+        }
     }
 
     /// Returns the reason if no sink may get the batch; otherwise `None`. No sink may get a batch
     /// whose object name the library refuses, because outputs cannot show such a name as it is.
     pub(crate) fn unfit(&self) -> Option<Reason> {
         // Fast path: most names are short and ASCII.
-        if self.raw.len() <= NAME_BYTES_MAX && self.raw.iter().all(|byte| matches!(byte, 0x20..=0x7e)) {
+        if self.raw.len() <= NAME_BYTES_MAX
+            && self.raw.iter().all(|byte| matches!(byte, 0x20..=0x7e))
+        {
             return None;
         }
-        ObjectName::from_bytes(&self.raw).err().map(|error| Reason::new(ReasonCode::Quarantine, error.to_string()))
+        ObjectName::from_bytes(&self.raw)
+            .err()
+            .map(|error| Reason::new(ReasonCode::Quarantine, error.to_string()))
     }
 
     /// Returns the id of the event at this index.
@@ -79,22 +102,57 @@ impl InFlight {
 
     pub(crate) fn report(&self, count: usize, then: BatchResult) -> Report {
         let last = count.checked_sub(1).map(|at| self.id(at));
-        Report { object: self.raw.clone(), tag: self.tag, count, last, then }
+        Report {
+            object: self.raw.clone(),
+            tag: self.tag,
+            count,
+            last,
+            then,
+        }
     }
 
     /// Returns the result for a first event that has killed too many workers.
     pub(crate) fn crashed(&self, then: UsedUp) -> BatchResult {
-        let reason = Reason::new(ReasonCode::Crashes, format!("died {} times with this event in hand", self.tag.crashes));
-        let (next, id, attempts, error) = (self.behind(0), self.id(0), self.tag.attempts, reason.to_string());
+        let reason = Reason::new(
+            ReasonCode::Crashes,
+            format!("died {} times with this event in hand", self.tag.crashes),
+        );
+        let (next, id, attempts, error) = (
+            self.behind(0),
+            self.id(0),
+            self.tag.attempts,
+            reason.to_string(),
+        );
         match then {
-            UsedUp::Hold => BatchResult::Hold { rest: self.tag, delay: None, reason },
-            UsedUp::DeadLetter => BatchResult::Reject { next, id, error, attempts },
-            UsedUp::CompleteWithErrors => BatchResult::Complete { next, id, error, attempts },
+            UsedUp::Hold => BatchResult::Hold {
+                rest: self.tag,
+                delay: None,
+                reason,
+            },
+            UsedUp::DeadLetter => BatchResult::Reject {
+                next,
+                id,
+                error,
+                attempts,
+            },
+            UsedUp::CompleteWithErrors => BatchResult::Complete {
+                next,
+                id,
+                error,
+                attempts,
+            },
         }
     }
 
     /// Returns the report that holds the whole batch until an operator releases it.
     pub(crate) fn hold_for_operator(&self, reason: Reason) -> Report {
-        self.report(0, BatchResult::Hold { rest: self.tag, delay: None, reason })
+        self.report(
+            0,
+            BatchResult::Hold {
+                rest: self.tag,
+                delay: None,
+                reason,
+            },
+        )
     }
 }

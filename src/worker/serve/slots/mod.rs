@@ -28,7 +28,10 @@ impl Slots {
     pub(crate) fn new(slots: usize) -> Self {
         let mut numbers = [0; Slot::NUMBERS];
         numbers[Slot::Free.number()] = slots;
-        Self { slots: (0..slots).map(|_| Slot::Free).collect(), numbers }
+        Self {
+            slots: (0..slots).map(|_| Slot::Free).collect(),
+            numbers,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -63,16 +66,22 @@ impl Slots {
 
     /// Returns whether no slot has a batch that could still be finished.
     pub(crate) fn is_idle(&self) -> bool {
-        self.slots.iter().all(|slot| matches!(slot, Slot::Free | Slot::Parked(_)))
+        self.slots
+            .iter()
+            .all(|slot| matches!(slot, Slot::Free | Slot::Parked(_)))
     }
 
     /// Returns whether each slot is free, or is in a call that commits its batch.
     pub(crate) fn only_commits(&self) -> bool {
-        self.slots.iter().all(|slot| matches!(slot, Slot::Free | Slot::Asked(Some(_))))
+        self.slots
+            .iter()
+            .all(|slot| matches!(slot, Slot::Free | Slot::Asked(Some(_))))
     }
 
     pub(crate) fn has_result(&self) -> bool {
-        self.slots.iter().any(|slot| matches!(slot, Slot::Reported(_)))
+        self.slots
+            .iter()
+            .any(|slot| matches!(slot, Slot::Reported(_)))
     }
 
     pub(crate) fn has_free(&self) -> bool {
@@ -81,22 +90,37 @@ impl Slots {
 
     /// Returns the number of slots that are free, or have a result that no call has.
     pub(crate) fn without_batch(&self) -> usize {
-        self.slots.iter().filter(|slot| matches!(slot, Slot::Free | Slot::Reported(_))).count()
+        self.slots
+            .iter()
+            .filter(|slot| matches!(slot, Slot::Free | Slot::Reported(_)))
+            .count()
     }
 
     pub(crate) fn has_parked(&self) -> bool {
-        self.slots.iter().any(|slot| matches!(slot, Slot::Parked(_)))
+        self.slots
+            .iter()
+            .any(|slot| matches!(slot, Slot::Parked(_)))
     }
 
     /// Returns the slots that keep their batches while the sink is unavailable.
     pub(crate) fn parked(&self) -> Vec<usize> {
-        (0..self.len()).filter(|slot| matches!(self.slots[*slot], Slot::Parked(_))).collect()
+        (0..self.len())
+            .filter(|slot| matches!(self.slots[*slot], Slot::Parked(_)))
+            .collect()
     }
 
     /// Returns the last free slot, and whether no other slot is free.
     pub(crate) fn last_free(&self) -> Option<(usize, bool)> {
-        let last = self.slots.iter().rposition(|slot| matches!(slot, Slot::Free))?;
-        Some((last, !self.slots[..last].iter().any(|slot| matches!(slot, Slot::Free))))
+        let last = self
+            .slots
+            .iter()
+            .rposition(|slot| matches!(slot, Slot::Free))?;
+        Some((
+            last,
+            !self.slots[..last]
+                .iter()
+                .any(|slot| matches!(slot, Slot::Free)),
+        ))
     }
 
     /// Returns the crashes of each slot's batch.

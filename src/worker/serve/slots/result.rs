@@ -46,9 +46,23 @@ pub(crate) struct Policy<'a> {
 
 impl<'a> Policy<'a> {
     /// Returns the rules of a worker with these settings.
-    pub(crate) fn of(config: &WorkerConfig, stopping: bool, retry_of: &'a dyn Fn(&[u8]) -> RetryPolicy) -> Self {
-        let (turn_max, unknown_max, logs) = (config.turn_max, config.unknown_max, config.event_log.is_some());
-        Self { turn_max, stopping, logs, unknown_max, retry_of }
+    pub(crate) fn of(
+        config: &WorkerConfig,
+        stopping: bool,
+        retry_of: &'a dyn Fn(&[u8]) -> RetryPolicy,
+    ) -> Self {
+        let (turn_max, unknown_max, logs) = (
+            config.turn_max,
+            config.unknown_max,
+            config.event_log.is_some(),
+        );
+        Self {
+            turn_max,
+            stopping,
+            logs,
+            unknown_max,
+            retry_of,
+        }
     }
 }
 
@@ -64,16 +78,33 @@ pub(super) enum HandedOver {
 pub(super) fn hand_over(in_flight: InFlight, outcome: Outcome, policy: &Policy<'_>) -> HandedOver {
     let (len, count, tag) = (in_flight.batch.len(), outcome.count, in_flight.tag);
     let turn_over = policy.stopping || in_flight.turn >= policy.turn_max;
-    let retry = || (policy.retry_of)(in_flight.batch.payloads.get(count).map_or(&[][..], |payload| payload));
+    let retry = || {
+        (policy.retry_of)(
+            in_flight
+                .batch
+                .payloads
+                .get(count)
+                .map_or(&[][..], |payload| payload),
+        )
+    };
     let then = match outcome.stop {
-        Some(Stop::Transient { error, retry_after }) => failed(&in_flight, count, shortened(&error), retry_after, retry()),
+        Some(Stop::Transient { error, retry_after }) => {
+            failed(&in_flight, count, shortened(&error), retry_after, retry())
+        }
         Some(Stop::Postponed { reason, after }) => {
             let reason = Reason::new(ReasonCode::Retry, shortened(&reason));
-            BatchResult::Hold { rest: tag.after(count, STRIDE), delay: Some(after), reason }
+            BatchResult::Hold {
+                rest: tag.after(count, STRIDE),
+                delay: Some(after),
+                reason,
+            }
         }
         Some(Stop::Rejected { error }) => rejected(&in_flight, count, shortened(&error), retry()),
         Some(Stop::Unknown { error }) if outcome.waited >= policy.unknown_max => {
-            let error = format!("{error}; no worker knew the event for {}", Time(policy.unknown_max));
+            let error = format!(
+                "{error}; no worker knew the event for {}",
+                Time(policy.unknown_max)
+            );
             rejected(&in_flight, count, shortened(&error), retry())
         }
         Some(Stop::Unknown { error }) => BatchResult::Hold {
@@ -82,19 +113,31 @@ pub(super) fn hand_over(in_flight: InFlight, outcome: Outcome, policy: &Policy<'
             reason: Reason::new(ReasonCode::Unknown, shortened(&error)),
         },
         Some(Stop::Unavailable { .. }) if count == 0 => return HandedOver::Parked(in_flight),
-        Some(Stop::Unavailable { .. }) | None if count < len => BatchResult::Part { next: tag.after(count, STRIDE) },
+        Some(Stop::Unavailable { .. }) | None if count < len => BatchResult::Part {
+            next: tag.after(count, STRIDE),
+        },
         Some(Stop::Unavailable { .. }) => BatchResult::Yield,
         None if turn_over => BatchResult::Yield,
         None => BatchResult::Done,
     };
     // A result that lets the object go ends the object's turn, even if the same call gives the
     // object back to the slot.
-    let turn = if then.lets_go() { 0 } else { in_flight.turn - (len - count) };
+    let turn = if then.lets_go() {
+        0
+    } else {
+        in_flight.turn - (len - count)
+    };
     HandedOver::Reported(over(in_flight, count, then, turn, policy.logs))
 }
 
 /// Returns the pending report of a batch that leaves the slot.
-pub(super) fn over(in_flight: InFlight, count: usize, then: BatchResult, turn: usize, logs: bool) -> PendingReport {
+pub(super) fn over(
+    in_flight: InFlight,
+    count: usize,
+    then: BatchResult,
+    turn: usize,
+    logs: bool,
+) -> PendingReport {
     let end = match then.buried() {
         Some(id) => id + 1,
         None if then.is_whole() => u64::MAX,
@@ -102,7 +145,14 @@ pub(super) fn over(in_flight: InFlight, count: usize, then: BatchResult, turn: u
     };
     let handled = in_flight.handled.is_some_and(|id| id < end);
     let load = load(&in_flight, &then, count, logs, handled);
-    PendingReport { report: in_flight.report(count, then), taken: in_flight.taken, ended: Instant::now(), handled, load, turn }
+    PendingReport {
+        report: in_flight.report(count, then),
+        taken: in_flight.taken,
+        ended: Instant::now(),
+        handled,
+        load,
+        turn,
+    }
 }
 
 /// Returns the work of a result: the events that leave the batch, their rows in the log, and the
@@ -112,9 +162,22 @@ fn load(in_flight: &InFlight, then: &BatchResult, count: usize, logs: bool, hand
     let over = &in_flight.batch.payloads[..(count + buried).min(in_flight.batch.len())];
     let bytes = over.iter().map(Bytes::len).sum();
     let load = Load::of_batch(over.len(), bytes);
-    let load = if then.is_whole() { load } else { load.with_rest() };
-    let load = if logs { load.with_rows(over.len(), bytes) } else { load };
-    if handled { load.with_emits(in_flight.emitted.0, in_flight.emitted.1).with_finished(in_flight.finished) } else { load }
+    let load = if then.is_whole() {
+        load
+    } else {
+        load.with_rest()
+    };
+    let load = if logs {
+        load.with_rows(over.len(), bytes)
+    } else {
+        load
+    };
+    if handled {
+        load.with_emits(in_flight.emitted.0, in_flight.emitted.1)
+            .with_finished(in_flight.finished)
+    } else {
+        load
+    }
 }
 
 /// Returns the result for the failed event at index `count`: the event is retried later, unless its
@@ -130,32 +193,73 @@ pub(crate) fn failed(
     let (next, id, attempts) = (in_flight.behind(count), in_flight.id(count), rest.attempts);
     match retry.used_up(attempts) {
         None => {
-            let delay = retry_after.map_or_else(|| retry.wait(attempts), |wait| retry.at_least(wait));
-            BatchResult::Hold { rest, delay: Some(delay), reason: Reason::new(ReasonCode::Retry, error) }
+            let delay =
+                retry_after.map_or_else(|| retry.wait(attempts), |wait| retry.at_least(wait));
+            BatchResult::Hold {
+                rest,
+                delay: Some(delay),
+                reason: Reason::new(ReasonCode::Retry, error),
+            }
         }
         Some(UsedUp::Hold) => {
             let text = format!("failed {attempts} times, at last: {error}");
-            BatchResult::Hold { rest, delay: None, reason: Reason::new(ReasonCode::Attempts, text) }
+            BatchResult::Hold {
+                rest,
+                delay: None,
+                reason: Reason::new(ReasonCode::Attempts, text),
+            }
         }
-        Some(UsedUp::DeadLetter) => BatchResult::Reject { next, id, error, attempts },
-        Some(UsedUp::CompleteWithErrors) => BatchResult::Complete { next, id, error, attempts },
+        Some(UsedUp::DeadLetter) => BatchResult::Reject {
+            next,
+            id,
+            error,
+            attempts,
+        },
+        Some(UsedUp::CompleteWithErrors) => BatchResult::Complete {
+            next,
+            id,
+            error,
+            attempts,
+        },
     }
 }
 
 /// Returns the result for the rejected event at index `count`.
-pub(crate) fn rejected(in_flight: &InFlight, count: usize, error: String, retry: RetryPolicy) -> BatchResult {
+pub(crate) fn rejected(
+    in_flight: &InFlight,
+    count: usize,
+    error: String,
+    retry: RetryPolicy,
+) -> BatchResult {
     let rest = in_flight.tag.after(count, STRIDE);
     let (next, id, attempts) = (in_flight.behind(count), in_flight.id(count), rest.attempts);
     match retry.rejected {
-        UsedUp::DeadLetter => BatchResult::Reject { next, id, error, attempts },
-        UsedUp::CompleteWithErrors => BatchResult::Complete { next, id, error, attempts },
-        UsedUp::Hold => BatchResult::Hold { rest, delay: None, reason: Reason::new(ReasonCode::Rejected, error) },
+        UsedUp::DeadLetter => BatchResult::Reject {
+            next,
+            id,
+            error,
+            attempts,
+        },
+        UsedUp::CompleteWithErrors => BatchResult::Complete {
+            next,
+            id,
+            error,
+            attempts,
+        },
+        UsedUp::Hold => BatchResult::Hold {
+            rest,
+            delay: None,
+            reason: Reason::new(ReasonCode::Rejected, error),
+        },
     }
 }
 
 /// Returns an error as it is stored in Redis: at most its first 1,000 bytes, cut between
 /// characters.
 pub(crate) fn shortened(error: &str) -> String {
-    let end = (0..=error.len().min(1000)).rev().find(|at| error.is_char_boundary(*at)).unwrap_or(0);
+    let end = (0..=error.len().min(1000))
+        .rev()
+        .find(|at| error.is_char_boundary(*at))
+        .unwrap_or(0);
     error[..end].to_owned()
 }

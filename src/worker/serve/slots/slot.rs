@@ -60,7 +60,9 @@ impl Slot {
         match self {
             Self::Free | Self::Asked(None) => 0,
             Self::Delivering(in_flight) | Self::Parked(in_flight) => in_flight.tag.crashes,
-            Self::Asked(Some(pending)) | Self::Reported(pending) => pending.report.then.in_hand().map_or(0, |next| next.crashes),
+            Self::Asked(Some(pending)) | Self::Reported(pending) => {
+                pending.report.then.in_hand().map_or(0, |next| next.crashes)
+            }
         }
     }
 }
@@ -115,20 +117,28 @@ impl Slot {
             (Self::Asked(pending), Step::Answer(Some(reply))) => {
                 // If the slot gets the same object again, the object's turn goes on. For another
                 // object, a new turn begins.
-                let turn = pending.filter(|pending| pending.report.object == reply.object).map_or(0, |pending| pending.turn);
+                let turn = pending
+                    .filter(|pending| pending.report.object == reply.object)
+                    .map_or(0, |pending| pending.turn);
                 Self::Delivering(InFlight::new(reply, turn))
             }
             (Self::Asked(None), Step::Unanswered) => Self::Free,
             (Self::Asked(Some(pending)), Step::Unanswered) => Self::Reported(pending),
-            (Self::Delivering(in_flight), Step::Outcome(outcome, policy)) => match hand_over(in_flight, outcome, policy) {
-                HandedOver::Reported(pending) => Self::Reported(pending),
-                HandedOver::Parked(in_flight) => Self::Parked(in_flight),
-            },
+            (Self::Delivering(in_flight), Step::Outcome(outcome, policy)) => {
+                match hand_over(in_flight, outcome, policy) {
+                    HandedOver::Reported(pending) => Self::Reported(pending),
+                    HandedOver::Parked(in_flight) => Self::Parked(in_flight),
+                }
+            }
             (Self::Delivering(in_flight), Step::Park) => Self::Parked(in_flight),
             (Self::Parked(in_flight), Step::Resume) => Self::Delivering(in_flight),
             (Self::Parked(in_flight), Step::GiveBack) => {
                 let (rest, delay) = (in_flight.tag, Some(Duration::ZERO));
-                let then = BatchResult::Hold { rest, delay, reason: ReasonCode::Unavailable.into() };
+                let then = BatchResult::Hold {
+                    rest,
+                    delay,
+                    reason: ReasonCode::Unavailable.into(),
+                };
                 Self::Reported(over(in_flight, 0, then, 0, true))
             }
             (Self::Delivering(in_flight), Step::Settle(then)) => {
@@ -145,8 +155,19 @@ impl Slot {
                 load: Load::default().with_rest(),
                 turn: 0,
             }),
-            (slot @ (Self::Free | Self::Parked(_) | Self::Delivering(_) | Self::Reported(_) | Self::Asked(_)), step) => {
-                error!(slot = slot.name(), step = step.name(), "claim: an impossible step of a slot; report this as a bug");
+            (
+                slot @ (Self::Free
+                | Self::Parked(_)
+                | Self::Delivering(_)
+                | Self::Reported(_)
+                | Self::Asked(_)),
+                step,
+            ) => {
+                error!(
+                    slot = slot.name(),
+                    step = step.name(),
+                    "claim: an impossible step of a slot; report this as a bug"
+                );
                 slot
             }
         }

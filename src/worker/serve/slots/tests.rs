@@ -10,21 +10,45 @@ use crate::wire::{BatchReply, BatchResult, Load, Report};
 use crate::worker::serve::deliver::Outcome;
 use crate::worker::times::retry::{Backoff, Limit, RetryPolicy, UsedUp};
 
-const RETRY: RetryPolicy = RetryPolicy { backoff: Backoff::Fixed(Duration::from_millis(1)), jitter: 0, ..RetryPolicy::MINUTE };
-const POLICY: Policy<'static> =
-    Policy { turn_max: 4, stopping: false, logs: false, unknown_max: Duration::from_secs(3600), retry_of: &|_| RETRY };
+const RETRY: RetryPolicy = RetryPolicy {
+    backoff: Backoff::Fixed(Duration::from_millis(1)),
+    jitter: 0,
+    ..RetryPolicy::MINUTE
+};
+const POLICY: Policy<'static> = Policy {
+    turn_max: 4,
+    stopping: false,
+    logs: false,
+    unknown_max: Duration::from_secs(3600),
+    retry_of: &|_| RETRY,
+};
 
 fn reply(tag: &str, events: usize) -> BatchReply {
     let events = vec![Bytes::from_static(b"1"); events];
-    BatchReply { slot: 0, object: Bytes::from_static(b"o"), tag: tag.parse().expect("a tag"), prev: 3, events }
+    BatchReply {
+        slot: 0,
+        object: Bytes::from_static(b"o"),
+        tag: tag.parse().expect("a tag"),
+        prev: 3,
+        events,
+    }
 }
 
 fn delivering(tag: &str, events: usize) -> Slot {
-    Slot::Free.next(Step::Ask).next(Step::Answer(Some(reply(tag, events))))
+    Slot::Free
+        .next(Step::Ask)
+        .next(Step::Answer(Some(reply(tag, events))))
 }
 
 fn reported(slot: Slot, count: usize, stop: Option<Stop>) -> Report {
-    match slot.next(Step::Outcome(Outcome { count, stop, waited: Duration::ZERO }, &POLICY)) {
+    match slot.next(Step::Outcome(
+        Outcome {
+            count,
+            stop,
+            waited: Duration::ZERO,
+        },
+        &POLICY,
+    )) {
         Slot::Reported(pending) => pending.report,
         other => panic!("{other:?}"),
     }
@@ -38,12 +62,22 @@ fn what_handlers_have_finished_goes_with_their_event() {
         if let (Slot::Delivering(in_flight), Some(id)) = (&mut slot, handled) {
             in_flight.handled = Some(id);
         }
-        match slot.next(Step::Outcome(Outcome { count, stop, waited: Duration::ZERO }, &POLICY)) {
+        match slot.next(Step::Outcome(
+            Outcome {
+                count,
+                stop,
+                waited: Duration::ZERO,
+            },
+            &POLICY,
+        )) {
             Slot::Reported(pending) => pending.handled,
             other => panic!("{other:?}"),
         }
     };
-    let (transient, rejected) = (|| Some(Stop::transient("down")), || Some(Stop::rejected("bad")));
+    let (transient, rejected) = (
+        || Some(Stop::transient("down")),
+        || Some(Stop::rejected("bad")),
+    );
     assert!(!is_over("7", None, 3, None));
     assert!(is_over("7", Some(9), 3, None));
     assert!(!is_over("7", Some(8), 1, transient()));
@@ -59,22 +93,34 @@ fn what_handlers_have_finished_goes_with_their_event() {
 #[test]
 fn all_delivered_goes_on() {
     let report = reported(delivering("7", 2), 2, None);
-    assert_eq!((report.count, report.last, report.then), (2, Some(8), BatchResult::Done));
+    assert_eq!(
+        (report.count, report.last, report.then),
+        (2, Some(8), BatchResult::Done)
+    );
 }
 
 /// Regression: one call wrote the log rows of all slots, 32,768 with default settings. Now each
 /// result states its work, and a call takes only a limited amount.
 #[test]
 fn a_result_tells_its_work() {
-    let load_of = |slot: Slot, count: usize, stop: Option<Stop>, logs: bool| match slot
-        .next(Step::Outcome(Outcome { count, stop, waited: Duration::ZERO }, &Policy { logs, ..POLICY }))
-    {
-        Slot::Reported(pending) => pending.load,
-        other => panic!("{other:?}"),
-    };
+    let load_of =
+        |slot: Slot, count: usize, stop: Option<Stop>, logs: bool| match slot.next(Step::Outcome(
+            Outcome {
+                count,
+                stop,
+                waited: Duration::ZERO,
+            },
+            &Policy { logs, ..POLICY },
+        )) {
+            Slot::Reported(pending) => pending.load,
+            other => panic!("{other:?}"),
+        };
     let delivered = Load::of_batch(3, 3);
     assert_eq!(load_of(delivering("7", 3), 3, None, false), delivered);
-    assert_eq!(load_of(delivering("7", 3), 3, None, true), delivered.with_rows(3, 3));
+    assert_eq!(
+        load_of(delivering("7", 3), 3, None, true),
+        delivered.with_rows(3, 3)
+    );
     let failed = load_of(delivering("7", 3), 1, Some(Stop::transient("down")), true);
     assert_eq!(failed, Load::of_batch(1, 1).with_rest().with_rows(1, 1));
     let buried = load_of(delivering("7", 3), 2, Some(Stop::rejected("bad")), true);
@@ -84,7 +130,10 @@ fn a_result_tells_its_work() {
     if let Slot::Delivering(in_flight) = &mut slot {
         (in_flight.handled, in_flight.emitted) = (Some(9), (1000, 1 << 20));
     }
-    assert_eq!(load_of(slot, 3, None, false), delivered.with_emits(1000, 1 << 20));
+    assert_eq!(
+        load_of(slot, 3, None, false),
+        delivered.with_emits(1000, 1 << 20)
+    );
     // Regression: one call read 1,000 subtasks of each of 128 slots. If the result does not end the
     // event, its subtasks are not read.
     let remembers = |id: u64| {
@@ -94,42 +143,95 @@ fn a_result_tells_its_work() {
         }
         slot
     };
-    assert_eq!(load_of(remembers(9), 3, None, false), delivered.with_finished(1000));
+    assert_eq!(
+        load_of(remembers(9), 3, None, false),
+        delivered.with_finished(1000)
+    );
     let goes_on = load_of(remembers(8), 1, Some(Stop::transient("down")), false);
     assert_eq!(goes_on, Load::of_batch(1, 1).with_rest());
 }
 
 #[test]
 fn a_long_turn_yields() {
-    assert_eq!(reported(delivering("7", 4), 4, None).then, BatchResult::Yield);
+    assert_eq!(
+        reported(delivering("7", 4), 4, None).then,
+        BatchResult::Yield
+    );
 }
 
 /// Regression: a slot yielded and got the same object back in the same call, but the turn did not
 /// begin anew. From then on, every batch of the object yielded.
 #[test]
 fn a_turn_begins_anew_after_it_was_yielded() {
-    let yielded = delivering("7", 4).next(Step::Outcome(Outcome { count: 4, stop: None, waited: Duration::ZERO }, &POLICY));
-    let again = yielded.next(Step::Ask).next(Step::Answer(Some(reply("11 1", 2))));
+    let yielded = delivering("7", 4).next(Step::Outcome(
+        Outcome {
+            count: 4,
+            stop: None,
+            waited: Duration::ZERO,
+        },
+        &POLICY,
+    ));
+    let again = yielded
+        .next(Step::Ask)
+        .next(Step::Answer(Some(reply("11 1", 2))));
     assert_eq!(reported(again, 2, None).then, BatchResult::Done);
 }
 
 #[test]
 fn a_failure_holds_the_rest_and_counts() {
     let report = reported(delivering("7", 3), 1, Some(Stop::transient("down")));
-    let rest = Tag { first: 8, attempts: 1, ..Tag::default() };
-    let then = BatchResult::Hold { rest, delay: Some(Duration::from_millis(1)), reason: "retry: down".into() };
+    let rest = Tag {
+        first: 8,
+        attempts: 1,
+        ..Tag::default()
+    };
+    let then = BatchResult::Hold {
+        rest,
+        delay: Some(Duration::from_millis(1)),
+        reason: "retry: down".into(),
+    };
     assert_eq!((report.count, report.last, report.then), (1, Some(7), then));
 }
 
 #[test]
 fn a_postponed_event_holds_the_rest_and_does_not_count() {
     let after = Duration::from_secs(9);
-    let stop = || Some(Stop::Postponed { reason: "slow".to_owned(), after });
-    let held = |rest| BatchResult::Hold { rest, delay: Some(after), reason: "retry: slow".into() };
+    let stop = || {
+        Some(Stop::Postponed {
+            reason: "slow".to_owned(),
+            after,
+        })
+    };
+    let held = |rest| BatchResult::Hold {
+        rest,
+        delay: Some(after),
+        reason: "retry: slow".into(),
+    };
     let first = reported(delivering("7 2 3", 3), 0, stop());
-    assert_eq!((first.count, first.then), (0, held(Tag { first: 7, handouts: 2, attempts: 3, ..Tag::default() })));
+    assert_eq!(
+        (first.count, first.then),
+        (
+            0,
+            held(Tag {
+                first: 7,
+                handouts: 2,
+                attempts: 3,
+                ..Tag::default()
+            })
+        )
+    );
     let later = reported(delivering("7 2 3", 3), 1, stop());
-    assert_eq!((later.count, later.then), (1, held(Tag { first: 8, handouts: 2, ..Tag::default() })));
+    assert_eq!(
+        (later.count, later.then),
+        (
+            1,
+            held(Tag {
+                first: 8,
+                handouts: 2,
+                ..Tag::default()
+            })
+        )
+    );
 }
 
 /// Tests that the attempt that has just failed counts towards the limit. A wait that the sink
@@ -137,28 +239,81 @@ fn a_postponed_event_holds_the_rest_and_does_not_count() {
 #[test]
 fn the_last_attempt_is_followed_by_what_the_policy_says() {
     let last = |then: UsedUp, tag: &str, count: usize| {
-        let retry_of = |_: &[u8]| RetryPolicy { limit: Some(Limit { attempts: 3, then }), ..RETRY };
-        let stop = Stop::Transient { error: "down".to_owned(), retry_after: Some(Duration::from_secs(9)) };
-        let policy = Policy { retry_of: &retry_of, ..POLICY };
-        match delivering(tag, 3).next(Step::Outcome(Outcome { count, stop: Some(stop), waited: Duration::ZERO }, &policy)) {
+        let retry_of = |_: &[u8]| RetryPolicy {
+            limit: Some(Limit { attempts: 3, then }),
+            ..RETRY
+        };
+        let stop = Stop::Transient {
+            error: "down".to_owned(),
+            retry_after: Some(Duration::from_secs(9)),
+        };
+        let policy = Policy {
+            retry_of: &retry_of,
+            ..POLICY
+        };
+        match delivering(tag, 3).next(Step::Outcome(
+            Outcome {
+                count,
+                stop: Some(stop),
+                waited: Duration::ZERO,
+            },
+            &policy,
+        )) {
             Slot::Reported(pending) => pending.report.then,
             other => panic!("{other:?}"),
         }
     };
-    let rest = Tag { first: 7, handouts: 2, attempts: 2, ..Tag::default() };
-    let again = BatchResult::Hold { rest, delay: Some(Duration::from_secs(9)), reason: "retry: down".into() };
+    let rest = Tag {
+        first: 7,
+        handouts: 2,
+        attempts: 2,
+        ..Tag::default()
+    };
+    let again = BatchResult::Hold {
+        rest,
+        delay: Some(Duration::from_secs(9)),
+        reason: "retry: down".into(),
+    };
     assert_eq!(last(UsedUp::DeadLetter, "7 2 1", 0), again);
-    let (next, error) = (Some(Tag { first: 8, handouts: 2, ..Tag::default() }), "down".to_owned());
-    let dead = BatchResult::Reject { next, id: 7, error: error.clone(), attempts: 3 };
+    let (next, error) = (
+        Some(Tag {
+            first: 8,
+            handouts: 2,
+            ..Tag::default()
+        }),
+        "down".to_owned(),
+    );
+    let dead = BatchResult::Reject {
+        next,
+        id: 7,
+        error: error.clone(),
+        attempts: 3,
+    };
     assert_eq!(last(UsedUp::DeadLetter, "7 2 2", 0), dead);
-    let complete = BatchResult::Complete { next, id: 7, error, attempts: 3 };
+    let complete = BatchResult::Complete {
+        next,
+        id: 7,
+        error,
+        attempts: 3,
+    };
     assert_eq!(last(UsedUp::CompleteWithErrors, "7 2 2", 0), complete);
     let reason = "attempts: failed 3 times, at last: down".into();
-    let held = BatchResult::Hold { rest: Tag { attempts: 3, ..rest }, delay: None, reason };
+    let held = BatchResult::Hold {
+        rest: Tag {
+            attempts: 3,
+            ..rest
+        },
+        delay: None,
+        reason,
+    };
     assert_eq!(last(UsedUp::Hold, "7 2 2", 0), held);
     // The attempts in the tag belong to the first event only. Crashes do not count as attempts.
-    assert!(matches!(last(UsedUp::DeadLetter, "7 2 2", 1), BatchResult::Hold { rest, .. } if rest.attempts == 1));
-    assert!(matches!(last(UsedUp::DeadLetter, "7 2 0 4", 0), BatchResult::Hold { rest, .. } if rest.attempts == 1));
+    assert!(
+        matches!(last(UsedUp::DeadLetter, "7 2 2", 1), BatchResult::Hold { rest, .. } if rest.attempts == 1)
+    );
+    assert!(
+        matches!(last(UsedUp::DeadLetter, "7 2 0 4", 0), BatchResult::Hold { rest, .. } if rest.attempts == 1)
+    );
 }
 
 /// Tests that the retry policy of the event that failed applies, not the policy of the batch's
@@ -169,33 +324,88 @@ fn the_event_that_failed_is_asked_for_its_policy() {
         assert_eq!(payload, b"2");
         RETRY
     };
-    let events = ["1", "2", "3"].map(|event| Bytes::from_static(event.as_bytes())).to_vec();
-    let slot = Slot::Free.next(Step::Ask).next(Step::Answer(Some(BatchReply { events, ..reply("7", 3) })));
-    let policy = Policy { retry_of: &retry_of, ..POLICY };
-    let slot =
-        slot.next(Step::Outcome(Outcome { count: 1, stop: Some(Stop::transient("down")), waited: Duration::ZERO }, &policy));
-    assert!(matches!(slot, Slot::Reported(pending) if matches!(pending.report.then, BatchResult::Hold { .. })));
+    let events = ["1", "2", "3"]
+        .map(|event| Bytes::from_static(event.as_bytes()))
+        .to_vec();
+    let slot = Slot::Free
+        .next(Step::Ask)
+        .next(Step::Answer(Some(BatchReply {
+            events,
+            ..reply("7", 3)
+        })));
+    let policy = Policy {
+        retry_of: &retry_of,
+        ..POLICY
+    };
+    let slot = slot.next(Step::Outcome(
+        Outcome {
+            count: 1,
+            stop: Some(Stop::transient("down")),
+            waited: Duration::ZERO,
+        },
+        &policy,
+    ));
+    assert!(
+        matches!(slot, Slot::Reported(pending) if matches!(pending.report.then, BatchResult::Hold { .. }))
+    );
 }
 
 #[test]
 fn a_rejected_event_leaves_the_rest() {
     let report = reported(delivering("7 1 2", 3), 0, Some(Stop::rejected("bad")));
-    let next = Some(Tag { first: 8, handouts: 1, ..Tag::default() });
-    assert_eq!(report.then, BatchResult::Reject { next, id: 7, error: "bad".to_owned(), attempts: 2 });
+    let next = Some(Tag {
+        first: 8,
+        handouts: 1,
+        ..Tag::default()
+    });
+    assert_eq!(
+        report.then,
+        BatchResult::Reject {
+            next,
+            id: 7,
+            error: "bad".to_owned(),
+            attempts: 2
+        }
+    );
     assert_eq!((report.count, report.last), (0, None));
     let report = reported(delivering("7", 1), 0, Some(Stop::rejected("bad")));
-    assert!(matches!(report.then, BatchResult::Reject { next: None, id: 7, .. }));
+    assert!(matches!(
+        report.then,
+        BatchResult::Reject {
+            next: None,
+            id: 7,
+            ..
+        }
+    ));
     let report = reported(delivering("7", 4), 2, Some(Stop::rejected("bad")));
-    let next = Some(Tag { first: 10, ..Tag::default() });
-    assert_eq!(report.then, BatchResult::Reject { next, id: 9, error: "bad".to_owned(), attempts: 0 });
+    let next = Some(Tag {
+        first: 10,
+        ..Tag::default()
+    });
+    assert_eq!(
+        report.then,
+        BatchResult::Reject {
+            next,
+            id: 9,
+            error: "bad".to_owned(),
+            attempts: 0
+        }
+    );
 }
 
 #[test]
 fn a_suspect_is_delivered_alone() {
     let slot = delivering("7 1 0 2", 3);
-    let Slot::Delivering(in_flight) = &slot else { panic!() };
+    let Slot::Delivering(in_flight) = &slot else {
+        panic!()
+    };
     assert_eq!(in_flight.offered(), 1);
-    let next = Tag { first: 8, handouts: 1, crashes: 1, ..Tag::default() };
+    let next = Tag {
+        first: 8,
+        handouts: 1,
+        crashes: 1,
+        ..Tag::default()
+    };
     assert_eq!(reported(slot, 1, None).then, BatchResult::Part { next });
 }
 
@@ -207,11 +417,28 @@ fn a_killer_is_settled_as_it_is_said() {
         Slot::Reported(pending) => (pending.report.count, pending.handled, pending.report.then),
         other => panic!("{other:?}"),
     };
-    let (next, error) =
-        (Some(Tag { first: 8, handouts: 1, crashes: 1, ..Tag::default() }), "crashes: died 5 times with this event in hand");
-    let dead = BatchResult::Reject { next, id: 7, error: error.to_owned(), attempts: 2 };
+    let (next, error) = (
+        Some(Tag {
+            first: 8,
+            handouts: 1,
+            crashes: 1,
+            ..Tag::default()
+        }),
+        "crashes: died 5 times with this event in hand",
+    );
+    let dead = BatchResult::Reject {
+        next,
+        id: 7,
+        error: error.to_owned(),
+        attempts: 2,
+    };
     assert_eq!(settled(UsedUp::DeadLetter), (0, true, dead));
-    let complete = BatchResult::Complete { next, id: 7, error: error.to_owned(), attempts: 2 };
+    let complete = BatchResult::Complete {
+        next,
+        id: 7,
+        error: error.to_owned(),
+        attempts: 2,
+    };
     assert_eq!(settled(UsedUp::CompleteWithErrors), (0, true, complete));
 }
 
@@ -222,28 +449,60 @@ fn the_crashes_in_hand_are_those_of_what_stays() {
     let tag = "7 1 0 3";
     assert_eq!(delivering(tag, 2).crashes(), 3);
     assert_eq!(delivering(tag, 2).next(Step::Park).crashes(), 3);
-    let part = delivering(tag, 2).next(Step::Outcome(Outcome { count: 1, stop: None, waited: Duration::ZERO }, &POLICY));
+    let part = delivering(tag, 2).next(Step::Outcome(
+        Outcome {
+            count: 1,
+            stop: None,
+            waited: Duration::ZERO,
+        },
+        &POLICY,
+    ));
     assert_eq!((part.crashes(), part.next(Step::Ask).crashes()), (1, 1));
-    let done = delivering(tag, 1).next(Step::Outcome(Outcome { count: 1, stop: None, waited: Duration::ZERO }, &POLICY));
+    let done = delivering(tag, 1).next(Step::Outcome(
+        Outcome {
+            count: 1,
+            stop: None,
+            waited: Duration::ZERO,
+        },
+        &POLICY,
+    ));
     assert_eq!((done.crashes(), Slot::Free.crashes()), (0, 0));
 }
 
 #[test]
 fn an_unavailable_sink_parks_the_batch_and_counts_nothing() {
     let unavailable = || Some(Stop::unavailable("down"));
-    let parked =
-        delivering("7", 2).next(Step::Outcome(Outcome { count: 0, stop: unavailable(), waited: Duration::ZERO }, &POLICY));
+    let parked = delivering("7", 2).next(Step::Outcome(
+        Outcome {
+            count: 0,
+            stop: unavailable(),
+            waited: Duration::ZERO,
+        },
+        &POLICY,
+    ));
     assert!(matches!(&parked, Slot::Parked(in_flight) if in_flight.tag.attempts == 0));
     assert!(matches!(parked.next(Step::Resume), Slot::Delivering(_)));
-    assert!(matches!(reported(delivering("7", 2), 1, unavailable()).then, BatchResult::Part { next } if next.to_string() == "8"));
+    assert!(
+        matches!(reported(delivering("7", 2), 1, unavailable()).then, BatchResult::Part { next } if next.to_string() == "8")
+    );
 }
 
 #[test]
 fn a_lost_reply_keeps_the_result() {
-    let slot = delivering("7", 1).next(Step::Outcome(Outcome { count: 1, stop: None, waited: Duration::ZERO }, &POLICY));
+    let slot = delivering("7", 1).next(Step::Outcome(
+        Outcome {
+            count: 1,
+            stop: None,
+            waited: Duration::ZERO,
+        },
+        &POLICY,
+    ));
     let slot = slot.next(Step::Ask).next(Step::Unanswered);
     assert!(matches!(&slot, Slot::Reported(pending) if pending.report.then == BatchResult::Done));
-    assert!(matches!(Slot::Free.next(Step::Ask).next(Step::Unanswered), Slot::Free));
+    assert!(matches!(
+        Slot::Free.next(Step::Ask).next(Step::Unanswered),
+        Slot::Free
+    ));
 }
 
 /// Tests every step on every state: the steps that fit change the slot, all others leave it as it
@@ -255,10 +514,26 @@ fn only_steps_that_fit_change_a_slot() {
         || Slot::Free.next(Step::Ask),
         || delivering("7", 2),
         || delivering("7", 2).next(Step::Park),
-        || delivering("7", 2).next(Step::Outcome(Outcome { count: 2, stop: None, waited: Duration::ZERO }, &POLICY)),
+        || {
+            delivering("7", 2).next(Step::Outcome(
+                Outcome {
+                    count: 2,
+                    stop: None,
+                    waited: Duration::ZERO,
+                },
+                &POLICY,
+            ))
+        },
         || {
             delivering("7", 2)
-                .next(Step::Outcome(Outcome { count: 2, stop: None, waited: Duration::ZERO }, &POLICY))
+                .next(Step::Outcome(
+                    Outcome {
+                        count: 2,
+                        stop: None,
+                        waited: Duration::ZERO,
+                    },
+                    &POLICY,
+                ))
                 .next(Step::Ask)
         },
     ];
@@ -267,7 +542,16 @@ fn only_steps_that_fit_change_a_slot() {
         || Step::Answer(None),
         || Step::Answer(Some(reply("9", 1))),
         || Step::Unanswered,
-        || Step::Outcome(Outcome { count: 2, stop: None, waited: Duration::ZERO }, &POLICY),
+        || {
+            Step::Outcome(
+                Outcome {
+                    count: 2,
+                    stop: None,
+                    waited: Duration::ZERO,
+                },
+                &POLICY,
+            )
+        },
         || Step::Park,
         || Step::Resume,
         || Step::Refuse("no".into()),
@@ -285,12 +569,26 @@ fn only_steps_that_fit_change_a_slot() {
     };
     // One row per slot above: its state after each of the steps.
     let expected = [
-        ["asked", "free", "free", "free", "free", "free", "free", "free", "free", "free"],
-        ["asked", "free", "new", "free", "asked", "asked", "asked", "asked", "asked", "asked"],
-        ["has", "has", "has", "has", "result", "parked", "has", "result", "result", "has"],
-        ["parked", "parked", "parked", "parked", "parked", "parked", "has", "parked", "parked", "result"],
-        ["told", "result", "result", "result", "result", "result", "result", "result", "result", "result"],
-        ["told", "free", "new", "result", "told", "told", "told", "told", "told", "told"],
+        [
+            "asked", "free", "free", "free", "free", "free", "free", "free", "free", "free",
+        ],
+        [
+            "asked", "free", "new", "free", "asked", "asked", "asked", "asked", "asked", "asked",
+        ],
+        [
+            "has", "has", "has", "has", "result", "parked", "has", "result", "result", "has",
+        ],
+        [
+            "parked", "parked", "parked", "parked", "parked", "parked", "has", "parked", "parked",
+            "result",
+        ],
+        [
+            "told", "result", "result", "result", "result", "result", "result", "result", "result",
+            "result",
+        ],
+        [
+            "told", "free", "new", "result", "told", "told", "told", "told", "told", "told",
+        ],
     ];
     let found = slots.map(|slot| steps.map(|step| kind(slot().next(step()))));
     assert_eq!(found, expected);
@@ -298,43 +596,108 @@ fn only_steps_that_fit_change_a_slot() {
 
 #[test]
 fn a_turn_begins_anew_with_another_object() {
-    let pending = delivering("7", 3).next(Step::Outcome(Outcome { count: 3, stop: None, waited: Duration::ZERO }, &POLICY));
-    let other = BatchReply { object: Bytes::from_static(b"other"), ..reply("10", 3) };
+    let pending = delivering("7", 3).next(Step::Outcome(
+        Outcome {
+            count: 3,
+            stop: None,
+            waited: Duration::ZERO,
+        },
+        &POLICY,
+    ));
+    let other = BatchReply {
+        object: Bytes::from_static(b"other"),
+        ..reply("10", 3)
+    };
     let slot = pending.next(Step::Ask).next(Step::Answer(Some(other)));
     assert_eq!(reported(slot, 3, None).then, BatchResult::Done);
 }
 
 #[test]
 fn a_process_that_stops_goes_on_with_nothing() {
-    let policy = Policy { stopping: true, ..POLICY };
-    let slot = delivering("7", 1).next(Step::Outcome(Outcome { count: 1, stop: None, waited: Duration::ZERO }, &policy));
+    let policy = Policy {
+        stopping: true,
+        ..POLICY
+    };
+    let slot = delivering("7", 1).next(Step::Outcome(
+        Outcome {
+            count: 1,
+            stop: None,
+            waited: Duration::ZERO,
+        },
+        &policy,
+    ));
     assert!(matches!(slot, Slot::Reported(pending) if pending.report.then == BatchResult::Yield));
 }
 
 #[test]
 fn what_cannot_be_offered_waits_for_an_operator() {
     let slot = Slot::Free.next(Step::Ask);
-    let slot = slot.next(Step::Answer(Some(BatchReply { object: Bytes::from_static(b"\xff"), ..reply("7 1 2", 1) })));
-    let Slot::Delivering(in_flight) = &slot else { panic!("{slot:?}") };
+    let slot = slot.next(Step::Answer(Some(BatchReply {
+        object: Bytes::from_static(b"\xff"),
+        ..reply("7 1 2", 1)
+    })));
+    let Slot::Delivering(in_flight) = &slot else {
+        panic!("{slot:?}")
+    };
     let reason = in_flight.unfit().expect("not UTF-8");
-    assert_eq!(reason.to_string(), "quarantine: an object name is UTF-8, this one is invalid at byte 0");
-    let Slot::Reported(pending) = slot.next(Step::Refuse(reason.clone())) else { panic!("no result") };
-    let rest = Tag { first: 7, handouts: 1, attempts: 2, ..Tag::default() };
-    assert_eq!(pending.report.then, BatchResult::Hold { rest, delay: None, reason });
-    let Slot::Delivering(sound) = delivering("7", 1) else { panic!("no batch") };
+    assert_eq!(
+        reason.to_string(),
+        "quarantine: an object name is UTF-8, this one is invalid at byte 0"
+    );
+    let Slot::Reported(pending) = slot.next(Step::Refuse(reason.clone())) else {
+        panic!("no result")
+    };
+    let rest = Tag {
+        first: 7,
+        handouts: 1,
+        attempts: 2,
+        ..Tag::default()
+    };
+    assert_eq!(
+        pending.report.then,
+        BatchResult::Hold {
+            rest,
+            delay: None,
+            reason
+        }
+    );
+    let Slot::Delivering(sound) = delivering("7", 1) else {
+        panic!("no batch")
+    };
     assert_eq!(sound.unfit(), None);
-    let unfit = |name: &[u8]| InFlight::new(BatchReply { object: Bytes::copy_from_slice(name), ..reply("7", 1) }, 0).unfit();
+    let unfit = |name: &[u8]| {
+        InFlight::new(
+            BatchReply {
+                object: Bytes::copy_from_slice(name),
+                ..reply("7", 1)
+            },
+            0,
+        )
+        .unfit()
+    };
     for fit in ["work 1", "é:日本", "a\\b", &"x".repeat(512)] {
         assert_eq!(unfit(fit.as_bytes()), None, "{fit:?}");
     }
     for (name, why) in [
-        (&b"work:1\n"[..], "no control characters, this one has U+000A at byte 6"),
-        (b"\x7f", "no control characters, this one has U+007F at byte 0"),
-        ("a\u{85}".as_bytes(), "no control characters, this one has U+0085 at byte 1"),
+        (
+            &b"work:1\n"[..],
+            "no control characters, this one has U+000A at byte 6",
+        ),
+        (
+            b"\x7f",
+            "no control characters, this one has U+007F at byte 0",
+        ),
+        (
+            "a\u{85}".as_bytes(),
+            "no control characters, this one has U+0085 at byte 1",
+        ),
         (&[b'x'; 513], "at most 512 bytes, this one has 513"),
     ] {
         let found = unfit(name).expect("unfit").to_string();
-        assert!(found.starts_with("quarantine: an object name ") && found.ends_with(why), "{found}");
+        assert!(
+            found.starts_with("quarantine: an object name ") && found.ends_with(why),
+            "{found}"
+        );
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// The upper bounds of times, in microseconds: 100 µs times powers of 2.5, up to 93 s.
 pub(super) const TIMES_US: [u64; 16] = [
-    100, 250, 625, 1_563, 3_906, 9_766, 24_414, 61_035, 152_588, 381_470, 953_674, 2_384_186, 5_960_464, 14_901_161, 37_252_903,
-    93_132_257,
+    100, 250, 625, 1_563, 3_906, 9_766, 24_414, 61_035, 152_588, 381_470, 953_674, 2_384_186,
+    5_960_464, 14_901_161, 37_252_903, 93_132_257,
 ];
 /// The upper bounds of numbers of events: powers of 2, up to the largest batch.
 pub(super) const EVENTS: [u64; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
@@ -24,14 +24,19 @@ pub(crate) struct Histogram {
 
 impl Histogram {
     pub(super) fn new(bounds: &'static [u64]) -> Self {
-        Self { bounds, counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(), sum: AtomicU64::new(0) }
+        Self {
+            bounds,
+            counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
+            sum: AtomicU64::new(0),
+        }
     }
 
     /// Adds a value `times` times.
     pub(super) fn add(&self, value: u64, times: u64) {
         let at = self.bounds.partition_point(|bound| *bound < value);
         self.counts[at].fetch_add(times, Ordering::Relaxed);
-        self.sum.fetch_add(value.saturating_mul(times), Ordering::Relaxed);
+        self.sum
+            .fetch_add(value.saturating_mul(times), Ordering::Relaxed);
     }
 
     pub(super) fn add_time(&self, time: Duration) {
@@ -42,8 +47,16 @@ impl Histogram {
     /// the result, for example 1e6 for µs and s.
     pub(super) fn look(&self, per_unit: f64) -> Distribution {
         Distribution {
-            bounds: self.bounds.iter().map(|bound| *bound as f64 / per_unit).collect(),
-            counts: self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
+            bounds: self
+                .bounds
+                .iter()
+                .map(|bound| *bound as f64 / per_unit)
+                .collect(),
+            counts: self
+                .counts
+                .iter()
+                .map(|count| count.load(Ordering::Relaxed))
+                .collect(),
             sum: self.sum.load(Ordering::Relaxed) as f64 / per_unit,
         }
     }
@@ -83,7 +96,9 @@ impl Distribution {
 
     /// Returns the sum of these distributions, which must have the same ranges.
     pub(super) fn sum<const N: usize>(all: [&Self; N]) -> Self {
-        let mut sum = all.first().map_or_else(Self::default, |first| (*first).clone());
+        let mut sum = all
+            .first()
+            .map_or_else(Self::default, |first| (*first).clone());
         for more in all.iter().skip(1) {
             for (count, more) in sum.counts.iter_mut().zip(&more.counts) {
                 *count += more;
@@ -96,8 +111,17 @@ impl Distribution {
     /// Returns the distribution of the values that were added after `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let counts = self.counts.iter().zip(&earlier.counts).map(|(now, then)| now.saturating_sub(*then)).collect();
-        Self { bounds: self.bounds.clone(), counts, sum: self.sum - earlier.sum }
+        let counts = self
+            .counts
+            .iter()
+            .zip(&earlier.counts)
+            .map(|(now, then)| now.saturating_sub(*then))
+            .collect();
+        Self {
+            bounds: self.bounds.clone(),
+            counts,
+            sum: self.sum - earlier.sum,
+        }
     }
 }
 
@@ -132,6 +156,9 @@ mod tests {
         histogram.add_time(Duration::from_secs(1000));
         let seen = histogram.look(1e6);
         assert_eq!((seen.counts[0], seen.counts[16]), (1, 1));
-        assert!((seen.sum - 1000.0001).abs() < 1e-6 && (seen.bounds[0] - 0.0001).abs() < 1e-12, "{seen:?}");
+        assert!(
+            (seen.sum - 1000.0001).abs() < 1e-6 && (seen.bounds[0] - 0.0001).abs() < 1e-12,
+            "{seen:?}"
+        );
     }
 }

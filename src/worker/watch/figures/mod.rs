@@ -72,7 +72,14 @@ impl DeliveryFigures {
     /// Returns the times of all deliveries.
     #[must_use]
     pub fn all(&self) -> Distribution {
-        Distribution::sum([&self.delivered, &self.transient, &self.rejected, &self.unavailable, &self.postponed, &self.unknown])
+        Distribution::sum([
+            &self.delivered,
+            &self.transient,
+            &self.rejected,
+            &self.unavailable,
+            &self.postponed,
+            &self.unknown,
+        ])
     }
 }
 
@@ -99,7 +106,14 @@ impl CallFigures {
     /// Returns the times of all calls.
     #[must_use]
     pub fn all(&self) -> Distribution {
-        Distribution::sum([&self.advance, &self.renew, &self.adopt, &self.handled, &self.promote, &self.sent])
+        Distribution::sum([
+            &self.advance,
+            &self.renew,
+            &self.adopt,
+            &self.handled,
+            &self.promote,
+            &self.sent,
+        ])
     }
 }
 
@@ -307,7 +321,12 @@ impl Figures {
         };
         self.delivery[outcome].add_time(took);
         if let Some(Stop::Unknown { error }) = stop {
-            error.clone_into(&mut self.unknown_error.lock().unwrap_or_else(PoisonError::into_inner));
+            error.clone_into(
+                &mut self
+                    .unknown_error
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner),
+            );
         }
     }
 
@@ -350,7 +369,8 @@ impl Figures {
 
     /// Adds a committed event of this age, in seconds.
     pub(crate) fn event_age(&self, seconds: f64) {
-        self.event_age.add_time(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+        self.event_age
+            .add_time(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
     }
 
     /// Adds a committed event without a time of its own.
@@ -443,17 +463,47 @@ impl Figures {
     pub(super) fn look(&self) -> WorkerFigures {
         const PER_SECOND: f64 = 1e6;
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let [free, asked, delivering, reported, parked] = self.slots.each_ref().map(|slots| slots.load(Ordering::Relaxed));
-        let [delivered, transient, rejected, unavailable, postponed, unknown] =
-            self.delivery.each_ref().map(|times| times.look(PER_SECOND));
-        let delivery = DeliveryFigures { delivered, transient, rejected, unavailable, postponed, unknown };
-        let [advance, renew, adopt, handled, promote, sent] = self.calls.each_ref().map(|times| times.look(PER_SECOND));
+        let [free, asked, delivering, reported, parked] = self
+            .slots
+            .each_ref()
+            .map(|slots| slots.load(Ordering::Relaxed));
+        let [
+            delivered,
+            transient,
+            rejected,
+            unavailable,
+            postponed,
+            unknown,
+        ] = self.delivery.each_ref().map(|times| times.look(PER_SECOND));
+        let delivery = DeliveryFigures {
+            delivered,
+            transient,
+            rejected,
+            unavailable,
+            postponed,
+            unknown,
+        };
+        let [advance, renew, adopt, handled, promote, sent] =
+            self.calls.each_ref().map(|times| times.look(PER_SECOND));
         let [connection, timeout, out_of_memory, denied, other] = self.errors.each_ref().map(count);
-        let [retry, attempts, crashes, unavailable, quarantine, yielded, stop, unknown, rejected] =
-            self.holds.each_ref().map(count);
+        let [
+            retry,
+            attempts,
+            crashes,
+            unavailable,
+            quarantine,
+            yielded,
+            stop,
+            unknown,
+            rejected,
+        ] = self.holds.each_ref().map(count);
         let [fresh, resumed, lapsed] = self.attaches.each_ref().map(count);
         let sink = self.sink();
-        let (down_for, error) = sink.down.as_ref().map(|(began, error)| (began.elapsed(), error.clone())).unzip();
+        let (down_for, error) = sink
+            .down
+            .as_ref()
+            .map(|(began, error)| (began.elapsed(), error.clone()))
+            .unzip();
         let up_for = sink.up.map(|began| began.elapsed());
         WorkerFigures {
             delivered: count(&self.delivered),
@@ -465,15 +515,57 @@ impl Figures {
             commit: self.commit.look(PER_SECOND),
             event_age: self.event_age.look(PER_SECOND),
             without_time: count(&self.without_time),
-            calls: CallFigures { advance, renew, adopt, handled, promote, sent },
-            errors: ErrorFigures { connection, timeout, out_of_memory, denied, other },
-            holds: HoldFigures { retry, attempts, crashes, unavailable, quarantine, yielded, stop, unknown, rejected },
-            attaches: AttachFigures { fresh, resumed, lapsed },
+            calls: CallFigures {
+                advance,
+                renew,
+                adopt,
+                handled,
+                promote,
+                sent,
+            },
+            errors: ErrorFigures {
+                connection,
+                timeout,
+                out_of_memory,
+                denied,
+                other,
+            },
+            holds: HoldFigures {
+                retry,
+                attempts,
+                crashes,
+                unavailable,
+                quarantine,
+                yielded,
+                stop,
+                unknown,
+                rejected,
+            },
+            attaches: AttachFigures {
+                fresh,
+                resumed,
+                lapsed,
+            },
             takeovers: count(&self.takeovers),
             lost_keys: count(&self.lost_keys),
-            slots: SlotFigures { free, asked, delivering, reported, parked },
-            sink: SinkFigures { down_for, up_for, error: error.unwrap_or_default(), outages: sink.outages },
-            unknown_error: self.unknown_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            slots: SlotFigures {
+                free,
+                asked,
+                delivering,
+                reported,
+                parked,
+            },
+            sink: SinkFigures {
+                down_for,
+                up_for,
+                error: error.unwrap_or_default(),
+                outages: sink.outages,
+            },
+            unknown_error: self
+                .unknown_error
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
             is_attached: false,
             longest: None,
         }

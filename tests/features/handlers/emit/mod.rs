@@ -10,7 +10,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use seriatim::control::By;
 use seriatim::event::{EVENT_BYTES_MAX, EventError, Json, NameError};
-use seriatim::handlers::{EMITS_MAX, Failure, Handler, HandlerContext, HandlerEmitError, HandlerResult, Handlers};
+use seriatim::handlers::{
+    EMITS_MAX, Failure, Handler, HandlerContext, HandlerEmitError, HandlerResult, Handlers,
+};
 use seriatim::sink::{self, Stop};
 use seriatim::worker::Worker;
 
@@ -55,7 +57,13 @@ impl Journal {
         move |event: Value, cx: HandlerContext| {
             let journal = journal.clone();
             async move {
-                journal.note(format!("{} {} after {}: {}", cx.object(), cx.id(), cx.prev(), event["n"]));
+                journal.note(format!(
+                    "{} {} after {}: {}",
+                    cx.object(),
+                    cx.id(),
+                    cx.prev(),
+                    event["n"]
+                ));
                 Ok(())
             }
         }
@@ -70,7 +78,9 @@ fn made(n: u64) -> Value {
 const MOVED: &str = r#"{"type":"moved"}"#;
 
 /// Returns a function that emits one event for each of these objects, numbered from 1.
-fn emits(objects: &'static [&'static str]) -> impl Fn(&HandlerContext) -> HandlerResult + Clone + Send + Sync {
+fn emits(
+    objects: &'static [&'static str],
+) -> impl Fn(&HandlerContext) -> HandlerResult + Clone + Send + Sync {
     move |cx| {
         for (object, n) in objects.iter().zip(1..) {
             cx.emit(object, &made(n))?;
@@ -80,7 +90,9 @@ fn emits(objects: &'static [&'static str]) -> impl Fn(&HandlerContext) -> Handle
 }
 
 async fn kept(console: &Console, object: &str) -> Vec<String> {
-    let mut fields: Vec<String> = console.run(&["HKEYS", &console.keys.event_handled(object)]).await;
+    let mut fields: Vec<String> = console
+        .run(&["HKEYS", &console.keys.event_handled(object)])
+        .await;
     fields.sort();
     fields
 }
@@ -96,19 +108,40 @@ async fn what_is_emitted_is_pushed_with_the_end_of_the_event_and_not_before() {
     let redis = Redis::start();
     let console = redis.console().await;
     let journal = Journal::default();
-    let fails = |cx: &HandlerContext| if cx.attempt() < 3 { Err(Failure::transient("busy")) } else { Ok(()) };
+    let fails = |cx: &HandlerContext| {
+        if cx.attempt() < 3 {
+            Err(Failure::transient("busy"))
+        } else {
+            Ok(())
+        }
+    };
     let handlers = Handlers::builder()
-        .register_type("moved", "emits", journal.does("emits", emits(&["work:2", "work:2"])))
+        .register_type(
+            "moved",
+            "emits",
+            journal.does("emits", emits(&["work:2", "work:2"])),
+        )
         .register_type("moved", "fails", journal.does("fails", fails))
         .register_type("made", "takes", journal.takes())
         .build()
         .expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    let worker = start(&redis, "w", &handlers, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
     console.emit("work:1", MOVED).await;
     for numbers in ["1 0 1 0", "1 1 2 0"] {
         let held = format!("{numbers} retry: fails: busy");
-        until(&held, PATIENCE, async || console.held_id("work:1").await.filter(|found| *found == held)).await;
-        assert_eq!(kept(&console, "work:1").await, ["emit:emits", "handler:emits", "id"]);
+        until(&held, PATIENCE, async || {
+            console
+                .held_id("work:1")
+                .await
+                .filter(|found| *found == held)
+        })
+        .await;
+        assert_eq!(
+            kept(&console, "work:1").await,
+            ["emit:emits", "handler:emits", "id"]
+        );
         assert!(!is_queued(&console, "work:2").await);
         console.check().await;
         console.release("work:1").await;
@@ -116,7 +149,10 @@ async fn what_is_emitted_is_pushed_with_the_end_of_the_event_and_not_before() {
     console.until_at_rest_after(3).await;
     worker.finish().await;
     let mut lines = journal.lines();
-    assert_eq!(lines.split_off(4), ["work:2 2 after 0: 1", "work:2 3 after 2: 2"]);
+    assert_eq!(
+        lines.split_off(4),
+        ["work:2 2 after 0: 1", "work:2 3 after 2: 2"]
+    );
     lines.sort();
     assert_eq!(lines, ["emits 1", "fails 1", "fails 1", "fails 1"]);
 }
@@ -140,21 +176,41 @@ async fn a_handler_that_fails_has_emitted_nothing() {
     };
     let handlers = Handlers::builder()
         .timeout(Duration::from_millis(50))
-        .register_type("transient", "a", journal.does("a", after(|| Err(Failure::transient("later")))))
-        .register_type("unrecoverable", "b", journal.does("b", after(|| Err(Failure::unrecoverable("never")))))
+        .register_type(
+            "transient",
+            "a",
+            journal.does("a", after(|| Err(Failure::transient("later")))),
+        )
+        .register_type(
+            "unrecoverable",
+            "b",
+            journal.does("b", after(|| Err(Failure::unrecoverable("never")))),
+        )
         .register_type("panic", "c", journal.does("c", after(|| panic!("boom"))))
         .register_type("timeout", "d", slow)
         .build()
         .expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
-    for (object, kind) in [("work:1", "transient"), ("work:2", "unrecoverable"), ("work:3", "panic"), ("work:4", "timeout")] {
-        console.emit(object, format!(r#"{{"type":"{kind}"}}"#)).await;
+    let worker = start(&redis, "w", &handlers, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
+    for (object, kind) in [
+        ("work:1", "transient"),
+        ("work:2", "unrecoverable"),
+        ("work:3", "panic"),
+        ("work:4", "timeout"),
+    ] {
+        console
+            .emit(object, format!(r#"{{"type":"{kind}"}}"#))
+            .await;
     }
     for object in ["work:1", "work:3", "work:4"] {
         console.until_held(object, "retry: ").await;
         assert_eq!(kept(&console, object).await, [""; 0]);
     }
-    until("one is dead", PATIENCE, async || (console.dead().await.len() == 1).then_some(())).await;
+    until("one is dead", PATIENCE, async || {
+        (console.dead().await.len() == 1).then_some(())
+    })
+    .await;
     assert!(!is_queued(&console, "work:9").await);
     let last = console.keys.last_event_id("work:9");
     assert_eq!(console.number(&last).await, 0);
@@ -170,23 +226,41 @@ async fn what_is_emitted_follows_on_a_dead_letter_too() {
     let console = redis.console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
-        .register_type("bad", "never", journal.does("never", |_| Err(Failure::unrecoverable("no"))))
-        .register_type("busy", "later", journal.does("later", |_| Err(Failure::transient("busy"))))
+        .register_type(
+            "bad",
+            "never",
+            journal.does("never", |_| Err(Failure::unrecoverable("no"))),
+        )
+        .register_type(
+            "busy",
+            "later",
+            journal.does("later", |_| Err(Failure::transient("busy"))),
+        )
         .register_type("made", "takes", journal.takes())
         .register_type("bad", "emits", journal.does("emits", emits(&["work:1"])))
         .register_type("busy", "also", journal.does("also", emits(&["work:1"])))
         .build()
         .expect("a set");
     let worker = start(&redis, "w", &handlers, |config| {
-        config.retry = "fixed:1ms,attempts=2,then=complete-with-errors".parse().expect("a policy");
+        config.retry = "fixed:1ms,attempts=2,then=complete-with-errors"
+            .parse()
+            .expect("a policy");
     });
-    console.emit_all("work:1", [r#"{"type":"bad"}"#, r#"{"type":"busy"}"#]).await;
+    console
+        .emit_all("work:1", [r#"{"type":"bad"}"#, r#"{"type":"busy"}"#])
+        .await;
     console.until_at_rest_after(4).await;
     worker.finish().await;
     let mut lines = journal.lines();
-    assert_eq!(lines.split_off(5), ["work:1 3 after 0: 1", "work:1 4 after 3: 1"]);
+    assert_eq!(
+        lines.split_off(5),
+        ["work:1 3 after 0: 1", "work:1 4 after 3: 1"]
+    );
     lines.sort();
-    assert_eq!(lines, ["also 2", "emits 1", "later 2", "later 2", "never 1"]);
+    assert_eq!(
+        lines,
+        ["also 2", "emits 1", "later 2", "later 2", "never 1"]
+    );
     assert_eq!(console.dead().await.len(), 1);
 }
 
@@ -197,20 +271,37 @@ async fn what_is_emitted_follows_on_a_skip_too() {
     let console = redis.console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
-        .register_type("moved", "emits", journal.does("emits", emits(&["work:1", "work:2"])))
-        .register_type("moved", "down", journal.does("down", |_| Err(Failure::transient("down"))))
+        .register_type(
+            "moved",
+            "emits",
+            journal.does("emits", emits(&["work:1", "work:2"])),
+        )
+        .register_type(
+            "moved",
+            "down",
+            journal.does("down", |_| Err(Failure::transient("down"))),
+        )
         .register_type("made", "takes", journal.takes())
         .build()
         .expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    let worker = start(&redis, "w", &handlers, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
     console.emit("work:1", MOVED).await;
     console.until_held("work:1", "retry: down").await;
-    let by = By { who: "ada", why: "because" };
-    control(&redis.connect().await, &console.keys).skip(by, "work:1", Some(1)).await.expect("skipped");
+    let by = By {
+        who: "ada",
+        why: "because",
+    };
+    control(&redis.connect().await, &console.keys)
+        .skip(by, "work:1", Some(1))
+        .await
+        .expect("skipped");
     console.until_at_rest_after(3).await;
     worker.finish().await;
     let mut made = journal.lines().split_off(2);
-    made.iter_mut().for_each(|line| *line = line.replace(" 3 ", " 2 "));
+    made.iter_mut()
+        .for_each(|line| *line = line.replace(" 3 ", " 2 "));
     made.sort();
     assert_eq!(made, ["work:1 2 after 0: 1", "work:2 2 after 0: 2"]);
 }
@@ -223,7 +314,11 @@ async fn what_is_emitted_for_the_object_itself_follows_in_order() {
     let console = redis.console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
-        .register_type("moved", "emits", journal.does("emits", emits(&["work:1", "work:1"])))
+        .register_type(
+            "moved",
+            "emits",
+            journal.does("emits", emits(&["work:1", "work:1"])),
+        )
         .register_type("made", "takes", journal.takes())
         .build()
         .expect("a set");
@@ -231,8 +326,16 @@ async fn what_is_emitted_for_the_object_itself_follows_in_order() {
     let worker = start(&redis, "w", &handlers, |_| {});
     console.until_at_rest_after(6).await;
     worker.finish().await;
-    let made = ["work:1 3 after 2: 1", "work:1 4 after 3: 2", "work:1 5 after 4: 1", "work:1 6 after 5: 2"];
-    assert_eq!(journal.lines(), [&["emits 1", "emits 2"][..], &made].concat());
+    let made = [
+        "work:1 3 after 2: 1",
+        "work:1 4 after 3: 2",
+        "work:1 5 after 4: 1",
+        "work:1 6 after 5: 2",
+    ];
+    assert_eq!(
+        journal.lines(),
+        [&["emits 1", "emits 2"][..], &made].concat()
+    );
 }
 
 /// Several handlers of an event emit for one object. The emits are pushed in the order in which the
@@ -264,11 +367,17 @@ async fn handlers_emit_in_the_order_in_which_they_are_registered() {
         .expect("a set");
     let worker = start(&redis, "w", &handlers, |_| {});
     console.emit("work:1", MOVED).await;
-    until("the quick one has finished", PATIENCE, async || (kept(&console, "work:1").await.len() == 3).then_some(())).await;
+    until("the quick one has finished", PATIENCE, async || {
+        (kept(&console, "work:1").await.len() == 3).then_some(())
+    })
+    .await;
     gate.open();
     console.until_at_rest_after(3).await;
     worker.finish().await;
-    assert_eq!(journal.lines(), ["work:2 2 after 0: 1", "work:2 3 after 2: 2"]);
+    assert_eq!(
+        journal.lines(),
+        ["work:2 2 after 0: 1", "work:2 3 after 2: 2"]
+    );
 }
 
 /// A worker with a sink other than `Handlers` finalizes the event. The emits of the event's
@@ -280,10 +389,15 @@ async fn another_sink_pushes_what_was_emitted() {
     let journal = Journal::default();
     let handlers = Handlers::builder()
         .register_all("emits", journal.does("emits", emits(&["work:2"])))
-        .register_all("down", journal.does("down", |_| Err(Failure::transient("down"))))
+        .register_all(
+            "down",
+            journal.does("down", |_| Err(Failure::transient("down"))),
+        )
         .build()
         .expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    let worker = start(&redis, "w", &handlers, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy")
+    });
     console.emit("work:1", MOVED).await;
     console.until_held("work:1", "retry").await;
     worker.finish().await;
@@ -309,27 +423,45 @@ async fn an_event_claimed_by_hand_pushes_what_was_emitted() {
         let journal = Journal::default();
         let handlers = Handlers::builder()
             .register_all("emits", journal.does("emits", emits(&["work:2"])))
-            .register_all("down", journal.does("down", |_| Err(Failure::transient("down"))))
+            .register_all(
+                "down",
+                journal.does("down", |_| Err(Failure::transient("down"))),
+            )
             .build()
             .expect("a set");
-        let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+        let worker = start(&redis, "w", &handlers, |config| {
+            config.retry = "fixed:1h".parse().expect("a policy")
+        });
         console.emit("work:1", MOVED).await;
         console.until_held("work:1", "retry").await;
         worker.finish().await;
         console.release("work:1").await;
-        let claims = Worker::builder(redis.url()).config(config(&redis, "by-hand")).claims().await.expect("the name is free");
+        let claims = Worker::builder(redis.url())
+            .config(config(&redis, "by-hand"))
+            .claims()
+            .await
+            .expect("the name is free");
         let mut claimed = claims.next().await.expect("claimed");
         // A retry does not finalize the event, so no emit is pushed.
-        claimed.retry("later", Some(Duration::ZERO)).await.expect("taken");
+        claimed
+            .retry("later", Some(Duration::ZERO))
+            .await
+            .expect("taken");
         assert!(!is_queued(&console, "work:2").await);
         let mut claimed = claims.next().await.expect("claimed");
-        assert_eq!((claimed.event().object.as_str(), claimed.event().id), ("work:1", 1));
+        assert_eq!(
+            (claimed.event().object.as_str(), claimed.event().id),
+            ("work:1", 1)
+        );
         match reject {
             true => claimed.reject("no").await.expect("taken"),
             false => claimed.commit().await.expect("taken"),
         }
         let mut emitted = claims.next().await.expect("claimed");
-        assert_eq!((emitted.event().object.as_str(), emitted.event().id), ("work:2", 2));
+        assert_eq!(
+            (emitted.event().object.as_str(), emitted.event().id),
+            ("work:2", 2)
+        );
         emitted.commit().await.expect("taken");
         claims.close().await;
         assert_eq!(kept(&console, "work:1").await, [""; 0]);
@@ -347,15 +479,27 @@ async fn what_cannot_be_emitted_is_refused() {
     let left: Arc<Mutex<Option<HandlerContext>>> = Arc::default();
     let keeps = Arc::clone(&left);
     let tries = move |cx: &HandlerContext| {
-        assert!(matches!(cx.emit("", &made(1)), Err(HandlerEmitError::Name(NameError::Empty))));
+        assert!(matches!(
+            cx.emit("", &made(1)),
+            Err(HandlerEmitError::Name(NameError::Empty))
+        ));
         let bad = cx.emit("work:2", Json::new("{"));
-        assert!(matches!(bad, Err(HandlerEmitError::Event(EventError::NotJson(_)))));
+        assert!(matches!(
+            bad,
+            Err(HandlerEmitError::Event(EventError::NotJson(_)))
+        ));
         let large = cx.emit("work:2", &"x".repeat(EVENT_BYTES_MAX));
-        assert!(matches!(large, Err(HandlerEmitError::Event(EventError::TooLarge { .. }))));
+        assert!(matches!(
+            large,
+            Err(HandlerEmitError::Event(EventError::TooLarge { .. }))
+        ));
         for n in 0..EMITS_MAX as u64 {
             cx.emit("work:2", &made(n))?;
         }
-        assert!(matches!(cx.emit("work:2", &made(0)), Err(HandlerEmitError::Full)));
+        assert!(matches!(
+            cx.emit("work:2", &made(0)),
+            Err(HandlerEmitError::Full)
+        ));
         *keeps.lock().expect("no panic") = Some(cx.clone());
         Ok(())
     };
@@ -369,8 +513,16 @@ async fn what_cannot_be_emitted_is_refused() {
     console.until_at_rest_after(1 + EMITS_MAX as u64).await;
     worker.finish().await;
     assert_eq!(console.dead().await.len(), 0);
-    let numbers: Vec<u64> = journal.lines().iter().skip(1).filter_map(|line| line.split(": ").nth(1)?.parse().ok()).collect();
+    let numbers: Vec<u64> = journal
+        .lines()
+        .iter()
+        .skip(1)
+        .filter_map(|line| line.split(": ").nth(1)?.parse().ok())
+        .collect();
     assert_eq!(numbers, (0..EMITS_MAX as u64).collect::<Vec<_>>());
     let cx = left.lock().expect("no panic").take().expect("it ran");
-    assert!(matches!(cx.emit("work:2", &made(1)), Err(HandlerEmitError::Ended)));
+    assert!(matches!(
+        cx.emit("work:2", &made(1)),
+        Err(HandlerEmitError::Ended)
+    ));
 }

@@ -26,11 +26,22 @@ async fn colons_of_a_name_cost_eight_lookups_at_most() {
     let monitor = client.get_async_monitor().await.expect("a monitor");
     assert_eq!(scene.ask().await.objects(), [name.as_str()]);
     let _: String = scene.console.run(&["ECHO", "that was all"]).await;
-    let ran: Vec<String> =
-        monitor.into_on_message().take_while(|line: &String| std::future::ready(!line.contains("that was all"))).collect().await;
-    let of_rules = ran.iter().filter(|line| line.contains(r#""HMGET""#) && line.contains(&keys.event_rules()));
-    let fields: Vec<usize> = of_rules.map(|line| line.matches(r#"" ""#).count() - 1).collect();
-    assert_eq!(fields, [20], "for each kind: everything, eight prefixes, the object");
+    let ran: Vec<String> = monitor
+        .into_on_message()
+        .take_while(|line: &String| std::future::ready(!line.contains("that was all")))
+        .collect()
+        .await;
+    let of_rules = ran
+        .iter()
+        .filter(|line| line.contains(r#""HMGET""#) && line.contains(&keys.event_rules()));
+    let fields: Vec<usize> = of_rules
+        .map(|line| line.matches(r#"" ""#).count() - 1)
+        .collect();
+    assert_eq!(
+        fields,
+        [20],
+        "for each kind: everything, eight prefixes, the object"
+    );
     // A rule with the longest allowed prefix matches the object.
     set(scene.conn(), &keys, Kind::Block, &eighth).await;
     scene.state.emit(&format!("{name}2"), "1").await;
@@ -45,26 +56,51 @@ async fn a_call_pauses_so_many_objects_and_no_more() {
     let mut scene = attached().await;
     let keys = scene.keys.clone();
     for n in 0..300 {
-        scene.state.hold(&format!("o{n}"), "1", &[], "0 0 0 0 ").await;
+        scene
+            .state
+            .hold(&format!("o{n}"), "1", &[], "0 0 0 0 ")
+            .await;
     }
     set(scene.conn(), &keys, Kind::Block, "*").await;
-    let first = scene.call(BOUNDS, ClaimFirst::Held, None).await.expect("an answer");
+    let first = scene
+        .call(BOUNDS, ClaimFirst::Held, None)
+        .await
+        .expect("an answer");
     assert_eq!((scene.paused().await.len(), first.more), (256, true));
-    let second = scene.call(BOUNDS, ClaimFirst::Held, None).await.expect("an answer");
+    let second = scene
+        .call(BOUNDS, ClaimFirst::Held, None)
+        .await
+        .expect("an answer");
     assert_eq!((scene.paused().await.len(), second.more), (300, false));
     for n in 0..300 {
         scene.state.emit(&format!("marked{n}"), "1").await;
     }
-    let third = scene.call(BOUNDS, ClaimFirst::Markers, None).await.expect("an answer");
+    let third = scene
+        .call(BOUNDS, ClaimFirst::Markers, None)
+        .await
+        .expect("an answer");
     assert_eq!((scene.paused().await.len(), third.more), (556, true));
-    let fourth = scene.call(BOUNDS, ClaimFirst::Markers, None).await.expect("an answer");
+    let fourth = scene
+        .call(BOUNDS, ClaimFirst::Markers, None)
+        .await
+        .expect("an answer");
     assert_eq!((scene.paused().await.len(), fourth.more), (600, false));
     for n in 0..150 {
-        scene.state.hold(&format!("due{n}"), "1", &[], "0 0 0 0 ").await;
+        scene
+            .state
+            .hold(&format!("due{n}"), "1", &[], "0 0 0 0 ")
+            .await;
         scene.state.emit(&format!("new{n}"), "1").await;
     }
-    let both = scene.call(BOUNDS, ClaimFirst::Held, None).await.expect("an answer");
-    assert_eq!((scene.paused().await.len(), both.more), (856, true), "due and marked objects together");
+    let both = scene
+        .call(BOUNDS, ClaimFirst::Held, None)
+        .await
+        .expect("an answer");
+    assert_eq!(
+        (scene.paused().await.len(), both.more),
+        (856, true),
+        "due and marked objects together"
+    );
 }
 
 /// Story: 256 slots of a call went on with objects under a rule, so the call paused these objects.
@@ -75,20 +111,55 @@ async fn a_call_that_pauses_the_objects_of_its_slots_claims_no_more() {
     const PAUSED: usize = 256;
     let mut scene = attached().await;
     let keys = scene.keys.clone();
-    let mut call = Advance::new(&keys, "w", "t", Bounds { claims: 1 + PAUSED, ..BOUNDS }, ClaimFirst::Markers);
+    let mut call = Advance::new(
+        &keys,
+        "w",
+        "t",
+        Bounds {
+            claims: 1 + PAUSED,
+            ..BOUNDS
+        },
+        ClaimFirst::Markers,
+    );
     for slot in 0..PAUSED {
         let (object, first) = (format!("a:{slot}"), 1 + slot as u64);
-        scene.state.own(&format!("w.{slot}"), &object, first, &["1"]).await;
-        scene.state.run("LPUSH", &[&keys.events(&object), "2"]).await;
-        let (tag, last) = (Tag { first, ..Tag::default() }, Some(first));
-        call.report(slot, &Report { object: object.into_bytes().into(), tag, count: 1, last, then: BatchResult::Done });
+        scene
+            .state
+            .own(&format!("w.{slot}"), &object, first, &["1"])
+            .await;
+        scene
+            .state
+            .run("LPUSH", &[&keys.events(&object), "2"])
+            .await;
+        let (tag, last) = (
+            Tag {
+                first,
+                ..Tag::default()
+            },
+            Some(first),
+        );
+        call.report(
+            slot,
+            &Report {
+                object: object.into_bytes().into(),
+                tag,
+                count: 1,
+                last,
+                then: BatchResult::Done,
+            },
+        );
     }
     call.free(PAUSED);
     scene.state.emit("other", "1").await;
     set(scene.conn(), &keys, Kind::Block, "a:*").await;
     let answer = wire::advance(scene.conn(), &call).await.expect("an answer");
-    let Advanced::Ok { batches, more, .. } = answer else { panic!("{answer:?}") };
-    assert_eq!((scene.paused().await.len(), batches.len(), more), (PAUSED, 0, true));
+    let Advanced::Ok { batches, more, .. } = answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(
+        (scene.paused().await.len(), batches.len(), more),
+        (PAUSED, 0, true)
+    );
     assert_eq!(scene.ask().await.objects(), ["other"]);
 }
 
@@ -105,9 +176,18 @@ async fn there_are_so_many_rules_and_no_more() {
     }
     fields.arg("next").arg("never");
     fields.query_async::<u64>(scene.conn()).await.expect("HSET");
-    let refused = control(scene.conn(), &keys).set_rule(ADA, Kind::Pause, &selector("more"), None).await.expect_err("too many");
-    assert!(matches!(refused, ControlError::Rules(rules::RULES_MAX)), "{refused}");
-    assert_eq!(set(scene.conn(), &keys, Kind::Pause, "o7").await, Ruled::Again);
+    let refused = control(scene.conn(), &keys)
+        .set_rule(ADA, Kind::Pause, &selector("more"), None)
+        .await
+        .expect_err("too many");
+    assert!(
+        matches!(refused, ControlError::Rules(rules::RULES_MAX)),
+        "{refused}"
+    );
+    assert_eq!(
+        set(scene.conn(), &keys, Kind::Pause, "o7").await,
+        Ruled::Again
+    );
 }
 
 /// A call looks up at most about 2,048 fields of rules. If each object has other prefixes, it needs
@@ -120,15 +200,23 @@ async fn a_call_asks_for_so_many_fields_of_rules_at_most() {
     let keys = scene.keys.clone();
     set(scene.conn(), &keys, Kind::Pause, "other").await;
     for n in 0..OBJECTS {
-        scene.state.emit(&format!("{n}:1:2:3:4:5:6:7:8:9"), "1").await;
+        scene
+            .state
+            .emit(&format!("{n}:1:2:3:4:5:6:7:8:9"), "1")
+            .await;
     }
-    let bounds = Bounds { claims: OBJECTS, ..BOUNDS };
+    let bounds = Bounds {
+        claims: OBJECTS,
+        ..BOUNDS
+    };
     let mut calls = Vec::new();
     let (mut slots, mut claimed) = (0..OBJECTS, 0);
     loop {
         let mut call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Markers);
         slots.clone().for_each(|slot| call.free(slot));
-        let Advanced::Ok { batches, more, .. } = wire::advance(scene.conn(), &call).await.expect("an answer") else {
+        let Advanced::Ok { batches, more, .. } =
+            wire::advance(scene.conn(), &call).await.expect("an answer")
+        else {
             panic!("the call was refused")
         };
         claimed += batches.len();
@@ -139,7 +227,11 @@ async fn a_call_asks_for_so_many_fields_of_rules_at_most() {
         }
     }
     let per_call = 2048_usize.div_ceil(18);
-    assert_eq!(calls[..2], [(per_call, true), (per_call, true)], "{calls:?}");
+    assert_eq!(
+        calls[..2],
+        [(per_call, true), (per_call, true)],
+        "{calls:?}"
+    );
     assert_eq!(claimed, OBJECTS, "{calls:?}");
 }
 
@@ -150,20 +242,41 @@ async fn a_call_that_wakes_claims_fewer() {
     let keys = scene.keys.clone();
     for n in 0..64 {
         let name = format!("woken{n}");
-        scene.state.run("SET", &[&keys.event_worker(&name), "held"]).await;
-        scene.state.run("ZADD", &[&keys.objects_paused(), "0", &name]).await;
+        scene
+            .state
+            .run("SET", &[&keys.event_worker(&name), "held"])
+            .await;
+        scene
+            .state
+            .run("ZADD", &[&keys.objects_paused(), "0", &name])
+            .await;
     }
     for n in 0..200 {
-        scene.state.emit(&format!("other:{n}:1:2:3:4:5:6:7:8"), "1").await;
+        scene
+            .state
+            .emit(&format!("other:{n}:1:2:3:4:5:6:7:8"), "1")
+            .await;
     }
     set(scene.conn(), &keys, Kind::Pause, "none").await;
     set(scene.conn(), &keys, Kind::Pause, "*").await;
-    assert_eq!(lift(scene.conn(), &keys, Kind::Pause, "*").await, Ruled::Lifted);
-    let bounds = Bounds { claims: 200, ..BOUNDS };
+    assert_eq!(
+        lift(scene.conn(), &keys, Kind::Pause, "*").await,
+        Ruled::Lifted
+    );
+    let bounds = Bounds {
+        claims: 200,
+        ..BOUNDS
+    };
     let mut call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Markers);
     (0..200).for_each(|slot| call.free(slot));
     let answer = wire::advance(scene.conn(), &call).await.expect("an answer");
-    let Advanced::Ok { batches, more, .. } = answer else { panic!("{answer:?}") };
-    assert!((1..100).contains(&batches.len()) && more, "{} batches, more: {more}", batches.len());
+    let Advanced::Ok { batches, more, .. } = answer else {
+        panic!("{answer:?}")
+    };
+    assert!(
+        (1..100).contains(&batches.len()) && more,
+        "{} batches, more: {more}",
+        batches.len()
+    );
     assert!(scene.paused().await.is_empty());
 }

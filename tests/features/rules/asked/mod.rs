@@ -9,7 +9,10 @@ use redis::aio::MultiplexedConnection;
 use seriatim::control::rules::{Kind, Ruled};
 use seriatim::control::{By, ControlError};
 use seriatim::keys::Keys;
-use seriatim::wire::{self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag};
+use seriatim::wire::{
+    self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Report, Suspects,
+    Tag,
+};
 
 use super::{ADA, lift, selector, set, set_for};
 use crate::state::State;
@@ -50,9 +53,16 @@ async fn attached() -> Scene {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    wire::attach(&mut conn, &keys, &args).await.expect("attached");
+    wire::attach(&mut conn, &keys, &args)
+        .await
+        .expect("attached");
     let console = redis.console().await;
-    Scene { state: State::new(conn, keys.clone()), keys, console, redis }
+    Scene {
+        state: State::new(conn, keys.clone()),
+        keys,
+        console,
+        redis,
+    }
 }
 
 /// The result of a call.
@@ -64,7 +74,10 @@ struct Answer {
 
 impl Answer {
     fn objects(&self) -> Vec<String> {
-        self.batches.iter().map(|batch| String::from_utf8_lossy(&batch.object).into_owned()).collect()
+        self.batches
+            .iter()
+            .map(|batch| String::from_utf8_lossy(&batch.object).into_owned())
+            .collect()
     }
 }
 
@@ -75,7 +88,12 @@ impl Scene {
 
     /// Makes a call that reports a result for the first slot, or names it as free. The call names
     /// the second slot as free.
-    async fn call(&mut self, bounds: Bounds, from: ClaimFirst, report: Option<&Report>) -> Result<Answer, wire::ScriptError> {
+    async fn call(
+        &mut self,
+        bounds: Bounds,
+        from: ClaimFirst,
+        report: Option<&Report>,
+    ) -> Result<Answer, wire::ScriptError> {
         let mut call = Advance::new(&self.keys, "w", "t", bounds, from);
         match report {
             Some(report) => call.report(0, report),
@@ -83,21 +101,36 @@ impl Scene {
         }
         call.free(1);
         match wire::advance(&mut self.state.conn, &call).await? {
-            Advanced::Ok { batches, more, next_due, .. } => Ok(Answer { batches, more, next_due }),
+            Advanced::Ok {
+                batches,
+                more,
+                next_due,
+                ..
+            } => Ok(Answer {
+                batches,
+                more,
+                next_due,
+            }),
             other => panic!("{other:?}"),
         }
     }
 
     async fn ask(&mut self) -> Answer {
-        self.call(BOUNDS, ClaimFirst::Markers, None).await.expect("an answer")
+        self.call(BOUNDS, ClaimFirst::Markers, None)
+            .await
+            .expect("an answer")
     }
 
     async fn paused(&self) -> Vec<String> {
-        self.console.run(&["ZRANGE", &self.keys.objects_paused(), "0", "-1"]).await
+        self.console
+            .run(&["ZRANGE", &self.keys.objects_paused(), "0", "-1"])
+            .await
     }
 
     async fn rule(&self, field: &str) -> Option<String> {
-        self.console.run(&["HGET", &self.keys.event_rules(), field]).await
+        self.console
+            .run(&["HGET", &self.keys.event_rules(), field])
+            .await
     }
 }
 
@@ -118,12 +151,29 @@ async fn a_selector_means_everything_or_a_prefix_at_a_colon_or_one_object() {
         let keys = scene.keys.clone();
         set(scene.conn(), &keys, Kind::Pause, text).await;
         // Emits the matching objects first, so that a call meets them first.
-        for name in meant.iter().chain(names.iter().filter(|name| !meant.contains(name))) {
+        for name in meant
+            .iter()
+            .chain(names.iter().filter(|name| !meant.contains(name)))
+        {
             scene.state.emit(name, "1").await;
         }
-        let claimed = scene.call(Bounds { claims: 2, ..BOUNDS }, ClaimFirst::Markers, None).await.expect("an answer").objects();
+        let claimed = scene
+            .call(
+                Bounds {
+                    claims: 2,
+                    ..BOUNDS
+                },
+                ClaimFirst::Markers,
+                None,
+            )
+            .await
+            .expect("an answer")
+            .objects();
         assert_eq!(claimed.len(), 2.min(names.len() - meant.len()), "{text}");
-        assert!(claimed.iter().all(|name| !meant.contains(&name.as_str())), "{text}: {claimed:?}");
+        assert!(
+            claimed.iter().all(|name| !meant.contains(&name.as_str())),
+            "{text}: {claimed:?}"
+        );
         let paused = scene.paused().await;
         let mut meant = meant.to_vec();
         meant.sort_unstable();
@@ -133,8 +183,25 @@ async fn a_selector_means_everything_or_a_prefix_at_a_colon_or_one_object() {
         // of them.
         set(scene.conn(), &keys, Kind::Block, "other").await;
         lift(scene.conn(), &keys, Kind::Pause, text).await;
-        scene.call(Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Markers, None).await.expect("an answer");
-        assert_eq!((scene.paused().await, scene.rule(&format!("pause {text}")).await), (vec![], None), "{text}");
+        scene
+            .call(
+                Bounds {
+                    claims: 0,
+                    ..BOUNDS
+                },
+                ClaimFirst::Markers,
+                None,
+            )
+            .await
+            .expect("an answer");
+        assert_eq!(
+            (
+                scene.paused().await,
+                scene.rule(&format!("pause {text}")).await
+            ),
+            (vec![], None),
+            "{text}"
+        );
         for name in &paused {
             assert!(scene.console.due(name).await.is_some(), "{text}: {name}");
         }
@@ -152,18 +219,50 @@ async fn a_slot_does_not_go_on_with_a_paused_object() {
         let keys = scene.keys.clone();
         scene.state.own("w.0", "work:1", 1, &["1"]).await;
         if more {
-            scene.state.run("LPUSH", &[&keys.events("work:1"), "2"]).await;
+            scene
+                .state
+                .run("LPUSH", &[&keys.events("work:1"), "2"])
+                .await;
         }
         scene.state.emit("other", "3").await;
         set(scene.conn(), &keys, Kind::Block, "work:1").await;
-        let tag = Tag { first: 1, ..Tag::default() };
-        let done = Report { object: "work:1".into(), tag, count: 1, last: Some(1), then: BatchResult::Done };
-        let answer = scene.call(BOUNDS, ClaimFirst::Markers, Some(&done)).await.expect("an answer");
+        let tag = Tag {
+            first: 1,
+            ..Tag::default()
+        };
+        let done = Report {
+            object: "work:1".into(),
+            tag,
+            count: 1,
+            last: Some(1),
+            then: BatchResult::Done,
+        };
+        let answer = scene
+            .call(BOUNDS, ClaimFirst::Markers, Some(&done))
+            .await
+            .expect("an answer");
         assert_eq!(answer.objects(), ["other"]);
         assert_eq!(scene.paused().await.len(), usize::from(more));
-        assert_eq!(scene.console.text(&keys.event_worker("work:1")).await.as_deref(), more.then_some("held"));
-        assert_eq!(scene.console.text(&keys.last_event_id("work:1")).await.as_deref(), Some("1"));
-        assert_eq!(scene.console.list(&keys.worker_object("w.0")).await, ["other"]);
+        assert_eq!(
+            scene
+                .console
+                .text(&keys.event_worker("work:1"))
+                .await
+                .as_deref(),
+            more.then_some("held")
+        );
+        assert_eq!(
+            scene
+                .console
+                .text(&keys.last_event_id("work:1"))
+                .await
+                .as_deref(),
+            Some("1")
+        );
+        assert_eq!(
+            scene.console.list(&keys.worker_object("w.0")).await,
+            ["other"]
+        );
         scene.console.check().await;
     }
 }
@@ -175,18 +274,37 @@ async fn a_name_that_was_popped_is_paused() {
     for (owned, events) in [(false, true), (true, true), (false, false)] {
         let mut scene = attached().await;
         let keys = scene.keys.clone();
-        scene.state.run("LPUSH", &[&keys.worker_object("w.0"), "work:1"]).await;
+        scene
+            .state
+            .run("LPUSH", &[&keys.worker_object("w.0"), "work:1"])
+            .await;
         if owned {
-            scene.state.run("SET", &[&keys.event_worker("work:1"), "w.0"]).await;
+            scene
+                .state
+                .run("SET", &[&keys.event_worker("work:1"), "w.0"])
+                .await;
         }
         if events {
-            scene.state.run("LPUSH", &[&keys.events("work:1"), "1"]).await;
+            scene
+                .state
+                .run("LPUSH", &[&keys.events("work:1"), "1"])
+                .await;
         }
         set(scene.conn(), &keys, Kind::Pause, "*").await;
         assert_eq!(scene.ask().await.objects(), Vec::<String>::new());
         assert_eq!(scene.paused().await.len(), usize::from(events));
-        assert_eq!(scene.console.text(&keys.event_worker("work:1")).await.as_deref(), events.then_some("held"));
-        assert_eq!(scene.console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
+        assert_eq!(
+            scene
+                .console
+                .text(&keys.event_worker("work:1"))
+                .await
+                .as_deref(),
+            events.then_some("held")
+        );
+        assert_eq!(
+            scene.console.list(&keys.worker_object("w.0")).await,
+            Vec::<String>::new()
+        );
         scene.console.check().await;
     }
 }
@@ -198,14 +316,32 @@ async fn a_name_that_was_popped_is_paused() {
 async fn a_held_batch_is_paused_with_its_numbers_when_it_is_due() {
     let mut scene = attached().await;
     let keys = scene.keys.clone();
-    scene.state.hold("due", "1", &["1", "2"], "1 2 3 1 retry: x").await;
-    scene.state.hold("later", "99999999999999", &["3"], "3 0 1 0 retry: y").await;
-    scene.state.hold("operator", "inf", &["4"], "4 0 1 0 attempts: z").await;
+    scene
+        .state
+        .hold("due", "1", &["1", "2"], "1 2 3 1 retry: x")
+        .await;
+    scene
+        .state
+        .hold("later", "99999999999999", &["3"], "3 0 1 0 retry: y")
+        .await;
+    scene
+        .state
+        .hold("operator", "inf", &["4"], "4 0 1 0 attempts: z")
+        .await;
     set(scene.conn(), &keys, Kind::Pause, "*").await;
     assert_eq!(scene.ask().await.objects(), Vec::<String>::new());
-    assert_eq!((scene.paused().await, scene.console.due("due").await), (vec!["due".to_owned()], None));
-    assert_eq!(scene.console.list(&keys.events_held("due")).await, ["1", "2"]);
-    assert_eq!(scene.console.held_id("due").await.as_deref(), Some("1 2 3 1 retry: x"));
+    assert_eq!(
+        (scene.paused().await, scene.console.due("due").await),
+        (vec!["due".to_owned()], None)
+    );
+    assert_eq!(
+        scene.console.list(&keys.events_held("due")).await,
+        ["1", "2"]
+    );
+    assert_eq!(
+        scene.console.held_id("due").await.as_deref(),
+        Some("1 2 3 1 retry: x")
+    );
     assert_eq!(scene.console.due("operator").await, Some(f64::INFINITY));
     scene.console.check().await;
     lift(scene.conn(), &keys, Kind::Pause, "*").await;
@@ -224,16 +360,31 @@ async fn waking_goes_on_where_another_call_has_left_off() {
     let keys = scene.keys.clone();
     let name = |n: usize| format!("{}:{n:04}", if n < 300 { "kept" } else { "work" });
     for n in 0..700 {
-        scene.state.run("SET", &[&keys.event_worker(&name(n)), "held"]).await;
-        scene.state.run("ZADD", &[&keys.objects_paused(), "0", &name(n)]).await;
+        scene
+            .state
+            .run("SET", &[&keys.event_worker(&name(n)), "held"])
+            .await;
+        scene
+            .state
+            .run("ZADD", &[&keys.objects_paused(), "0", &name(n)])
+            .await;
     }
     set(scene.conn(), &keys, Kind::Block, "kept:*").await;
     set(scene.conn(), &keys, Kind::Pause, "*").await;
-    assert_eq!(lift(scene.conn(), &keys, Kind::Pause, "*").await, Ruled::Lifted);
+    assert_eq!(
+        lift(scene.conn(), &keys, Kind::Pause, "*").await,
+        Ruled::Lifted
+    );
     let mut left = Vec::new();
     loop {
-        let none = Bounds { claims: 0, ..BOUNDS };
-        let answer = scene.call(none, ClaimFirst::Markers, None).await.expect("an answer");
+        let none = Bounds {
+            claims: 0,
+            ..BOUNDS
+        };
+        let answer = scene
+            .call(none, ClaimFirst::Markers, None)
+            .await
+            .expect("an answer");
         left.push(scene.paused().await.len());
         scene.console.check().await;
         assert_eq!(answer.more, scene.rule("pause *").await.is_some());
@@ -241,9 +392,15 @@ async fn waking_goes_on_where_another_call_has_left_off() {
             break;
         }
         assert_eq!(answer.next_due, Some(Duration::ZERO));
-        assert_eq!(lift(scene.conn(), &keys, Kind::Pause, "*").await, Ruled::Lifting);
+        assert_eq!(
+            lift(scene.conn(), &keys, Kind::Pause, "*").await,
+            Ruled::Lifting
+        );
     }
-    assert_eq!(left, [700, 700, 700, 700, 680, 616, 552, 488, 424, 360, 300]);
+    assert_eq!(
+        left,
+        [700, 700, 700, 700, 680, 616, 552, 488, 424, 360, 300]
+    );
     assert_eq!(scene.paused().await[0], "kept:0000");
     assert!(scene.rule("block kept:*").await.is_some());
     assert_eq!(scene.rule("next").await.as_deref(), Some("never"));
@@ -257,22 +414,55 @@ async fn a_rule_that_is_set_again_begins_anew() {
     let keys = scene.keys.clone();
     for n in 0..300 {
         let name = format!("work:{n:03}");
-        scene.state.run("SET", &[&keys.event_worker(&name), "held"]).await;
-        scene.state.run("ZADD", &[&keys.objects_paused(), "0", &name]).await;
+        scene
+            .state
+            .run("SET", &[&keys.event_worker(&name), "held"])
+            .await;
+        scene
+            .state
+            .run("ZADD", &[&keys.objects_paused(), "0", &name])
+            .await;
     }
-    let none = Bounds { claims: 0, ..BOUNDS };
+    let none = Bounds {
+        claims: 0,
+        ..BOUNDS
+    };
     set(scene.conn(), &keys, Kind::Pause, "work:*").await;
     lift(scene.conn(), &keys, Kind::Pause, "work:*").await;
-    assert!(scene.call(none, ClaimFirst::Held, None).await.expect("an answer").more);
-    assert_eq!(set(scene.conn(), &keys, Kind::Pause, "work:*").await, Ruled::Revived);
+    assert!(
+        scene
+            .call(none, ClaimFirst::Held, None)
+            .await
+            .expect("an answer")
+            .more
+    );
+    assert_eq!(
+        set(scene.conn(), &keys, Kind::Pause, "work:*").await,
+        Ruled::Revived
+    );
     // The woken objects are due, so the call pauses them again. They are more objects than the
     // process can claim at once.
-    assert_eq!(scene.call(BOUNDS, ClaimFirst::Held, None).await.expect("an answer").objects(), Vec::<String>::new());
+    assert_eq!(
+        scene
+            .call(BOUNDS, ClaimFirst::Held, None)
+            .await
+            .expect("an answer")
+            .objects(),
+        Vec::<String>::new()
+    );
     assert_eq!(scene.paused().await.len(), 300);
     scene.console.check().await;
     lift(scene.conn(), &keys, Kind::Pause, "work:*").await;
-    while scene.call(none, ClaimFirst::Held, None).await.expect("an answer").more {}
-    assert_eq!((scene.paused().await.len(), scene.rule("next").await), (0, None));
+    while scene
+        .call(none, ClaimFirst::Held, None)
+        .await
+        .expect("an answer")
+        .more
+    {}
+    assert_eq!(
+        (scene.paused().await.len(), scene.rule("next").await),
+        (0, None)
+    );
 }
 
 /// Story: a call looked up the rules of a held batch, and this was the last lookup that its limit
@@ -285,19 +475,38 @@ async fn a_slot_has_a_batch_only_if_the_reply_has_it() {
     let keys = scene.keys.clone();
     set(scene.conn(), &keys, Kind::Pause, "other").await;
     for n in 0..OBJECTS {
-        scene.state.hold(&format!("{n}:1:2:3:4:5:6:7:8"), "1", &["1"], &format!("{} 0 0 0 stop", n + 1)).await;
+        scene
+            .state
+            .hold(
+                &format!("{n}:1:2:3:4:5:6:7:8"),
+                "1",
+                &["1"],
+                &format!("{} 0 0 0 stop", n + 1),
+            )
+            .await;
     }
-    let bounds = Bounds { claims: OBJECTS, ..BOUNDS };
+    let bounds = Bounds {
+        claims: OBJECTS,
+        ..BOUNDS
+    };
     let mut call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Held);
     (0..OBJECTS).for_each(|slot| call.free(slot));
     let answer = wire::advance(scene.conn(), &call).await.expect("an answer");
-    let Advanced::Ok { batches, more, .. } = answer else { panic!("{answer:?}") };
+    let Advanced::Ok { batches, more, .. } = answer else {
+        panic!("{answer:?}")
+    };
     let mut owned = 0;
     for n in 0..OBJECTS {
-        let owner: String = scene.console.run(&["GET", &keys.event_worker(&format!("{n}:1:2:3:4:5:6:7:8"))]).await;
+        let owner: String = scene
+            .console
+            .run(&["GET", &keys.event_worker(&format!("{n}:1:2:3:4:5:6:7:8"))])
+            .await;
         owned += usize::from(owner != "held");
     }
-    assert!((1..OBJECTS).contains(&owned) && more, "{owned} are owned, more: {more}");
+    assert!(
+        (1..OBJECTS).contains(&owned) && more,
+        "{owned} are owned, more: {more}"
+    );
     assert_eq!(batches.len(), owned);
 }
 
@@ -307,23 +516,42 @@ async fn a_slot_has_a_batch_only_if_the_reply_has_it() {
 async fn a_rule_past_its_end_is_woken() {
     let mut scene = attached().await;
     let keys = scene.keys.clone();
-    set_for(scene.conn(), &keys, Kind::Pause, "*", Duration::from_secs(3600)).await;
+    set_for(
+        scene.conn(),
+        &keys,
+        Kind::Pause,
+        "*",
+        Duration::from_secs(3600),
+    )
+    .await;
     set(scene.conn(), &keys, Kind::Block, "other").await;
     scene.state.emit("work:1", "1").await;
     let answer = scene.ask().await;
     let due = answer.next_due.expect("a time");
-    assert!(due > Duration::from_secs(3000) && due <= Duration::from_secs(3600), "{due:?}");
+    assert!(
+        due > Duration::from_secs(3000) && due <= Duration::from_secs(3600),
+        "{due:?}"
+    );
     assert_eq!(scene.paused().await, ["work:1"]);
     // The rule ends before the held object is due. So the call returns the time until the end of
     // the rule.
-    scene.state.hold("later", "99999999999999", &["3"], "3 0 1 0 retry: y").await;
+    scene
+        .state
+        .hold("later", "99999999999999", &["3"], "3 0 1 0 retry: y")
+        .await;
     assert!(scene.ask().await.next_due.expect("a time") <= Duration::from_secs(3600));
     let value = scene.rule("pause *").await.expect("a rule");
     let mut numbers: Vec<&str> = value.splitn(3, ' ').collect();
     numbers[1] = "5";
     scene.state.rule("pause *", &numbers.join(" "), "5").await;
     assert_eq!(scene.ask().await.objects(), ["work:1"]);
-    assert_eq!((scene.rule("pause *").await, scene.rule("next").await.as_deref()), (None, Some("never")));
+    assert_eq!(
+        (
+            scene.rule("pause *").await,
+            scene.rule("next").await.as_deref()
+        ),
+        (None, Some("never"))
+    );
     scene.console.check().await;
 }
 
@@ -333,24 +561,78 @@ async fn a_rule_past_its_end_is_woken() {
 async fn a_rule_that_is_set_twice_is_one_rule() {
     let mut scene = attached().await;
     let keys = scene.keys.clone();
-    assert_eq!(lift(scene.conn(), &keys, Kind::Pause, "*").await, Ruled::NotSet);
-    set_for(scene.conn(), &keys, Kind::Pause, "work:*", Duration::from_secs(60)).await;
-    let bob = By { who: "bob the \u{e9}", why: "3 4 5" };
-    let again = control(scene.conn(), &keys).set_rule(bob, Kind::Pause, &selector("work:*"), None).await.expect("set");
+    assert_eq!(
+        lift(scene.conn(), &keys, Kind::Pause, "*").await,
+        Ruled::NotSet
+    );
+    set_for(
+        scene.conn(),
+        &keys,
+        Kind::Pause,
+        "work:*",
+        Duration::from_secs(60),
+    )
+    .await;
+    let bob = By {
+        who: "bob the \u{e9}",
+        why: "3 4 5",
+    };
+    let again = control(scene.conn(), &keys)
+        .set_rule(bob, Kind::Pause, &selector("work:*"), None)
+        .await
+        .expect("set");
     assert_eq!(again, Ruled::Again);
     set(scene.conn(), &keys, Kind::Block, "z").await;
-    let all = control(scene.conn(), &keys).rules().await.expect("rules").rules;
-    let shown: Vec<_> =
-        all.iter().map(|rule| (rule.to_string(), rule.actor.as_str(), rule.reason.as_str(), rule.end_ms)).collect();
-    let expected = [("block z", "ada@host", "not now"), ("pause work:*", "bob the \u{e9}", "3 4 5")];
-    assert_eq!(shown, expected.map(|(rule, actor, reason)| (rule.to_owned(), actor, reason, None)));
-    assert!(all.iter().all(|rule| rule.in_force && rule.set_ms > 1_500_000_000_000));
-    assert_eq!(lift(scene.conn(), &keys, Kind::Block, "work:*").await, Ruled::NotSet);
+    let all = control(scene.conn(), &keys)
+        .rules()
+        .await
+        .expect("rules")
+        .rules;
+    let shown: Vec<_> = all
+        .iter()
+        .map(|rule| {
+            (
+                rule.to_string(),
+                rule.actor.as_str(),
+                rule.reason.as_str(),
+                rule.end_ms,
+            )
+        })
+        .collect();
+    let expected = [
+        ("block z", "ada@host", "not now"),
+        ("pause work:*", "bob the \u{e9}", "3 4 5"),
+    ];
+    assert_eq!(
+        shown,
+        expected.map(|(rule, actor, reason)| (rule.to_owned(), actor, reason, None))
+    );
+    assert!(
+        all.iter()
+            .all(|rule| rule.in_force && rule.set_ms > 1_500_000_000_000)
+    );
+    assert_eq!(
+        lift(scene.conn(), &keys, Kind::Block, "work:*").await,
+        Ruled::NotSet
+    );
     // Only the first lifting pushes an empty marker, which wakes a worker.
-    assert_eq!(lift(scene.conn(), &keys, Kind::Block, "z").await, Ruled::Lifted);
-    assert_eq!(lift(scene.conn(), &keys, Kind::Block, "z").await, Ruled::Lifting);
+    assert_eq!(
+        lift(scene.conn(), &keys, Kind::Block, "z").await,
+        Ruled::Lifted
+    );
+    assert_eq!(
+        lift(scene.conn(), &keys, Kind::Block, "z").await,
+        Ruled::Lifting
+    );
     assert_eq!(scene.console.list(&keys.objects_with_events()).await, [""]);
-    assert!(!control(scene.conn(), &keys).rules().await.expect("rules").rules[0].in_force);
+    assert!(
+        !control(scene.conn(), &keys)
+            .rules()
+            .await
+            .expect("rules")
+            .rules[0]
+            .in_force
+    );
 }
 
 /// An invalid rule holds no object. Lifting replaces it by a lifted rule without an end.
@@ -359,8 +641,14 @@ async fn an_invalid_rule_is_lifted() {
     let mut scene = attached().await;
     let keys = scene.keys.clone();
     scene.state.rule("pause work:*", "nonsense", "never").await;
-    assert_eq!(lift(scene.conn(), &keys, Kind::Pause, "work:*").await, Ruled::Lifted);
-    assert_eq!(scene.rule("pause work:*").await.as_deref(), Some("0 0 1 0 0 "));
+    assert_eq!(
+        lift(scene.conn(), &keys, Kind::Pause, "work:*").await,
+        Ruled::Lifted
+    );
+    assert_eq!(
+        scene.rule("pause work:*").await.as_deref(),
+        Some("0 0 1 0 0 ")
+    );
     assert!(!scene.ask().await.more);
     assert_eq!(scene.rule("pause work:*").await, None);
 }
@@ -375,20 +663,46 @@ async fn a_key_of_a_wrong_type_is_noticed_first() {
         scene.state.emit("work:1", "1").await;
         scene.state.own("w.0", "work:2", 1, &["1"]).await;
         if rules_wrong {
-            scene.state.run("SADD", &[&keys.event_rules(), "wrong"]).await;
-            let refused = control(scene.conn(), &keys).set_rule(ADA, Kind::Pause, &selector("*"), None).await.expect_err("wrong");
-            assert!(matches!(&refused, ControlError::WrongType { key, .. } if *key == keys.event_rules()), "{refused}");
+            scene
+                .state
+                .run("SADD", &[&keys.event_rules(), "wrong"])
+                .await;
+            let refused = control(scene.conn(), &keys)
+                .set_rule(ADA, Kind::Pause, &selector("*"), None)
+                .await
+                .expect_err("wrong");
+            assert!(
+                matches!(&refused, ControlError::WrongType { key, .. } if *key == keys.event_rules()),
+                "{refused}"
+            );
         }
         if paused_wrong {
             set(scene.conn(), &keys, Kind::Pause, "*").await;
-            scene.state.run("SADD", &[&keys.objects_paused(), "wrong"]).await;
+            scene
+                .state
+                .run("SADD", &[&keys.objects_paused(), "wrong"])
+                .await;
         }
-        let tag = Tag { first: 1, ..Tag::default() };
-        let done = Report { object: "work:2".into(), tag, count: 1, last: Some(1), then: BatchResult::Done };
-        let Err(refused) = scene.call(BOUNDS, ClaimFirst::Markers, Some(&done)).await else { panic!("a wrong type") };
+        let tag = Tag {
+            first: 1,
+            ..Tag::default()
+        };
+        let done = Report {
+            object: "work:2".into(),
+            tag,
+            count: 1,
+            last: Some(1),
+            then: BatchResult::Done,
+        };
+        let Err(refused) = scene.call(BOUNDS, ClaimFirst::Markers, Some(&done)).await else {
+            panic!("a wrong type")
+        };
         assert!(refused.is_wrong_type(), "{refused}");
         assert_eq!(scene.console.list(&keys.worker_event("w.0")).await, ["1"]);
-        assert_eq!(scene.console.list(&keys.objects_with_events()).await, ["work:1"]);
+        assert_eq!(
+            scene.console.list(&keys.objects_with_events()).await,
+            ["work:1"]
+        );
     }
 }
 
@@ -399,20 +713,45 @@ async fn a_paused_batch_is_not_passed_over_where_its_owner_cannot_be_told() {
     for ruled in [true, false] {
         let mut scene = attached().await;
         let keys = scene.keys.clone();
-        scene.state.hold("work:1", "1", &["1"], "1 0 1 0 retry: x").await;
+        scene
+            .state
+            .hold("work:1", "1", &["1"], "1 0 1 0 retry: x")
+            .await;
         set(scene.conn(), &keys, Kind::Pause, "work:1").await;
-        scene.call(BOUNDS, ClaimFirst::Held, None).await.expect("an answer");
-        scene.state.run("DEL", &[&keys.event_worker("work:1")]).await;
-        scene.state.run("SADD", &[&keys.event_worker("work:1"), "wrong"]).await;
+        scene
+            .call(BOUNDS, ClaimFirst::Held, None)
+            .await
+            .expect("an answer");
+        scene
+            .state
+            .run("DEL", &[&keys.event_worker("work:1")])
+            .await;
+        scene
+            .state
+            .run("SADD", &[&keys.event_worker("work:1"), "wrong"])
+            .await;
         scene.state.emit("work:1", "2").await;
         if !ruled {
             scene.state.run("DEL", &[&keys.event_rules()]).await;
         }
         assert_eq!(scene.ask().await.objects(), Vec::<String>::new());
-        assert_eq!(scene.console.text(&keys.event_worker("work:1")).await.as_deref(), Some("held"));
+        assert_eq!(
+            scene
+                .console
+                .text(&keys.event_worker("work:1"))
+                .await
+                .as_deref(),
+            Some("held")
+        );
         assert_eq!(scene.console.list(&keys.events_held("work:1")).await, ["1"]);
         assert_eq!(scene.console.list(&keys.events("work:1")).await, ["2"]);
-        assert_eq!((scene.paused().await.len(), scene.console.due("work:1").await.is_some()), (usize::from(ruled), !ruled));
+        assert_eq!(
+            (
+                scene.paused().await.len(),
+                scene.console.due("work:1").await.is_some()
+            ),
+            (usize::from(ruled), !ruled)
+        );
         scene.console.check().await;
     }
 }
@@ -423,14 +762,33 @@ async fn a_paused_batch_is_not_passed_over_where_its_owner_cannot_be_told() {
 async fn a_paused_object_that_is_put_aside_is_paused_no_more() {
     let mut scene = attached().await;
     let keys = scene.keys.clone();
-    scene.state.run("ZADD", &[&keys.objects_paused(), "0", "work:1"]).await;
+    scene
+        .state
+        .run("ZADD", &[&keys.objects_paused(), "0", "work:1"])
+        .await;
     for key in [keys.event_worker("work:1"), keys.events("work:1")] {
         scene.state.run("HSET", &[&key, "wrong", "type"]).await;
     }
-    scene.state.run("LPUSH", &[&keys.objects_with_events(), "work:1"]).await;
+    scene
+        .state
+        .run("LPUSH", &[&keys.objects_with_events(), "work:1"])
+        .await;
     assert_eq!(scene.ask().await.objects(), Vec::<String>::new());
-    assert_eq!((scene.paused().await.len(), scene.console.due("work:1").await), (0, Some(f64::INFINITY)));
-    assert_eq!(scene.console.text(&keys.event_worker("work:1")).await.as_deref(), Some("held"));
+    assert_eq!(
+        (
+            scene.paused().await.len(),
+            scene.console.due("work:1").await
+        ),
+        (0, Some(f64::INFINITY))
+    );
+    assert_eq!(
+        scene
+            .console
+            .text(&keys.event_worker("work:1"))
+            .await
+            .as_deref(),
+        Some("held")
+    );
 }
 
 /// A held object is under a rule and has a marker, and its owner key has a wrong type. It is held
@@ -439,13 +797,28 @@ async fn a_paused_object_that_is_put_aside_is_paused_no_more() {
 async fn a_held_object_whose_owner_cannot_be_told_is_not_paused() {
     let mut scene = attached().await;
     let keys = scene.keys.clone();
-    scene.state.hold("work:1", "99999999999999", &["1"], "1 0 1 0 retry: x").await;
+    scene
+        .state
+        .hold("work:1", "99999999999999", &["1"], "1 0 1 0 retry: x")
+        .await;
     set(scene.conn(), &keys, Kind::Pause, "work:1").await;
-    scene.state.run("DEL", &[&keys.event_worker("work:1")]).await;
-    scene.state.run("SADD", &[&keys.event_worker("work:1"), "wrong"]).await;
+    scene
+        .state
+        .run("DEL", &[&keys.event_worker("work:1")])
+        .await;
+    scene
+        .state
+        .run("SADD", &[&keys.event_worker("work:1"), "wrong"])
+        .await;
     scene.state.emit("work:1", "2").await;
     scene.ask().await;
-    assert_eq!((scene.paused().await.len(), scene.console.due("work:1").await), (0, Some(f64::INFINITY)));
+    assert_eq!(
+        (
+            scene.paused().await.len(),
+            scene.console.due("work:1").await
+        ),
+        (0, Some(f64::INFINITY))
+    );
     scene.console.check().await;
 }
 
@@ -455,11 +828,26 @@ async fn the_last_id_of_a_paused_object_does_not_expire() {
     let mut scene = attached().await;
     let keys = scene.keys.clone();
     scene.state.delivered("work:1", 7).await;
-    scene.state.run("PEXPIRE", &[&keys.last_event_id("work:1"), "600000"]).await;
+    scene
+        .state
+        .run("PEXPIRE", &[&keys.last_event_id("work:1"), "600000"])
+        .await;
     scene.state.emit("work:1", "1").await;
     set(scene.conn(), &keys, Kind::Pause, "*").await;
-    let forgets = Bounds { forget_after: Some(Duration::from_secs(60)), ..BOUNDS };
-    scene.call(forgets, ClaimFirst::Markers, None).await.expect("an answer");
-    assert_eq!(scene.console.run::<i64>(&["PTTL", &keys.last_event_id("work:1")]).await, -1);
+    let forgets = Bounds {
+        forget_after: Some(Duration::from_secs(60)),
+        ..BOUNDS
+    };
+    scene
+        .call(forgets, ClaimFirst::Markers, None)
+        .await
+        .expect("an answer");
+    assert_eq!(
+        scene
+            .console
+            .run::<i64>(&["PTTL", &keys.last_event_id("work:1")])
+            .await,
+        -1
+    );
     assert_eq!(scene.console.number(&keys.last_event_id("work:1")).await, 7);
 }

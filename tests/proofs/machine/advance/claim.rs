@@ -10,9 +10,17 @@ impl Call<'_> {
             self.progress = true;
             let owner = self.state.owner(&name);
             let others = owner.as_ref().is_some_and(|owner| *owner != slot.w);
-            if self.state.meet(&name) || name.is_empty() || others || slot.given.as_ref() == Some(&name) {
+            if self.state.meet(&name)
+                || name.is_empty()
+                || others
+                || slot.given.as_ref() == Some(&name)
+            {
                 remove(&mut self.state.worker(&slot.w).objects, &name);
-            } else if slot.has || self.claims == 0 || self.reply_bytes <= 0 || self.limited && owner.is_none() {
+            } else if slot.has
+                || self.claims == 0
+                || self.reply_bytes <= 0
+                || self.limited && owner.is_none()
+            {
                 let now = self.state.now;
                 match owner {
                     Some(_) => self.state.hold(&slot.w, &name, now, None),
@@ -60,7 +68,11 @@ impl Call<'_> {
             None => self.quarantine(slot, name, ":events", "hash"),
             Some(0) => return Got::Empty,
             Some(_) if self.state.object(name).last_id().is_none() => {
-                let kind = if self.state.object(name).last == Key::Wrong { "hash" } else { "string" };
+                let kind = if self.state.object(name).last == Key::Wrong {
+                    "hash"
+                } else {
+                    "string"
+                };
                 self.quarantine(slot, name, ":last.event.id", kind);
             }
             // An owner key of a wrong type counts as an absent owner. But a held batch of the
@@ -87,7 +99,8 @@ impl Call<'_> {
                 if forgets {
                     object.fades = None;
                 }
-                self.claimed.push((slot.number, slot.w.clone(), name.clone(), last));
+                self.claimed
+                    .push((slot.number, slot.w.clone(), name.clone(), last));
                 (slot.has, slot.given, self.progress) = (true, Some(name.clone()), true);
                 self.claims -= 1;
                 return Got::Claimed;
@@ -102,7 +115,11 @@ impl Call<'_> {
     pub(super) fn claim(&mut self, slot: &mut Slot) {
         let mut without = 0;
         while without < 2 && self.claims > 0 && self.reply_bytes > 0 && !slot.has {
-            let got = if self.from_held { self.claim_held(slot) } else { self.claim_marker(slot) };
+            let got = if self.from_held {
+                self.claim_held(slot)
+            } else {
+                self.claim_marker(slot)
+            };
             if !self.from_held && got.is_none() && !self.state.markers.is_empty() {
                 return;
             }
@@ -122,12 +139,22 @@ impl Call<'_> {
             return Some(Got::Dropped);
         }
         let got = self.own(slot, &name, false);
-        Some(if got == Got::Claimed { got } else { Got::Dropped })
+        Some(if got == Got::Claimed {
+            got
+        } else {
+            Got::Dropped
+        })
     }
 
     fn claim_held(&mut self, slot: &mut Slot) -> Option<Got> {
         let now = self.state.now as i64;
-        let (_, name) = self.state.due.iter().map(|(name, due)| (*due, name)).filter(|(due, _)| *due <= now).min()?;
+        let (_, name) = self
+            .state
+            .due
+            .iter()
+            .map(|(name, due)| (*due, name))
+            .filter(|(due, _)| *due <= now)
+            .min()?;
         let name = name.clone();
         Some(self.claim_due(slot, name))
     }
@@ -139,9 +166,16 @@ impl Call<'_> {
             self.quarantine_held(slot, &name);
             return Got::Dropped;
         }
-        let is_claimed = self.claimed.iter().any(|(_, _, claimed, _)| *claimed == name) || slot.given.as_ref() == Some(&name);
+        let is_claimed = self
+            .claimed
+            .iter()
+            .any(|(_, _, claimed, _)| *claimed == name)
+            || slot.given.as_ref() == Some(&name);
         let object = self.state.object(&name);
-        if object.owner == Key::default() && object.held_id.right().is_some_and(Option::is_some) && !is_claimed {
+        if object.owner == Key::default()
+            && object.held_id.right().is_some_and(Option::is_some)
+            && !is_claimed
+        {
             // The owner key is absent, but the numbers of a held batch exist. So the object is
             // still held.
             object.owner = Key::Right(Some("held".to_owned()));
@@ -158,7 +192,9 @@ impl Call<'_> {
         match (Numbers::of_held(&object.held_id), &object.held) {
             // A suspect above the limits waits, and delays no other object.
             (Some(numbers), _) if !self.room.admits(numbers.crashes) => {
-                self.state.due.insert(name.clone(), (FAR + self.state.now) as i64);
+                self.state
+                    .due
+                    .insert(name.clone(), (FAR + self.state.now) as i64);
                 Got::Dropped
             }
             (Some(numbers), held) => self.claim_batch(slot, &name, numbers, held),
@@ -169,7 +205,11 @@ impl Call<'_> {
                 if got == Got::Empty {
                     self.forget_later(&name);
                 }
-                if got == Got::Claimed { got } else { Got::Dropped }
+                if got == Got::Claimed {
+                    got
+                } else {
+                    Got::Dropped
+                }
             }
             // A held batch with unknown numbers must not be left out.
             (None, _) => {
@@ -180,7 +220,14 @@ impl Call<'_> {
                 } else {
                     "a string"
                 };
-                let why = [b"quarantine: ", &name[..], b":events.held.id is ", kind.as_bytes(), b" and tells no ids"].concat();
+                let why = [
+                    b"quarantine: ",
+                    &name[..],
+                    b":events.held.id is ",
+                    kind.as_bytes(),
+                    b" and tells no ids",
+                ]
+                .concat();
                 self.state.due.insert(name.clone(), OPERATOR as i64);
                 self.tell_quarantined(&name, &why);
                 Got::Dropped
@@ -189,7 +236,13 @@ impl Call<'_> {
     }
 
     /// Hands out a held batch once more.
-    fn claim_batch(&mut self, slot: &mut Slot, name: &Name, numbers: Numbers, held: &Key<Vec<Event>>) -> Got {
+    fn claim_batch(
+        &mut self,
+        slot: &mut Slot,
+        name: &Name,
+        numbers: Numbers,
+        held: &Key<Vec<Event>>,
+    ) -> Got {
         let object = self.state.object(name).clone();
         let wrong = match held {
             Key::Wrong => Some((":events.held", "a hash")),
@@ -199,7 +252,14 @@ impl Call<'_> {
             Key::Right(_) => None,
         };
         if let Some((key, kind)) = wrong {
-            let why = [b"quarantine: ", &name[..], key.as_bytes(), b" is ", kind.as_bytes()].concat();
+            let why = [
+                b"quarantine: ",
+                &name[..],
+                key.as_bytes(),
+                b" is ",
+                kind.as_bytes(),
+            ]
+            .concat();
             self.state.due.insert(name.clone(), OPERATOR as i64);
             let object = self.state.object(name);
             let is_lost = kind == "absent";
@@ -217,13 +277,21 @@ impl Call<'_> {
         self.count(name, events);
         self.state.due.remove(name);
         let object = self.state.object(name);
-        let Key::Right(batch) = std::mem::take(&mut object.held) else { unreachable!("looked at above") };
+        let Key::Right(batch) = std::mem::take(&mut object.held) else {
+            unreachable!("looked at above")
+        };
         object.held_id = Key::default();
         object.owner = Key::Right(Some(slot.w.clone()));
         self.enlist(slot, name);
         let worker = self.state.worker(&slot.w);
         worker.batch = batch;
-        worker.tag = Some(Numbers { handouts: numbers.handouts + 1, ..numbers }.tag());
+        worker.tag = Some(
+            Numbers {
+                handouts: numbers.handouts + 1,
+                ..numbers
+            }
+            .tag(),
+        );
         self.give_again(slot, name);
         self.claims -= 1;
         self.room.take(numbers.crashes);

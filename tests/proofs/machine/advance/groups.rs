@@ -68,15 +68,22 @@ impl Turns {
     fn insert(&mut self, at: usize) {
         let Turn { class, pass, .. } = self.all[at];
         let order = &self.order[class];
-        let place = order.iter().rposition(|other| self.all[*other].pass <= pass).map_or(0, |place| place + 1);
+        let place = order
+            .iter()
+            .rposition(|other| self.all[*other].pass <= pass)
+            .map_or(0, |place| place + 1);
         self.order[class].insert(place, at);
     }
 
     /// Returns the class with the next turn, and the most names of the turn.
     fn next_class(&self) -> Option<(usize, usize)> {
-        let classes: Vec<usize> = (0..3).filter(|class| !self.order[*class].is_empty()).collect();
+        let classes: Vec<usize> = (0..3)
+            .filter(|class| !self.order[*class].is_empty())
+            .collect();
         let (first, last) = (*classes.first()?, *classes.last()?);
-        let Some(place) = self.place.map(|place| (place % ROUND) as usize) else { return Some((first, usize::MAX)) };
+        let Some(place) = self.place.map(|place| (place % ROUND) as usize) else {
+            return Some((first, usize::MAX));
+        };
         Some(match place {
             15 => (last, 1),
             7 if classes.len() == 3 => (1, 1),
@@ -96,7 +103,10 @@ impl Call<'_> {
     /// claim. `was_due`: whether a held object was due when the call began.
     pub(super) fn is_grouped(&self, claims: usize, was_due: bool) -> bool {
         let now = self.state.now as i64;
-        let (markers, due) = (self.state.markers.len(), self.state.due.values().filter(|due| **due <= now).count());
+        let (markers, due) = (
+            self.state.markers.len(),
+            self.state.due.values().filter(|due| **due <= now).count(),
+        );
         if self.limited && claims > 0 {
             return true;
         } else if self.waiting() > 0 {
@@ -111,7 +121,12 @@ impl Call<'_> {
         let now = self.state.now as i64;
         // Without names that are set aside, names of held objects were lost.
         let first_due = if self.waiting() > 0 { 0 } else { i64::MIN };
-        let mut due: Vec<_> = self.state.due.iter().filter(|(_, due)| (first_due..=now).contains(*due)).collect();
+        let mut due: Vec<_> = self
+            .state
+            .due
+            .iter()
+            .filter(|(_, due)| (first_due..=now).contains(*due))
+            .collect();
         due.sort_by_key(|(name, due)| (**due, *name));
         let mut names: Vec<Name> = due.into_iter().map(|(name, _)| name.clone()).collect();
         for name in &names {
@@ -121,20 +136,35 @@ impl Call<'_> {
         let mut markers = std::mem::take(&mut self.state.markers);
         self.progress |= !names.is_empty() || !markers.is_empty();
         // The newest known mark counts, so the others are met before it.
-        let mut marks: Vec<Name> = markers.iter().filter(|name| name.starts_with(b"\0t")).cloned().collect();
+        let mut marks: Vec<Name> = markers
+            .iter()
+            .filter(|name| name.starts_with(b"\0t"))
+            .cloned()
+            .collect();
         marks.sort();
         for mark in &marks {
             self.state.meet(mark);
         }
         markers.reverse();
-        names.extend(markers.into_iter().filter(|name| !name.is_empty() && !name.starts_with(b"\0t")));
+        names.extend(
+            markers
+                .into_iter()
+                .filter(|name| !name.is_empty() && !name.starts_with(b"\0t")),
+        );
         // All new groups of a class begin with the same pass.
         let firsts = [-1, 0, 1].map(|class| self.state.first_pass(class));
         for name in names {
             let group = self.state.group_of(&name, self.depth);
             let class = self.state.weigh(&group).1;
-            self.state.groups.entry(group.clone()).or_insert(firsts[(class + 1) as usize]);
-            self.state.set_aside.entry(group).or_default().insert(0, name);
+            self.state
+                .groups
+                .entry(group.clone())
+                .or_insert(firsts[(class + 1) as usize]);
+            self.state
+                .set_aside
+                .entry(group)
+                .or_default()
+                .insert(0, name);
         }
     }
 
@@ -142,11 +172,24 @@ impl Call<'_> {
     /// same class.
     fn read_turns(&mut self, turns: &mut Turns, class: usize) {
         let has_shares = self.state.parts() > 0;
-        let class_of = |pass: f64| if has_shares { (class_of(pass) + 1) as usize } else { 1 };
-        let groups = self.state.groups.iter().filter(|(_, pass)| **pass < 2.0 * CLASS && class_of(**pass) == class);
+        let class_of = |pass: f64| {
+            if has_shares {
+                (class_of(pass) + 1) as usize
+            } else {
+                1
+            }
+        };
+        let groups = self
+            .state
+            .groups
+            .iter()
+            .filter(|(_, pass)| **pass < 2.0 * CLASS && class_of(**pass) == class);
         let mut groups: Vec<_> = groups.map(|(group, pass)| (*pass, group.clone())).collect();
         groups.sort_by(|one, other| one.partial_cmp(other).expect("numbers"));
-        assert!(groups.len() <= TURNS_MAX, "the reference reads the turns of all groups");
+        assert!(
+            groups.len() <= TURNS_MAX,
+            "the reference reads the turns of all groups"
+        );
         let rank = if self.limited { turns.in_set[class] } else { 0 };
         for (start, group) in groups.into_iter().skip(rank) {
             if self.limited && turns.known.contains(&group) {
@@ -204,7 +247,11 @@ impl Call<'_> {
         let turn = &mut turns.all[at];
         turn.is_parked = true;
         turns.in_set[turn.class] -= usize::from(!turn.has_left);
-        let member = if *by == turn.group { by.clone() } else { [by, &b"\n"[..]].concat().into() };
+        let member = if *by == turn.group {
+            by.clone()
+        } else {
+            [by, &b"\n"[..]].concat().into()
+        };
         self.state.blocked.entry(member).or_insert(false);
         self.state.parked += 1;
         if let Some(pass) = self.state.groups.get_mut(&turn.group) {
@@ -217,8 +264,17 @@ impl Call<'_> {
         let group = self.state.group_of(name, self.depth);
         let first = self.state.first_pass(self.state.weigh(&group).1);
         self.state.groups.entry(group.clone()).or_insert(first);
-        self.state.set_aside.entry(group.clone()).or_default().insert(0, name.clone());
-        if let Some(at) = turns.gone.iter().copied().find(|at| turns.all[*at].group == group) {
+        self.state
+            .set_aside
+            .entry(group.clone())
+            .or_default()
+            .insert(0, name.clone());
+        if let Some(at) = turns
+            .gone
+            .iter()
+            .copied()
+            .find(|at| turns.all[*at].group == group)
+        {
             turns.gone.remove(&at);
             turns.served.insert(at);
             turns.insert(at);
@@ -228,15 +284,26 @@ impl Call<'_> {
     /// Takes names from the lists of groups, in turns. Returns each name with the place of its turn.
     /// Groups without names lose their turns.
     fn take_names(&mut self, turns: &mut Turns, size: usize) -> Vec<(Name, usize)> {
-        let most = [0, 1, 2].map(|class| size.div_ceil(turns.order[class].len().max(1)).max((size / 8).min(NAMES_MIN)));
+        let most = [0, 1, 2].map(|class| {
+            size.div_ceil(turns.order[class].len().max(1))
+                .max((size / 8).min(NAMES_MIN))
+        });
         let mut chunk = Vec::new();
         while chunk.len() < size {
-            let Some((class, names_max)) = turns.next_class() else { break };
+            let Some((class, names_max)) = turns.next_class() else {
+                break;
+            };
             let at = turns.order[class].remove(0);
             let (is_parked, group) = (turns.all[at].is_parked, turns.all[at].group.clone());
-            let limit = if self.limited && !is_parked { self.room_of(&group) } else { (i64::MAX, Name::new()) };
+            let limit = if self.limited && !is_parked {
+                self.room_of(&group)
+            } else {
+                (i64::MAX, Name::new())
+            };
             let mut count = 0;
-            let Turn { pending, patience, .. } = turns.all[at];
+            let Turn {
+                pending, patience, ..
+            } = turns.all[at];
             if limit.0 <= 0 {
                 self.wait_for(turns, at, &limit.1);
             } else if pending > 0 && pending >= limit.0 {
@@ -244,12 +311,21 @@ impl Call<'_> {
             } else if !is_parked {
                 let names = self.state.set_aside.entry(group).or_default();
                 let allowed = (limit.0 - pending).max(patience) as usize;
-                count = most[class].min(size - chunk.len()).min(names_max).min(allowed).min(names.len());
+                count = most[class]
+                    .min(size - chunk.len())
+                    .min(names_max)
+                    .min(allowed)
+                    .min(names.len());
                 if count == 0 {
                     turns.gone.insert(at);
                     turns.served.remove(&at);
                 } else {
-                    chunk.extend(names.drain(names.len() - count..).rev().map(|name| (name, at)));
+                    chunk.extend(
+                        names
+                            .drain(names.len() - count..)
+                            .rev()
+                            .map(|name| (name, at)),
+                    );
                     turns.all[at].pass += count as f64 / turns.all[at].weight;
                     turns.all[at].pending += count as i64;
                     turns.place = turns.place.map(|place| place + count as u64);
@@ -285,7 +361,11 @@ impl Call<'_> {
                 let has_room = call.claims > claims_after && call.reply_bytes > 0;
                 slots.iter().position(|slot| !slot.has).filter(|_| has_room)
             };
-            size = (size * 2).max(self.claims - claims_after).min(CHUNK_MAX).min(self.markers).min(self.waiting());
+            size = (size * 2)
+                .max(self.claims - claims_after)
+                .min(CHUNK_MAX)
+                .min(self.markers)
+                .min(self.waiting());
             self.progress |= used_last > 0;
             if size == 0 || free(self, slots).is_none() {
                 break;
@@ -296,21 +376,27 @@ impl Call<'_> {
             }
             self.markers -= chunk.len();
             // A call looks at a name once, unless it has pushed the name to another list.
-            let is_new: Vec<bool> = chunk.iter().map(|(name, _)| seen.insert(name.clone())).collect();
+            let is_new: Vec<bool> = chunk
+                .iter()
+                .map(|(name, _)| seen.insert(name.clone()))
+                .collect();
             let (mut used, mut stopped) = (0, BTreeMap::<usize, usize>::new());
             for (place, (name, at)) in chunk.iter().enumerate() {
                 let owner = self.state.owner(name);
                 if owner.is_some() && owner.as_deref() != Some("held") || !is_new[place] {
                     continue;
                 }
-                let Some(number) = free(self, slots) else { break };
+                let Some(number) = free(self, slots) else {
+                    break;
+                };
                 if self.limited && self.put_aside.contains(name) {
                     continue;
                 }
                 used = place + 1;
                 // An owner key of a wrong type does not hide the held batch of an object that is set aside.
                 let is_aside = self.state.due.get(name).is_some_and(|due| *due < 0);
-                let is_held = owner.is_some() || is_aside && self.state.object(name).held_id != Key::default();
+                let is_held = owner.is_some()
+                    || is_aside && self.state.object(name).held_id != Key::default();
                 let mut charged = 0;
                 if self.limited {
                     let group = self.state.group_of(name, self.depth);
@@ -322,7 +408,8 @@ impl Call<'_> {
                         has_moved = true;
                         continue;
                     }
-                    let held = is_held.then(|| self.state.object(name).held.right().map_or(1, Vec::len));
+                    let held =
+                        is_held.then(|| self.state.object(name).held.right().map_or(1, Vec::len));
                     match self.admitted(&group, held) {
                         Ok(asked) => charged = asked,
                         Err(by) => {
@@ -332,8 +419,11 @@ impl Call<'_> {
                         }
                     }
                 }
-                let got =
-                    if is_held { self.claim_aside(&mut slots[number], name) } else { self.own(&mut slots[number], name, false) };
+                let got = if is_held {
+                    self.claim_aside(&mut slots[number], name)
+                } else {
+                    self.own(&mut slots[number], name, false)
+                };
                 if got == Got::Claimed {
                     turns.all[*at].claimed += 1;
                     turns.all[*at].has_led = true;
@@ -349,15 +439,25 @@ impl Call<'_> {
             for (place, (name, at)) in chunk.iter().enumerate().rev() {
                 let stays = stopped.get(at).is_some_and(|from| place >= *from);
                 if place >= used || stays {
-                    self.state.set_aside.entry(turns.all[*at].group.clone()).or_default().push(name.clone());
+                    self.state
+                        .set_aside
+                        .entry(turns.all[*at].group.clone())
+                        .or_default()
+                        .push(name.clone());
                     turns.gone.remove(at);
                     turns.served.insert(*at);
                     kept += u64::from(place < used);
                 }
             }
-            turns.place = turns.place.map(|place| place - (chunk.len() - used) as u64 - kept);
+            turns.place = turns
+                .place
+                .map(|place| place - (chunk.len() - used) as u64 - kept);
             for turn in turns.all.iter_mut().filter(|turn| turn.pending > 0) {
-                turn.patience = if turn.has_led { 1 } else { (turn.patience * PATIENCE).min(PATIENCE_MAX) };
+                turn.patience = if turn.has_led {
+                    1
+                } else {
+                    (turn.patience * PATIENCE).min(PATIENCE_MAX)
+                };
                 (turn.pending, turn.has_led) = (0, false);
             }
             let paused = std::mem::take(&mut turns.paused);
@@ -369,7 +469,9 @@ impl Call<'_> {
         }
         for at in turns.served.clone() {
             let turn = &turns.all[at];
-            let pass = turn.start + turn.claimed as f64 / turn.weight + if turn.is_parked { PARKED } else { 0.0 };
+            let pass = turn.start
+                + turn.claimed as f64 / turn.weight
+                + if turn.is_parked { PARKED } else { 0.0 };
             self.state.groups.insert(turn.group.clone(), pass);
         }
         self.leave(&mut turns);

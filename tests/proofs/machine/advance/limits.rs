@@ -25,7 +25,11 @@ impl Call<'_> {
     pub(super) fn room_of(&mut self, group: &Name) -> (i64, Name) {
         let (mut least, mut by) = (i64::MAX, Name::new());
         for prefix in self.state.limits_of(group) {
-            let room = self.state.room_in_hand(&prefix).unwrap_or(i64::MAX).min(self.tokens(&prefix).unwrap_or(i64::MAX));
+            let room = self
+                .state
+                .room_in_hand(&prefix)
+                .unwrap_or(i64::MAX)
+                .min(self.tokens(&prefix).unwrap_or(i64::MAX));
             if room < least {
                 (least, by) = (room, prefix);
             }
@@ -38,7 +42,11 @@ impl Call<'_> {
     pub(super) fn admitted(&mut self, group: &Name, held: Option<usize>) -> Result<u64, Name> {
         let mut asked = 1;
         for prefix in self.state.limits_of(group) {
-            if self.state.room_in_hand(&prefix).is_some_and(|room| room <= 0) {
+            if self
+                .state
+                .room_in_hand(&prefix)
+                .is_some_and(|room| room <= 0)
+            {
                 return Err(prefix);
             }
             if let Some(tokens) = self.tokens(&prefix) {
@@ -87,20 +95,42 @@ impl Call<'_> {
 
     /// Lets groups have turns again if their limits may allow a claim.
     pub(super) fn unpark(&mut self) {
-        let due: Vec<Name> =
-            self.state.blocked.iter().filter(|(_, is_due)| **is_due).map(|(member, _)| member.clone()).take(UNPARK_MAX).collect();
-        let (of_prefixes, own): (Vec<Name>, Vec<Name>) = due.iter().cloned().partition(|member| member.ends_with(b"\n"));
-        let prefixes: BTreeSet<&[u8]> = of_prefixes.iter().map(|member| &member[..member.len() - 1]).collect();
+        let due: Vec<Name> = self
+            .state
+            .blocked
+            .iter()
+            .filter(|(_, is_due)| **is_due)
+            .map(|(member, _)| member.clone())
+            .take(UNPARK_MAX)
+            .collect();
+        let (of_prefixes, own): (Vec<Name>, Vec<Name>) = due
+            .iter()
+            .cloned()
+            .partition(|member| member.ends_with(b"\n"));
+        let prefixes: BTreeSet<&[u8]> = of_prefixes
+            .iter()
+            .map(|member| &member[..member.len() - 1])
+            .collect();
         let mut groups: BTreeSet<Name> = own.into_iter().collect();
         self.state.blocked.retain(|member, _| !due.contains(member));
         // A group that also waits for another limit is left out until that one is due.
         let blocked = &self.state.blocked;
         let waits_still = |group: &Name| {
-            let of_prefix = |prefix: &&[u8]| blocked.contains_key(&[prefix, &b"\n"[..]].concat()[..]);
+            let of_prefix =
+                |prefix: &&[u8]| blocked.contains_key(&[prefix, &b"\n"[..]].concat()[..]);
             blocked.contains_key(group) || prefixes_of(group).iter().any(of_prefix)
         };
-        let waits = |group: &Name| prefixes_of(group).iter().any(|prefix| prefixes.contains(prefix)) && !waits_still(group);
-        let parked = self.state.groups.iter().filter(|(group, pass)| **pass >= PARKED - CLASS && waits(group));
+        let waits = |group: &Name| {
+            prefixes_of(group)
+                .iter()
+                .any(|prefix| prefixes.contains(prefix))
+                && !waits_still(group)
+        };
+        let parked = self
+            .state
+            .groups
+            .iter()
+            .filter(|(group, pass)| **pass >= PARKED - CLASS && waits(group));
         groups.extend(parked.map(|(group, _)| group.clone()));
         let groups: Vec<Name> = groups.into_iter().collect();
         self.unparked = self.state.unpark(&groups, AHEAD);

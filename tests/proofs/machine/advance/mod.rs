@@ -10,7 +10,8 @@ pub use results::{Choice, Delay, Told, choice};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::reference::{
-    Advanced, Broken, Event, Given, ID_MAX, JUMP, Key, Name, Numbers, OPERATOR, Reference, Reply, Room, remove,
+    Advanced, Broken, Event, Given, ID_MAX, JUMP, Key, Name, Numbers, OPERATOR, Reference, Reply,
+    Room, remove,
 };
 use super::schedules::{Head, postponed};
 
@@ -107,13 +108,21 @@ impl Reference {
         }
         let before = self.counter.unwrap_or(0);
         let is_lost = self.counter.is_none() || before < args.highest;
-        let counter = if is_lost { before.max(args.highest).max(self.highest) + JUMP } else { before };
+        let counter = if is_lost {
+            before.max(args.highest).max(self.highest) + JUMP
+        } else {
+            before
+        };
         match self.broken {
-            Some(Broken::Markers | Broken::Held | Broken::Rules | Broken::Counter) => return Reply::WrongType,
+            Some(Broken::Markers | Broken::Held | Broken::Rules | Broken::Counter) => {
+                return Reply::WrongType;
+            }
             Some(Broken::Paused) if !self.rules.is_empty() => return Reply::WrongType,
             Some(Broken::Shares) if self.counting => return Reply::WrongType,
             Some(Broken::CounterText) => return Reply::Counter("nan".to_owned()),
-            _ if counter + 1024 * args.batch as u64 > ID_MAX => return Reply::Counter(counter.to_string()),
+            _ if counter + 1024 * args.batch as u64 > ID_MAX => {
+                return Reply::Counter(counter.to_string());
+            }
             _ => {}
         }
         let (has_shares, limited) = (!self.shares.is_empty(), self.is_limited());
@@ -143,7 +152,16 @@ impl Reference {
             wakes: false,
         };
         call.run(args);
-        let Call { reply_bytes, from_held, progress, ready, wakes, mut batches, quarantined, .. } = call;
+        let Call {
+            reply_bytes,
+            from_held,
+            progress,
+            ready,
+            wakes,
+            mut batches,
+            quarantined,
+            ..
+        } = call;
         // The order of the slots in a reply has no meaning, so the batches are sorted for the
         // comparison.
         batches.sort_by_key(|given| given.slot);
@@ -153,8 +171,15 @@ impl Reference {
             self.highest = self.highest.max(counter);
         }
         // With limits, a time below 0 says only that the name of the object is set aside.
-        let due = self.due.values().copied().filter(|due| *due >= 0 || !limited).min();
-        let due = due.map(|due| due.max(0) as u64).filter(|due| *due != OPERATOR);
+        let due = self
+            .due
+            .values()
+            .copied()
+            .filter(|due| *due >= 0 || !limited)
+            .min();
+        let due = due
+            .map(|due| due.max(0) as u64)
+            .filter(|due| *due != OPERATOR);
         let waits = ready.unwrap_or(!self.set_aside.is_empty()) || !self.markers.is_empty();
         let waits = waits || limited && self.blocked.values().any(|is_due| *is_due);
         let left = waits || due.is_some_and(|due| due <= self.now) || reply_bytes <= 0;
@@ -163,7 +188,14 @@ impl Reference {
             self.markers.push(Name::new());
         }
         let due = due.into_iter().chain(self.next_rule()).min();
-        Reply::Advanced(Advanced { due, more, unsorted: false, from_held, batches, quarantined })
+        Reply::Advanced(Advanced {
+            due,
+            more,
+            unsorted: false,
+            from_held,
+            batches,
+            quarantined,
+        })
     }
 }
 
@@ -176,7 +208,14 @@ impl Call<'_> {
         let mut going_on = Vec::new();
         for (at, (number, told)) in args.slots.iter().enumerate() {
             let w = format!("{}.{number}", args.name);
-            let mut slot = Slot { number: *number, w, has: false, given: None, left: None, prev: 0 };
+            let mut slot = Slot {
+                number: *number,
+                w,
+                has: false,
+                given: None,
+                left: None,
+                prev: 0,
+            };
             if let Some(tag) = self.state.worker(&slot.w).tag.clone() {
                 match told {
                     // A result counts only if its tag is the tag of the batch in flight.
@@ -191,23 +230,33 @@ impl Call<'_> {
             }
             slots.push(slot);
         }
-        let some_left = going_on.iter().any(|(_, object)| match &self.state.object(object).queue {
-            Key::Right(queue) => !queue.is_empty(),
-            Key::Wrong => true,
-        });
+        let some_left = going_on
+            .iter()
+            .any(|(_, object)| match &self.state.object(object).queue {
+                Key::Right(queue) => !queue.is_empty(),
+                Key::Wrong => true,
+            });
         for (at, object) in going_on {
             self.go_on(&mut slots[at], &object, some_left);
         }
         for number in &args.looks {
-            let left = slots.iter().find(|slot| slot.number == *number).and_then(|slot| slot.left.as_ref());
+            let left = slots
+                .iter()
+                .find(|slot| slot.number == *number)
+                .and_then(|slot| slot.left.as_ref());
             self.return_strays(&format!("{}.{number}", args.name), left);
         }
         let without = slots.iter().filter(|slot| !slot.has).count();
         let claims_before = self.claims;
-        for slot in slots.iter_mut().filter(|slot| !slot.has && slot.left.is_none()) {
+        for slot in slots
+            .iter_mut()
+            .filter(|slot| !slot.has && slot.left.is_none())
+        {
             self.claim_taken(slot);
         }
-        let claims = claims_before.min(without).saturating_sub(claims_before - self.claims);
+        let claims = claims_before
+            .min(without)
+            .saturating_sub(claims_before - self.claims);
         let is_grouped = self.is_grouped(claims, was_due);
         if is_grouped {
             self.claim_grouped(&mut slots, claims);
@@ -226,7 +275,12 @@ impl Call<'_> {
     /// Lets the slot take more events of its object, or releases the object. `some_left` says that
     /// at least one of the slots that go on has room for more events.
     fn go_on(&mut self, slot: &mut Slot, name: &Name, some_left: bool) {
-        let has_events = self.state.object(name).queue.right().is_none_or(|queue| !queue.is_empty());
+        let has_events = self
+            .state
+            .object(name)
+            .queue
+            .right()
+            .is_none_or(|queue| !queue.is_empty());
         let is_over = self.limited && has_events && self.events_left(name) < 1;
         if some_left && (self.reply_bytes <= 0 || is_over) {
             let now = self.state.now;
@@ -235,9 +289,15 @@ impl Call<'_> {
         if self.state.pause(&slot.w, name, true) {
             return;
         }
-        let most = if self.limited { self.batch.min(self.events_left(name)) } else { self.batch };
+        let most = if self.limited {
+            self.batch.min(self.events_left(name))
+        } else {
+            self.batch
+        };
         match self.take(&slot.w, name, most) {
-            None if self.state.object(name).queue == Key::Wrong => self.quarantine(slot, name, ":events", "hash"),
+            None if self.state.object(name).queue == Key::Wrong => {
+                self.quarantine(slot, name, ":events", "hash")
+            }
             None => self.postpone(slot, name),
             Some(events) if events.is_empty() => {
                 self.forget_later(name);
@@ -256,8 +316,16 @@ impl Call<'_> {
     fn give_unknown(&mut self, slot: &mut Slot) {
         slot.has = true;
         let objects = self.state.worker(&slot.w).objects.clone();
-        if let Some(name) = objects.iter().find(|name| self.state.owner(name).as_ref() == Some(&slot.w)) {
-            let tag = self.state.worker(&slot.w).tag.clone().expect("a batch has a tag");
+        if let Some(name) = objects
+            .iter()
+            .find(|name| self.state.owner(name).as_ref() == Some(&slot.w))
+        {
+            let tag = self
+                .state
+                .worker(&slot.w)
+                .tag
+                .clone()
+                .expect("a batch has a tag");
             self.room.take(Numbers::of_tag(&tag).crashes);
             self.give_again(slot, name);
         }
@@ -270,9 +338,16 @@ impl Call<'_> {
     fn take(&mut self, w: &str, name: &Name, count_max: usize) -> Option<Vec<Event>> {
         let mut batch = std::mem::take(&mut self.state.worker(w).batch);
         let mut bytes: usize = batch.iter().map(|event| event.len()).sum();
-        while batch.len() < count_max && (batch.is_empty() || bytes < self.batch_bytes) && !self.keyed.contains_key(w) {
-            let Key::Right(queue) = &self.state.object(name).queue else { return None };
-            let Some(mut event) = queue.first().cloned() else { break };
+        while batch.len() < count_max
+            && (batch.is_empty() || bytes < self.batch_bytes)
+            && !self.keyed.contains_key(w)
+        {
+            let Key::Right(queue) = &self.state.object(name).queue else {
+                return None;
+            };
+            let Some(mut event) = queue.first().cloned() else {
+                break;
+            };
             if !batch.is_empty() && event.starts_with(b"\0") {
                 break;
             }
@@ -301,7 +376,8 @@ impl Call<'_> {
 
     /// Holds the object for a minute, because `events.scheduled` has a wrong type.
     fn postpone(&mut self, slot: &Slot, name: &Name) {
-        self.state.hold(&slot.w, name, postponed(self.state.now), None);
+        self.state
+            .hold(&slot.w, name, postponed(self.state.now), None);
         self.put_aside.insert(name.clone());
         self.progress = true;
     }
@@ -310,7 +386,11 @@ impl Call<'_> {
     fn give(&mut self, number: usize, w: &str, name: &Name, prev: u64) {
         let first = self.counter + 1;
         let key = self.keyed.get(w).copied();
-        let tag = Numbers { is_keyed: key.is_some(), ..Numbers::of(first) }.tag();
+        let tag = Numbers {
+            is_keyed: key.is_some(),
+            ..Numbers::of(first)
+        }
+        .tag();
         if let Some(key) = key {
             self.state.object(name).key = Some((first, key));
         }
@@ -318,7 +398,13 @@ impl Call<'_> {
         worker.tag = Some(tag.clone());
         let events = worker.batch.clone();
         self.counter += events.len() as u64;
-        self.batches.push(Given { slot: number, object: name.clone(), tag, prev, events });
+        self.batches.push(Given {
+            slot: number,
+            object: name.clone(),
+            tag,
+            prev,
+            events,
+        });
         self.progress = true;
     }
 
@@ -327,7 +413,11 @@ impl Call<'_> {
         for (number, w, name, prev) in std::mem::take(&mut self.claimed) {
             self.count(&name, 1);
             if self.reply_bytes > 0 {
-                let most = if self.limited { self.batch.min(self.events_left(&name).saturating_add(1)) } else { self.batch };
+                let most = if self.limited {
+                    self.batch.min(self.events_left(&name).saturating_add(1))
+                } else {
+                    self.batch
+                };
                 let events = self.take(&w, &name, most).map_or(1, |events| events.len());
                 self.took(&name, events as u64 - 1);
             }
@@ -340,11 +430,20 @@ impl Call<'_> {
         slot.has = true;
         if self.reply_bytes > 0 {
             let worker = self.state.worker(&slot.w);
-            let (tag, events) = (worker.tag.clone().expect("a batch has a tag"), worker.batch.clone());
+            let (tag, events) = (
+                worker.tag.clone().expect("a batch has a tag"),
+                worker.batch.clone(),
+            );
             let prev = self.state.object(name).last_id().unwrap_or(0);
             self.rise_above(Numbers::of_tag(&tag).first + events.len() as u64 - 1);
             self.reply_bytes -= events.iter().map(|event| event.len() as i64).sum::<i64>();
-            self.batches.push(Given { slot: slot.number, object: name.clone(), tag, prev, events });
+            self.batches.push(Given {
+                slot: slot.number,
+                object: name.clone(),
+                tag,
+                prev,
+                events,
+            });
             self.progress = true;
         }
     }
@@ -377,8 +476,20 @@ impl Call<'_> {
 
     /// Holds the object for an operator, because of a key of a wrong type.
     fn quarantine(&mut self, slot: &Slot, name: &Name, key: &str, kind: &str) {
-        let why = [b"quarantine: ", &name[..], key.as_bytes(), b" is a ", kind.as_bytes()].concat();
-        self.state.hold(&slot.w, name, OPERATOR, Some([&b"0 0 0 0 "[..], &why].concat().into()));
+        let why = [
+            b"quarantine: ",
+            &name[..],
+            key.as_bytes(),
+            b" is a ",
+            kind.as_bytes(),
+        ]
+        .concat();
+        self.state.hold(
+            &slot.w,
+            name,
+            OPERATOR,
+            Some([&b"0 0 0 0 "[..], &why].concat().into()),
+        );
         self.state.unpause(name);
         self.tell_quarantined(name, &why);
     }
@@ -390,13 +501,17 @@ impl Call<'_> {
         self.state.unpause(name);
         self.state.object(name).owner = Key::Right(Some("held".to_owned()));
         remove(&mut self.state.worker(&slot.w).objects, name);
-        self.tell_quarantined(name, &[b"quarantine: ", &name[..], b":event.worker is a hash"].concat());
+        self.tell_quarantined(
+            name,
+            &[b"quarantine: ", &name[..], b":event.worker is a hash"].concat(),
+        );
     }
 
     fn tell_quarantined(&mut self, name: &Name, why: &[u8]) {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         self.put_aside.insert(name.clone());
-        self.quarantined.push((seriatim::escape::name(&name[..]).into_owned(), text(why)));
+        self.quarantined
+            .push((seriatim::escape::name(&name[..]).into_owned(), text(why)));
     }
 
     /// Returns names to the markers: the names in a worker's list that the worker does not own.

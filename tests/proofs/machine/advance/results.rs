@@ -7,7 +7,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use seriatim::wire::{BatchResult, Report, Tag};
 
-use super::super::reference::{Broken, Dead, ERRORS_MAX, FAR, Failure, Key, Name, Numbers, OPERATOR, Row};
+use super::super::reference::{
+    Broken, Dead, ERRORS_MAX, FAR, Failure, Key, Name, Numbers, OPERATOR, Row,
+};
 use super::{Call, Slot, WRONG_TYPE};
 
 /// How a call names a slot: not at all, as free, or with a result.
@@ -31,7 +33,8 @@ pub enum Choice {
 
 /// Draws a choice, each kind with its own frequency.
 pub fn choice() -> impl Strategy<Value = Choice> {
-    let delay = prop_oneof![3 => Just(Delay::Zero), 2 => Just(Delay::Far), 1 => Just(Delay::Operator)];
+    let delay =
+        prop_oneof![3 => Just(Delay::Zero), 2 => Just(Delay::Far), 1 => Just(Delay::Operator)];
     prop_oneof![
         2 => Just(Choice::Skip),
         4 => Just(Choice::Free),
@@ -81,23 +84,48 @@ impl Choice {
     /// rest.
     pub fn made_of(self, tag: Numbers, len: usize) -> (usize, Then) {
         // `whole` returns a count up to the whole batch, `less` a count below it.
-        let (whole, less) = (|count: u8| usize::from(count) % (len + 1), |count: u8| usize::from(count) % len);
+        let (whole, less) = (
+            |count: u8| usize::from(count) % (len + 1),
+            |count: u8| usize::from(count) % len,
+        );
         match self {
             Self::Done => (len, Then::Done),
             Self::Yield => (len, Then::Yield),
-            Self::Part(count) if whole(count) < len => (whole(count), Then::Part { next: tag.after(whole(count)) }),
+            Self::Part(count) if whole(count) < len => (
+                whole(count),
+                Then::Part {
+                    next: tag.after(whole(count)),
+                },
+            ),
             Self::Part(_) => (len, Then::Done),
             Self::Hold(count, delay, failed) => {
                 let mut rest = tag.after(less(count));
                 rest.attempts += u32::from(failed);
-                (less(count), Then::Hold { rest, delay, why: if failed { "retry: no" } else { "stop" } })
+                (
+                    less(count),
+                    Then::Hold {
+                        rest,
+                        delay,
+                        why: if failed { "retry: no" } else { "stop" },
+                    },
+                )
             }
             Self::Reject(count, complete) => {
                 let count = less(count);
                 let next = (count + 1 < len).then(|| tag.after(count + 1));
-                (count, Then::Reject { next, id: tag.first + count as u64, attempts: tag.after(count).attempts, complete })
+                (
+                    count,
+                    Then::Reject {
+                        next,
+                        id: tag.first + count as u64,
+                        attempts: tag.after(count).attempts,
+                        complete,
+                    },
+                )
             }
-            Self::Skip | Self::Free | Self::Look | Self::Late(_) | Self::WrongTag => unreachable!("{self:?} is no result"),
+            Self::Skip | Self::Free | Self::Look | Self::Late(_) | Self::WrongTag => {
+                unreachable!("{self:?} is no result")
+            }
         }
     }
 }
@@ -121,7 +149,14 @@ pub const ERROR: &str = "bad";
 impl Told {
     /// Returns a result of a batch that never existed.
     pub fn wrong(object: Name, tag: Numbers, len: usize) -> Self {
-        Self { object, tag, count: len, last: Some(tag.first), then: Then::Done, handled: true }
+        Self {
+            object,
+            tag,
+            count: len,
+            last: Some(tag.first),
+            then: Then::Done,
+            handled: true,
+        }
     }
 
     /// Returns the result in the form that the library sends.
@@ -129,32 +164,72 @@ impl Told {
         let then = match &self.then {
             Then::Done => BatchResult::Done,
             Then::Yield => BatchResult::Yield,
-            Then::Part { next } => BatchResult::Part { next: (*next).into() },
+            Then::Part { next } => BatchResult::Part {
+                next: (*next).into(),
+            },
             Then::Hold { rest, delay, why } => {
                 let delay = match delay {
                     Delay::Zero => Some(Duration::ZERO),
                     Delay::Far => Some(Duration::from_millis(FAR)),
                     Delay::Operator => None,
                 };
-                BatchResult::Hold { rest: (*rest).into(), delay, reason: (*why).into() }
+                BatchResult::Hold {
+                    rest: (*rest).into(),
+                    delay,
+                    reason: (*why).into(),
+                }
             }
-            Then::Reject { next, id, attempts, complete } => {
-                let (next, id, error, attempts) = (next.map(Tag::from), *id, ERROR.to_owned(), *attempts);
+            Then::Reject {
+                next,
+                id,
+                attempts,
+                complete,
+            } => {
+                let (next, id, error, attempts) =
+                    (next.map(Tag::from), *id, ERROR.to_owned(), *attempts);
                 if *complete {
-                    BatchResult::Complete { next, id, error, attempts }
+                    BatchResult::Complete {
+                        next,
+                        id,
+                        error,
+                        attempts,
+                    }
                 } else {
-                    BatchResult::Reject { next, id, error, attempts }
+                    BatchResult::Reject {
+                        next,
+                        id,
+                        error,
+                        attempts,
+                    }
                 }
             }
         };
-        Report { object: self.object.clone(), tag: self.tag.into(), count: self.count, last: self.last, then }
+        Report {
+            object: self.object.clone(),
+            tag: self.tag.into(),
+            count: self.count,
+            last: self.last,
+            then,
+        }
     }
 }
 
 impl From<Numbers> for Tag {
     fn from(numbers: Numbers) -> Self {
-        let Numbers { first, handouts, attempts, crashes, is_keyed } = numbers;
-        Self { first, handouts, attempts, crashes, is_keyed }
+        let Numbers {
+            first,
+            handouts,
+            attempts,
+            crashes,
+            is_keyed,
+        } = numbers;
+        Self {
+            first,
+            handouts,
+            attempts,
+            crashes,
+            is_keyed,
+        }
     }
 }
 
@@ -171,12 +246,18 @@ impl Call<'_> {
         };
         self.rise_above(last);
         if told.handled
-            && let Some(wrong) = self.state.object(name).handled.clone().and_then(|kept| self.state.cannot_push(&kept))
+            && let Some(wrong) = self
+                .state
+                .object(name)
+                .handled
+                .clone()
+                .and_then(|kept| self.state.cannot_push(&kept))
         {
             // If the emits of the handlers cannot be pushed, the event is not finalized. So no emit
             // is lost.
             let why = [b"quarantine: ", &wrong[..], b":events is a hash"].concat();
-            self.state.hold_batch(w, name, OPERATOR, told.tag.held_id(&why));
+            self.state
+                .hold_batch(w, name, OPERATOR, told.tag.held_id(&why));
             self.tell_quarantined(name, &why);
             return false;
         }
@@ -184,7 +265,8 @@ impl Call<'_> {
             if self.state.broken == Some(Broken::Log) {
                 // If the row cannot be written to the log, the event is not finalized either.
                 let why = "quarantine: event.log is a set";
-                self.state.hold_batch(w, name, OPERATOR, told.tag.held_id(why.as_bytes()));
+                self.state
+                    .hold_batch(w, name, OPERATOR, told.tag.held_id(why.as_bytes()));
                 self.tell_quarantined(name, why.as_bytes());
                 return false;
             }
@@ -192,28 +274,61 @@ impl Call<'_> {
         }
         // Handler progress below the batch is of an event that was lost, so it is over.
         let before_batch = told.tag.first.checked_sub(1);
-        if let Then::Reject { next, id, attempts, complete } = told.then {
+        if let Then::Reject {
+            next,
+            id,
+            attempts,
+            complete,
+        } = told.then
+        {
             let event = self.state.worker(w).batch[count].clone();
-            let (stream, broken) = if complete && !self.log { ("event.log", Broken::Log) } else { ("events.dead", Broken::Dead) };
+            let (stream, broken) = if complete && !self.log {
+                ("event.log", Broken::Log)
+            } else {
+                ("events.dead", Broken::Dead)
+            };
             if self.state.broken == Some(broken) && !(complete && self.log) {
                 // If the event cannot be written to the stream, the event is held, so that it is
                 // not lost.
-                let rest = Numbers { first: id, attempts, ..told.tag };
+                let rest = Numbers {
+                    first: id,
+                    attempts,
+                    ..told.tag
+                };
                 let why = format!("quarantine: {stream}: {WRONG_TYPE}");
                 self.drop_front(slot, told, count, told.last.or(before_batch));
-                self.state.hold_batch(&slot.w, name, OPERATOR, rest.held_id(why.as_bytes()));
+                self.state
+                    .hold_batch(&slot.w, name, OPERATOR, rest.held_id(why.as_bytes()));
                 self.keep_error(told, attempts, ERROR);
                 return false;
             }
             let (prev, error): (_, Name) = (prev_known.to_string(), ERROR.into());
-            let row = Dead { serial: 0, id, prev: prev.clone(), object: name.clone(), event: event.clone(), error, attempts };
+            let row = Dead {
+                serial: 0,
+                id,
+                prev: prev.clone(),
+                object: name.clone(),
+                event: event.clone(),
+                error,
+                attempts,
+            };
             if !complete {
-                self.state.bury(id, prev, name, event, row.error.clone(), attempts);
+                self.state
+                    .bury(id, prev, name, event, row.error.clone(), attempts);
             }
             if complete || self.log {
-                let status = if complete { "completed_with_errors" } else { "dead" };
+                let status = if complete {
+                    "completed_with_errors"
+                } else {
+                    "dead"
+                };
                 let results = self.results_of(told, id).filter(|_| self.log);
-                self.state.log.push(Row { status, event: row, taken: self.log, results });
+                self.state.log.push(Row {
+                    status,
+                    event: row,
+                    taken: self.log,
+                    results,
+                });
             }
             count += 1;
             then = match next {
@@ -235,7 +350,12 @@ impl Call<'_> {
             }
             Then::Yield => {
                 self.state.worker(&slot.w).tag = None;
-                let queued = self.state.object(name).queue.right().is_none_or(|queue| !queue.is_empty());
+                let queued = self
+                    .state
+                    .object(name)
+                    .queue
+                    .right()
+                    .is_none_or(|queue| !queue.is_empty());
                 if queued {
                     self.state.hold(&slot.w, name, now, None);
                 }
@@ -252,7 +372,8 @@ impl Call<'_> {
                     Delay::Far => FAR + now,
                     Delay::Operator => OPERATOR,
                 };
-                self.state.hold_batch(&slot.w, name, due, rest.held_id(why.as_bytes()));
+                self.state
+                    .hold_batch(&slot.w, name, due, rest.held_id(why.as_bytes()));
                 self.keep_error(told, rest.attempts, why.trim_start_matches("retry: "));
                 false
             }
@@ -262,14 +383,34 @@ impl Call<'_> {
 
     /// Writes a row for each delivered event.
     fn log_delivered(&mut self, w: &str, told: &Told) {
-        let (mut numbers, mut prev) = (told.tag, self.state.object(&told.object).last_id().unwrap_or(0));
+        let (mut numbers, mut prev) = (
+            told.tag,
+            self.state.object(&told.object).last_id().unwrap_or(0),
+        );
         let batch = self.state.worker(w).batch.clone();
         for event in batch.into_iter().take(told.count) {
-            let Numbers { first: id, attempts, .. } = numbers;
+            let Numbers {
+                first: id,
+                attempts,
+                ..
+            } = numbers;
             let (object, error) = (told.object.clone(), Name::new());
-            let event = Dead { serial: 0, id, prev: prev.to_string(), object, event, error, attempts };
+            let event = Dead {
+                serial: 0,
+                id,
+                prev: prev.to_string(),
+                object,
+                event,
+                error,
+                attempts,
+            };
             let results = self.results_of(told, id);
-            self.state.log.push(Row { status: "completed", event, taken: true, results });
+            self.state.log.push(Row {
+                status: "completed",
+                event,
+                taken: true,
+                results,
+            });
             (numbers, prev) = (numbers.after(1), id);
         }
     }
@@ -277,7 +418,12 @@ impl Call<'_> {
     /// Returns the results of the event's handlers, if the call states that a record of them may
     /// exist.
     fn results_of(&mut self, told: &Told, id: u64) -> Option<String> {
-        self.state.object(&told.object).handled.as_ref().filter(|_| told.handled)?.results_of(id)
+        self.state
+            .object(&told.object)
+            .handled
+            .as_ref()
+            .filter(|_| told.handled)?
+            .results_of(id)
     }
 
     /// Removes the first `count` events from the batch, and sets the last delivered id. If the
@@ -288,7 +434,10 @@ impl Call<'_> {
         // The batch may have lost events, so a result may name more events than the batch has.
         batch.drain(..count.min(batch.len()));
         let object = self.state.object(&told.object);
-        let is_over = object.handled.as_ref().is_some_and(|kept| over.is_none_or(|over| kept.id <= over));
+        let is_over = object
+            .handled
+            .as_ref()
+            .is_some_and(|kept| over.is_none_or(|over| kept.id <= over));
         if told.handled && is_over {
             self.state.end_handled(&told.object);
         }

@@ -18,8 +18,12 @@ pub use state::*;
 
 /// Parses a whole number from 0 to 2^53 - 1.
 pub fn id_of(text: &str) -> Option<u64> {
-    let digits = !text.is_empty() && text.len() <= 16 && text.bytes().all(|byte| byte.is_ascii_digit());
-    digits.then(|| text.parse().ok()).flatten().filter(|id| *id <= ID_MAX)
+    let digits =
+        !text.is_empty() && text.len() <= 16 && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits
+        .then(|| text.parse().ok())
+        .flatten()
+        .filter(|id| *id <= ID_MAX)
 }
 
 /// Removes the first occurrence of the name from the list.
@@ -44,7 +48,10 @@ impl Reference {
     }
 
     pub fn registered(&self, name: &str) -> Option<&Registered> {
-        self.registry.iter().find(|(other, _)| *other == name).map(|(_, registered)| registered)
+        self.registry
+            .iter()
+            .find(|(other, _)| *other == name)
+            .map(|(_, registered)| registered)
     }
 
     /// Returns the number of slots to look at, at least `own`. Without a registration, any slot may
@@ -56,11 +63,17 @@ impl Reference {
             is_used.then(|| slot.parse::<usize>().expect("a slot") + 1)
         };
         let known = self.registered(name).map(|last| last.slots);
-        known.or_else(|| self.workers.iter().filter_map(used).max()).map_or(own, |slots| own.max(slots))
+        known
+            .or_else(|| self.workers.iter().filter_map(used).max())
+            .map_or(own, |slots| own.max(slots))
     }
 
     fn register(&mut self, name: &'static str, slots: usize, token: &str) {
-        let value = Registered { slots, token: token.to_owned(), at: Some(self.now) };
+        let value = Registered {
+            slots,
+            token: token.to_owned(),
+            at: Some(self.now),
+        };
         match self.registry.iter_mut().find(|(other, _)| *other == name) {
             Some((_, old)) => *old = value,
             None => self.registry.push((name, value)),
@@ -78,9 +91,25 @@ impl Reference {
     }
 
     /// Adds a dead letter. Returns its serial number.
-    pub fn bury(&mut self, id: u64, prev: String, object: &Name, event: Event, error: Bytes, attempts: u32) -> u64 {
+    pub fn bury(
+        &mut self,
+        id: u64,
+        prev: String,
+        object: &Name,
+        event: Event,
+        error: Bytes,
+        attempts: u32,
+    ) -> u64 {
         self.buried += 1;
-        self.dead.push(Dead { serial: self.buried, id, prev, object: object.clone(), event, error, attempts });
+        self.dead.push(Dead {
+            serial: self.buried,
+            id,
+            prev,
+            object: object.clone(),
+            event,
+            error,
+            attempts,
+        });
         self.buried
     }
 
@@ -102,15 +131,20 @@ impl Reference {
         if is_known {
             self.marks.insert(ms);
         }
-        self.markers.insert(0, Name::from(format!("\0t{ms}").into_bytes()));
+        self.markers
+            .insert(0, Name::from(format!("\0t{ms}").into_bytes()));
         Reply::Done
     }
 
     /// Meets a name. If the name is a mark, this mark and all older ones no longer wait. Returns
     /// whether the name is a mark.
     pub fn meet(&mut self, name: &Name) -> bool {
-        let digits = name.strip_prefix(b"\0t").and_then(|digits| std::str::from_utf8(digits).ok());
-        let Some(ms) = digits.and_then(|digits| digits.parse().ok()) else { return false };
+        let digits = name
+            .strip_prefix(b"\0t")
+            .and_then(|digits| std::str::from_utf8(digits).ok());
+        let Some(ms) = digits.and_then(|digits| digits.parse().ok()) else {
+            return false;
+        };
         if !self.is_broken(&[Broken::Marks]) && self.marks.contains(&ms) {
             self.marks.retain(|other| *other > ms);
             self.met = Some(ms);
@@ -132,7 +166,9 @@ impl Reference {
             Some(lease) if lease.token == token => None,
             Some(lease) => Some(Reply::Fenced(lease.text())),
             None if self.is_broken(&[Broken::Workers]) => Some(Reply::WrongType),
-            None if self.registered(name).is_none_or(|last| last.token == token) => Some(Reply::Lapsed),
+            None if self.registered(name).is_none_or(|last| last.token == token) => {
+                Some(Reply::Lapsed)
+            }
             None => Some(Reply::Fenced(String::new())),
         }
     }
@@ -163,11 +199,16 @@ impl Reference {
     /// the object waits for an operator.
     fn hold_owned(&mut self, w: &str, object: &Name, why: &str, died: bool, crashes_max: u32) {
         let now = self.now;
-        let Some(tag) = self.worker(w).tag.clone() else { return self.hold(w, object, now, None) };
+        let Some(tag) = self.worker(w).tag.clone() else {
+            return self.hold(w, object, now, None);
+        };
         let mut numbers = Numbers::of_tag(&tag);
         numbers.crashes += u32::from(died);
         if died && crashes_max > 0 && numbers.crashes >= crashes_max {
-            let why = format!("crashes: died {} times with this event in hand", numbers.crashes);
+            let why = format!(
+                "crashes: died {} times with this event in hand",
+                numbers.crashes
+            );
             self.hold_batch(w, object, OPERATOR, numbers.held_id(why.as_bytes()));
         } else {
             self.hold_batch(w, object, now, numbers.held_id(why.as_bytes()));
@@ -177,7 +218,12 @@ impl Reference {
     /// Walks over all slots of a worker name. Calls `owned` once for each owned object, oldest
     /// first. Moves all other names back to the markers, where they are taken next. Returns the
     /// number of these names.
-    fn each_slot(&mut self, name: &str, slots: usize, mut owned: impl FnMut(&mut Self, &str, usize, &Name)) -> u64 {
+    fn each_slot(
+        &mut self,
+        name: &str,
+        slots: usize,
+        mut owned: impl FnMut(&mut Self, &str, usize, &Name),
+    ) -> u64 {
         let mut strays = 0;
         for slot in 0..slots {
             let w = format!("{name}.{slot}");
@@ -224,7 +270,14 @@ impl Reference {
         // name.
         let is_other = |token: &String| *token != args.before && *token != args.token;
         let died = !repeated && last.map_or(args.before.is_empty(), |last| is_other(&last.token));
-        self.leases.insert(args.name, Lease { token: args.token.clone(), holder: args.holder, ms: args.lease_ms });
+        self.leases.insert(
+            args.name,
+            Lease {
+                token: args.token.clone(),
+                holder: args.holder,
+                ms: args.lease_ms,
+            },
+        );
         self.register(args.name, slots_all, &args.token);
         self.watch(args.name);
         let (mut kept, mut held) = (0, 0);
@@ -232,7 +285,8 @@ impl Reference {
         self.each_slot(args.name, slots_all, |this, w, slot, object| {
             let numbers = this.worker(w).tag.as_deref().map(Numbers::of_tag);
             let crashes = numbers.map_or(0, |numbers| numbers.crashes + u32::from(died));
-            let killer = died && numbers.is_some() && args.crashes_max > 0 && crashes >= args.crashes_max;
+            let killer =
+                died && numbers.is_some() && args.crashes_max > 0 && crashes >= args.crashes_max;
             if slot >= args.slots || killer || !room.admits(crashes) {
                 this.hold_owned(w, object, "slots", died, args.crashes_max);
                 held += 1;
@@ -257,7 +311,9 @@ impl Reference {
         self.leases.get_mut(name).expect("the fence saw it").ms = lease_ms;
         self.register(name, slots, token);
         self.watch(name);
-        Reply::Renewed { strays: self.each_slot(name, slots, |_, _, _, _| ()) }
+        Reply::Renewed {
+            strays: self.each_slot(name, slots, |_, _, _, _| ()),
+        }
     }
 
     /// ADOPT. In the reference all names are due for a look, in alphabetical order.
@@ -306,7 +362,11 @@ impl Reference {
                 self.depart(name);
             }
         }
-        Reply::Swept { held, strays, names }
+        Reply::Swept {
+            held,
+            strays,
+            names,
+        }
     }
 
     pub fn detach(&mut self, name: &'static str, token: &str) -> Reply {
@@ -331,7 +391,13 @@ impl Reference {
         Reply::Detached { held }
     }
 
-    pub fn connect(&mut self, replication_id: &str, highest: u64, first_id: u64, log: bool) -> Reply {
+    pub fn connect(
+        &mut self,
+        replication_id: &str,
+        highest: u64,
+        first_id: u64,
+        log: bool,
+    ) -> Reply {
         match self.broken {
             Some(Broken::Meta | Broken::Counter) => return Reply::WrongType,
             Some(Broken::CounterText) => return Reply::Counter("nan".to_owned()),
@@ -350,7 +416,11 @@ impl Reference {
         self.counter = Some(counter);
         self.highest = self.highest.max(counter);
         self.log_was_on = log || self.log_was_on && self.meta.is_some();
-        self.meta = Some(if differs { Some(replication_id.to_owned()) } else { seen });
+        self.meta = Some(if differs {
+            Some(replication_id.to_owned())
+        } else {
+            seen
+        });
         self.log_on = log;
         Reply::Connected { changed, counter }
     }
@@ -369,27 +439,51 @@ impl Reference {
         let end = args.tag.first + worker.batch.len() as u64;
         let kept = &mut self.object(&args.object).handled;
         let Some((id, field, emits)) = args.finished.clone() else {
-            let Handled { id, finished, emits, results } = kept.clone().unwrap_or_default();
-            let emitted = (emits.values().map(|emits| emits.events.len()).sum(), emits.values().map(Emits::bytes).sum());
-            return Reply::Kept(id, finished, emitted, results.values().map(String::len).sum());
+            let Handled {
+                id,
+                finished,
+                emits,
+                results,
+            } = kept.clone().unwrap_or_default();
+            let emitted = (
+                emits.values().map(|emits| emits.events.len()).sum(),
+                emits.values().map(Emits::bytes).sum(),
+            );
+            return Reply::Kept(
+                id,
+                finished,
+                emitted,
+                results.values().map(String::len).sum(),
+            );
         };
         match kept {
             Some(later) if (id + 1..end).contains(&later.id) => return Reply::OtherBatch,
-            Some(other) if other.id != id && !other.emits.is_empty() => return Reply::Unpushed(other.id.to_string()),
+            Some(other) if other.id != id && !other.emits.is_empty() => {
+                return Reply::Unpushed(other.id.to_string());
+            }
             Some(same) if same.id == id => {}
-            _ => *kept = Some(Handled { id, ..Handled::default() }),
+            _ => {
+                *kept = Some(Handled {
+                    id,
+                    ..Handled::default()
+                })
+            }
         }
         let kept = kept.as_mut().expect("just made");
         kept.finished.insert(field.to_owned());
         kept.results.extend(result_of(id, field));
-        kept.emits.extend(emits.map(|(field, emits)| (field.to_owned(), emits)));
+        kept.emits
+            .extend(emits.map(|(field, emits)| (field.to_owned(), emits)));
         Reply::Kept(0, BTreeSet::new(), (0, 0), 0)
     }
 
     /// SENT: records a request for the batch in flight, unless another one may be open, or records
     /// that a request is over.
     pub fn sent(&mut self, args: &Sent) -> Reply {
-        let found = self.objects.get(&args.object).and_then(|object| object.sent);
+        let found = self
+            .objects
+            .get(&args.object)
+            .and_then(|object| object.sent);
         let is_own = found.is_some_and(|(_, request)| request == args.request);
         if args.is_over {
             if is_own {
@@ -414,7 +508,11 @@ impl Reference {
         }
         let before = self.counter.unwrap_or(0);
         let is_lost = self.counter.is_none() || before < args.highest;
-        let counter = if is_lost { before.max(args.highest).max(self.highest) + JUMP } else { before };
+        let counter = if is_lost {
+            before.max(args.highest).max(self.highest) + JUMP
+        } else {
+            before
+        };
         self.counter = Some(counter + 1);
         self.highest = self.highest.max(counter + 1);
         self.object(&args.object).sent = Some((counter + 1, args.request));
@@ -424,17 +522,29 @@ impl Reference {
     /// Returns the first object whose queue has a wrong type, among the objects that get emits of
     /// the record.
     pub fn cannot_push(&self, handled: &Handled) -> Option<Name> {
-        let wrong = |object: &Name| self.objects.get(object).is_some_and(|object| object.queue == Key::Wrong);
-        handled.events().into_iter().map(|(object, _)| object).find(wrong)
+        let wrong = |object: &Name| {
+            self.objects
+                .get(object)
+                .is_some_and(|object| object.queue == Key::Wrong)
+        };
+        handled
+            .events()
+            .into_iter()
+            .map(|(object, _)| object)
+            .find(wrong)
     }
 
     /// Ends the record of an event. Pushes its emits, with one marker for each object, and deletes
     /// the record.
     pub fn end_handled(&mut self, name: &Name) {
-        let Some(handled) = self.object(name).handled.take() else { return };
+        let Some(handled) = self.object(name).handled.take() else {
+            return;
+        };
         let mut marked = BTreeSet::new();
         for (object, event) in handled.events() {
-            let Key::Right(queue) = &mut self.object(&object).queue else { unreachable!("looked at before") };
+            let Key::Right(queue) = &mut self.object(&object).queue else {
+                unreachable!("looked at before")
+            };
             queue.push(event);
             self.pushed += 1;
             if marked.insert(object.clone()) {
@@ -460,34 +570,72 @@ impl Reference {
     /// Forgets one object. Returns none if a broken key hides whether the object is held.
     pub fn forget_one(&mut self, name: &Name) -> Option<Forgot> {
         let (is_due, is_paused) = (self.due.contains_key(name), self.paused.contains(name));
-        let (is_broken, is_paused_broken) = (self.is_broken(&[Broken::Held]), self.is_broken(&[Broken::Paused]));
-        let schedules = self.schedules.keys().filter(|(object, _)| object == name).count() as u64;
+        let (is_broken, is_paused_broken) = (
+            self.is_broken(&[Broken::Held]),
+            self.is_broken(&[Broken::Paused]),
+        );
+        let schedules = self
+            .schedules
+            .keys()
+            .filter(|(object, _)| object == name)
+            .count() as u64;
         let object = self.object(name);
         let key = |suffix: &str| format!("{}{suffix}", String::from_utf8_lossy(name));
-        let (Key::Right(queue), Key::Right(owner), Key::Right(last)) = (&object.queue, &object.owner, &object.last) else {
-            let wrong = [(object.queue == Key::Wrong, ":events"), (object.owner == Key::Wrong, ":event.worker")];
-            let suffix = wrong.iter().find(|(is_wrong, _)| *is_wrong).map_or(":last.event.id", |(_, suffix)| suffix);
+        let (Key::Right(queue), Key::Right(owner), Key::Right(last)) =
+            (&object.queue, &object.owner, &object.last)
+        else {
+            let wrong = [
+                (object.queue == Key::Wrong, ":events"),
+                (object.owner == Key::Wrong, ":event.worker"),
+            ];
+            let suffix = wrong
+                .iter()
+                .find(|(is_wrong, _)| *is_wrong)
+                .map_or(":last.event.id", |(_, suffix)| suffix);
             return Some(Forgot::Wrong { key: key(suffix) });
         };
         match owner {
-            Some(owner) if owner != "held" => return Some(Forgot::Owned { owner: owner.clone() }),
+            Some(owner) if owner != "held" => {
+                return Some(Forgot::Owned {
+                    owner: owner.clone(),
+                });
+            }
             Some(_) => return Some(Forgot::Held),
-            None if object.held != Key::default() || object.held_id != Key::default() => return Some(Forgot::Held),
+            None if object.held != Key::default() || object.held_id != Key::default() => {
+                return Some(Forgot::Held);
+            }
             None if is_broken => return None,
             None if is_due => return Some(Forgot::Held),
             None if is_paused_broken => return None,
             None if is_paused => return Some(Forgot::Held),
-            None if !queue.is_empty() => return Some(Forgot::Queued { events: queue.len() as u64 }),
+            None if !queue.is_empty() => {
+                return Some(Forgot::Queued {
+                    events: queue.len() as u64,
+                });
+            }
             None if schedules > 0 => return Some(Forgot::Scheduled { events: schedules }),
             // An object with stored emits is not forgotten, because its emits would be lost.
-            None if object.handled.as_ref().is_some_and(|handled| !handled.emits.is_empty()) => {
-                return Some(Forgot::Reserved { key: key(":event.handled") });
+            None if object
+                .handled
+                .as_ref()
+                .is_some_and(|handled| !handled.emits.is_empty()) =>
+            {
+                return Some(Forgot::Reserved {
+                    key: key(":event.handled"),
+                });
             }
             None => {}
         }
         let last = last.clone();
         // The object has only keys that an idle object may have. The record of a request ends by itself.
-        *object = Object { sent: object.sent, ..Object::default() };
-        Some(last.map_or(Forgot::Unknown, |last_event_id| Forgot::Forgotten { last_event_id }))
+        *object = Object {
+            sent: object.sent,
+            ..Object::default()
+        };
+        Some(
+            last.map_or(Forgot::Unknown, |last_event_id| Forgot::Forgotten {
+                last_event_id,
+            }),
+        )
     }
 }

@@ -31,7 +31,12 @@ impl<T> Key<T> {
     }
 
     /// Returns the suffix of the key, with the type and the values that Redis must have.
-    fn held(&self, suffix: &'static str, kind: &'static str, value: impl Fn(&T) -> Vec<Vec<u8>>) -> Held {
+    fn held(
+        &self,
+        suffix: &'static str,
+        kind: &'static str,
+        value: impl Fn(&T) -> Vec<Vec<u8>>,
+    ) -> Held {
         match self {
             Self::Right(right) => (suffix, kind, value(right)),
             Self::Wrong => (suffix, "hash", vec![b"wrong".to_vec(), b"type".to_vec()]),
@@ -79,7 +84,9 @@ pub struct Handled {
 /// Returns the field and the value of a handler's result. In the test only events with an even id
 /// have one.
 pub fn result_of(id: u64, field: &str) -> Option<(String, String)> {
-    let handler = field.strip_prefix("handler:").filter(|_| id.is_multiple_of(2))?;
+    let handler = field
+        .strip_prefix("handler:")
+        .filter(|_| id.is_multiple_of(2))?;
     Some((format!("result:{handler}"), format!("\"{handler}\":{id}")))
 }
 
@@ -98,15 +105,26 @@ impl Emits {
     /// Formats `PLACE EVENTS BYTES `. For each event follow `NAME_BYTES EVENT_BYTES `, the object's
     /// name, and the event.
     pub fn text(&self) -> Vec<u8> {
-        let mut text = format!("{} {} {} ", self.place, self.events.len(), self.bytes()).into_bytes();
+        let mut text =
+            format!("{} {} {} ", self.place, self.events.len(), self.bytes()).into_bytes();
         for (object, event) in &self.events {
-            text.extend([format!("{} {} ", object.len(), event.len()).as_bytes(), object, event].concat());
+            text.extend(
+                [
+                    format!("{} {} ", object.len(), event.len()).as_bytes(),
+                    object,
+                    event,
+                ]
+                .concat(),
+            );
         }
         text
     }
 
     pub fn bytes(&self) -> usize {
-        self.events.iter().map(|(object, event)| object.len() + event.len()).sum()
+        self.events
+            .iter()
+            .map(|(object, event)| object.len() + event.len())
+            .sum()
     }
 }
 
@@ -122,7 +140,9 @@ impl Handled {
     pub fn events(&self) -> Vec<(Name, Event)> {
         let mut all: Vec<_> = self.emits.values().collect();
         all.sort_by_key(|emits| emits.place);
-        all.into_iter().flat_map(|emits| emits.events.clone()).collect()
+        all.into_iter()
+            .flat_map(|emits| emits.events.clone())
+            .collect()
     }
 }
 
@@ -149,32 +169,68 @@ impl Object {
         let text = |text: &String| text.clone().into_bytes();
         let string = |value: &Option<String>| value.iter().map(text).collect();
         let handled = self.handled.iter().flat_map(|kept| {
-            let done = kept.finished.iter().map(|field| [text(field), b"1".to_vec()]);
-            let emits = kept.emits.iter().map(|(field, emits)| [text(field), emits.text()]);
-            let results = kept.results.iter().map(|(field, value)| [text(field), text(value)]);
-            done.chain(emits).chain(results).chain([[b"id".to_vec(), text(&kept.id.to_string())]])
+            let done = kept
+                .finished
+                .iter()
+                .map(|field| [text(field), b"1".to_vec()]);
+            let emits = kept
+                .emits
+                .iter()
+                .map(|(field, emits)| [text(field), emits.text()]);
+            let results = kept
+                .results
+                .iter()
+                .map(|(field, value)| [text(field), text(value)]);
+            done.chain(emits)
+                .chain(results)
+                .chain([[b"id".to_vec(), text(&kept.id.to_string())]])
         });
         let mut handled: Vec<_> = handled.collect();
         handled.sort();
         let errors = |failures: &Vec<Failure>| {
-            let line = |failure: &Failure| text(&format!("{} {} {}", failure.at, failure.attempt, failure.error));
+            let line = |failure: &Failure| {
+                text(&format!(
+                    "{} {} {}",
+                    failure.at, failure.attempt, failure.error
+                ))
+            };
             failures.iter().map(line).collect()
         };
         [
-            self.queue.held(":events", "list", |events| newest_first(events)),
+            self.queue
+                .held(":events", "list", |events| newest_first(events)),
             self.last.held(":last.event.id", "string", string),
             self.owner.held(":event.worker", "string", string),
-            self.held.held(":events.held", "list", |events| newest_first(events)),
-            self.held_id.held(":events.held.id", "string", |value| value.iter().map(|text| text.to_vec()).collect()),
+            self.held
+                .held(":events.held", "list", |events| newest_first(events)),
+            self.held_id.held(":events.held.id", "string", |value| {
+                value.iter().map(|text| text.to_vec()).collect()
+            }),
             (":event.handled", "hash", handled.concat()),
-            (":event.sent", "string", self.sent.iter().map(|sent| text(&format!("{} {SENT_MS} {}", sent.0, sent.1))).collect()),
-            (":event.key", "string", self.key.iter().map(|(id, key)| text(&format!("{id} {key}"))).collect()),
+            (
+                ":event.sent",
+                "string",
+                self.sent
+                    .iter()
+                    .map(|sent| text(&format!("{} {SENT_MS} {}", sent.0, sent.1)))
+                    .collect(),
+            ),
+            (
+                ":event.key",
+                "string",
+                self.key
+                    .iter()
+                    .map(|(id, key)| text(&format!("{id} {key}")))
+                    .collect(),
+            ),
             self.errors.held(":event.errors", "list", errors),
         ]
     }
 
     /// Returns the id of the last delivered event, or `None` if it is not a valid id.
     pub fn last_id(&self) -> Option<u64> {
-        self.last.right().and_then(|last| last.as_ref().map_or(Some(0), |text| id_of(text)))
+        self.last
+            .right()
+            .and_then(|last| last.as_ref().map_or(Some(0), |text| id_of(text)))
     }
 }

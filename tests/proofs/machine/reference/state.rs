@@ -49,13 +49,25 @@ pub struct Numbers {
 
 impl Numbers {
     pub fn of(first: u64) -> Self {
-        Self { first, handouts: 0, attempts: 0, crashes: 0, is_keyed: false }
+        Self {
+            first,
+            handouts: 0,
+            attempts: 0,
+            crashes: 0,
+            is_keyed: false,
+        }
     }
 
     /// Formats `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]`, or `FIRST 0` for the first hand-out of an
     /// event with a key.
     pub fn tag(self) -> String {
-        let Self { first, handouts, attempts, crashes, is_keyed } = self;
+        let Self {
+            first,
+            handouts,
+            attempts,
+            crashes,
+            is_keyed,
+        } = self;
         match (handouts, attempts, crashes) {
             (0, 0, 0) if is_keyed => format!("{first} 0"),
             (0, 0, 0) => format!("{first}"),
@@ -68,21 +80,47 @@ impl Numbers {
     pub fn of_tag(tag: &str) -> Self {
         let all: Vec<u64> = tag.split(' ').map(|n| n.parse().expect("a tag")).collect();
         let at = |n: usize| all.get(n).copied().unwrap_or(0) as u32;
-        Self { first: all[0], handouts: at(1), attempts: at(2), crashes: at(3), is_keyed: tag.ends_with(" 0") && all.len() == 2 }
+        Self {
+            first: all[0],
+            handouts: at(1),
+            attempts: at(2),
+            crashes: at(3),
+            is_keyed: tag.ends_with(" 0") && all.len() == 2,
+        }
     }
 
     /// Formats `FIRST HANDOUTS ATTEMPTS CRASHES WHY`.
     pub fn held_id(self, why: &[u8]) -> Bytes {
-        let Self { first, handouts, attempts, crashes, .. } = self;
-        [format!("{first} {handouts} {attempts} {crashes} ").as_bytes(), why].concat().into()
+        let Self {
+            first,
+            handouts,
+            attempts,
+            crashes,
+            ..
+        } = self;
+        [
+            format!("{first} {handouts} {attempts} {crashes} ").as_bytes(),
+            why,
+        ]
+        .concat()
+        .into()
     }
 
     /// Parses the numbers of a held batch. Returns none if there is no held batch.
     pub fn of_held(held_id: &Key<Option<Bytes>>) -> Option<Self> {
         let text = String::from_utf8_lossy(held_id.right()?.as_ref()?).into_owned();
-        let all: Vec<u64> = text.splitn(5, ' ').take(4).map(|n| n.parse().expect("a number")).collect();
-        let numbers =
-            Self { first: all[0], handouts: all[1] as u32, attempts: all[2] as u32, crashes: all[3] as u32, is_keyed: false };
+        let all: Vec<u64> = text
+            .splitn(5, ' ')
+            .take(4)
+            .map(|n| n.parse().expect("a number"))
+            .collect();
+        let numbers = Self {
+            first: all[0],
+            handouts: all[1] as u32,
+            attempts: all[2] as u32,
+            crashes: all[3] as u32,
+            is_keyed: false,
+        };
         (numbers.first > 0).then_some(numbers)
     }
 
@@ -90,7 +128,13 @@ impl Numbers {
     pub fn after(self, count: usize) -> Self {
         match count {
             0 => self,
-            _ => Self { first: self.first + count as u64, attempts: 0, crashes: self.crashes.min(1), is_keyed: false, ..self },
+            _ => Self {
+                first: self.first + count as u64,
+                attempts: 0,
+                crashes: self.crashes.min(1),
+                is_keyed: false,
+                ..self
+            },
         }
     }
 }
@@ -285,8 +329,14 @@ impl Room {
     }
 
     pub fn admits(&self, crashes: u32) -> bool {
-        let Some(limit) = self.limit(crashes) else { return true };
-        let smallest = self.in_hand.iter().filter_map(|crashes| self.limit(*crashes)).min();
+        let Some(limit) = self.limit(crashes) else {
+            return true;
+        };
+        let smallest = self
+            .in_hand
+            .iter()
+            .filter_map(|crashes| self.limit(*crashes))
+            .min();
         self.in_hand.len() < smallest.map_or(limit, |smallest| smallest.min(limit))
     }
 

@@ -7,12 +7,13 @@ use super::super::reference::NAMES;
 use super::super::shares::{self, Share};
 use redis::Value;
 use seriatim::wire::operator::{
-    self, CancelledSchedule, InHand, Released, RuleStep, Ruled, Settle, Settled, ShareDone, ShareParts, ShareStep, Skipped,
+    self, CancelledSchedule, InHand, Released, RuleStep, Ruled, Settle, Settled, ShareDone,
+    ShareParts, ShareStep, Skipped,
 };
 use seriatim::wire::values::Priority;
 use seriatim::wire::{
-    self, Advanced, Attached, CancelReply, ClaimFirst, Detached, EventLog, Finished, Handled, Renewed, ScriptError, Seen, Sent,
-    SlotBatch,
+    self, Advanced, Attached, CancelReply, ClaimFirst, Detached, EventLog, Finished, Handled,
+    Renewed, ScriptError, Seen, Sent, SlotBatch,
 };
 
 use super::super::advance::Advance;
@@ -42,61 +43,111 @@ impl Server {
                     crashes_max: args.crashes_max,
                     suspects: suspects(&args.room),
                 };
-                wire::attach(&mut self.conn, &self.keys, &args).await.map(|attached| match attached {
-                    Attached::Attached { kept, held, .. } => Reply::Attached { kept, held },
-                    Attached::InUse { lease, .. } => Reply::InUse(lease),
-                })
+                wire::attach(&mut self.conn, &self.keys, &args)
+                    .await
+                    .map(|attached| match attached {
+                        Attached::Attached { kept, held, .. } => Reply::Attached { kept, held },
+                        Attached::InUse { lease, .. } => Reply::InUse(lease),
+                    })
             }
-            Call::Renew { name, token, lease_ms, slots } => {
+            Call::Renew {
+                name,
+                token,
+                lease_ms,
+                slots,
+            } => {
                 let lease = Duration::from_millis(*lease_ms);
-                wire::renew(&mut self.conn, &self.keys, name, token, lease, *slots).await.map(|renewed| match renewed {
-                    Renewed::Renewed { strays, .. } => Reply::Renewed { strays },
-                    Renewed::Lapsed => Reply::Lapsed,
-                    Renewed::Fenced { lease } => Reply::Fenced(lease),
-                })
+                wire::renew(&mut self.conn, &self.keys, name, token, lease, *slots)
+                    .await
+                    .map(|renewed| match renewed {
+                        Renewed::Renewed { strays, .. } => Reply::Renewed { strays },
+                        Renewed::Lapsed => Reply::Lapsed,
+                        Renewed::Fenced { lease } => Reply::Fenced(lease),
+                    })
             }
-            Call::Adopt { own, crashes_max } => sweep(&mut self.conn, &self.keys, own, *crashes_max, DAY)
+            Call::Adopt { own, crashes_max } => {
+                sweep(&mut self.conn, &self.keys, own, *crashes_max, DAY)
+                    .await
+                    .map(|swept| Reply::Swept {
+                        held: swept.held,
+                        strays: swept.strays,
+                        names: swept.names,
+                    })
+            }
+            Call::Detach { name, token } => wire::detach(&mut self.conn, &self.keys, name, token)
                 .await
-                .map(|swept| Reply::Swept { held: swept.held, strays: swept.strays, names: swept.names }),
-            Call::Detach { name, token } => {
-                wire::detach(&mut self.conn, &self.keys, name, token).await.map(|detached| match detached {
+                .map(|detached| match detached {
                     Detached::Detached { held, .. } => Reply::Detached { held },
                     Detached::Lapsed => Reply::Lapsed,
                     Detached::Fenced { lease } => Reply::Fenced(lease),
-                })
-            }
+                }),
             Call::Finish(args) => {
-                let (name, token, slot, tag) = (args.name, args.token.as_str(), args.slot, args.tag.into());
-                let batch = SlotBatch { name, token, slot, object: &args.object, tag };
-                let emits = args.finished.as_ref().and_then(|(_, _, emits)| emits.as_ref());
+                let (name, token, slot, tag) =
+                    (args.name, args.token.as_str(), args.slot, args.tag.into());
+                let batch = SlotBatch {
+                    name,
+                    token,
+                    slot,
+                    object: &args.object,
+                    tag,
+                };
+                let emits = args
+                    .finished
+                    .as_ref()
+                    .and_then(|(_, _, emits)| emits.as_ref());
                 let emits = emits.map(|(field, emits)| (*field, emits.text()));
-                let result = args.finished.as_ref().and_then(|(id, field, _)| result_of(*id, field));
+                let result = args
+                    .finished
+                    .as_ref()
+                    .and_then(|(id, field, _)| result_of(*id, field));
                 let finished = args.finished.as_ref().map(|(id, field, _)| Finished {
                     id: *id,
                     field,
                     value: wire::FINISHED,
                     emits: emits.as_ref().map(|(field, text)| (*field, &text[..])),
-                    result: result.as_ref().map(|(field, text)| (field.as_str(), text.as_bytes())),
+                    result: result
+                        .as_ref()
+                        .map(|(field, text)| (field.as_str(), text.as_bytes())),
                 });
-                wire::handled(&mut self.conn, &self.keys, &batch, finished).await.map(|handled| match handled {
-                    Handled::Kept { id, finished, emitted, results } => {
-                        Reply::Kept(id, finished.into_keys().collect(), emitted, results)
-                    }
-                    Handled::Unpushed { id } => Reply::Unpushed(id),
-                    Handled::Other => Reply::OtherBatch,
-                    Handled::Lapsed => Reply::Lapsed,
-                    Handled::Fenced { lease } => Reply::Fenced(lease),
-                })
+                wire::handled(&mut self.conn, &self.keys, &batch, finished)
+                    .await
+                    .map(|handled| match handled {
+                        Handled::Kept {
+                            id,
+                            finished,
+                            emitted,
+                            results,
+                        } => Reply::Kept(id, finished.into_keys().collect(), emitted, results),
+                        Handled::Unpushed { id } => Reply::Unpushed(id),
+                        Handled::Other => Reply::OtherBatch,
+                        Handled::Lapsed => Reply::Lapsed,
+                        Handled::Fenced { lease } => Reply::Fenced(lease),
+                    })
             }
             Call::Sent(args) => {
-                let (name, token, slot, tag) = (args.name, args.token.as_str(), args.slot, args.tag.into());
-                let batch = SlotBatch { name, token, slot, object: &args.object, tag };
+                let (name, token, slot, tag) =
+                    (args.name, args.token.as_str(), args.slot, args.tag.into());
+                let batch = SlotBatch {
+                    name,
+                    token,
+                    slot,
+                    object: &args.object,
+                    tag,
+                };
                 let limit = Duration::from_millis(SENT_MS) - wire::SENT_MARGIN;
                 if args.is_over {
-                    let over = wire::request_over(&mut self.conn, &self.keys, &args.object, args.request);
+                    let over =
+                        wire::request_over(&mut self.conn, &self.keys, &args.object, args.request);
                     over.await.map(|()| Reply::Over)
                 } else {
-                    let sent = wire::sent(&mut self.conn, &self.keys, &batch, args.request, limit, args.highest);
+                    let sent = wire::sent(
+                        &mut self.conn,
+                        &self.keys,
+                        &batch,
+                        args.request,
+                        limit,
+                        args.highest,
+                    );
                     sent.await.map(|sent| match sent {
                         Sent::Sent { number, .. } => Reply::Sent(number),
                         Sent::Earlier(_) => Reply::Earlier,
@@ -108,35 +159,41 @@ impl Server {
             }
             Call::Settle { retry, serials } => {
                 let settle = if *retry { Settle::Retry } else { Settle::Drop };
-                let ids: Vec<&str> =
-                    serials.iter().map(|serial| self.dead_ids.get(serial).map_or("1-1", String::as_str)).collect();
-                operator::dead(&mut self.conn, &self.keys, BY, settle, &ids).await.map(|settled| {
-                    let word = |settled| match settled {
-                        Settled::Retried => "retried",
-                        Settled::RetriedLate => "retried_late",
-                        Settled::Dropped => "dropped",
-                        Settled::Gone => "gone",
-                        Settled::WrongType => "wrong_type",
-                        _ => "unreadable",
-                    };
-                    Reply::Settled(settled.into_iter().map(word).collect())
-                })
+                let ids: Vec<&str> = serials
+                    .iter()
+                    .map(|serial| self.dead_ids.get(serial).map_or("1-1", String::as_str))
+                    .collect();
+                operator::dead(&mut self.conn, &self.keys, BY, settle, &ids)
+                    .await
+                    .map(|settled| {
+                        let word = |settled| match settled {
+                            Settled::Retried => "retried",
+                            Settled::RetriedLate => "retried_late",
+                            Settled::Dropped => "dropped",
+                            Settled::Gone => "gone",
+                            Settled::WrongType => "wrong_type",
+                            _ => "unreadable",
+                        };
+                        Reply::Settled(settled.into_iter().map(word).collect())
+                    })
             }
-            Call::SetFree(object) => {
-                operator::release(&mut self.conn, &self.keys, BY, object).await.map(|released| match released {
+            Call::SetFree(object) => operator::release(&mut self.conn, &self.keys, BY, object)
+                .await
+                .map(|released| match released {
                     Released::Released(why) => Reply::Released(why),
                     Released::NotHeld(owner) => Reply::NotHeld(owner),
                     Released::Paused => Reply::Paused,
-                })
-            }
+                }),
             Call::Skip(object, expected) => {
-                operator::skip(&mut self.conn, &self.keys, BY, object, *expected).await.map(|skipped| match skipped {
-                    Skipped::Skipped { id, left, .. } => Reply::Skipped { id, left },
-                    Skipped::NotHeld(owner) => Reply::NotHeld(owner),
-                    Skipped::Paused => Reply::Paused,
-                    Skipped::NoBatch(why) => Reply::NoBatch(why),
-                    Skipped::Other(id) => Reply::OtherHead(id),
-                })
+                operator::skip(&mut self.conn, &self.keys, BY, object, *expected)
+                    .await
+                    .map(|skipped| match skipped {
+                        Skipped::Skipped { id, left, .. } => Reply::Skipped { id, left },
+                        Skipped::NotHeld(owner) => Reply::NotHeld(owner),
+                        Skipped::Paused => Reply::Paused,
+                        Skipped::NoBatch(why) => Reply::NoBatch(why),
+                        Skipped::Other(id) => Reply::OtherHead(id),
+                    })
             }
             Call::CountInHand => self.count_in_hand().await.map(|_| Reply::Shared("counted")),
             Call::Share(prefix, share) => self.share(prefix, *share).await,
@@ -145,48 +202,76 @@ impl Server {
                     Some(ends) => RuleStep::Set(ends.then(|| Duration::from_millis(FAR))),
                     None => RuleStep::Lift,
                 };
-                operator::rule(&mut self.conn, &self.keys, BY, step, kind, selector, 1000).await.map(|ruled| {
-                    Reply::Ruled(match ruled {
-                        Ruled::New => "new",
-                        Ruled::Again => "again",
-                        Ruled::Revived => "revived",
-                        Ruled::Lifted => "lifted",
-                        Ruled::Lifting => "lifting",
-                        Ruled::NotSet => "not set",
-                        _ => "?",
+                operator::rule(&mut self.conn, &self.keys, BY, step, kind, selector, 1000)
+                    .await
+                    .map(|ruled| {
+                        Reply::Ruled(match ruled {
+                            Ruled::New => "new",
+                            Ruled::Again => "again",
+                            Ruled::Revived => "revived",
+                            Ruled::Lifted => "lifted",
+                            Ruled::Lifting => "lifting",
+                            Ruled::NotSet => "not set",
+                            _ => "?",
+                        })
                     })
-                })
             }
-            Call::Connect { replication_id, highest, first_id, log } => {
-                let seen = Seen { highest: *highest, first_id: *first_id, event_log: log.then(EventLog::default) };
+            Call::Connect {
+                replication_id,
+                highest,
+                first_id,
+                log,
+            } => {
+                let seen = Seen {
+                    highest: *highest,
+                    first_id: *first_id,
+                    event_log: log.then(EventLog::default),
+                };
                 wire::connect(&mut self.conn, &self.keys, replication_id, seen)
                     .await
-                    .map(|found| Reply::Connected { changed: found.changed, counter: found.counter })
+                    .map(|found| Reply::Connected {
+                        changed: found.changed,
+                        counter: found.counter,
+                    })
             }
             Call::Promote { events, bytes } => {
-                wire::promote(&mut self.conn, &self.keys, *events, *bytes).await.map(|promoted| Reply::Promoted {
-                    events: promoted.events,
-                    is_due: promoted.next_due.map(|due| due.is_zero()),
-                    markers: promoted.markers,
-                    names: promoted.names,
-                    wrong: promoted.wrong.into_iter().map(|(member, _)| member.into()).collect(),
-                })
+                wire::promote(&mut self.conn, &self.keys, *events, *bytes)
+                    .await
+                    .map(|promoted| Reply::Promoted {
+                        events: promoted.events,
+                        is_due: promoted.next_due.map(|due| due.is_zero()),
+                        markers: promoted.markers,
+                        names: promoted.names,
+                        wrong: promoted
+                            .wrong
+                            .into_iter()
+                            .map(|(member, _)| member.into())
+                            .collect(),
+                    })
             }
             Call::CancelTaken(object, key) => self.cancel_taken(object, key).await,
             Call::CancelAs(object, key) => {
-                operator::cancel(&mut self.conn, &self.keys, BY, object, key).await.map(|cancelled| match cancelled {
-                    CancelledSchedule::Cancelled { id } => Reply::CancelledAs("cancelled", id.unwrap_or(0), false),
-                    CancelledSchedule::Running { id, rescheduled } => Reply::CancelledAs("running", id, rescheduled),
-                    _ => Reply::CancelledAs("absent", 0, false),
-                })
+                operator::cancel(&mut self.conn, &self.keys, BY, object, key)
+                    .await
+                    .map(|cancelled| match cancelled {
+                        CancelledSchedule::Cancelled { id } => {
+                            Reply::CancelledAs("cancelled", id.unwrap_or(0), false)
+                        }
+                        CancelledSchedule::Running { id, rescheduled } => {
+                            Reply::CancelledAs("running", id, rescheduled)
+                        }
+                        _ => Reply::CancelledAs("absent", 0, false),
+                    })
             }
             Call::Forget(names) => {
                 let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
-                wire::forget(&mut self.conn, &self.keys, &names).await.map(Reply::Forgot)
+                wire::forget(&mut self.conn, &self.keys, &names)
+                    .await
+                    .map(Reply::Forgot)
             }
-            Call::ForgetAs(name) => {
-                operator::forget(&mut self.conn, &self.keys, BY, name).await.map(|forgot| Reply::Forgot(vec![forgot]))
-            }
+            Call::ForgetAs(name) => operator::forget(&mut self.conn, &self.keys, BY, name)
+                .await
+                .map(|forgot| Reply::Forgot(vec![forgot])),
             plain => {
                 self.plain(plain).await;
                 Ok(Reply::Done)
@@ -203,14 +288,37 @@ impl Server {
     async fn share(&mut self, prefix: &[u8], share: Option<Share>) -> Result<Reply, ScriptError> {
         let step = match share {
             None => ShareStep::Remove,
-            Some(Share { weight, class, in_flight, burst }) => {
+            Some(Share {
+                weight,
+                class,
+                in_flight,
+                burst,
+            }) => {
                 let counted_since = self.count_in_hand().await?;
-                let priority = class.map(|class| [Priority::High, Priority::Normal, Priority::Low][(class + 1) as usize]);
+                let priority = class.map(|class| {
+                    [Priority::High, Priority::Normal, Priority::Low][(class + 1) as usize]
+                });
                 let (weight, rate) = (weight.map(u64::from), burst.map(|_| shares::RATE));
-                ShareStep::Set { counted_since, parts: ShareParts { weight, priority, in_flight, rate, burst } }
+                ShareStep::Set {
+                    counted_since,
+                    parts: ShareParts {
+                        weight,
+                        priority,
+                        in_flight,
+                        rate,
+                        burst,
+                    },
+                }
             }
         };
-        let done = operator::share(&mut self.conn, &self.keys, BY, &shares::selector(prefix), step).await?;
+        let done = operator::share(
+            &mut self.conn,
+            &self.keys,
+            BY,
+            &shares::selector(prefix),
+            step,
+        )
+        .await?;
         Ok(Reply::Shared(match done {
             ShareDone::New => "new",
             ShareDone::Again => "again",
@@ -224,11 +332,17 @@ impl Server {
     /// since when they are counted.
     async fn count_in_hand(&mut self) -> Result<u64, ScriptError> {
         let since = operator::count_in_hand(&mut self.conn, &self.keys, BY).await?;
-        let slots: Vec<String> = NAMES.iter().flat_map(|name| (0..4).map(move |slot| format!("{name}.{slot}"))).collect();
+        let slots: Vec<String> = NAMES
+            .iter()
+            .flat_map(|name| (0..4).map(move |slot| format!("{name}.{slot}")))
+            .collect();
         operator::in_hand(&mut self.conn, &self.keys, since, InHand::Slots(&slots)).await?;
         let mut after = Vec::new();
         loop {
-            let look = InHand::Members { after: &after, count: 2 };
+            let look = InHand::Members {
+                after: &after,
+                count: 2,
+            };
             match operator::in_hand(&mut self.conn, &self.keys, since, look).await? {
                 Some(last) if !last.is_empty() => after = last,
                 _ => return Ok(since),
@@ -237,9 +351,18 @@ impl Server {
     }
 
     async fn cancel_taken(&mut self, object: &[u8], key: &str) -> Result<Reply, ScriptError> {
-        let taken: Option<String> = redis::cmd("GET").arg(self.key(object, ":event.key")).query_async(&mut self.conn).await?;
-        let id = taken.as_deref().and_then(|taken| taken.split(' ').next()).unwrap_or_default().to_owned();
-        let reply = wire::cancel(&self.keys, object, key, &id, true).query_async(&mut self.conn).await?;
+        let taken: Option<String> = redis::cmd("GET")
+            .arg(self.key(object, ":event.key"))
+            .query_async(&mut self.conn)
+            .await?;
+        let id = taken
+            .as_deref()
+            .and_then(|taken| taken.split(' ').next())
+            .unwrap_or_default()
+            .to_owned();
+        let reply = wire::cancel(&self.keys, object, key, &id, true)
+            .query_async(&mut self.conn)
+            .await?;
         Ok(match CancelReply::read(&reply) {
             Ok(CancelReply::Cancelled) => Reply::Cancelled("cancelled"),
             Ok(CancelReply::Running) => Reply::Cancelled("running"),
@@ -259,8 +382,19 @@ impl Server {
             group_depth: usize::from(args.has_groups),
             suspects: suspects(&args.room),
         };
-        let from = if args.from_held { ClaimFirst::Held } else { ClaimFirst::Markers };
-        let mut call = wire::Advance::beyond(&self.keys, args.name, &args.token, bounds, from, args.highest);
+        let from = if args.from_held {
+            ClaimFirst::Held
+        } else {
+            ClaimFirst::Markers
+        };
+        let mut call = wire::Advance::beyond(
+            &self.keys,
+            args.name,
+            &args.token,
+            bounds,
+            from,
+            args.highest,
+        );
         if args.log {
             call.log(EventLog::default());
         }
@@ -277,7 +411,14 @@ impl Server {
         }
         args.looks.iter().for_each(|slot| call.look(*slot));
         Ok(match wire::advance(&mut self.conn, &call).await? {
-            Advanced::Ok { next_due, more, unsorted, from, mut batches, quarantined } => {
+            Advanced::Ok {
+                next_due,
+                more,
+                unsorted,
+                from,
+                mut batches,
+                quarantined,
+            } => {
                 batches.sort_by_key(|batch| batch.slot);
                 let given = batches.into_iter().map(|batch| Given {
                     slot: batch.slot,
@@ -310,7 +451,9 @@ impl Server {
                 let mut pipe = redis::pipe();
                 for (object, events) in pushes {
                     let events: Vec<&[u8]> = events.iter().map(|event| &event[..]).collect();
-                    pipe.cmd("LPUSH").arg(self.key(object, ":events")).arg(events);
+                    pipe.cmd("LPUSH")
+                        .arg(self.key(object, ":events"))
+                        .arg(events);
                     pipe.cmd("LPUSH").arg(&markers).arg(&object[..]);
                 }
                 // The commands are not in a transaction. An error is allowed, because some
@@ -321,14 +464,44 @@ impl Server {
             Call::Mark(ms, is_known) => {
                 let ms = ms.to_string();
                 if *is_known {
-                    self.run("ZADD", &[self.keys.event_marks().as_bytes(), ms.as_bytes(), ms.as_bytes()]).await;
+                    self.run(
+                        "ZADD",
+                        &[
+                            self.keys.event_marks().as_bytes(),
+                            ms.as_bytes(),
+                            ms.as_bytes(),
+                        ],
+                    )
+                    .await;
                 }
-                self.run("LPUSH", &[markers.as_bytes(), format!("\0t{ms}").as_bytes()]).await;
+                self.run(
+                    "LPUSH",
+                    &[markers.as_bytes(), format!("\0t{ms}").as_bytes()],
+                )
+                .await;
             }
-            Call::Schedule { object, key, due, event, mode } => {
+            Call::Schedule {
+                object,
+                key,
+                due,
+                event,
+                mode,
+            } => {
                 let (set, due) = (self.keys.events_scheduled(), due.to_string());
-                let put = if *mode == Mode::KeepFirst { "HSETNX" } else { "HSET" };
-                self.run(put, &[&self.key(object, ":events.scheduled"), key.as_bytes(), event]).await;
+                let put = if *mode == Mode::KeepFirst {
+                    "HSETNX"
+                } else {
+                    "HSET"
+                };
+                self.run(
+                    put,
+                    &[
+                        &self.key(object, ":events.scheduled"),
+                        key.as_bytes(),
+                        event,
+                    ],
+                )
+                .await;
                 let mut add: Vec<&[u8]> = vec![set.as_bytes()];
                 add.extend((*mode != Mode::Replace).then_some(&b"NX"[..]));
                 let member = member(object, key);
@@ -336,27 +509,59 @@ impl Server {
                 self.run("ZADD", &add).await;
             }
             Call::Cancel(object, key) => {
-                self.run("HDEL", &[&self.key(object, ":events.scheduled"), key.as_bytes()]).await;
-                self.run("ZREM", &[self.keys.events_scheduled().as_bytes(), &member(object, key)]).await;
+                self.run(
+                    "HDEL",
+                    &[&self.key(object, ":events.scheduled"), key.as_bytes()],
+                )
+                .await;
+                self.run(
+                    "ZREM",
+                    &[
+                        self.keys.events_scheduled().as_bytes(),
+                        &member(object, key),
+                    ],
+                )
+                .await;
             }
             Call::Pop(w) => {
                 let to = self.keys.worker_object(w);
-                self.run("LMOVE", &[markers.as_bytes(), to.as_bytes(), b"RIGHT", b"LEFT"]).await;
+                self.run(
+                    "LMOVE",
+                    &[markers.as_bytes(), to.as_bytes(), b"RIGHT", b"LEFT"],
+                )
+                .await;
             }
-            Call::Expire(name) => drop(self.run("DEL", &[self.keys.worker_lease(name).as_bytes()]).await),
+            Call::Expire(name) => drop(
+                self.run("DEL", &[self.keys.worker_lease(name).as_bytes()])
+                    .await,
+            ),
             Call::Lose(counter) => {
                 let key = self.keys.next_event_id();
                 match counter {
-                    Some(counter) => self.run("SET", &[key.as_bytes(), counter.to_string().as_bytes()]).await,
+                    Some(counter) => {
+                        self.run("SET", &[key.as_bytes(), counter.to_string().as_bytes()])
+                            .await
+                    }
                     None => self.run("DEL", &[key.as_bytes()]).await,
                 };
             }
             Call::Day(name) => {
                 let workers = self.keys.event_workers();
-                if let Value::BulkString(value) = self.run("HGET", &[workers.as_bytes(), name.as_bytes()]).await {
+                if let Value::BulkString(value) = self
+                    .run("HGET", &[workers.as_bytes(), name.as_bytes()])
+                    .await
+                {
                     let text = String::from_utf8_lossy(&value).into_owned();
                     let (rest, _) = text.rsplit_once(' ').expect("slots, token, time");
-                    self.run("HSET", &[workers.as_bytes(), name.as_bytes(), format!("{rest} {LONG_AGO}").as_bytes()]).await;
+                    self.run(
+                        "HSET",
+                        &[
+                            workers.as_bytes(),
+                            name.as_bytes(),
+                            format!("{rest} {LONG_AGO}").as_bytes(),
+                        ],
+                    )
+                    .await;
                 }
             }
             Call::Release(names) => {
@@ -373,36 +578,62 @@ impl Server {
             }
             Call::Look => {
                 let blocked = self.keys.event_groups_blocked();
-                if let Value::Array(members) = self.run("ZRANGE", &[blocked.as_bytes(), b"0", b"-1"]).await {
+                if let Value::Array(members) =
+                    self.run("ZRANGE", &[blocked.as_bytes(), b"0", b"-1"]).await
+                {
                     for member in members {
-                        let Value::BulkString(member) = member else { unreachable!("a member is a text") };
-                        self.run("ZADD", &[blocked.as_bytes(), b"XX", b"0", &member]).await;
+                        let Value::BulkString(member) = member else {
+                            unreachable!("a member is a text")
+                        };
+                        self.run("ZADD", &[blocked.as_bytes(), b"XX", b"0", &member])
+                            .await;
                     }
                 }
             }
             Call::EndRule(field) => {
                 let rules = self.keys.event_rules();
-                if let Value::BulkString(value) = self.run("HGET", &[rules.as_bytes(), field]).await {
+                if let Value::BulkString(value) = self.run("HGET", &[rules.as_bytes(), field]).await
+                {
                     let text = String::from_utf8_lossy(&value).into_owned();
                     let (set, rest) = text.split_once(' ').expect("numbers");
                     let (_, rest) = rest.split_once(' ').expect("numbers");
-                    self.run("HSET", &[rules.as_bytes(), field, format!("{set} 1 {rest}").as_bytes()]).await;
-                    if self.run("HGET", &[rules.as_bytes(), b"next"]).await != Value::BulkString(b"0".to_vec()) {
+                    self.run(
+                        "HSET",
+                        &[
+                            rules.as_bytes(),
+                            field,
+                            format!("{set} 1 {rest}").as_bytes(),
+                        ],
+                    )
+                    .await;
+                    if self.run("HGET", &[rules.as_bytes(), b"next"]).await
+                        != Value::BulkString(b"0".to_vec())
+                    {
                         self.run("HSET", &[rules.as_bytes(), b"next", b"1"]).await;
                     }
                 }
             }
-            Call::Wrong(object, Part::LastText) => drop(self.run("SET", &[&self.key(object, ":last.event.id"), b"1e5"]).await),
+            Call::Wrong(object, Part::LastText) => drop(
+                self.run("SET", &[&self.key(object, ":last.event.id"), b"1e5"])
+                    .await,
+            ),
             Call::Wrong(object, part) => {
                 let key = self.key(object, suffix(*part));
                 self.run("DEL", &[&key]).await;
                 self.run("HSET", &[&key, b"wrong", b"type"]).await;
             }
             Call::Heal(object) => {
-                for part in [Part::Queue, Part::Last, Part::Held, Part::HeldId, Part::Errors] {
+                for part in [
+                    Part::Queue,
+                    Part::Last,
+                    Part::Held,
+                    Part::HeldId,
+                    Part::Errors,
+                ] {
                     let key = self.key(object, suffix(part));
                     if self.run("TYPE", &[&key]).await == Value::SimpleString("hash".to_owned())
-                        || part == Part::Last && self.run("GET", &[&key]).await == Value::BulkString(b"1e5".to_vec())
+                        || part == Part::Last
+                            && self.run("GET", &[&key]).await == Value::BulkString(b"1e5".to_vec())
                     {
                         self.run("DEL", &[&key]).await;
                     }
@@ -417,7 +648,9 @@ impl Server {
 /// future.
 fn suspects(room: &reference::Room) -> wire::Suspects {
     let mut suspects = wire::Suspects::of(room.crashes_max, room.settles).put_off(FAR);
-    room.in_hand.iter().for_each(|crashes| suspects.has(*crashes));
+    room.in_hand
+        .iter()
+        .for_each(|crashes| suspects.has(*crashes));
     suspects
 }
 

@@ -15,7 +15,10 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
     let text = |text: String| text.into_bytes();
     let mut put = |name: &[u8], suffix: &str, kind: &str, value: Vec<Vec<u8>>| {
         if !value.is_empty() {
-            dump.insert([prefix.as_bytes(), name, suffix.as_bytes()].concat(), (kind.to_owned(), value));
+            dump.insert(
+                [prefix.as_bytes(), name, suffix.as_bytes()].concat(),
+                (kind.to_owned(), value),
+            );
         }
     };
     for (name, object) in &state.objects {
@@ -25,20 +28,52 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
     }
     for (w, worker) in &state.workers {
         let name = [b"event.worker:", w.as_bytes()].concat();
-        put(&name, ":object", "list", worker.objects.iter().map(|name| name.to_vec()).collect());
+        put(
+            &name,
+            ":object",
+            "list",
+            worker.objects.iter().map(|name| name.to_vec()).collect(),
+        );
         put(&name, ":event", "list", newest_first(&worker.batch));
-        put(&name, ":event.id", "string", worker.tag.iter().map(|tag| tag.clone().into_bytes()).collect());
+        put(
+            &name,
+            ":event.id",
+            "string",
+            worker
+                .tag
+                .iter()
+                .map(|tag| tag.clone().into_bytes())
+                .collect(),
+        );
     }
     for (name, lease) in &state.leases {
-        put(format!("event.worker:{name}").as_bytes(), ":lease", "string", vec![text(lease.text())]);
+        put(
+            format!("event.worker:{name}").as_bytes(),
+            ":lease",
+            "string",
+            vec![text(lease.text())],
+        );
     }
-    let score = |due: i64| if due == OPERATOR as i64 { "inf".to_owned() } else { due.to_string() };
-    let due = state.due.iter().flat_map(|(name, due)| [name.to_vec(), text(score(*due))]).collect();
+    let score = |due: i64| {
+        if due == OPERATOR as i64 {
+            "inf".to_owned()
+        } else {
+            due.to_string()
+        }
+    };
+    let due = state
+        .due
+        .iter()
+        .flat_map(|(name, due)| [name.to_vec(), text(score(*due))])
+        .collect();
     let mut registry: Vec<_> = state.registry.iter().collect();
     registry.sort_by_key(|(name, _)| *name);
     let registry = registry.into_iter().flat_map(|(name, last)| {
         let at = last.at.map_or(LONG_AGO, |step| FAR + step);
-        [text((*name).to_owned()), text(format!("{} {} {at}", last.slots, last.token))]
+        [
+            text((*name).to_owned()),
+            text(format!("{} {} {at}", last.slots, last.token)),
+        ]
     });
     let letter = |dead: &Dead| {
         let fields: [(&str, Vec<u8>); 6] = [
@@ -49,22 +84,49 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
             ("error", dead.error.to_vec()),
             ("attempts", text(dead.attempts.to_string())),
         ];
-        fields.into_iter().flat_map(|(field, value)| [text(field.to_owned()), value]).collect::<Vec<_>>()
+        fields
+            .into_iter()
+            .flat_map(|(field, value)| [text(field.to_owned()), value])
+            .collect::<Vec<_>>()
     };
     let dead = state.dead.iter().flat_map(letter);
     let log = state.log.iter().flat_map(|row| {
         let words = |words: [&str; 2]| words.map(|word| text(word.to_owned()));
-        let taken = row.taken.then(|| words(["taken", "then"])).into_iter().flatten();
-        let results = row.results.iter().flat_map(move |results| words(["results", results]));
-        words(["status", row.status]).into_iter().chain(letter(&row.event)).chain(taken).chain(results)
+        let taken = row
+            .taken
+            .then(|| words(["taken", "then"]))
+            .into_iter()
+            .flatten();
+        let results = row
+            .results
+            .iter()
+            .flat_map(move |results| words(["results", results]));
+        words(["status", row.status])
+            .into_iter()
+            .chain(letter(&row.event))
+            .chain(taken)
+            .chain(results)
     });
     let meta = state.meta.iter().flat_map(|id| {
-        let mut fields = if state.log_on { vec!["event.log", "on"] } else { vec![] };
-        fields.extend(state.log_was_on.then_some(["event.log.keep", "100000"]).into_iter().flatten());
+        let mut fields = if state.log_on {
+            vec!["event.log", "on"]
+        } else {
+            vec![]
+        };
+        fields.extend(
+            state
+                .log_was_on
+                .then_some(["event.log.keep", "100000"])
+                .into_iter()
+                .flatten(),
+        );
         fields.extend(["partitions", "1"]);
         fields.extend(id.iter().flat_map(|id| ["replication.id", id]));
         fields.extend(["schema", "1"]);
-        fields.into_iter().map(|field| text(field.to_owned())).collect::<Vec<_>>()
+        fields
+            .into_iter()
+            .map(|field| text(field.to_owned()))
+            .collect::<Vec<_>>()
     });
     let actions = state.actions.iter().flat_map(|done| {
         let mut fields: Vec<(&str, Vec<u8>)> = vec![
@@ -74,36 +136,92 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
             ("object", done.object.to_vec()),
             ("id", text(done.id.clone())),
         ];
-        fields.extend(done.dead.map(|serial| ("dead_id", text(serial.to_string()))));
+        fields.extend(
+            done.dead
+                .map(|serial| ("dead_id", text(serial.to_string()))),
+        );
         fields.extend(done.error.as_ref().map(|error| ("error", error.to_vec())));
         fields.extend(done.event.as_ref().map(|event| ("event", event.to_vec())));
         fields.extend(done.key.map(|key| ("key", text(key.to_owned()))));
-        fields.into_iter().flat_map(|(field, value)| [text(field.to_owned()), value]).collect::<Vec<_>>()
+        fields
+            .into_iter()
+            .flat_map(|(field, value)| [text(field.to_owned()), value])
+            .collect::<Vec<_>>()
     });
     put(b"operator.actions", "", "stream", actions.collect());
-    put(b"objects.with.events", "", "list", state.markers.iter().map(|name| name.to_vec()).collect());
-    let mut marks: Vec<[Vec<u8>; 2]> = state.marks.iter().map(|ms| [text(ms.to_string()), text(ms.to_string())]).collect();
-    marks.extend(state.met.map(|ms| [text("met".to_owned()), text(ms.to_string())]));
+    put(
+        b"objects.with.events",
+        "",
+        "list",
+        state.markers.iter().map(|name| name.to_vec()).collect(),
+    );
+    let mut marks: Vec<[Vec<u8>; 2]> = state
+        .marks
+        .iter()
+        .map(|ms| [text(ms.to_string()), text(ms.to_string())])
+        .collect();
+    marks.extend(
+        state
+            .met
+            .map(|ms| [text("met".to_owned()), text(ms.to_string())]),
+    );
     put(b"event.marks", "", "zset", marks.concat());
     put(b"objects.held", "", "zset", due);
-    let passes = state.groups.iter().flat_map(|(group, pass)| [group.to_vec(), text(pass.to_string())]);
+    let passes = state
+        .groups
+        .iter()
+        .flat_map(|(group, pass)| [group.to_vec(), text(pass.to_string())]);
     put(b"event.groups", "", "zset", passes.collect());
     for (group, names) in &state.set_aside {
-        put(&[b"event.group:", &group[..]].concat(), ":waiting", "list", names.iter().map(|name| name.to_vec()).collect());
+        put(
+            &[b"event.group:", &group[..]].concat(),
+            ":waiting",
+            "list",
+            names.iter().map(|name| name.to_vec()).collect(),
+        );
     }
     let waiting: usize = state.set_aside.values().map(Vec::len).sum();
-    put(b"event.groups.waiting", "", "string", (waiting > 0).then(|| text(waiting.to_string())).into_iter().collect());
+    put(
+        b"event.groups.waiting",
+        "",
+        "string",
+        (waiting > 0)
+            .then(|| text(waiting.to_string()))
+            .into_iter()
+            .collect(),
+    );
     let round = state.round.map(|names| text(names.to_string()));
-    put(b"event.groups.turns", "", "string", round.into_iter().collect());
+    put(
+        b"event.groups.turns",
+        "",
+        "string",
+        round.into_iter().collect(),
+    );
     let selector = |prefix: &Name| shares::selector(prefix).into_bytes();
-    let of_share = |(prefix, share): (&Name, &shares::Share)| [selector(prefix), text(shares::value(share))];
+    let of_share =
+        |(prefix, share): (&Name, &shares::Share)| [selector(prefix), text(shares::value(share))];
     let mut all_shares: Vec<_> = state.shares.iter().map(of_share).collect();
     all_shares.sort();
     put(b"event.shares", "", "hash", all_shares.concat());
-    let mode = if state.is_limited() { 2 } else { u8::from(!state.shares.is_empty()) };
-    let summary = state.counting.then(|| text(format!("{mode} {} 0", state.parts())));
-    put(b"event.shares.summary", "", "string", summary.into_iter().collect());
-    let mut taken: Vec<_> = state.taken.iter().map(|(prefix, events)| [selector(prefix), text(events.to_string())]).collect();
+    let mode = if state.is_limited() {
+        2
+    } else {
+        u8::from(!state.shares.is_empty())
+    };
+    let summary = state
+        .counting
+        .then(|| text(format!("{mode} {} 0", state.parts())));
+    put(
+        b"event.shares.summary",
+        "",
+        "string",
+        summary.into_iter().collect(),
+    );
+    let mut taken: Vec<_> = state
+        .taken
+        .iter()
+        .map(|(prefix, events)| [selector(prefix), text(events.to_string())])
+        .collect();
     taken.sort();
     put(b"event.shares.used", "", "hash", taken.concat());
     let score = |is_due: bool| text(if is_due { "0" } else { "later" }.to_owned());
@@ -111,29 +229,70 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
         b"event.groups.blocked",
         "",
         "zset",
-        state.blocked.iter().flat_map(|(member, is_due)| [member.to_vec(), score(*is_due)]).collect(),
+        state
+            .blocked
+            .iter()
+            .flat_map(|(member, is_due)| [member.to_vec(), score(*is_due)])
+            .collect(),
     );
     if state.counting {
-        let mut in_hand: Vec<_> =
-            state.objects.keys().filter(|name| state.is_in_hand(name)).map(|name| [name, &b":"[..]].concat()).collect();
+        let mut in_hand: Vec<_> = state
+            .objects
+            .keys()
+            .filter(|name| state.is_in_hand(name))
+            .map(|name| [name, &b":"[..]].concat())
+            .collect();
         in_hand.sort();
-        put(b"objects.in.hand", "", "zset", in_hand.into_iter().flat_map(|member| [member, text("0".to_owned())]).collect());
+        put(
+            b"objects.in.hand",
+            "",
+            "zset",
+            in_hand
+                .into_iter()
+                .flat_map(|member| [member, text("0".to_owned())])
+                .collect(),
+        );
     }
-    put(b"objects.paused", "", "zset", state.paused.iter().flat_map(|name| [name.to_vec(), text("0".to_owned())]).collect());
-    let mut rules: Vec<[Vec<u8>; 2]> =
-        state.rules.iter().map(|(field, rule)| [field.to_vec(), rules::value(rule).to_vec()]).collect();
+    put(
+        b"objects.paused",
+        "",
+        "zset",
+        state
+            .paused
+            .iter()
+            .flat_map(|name| [name.to_vec(), text("0".to_owned())])
+            .collect(),
+    );
+    let mut rules: Vec<[Vec<u8>; 2]> = state
+        .rules
+        .iter()
+        .map(|(field, rule)| [field.to_vec(), rules::value(rule).to_vec()])
+        .collect();
     if !rules.is_empty() {
-        rules.push([text("next".to_owned()), text(state.next_rule().map_or("never".to_owned(), |at| at.to_string()))]);
+        rules.push([
+            text("next".to_owned()),
+            text(
+                state
+                    .next_rule()
+                    .map_or("never".to_owned(), |at| at.to_string()),
+            ),
+        ]);
     }
     rules.sort();
     put(b"event.rules", "", "hash", rules.concat());
-    let mut schedules: Vec<_> =
-        state.schedules.iter().map(|((object, key), schedule)| [member(object, key).to_vec(), text(schedule.score())]).collect();
+    let mut schedules: Vec<_> = state
+        .schedules
+        .iter()
+        .map(|((object, key), schedule)| [member(object, key).to_vec(), text(schedule.score())])
+        .collect();
     schedules.sort();
     put(b"events.scheduled", "", "zset", schedules.concat());
     let mut of_objects: BTreeMap<&Name, Vec<Vec<u8>>> = BTreeMap::new();
     for ((object, key), schedule) in &state.schedules {
-        of_objects.entry(object).or_default().extend([text((*key).to_owned()), schedule.event.to_vec()]);
+        of_objects
+            .entry(object)
+            .or_default()
+            .extend([text((*key).to_owned()), schedule.event.to_vec()]);
     }
     for (object, fields) in of_objects {
         let mut pairs: Vec<_> = fields.chunks(2).map(<[Vec<u8>]>::to_vec).collect();
@@ -141,11 +300,33 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
         put(object, ":events.scheduled", "hash", pairs.concat());
     }
     let promoted = (state.promoted > 0).then(|| text(state.promoted.to_string()));
-    put(b"events.scheduled.lateness", "", "hash", promoted.into_iter().collect());
-    put(b"next.event.id", "", "string", state.counter.iter().map(|counter| text(counter.to_string())).collect());
+    put(
+        b"events.scheduled.lateness",
+        "",
+        "hash",
+        promoted.into_iter().collect(),
+    );
+    put(
+        b"next.event.id",
+        "",
+        "string",
+        state
+            .counter
+            .iter()
+            .map(|counter| text(counter.to_string()))
+            .collect(),
+    );
     put(b"event.workers", "", "hash", registry.collect());
-    for (key, names) in [("event.workers.watched", &state.watched), ("event.workers.departed", &state.departed)] {
-        put(key.as_bytes(), "", "zset", names.iter().map(|name| text((*name).to_owned())).collect());
+    for (key, names) in [
+        ("event.workers.watched", &state.watched),
+        ("event.workers.departed", &state.departed),
+    ] {
+        put(
+            key.as_bytes(),
+            "",
+            "zset",
+            names.iter().map(|name| text((*name).to_owned())).collect(),
+        );
     }
     put(b"events.dead", "", "stream", dead.collect());
     put(b"event.log", "", "stream", log.collect());
@@ -158,14 +339,29 @@ pub(super) fn differences(got: &Dump, wanted: &Dump) -> Result<(), String> {
         return Ok(());
     }
     let shown = |dump: &Dump, key: &Vec<u8>| match dump.get(key) {
-        Some((kind, value)) => format!("{kind} {:?}", value.iter().map(|v| v.escape_ascii().to_string()).collect::<Vec<_>>()),
+        Some((kind, value)) => format!(
+            "{kind} {:?}",
+            value
+                .iter()
+                .map(|v| v.escape_ascii().to_string())
+                .collect::<Vec<_>>()
+        ),
         None => "nothing".to_owned(),
     };
-    let mut keys: Vec<_> = got.keys().chain(wanted.keys()).filter(|key| got.get(*key) != wanted.get(*key)).collect();
+    let mut keys: Vec<_> = got
+        .keys()
+        .chain(wanted.keys())
+        .filter(|key| got.get(*key) != wanted.get(*key))
+        .collect();
     keys.sort();
     keys.dedup();
-    let lines = keys
-        .iter()
-        .map(|key| format!("{}: Redis has\n    {}\nexpected\n    {}", key.escape_ascii(), shown(got, key), shown(wanted, key)));
+    let lines = keys.iter().map(|key| {
+        format!(
+            "{}: Redis has\n    {}\nexpected\n    {}",
+            key.escape_ascii(),
+            shown(got, key),
+            shown(wanted, key)
+        )
+    });
     Err(lines.collect::<Vec<_>>().join("\n"))
 }

@@ -90,9 +90,23 @@ pub struct Server {
 impl Server {
     /// Empties Redis and sets only the counter. Returns the server.
     pub async fn empty(mut conn: MultiplexedConnection, keys: Keys) -> Self {
-        let _: () = cmd("FLUSHALL").query_async(&mut conn).await.expect("FLUSHALL");
-        let () = cmd("SET").arg(keys.next_event_id()).arg(0).query_async(&mut conn).await.expect("SET");
-        let mut server = Self { conn, keys, looked_ms: 0, dead_ids: BTreeMap::new(), taken: 0 };
+        let _: () = cmd("FLUSHALL")
+            .query_async(&mut conn)
+            .await
+            .expect("FLUSHALL");
+        let () = cmd("SET")
+            .arg(keys.next_event_id())
+            .arg(0)
+            .query_async(&mut conn)
+            .await
+            .expect("SET");
+        let mut server = Self {
+            conn,
+            keys,
+            looked_ms: 0,
+            dead_ids: BTreeMap::new(),
+            taken: 0,
+        };
         server.look().await;
         server
     }
@@ -111,7 +125,13 @@ impl Server {
     }
 
     /// Makes the call. Compares the reply and all keys with the reference.
-    pub async fn step(&mut self, broken: Option<Broken>, call: &Call, expected: &Reply, state: &Reference) -> Result<(), String> {
+    pub async fn step(
+        &mut self,
+        broken: Option<Broken>,
+        call: &Call,
+        expected: &Reply,
+        state: &Reference,
+    ) -> Result<(), String> {
         let before = self.looked_ms;
         if let Some(broken) = broken {
             self.break_key(broken, true).await;
@@ -134,15 +154,27 @@ impl Server {
                 Reply::Advanced(got)
             }
             (Ok((Reply::Connected { changed, counter }, _)), _) => {
-                let counter = if counter >= TIME_US { counter - jumped } else { counter };
+                let counter = if counter >= TIME_US {
+                    counter - jumped
+                } else {
+                    counter
+                };
                 Reply::Connected { changed, counter }
             }
-            (Ok((Reply::Sent(number), _)), _) => Reply::Sent(if number >= TIME_US { number - jumped } else { number }),
+            (Ok((Reply::Sent(number), _)), _) => Reply::Sent(if number >= TIME_US {
+                number - jumped
+            } else {
+                number
+            }),
             (Ok((reply, _)), _) => reply,
-            (Err(error), _) => return Err(format!("the call failed: {error}; expected {expected:?}")),
+            (Err(error), _) => {
+                return Err(format!("the call failed: {error}; expected {expected:?}"));
+            }
         };
         if reply != *expected {
-            return Err(format!("the reply was\n    {reply:?}\nexpected\n    {expected:?}"));
+            return Err(format!(
+                "the reply was\n    {reply:?}\nexpected\n    {expected:?}"
+            ));
         }
         let wanted = wanted(state, self.keys.prefix());
         self.set_clock(&mut dump, state, before).await;
@@ -152,17 +184,30 @@ impl Server {
         self.forget_looks(&mut dump);
         self.forget_times_and_marks(&mut dump);
         differences(&dump, &wanted)?;
-        let leases = state.leases.iter().map(|(name, lease)| (self.keys.worker_lease(name).into_bytes(), lease.ms));
-        let fading = state.objects.iter().filter_map(|(name, object)| Some((self.key(name, ":last.event.id"), object.fades?)));
-        let sent = state.objects.iter().filter(|(_, object)| object.sent.is_some());
+        let leases = state
+            .leases
+            .iter()
+            .map(|(name, lease)| (self.keys.worker_lease(name).into_bytes(), lease.ms));
+        let fading = state
+            .objects
+            .iter()
+            .filter_map(|(name, object)| Some((self.key(name, ":last.event.id"), object.fades?)));
+        let sent = state
+            .objects
+            .iter()
+            .filter(|(_, object)| object.sent.is_some());
         let sent = sent.map(|(name, _)| (self.key(name, ":event.sent"), SENT_MS));
         let lives: BTreeMap<_, _> = leases.chain(fading).chain(sent).collect();
         for key in lives.keys().chain(ttls.keys()) {
             let (wanted, left) = (lives.get(key).copied(), ttls.get(key).copied());
-            let agree = wanted.zip(left).is_some_and(|(ms, left)| (ms as i64 - SLACK_MS as i64..=ms as i64).contains(&left));
+            let agree = wanted.zip(left).is_some_and(|(ms, left)| {
+                (ms as i64 - SLACK_MS as i64..=ms as i64).contains(&left)
+            });
             if !agree {
                 let key = String::from_utf8_lossy(key);
-                return Err(format!("{key} lives for {left:?} ms, expected {wanted:?} ms"));
+                return Err(format!(
+                    "{key} lives for {left:?} ms, expected {wanted:?} ms"
+                ));
             }
         }
         Ok(())
@@ -177,10 +222,17 @@ impl Server {
         let found = dump.get(&key).and_then(|(_, value)| id(value.first()?));
         // The counter may be beyond the time, because ids were given after the jump.
         let window = before * 1000..(self.looked_ms + 1) * 1000 + 1_000_000;
-        let (Some(found), Some(counter)) = (found.filter(|found| window.contains(found)), state.counter) else { return 0 };
+        let (Some(found), Some(counter)) =
+            (found.filter(|found| window.contains(found)), state.counter)
+        else {
+            return 0;
+        };
         let difference = found - counter;
         let is_id = |other: &[u8]| {
-            other == key || other.ends_with(b":event.id") || other.ends_with(b":event.key") || other.ends_with(b":event.sent")
+            other == key
+                || other.ends_with(b":event.id")
+                || other.ends_with(b":event.key")
+                || other.ends_with(b":event.sent")
         };
         for (key, (_, value)) in dump.iter_mut().filter(|(other, _)| is_id(other)) {
             let [text] = &mut value[..] else { continue };
@@ -225,7 +277,12 @@ impl Server {
 
     /// Returns all keys, and the keys with a time to live.
     pub async fn look(&mut self) -> (Dump, BTreeMap<Vec<u8>, i64>) {
-        let all: Vec<Value> = cmd("EVAL_RO").arg(DUMP).arg(0).query_async(&mut self.conn).await.expect("a look at Redis");
+        let all: Vec<Value> = cmd("EVAL_RO")
+            .arg(DUMP)
+            .arg(0)
+            .query_async(&mut self.conn)
+            .await
+            .expect("a look at Redis");
         let mut all = all.into_iter();
         self.looked_ms = match all.next() {
             Some(Value::Int(ms)) => ms as u64,
@@ -254,16 +311,36 @@ impl Server {
     /// Records the entry ids of new dead letters. Replaces entry ids in the dump with serial
     /// numbers.
     async fn set_dead_ids(&mut self, dump: &mut Dump, state: &Reference) {
-        if state.dead.last().is_some_and(|dead| !self.dead_ids.contains_key(&dead.serial)) {
+        if state
+            .dead
+            .last()
+            .is_some_and(|dead| !self.dead_ids.contains_key(&dead.serial))
+        {
             let mut ask = cmd("XRANGE");
             ask.arg(self.keys.events_dead()).arg("-").arg("+");
-            let entries: Vec<(String, Value)> = ask.query_async(&mut self.conn).await.expect("the dead letters");
-            self.dead_ids.extend(state.dead.iter().map(|dead| dead.serial).zip(entries.into_iter().map(|(id, _)| id)));
+            let entries: Vec<(String, Value)> = ask
+                .query_async(&mut self.conn)
+                .await
+                .expect("the dead letters");
+            self.dead_ids.extend(
+                state
+                    .dead
+                    .iter()
+                    .map(|dead| dead.serial)
+                    .zip(entries.into_iter().map(|(id, _)| id)),
+            );
         }
         let actions = self.keys.operator_actions();
-        for pair in dump.get_mut(actions.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+        for pair in dump
+            .get_mut(actions.as_bytes())
+            .iter_mut()
+            .flat_map(|(_, value)| value.chunks_mut(2))
+        {
             if pair[0] == b"dead_id"
-                && let Some((serial, _)) = self.dead_ids.iter().find(|(_, id)| id.as_bytes() == pair[1])
+                && let Some((serial, _)) = self
+                    .dead_ids
+                    .iter()
+                    .find(|(_, id)| id.as_bytes() == pair[1])
             {
                 pair[1] = serial.to_string().into_bytes();
             }
@@ -272,7 +349,10 @@ impl Server {
 
     /// Replaces the time at which a logged event was taken with a word, if the time is valid.
     fn set_taken(&mut self, dump: &mut Dump, before: u64) {
-        let times = dump.get_mut(self.keys.event_log().as_bytes()).into_iter().flat_map(|(_, value)| value.chunks_mut(2));
+        let times = dump
+            .get_mut(self.keys.event_log().as_bytes())
+            .into_iter()
+            .flat_map(|(_, value)| value.chunks_mut(2));
         let (known, mut seen) = (self.taken, 0);
         for pair in times.filter(|pair| pair[0] == b"taken") {
             seen += 1;
@@ -288,10 +368,18 @@ impl Server {
     /// Replaces the time of each failed attempt with the number of the step, if the time is valid.
     fn set_failed(&self, dump: &mut Dump, state: &Reference, before: u64) {
         for (name, object) in &state.objects {
-            let Some(failures) = object.errors.right() else { continue };
+            let Some(failures) = object.errors.right() else {
+                continue;
+            };
             let kept = dump.get_mut(&self.key(name, ":event.errors"));
-            for (line, Failure { at, .. }) in kept.into_iter().flat_map(|(_, lines)| lines).zip(failures) {
-                let during = if *at == state.now { before..=self.looked_ms } else { 1..=before };
+            for (line, Failure { at, .. }) in
+                kept.into_iter().flat_map(|(_, lines)| lines).zip(failures)
+            {
+                let during = if *at == state.now {
+                    before..=self.looked_ms
+                } else {
+                    1..=before
+                };
                 let text = String::from_utf8_lossy(line).into_owned();
                 if let Some((ms, rest)) = text.split_once(' ')
                     && ms.parse().is_ok_and(|ms: u64| during.contains(&ms))
@@ -305,7 +393,10 @@ impl Server {
     /// Removes the times of the next looks at names, because in these tests every sweep looks at
     /// all names.
     fn forget_looks(&self, dump: &mut Dump) {
-        for set in [self.keys.event_workers_watched(), self.keys.event_workers_departed()] {
+        for set in [
+            self.keys.event_workers_watched(),
+            self.keys.event_workers_departed(),
+        ] {
             if let Some((_, value)) = dump.get_mut(set.as_bytes()) {
                 let mut names: Vec<_> = value.chunks(2).map(|pair| pair[0].clone()).collect();
                 names.sort();
@@ -315,8 +406,19 @@ impl Server {
         // The lateness of schedules depends on the clock, but the number of counted events does
         // not.
         if let Some((_, value)) = dump.get_mut(self.keys.events_scheduled_lateness().as_bytes()) {
-            let number = |pair: &[Vec<u8>]| String::from_utf8_lossy(&pair[1]).parse::<u64>().unwrap_or(0);
-            *value = vec![value.chunks(2).map(number).sum::<u64>().to_string().into_bytes()];
+            let number = |pair: &[Vec<u8>]| {
+                String::from_utf8_lossy(&pair[1])
+                    .parse::<u64>()
+                    .unwrap_or(0)
+            };
+            *value = vec![
+                value
+                    .chunks(2)
+                    .map(number)
+                    .sum::<u64>()
+                    .to_string()
+                    .into_bytes(),
+            ];
         }
         let meta = self.keys.meta().into_bytes();
         if let Some((_, value)) = dump.get_mut(&meta) {
@@ -336,15 +438,25 @@ impl Server {
     /// depends on them.
     fn forget_times_and_marks(&self, dump: &mut Dump) {
         // A pass is printed with 17 digits or fewer, which depends on the server's version.
-        for pair in dump.get_mut(self.keys.event_groups().as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+        for pair in dump
+            .get_mut(self.keys.event_groups().as_bytes())
+            .iter_mut()
+            .flat_map(|(_, value)| value.chunks_mut(2))
+        {
             let pass: f64 = String::from_utf8_lossy(&pair[1]).parse().expect("a pass");
             pair[1] = pass.to_string().into_bytes();
         }
-        for pair in dump.get_mut(self.keys.event_shares_used().as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+        for pair in dump
+            .get_mut(self.keys.event_shares_used().as_bytes())
+            .iter_mut()
+            .flat_map(|(_, value)| value.chunks_mut(2))
+        {
             pair[1].truncate(pair[1].iter().position(|byte| *byte == b' ').unwrap_or(0));
         }
-        for pair in
-            dump.get_mut(self.keys.event_groups_blocked().as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2))
+        for pair in dump
+            .get_mut(self.keys.event_groups_blocked().as_bytes())
+            .iter_mut()
+            .flat_map(|(_, value)| value.chunks_mut(2))
         {
             if pair[1] != b"0" {
                 pair[1] = b"later".to_vec();
@@ -352,9 +464,14 @@ impl Server {
         }
         if let Some((_, value)) = dump.get_mut(self.keys.event_shares_summary().as_bytes()) {
             let text = String::from_utf8_lossy(&value[0]).into_owned();
-            value[0] = format!("{} 0", text.rsplit_once(' ').expect("three numbers").0).into_bytes();
+            value[0] =
+                format!("{} 0", text.rsplit_once(' ').expect("three numbers").0).into_bytes();
         }
-        for pair in dump.get_mut(self.keys.event_shares().as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+        for pair in dump
+            .get_mut(self.keys.event_shares().as_bytes())
+            .iter_mut()
+            .flat_map(|(_, value)| value.chunks_mut(2))
+        {
             let text = String::from_utf8_lossy(&pair[1]).into_owned();
             let mut parts: Vec<&str> = text.splitn(7, ' ').collect();
             parts[5] = "0";
@@ -378,112 +495,246 @@ impl Server {
         let mut changes = redis::pipe();
         let (held, workers) = (self.keys.objects_held(), self.keys.event_workers());
         // The key has a real time, on which the next step of a script would depend.
-        changes.cmd("DEL").arg(self.keys.event_groups_look()).ignore();
+        changes
+            .cmd("DEL")
+            .arg(self.keys.event_groups_look())
+            .ignore();
         // Groups that wait for a limit do so until a step makes a call look at them.
-        for pair in dump.get(self.keys.event_groups_blocked().as_bytes()).iter().flat_map(|(_, value)| value.chunks(2)) {
+        for pair in dump
+            .get(self.keys.event_groups_blocked().as_bytes())
+            .iter()
+            .flat_map(|(_, value)| value.chunks(2))
+        {
             if pair[1] != b"0" {
-                changes.cmd("ZADD").arg(self.keys.event_groups_blocked()).arg("XX").arg(LATER + 2 * FAR).arg(&pair[0]).ignore();
+                changes
+                    .cmd("ZADD")
+                    .arg(self.keys.event_groups_blocked())
+                    .arg("XX")
+                    .arg(LATER + 2 * FAR)
+                    .arg(&pair[0])
+                    .ignore();
             }
         }
-        for pair in dump.get_mut(held.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
-            let Some(due) = state.due.get(&pair[0][..]).copied() else { continue };
+        for pair in dump
+            .get_mut(held.as_bytes())
+            .iter_mut()
+            .flat_map(|(_, value)| value.chunks_mut(2))
+        {
+            let Some(due) = state.due.get(&pair[0][..]).copied() else {
+                continue;
+            };
             // The time of an object that is set aside is negative.
-            let was = String::from_utf8_lossy(&pair[1]).parse::<i64>().ok().filter(|ms| ms.signum() == due.signum());
+            let was = String::from_utf8_lossy(&pair[1])
+                .parse::<i64>()
+                .ok()
+                .filter(|ms| ms.signum() == due.signum());
             let (was, at) = (was.map(i64::unsigned_abs), due.unsigned_abs());
             let is_new = at == state.now && was.is_some_and(|ms| during.contains(&ms))
-                || at == FAR + state.now && was.is_some_and(|ms| during.contains(&ms.saturating_sub(FAR)))
-                || at == postponed(state.now) && was.is_some_and(|ms| during.contains(&ms.saturating_sub(60_000)));
+                || at == FAR + state.now
+                    && was.is_some_and(|ms| during.contains(&ms.saturating_sub(FAR)))
+                || at == postponed(state.now)
+                    && was.is_some_and(|ms| during.contains(&ms.saturating_sub(60_000)));
             if is_new {
                 pair[1] = due.to_string().into_bytes();
-                changes.cmd("ZADD").arg(&held).arg("XX").arg(due).arg(&pair[0]).ignore();
+                changes
+                    .cmd("ZADD")
+                    .arg(&held)
+                    .arg("XX")
+                    .arg(due)
+                    .arg(&pair[0])
+                    .ignore();
             }
         }
-        for pair in dump.get_mut(workers.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+        for pair in dump
+            .get_mut(workers.as_bytes())
+            .iter_mut()
+            .flat_map(|(_, value)| value.chunks_mut(2))
+        {
             let text = String::from_utf8_lossy(&pair[1]).into_owned();
-            let Some((rest, ms)) = text.rsplit_once(' ') else { continue };
-            let at = state.registered(&String::from_utf8_lossy(&pair[0])).and_then(|last| last.at);
+            let Some((rest, ms)) = text.rsplit_once(' ') else {
+                continue;
+            };
+            let at = state
+                .registered(&String::from_utf8_lossy(&pair[0]))
+                .and_then(|last| last.at);
             if at == Some(state.now) && ms.parse().is_ok_and(|ms: u64| during.contains(&ms)) {
                 pair[1] = format!("{rest} {}", FAR + state.now).into_bytes();
-                changes.cmd("HSET").arg(&workers).arg(&pair[0]).arg(&pair[1]).ignore();
+                changes
+                    .cmd("HSET")
+                    .arg(&workers)
+                    .arg(&pair[0])
+                    .arg(&pair[1])
+                    .ignore();
             }
         }
         self.set_queued(dump, state, before, &mut changes);
         // A schedule that could not be promoted is due again in a minute.
         let scheduled = self.keys.events_scheduled();
-        for pair in dump.get_mut(scheduled.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
-            let is_it = |((object, key), _): &(&(Name, &str), &Scheduled)| member(object, key) == pair[0];
-            let Some(due) = state.schedules.iter().find(is_it).map(|(_, schedule)| schedule.due) else { continue };
+        for pair in dump
+            .get_mut(scheduled.as_bytes())
+            .iter_mut()
+            .flat_map(|(_, value)| value.chunks_mut(2))
+        {
+            let is_it =
+                |((object, key), _): &(&(Name, &str), &Scheduled)| member(object, key) == pair[0];
+            let Some(due) = state
+                .schedules
+                .iter()
+                .find(is_it)
+                .map(|(_, schedule)| schedule.due)
+            else {
+                continue;
+            };
             let was: Option<u64> = String::from_utf8_lossy(&pair[1]).parse().ok();
-            if due == postponed(state.now) && was.is_some_and(|ms| during.contains(&ms.saturating_sub(60_000))) {
+            if due == postponed(state.now)
+                && was.is_some_and(|ms| during.contains(&ms.saturating_sub(60_000)))
+            {
                 pair[1] = due.to_string().into_bytes();
-                changes.cmd("ZADD").arg(&scheduled).arg("XX").arg(due).arg(&pair[0]).ignore();
+                changes
+                    .cmd("ZADD")
+                    .arg(&scheduled)
+                    .arg("XX")
+                    .arg(due)
+                    .arg(&pair[0])
+                    .ignore();
             }
         }
         self.set_clock_of_rules(dump, state, during, &mut changes);
         if !changes.is_empty() {
-            let _: () = changes.query_async(&mut self.conn).await.expect("times are written");
+            let _: () = changes
+                .query_async(&mut self.conn)
+                .await
+                .expect("times are written");
         }
     }
 
     /// Replaces the times in references to schedules, and in the scores of these schedules.
-    fn set_queued(&self, dump: &mut Dump, state: &Reference, before: u64, changes: &mut redis::Pipeline) {
+    fn set_queued(
+        &self,
+        dump: &mut Dump,
+        state: &Reference,
+        before: u64,
+        changes: &mut redis::Pipeline,
+    ) {
         let during = before * 1000..(self.looked_ms + 1) * 1000;
-        let time_of = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u64>().ok().filter(|us| during.contains(us));
+        let time_of = |text: &[u8]| {
+            std::str::from_utf8(text)
+                .ok()?
+                .parse::<u64>()
+                .ok()
+                .filter(|us| during.contains(us))
+        };
         for (name, object) in &state.objects {
-            let Some(queue) = object.queue.right() else { continue };
+            let Some(queue) = object.queue.right() else {
+                continue;
+            };
             let key = self.key(name, ":events");
-            let found = dump.get_mut(&key).into_iter().flat_map(|(_, values)| values);
+            let found = dump
+                .get_mut(&key)
+                .into_iter()
+                .flat_map(|(_, values)| values);
             for (at, (value, expected)) in found.zip(queue.iter().rev()).enumerate() {
-                let time = value.strip_prefix(REFERENCE).and_then(|rest| time_of(rest.split(|byte| *byte == b' ').next()?));
+                let time = value
+                    .strip_prefix(REFERENCE)
+                    .and_then(|rest| time_of(rest.split(|byte| *byte == b' ').next()?));
                 if time.is_some() && expected.starts_with(REFERENCE) {
                     let now = format!("{} ", state.now);
-                    let rest = value[REFERENCE.len()..].splitn(2, |byte| *byte == b' ').nth(1).unwrap_or_default();
+                    let rest = value[REFERENCE.len()..]
+                        .splitn(2, |byte| *byte == b' ')
+                        .nth(1)
+                        .unwrap_or_default();
                     *value = [REFERENCE, now.as_bytes(), rest].concat();
-                    changes.cmd("LSET").arg(&key).arg(at).arg(&value[..]).ignore();
+                    changes
+                        .cmd("LSET")
+                        .arg(&key)
+                        .arg(at)
+                        .arg(&value[..])
+                        .ignore();
                 }
             }
         }
         let scheduled = self.keys.events_scheduled();
-        for pair in dump.get_mut(scheduled.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
-            let score = pair[1].strip_prefix(b"-").and_then(|score| std::str::from_utf8(score).ok()?.parse::<u64>().ok());
+        for pair in dump
+            .get_mut(scheduled.as_bytes())
+            .iter_mut()
+            .flat_map(|(_, value)| value.chunks_mut(2))
+        {
+            let score = pair[1]
+                .strip_prefix(b"-")
+                .and_then(|score| std::str::from_utf8(score).ok()?.parse::<u64>().ok());
             if score.is_some_and(|score| score > QUEUED && during.contains(&(score - QUEUED))) {
                 pair[1] = format!("-{}", QUEUED + state.now).into_bytes();
-                changes.cmd("ZADD").arg(&scheduled).arg("XX").arg(&pair[1]).arg(&pair[0]).ignore();
+                changes
+                    .cmd("ZADD")
+                    .arg(&scheduled)
+                    .arg("XX")
+                    .arg(&pair[1])
+                    .arg(&pair[0])
+                    .ignore();
             }
         }
     }
 
     /// Replaces the times at which rules were set, and the times at which they end.
-    fn set_clock_of_rules(&self, dump: &mut Dump, state: &Reference, during: RangeInclusive<u64>, changes: &mut redis::Pipeline) {
+    fn set_clock_of_rules(
+        &self,
+        dump: &mut Dump,
+        state: &Reference,
+        during: RangeInclusive<u64>,
+        changes: &mut redis::Pipeline,
+    ) {
         let rules = self.keys.event_rules();
         let was = |text: &str, wanted: u64| match text.parse::<u64>() {
             Ok(ms) if wanted == state.now && during.contains(&ms) => wanted.to_string(),
-            Ok(ms) if wanted == FAR + state.now && during.contains(&ms.saturating_sub(FAR)) => wanted.to_string(),
+            Ok(ms) if wanted == FAR + state.now && during.contains(&ms.saturating_sub(FAR)) => {
+                wanted.to_string()
+            }
             _ => text.to_owned(),
         };
-        for pair in dump.get_mut(rules.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+        for pair in dump
+            .get_mut(rules.as_bytes())
+            .iter_mut()
+            .flat_map(|(_, value)| value.chunks_mut(2))
+        {
             let text = String::from_utf8_lossy(&pair[1]).into_owned();
-            let now = match (state.rules.get(&pair[0][..]), &text.splitn(3, ' ').collect::<Vec<_>>()[..]) {
+            let now = match (
+                state.rules.get(&pair[0][..]),
+                &text.splitn(3, ' ').collect::<Vec<_>>()[..],
+            ) {
                 (Some(rule), [set, end, rest]) => {
                     format!(
                         "{} {} {rest}",
                         was(set, rule.set),
-                        rule.end.map_or_else(|| (*end).to_owned(), |wanted| was(end, wanted))
+                        rule.end
+                            .map_or_else(|| (*end).to_owned(), |wanted| was(end, wanted))
                     )
                 }
-                _ if pair[0] == b"next" => state.next_rule().map_or(text.clone(), |wanted| was(&text, wanted)),
+                _ if pair[0] == b"next" => state
+                    .next_rule()
+                    .map_or(text.clone(), |wanted| was(&text, wanted)),
                 _ => continue,
             };
             if now != text {
                 pair[1] = now.into_bytes();
-                changes.cmd("HSET").arg(&rules).arg(&pair[0]).arg(&pair[1]).ignore();
+                changes
+                    .cmd("HSET")
+                    .arg(&rules)
+                    .arg(&pair[0])
+                    .arg(&pair[1])
+                    .ignore();
             }
         }
     }
 }
 
 /// Returns whether the time to the next due object matches the reference.
-fn is_due(got: Option<Duration>, wanted: Option<u64>, state: &Reference, before: u64, after: u64) -> bool {
+fn is_due(
+    got: Option<Duration>,
+    wanted: Option<u64>,
+    state: &Reference,
+    before: u64,
+    after: u64,
+) -> bool {
     let (got, now) = (got.map(|left| left.as_millis() as u64), state.now);
     // During this step, a postponed object still has a real due time, a minute from now. All other
     // future times are the reference's times, which are far later.

@@ -7,7 +7,9 @@ mod step;
 use std::collections::BTreeMap;
 
 use super::advance::{Advance, Choice, Told};
-use super::reference::{Attach, Broken, Emits, Event, FAR, Finish, Key, NAMES, Name, Numbers, Reference, Reply, Sent};
+use super::reference::{
+    Attach, Broken, Emits, Event, FAR, Finish, Key, NAMES, Name, Numbers, Reference, Reply, Sent,
+};
 use super::rules::{KINDS, SELECTORS};
 use super::schedules::SCHEDULE_KEYS;
 use super::shares::{ALL, CLASSES, LIMITS, PREFIXES, Share, WEIGHTS};
@@ -15,7 +17,14 @@ use super::shares::{ALL, CLASSES, LIMITS, PREFIXES, Share, WEIGHTS};
 pub use step::*;
 
 /// Object names, most of which look like other keys.
-pub const OBJECTS: [&[u8]; 6] = [b"a", b"b", b"a:events", b"event.worker:p.0", b"\xff{}\0", b"held"];
+pub const OBJECTS: [&[u8]; 6] = [
+    b"a",
+    b"b",
+    b"a:events",
+    b"event.worker:p.0",
+    b"\xff{}\0",
+    b"held",
+];
 
 /// Time to live of the last id of a released object, in a call that lets it expire.
 const FORGET_MS: u64 = 3_600_000;
@@ -67,24 +76,42 @@ impl World {
 
     fn call(&mut self, step: &Step) -> Call {
         match step {
-            Step::Emit(pushes) => {
-                Call::Emit(pushes.iter().map(|(at, lens)| (Name::from_static(OBJECTS[*at]), self.payloads(lens))).collect())
-            }
+            Step::Emit(pushes) => Call::Emit(
+                pushes
+                    .iter()
+                    .map(|(at, lens)| (Name::from_static(OBJECTS[*at]), self.payloads(lens)))
+                    .collect(),
+            ),
             // All times of marks have the same length, so the order of their texts is the order of
             // the times.
             Step::Mark(is_known) => Call::Mark(1_700_000_000_000 + self.state.now, *is_known),
-            Step::Marker(at) => Call::Marker(at.map_or(Name::new(), |at| Name::from_static(OBJECTS[at]))),
+            Step::Marker(at) => {
+                Call::Marker(at.map_or(Name::new(), |at| Name::from_static(OBJECTS[at])))
+            }
             Step::Schedule(at, key, is_due, time, len, mode) => Call::Schedule {
                 object: Name::from_static(OBJECTS[*at]),
                 key: SCHEDULE_KEYS[*key],
-                due: if *is_due { u64::from(*time) } else { FAR + u64::from(*time) },
+                due: if *is_due {
+                    u64::from(*time)
+                } else {
+                    FAR + u64::from(*time)
+                },
                 event: self.payloads(&[*len]).remove(0),
                 mode: *mode,
             },
-            Step::Cancel(at, key) => Call::Cancel(Name::from_static(OBJECTS[*at]), SCHEDULE_KEYS[*key]),
-            Step::CancelTaken(at, key) => Call::CancelTaken(Name::from_static(OBJECTS[*at]), SCHEDULE_KEYS[*key]),
-            Step::CancelAs(at, key) => Call::CancelAs(Name::from_static(OBJECTS[*at]), SCHEDULE_KEYS[*key]),
-            Step::Promote(events, bytes) => Call::Promote { events: *events, bytes: *bytes },
+            Step::Cancel(at, key) => {
+                Call::Cancel(Name::from_static(OBJECTS[*at]), SCHEDULE_KEYS[*key])
+            }
+            Step::CancelTaken(at, key) => {
+                Call::CancelTaken(Name::from_static(OBJECTS[*at]), SCHEDULE_KEYS[*key])
+            }
+            Step::CancelAs(at, key) => {
+                Call::CancelAs(Name::from_static(OBJECTS[*at]), SCHEDULE_KEYS[*key])
+            }
+            Step::Promote(events, bytes) => Call::Promote {
+                events: *events,
+                bytes: *bytes,
+            },
             Step::Pop(name, slot) => Call::Pop(format!("{}.{slot}", NAMES[*name])),
             Step::Advance(name, Token::Mine, bounds, choices) => match self.alive(*name) {
                 Some(name) => self.advance(name, Token::Mine, *bounds, choices),
@@ -99,31 +126,66 @@ impl World {
                     room: 0,
                 }),
             },
-            Step::Advance(name, token, bounds, choices) => self.advance(NAMES[*name], *token, *bounds, choices),
+            Step::Advance(name, token, bounds, choices) => {
+                self.advance(NAMES[*name], *token, *bounds, choices)
+            }
             Step::Attach(attach) => self.attach(*attach),
             Step::Renew(name, token, long, slots) => {
                 let token = self.token(NAMES[*name], *token);
-                Call::Renew { name: NAMES[*name], token, lease_ms: LEASES_MS[usize::from(*long)], slots: *slots }
+                Call::Renew {
+                    name: NAMES[*name],
+                    token,
+                    lease_ms: LEASES_MS[usize::from(*long)],
+                    slots: *slots,
+                }
             }
-            Step::Adopt(own, crashes_max) => Call::Adopt { own: NAMES[*own], crashes_max: *crashes_max },
-            Step::Detach(name, token) => Call::Detach { name: NAMES[*name], token: self.token(NAMES[*name], *token) },
+            Step::Adopt(own, crashes_max) => Call::Adopt {
+                own: NAMES[*own],
+                crashes_max: *crashes_max,
+            },
+            Step::Detach(name, token) => Call::Detach {
+                name: NAMES[*name],
+                token: self.token(NAMES[*name], *token),
+            },
             Step::Finish(name, token, slot, finished, wrong) => {
                 let (name, slot, object, mut tag) = self.in_hand(*name, *slot);
                 let worker = self.state.worker(&format!("{name}.{slot}")).clone();
                 let finished = finished.as_ref().map(|(at, which, emits)| {
                     let id = tag.first + u64::from(*at) % worker.batch.len().max(1) as u64;
-                    let (field, emit_field) =
-                        [("handler:a", "emit:a"), ("handler:b", "emit:b"), ("once:b", "")][usize::from(*which)];
+                    let (field, emit_field) = [
+                        ("handler:a", "emit:a"),
+                        ("handler:b", "emit:b"),
+                        ("once:b", ""),
+                    ][usize::from(*which)];
                     let events: Vec<_> = emits
                         .iter()
-                        .map(|(at, len)| (Name::from_static(OBJECTS[*at]), self.payloads(&[*len]).remove(0)))
+                        .map(|(at, len)| {
+                            (
+                                Name::from_static(OBJECTS[*at]),
+                                self.payloads(&[*len]).remove(0),
+                            )
+                        })
                         .collect();
-                    let emits = (*which < 2 && !events.is_empty())
-                        .then(|| (emit_field, Emits { place: 1 - usize::from(*which), events }));
+                    let emits = (*which < 2 && !events.is_empty()).then(|| {
+                        (
+                            emit_field,
+                            Emits {
+                                place: 1 - usize::from(*which),
+                                events,
+                            },
+                        )
+                    });
                     (id, field, emits)
                 });
                 tag.handouts += u32::from(*wrong);
-                Call::Finish(Finish { name, token: self.token(name, *token), slot, object, tag, finished })
+                Call::Finish(Finish {
+                    name,
+                    token: self.token(name, *token),
+                    slot,
+                    object,
+                    tag,
+                    finished,
+                })
             }
             Step::Sent(name, token, slot, request, is_over, wrong) => {
                 let (name, slot, object, mut tag) = self.in_hand(*name, *slot);
@@ -132,43 +194,90 @@ impl World {
                 let highest = self.state.highest;
                 // Workers hold an object with an invalid name, so they send no request of it.
                 let is_over = *is_over || std::str::from_utf8(&object).is_err();
-                Call::Sent(Sent { name, token, slot, object, tag, request, is_over, highest })
+                Call::Sent(Sent {
+                    name,
+                    token,
+                    slot,
+                    object,
+                    tag,
+                    request,
+                    is_over,
+                    highest,
+                })
             }
             Step::Connect(id, highest, first, log) => {
                 let counter = self.state.counter.unwrap_or(0);
                 let replication_id = ["", "one", "two"][usize::from(*id)];
                 let highest = [0, counter, counter + 5][usize::from(*highest)];
                 let first_id = [0, counter, counter + 10][usize::from(*first)];
-                Call::Connect { replication_id, highest, first_id, log: *log }
+                Call::Connect {
+                    replication_id,
+                    highest,
+                    first_id,
+                    log: *log,
+                }
             }
             Step::Expire(name) => Call::Expire(NAMES[*name]),
             Step::Day(name) => Call::Day(NAMES[*name]),
-            Step::Lose(evicted) => Call::Lose((!evicted).then_some(self.state.counter.unwrap_or(0) / 2)),
+            Step::Lose(evicted) => {
+                Call::Lose((!evicted).then_some(self.state.counter.unwrap_or(0) / 2))
+            }
             Step::Release(at) => Call::Release(vec![Name::from_static(OBJECTS[*at])]),
             Step::ReleaseAll => Call::Release(OBJECTS.into_iter().map(Name::from_static).collect()),
-            Step::Forget(all) => Call::Forget(all.iter().map(|at| Name::from_static(OBJECTS[*at])).collect()),
+            Step::Forget(all) => Call::Forget(
+                all.iter()
+                    .map(|at| Name::from_static(OBJECTS[*at]))
+                    .collect(),
+            ),
             Step::ForgetAs(at) => Call::ForgetAs(Name::from_static(OBJECTS[*at])),
             Step::Fade(at) => Call::Fade(Name::from_static(OBJECTS[*at])),
             Step::Settle(retry, chosen) => {
-                let serials = chosen.iter().map(|at| u64::from(*at) % (self.state.buried + 1) + 1).collect();
-                Call::Settle { retry: *retry, serials }
+                let serials = chosen
+                    .iter()
+                    .map(|at| u64::from(*at) % (self.state.buried + 1) + 1)
+                    .collect();
+                Call::Settle {
+                    retry: *retry,
+                    serials,
+                }
             }
             Step::SetFree(at) => Call::SetFree(Name::from_static(OBJECTS[*at])),
             Step::Skip(at, right) => {
                 // Usually chooses an object with a held batch, if there is one.
-                let has_batch = |name: &&Name| self.state.objects[*name].held.right().is_some_and(|batch| !batch.is_empty());
+                let has_batch = |name: &&Name| {
+                    self.state.objects[*name]
+                        .held
+                        .right()
+                        .is_some_and(|batch| !batch.is_empty())
+                };
                 let held: Vec<&Name> = self.state.due.keys().filter(has_batch).collect();
                 let object = match held.get(at % held.len().max(1)) {
                     Some(name) if at % 3 < 2 => (*name).clone(),
                     _ => Name::from_static(OBJECTS[*at]),
                 };
-                let first = Numbers::of_held(&self.state.object(&object).held_id).map_or(1, |numbers| numbers.first);
-                Call::Skip(object, right.map(|right| if right { first } else { first + 1 }))
+                let first = Numbers::of_held(&self.state.object(&object).held_id)
+                    .map_or(1, |numbers| numbers.first);
+                Call::Skip(
+                    object,
+                    right.map(|right| if right { first } else { first + 1 }),
+                )
             }
-            Step::SetRule(kind, selector, ends) => Call::Rule(KINDS[*kind], Name::from_static(SELECTORS[*selector]), Some(*ends)),
+            Step::SetRule(kind, selector, ends) => Call::Rule(
+                KINDS[*kind],
+                Name::from_static(SELECTORS[*selector]),
+                Some(*ends),
+            ),
             Step::LiftRule(at) => {
-                let (kind, selector) = match self.state.rules.keys().nth(usize::from(*at) % (self.state.rules.len() + 1)) {
-                    Some(field) => (KINDS[usize::from(field.starts_with(b"block"))], field.slice("pause ".len()..)),
+                let (kind, selector) = match self
+                    .state
+                    .rules
+                    .keys()
+                    .nth(usize::from(*at) % (self.state.rules.len() + 1))
+                {
+                    Some(field) => (
+                        KINDS[usize::from(field.starts_with(b"block"))],
+                        field.slice("pause ".len()..),
+                    ),
                     None => (KINDS[0], Name::from_static(SELECTORS[0])),
                 };
                 Call::Rule(kind, selector, None)
@@ -176,17 +285,32 @@ impl World {
             Step::SetShare(prefix, weight, class, in_flight, burst) => {
                 let prefix = PREFIXES[*prefix];
                 let is_all = prefix == ALL;
-                let (weight, class) = (WEIGHTS[*weight].filter(|_| !is_all), CLASSES[*class].filter(|_| !is_all));
+                let (weight, class) = (
+                    WEIGHTS[*weight].filter(|_| !is_all),
+                    CLASSES[*class].filter(|_| !is_all),
+                );
                 // The share of all objects has a limit.
                 let in_flight = LIMITS[*in_flight].or(is_all.then_some(3));
-                let share = Share { weight, class, in_flight, burst: LIMITS[*burst] };
+                let share = Share {
+                    weight,
+                    class,
+                    in_flight,
+                    burst: LIMITS[*burst],
+                };
                 Call::Share(Name::from_static(prefix), Some(share))
             }
             Step::CountInHand => Call::CountInHand,
             Step::Look => Call::Look,
             Step::RemoveShare(at) => {
-                let prefix = self.state.shares.keys().nth(usize::from(*at) % (self.state.shares.len() + 1));
-                Call::Share(prefix.cloned().unwrap_or(Name::from_static(PREFIXES[0])), None)
+                let prefix = self
+                    .state
+                    .shares
+                    .keys()
+                    .nth(usize::from(*at) % (self.state.shares.len() + 1));
+                Call::Share(
+                    prefix.cloned().unwrap_or(Name::from_static(PREFIXES[0])),
+                    None,
+                )
             }
             Step::EndRule(at) => {
                 let ending: Vec<&Name> = self
@@ -203,12 +327,18 @@ impl World {
             }
             // The owner key of an owned object is not broken, because the protocol does not define
             // the fate of its batch in this case.
-            Step::Wrong(at, Part::Owner) if self.is_owned(OBJECTS[*at]) => Call::Heal(Name::from_static(OBJECTS[*at])),
+            Step::Wrong(at, Part::Owner) if self.is_owned(OBJECTS[*at]) => {
+                Call::Heal(Name::from_static(OBJECTS[*at]))
+            }
             Step::Wrong(at, part) => Call::Wrong(Name::from_static(OBJECTS[*at]), *part),
             Step::Heal(at) => Call::Heal(Name::from_static(OBJECTS[*at])),
             Step::Late(at) if !self.calls.is_empty() => {
                 let late = self.calls[usize::from(*at) % self.calls.len()].clone();
-                if self.is_mistaken(&late) { Call::Marker(Name::new()) } else { late }
+                if self.is_mistaken(&late) {
+                    Call::Marker(Name::new())
+                } else {
+                    late
+                }
             }
             Step::Late(_) => Call::Marker(Name::new()),
             Step::Broken(_, step) => self.call(step),
@@ -219,7 +349,9 @@ impl World {
         let state = &mut self.state;
         match call {
             Call::Emit(pushes) => {
-                pushes.iter().for_each(|(object, events)| drop(state.emit(object, events)));
+                pushes
+                    .iter()
+                    .for_each(|(object, events)| drop(state.emit(object, events)));
                 Reply::Done
             }
             Call::Marker(object) => {
@@ -227,7 +359,13 @@ impl World {
                 Reply::Done
             }
             Call::Mark(ms, is_known) => state.mark(*ms, *is_known),
-            Call::Schedule { object, key, due, event, mode } => state.schedule(object, key, *due, event, *mode),
+            Call::Schedule {
+                object,
+                key,
+                due,
+                event,
+                mode,
+            } => state.schedule(object, key, *due, event, *mode),
             Call::Cancel(object, key) => state.cancel(object, key),
             Call::CancelTaken(object, key) => state.cancel_taken(object, key),
             Call::CancelAs(object, key) => state.cancel_as(object, key),
@@ -235,12 +373,22 @@ impl World {
             Call::Pop(w) => state.pop(w),
             Call::Advance(args) => state.advance(args),
             Call::Attach(args) => state.attach(args),
-            Call::Renew { name, token, lease_ms, slots } => state.renew(name, token, *lease_ms, *slots),
+            Call::Renew {
+                name,
+                token,
+                lease_ms,
+                slots,
+            } => state.renew(name, token, *lease_ms, *slots),
             Call::Adopt { own, crashes_max } => state.adopt(own, *crashes_max),
             Call::Detach { name, token } => state.detach(name, token),
             Call::Finish(args) => state.finish(args),
             Call::Sent(args) => state.sent(args),
-            Call::Connect { replication_id, highest, first_id, log } => state.connect(replication_id, *highest, *first_id, *log),
+            Call::Connect {
+                replication_id,
+                highest,
+                first_id,
+                log,
+            } => state.connect(replication_id, *highest, *first_id, *log),
             Call::Expire(name) => {
                 state.leases.remove(name);
                 Reply::Done
@@ -250,7 +398,11 @@ impl World {
                 Reply::Done
             }
             Call::Day(name) => {
-                state.registry.iter_mut().filter(|(other, _)| other == name).for_each(|(_, last)| last.at = None);
+                state
+                    .registry
+                    .iter_mut()
+                    .filter(|(other, _)| other == name)
+                    .for_each(|(_, last)| last.at = None);
                 Reply::Done
             }
             Call::Release(names) => {
@@ -331,14 +483,19 @@ impl World {
             }
             (Call::Advance(args), Reply::Advanced(advanced)) => {
                 self.processes.entry(args.name).or_default().from_markers = !advanced.from_held;
-                self.told.extend(args.slots.iter().filter_map(|(slot, told)| Some((args.name, *slot, told.clone()?))));
+                self.told.extend(
+                    args.slots
+                        .iter()
+                        .filter_map(|(slot, told)| Some((args.name, *slot, told.clone()?))),
+                );
                 self.told.drain(..self.told.len().saturating_sub(TOLD_KEPT));
             }
             _ => {}
         }
         if call.is_of_script() {
             self.calls.push(call.clone());
-            self.calls.drain(..self.calls.len().saturating_sub(CALLS_KEPT));
+            self.calls
+                .drain(..self.calls.len().saturating_sub(CALLS_KEPT));
         }
     }
 
@@ -346,13 +503,30 @@ impl World {
     /// with a batch, if there is one.
     fn in_hand(&mut self, name: usize, slot: usize) -> (&'static str, usize, Name, Numbers) {
         let name = self.alive(name).unwrap_or(NAMES[name]);
-        let slots: Vec<usize> = (0..3).filter(|n| self.state.worker(&format!("{name}.{n}")).tag.is_some()).collect();
-        let slot = slots.get(slot % slots.len().max(1)).copied().unwrap_or(slot);
+        let slots: Vec<usize> = (0..3)
+            .filter(|n| self.state.worker(&format!("{name}.{n}")).tag.is_some())
+            .collect();
+        let slot = slots
+            .get(slot % slots.len().max(1))
+            .copied()
+            .unwrap_or(slot);
         let w = format!("{name}.{slot}");
         let worker = self.state.worker(&w).clone();
-        let owned = worker.objects.iter().find(|object| self.state.owner(object).as_ref() == Some(&w)).cloned();
-        let tag = worker.tag.as_deref().map_or(Numbers::of(1), Numbers::of_tag);
-        (name, slot, owned.unwrap_or(Name::from_static(OBJECTS[0])), tag)
+        let owned = worker
+            .objects
+            .iter()
+            .find(|object| self.state.owner(object).as_ref() == Some(&w))
+            .cloned();
+        let tag = worker
+            .tag
+            .as_deref()
+            .map_or(Numbers::of(1), Numbers::of_tag);
+        (
+            name,
+            slot,
+            owned.unwrap_or(Name::from_static(OBJECTS[0])),
+            tag,
+        )
     }
 
     /// Returns new events of these lengths. No two events are equal.
@@ -376,7 +550,11 @@ impl World {
             Token::Older => self.process(name).older,
             Token::Others => self.process(NAMES[usize::from(name == NAMES[0])]).token,
         };
-        if token.is_empty() { "token-none".to_owned() } else { token }
+        if token.is_empty() {
+            "token-none".to_owned()
+        } else {
+            token
+        }
     }
 
     fn attach(&mut self, step: AttachStep) -> Call {
@@ -388,7 +566,12 @@ impl World {
             self.tokens += 1;
             format!("token-{:04}", self.tokens)
         };
-        let lease = self.state.leases.get(name).map(|lease| lease.text()).unwrap_or_default();
+        let lease = self
+            .state
+            .leases
+            .get(name)
+            .map(|lease| lease.text())
+            .unwrap_or_default();
         let displace = match step.displace {
             Some(true) => lease,
             Some(false) => format!("{} other 2 2", process.older),
@@ -401,32 +584,68 @@ impl World {
             lease_ms: LEASES_MS[usize::from(step.long)],
             slots: step.slots,
             displace,
-            before: if step.before { process.token } else { String::new() },
+            before: if step.before {
+                process.token
+            } else {
+                String::new()
+            },
             crashes_max: step.crashes_max,
             room: room(step.room),
         })
     }
 
     fn is_owned(&self, object: &'static [u8]) -> bool {
-        self.state.owner(&Name::from_static(object)).is_some_and(|owner| owner != "held")
+        self.state
+            .owner(&Name::from_static(object))
+            .is_some_and(|owner| owner != "held")
     }
 
     /// Returns this worker name if its last process has the lease, or else the next such name.
     fn alive(&self, name: usize) -> Option<&'static str> {
-        let alive = |name: &&str| self.state.leases.get(*name).is_some_and(|lease| lease.token == self.process(name).token);
-        NAMES.into_iter().cycle().skip(name).take(NAMES.len()).find(alive)
+        let alive = |name: &&str| {
+            self.state
+                .leases
+                .get(*name)
+                .is_some_and(|lease| lease.token == self.process(name).token)
+        };
+        NAMES
+            .into_iter()
+            .cycle()
+            .skip(name)
+            .take(NAMES.len())
+            .find(alive)
     }
 
-    fn advance(&mut self, name: &'static str, token: Token, bounds: Bounds, choices: &[Choice; 3]) -> Call {
+    fn advance(
+        &mut self,
+        name: &'static str,
+        token: Token,
+        bounds: Bounds,
+        choices: &[Choice; 3],
+    ) -> Call {
         let process = self.process(name);
-        let looks =
-            (0..process.slots).zip(choices).filter(|(_, choice)| matches!(choice, Choice::Look)).map(|(slot, _)| slot).collect();
+        let looks = (0..process.slots)
+            .zip(choices)
+            .filter(|(_, choice)| matches!(choice, Choice::Look))
+            .map(|(slot, _)| slot)
+            .collect();
         let slots = (0..process.slots)
             .zip(choices)
             .filter(|(_, choice)| !matches!(choice, Choice::Skip | Choice::Look))
             .map(|(slot, choice)| (slot, self.told(name, slot, *choice)))
             .collect();
-        let Bounds { has_groups, batch, batch_bytes, reply_bytes, claims, markers, highest, forget, log, room: at } = bounds;
+        let Bounds {
+            has_groups,
+            batch,
+            batch_bytes,
+            reply_bytes,
+            claims,
+            markers,
+            highest,
+            forget,
+            log,
+            room: at,
+        } = bounds;
         let counter = self.state.counter.unwrap_or(0);
         let token = self.token(name, token);
         Call::Advance(Advance {
@@ -452,35 +671,59 @@ impl World {
     /// in flight. This happens only if the counter was set back and the callers did not state the
     /// highest id that they had seen. Then the same ids, and so the same tags, are given again.
     fn is_mistaken(&self, call: &Call) -> bool {
-        let Call::Advance(args) = call else { return false };
-        let told = args.slots.iter().filter_map(|(slot, told)| Some((slot, told.as_ref()?)));
-        told.into_iter().any(|(slot, told)| self.is_of_another(&format!("{}.{slot}", args.name), told))
+        let Call::Advance(args) = call else {
+            return false;
+        };
+        let told = args
+            .slots
+            .iter()
+            .filter_map(|(slot, told)| Some((slot, told.as_ref()?)));
+        told.into_iter()
+            .any(|(slot, told)| self.is_of_another(&format!("{}.{slot}", args.name), told))
     }
 
     fn is_of_another(&self, w: &str, told: &Told) -> bool {
-        let Some(worker) = self.state.workers.get(w) else { return false };
-        let owned = worker.objects.iter().find(|object| self.state.owner(object).as_deref() == Some(w));
+        let Some(worker) = self.state.workers.get(w) else {
+            return false;
+        };
+        let owned = worker
+            .objects
+            .iter()
+            .find(|object| self.state.owner(object).as_deref() == Some(w));
         worker.tag == Some(told.tag.tag()) && owned.is_some_and(|object| *object != told.object)
     }
 
     fn told(&mut self, name: &'static str, slot: usize, choice: Choice) -> Option<Told> {
         let w = format!("{name}.{slot}");
         let worker = self.state.worker(&w).clone();
-        let owned = worker.objects.iter().find(|object| self.state.owner(object).as_ref() == Some(&w));
+        let owned = worker
+            .objects
+            .iter()
+            .find(|object| self.state.owner(object).as_ref() == Some(&w));
         let late = |at: u8| {
-            let own = self.told.iter().filter(|(n, s, told)| *n == name && *s == slot && !self.is_of_another(&w, told));
+            let own = self
+                .told
+                .iter()
+                .filter(|(n, s, told)| *n == name && *s == slot && !self.is_of_another(&w, told));
             let all: Vec<_> = own.collect();
             Some(all.get(usize::from(at) % all.len().max(1))?.2.clone())
         };
         let (Some(tag), Some(object)) = (worker.tag, owned) else {
-            return if matches!(choice, Choice::Free) { None } else { late(0) };
+            return if matches!(choice, Choice::Free) {
+                None
+            } else {
+                late(0)
+            };
         };
         let (tag, len) = (Numbers::of_tag(&tag), worker.batch.len());
         let (count, then) = match choice {
             Choice::Free | Choice::Skip | Choice::Look => return None,
             Choice::Late(at) => return late(at),
             Choice::WrongTag => {
-                let tag = Numbers { handouts: tag.handouts + 1, ..tag };
+                let tag = Numbers {
+                    handouts: tag.handouts + 1,
+                    ..tag
+                };
                 return Some(Told::wrong(object.clone(), tag, len));
             }
             result => result.made_of(tag, len),
@@ -489,6 +732,13 @@ impl World {
         // In every second step the result states that it may end an event with a record. The script
         // must accept this statement, true or not.
         let handled = self.state.now.is_multiple_of(2);
-        Some(Told { object: object.clone(), tag, count, last, then, handled })
+        Some(Told {
+            object: object.clone(),
+            tag,
+            count,
+            last,
+            then,
+            handled,
+        })
     }
 }

@@ -31,12 +31,23 @@ pub enum Token {
 
 /// Limits of suspects: the maximum number of crashes, whether a batch that reaches it ends without
 /// a delivery, and the crashes of the suspects in flight.
-pub const ROOMS: [(u32, bool, &[u32]); 7] =
-    [(0, false, &[]), (5, false, &[]), (5, true, &[2; 7]), (2, false, &[]), (2, true, &[]), (3, true, &[1; 3]), (5, false, &[4])];
+pub const ROOMS: [(u32, bool, &[u32]); 7] = [
+    (0, false, &[]),
+    (5, false, &[]),
+    (5, true, &[2; 7]),
+    (2, false, &[]),
+    (2, true, &[]),
+    (3, true, &[1; 3]),
+    (5, false, &[4]),
+];
 
 pub(super) fn room(at: usize) -> Room {
     let (crashes_max, settles, in_hand) = ROOMS[at];
-    Room { crashes_max, settles, in_hand: in_hand.to_vec() }
+    Room {
+        crashes_max,
+        settles,
+        in_hand: in_hand.to_vec(),
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -222,11 +233,23 @@ pub enum Call {
 impl Call {
     /// Returns whether the call is one of a script, which may arrive again.
     pub fn is_of_script(&self) -> bool {
-        let is_process =
-            matches!(self, Call::Advance(_) | Call::Attach(_) | Call::Renew { .. } | Call::Adopt { .. } | Call::Detach { .. });
+        let is_process = matches!(
+            self,
+            Call::Advance(_)
+                | Call::Attach(_)
+                | Call::Renew { .. }
+                | Call::Adopt { .. }
+                | Call::Detach { .. }
+        );
         let is_delivery = matches!(self, Call::Finish(_) | Call::Sent(_) | Call::Promote { .. });
-        let is_action =
-            matches!(self, Call::Settle { .. } | Call::SetFree(_) | Call::Skip(..) | Call::Rule(..) | Call::Share(..));
+        let is_action = matches!(
+            self,
+            Call::Settle { .. }
+                | Call::SetFree(_)
+                | Call::Skip(..)
+                | Call::Rule(..)
+                | Call::Share(..)
+        );
         is_process || is_delivery || is_action
     }
 }

@@ -79,15 +79,28 @@ impl Source {
     pub(super) fn open(from: &str) -> io::Result<Self> {
         if from == "-" {
             let input = Box::new(io::stdin());
-            return Ok(Self { name: "standard input".to_owned(), bytes: None, input, trickles: true });
+            return Ok(Self {
+                name: "standard input".to_owned(),
+                bytes: None,
+                input,
+                trickles: true,
+            });
         }
         let file = std::fs::File::open(from)?;
         let about = file.metadata()?;
         if about.is_dir() {
-            return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory"));
+            return Err(io::Error::new(
+                io::ErrorKind::IsADirectory,
+                "it is a directory",
+            ));
         }
         let bytes = about.is_file().then_some(about.len());
-        Ok(Self { name: from.to_owned(), bytes, input: Box::new(file), trickles: !about.is_file() })
+        Ok(Self {
+            name: from.to_owned(),
+            bytes,
+            input: Box::new(file),
+            trickles: !about.is_file(),
+        })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -116,10 +129,17 @@ impl Plan {
     /// Reads the file and sends its batches. Ends at the end of the file, at the first bad line, or
     /// when the receiver is gone.
     pub(super) fn read(&self, source: Source, bar: &ProgressBar, sender: &Sender<Read>) {
-        let mut reader = Lines { number: 0, batch: Batch::default(), bytes: 0 };
+        let mut reader = Lines {
+            number: 0,
+            batch: Batch::default(),
+            bytes: 0,
+        };
         let end = match unpack(bar.wrap_read(source.input)) {
             Ok(mut input) => self.read_lines(&mut *input, source.trickles, &mut reader, sender),
-            Err(error) => Some(Read::Broken { after: 0, why: unreadable(&error) }),
+            Err(error) => Some(Read::Broken {
+                after: 0,
+                why: unreadable(&error),
+            }),
         };
         if reader.hand_on(sender)
             && let Some(end) = end
@@ -129,7 +149,13 @@ impl Plan {
         }
     }
 
-    fn read_lines(&self, input: &mut dyn Buffered, trickles: bool, lines: &mut Lines, sender: &Sender<Read>) -> Option<Read> {
+    fn read_lines(
+        &self,
+        input: &mut dyn Buffered,
+        trickles: bool,
+        lines: &mut Lines,
+        sender: &Sender<Read>,
+    ) -> Option<Read> {
         let mut text = Vec::new();
         loop {
             let full = lines.batch.lines.len() >= LINES_MAX || lines.bytes >= BATCH_BYTES_MAX;
@@ -140,23 +166,42 @@ impl Plan {
             let line = lines.number + 1;
             // A skipped line is not parsed, so that a user can skip any bad line with --skip.
             let read = match line > self.skip {
-                true => (&mut *input).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut text),
+                true => (&mut *input)
+                    .take(LINE_BYTES_MAX + 1)
+                    .read_until(b'\n', &mut text),
                 false => input.skip_until(b'\n'),
             };
             match read {
-                Ok(0) => return Some(Read::End { lines: lines.number }),
+                Ok(0) => {
+                    return Some(Read::End {
+                        lines: lines.number,
+                    });
+                }
                 Ok(_) if text.len() as u64 > LINE_BYTES_MAX => {
-                    return Some(Read::Bad { line, why: format!("the line has more than {LINE_BYTES_MAX} bytes") });
+                    return Some(Read::Bad {
+                        line,
+                        why: format!("the line has more than {LINE_BYTES_MAX} bytes"),
+                    });
                 }
                 Ok(_) => {}
-                Err(error) => return Some(Read::Broken { after: lines.number, why: unreadable(&error) }),
+                Err(error) => {
+                    return Some(Read::Broken {
+                        after: lines.number,
+                        why: unreadable(&error),
+                    });
+                }
             }
             if line > self.skip {
                 match self.line(without_mark(line, &text)) {
                     Ok(None) => {}
                     Ok(Some((object, event, task))) => {
                         lines.bytes += object.len() + event.len();
-                        lines.batch.lines.push(Line { number: line, object, event, task });
+                        lines.batch.lines.push(Line {
+                            number: line,
+                            object,
+                            event,
+                            task,
+                        });
                     }
                     Err(why) => return Some(Read::Bad { line, why }),
                 }
@@ -173,16 +218,41 @@ impl Plan {
         }
         let line: &RawValue = serde_json::from_slice(text).map_err(|error| not_json(&error))?;
         let missing = |what: &str, field: &Pointer| format!("the line has no {what} at {field}");
-        let object = self.object_field.find(line).ok_or_else(|| missing("object", &self.object_field))?;
-        let object: String = serde_json::from_str(object.get())
-            .map_err(|_| format!("the object at {} is not a string: {}", self.object_field, shortened(object.get())))?;
-        self.keys.object(&object).map_err(|error| error.to_string())?;
-        let task = if self.tasks { Some(task::parse(line.get().as_bytes()).map(|task| (task.id, task.at))?) } else { None };
-        let event = self.event_field.find(line).ok_or_else(|| missing("event", &self.event_field))?.get();
+        let object = self
+            .object_field
+            .find(line)
+            .ok_or_else(|| missing("object", &self.object_field))?;
+        let object: String = serde_json::from_str(object.get()).map_err(|_| {
+            format!(
+                "the object at {} is not a string: {}",
+                self.object_field,
+                shortened(object.get())
+            )
+        })?;
+        self.keys
+            .object(&object)
+            .map_err(|error| error.to_string())?;
+        let task = if self.tasks {
+            Some(task::parse(line.get().as_bytes()).map(|task| (task.id, task.at))?)
+        } else {
+            None
+        };
+        let event = self
+            .event_field
+            .find(line)
+            .ok_or_else(|| missing("event", &self.event_field))?
+            .get();
         if event.len() > EVENT_BYTES_MAX {
-            return Err(format!("the event has {} bytes, the limit is {EVENT_BYTES_MAX}", event.len()));
+            return Err(format!(
+                "the event has {} bytes, the limit is {EVENT_BYTES_MAX}",
+                event.len()
+            ));
         }
-        Ok(Some((object, Bytes::copy_from_slice(event.as_bytes()), task)))
+        Ok(Some((
+            object,
+            Bytes::copy_from_slice(event.as_bytes()),
+            task,
+        )))
     }
 }
 
@@ -201,7 +271,9 @@ impl Lines {
             return true;
         }
         self.bytes = 0;
-        sender.blocking_send(Read::Batch(std::mem::take(&mut self.batch))).is_ok()
+        sender
+            .blocking_send(Read::Batch(std::mem::take(&mut self.batch)))
+            .is_ok()
     }
 }
 

@@ -91,16 +91,33 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         Some(from) => {
             // The file is opened first, so that a wrong file name is reported even without a
             // running Redis.
-            let source =
-                Source::open(&from).map_err(|error| Failure::with(Exit::Input, format!("cannot read {from}: {error}")))?;
+            let source = Source::open(&from).map_err(|error| {
+                Failure::with(Exit::Input, format!("cannot read {from}: {error}"))
+            })?;
             let emitter = connect(global, keys, &args.replicas).await?;
             let (object_field, event_field) = match tasks {
-                true => ("/key".parse().map_err(anyhow::Error::msg)?, "".parse().map_err(anyhow::Error::msg)?),
+                true => (
+                    "/key".parse().map_err(anyhow::Error::msg)?,
+                    "".parse().map_err(anyhow::Error::msg)?,
+                ),
                 false => (args.object_field, args.event_field),
             };
-            let read = lines::Plan { tasks, object_field, event_field, skip: args.skip, keys: emitter.keys().clone() };
+            let read = lines::Plan {
+                tasks,
+                object_field,
+                event_field,
+                skip: args.skip,
+                keys: emitter.keys().clone(),
+            };
             let emitter = emitter.with_chunk(LINES_MAX, usize::MAX);
-            File { emitter, name: source.name().to_owned(), skip: args.skip, events: 0 }.emit(source, read).await
+            File {
+                emitter,
+                name: source.name().to_owned(),
+                skip: args.skip,
+                events: 0,
+            }
+            .emit(source, read)
+            .await
         }
         None => {
             // Clap guarantees that the object and the event are present.
@@ -109,9 +126,13 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             let emitter = connect(global, keys, &args.replicas).await?;
             if args.after.is_some() || args.at.is_some() {
                 if events.len() > 1 {
-                    return Err(Failure::with(Exit::Input, "--in and --at take one event, without subevents"));
+                    return Err(Failure::with(
+                        Exit::Input,
+                        "--in and --at take one event, without subevents",
+                    ));
                 }
-                let schedule = emitter.schedule(object, events.next().unwrap_or_else(|| Json::new("")));
+                let schedule =
+                    emitter.schedule(object, events.next().unwrap_or_else(|| Json::new("")));
                 let schedule = match (args.after, args.at) {
                     (Some(after), _) => schedule.after(after),
                     (None, at) => schedule.at(at.unwrap_or(UNIX_EPOCH)),
@@ -130,15 +151,28 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
                 emit.send().await.map_err(failures::emit)?;
                 return Ok(Exit::Done);
             };
-            if emit.idempotency_key(key).send().await.map_err(failures::emit)?.repeated {
-                shown::tell(Level::Info, "the emit was done before, or by an earlier try; it is queued once");
+            if emit
+                .idempotency_key(key)
+                .send()
+                .await
+                .map_err(failures::emit)?
+                .repeated
+            {
+                shown::tell(
+                    Level::Info,
+                    "the emit was done before, or by an earlier try; it is queued once",
+                );
             }
             Ok(Exit::Done)
         }
     }
 }
 
-pub(crate) async fn connect(global: &Global, keys: seriatim::keys::Keys, replicas: &Replicas) -> anyhow::Result<Emitter> {
+pub(crate) async fn connect(
+    global: &Global,
+    keys: seriatim::keys::Keys,
+    replicas: &Replicas,
+) -> anyhow::Result<Emitter> {
     let emitter = replicas.emitter(global, keys)?;
     emitter.reach().await.map_err(failures::emit)?;
     Ok(emitter)
@@ -159,10 +193,12 @@ impl File {
         let (sender, mut batches) = mpsc::channel(2);
         // The file is read in its own thread, because a read of standard input cannot be cancelled.
         // At the end of the process, this thread ends as well.
-        std::thread::Builder::new().name("lines".to_owned()).spawn({
-            let bar = bar.clone();
-            move || plan.read(source, &bar, &sender)
-        })?;
+        std::thread::Builder::new()
+            .name("lines".to_owned())
+            .spawn({
+                let bar = bar.clone();
+                move || plan.read(source, &bar, &sender)
+            })?;
         let mut interrupted = pin_interrupt();
         let mut done = self.skip;
         let outcome = loop {
@@ -182,16 +218,28 @@ impl File {
                 Some(Read::Bad { line, why }) => break Err(self.bad_line(line, &why)),
                 Some(Read::Broken { after, why }) => break Err(self.broken(after, done, &why)),
                 Some(Read::End { lines }) => break Ok(lines),
-                None => break Err(anyhow::anyhow!("reading {} stopped before its end; {}", self.name, self.go_on(done))),
+                None => {
+                    break Err(anyhow::anyhow!(
+                        "reading {} stopped before its end; {}",
+                        self.name,
+                        self.go_on(done)
+                    ));
+                }
             }
         };
         bar.finish_and_clear();
         let lines = outcome?;
         if lines <= self.skip && self.skip > 0 {
-            shown::tell(Level::Info, &format!("{} has {lines} lines, all skipped", self.name));
+            shown::tell(
+                Level::Info,
+                &format!("{} has {lines} lines, all skipped", self.name),
+            );
         } else {
-            let (name, events, seconds) = (&self.name, self.events, started.elapsed().as_secs_f64());
-            let done = format!("{events} events of {name} are acknowledged, all lines up to {lines} are done, {seconds:.1} s");
+            let (name, events, seconds) =
+                (&self.name, self.events, started.elapsed().as_secs_f64());
+            let done = format!(
+                "{events} events of {name} are acknowledged, all lines up to {lines} are done, {seconds:.1} s"
+            );
             shown::tell(Level::Info, &done);
         }
         Ok(Exit::Done)
@@ -201,9 +249,16 @@ impl File {
     async fn schedule(&mut self, batch: &Batch) -> anyhow::Result<()> {
         let schedules = batch.lines.iter().filter_map(|line| {
             let (key, at) = line.task.as_ref()?;
-            Some(self.emitter.schedule(&line.object, Json::new(line.event.clone())).at(*at).key(key))
+            Some(
+                self.emitter
+                    .schedule(&line.object, Json::new(line.event.clone()))
+                    .at(*at)
+                    .key(key),
+            )
         });
-        let ScheduleManyError { scheduled, error, .. } = match self.emitter.schedule_many(schedules).await {
+        let ScheduleManyError {
+            scheduled, error, ..
+        } = match self.emitter.schedule_many(schedules).await {
             Ok(scheduled) => {
                 self.events += scheduled.len() as u64;
                 return Ok(());
@@ -211,11 +266,20 @@ impl File {
             Err(error) => error,
         };
         self.events += scheduled.len() as u64;
-        let line = batch.lines.get(scheduled.len()).map_or(batch.through, |line| line.number);
+        let line = batch
+            .lines
+            .get(scheduled.len())
+            .map_or(batch.through, |line| line.number);
         // Even if the outcome is unknown, the command can continue with this line: a task has a
         // key, so it can be scheduled again without harm.
         let (name, done) = (&self.name, self.go_on(line - 1));
-        Err(Failure::with(failures::emit_exit(&error), format!("{name}:{line}: {error}{}; {done}", failures::emit_hint(&error))))
+        Err(Failure::with(
+            failures::emit_exit(&error),
+            format!(
+                "{name}:{line}: {error}{}; {done}",
+                failures::emit_hint(&error)
+            ),
+        ))
     }
 
     /// Sends one batch in one transaction.
@@ -223,7 +287,10 @@ impl File {
         if batch.lines.first().is_some_and(|line| line.task.is_some()) {
             return self.schedule(batch).await;
         }
-        let events = batch.lines.iter().map(|line| (line.object.as_str(), Json::new(line.event.clone())));
+        let events = batch
+            .lines
+            .iter()
+            .map(|line| (line.object.as_str(), Json::new(line.event.clone())));
         match self.emitter.emit_many(events).await {
             Ok(emitted) => {
                 self.events += emitted.events;
@@ -239,12 +306,27 @@ impl File {
     fn batch_failed(&self, batch: &Batch, error: &EmitManyError) -> anyhow::Error {
         let name = &self.name;
         let number = |position: u64| {
-            usize::try_from(position).ok().and_then(|at| batch.lines.get(at)).map_or(batch.through, |line| line.number)
+            usize::try_from(position)
+                .ok()
+                .and_then(|at| batch.lines.get(at))
+                .map_or(batch.through, |line| line.number)
         };
-        let Some(first) = error.failed.first() else { return anyhow::anyhow!("{name}: {error}") };
+        let Some(first) = error.failed.first() else {
+            return anyhow::anyhow!("{name}: {error}");
+        };
         // If the call stopped early, the lines from `stopped` on were not sent.
-        let last = error.stopped.and_then(|stopped| stopped.checked_sub(1)).map_or(batch.through, number);
-        let last = if error.stopped.is_none_or(|stopped| stopped >= batch.lines.len() as u64) { batch.through } else { last };
+        let last = error
+            .stopped
+            .and_then(|stopped| stopped.checked_sub(1))
+            .map_or(batch.through, number);
+        let last = if error
+            .stopped
+            .is_none_or(|stopped| stopped >= batch.lines.len() as u64)
+        {
+            batch.through
+        } else {
+            last
+        };
         let (line, why) = (number(first.first), &first.error);
         let done = self.go_on(line - 1);
         let message = match why {
@@ -258,15 +340,30 @@ impl File {
                 self.go_on(last)
             ),
             _ if error.stopped.is_none() => {
-                let objects: Vec<_> = error.failed.iter().take(5).map(|failed| escape::name(failed.object.as_str())).collect();
-                let (objects, more) = (objects.join(", "), if error.failed.len() > 5 { " and others" } else { "" });
+                let objects: Vec<_> = error
+                    .failed
+                    .iter()
+                    .take(5)
+                    .map(|failed| escape::name(failed.object.as_str()))
+                    .collect();
+                let (objects, more) = (
+                    objects.join(", "),
+                    if error.failed.len() > 5 {
+                        " and others"
+                    } else {
+                        ""
+                    },
+                );
                 format!(
                     "{name}:{line}: {why}; the lines {line} to {last} of {objects}{more} are not emitted, all other lines up to {last} are \
                      acknowledged; emit those first, then continue with --skip {last}"
                 )
             }
             EmitError::WrongType { .. } => {
-                format!("{name}:{line}: {why}; lines {line} to {last} are queued, but without a marker; {}", self.go_on(last))
+                format!(
+                    "{name}:{line}: {why}; lines {line} to {last} are queued, but without a marker; {}",
+                    self.go_on(last)
+                )
             }
             _ => format!("{name}:{line}: {why}{}; {done}", failures::emit_hint(why)),
         };
@@ -277,7 +374,9 @@ impl File {
         let (name, done) = (&self.name, self.go_on(line - 1));
         Failure::with(
             Exit::Input,
-            format!("{name}:{line}: {why}; {done} after the line is corrected, or skip the line with --skip {line}"),
+            format!(
+                "{name}:{line}: {why}; {done} after the line is corrected, or skip the line with --skip {line}"
+            ),
         )
     }
 
@@ -289,11 +388,17 @@ impl File {
             0 => "emit it again when the file is complete".to_owned(),
             done => format!("when the file is complete, continue behind them with --skip {done}"),
         };
-        Failure::with(Exit::Input, format!("cannot read {name} after line {after}: {why}; {acknowledged}; {next}"))
+        Failure::with(
+            Exit::Input,
+            format!("cannot read {name} after line {after}: {why}; {acknowledged}; {next}"),
+        )
     }
 
     fn interrupted(&self, done: u64) -> anyhow::Error {
-        Failure::with(Exit::Broken, format!("{}: interrupted; {}", self.name, self.go_on(done)))
+        Failure::with(
+            Exit::Broken,
+            format!("{}: interrupted; {}", self.name, self.go_on(done)),
+        )
     }
 
     /// Returns a text that says how many lines are acknowledged, and how to continue after them.
@@ -307,7 +412,11 @@ impl File {
             1 => "1 line is acknowledged".to_owned(),
             count => format!("{count} lines are acknowledged"),
         };
-        let range = if self.skip > 0 && done > self.skip { format!(" ({} to {done})", self.skip + 1) } else { String::new() };
+        let range = if self.skip > 0 && done > self.skip {
+            format!(" ({} to {done})", self.skip + 1)
+        } else {
+            String::new()
+        };
         format!("{acknowledged}{range}")
     }
 }
@@ -324,7 +433,10 @@ fn pin_interrupt() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
         let _ = sender.send(());
         // A second Ctrl-C ends the process at once, without waiting for a reply of Redis.
         if tokio::signal::ctrl_c().await.is_ok() {
-            shown::tell(Level::Error, "interrupted twice; the outcome of the last lines is unknown");
+            shown::tell(
+                Level::Error,
+                "interrupted twice; the outcome of the last lines is unknown",
+            );
             std::process::exit(Exit::Unknown as i32);
         }
     });
@@ -339,8 +451,14 @@ fn pin_interrupt() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
 /// the bytes read so far. It is hidden if standard error is not a terminal.
 fn progress_bar(bytes: Option<u64>) -> ProgressBar {
     let (bar, template) = match bytes {
-        Some(bytes) => (ProgressBar::new(bytes), "{wide_bar} {percent:>3} % {msg} {eta}"),
-        None => (ProgressBar::new_spinner(), "{spinner} {bytes} {msg} {elapsed}"),
+        Some(bytes) => (
+            ProgressBar::new(bytes),
+            "{wide_bar} {percent:>3} % {msg} {eta}",
+        ),
+        None => (
+            ProgressBar::new_spinner(),
+            "{spinner} {bytes} {msg} {elapsed}",
+        ),
     };
     match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style),

@@ -26,7 +26,13 @@ pub(super) struct Follower<'a> {
 
 impl<'a> Follower<'a> {
     pub(super) fn new(global: &'a Global, since: Option<Cursor>) -> Self {
-        Self { global, since, written: 0, end: None, is_away: false }
+        Self {
+            global,
+            since,
+            written: 0,
+            end: None,
+            is_away: false,
+        }
     }
 
     /// Records the number of rows ever written, and the end of the log.
@@ -37,13 +43,18 @@ impl<'a> Follower<'a> {
     /// If the error is an outage, waits until Redis can be reached again, and returns a new
     /// connection. Returns every other error at once.
     pub(super) async fn wait(&mut self, error: ControlError) -> anyhow::Result<Control> {
-        let ControlError::Redis { source, .. } = &error else { return Err(shown::failure(error)) };
+        let ControlError::Redis { source, .. } = &error else {
+            return Err(shown::failure(error));
+        };
         if !is_outage(source) {
             return Err(shown::failure(error));
         }
         if !self.is_away {
             self.is_away = true;
-            shown::tell(Level::Warn, &format!("Redis does not answer ({}); waiting for it", told(source)));
+            shown::tell(
+                Level::Warn,
+                &format!("Redis does not answer ({}); waiting for it", told(source)),
+            );
         }
         let route = self.global.route()?;
         loop {
@@ -62,7 +73,8 @@ impl<'a> Follower<'a> {
         if std::mem::take(&mut self.is_away) {
             shown::tell(Level::Info, "Redis answers again");
         }
-        let went_back = page.written < self.written || self.end.as_ref().is_some_and(|end| page.ends_before(end));
+        let went_back = page.written < self.written
+            || self.end.as_ref().is_some_and(|end| page.ends_before(end));
         if went_back {
             let (had, has) = (self.written, page.written);
             let what = format!(
@@ -70,7 +82,11 @@ impl<'a> Follower<'a> {
             );
             shown::tell(Level::Warn, &what);
             if after.as_ref().is_some_and(|after| page.ends_before(after)) {
-                *after = self.since.clone().filter(|since| page.ends_before(since)).or_else(|| Some(page.end.clone()));
+                *after = self
+                    .since
+                    .clone()
+                    .filter(|since| page.ends_before(since))
+                    .or_else(|| Some(page.end.clone()));
             }
         }
         self.has_seen(page);

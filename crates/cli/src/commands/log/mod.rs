@@ -70,7 +70,9 @@ fn begin(text: &str) -> Result<Begin, String> {
     if let Ok(ago) = humantime::parse_duration(text) {
         return Ok(Begin::Ago(ago));
     }
-    units::instant(text).map(Begin::At).map_err(|why| format!("{why}, or an age such as 15m or 2h"))
+    units::instant(text)
+        .map(Begin::At)
+        .map_err(|why| format!("{why}, or an age such as 15m or 2h"))
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
@@ -116,7 +118,13 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         let (page, ends) = (page.entries, page.next.is_none());
         let mut out = String::new();
         for entry in &page {
-            if left > 0 && named::is_wanted(wanted.as_deref(), &entry.object, entry.object_escaped.as_deref()) {
+            if left > 0
+                && named::is_wanted(
+                    wanted.as_deref(),
+                    &entry.object,
+                    entry.object_escaped.as_deref(),
+                )
+            {
                 left -= 1;
                 args.write(&mut out, entry)?;
             }
@@ -125,7 +133,10 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             break;
         }
         looked += page.len();
-        after = page.last().map(|entry| Cursor::from(&entry.log_id)).or(after);
+        after = page
+            .last()
+            .map(|entry| Cursor::from(&entry.log_id))
+            .or(after);
         if looked >= LOOKED_MAX && left > 0 && args.object.is_some() && !args.follow {
             return args.tell_more(after.as_ref().map_or("", Cursor::as_str));
         }
@@ -142,7 +153,10 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 impl Args {
     /// Prints how to continue if there are more rows to search.
     fn tell_more(&self, after: &str) -> anyhow::Result<Exit> {
-        shown::tell(Level::Info, &format!("searched {LOOKED_MAX} rows; continue with --after {after}"));
+        shown::tell(
+            Level::Info,
+            &format!("searched {LOOKED_MAX} rows; continue with --after {after}"),
+        );
         if self.json {
             shown::print(&format!("{}\n", serde_json::json!({ "after": after })))?;
         }
@@ -151,10 +165,23 @@ impl Args {
 
     /// Prints a message if no row was shown.
     fn tell_nothing(&self, is_on: bool) {
-        let of = self.object.as_ref().map_or_else(String::new, |object| format!(" of {}", shown::shortened(object, 512)));
-        let since = if self.since.is_some() { " since then" } else { "" };
-        let why = if is_on { String::new() } else { format!(": {IS_OFF}") };
-        shown::tell(Level::Info, &format!("the event log has no row{of}{since}{why}"));
+        let of = self.object.as_ref().map_or_else(String::new, |object| {
+            format!(" of {}", shown::shortened(object, 512))
+        });
+        let since = if self.since.is_some() {
+            " since then"
+        } else {
+            ""
+        };
+        let why = if is_on {
+            String::new()
+        } else {
+            format!(": {IS_OFF}")
+        };
+        shown::tell(
+            Level::Info,
+            &format!("the event log has no row{of}{since}{why}"),
+        );
     }
 
     fn write(&self, out: &mut String, entry: &LogEntry) -> anyhow::Result<()> {
@@ -167,21 +194,36 @@ impl Args {
                 time: Option<Box<RawValue>>,
             }
             let line = match self.time_field {
-                Some(_) => serde_json::to_string(&Line { entry, time: time.map(RawValue::from_string).transpose()? })?,
+                Some(_) => serde_json::to_string(&Line {
+                    entry,
+                    time: time.map(RawValue::from_string).transpose()?,
+                })?,
                 None => serde_json::to_string(entry)?,
             };
             writeln!(out, "{line}")?;
             return Ok(());
         }
-        let number = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
+        let number = |number: Option<u64>| {
+            number.map_or_else(|| "?".to_owned(), |number| number.to_string())
+        };
         let (id, prev, attempts) = (number(entry.id), number(entry.prev), number(entry.attempts));
         let object = named::shown(&entry.object, entry.object_escaped.as_deref());
         let status = shown::shortened(entry.status.as_str(), 30);
-        writeln!(out, "{}  {status}  {object}", shown::time(entry.finalized_ms))?;
+        writeln!(
+            out,
+            "{}  {status}  {object}",
+            shown::time(entry.finalized_ms)
+        )?;
         let took = entry.taken_ms.map_or_else(String::new, |taken_ms| {
-            format!(", taken {} before", shown::duration(entry.finalized_ms.saturating_sub(taken_ms)))
+            format!(
+                ", taken {} before",
+                shown::duration(entry.finalized_ms.saturating_sub(taken_ms))
+            )
         });
-        writeln!(out, "  id     {id}, prev {prev}, {attempts} failed attempts{took}")?;
+        writeln!(
+            out,
+            "  id     {id}, prev {prev}, {attempts} failed attempts{took}"
+        )?;
         if let Some(time) = time {
             writeln!(out, "  time   {}", shown::shortened(&time, 70))?;
         }
@@ -189,12 +231,20 @@ impl Args {
             writeln!(out, "  error  {}", shown::shortened(error, 2000))?;
         }
         for (handler, result) in entry.results() {
-            writeln!(out, "  result {}", shown::shortened(&format!("{handler} {result}"), 70))?;
+            writeln!(
+                out,
+                "  result {}",
+                shown::shortened(&format!("{handler} {result}"), 70)
+            )?;
         }
         // Only the part of the event that is shown is converted to text, because an event may be
         // large.
         let head = &entry.event[..entry.event.len().min(400)];
-        writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;
+        writeln!(
+            out,
+            "  event  {}",
+            shown::shortened(&String::from_utf8_lossy(head), 70)
+        )?;
         Ok(())
     }
 }

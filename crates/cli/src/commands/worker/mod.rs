@@ -10,7 +10,10 @@ use std::time::Duration;
 
 use seriatim::control::Control;
 use seriatim::event::Pointer;
-use seriatim::worker::{ConfigError, EventLog, RetryPolicy, Shutdown, StopReason, UsedUp, UsedUpError, Worker, WorkerConfig};
+use seriatim::worker::{
+    ConfigError, EventLog, RetryPolicy, Shutdown, StopReason, UsedUp, UsedUpError, Worker,
+    WorkerConfig,
+};
 use tracing::{info, warn};
 
 use seriatim_console::exit::{Exit, Failure};
@@ -132,7 +135,13 @@ pub(crate) struct Args {
     /// The first id in a Redis without data, for users who want small ids. With this option, ids
     /// are given a second time if Redis loses its data while no worker runs [default: the server's
     /// time in microseconds]
-    #[arg(long, env = "SERIATIM_FIRST_ID", value_name = "ID", default_value_t = 0, hide_default_value = true)]
+    #[arg(
+        long,
+        env = "SERIATIM_FIRST_ID",
+        value_name = "ID",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
     first_id: u64,
     /// Answer probes and scrapers at this address: HOST:PORT or unix:PATH. /healthz is 200 as long
     /// as the worker's loop runs, whatever Redis and the sink do, and 503 if the loop has stood
@@ -150,14 +159,24 @@ pub(crate) struct Args {
 /// Parses N, or N,then=WORD.
 fn crashes_max(text: &str) -> Result<(u32, UsedUp), String> {
     let (count, then) = text.split_once(",then=").unwrap_or((text, "hold"));
-    let count = count.parse().map_err(|_| format!("{count:?} is not a number of crashes; write e.g. 5,then=dead-letter"))?;
-    Ok((count, then.parse().map_err(|error: UsedUpError| error.to_string())?))
+    let count = count.parse().map_err(|_| {
+        format!("{count:?} is not a number of crashes; write e.g. 5,then=dead-letter")
+    })?;
+    Ok((
+        count,
+        then.parse()
+            .map_err(|error: UsedUpError| error.to_string())?,
+    ))
 }
 
 /// Parses TYPE=POLICY, split at the first `=`.
 fn retry_type(text: &str) -> Result<(String, RetryPolicy), String> {
-    let (event_type, policy) = text.split_once('=').ok_or("write TYPE=POLICY, e.g. moved=fixed-5m-2")?;
-    let policy = policy.parse::<RetryPolicy>().map_err(|error| error.to_string())?;
+    let (event_type, policy) = text
+        .split_once('=')
+        .ok_or("write TYPE=POLICY, e.g. moved=fixed-5m-2")?;
+    let policy = policy
+        .parse::<RetryPolicy>()
+        .map_err(|error| error.to_string())?;
     Ok((event_type.to_owned(), policy))
 }
 
@@ -182,7 +201,9 @@ impl Args {
         config.retry = self.retry;
         for (event_type, policy) in &self.retry_type {
             if let Some(before) = config.retry_types.insert(event_type.clone(), *policy) {
-                let message = format!("--retry-type {event_type} is given twice, as {before} and as {policy}; give it once");
+                let message = format!(
+                    "--retry-type {event_type} is given twice, as {before} and as {policy}; give it once"
+                );
                 return Err(Failure::with(Exit::Input, message));
             }
         }
@@ -194,15 +215,27 @@ impl Args {
         });
         config.takeover = self.takeover;
         config.event_time = self.event_time.clone();
-        (config.wait, config.wait_timeout, config.wait_local) =
-            (self.replicas.wait, self.replicas.wait_timeout, self.replicas.wait_local);
+        (config.wait, config.wait_timeout, config.wait_local) = (
+            self.replicas.wait,
+            self.replicas.wait_timeout,
+            self.replicas.wait_local,
+        );
         config.first_id = self.first_id;
         if let Some(name) = &self.name {
             config.name = name.clone();
         }
-        config.validate().map_err(|ConfigError { setting, value, range }| {
-            Failure::with(Exit::Input, format!("--{} is {value}; {range}", setting.replace('_', "-")))
-        })?;
+        config.validate().map_err(
+            |ConfigError {
+                 setting,
+                 value,
+                 range,
+             }| {
+                Failure::with(
+                    Exit::Input,
+                    format!("--{} is {value}; {range}", setting.replace('_', "-")),
+                )
+            },
+        )?;
         Ok(config)
     }
 
@@ -218,7 +251,10 @@ impl Args {
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let spec = sink::parse(&args.sink)?;
-    #[cfg_attr(not(feature = "otlp"), expect(unused_mut, reason = "traces are set below"))]
+    #[cfg_attr(
+        not(feature = "otlp"),
+        expect(unused_mut, reason = "traces are set below")
+    )]
     let mut config = args.worker_config(global)?;
     // The options of the connection are checked before the sink is opened, because opening the sink
     // may create a file.
@@ -229,9 +265,18 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     #[cfg(feature = "otlp")]
     let exporting = args.traces.begin(&mut config)?;
     let sink = sink::open(&spec, &args.http, args.concurrency, global, &shutdown)?;
-    let worker = Worker::builder(global.server()).config(config).sink(sink).build().map_err(failures::worker)?;
-    warn_of_settings(global.clone(), args.connect_timeout.unwrap_or(Duration::MAX));
-    let _supervised = supervised.map(|supervised| supervised.watch(worker.vitals(), global.namespace.as_deref())).transpose()?;
+    let worker = Worker::builder(global.server())
+        .config(config)
+        .sink(sink)
+        .build()
+        .map_err(failures::worker)?;
+    warn_of_settings(
+        global.clone(),
+        args.connect_timeout.unwrap_or(Duration::MAX),
+    );
+    let _supervised = supervised
+        .map(|supervised| supervised.watch(worker.vitals(), global.namespace.as_deref()))
+        .transpose()?;
     #[cfg(feature = "otlp")]
     let stop = shutdown.clone();
     let stopped = worker.run(shutdown).await;
@@ -254,7 +299,9 @@ fn warn_of_settings(global: Global, patience: Duration) {
             if let Ok(control) = Control::connect(global.server()).await
                 && let Ok(warnings) = control.warnings().await
             {
-                return warnings.iter().for_each(|warning| warn!(target: LOG, "{warning}"));
+                return warnings
+                    .iter()
+                    .for_each(|warning| warn!(target: LOG, "{warning}"));
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }

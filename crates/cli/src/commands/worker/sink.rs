@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use rustix::fs::{FileType, fstat};
-use seriatim::sink::http::{Allowed, EventUrl, Exclusive, Format, Http, HttpError, Options, Prefix, Statuses};
+use seriatim::sink::http::{
+    Allowed, EventUrl, Exclusive, Format, Http, HttpError, Options, Prefix, Statuses,
+};
 use seriatim::sink::{self, File, Null, Sink, SinkError};
 use seriatim::worker::Shutdown;
 use seriatim_console::exit::{Exit, Failure};
@@ -78,8 +80,12 @@ pub(super) struct HttpArgs {
 
 /// Parses an address, or a network of addresses.
 fn network(text: &str) -> Result<IpNet, String> {
-    let network = text.parse::<IpNet>().or_else(|_| text.parse().map(|address: std::net::IpAddr| address.into()));
-    network.map_err(|_| "write an address or a network, e.g. 127.0.0.1, 10.0.0.0/8 or fd00::/8".to_owned())
+    let network = text
+        .parse::<IpNet>()
+        .or_else(|_| text.parse().map(|address: std::net::IpAddr| address.into()));
+    network.map_err(|_| {
+        "write an address or a network, e.g. 127.0.0.1, 10.0.0.0/8 or fd00::/8".to_owned()
+    })
 }
 
 impl HttpArgs {
@@ -96,7 +102,10 @@ impl HttpArgs {
             ("--sink-status", !self.sink_status.is_empty()),
             ("--sink-ca", self.sink_ca.is_some()),
         ];
-        options.into_iter().find_map(|(name, is_given)| is_given.then_some(name)).or(self.given_for_event_url())
+        options
+            .into_iter()
+            .find_map(|(name, is_given)| is_given.then_some(name))
+            .or(self.given_for_event_url())
     }
 
     fn has_headers(&self) -> bool {
@@ -108,9 +117,16 @@ impl HttpArgs {
         let options = [
             ("--allow", !self.allow.is_empty()),
             ("--allow-address", !self.allow_address.is_empty()),
-            ("--sink-exclusive with a prefix", self.sink_exclusive.iter().any(|prefix| ![ALL, NONE].contains(&prefix.as_str()))),
+            (
+                "--sink-exclusive with a prefix",
+                self.sink_exclusive
+                    .iter()
+                    .any(|prefix| ![ALL, NONE].contains(&prefix.as_str())),
+            ),
         ];
-        options.into_iter().find_map(|(name, is_given)| is_given.then_some(name))
+        options
+            .into_iter()
+            .find_map(|(name, is_given)| is_given.then_some(name))
     }
 
     fn exclusive(&self) -> anyhow::Result<Exclusive> {
@@ -118,8 +134,15 @@ impl HttpArgs {
             [] => Ok(Exclusive::None),
             [only] if only == NONE => Ok(Exclusive::None),
             [only] if only == ALL => Ok(Exclusive::All),
-            several if several.iter().any(|prefix| [ALL, NONE].contains(&prefix.as_str())) => {
-                Err(wrong("--sink-exclusive", "give it alone, or with prefixes only"))
+            several
+                if several
+                    .iter()
+                    .any(|prefix| [ALL, NONE].contains(&prefix.as_str())) =>
+            {
+                Err(wrong(
+                    "--sink-exclusive",
+                    "give it alone, or with prefixes only",
+                ))
             }
             several => Ok(Exclusive::Prefixes(prefixes("--sink-exclusive", several)?)),
         }
@@ -133,15 +156,21 @@ impl HttpArgs {
         options.exclusive = self.exclusive()?;
         options.ca_file = self.sink_ca.clone();
         for statuses in &self.sink_status {
-            options.statuses.add(statuses.clone()).map_err(|error| wrong("--sink-status", error))?;
+            options
+                .statuses
+                .add(statuses.clone())
+                .map_err(|error| wrong("--sink-status", error))?;
         }
         if let Some(namespace) = &global.namespace {
             options.source = format!("/seriatim/{namespace}");
         }
         for line in &self.sink_header {
-            options.header_line(line).map_err(|error| wrong("--sink-header", error))?;
+            options
+                .header_line(line)
+                .map_err(|error| wrong("--sink-header", error))?;
         }
-        (options.header_file, options.secret_file) = (self.sink_header_file.clone(), self.sink_secret_file.clone());
+        (options.header_file, options.secret_file) =
+            (self.sink_header_file.clone(), self.sink_secret_file.clone());
         Ok(options)
     }
 }
@@ -150,7 +179,9 @@ impl HttpArgs {
 fn prefixes(flag: &str, texts: &[String]) -> anyhow::Result<Vec<Prefix>> {
     let parse = |(at, text): (usize, &String)| {
         // The message has the number of the prefix, not its text, because the text may have a password.
-        let wrong = |error: HttpError| Failure::with(Exit::Input, format!("{flag}, number {}: {error}", at + 1));
+        let wrong = |error: HttpError| {
+            Failure::with(Exit::Input, format!("{flag}, number {}: {error}", at + 1))
+        };
         text.parse().map_err(wrong)
     };
     texts.iter().enumerate().map(parse).collect()
@@ -164,20 +195,30 @@ fn wrong(flag: &str, error: impl std::fmt::Display) -> anyhow::Error {
 /// Returns the error of opening a sink, with the flag that has the wrong value.
 fn unopened(error: SinkError, args: &HttpArgs) -> anyhow::Error {
     match &error {
-        SinkError::Http(HttpError::Range { setting, value, range }) => {
+        SinkError::Http(HttpError::Range {
+            setting,
+            value,
+            range,
+        }) => {
             let flag = format!("--sink-{}", setting.replace('_', "-"));
             Failure::with(Exit::Input, format!("{flag} is {value}; {range}"))
         }
-        SinkError::Http(HttpError::File { path, .. }) if args.sink_header_file.as_ref() == Some(path) => {
+        SinkError::Http(HttpError::File { path, .. })
+            if args.sink_header_file.as_ref() == Some(path) =>
+        {
             wrong("--sink-header-file", &error)
         }
-        SinkError::Http(HttpError::File { path, .. }) if args.sink_secret_file.as_ref() == Some(path) => {
+        SinkError::Http(HttpError::File { path, .. })
+            if args.sink_secret_file.as_ref() == Some(path) =>
+        {
             wrong("--sink-secret-file", &error)
         }
         SinkError::Http(HttpError::Tls(_)) if args.sink_ca.is_some() => wrong("--sink-ca", &error),
         // Such an error may pass by itself, e.g. if a disk is mounted or another process ends. So its
         // exit code is not that of a wrong input.
-        SinkError::File { .. } | SinkError::Locked { .. } | SinkError::Thread(_) => Failure::with(Exit::Broken, error),
+        SinkError::File { .. } | SinkError::Locked { .. } | SinkError::Thread(_) => {
+            Failure::with(Exit::Broken, error)
+        }
         _ => Failure::with(Exit::Input, error),
     }
 }
@@ -185,29 +226,42 @@ fn unopened(error: SinkError, args: &HttpArgs) -> anyhow::Error {
 /// Parses the value of --sink. This is not done by the parser of the command line: its error would
 /// repeat a wrong text, which may have a password.
 pub(crate) fn parse(text: &str) -> anyhow::Result<Spec> {
-    text.parse().map_err(|error| Failure::with(Exit::Input, format!("--sink: {error}")))
+    text.parse()
+        .map_err(|error| Failure::with(Exit::Input, format!("--sink: {error}")))
 }
 
 /// Checks that all given HTTP options are for this kind of sink.
 fn wanted(spec: &Spec, args: &HttpArgs) -> anyhow::Result<()> {
     let unwanted = match spec {
         Spec::EventUrl(_) => None,
-        Spec::Http(_) => args.given_for_event_url().map(|name| (name, "--sink event-url")),
+        Spec::Http(_) => args
+            .given_for_event_url()
+            .map(|name| (name, "--sink event-url")),
         _ => args.given().map(|name| (name, "an HTTP sink")),
     };
     if let Some((name, sink)) = unwanted {
-        return Err(Failure::with(Exit::Input, format!("{name} is only for {sink}; the sink is {spec}")));
+        return Err(Failure::with(
+            Exit::Input,
+            format!("{name} is only for {sink}; the sink is {spec}"),
+        ));
     }
     Ok(())
 }
 
 /// Checks the sink and its options. Reads the files that the options name, and opens nothing else.
-pub(super) fn check(spec: &Spec, args: &HttpArgs, slots: usize, global: &Global) -> anyhow::Result<()> {
+pub(super) fn check(
+    spec: &Spec,
+    args: &HttpArgs,
+    slots: usize,
+    global: &Global,
+) -> anyhow::Result<()> {
     wanted(spec, args)?;
     match spec {
         // An HTTP sink can be opened for a check, because it sends nothing before the first
         // delivery.
-        Spec::Http(_) | Spec::EventUrl(_) => open(spec, args, slots, global, &Shutdown::new()).map(drop),
+        Spec::Http(_) | Spec::EventUrl(_) => {
+            open(spec, args, slots, global, &Shutdown::new()).map(drop)
+        }
         _ => Ok(()),
     }
 }
@@ -234,14 +288,27 @@ pub(super) fn open(
     }
     let options = || args.options(global);
     match spec {
-        Spec::Http(target) => Ok(Box::new(Http::to(target.clone()).options(options()?).open().map_err(unopened)?)),
+        Spec::Http(target) => Ok(Box::new(
+            Http::to(target.clone())
+                .options(options()?)
+                .open()
+                .map_err(unopened)?,
+        )),
         Spec::EventUrl(pointer) => {
             let prefixes = prefixes("--allow", &args.allow)?;
-            if prefixes.iter().any(Prefix::is_any_host) && (args.sink_secret_file.is_some() || args.has_headers()) {
+            if prefixes.iter().any(Prefix::is_any_host)
+                && (args.sink_secret_file.is_some() || args.has_headers())
+            {
                 warn!(target: LOG, "every host gets the same signatures and headers: a receiver can use them against another one");
             }
             let allowed = Allowed::new(prefixes).networks(args.allow_address.iter().copied());
-            Ok(Box::new(EventUrl::at(pointer.clone(), allowed).options(options()?).slots(slots).open().map_err(unopened)?))
+            Ok(Box::new(
+                EventUrl::at(pointer.clone(), allowed)
+                    .options(options()?)
+                    .slots(slots)
+                    .open()
+                    .map_err(unopened)?,
+            ))
         }
         Spec::Stdout => {
             let stdout = sink::stdout().map_err(unopened)?;

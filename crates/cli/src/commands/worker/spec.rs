@@ -53,16 +53,25 @@ impl FromStr for Spec {
         match text {
             "stdout" => Ok(Self::Stdout),
             "null" => Ok(Self::Null),
-            _ if text.starts_with("http://") || text.starts_with("https://") => Ok(Self::Http(text.parse()?)),
+            _ if text.starts_with("http://") || text.starts_with("https://") => {
+                Ok(Self::Http(text.parse()?))
+            }
             "event-url" => Ok(Self::EventUrl(Pointer::member("url"))),
             _ if text.starts_with("event-url:") => {
                 let pointer = text["event-url:".len()..].parse();
-                pointer.map(Self::EventUrl).map_err(|why| SpecError::Pointer(text.to_owned(), why))
+                pointer
+                    .map(Self::EventUrl)
+                    .map_err(|why| SpecError::Pointer(text.to_owned(), why))
             }
             _ => match text.strip_prefix("file:") {
                 Some("") => Err(SpecError::NoPath),
                 Some(path) => Ok(Self::File(path.into())),
-                None => Err(SpecError::Unknown(text.split_inclusive(':').next().unwrap_or_default().to_owned())),
+                None => Err(SpecError::Unknown(
+                    text.split_inclusive(':')
+                        .next()
+                        .unwrap_or_default()
+                        .to_owned(),
+                )),
             },
         }
     }
@@ -94,9 +103,17 @@ mod tests {
     #[test]
     fn what_is_no_sink_is_told_what_exists() {
         assert_eq!("file:".parse::<Spec>(), Err(SpecError::NoPath));
-        for (text, told) in [("", ""), ("Stdout", "Stdout"), ("out.ndjson", "out.ndjson"), ("HTTPS://a:hunter2@b", "HTTPS:")] {
+        for (text, told) in [
+            ("", ""),
+            ("Stdout", "Stdout"),
+            ("out.ndjson", "out.ndjson"),
+            ("HTTPS://a:hunter2@b", "HTTPS:"),
+        ] {
             let error = text.parse::<Spec>().expect_err("no sink").to_string();
-            assert_eq!(error, format!("the sink {told:?} does not exist; the sinks are {SINKS}"));
+            assert_eq!(
+                error,
+                format!("the sink {told:?} does not exist; the sinks are {SINKS}")
+            );
         }
     }
 }

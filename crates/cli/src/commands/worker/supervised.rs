@@ -52,56 +52,91 @@ impl Drop for Apart {
 impl Supervised {
     /// Opens the listener. Returns `None` if there is no address and no systemd that waits for
     /// notices.
-    pub(super) fn open(address: Option<&Address>, stall_max: Duration) -> anyhow::Result<Option<Self>> {
+    pub(super) fn open(
+        address: Option<&Address>,
+        stall_max: Duration,
+    ) -> anyhow::Result<Option<Self>> {
         if address.is_none() && !Notices::are_wanted() {
             return Ok(None);
         }
         let runtime = Apart(Some(Builder::new_current_thread().enable_all().build()?));
-        let Some(address) = address else { return Ok(Some(Self { listening: None, runtime, stall_max })) };
+        let Some(address) = address else {
+            return Ok(Some(Self {
+                listening: None,
+                runtime,
+                stall_max,
+            }));
+        };
         // The listener is opened in a new thread, because `block_on` would panic in this thread,
         // which already has a runtime.
-        let open = || runtime.0.as_ref().map(|runtime| runtime.block_on(Listening::for_probes(address, CONNECTIONS_MAX)));
+        let open = || {
+            runtime
+                .0
+                .as_ref()
+                .map(|runtime| runtime.block_on(Listening::for_probes(address, CONNECTIONS_MAX)))
+        };
         let opened = thread::scope(|scope| scope.spawn(open).join());
         let listening = match opened {
-            Ok(listening) => {
-                listening.transpose().map_err(|error| Failure::with(exit::of(&error), format!("--http: {error}")))?
-            }
+            Ok(listening) => listening
+                .transpose()
+                .map_err(|error| Failure::with(exit::of(&error), format!("--http: {error}")))?,
             Err(_) => anyhow::bail!("--http: its thread has panicked"),
         };
-        Ok(Some(Self { listening, runtime, stall_max }))
+        Ok(Some(Self {
+            listening,
+            runtime,
+            stall_max,
+        }))
     }
 
     /// Starts the thread that answers probes and sends notices. The thread stops when the returned
     /// guard is dropped.
-    pub(super) fn watch(self, vitals: Vitals, namespace: Option<&str>) -> anyhow::Result<DropGuard> {
+    pub(super) fn watch(
+        self,
+        vitals: Vitals,
+        namespace: Option<&str>,
+    ) -> anyhow::Result<DropGuard> {
         let stop = CancellationToken::new();
         let guard = stop.clone().drop_guard();
-        let Self { runtime, listening, stall_max } = self;
+        let Self {
+            runtime,
+            listening,
+            stall_max,
+        } = self;
         let metrics = WorkerMetrics::new(vitals.clone());
-        let registry = metrics::registry(namespace, |registry| registry.register_collector(Box::new(metrics)));
-        thread::Builder::new().name("seriatim-http".to_owned()).spawn(move || {
-            let Some(runtime) = &runtime.0 else { return };
-            runtime.block_on(async {
-                let state = Arc::new(State { vitals, stall_max, seen: Mutex::default(), registry });
-                let serving = async {
-                    match listening {
-                        Some(listening) => listening.serve(routes(&state), stop.clone()).await,
-                        None => {
-                            stop.cancelled().await;
-                            Ok(())
+        let registry = metrics::registry(namespace, |registry| {
+            registry.register_collector(Box::new(metrics))
+        });
+        thread::Builder::new()
+            .name("seriatim-http".to_owned())
+            .spawn(move || {
+                let Some(runtime) = &runtime.0 else { return };
+                runtime.block_on(async {
+                    let state = Arc::new(State {
+                        vitals,
+                        stall_max,
+                        seen: Mutex::default(),
+                        registry,
+                    });
+                    let serving = async {
+                        match listening {
+                            Some(listening) => listening.serve(routes(&state), stop.clone()).await,
+                            None => {
+                                stop.cancelled().await;
+                                Ok(())
+                            }
                         }
-                    }
-                };
-                tokio::select! {
-                    served = serving => {
-                        if let Err(error) = served {
-                            error!(target: LOG, %error, "the probes are not answered any more");
+                    };
+                    tokio::select! {
+                        served = serving => {
+                            if let Err(error) = served {
+                                error!(target: LOG, %error, "the probes are not answered any more");
+                            }
                         }
+                        () = state.look() => {}
                     }
-                    () = state.look() => {}
-                }
-            });
-        })?;
+                });
+            })?;
         Ok(guard)
     }
 }
@@ -109,9 +144,18 @@ impl Supervised {
 fn routes(state: &Arc<State>) -> Router {
     let (healthy, ready, scraped) = (state.clone(), state.clone(), state.clone());
     Router::new()
-        .route(metrics::METRICS, get(async move || metrics::answer(&scraped.registry)))
-        .route(probes::HEALTH, get(async move || probes::answer(healthy.healthy())))
-        .route(probes::READY, get(async move || probes::answer(ready.ready())))
+        .route(
+            metrics::METRICS,
+            get(async move || metrics::answer(&scraped.registry)),
+        )
+        .route(
+            probes::HEALTH,
+            get(async move || probes::answer(healthy.healthy())),
+        )
+        .route(
+            probes::READY,
+            get(async move || probes::answer(ready.ready())),
+        )
 }
 
 struct State {
@@ -133,7 +177,11 @@ impl Seen {
     /// Records the number of turns of the worker's loop, and the time since the last look. A long
     /// time counts only as two intervals, because the whole process was probably paused.
     fn look(&mut self, turns: u64, passed: Duration) {
-        self.stood_still = if turns == self.turns { self.stood_still + passed.min(2 * LOOK_EVERY) } else { Duration::ZERO };
+        self.stood_still = if turns == self.turns {
+            self.stood_still + passed.min(2 * LOOK_EVERY)
+        } else {
+            Duration::ZERO
+        };
         self.turns = turns;
     }
 }
@@ -142,7 +190,9 @@ impl State {
     /// Looks at the worker's loop again and again, and waits for stop signals. The worker also
     /// waits for these signals, but its threads may be blocked.
     async fn look(&self) {
-        let Ok(mut stopping) = stop_signals() else { return std::future::pending().await };
+        let Ok(mut stopping) = stop_signals() else {
+            return std::future::pending().await;
+        };
         let mut notices = Notices::begin();
         let mut last = Instant::now();
         loop {
@@ -172,7 +222,10 @@ impl State {
         let stood_still = self.seen().stood_still;
         match stood_still < self.stall_max {
             true => Ok(()),
-            false => Err(format!("the worker's loop has stood still for {} s", stood_still.as_secs())),
+            false => Err(format!(
+                "the worker's loop has stood still for {} s",
+                stood_still.as_secs()
+            )),
         }
     }
 

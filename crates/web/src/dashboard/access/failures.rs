@@ -30,7 +30,8 @@ impl Failures {
         if last.len() >= PEERS_MAX && !last.contains_key(&address) {
             return true;
         }
-        last.insert(address, now).is_some_and(|at| now.duration_since(at) < EVERY)
+        last.insert(address, now)
+            .is_some_and(|at| now.duration_since(at) < EVERY)
     }
 }
 
@@ -42,7 +43,11 @@ mod tests {
     async fn an_address_may_try_once_per_second() {
         let failures = Failures::default();
         let peer = Peer::Ip([10, 0, 0, 1].into());
-        assert!(!failures.is_too_soon(peer) && failures.is_too_soon(peer) && !failures.is_too_soon(Peer::Unix));
+        assert!(
+            !failures.is_too_soon(peer)
+                && failures.is_too_soon(peer)
+                && !failures.is_too_soon(Peer::Unix)
+        );
         tokio::time::advance(EVERY).await;
         assert!(!failures.is_too_soon(peer));
         for n in 0..2000_u32 {

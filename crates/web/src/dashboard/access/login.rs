@@ -29,12 +29,20 @@ pub(super) const LOGIN: &str = "/login";
 pub(super) const LINK: &str = "/link";
 
 /// Returns the page for the login. `failed`: the reason why the last login has failed.
-pub(super) fn page(app: &Dashboard, request: &Request, status: StatusCode, failed: Option<&str>) -> Response {
+pub(super) fn page(
+    app: &Dashboard,
+    request: &Request,
+    status: StatusCode,
+    failed: Option<&str>,
+) -> Response {
     let next = match request.uri().path() {
         LOGIN | LINK => String::new(),
         // After the login the browser asks with GET, so it cannot go on with a form.
         _ if request.method() != Method::GET => String::new(),
-        path => request.uri().query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}")),
+        path => request
+            .uri()
+            .query()
+            .map_or_else(|| path.to_owned(), |query| format!("{path}?{query}")),
     };
     login_page(app, &next, status, failed)
 }
@@ -72,16 +80,24 @@ fn token_form(app: &Dashboard, next: &str) -> Markup {
 }
 
 /// `GET /login`.
-pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, request: Request) -> Result<Response, Problem> {
+pub(in crate::dashboard) async fn show(
+    State(app): State<Arc<Dashboard>>,
+    request: Request,
+) -> Result<Response, Problem> {
     parameters::check_route(request.method(), request.uri())?;
     Ok(login_page(&app, "", StatusCode::OK, None))
 }
 
 /// `GET /link?token=…`.
-pub(in crate::dashboard) async fn link(State(app): State<Arc<Dashboard>>, request: Request) -> Result<Response, Problem> {
+pub(in crate::dashboard) async fn link(
+    State(app): State<Arc<Dashboard>>,
+    request: Request,
+) -> Result<Response, Problem> {
     parameters::check_route(request.method(), request.uri())?;
     let query = request.uri().query().unwrap_or_default().as_bytes();
-    let token = form_urlencoded::parse(query).find(|(name, _)| name == "token").map(|(_, value)| value);
+    let token = form_urlencoded::parse(query)
+        .find(|(name, _)| name == "token")
+        .map(|(_, value)| value);
     let body = html! {
         h1 { "Open the dashboard" }
         p { "This link works once, for this browser." }
@@ -90,7 +106,12 @@ pub(in crate::dashboard) async fn link(State(app): State<Arc<Dashboard>>, reques
             button type="submit" { "Open the dashboard" }
         }
     };
-    Ok(bare_page(&app.base, "Open the dashboard", StatusCode::OK, &body))
+    Ok(bare_page(
+        &app.base,
+        "Open the dashboard",
+        StatusCode::OK,
+        &body,
+    ))
 }
 
 /// `POST /login`: begins a session.
@@ -102,24 +123,43 @@ pub(in crate::dashboard) async fn log_in(
 ) -> Result<Response, Problem> {
     let form = Form::read(body).await?;
     form.only(&["username", "token", "next"])?;
-    let (token, next) = (form.one("token")?.unwrap_or_default(), form.one("next")?.unwrap_or_default());
+    let (token, next) = (
+        form.one("token")?.unwrap_or_default(),
+        form.one("next")?.unwrap_or_default(),
+    );
     let token = token.trim();
-    let broken = |error: anyhow::Error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error);
+    let broken =
+        |error: anyhow::Error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error);
     let login = match &app.access.users {
         Some(users) => users.of(token).map(|_| Login::Token(users::hash(token))),
         None => app.access.use_link(token).map_err(broken)?.map(|next| {
             // If nobody reads standard output, the next link cannot be shown. A restart shows one.
-            let _ = shown::print(&format!("the link was used; the next one is {}\n", app.link(&next)));
+            let _ = shown::print(&format!(
+                "the link was used; the next one is {}\n",
+                app.link(&next)
+            ));
             Login::Link
         }),
     };
     let Some(login) = login else {
         if app.access.failures.is_too_soon(peer) {
             let detail = "another wrong token came within a second: wait a second, and try again";
-            return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-logins", detail).retry_after(1));
+            return Err(
+                Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-logins", detail)
+                    .retry_after(1),
+            );
         }
-        let failed = if app.access.has_link() { "This link was used already, or is wrong." } else { "The token is not known." };
-        return Ok(login_page(&app, &next, StatusCode::UNAUTHORIZED, Some(failed)));
+        let failed = if app.access.has_link() {
+            "This link was used already, or is wrong."
+        } else {
+            "The token is not known."
+        };
+        return Ok(login_page(
+            &app,
+            &next,
+            StatusCode::UNAUTHORIZED,
+            Some(failed),
+        ));
     };
     if let Some(user) = app.access.of_login(login) {
         door.admit(&user)?;
@@ -129,7 +169,10 @@ pub(in crate::dashboard) async fn log_in(
 }
 
 /// `POST /logout`: ends the session.
-pub(in crate::dashboard) async fn log_out(State(app): State<Arc<Dashboard>>, headers: HeaderMap) -> Response {
+pub(in crate::dashboard) async fn log_out(
+    State(app): State<Arc<Dashboard>>,
+    headers: HeaderMap,
+) -> Response {
     if let Some(hash) = app.access.session_hash(&headers) {
         app.access.sessions.end(&hash);
     }

@@ -27,8 +27,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::{Request, State};
 use axum::http::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HeaderName, HeaderValue, REFERRER_POLICY,
-    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HeaderName, HeaderValue,
+    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
@@ -81,8 +81,12 @@ impl std::str::FromStr for PublicUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let url = url::Url::parse(text).map_err(|error| format!("{error}; write https://HOST/PATH"))?;
-        let is_plain = url.query().is_none() && url.fragment().is_none() && url.username().is_empty() && url.password().is_none();
+        let url =
+            url::Url::parse(text).map_err(|error| format!("{error}; write https://HOST/PATH"))?;
+        let is_plain = url.query().is_none()
+            && url.fragment().is_none()
+            && url.username().is_empty()
+            && url.password().is_none();
         match url.host_str() {
             Some(host) if is_plain && ["http", "https"].contains(&url.scheme()) => Ok(Self {
                 origin: url.origin().ascii_serialization(),
@@ -116,15 +120,26 @@ impl Access {
         let has_link = settings.users.is_none() && settings.trust.is_none();
         let (token, hash) = secret::new()?;
         // Without a slash at its end, the path also covers the URL that users type: https://HOST/PATH
-        let path = settings.public_url.as_ref().map(|url| url.path.as_str()).filter(|path| !path.is_empty()).unwrap_or("/");
-        let is_secure = settings.is_secured || settings.public_url.as_ref().is_some_and(|url| url.origin.starts_with("https:"));
+        let path = settings
+            .public_url
+            .as_ref()
+            .map(|url| url.path.as_str())
+            .filter(|path| !path.is_empty())
+            .unwrap_or("/");
+        let is_secure = settings.is_secured
+            || settings
+                .public_url
+                .as_ref()
+                .is_some_and(|url| url.origin.starts_with("https:"));
         let secure = if is_secure { "; Secure" } else { "" };
         let access = Self {
             hosts: settings.hosts,
             users: settings.users,
             trust: settings.trust,
             link: has_link.then(|| Mutex::new(hash)),
-            own: OwnOrigin { public: settings.public_url.as_ref().map(|url| url.origin.clone()) },
+            own: OwnOrigin {
+                public: settings.public_url.as_ref().map(|url| url.origin.clone()),
+            },
             sessions: Sessions::default(),
             failures: Failures::default(),
             looks: Gate::default(),
@@ -148,7 +163,9 @@ impl Access {
     /// Uses up the token of the link. Returns the token of the next link; `None` for a wrong token.
     fn use_link(&self, token: &str) -> anyhow::Result<Option<String>> {
         use subtle::ConstantTimeEq as _;
-        let Some(link) = &self.link else { return Ok(None) };
+        let Some(link) = &self.link else {
+            return Ok(None);
+        };
         let (next, next_hash) = secret::new()?;
         let mut present = link.lock().unwrap_or_else(PoisonError::into_inner);
         if !bool::from(present.ct_eq(&users::hash(token))) {
@@ -166,7 +183,11 @@ impl Access {
             .and_then(|trust| trust.user(peer, headers))
             .or_else(|| self.users.as_ref()?.of(users::bearer(headers)?))
             .or_else(|| self.of_session(headers))?;
-        Some(if self.is_read_only { found.only_viewing() } else { found })
+        Some(if self.is_read_only {
+            found.only_viewing()
+        } else {
+            found
+        })
     }
 
     fn of_session(&self, headers: &HeaderMap) -> Option<User> {
@@ -176,33 +197,57 @@ impl Access {
     fn of_login(&self, login: Login) -> Option<User> {
         match login {
             Login::Token(hash) => self.users.as_ref()?.of_hash(&hash),
-            Login::Link => Some(User::with_rights(&user_at_host(), Right::ALL.map(|(_, right)| right).to_vec())),
+            Login::Link => Some(User::with_rights(
+                &user_at_host(),
+                Right::ALL.map(|(_, right)| right).to_vec(),
+            )),
         }
     }
 
     /// Returns the hash of the value of the session's cookie.
     fn session_hash(&self, headers: &HeaderMap) -> Option<Hash> {
-        let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
-        let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
-        pairs.find(|(name, _)| *name == self.cookie).map(|(_, value)| users::hash(value))
+        let cookies = headers
+            .get_all(COOKIE)
+            .iter()
+            .filter_map(|value| value.to_str().ok());
+        let mut pairs = cookies
+            .flat_map(|value| value.split(';'))
+            .filter_map(|pair| pair.trim().split_once('='));
+        pairs
+            .find(|(name, _)| *name == self.cookie)
+            .map(|(_, value)| users::hash(value))
     }
 
     fn cookie(&self, value: &str) -> Option<HeaderValue> {
-        HeaderValue::from_str(&format!("{}={value}{}", self.cookie, self.cookie_attributes)).ok()
+        HeaderValue::from_str(&format!(
+            "{}={value}{}",
+            self.cookie, self.cookie_attributes
+        ))
+        .ok()
     }
 
     fn expired_cookie(&self) -> Option<HeaderValue> {
-        HeaderValue::from_str(&format!("{}=gone{}; Max-Age=0", self.cookie, self.cookie_attributes)).ok()
+        HeaderValue::from_str(&format!(
+            "{}=gone{}; Max-Age=0",
+            self.cookie, self.cookie_attributes
+        ))
+        .ok()
     }
 }
 
 /// Returns whether the path needs no user.
 fn is_open(method: &Method, path: &str) -> bool {
-    path == login::LOGIN || [Method::GET, Method::HEAD].contains(method) && (path == login::LINK || assets::is_one(path))
+    path == login::LOGIN
+        || [Method::GET, Method::HEAD].contains(method)
+            && (path == login::LINK || assets::is_one(path))
 }
 
 /// Checks a request, and adds the headers of all answers.
-pub(super) async fn check(State(app): State<Arc<Dashboard>>, mut request: Request, next: Next) -> Response {
+pub(super) async fn check(
+    State(app): State<Arc<Dashboard>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let wants_page = !path.starts_with("/v1/") && accepts_html(request.headers());
     let mut known = None;
@@ -230,11 +275,17 @@ pub(super) async fn check(State(app): State<Arc<Dashboard>>, mut request: Reques
                 }
             }
             Ok(None) if is_open(&method, &path) => next.run(request).await,
-            Ok(None) if is_from_elsewhere(request.headers()) && method == Method::GET => html::again(&app.base),
+            Ok(None) if is_from_elsewhere(request.headers()) && method == Method::GET => {
+                html::again(&app.base)
+            }
             Ok(None) if wants_page => login::page(&app, &request, StatusCode::UNAUTHORIZED, None),
-            Ok(None) => Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "send the header Authorization: Bearer TOKEN")
-                .with_login()
-                .into_response(),
+            Ok(None) => Problem::new(
+                StatusCode::UNAUTHORIZED,
+                "unauthorized",
+                "send the header Authorization: Bearer TOKEN",
+            )
+            .with_login()
+            .into_response(),
             Err(problem) => problem.into_response(),
         }
     };
@@ -250,8 +301,14 @@ pub(super) async fn check(State(app): State<Arc<Dashboard>>, mut request: Reques
     set(X_FRAME_OPTIONS, "DENY");
     // With `no-referrer`, browsers send `Origin: null` with forms, also with those of this server.
     set(REFERRER_POLICY, "same-origin");
-    set(HeaderName::from_static("cross-origin-opener-policy"), "same-origin");
-    set(HeaderName::from_static("cross-origin-resource-policy"), "same-origin");
+    set(
+        HeaderName::from_static("cross-origin-opener-policy"),
+        "same-origin",
+    );
+    set(
+        HeaderName::from_static("cross-origin-resource-policy"),
+        "same-origin",
+    );
     if !headers.contains_key(CACHE_CONTROL) {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
@@ -261,12 +318,19 @@ pub(super) async fn check(State(app): State<Arc<Dashboard>>, mut request: Reques
 /// Returns whether a page of another site has led the browser here. Then the browser leaves the
 /// session's cookie out. It sends the cookie if a page of this server asks again.
 fn is_from_elsewhere(headers: &HeaderMap) -> bool {
-    headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site" || site == "same-site")
-        && headers.get("sec-fetch-mode").is_some_and(|mode| mode == "navigate")
+    headers
+        .get("sec-fetch-site")
+        .is_some_and(|site| site == "cross-site" || site == "same-site")
+        && headers
+            .get("sec-fetch-mode")
+            .is_some_and(|mode| mode == "navigate")
 }
 
 pub(super) fn accepts_html(headers: &HeaderMap) -> bool {
-    headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"))
+    headers
+        .get(ACCEPT)
+        .and_then(|accept| accept.to_str().ok())
+        .is_some_and(|accept| accept.contains("text/html"))
 }
 
 impl Access {
@@ -277,17 +341,36 @@ impl Access {
         if *method != Method::GET && *method != Method::HEAD {
             if !self.own.has_sent(headers, users::bearer(headers).is_some()) {
                 let detail = "another site has sent this request: nothing was done; use the forms of the dashboard";
-                return Err(Problem::new(StatusCode::FORBIDDEN, "foreign-origin", detail));
+                return Err(Problem::new(
+                    StatusCode::FORBIDDEN,
+                    "foreign-origin",
+                    detail,
+                ));
             }
-            let is_form = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).is_some_and(|kind| {
-                kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/x-www-form-urlencoded")
-            });
+            let is_form = headers
+                .get(CONTENT_TYPE)
+                .and_then(|kind| kind.to_str().ok())
+                .is_some_and(|kind| {
+                    kind.split(';')
+                        .next()
+                        .unwrap_or_default()
+                        .trim()
+                        .eq_ignore_ascii_case("application/x-www-form-urlencoded")
+                });
             if *method == Method::POST && !is_form {
                 let detail = "send the header Content-Type: application/x-www-form-urlencoded";
-                return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "content-type", detail));
+                return Err(Problem::new(
+                    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                    "content-type",
+                    detail,
+                ));
             }
         }
-        let peer = request.extensions().get::<Peer>().copied().unwrap_or(Peer::Unix);
+        let peer = request
+            .extensions()
+            .get::<Peer>()
+            .copied()
+            .unwrap_or(Peer::Unix);
         Ok(self.user(peer, headers))
     }
 }
@@ -303,10 +386,21 @@ mod tests {
             (url.origin.as_str(), url.host.as_str(), url.path.as_str()),
             ("https://ops.example:8443", "ops.example", "/queue")
         );
-        assert_eq!("http://ops.example".parse::<PublicUrl>().expect("a URL").path, "");
-        for bad in
-            ["", "ops.example", "ftp://ops.example", "https://a:b@ops.example", "https://ops.example?x", "https://ops.example/#x"]
-        {
+        assert_eq!(
+            "http://ops.example"
+                .parse::<PublicUrl>()
+                .expect("a URL")
+                .path,
+            ""
+        );
+        for bad in [
+            "",
+            "ops.example",
+            "ftp://ops.example",
+            "https://a:b@ops.example",
+            "https://ops.example?x",
+            "https://ops.example/#x",
+        ] {
             assert!(bad.parse::<PublicUrl>().is_err(), "{bad}");
         }
     }

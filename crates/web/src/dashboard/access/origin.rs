@@ -40,7 +40,9 @@ impl OwnOrigin {
         }
         // The guard has checked before that the host is one of this server.
         let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-        let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        let authority = origin
+            .strip_prefix("http://")
+            .or_else(|| origin.strip_prefix("https://"));
         host.is_some() && authority == host
     }
 }
@@ -51,7 +53,9 @@ mod tests {
 
     #[test]
     fn only_its_own_pages_and_clients_with_a_token_act() {
-        let own = OwnOrigin { public: Some("https://ops.example".to_owned()) };
+        let own = OwnOrigin {
+            public: Some("https://ops.example".to_owned()),
+        };
         let sent = |pairs: &[(&'static str, &str)], bearer| {
             let mut headers = HeaderMap::new();
             headers.append(HOST, "localhost:8480".parse().expect("a value"));
@@ -62,13 +66,37 @@ mod tests {
         };
         assert!(sent(&[("sec-fetch-site", "same-origin")], false));
         for site in ["cross-site", "same-site", "none", ""] {
-            assert!(!sent(&[("sec-fetch-site", site), ("origin", "http://localhost:8480")], true), "{site}");
+            assert!(
+                !sent(
+                    &[
+                        ("sec-fetch-site", site),
+                        ("origin", "http://localhost:8480")
+                    ],
+                    true
+                ),
+                "{site}"
+            );
         }
-        assert!(sent(&[("origin", "http://localhost:8480")], false) && sent(&[("origin", "https://ops.example")], false));
-        for origin in ["http://localhost", "http://evil.example", "null", "https://ops.example.evil", "localhost:8480"] {
+        assert!(
+            sent(&[("origin", "http://localhost:8480")], false)
+                && sent(&[("origin", "https://ops.example")], false)
+        );
+        for origin in [
+            "http://localhost",
+            "http://evil.example",
+            "null",
+            "https://ops.example.evil",
+            "localhost:8480",
+        ] {
             assert!(!sent(&[("origin", origin)], true), "{origin}");
         }
         assert!(sent(&[], true) && !sent(&[], false));
-        assert!(!sent(&[("origin", "http://localhost:8480"), ("origin", "http://localhost:8480")], true));
+        assert!(!sent(
+            &[
+                ("origin", "http://localhost:8480"),
+                ("origin", "http://localhost:8480")
+            ],
+            true
+        ));
     }
 }

@@ -13,7 +13,9 @@ pub(super) type Hash = [u8; 32];
 /// Returns a new secret of 256 bits, and its hash.
 pub(super) fn new() -> anyhow::Result<(String, Hash)> {
     let mut bytes = [0; 32];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| Failure::with(Exit::Broken, "the system has no random bytes"))?;
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| Failure::with(Exit::Broken, "the system has no random bytes"))?;
     let secret = URL_SAFE_NO_PAD.encode(bytes);
     let hash = hash(&secret);
     Ok((secret, hash))

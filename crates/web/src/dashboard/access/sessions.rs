@@ -54,13 +54,32 @@ impl Sessions {
             *counts.entry(session.login).or_default() += 1;
         }
         let own = counts.get(&login).copied().unwrap_or(0);
-        let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(most, _)| most);
-        let from = if own >= OF_USER_MAX { Some(login) } else { most.filter(|_| sessions.len() >= SESSIONS_MAX) };
-        let of_user = sessions.iter().filter(|(_, session)| Some(session.login) == from);
-        if let Some(oldest) = of_user.min_by_key(|(_, session)| session.used).map(|(hash, _)| *hash) {
+        let most = counts
+            .into_iter()
+            .max_by_key(|(_, count)| *count)
+            .map(|(most, _)| most);
+        let from = if own >= OF_USER_MAX {
+            Some(login)
+        } else {
+            most.filter(|_| sessions.len() >= SESSIONS_MAX)
+        };
+        let of_user = sessions
+            .iter()
+            .filter(|(_, session)| Some(session.login) == from);
+        if let Some(oldest) = of_user
+            .min_by_key(|(_, session)| session.used)
+            .map(|(hash, _)| *hash)
+        {
             sessions.remove(&oldest);
         }
-        sessions.insert(hash, Session { login, begun: now, used: now });
+        sessions.insert(
+            hash,
+            Session {
+                login,
+                begun: now,
+                used: now,
+            },
+        );
         Ok(value)
     }
 
@@ -123,7 +142,11 @@ mod tests {
         }
         assert!(sessions.of(&first[0]).is_some());
         sessions.begin(Login::Link).expect("a session");
-        assert!(sessions.of(&first[1]).is_none() && sessions.of(&first[0]).is_some() && sessions.of(&first[2]).is_some());
+        assert!(
+            sessions.of(&first[1]).is_none()
+                && sessions.of(&first[0]).is_some()
+                && sessions.of(&first[2]).is_some()
+        );
         sessions.end(&first[0]);
         assert!(sessions.of(&first[0]).is_none());
     }
@@ -138,6 +161,9 @@ mod tests {
             }
         }
         assert_eq!(sessions.lock().len(), SESSIONS_MAX);
-        assert!(sessions.of(&ada).is_some(), "the logins of others do not end it");
+        assert!(
+            sessions.of(&ada).is_some(),
+            "the logins of others do not end it"
+        );
     }
 }

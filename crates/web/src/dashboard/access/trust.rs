@@ -25,8 +25,12 @@ impl FromStr for TrustedPeer {
         if text == "unix" {
             return Ok(Self::Unix);
         }
-        let net = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
-        net.map(Self::Net).ok_or_else(|| "write an address, a network as 10.0.0.0/8, or unix".to_owned())
+        let net = text
+            .parse::<IpNet>()
+            .ok()
+            .or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
+        net.map(Self::Net)
+            .ok_or_else(|| "write an address, a network as 10.0.0.0/8, or unix".to_owned())
     }
 }
 
@@ -48,7 +52,9 @@ impl Trust {
             _ => false,
         });
         let mut values = headers.get_all(&self.header).iter();
-        let (Some(name), None, true) = (values.next(), values.next(), is_trusted) else { return None };
+        let (Some(name), None, true) = (values.next(), values.next(), is_trusted) else {
+            return None;
+        };
         let name = name.to_str().ok()?;
         check_name(name).ok()?;
         Some(User::with_rights(name, self.rights.clone()))
@@ -61,23 +67,60 @@ mod tests {
 
     #[test]
     fn a_header_counts_only_from_a_trusted_peer_and_once() {
-        let from = vec!["10.0.0.0/8".parse().expect("a network"), "::1".parse().expect("an address")];
-        let trust = Trust { header: HeaderName::from_static("x-forwarded-user"), from, rights: vec![Right::View] };
+        let from = vec![
+            "10.0.0.0/8".parse().expect("a network"),
+            "::1".parse().expect("an address"),
+        ];
+        let trust = Trust {
+            header: HeaderName::from_static("x-forwarded-user"),
+            from,
+            rights: vec![Right::View],
+        };
         let mut headers = HeaderMap::new();
-        assert!(trust.user(Peer::Ip([10, 1, 2, 3].into()), &headers).is_none());
+        assert!(
+            trust
+                .user(Peer::Ip([10, 1, 2, 3].into()), &headers)
+                .is_none()
+        );
         headers.append("X-Forwarded-User", "ada".parse().expect("a value"));
-        let ada = trust.user(Peer::Ip([10, 1, 2, 3].into()), &headers).expect("trusted");
-        assert!(&*ada.name == "ada" && ada.may_all(Right::View).is_ok() && ada.may_all(Right::Pause).is_err());
-        assert!(trust.user(Peer::Ip(std::net::Ipv6Addr::LOCALHOST.into()), &headers).is_some());
-        assert!(trust.user(Peer::Ip([11, 1, 2, 3].into()), &headers).is_none());
+        let ada = trust
+            .user(Peer::Ip([10, 1, 2, 3].into()), &headers)
+            .expect("trusted");
+        assert!(
+            &*ada.name == "ada"
+                && ada.may_all(Right::View).is_ok()
+                && ada.may_all(Right::Pause).is_err()
+        );
+        assert!(
+            trust
+                .user(Peer::Ip(std::net::Ipv6Addr::LOCALHOST.into()), &headers)
+                .is_some()
+        );
+        assert!(
+            trust
+                .user(Peer::Ip([11, 1, 2, 3].into()), &headers)
+                .is_none()
+        );
         assert!(trust.user(Peer::Unix, &headers).is_none());
         headers.append("X-Forwarded-User", "eve".parse().expect("a value"));
-        assert!(trust.user(Peer::Ip([10, 1, 2, 3].into()), &headers).is_none());
+        assert!(
+            trust
+                .user(Peer::Ip([10, 1, 2, 3].into()), &headers)
+                .is_none()
+        );
         for bad in ["", "a b", "#a"] {
             let mut headers = HeaderMap::new();
             headers.append("X-Forwarded-User", bad.parse().expect("a value"));
-            assert!(trust.user(Peer::Ip([10, 1, 2, 3].into()), &headers).is_none(), "{bad}");
+            assert!(
+                trust
+                    .user(Peer::Ip([10, 1, 2, 3].into()), &headers)
+                    .is_none(),
+                "{bad}"
+            );
         }
-        assert!("10.0.0.0/40".parse::<TrustedPeer>().is_err() && "unix".parse() == Ok(TrustedPeer::Unix));
+        assert!(
+            "10.0.0.0/40".parse::<TrustedPeer>().is_err()
+                && "unix".parse() == Ok(TrustedPeer::Unix)
+        );
     }
 }

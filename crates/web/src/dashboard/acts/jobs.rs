@@ -111,16 +111,28 @@ impl Job {
             Ok(text) => (true, text),
             Err(text) => (false, text),
         };
-        *(if is_done { &mut state.done } else { &mut state.not_done }) += 1;
+        *(if is_done {
+            &mut state.done
+        } else {
+            &mut state.not_done
+        }) += 1;
         if state.lines.len() < LINES_MAX {
-            state.lines.push(Line { subject: subject.to_owned(), is_done, text });
+            state.lines.push(Line {
+                subject: subject.to_owned(),
+                is_done,
+                text,
+            });
         }
     }
 
     /// Adds a line that counts nothing.
     pub(super) fn note(&self, subject: &str, text: String) {
         let mut state = self.lock();
-        state.lines.push(Line { subject: subject.to_owned(), is_done: true, text });
+        state.lines.push(Line {
+            subject: subject.to_owned(),
+            is_done: true,
+            text,
+        });
     }
 
     /// Sets the numbers of a job without lines, and the reason why subjects were left out.
@@ -152,7 +164,10 @@ impl Job {
 
     pub(super) fn end(&self) {
         self.lock().has_ended = true;
-        self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.place
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         self.end.cancel();
     }
 
@@ -176,8 +191,16 @@ impl Default for Jobs {
     fn default() -> Self {
         Self {
             kept: Mutex::default(),
-            acts: Fair::new(ACTS_UNDER_WAY_MAX, ACTS_UNDER_WAY_OF_USER, ACTS_UNDER_WAY_MAX),
-            searches: Fair::new(SEARCHES_UNDER_WAY_MAX, SEARCHES_UNDER_WAY_OF_USER, SEARCHES_UNDER_WAY_OF_VIEWERS),
+            acts: Fair::new(
+                ACTS_UNDER_WAY_MAX,
+                ACTS_UNDER_WAY_OF_USER,
+                ACTS_UNDER_WAY_MAX,
+            ),
+            searches: Fair::new(
+                SEARCHES_UNDER_WAY_MAX,
+                SEARCHES_UNDER_WAY_OF_USER,
+                SEARCHES_UNDER_WAY_OF_VIEWERS,
+            ),
         }
     }
 }
@@ -206,7 +229,10 @@ impl Kept {
     fn before(&self, form: &Key) -> Option<Before> {
         let used = self.sent.find(form)?;
         let job = self.jobs.iter().find(|job| job.id == used.job);
-        Some(job.map_or_else(|| Before::Gone(used.clone()), |job| Before::Job(job.clone())))
+        Some(job.map_or_else(
+            || Before::Gone(used.clone()),
+            |job| Before::Job(job.clone()),
+        ))
     }
 
     /// Makes room for a further job. The oldest job of the same user and kind that has ended gives
@@ -215,7 +241,11 @@ impl Kept {
     fn make_room(&mut self, owner: &str, kind: Kind) {
         let own = |job: &Arc<Job>| job.kind == kind && *job.owner == *owner;
         if self.jobs.iter().filter(|job| own(job)).count() >= kind.of_user_max() {
-            if let Some(at) = self.jobs.iter().position(|job| own(job) && job.lock().has_ended) {
+            if let Some(at) = self
+                .jobs
+                .iter()
+                .position(|job| own(job) && job.lock().has_ended)
+            {
                 self.jobs.remove(at);
             }
         } else if self.jobs.len() >= JOBS_MAX {
@@ -223,9 +253,18 @@ impl Kept {
             for job in &self.jobs {
                 *counts.entry(job.owner()).or_default() += 1;
             }
-            let ended = self.jobs.iter().enumerate().filter(|(_, job)| job.lock().has_ended);
+            let ended = self
+                .jobs
+                .iter()
+                .enumerate()
+                .filter(|(_, job)| job.lock().has_ended);
             // Of several the first is the oldest.
-            let gone = ended.min_by_key(|(_, job)| (job.kind == Kind::Act, std::cmp::Reverse(counts.get(job.owner()).copied())));
+            let gone = ended.min_by_key(|(_, job)| {
+                (
+                    job.kind == Kind::Act,
+                    std::cmp::Reverse(counts.get(job.owner()).copied()),
+                )
+            });
             if let Some(at) = gone.map(|(at, _)| at) {
                 self.jobs.remove(at);
             }
@@ -253,8 +292,12 @@ impl Jobs {
             Kind::Search => (&self.searches, "searches"),
         };
         let Some(place) = places.take(user, 1) else {
-            let detail = format!("too many {what} are under way: nothing was done; try again when one of them has ended");
-            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1));
+            let detail = format!(
+                "too many {what} are under way: nothing was done; try again when one of them has ended"
+            );
+            return Err(
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1),
+            );
         };
         kept.make_room(owner, kind);
         let Kept { jobs, sent } = &mut *kept;
@@ -283,7 +326,11 @@ impl Jobs {
 
     /// Returns the number of jobs under way.
     pub(in crate::dashboard) fn under_way(&self) -> usize {
-        self.lock().jobs.iter().filter(|job| !job.lock().has_ended).count()
+        self.lock()
+            .jobs
+            .iter()
+            .filter(|job| !job.lock().has_ended)
+            .count()
     }
 
     pub(super) fn of(&self, id: &str) -> Option<Arc<Job>> {
@@ -306,16 +353,31 @@ mod tests {
     }
 
     fn begin(jobs: &Jobs, form: Option<Key>) -> Option<Begun> {
-        jobs.begin(Kind::Act, &user("ada", Right::Operate), "Release".to_owned(), "/".to_owned(), form).ok()
+        jobs.begin(
+            Kind::Act,
+            &user("ada", Right::Operate),
+            "Release".to_owned(),
+            "/".to_owned(),
+            form,
+        )
+        .ok()
     }
 
     fn begun(jobs: &Jobs) -> Arc<Job> {
-        let Some(Begun::New(job)) = begin(jobs, None) else { panic!("no new job") };
+        let Some(Begun::New(job)) = begin(jobs, None) else {
+            panic!("no new job")
+        };
         job
     }
 
     fn searched(jobs: &Jobs, name: &str) -> Option<Arc<Job>> {
-        match jobs.begin(Kind::Search, &user(name, Right::View), "Search".to_owned(), "/".to_owned(), None) {
+        match jobs.begin(
+            Kind::Search,
+            &user(name, Right::View),
+            "Search".to_owned(),
+            "/".to_owned(),
+            None,
+        ) {
             Ok(Begun::New(job)) => Some(job),
             _ => None,
         }
@@ -332,7 +394,10 @@ mod tests {
         first.add("work:1", Ok("released".to_owned()));
         first.add("work:2", Err("not held".to_owned()));
         first.end();
-        assert!(jobs.of(first.id()).is_some_and(|job| job.state().done == 1 && job.state().not_done == 1));
+        assert!(
+            jobs.of(first.id())
+                .is_some_and(|job| job.state().done == 1 && job.state().not_done == 1)
+        );
         for _ in 0..2 * ACTS_OF_USER_MAX {
             begun(&jobs).end();
         }
@@ -344,14 +409,18 @@ mod tests {
         let jobs = Jobs::default();
         let first = begun(&jobs);
         first.end();
-        let searches: Vec<_> = (0..40).filter_map(|n| searched(&jobs, &format!("viewer{}", n % 5))).collect();
+        let searches: Vec<_> = (0..40)
+            .filter_map(|n| searched(&jobs, &format!("viewer{}", n % 5)))
+            .collect();
         assert_eq!(searches.len(), SEARCHES_UNDER_WAY_OF_VIEWERS);
         for _ in 0..ACTS_UNDER_WAY_OF_USER {
             begun(&jobs);
         }
         searches.iter().for_each(|search| search.end());
         for n in 0..JOBS_MAX + 200 {
-            searched(&jobs, &format!("viewer{}", n % 300)).expect("a place").end();
+            searched(&jobs, &format!("viewer{}", n % 300))
+                .expect("a place")
+                .end();
         }
         assert!(jobs.lock().jobs.len() <= JOBS_MAX && jobs.of(first.id()).is_some());
     }
@@ -359,24 +428,36 @@ mod tests {
     #[test]
     fn a_form_begins_one_job() {
         let jobs = Jobs::default();
-        let form = Form::of(&[("act", "release"), ("once", "0123456789abcdef0123456789abcdef")]);
+        let form = Form::of(&[
+            ("act", "release"),
+            ("once", "0123456789abcdef0123456789abcdef"),
+        ]);
         let key = Key::of("ada", &form).unwrap_or_default().expect("a key");
         assert!(jobs.before(Some(&key)).is_none() && jobs.before(None).is_none());
-        let Some(Begun::New(first)) = begin(&jobs, Some(key)) else { panic!("no new job") };
+        let Some(Begun::New(first)) = begin(&jobs, Some(key)) else {
+            panic!("no new job")
+        };
         // The form leads to its job, also if no further job may begin.
         for _ in 1..ACTS_UNDER_WAY_OF_USER {
             begun(&jobs);
         }
-        let Some(Begun::Before(Before::Job(same))) = begin(&jobs, Some(key)) else { panic!("another job") };
+        let Some(Begun::Before(Before::Job(same))) = begin(&jobs, Some(key)) else {
+            panic!("another job")
+        };
         assert_eq!(same.id(), first.id());
         first.end();
         // The others are still under way, so only one more fits at a time.
         for _ in 0..2 * ACTS_OF_USER_MAX {
             begun(&jobs).end();
         }
-        let Some(Begun::Before(Before::Gone(used))) = begin(&jobs, Some(key)) else { panic!("another job") };
+        let Some(Begun::Before(Before::Gone(used))) = begin(&jobs, Some(key)) else {
+            panic!("another job")
+        };
         let problem = used.problem();
-        assert!(problem.status() == StatusCode::CONFLICT && problem.detail().contains("by ada"), "{problem:?}");
+        assert!(
+            problem.status() == StatusCode::CONFLICT && problem.detail().contains("by ada"),
+            "{problem:?}"
+        );
         assert!(matches!(jobs.before(Some(&key)), Some(Before::Gone(_))));
     }
 }

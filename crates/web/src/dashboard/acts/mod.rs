@@ -51,7 +51,11 @@ const ROWS_MAX: usize = 50;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// `POST /act`: starts an action.
-pub(super) async fn start(State(app): State<Arc<Dashboard>>, asked: Asked, body: Body) -> Result<Response, Problem> {
+pub(super) async fn start(
+    State(app): State<Arc<Dashboard>>,
+    asked: Asked,
+    body: Body,
+) -> Result<Response, Problem> {
     let form = Form::read_rows(body).await?;
     match begin(&app, &asked.user, &form).await {
         Ok(job) => {
@@ -59,7 +63,9 @@ pub(super) async fn start(State(app): State<Arc<Dashboard>>, asked: Asked, body:
             let _ = timeout(PATIENCE, job.ended()).await;
             to_job(&app, &job)
         }
-        Err(problem) => refused::page(&app, &asked, form, &problem).await.ok_or(problem),
+        Err(problem) => refused::page(&app, &asked, form, &problem)
+            .await
+            .ok_or(problem),
     }
 }
 
@@ -76,7 +82,9 @@ async fn begin(app: &Arc<Dashboard>, user: &User, form: &Form) -> Result<Arc<Job
     }
     let reason = form.needed("reason")?;
     if reason.trim().is_empty() || reason.chars().count() > acts::REASON_CHARS_MAX {
-        return Err(Problem::bad_request("the reason must have 1 to 500 characters: nothing was done"));
+        return Err(Problem::bad_request(
+            "the reason must have 1 to 500 characters: nothing was done",
+        ));
     }
     let wanted = match Wanted::read(app, user, form).await {
         Ok(wanted) => wanted,
@@ -103,21 +111,36 @@ fn to_job(app: &Dashboard, job: &Job) -> Result<Response, Problem> {
     let mut response = StatusCode::SEE_OTHER.into_response();
     let location = HeaderValue::from_str(&link(&app.base, "/job", &[("id", job.id())]));
     let failed = |error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error);
-    response.headers_mut().insert(LOCATION, location.map_err(failed)?);
+    response
+        .headers_mut()
+        .insert(LOCATION, location.map_err(failed)?);
     Ok(response)
 }
 
 /// Returns the job that the user has begun.
 fn job_of(app: &Dashboard, user: &User, id: Option<String>) -> Result<Arc<Job>, Problem> {
-    let job = id.and_then(|id| app.jobs.of(&id)).filter(|job| job.owner() == &*user.name);
-    job.ok_or_else(|| Problem::not_found("there is no result of such an action any more; the page Actions shows the steps done"))
+    let job = id
+        .and_then(|id| app.jobs.of(&id))
+        .filter(|job| job.owner() == &*user.name);
+    job.ok_or_else(|| {
+        Problem::not_found(
+            "there is no result of such an action any more; the page Actions shows the steps done",
+        )
+    })
 }
 
 /// `GET /job?id=…`: the result of an action.
-pub(super) async fn job(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+pub(super) async fn job(
+    State(app): State<Arc<Dashboard>>,
+    asked: Asked,
+) -> Result<Response, Problem> {
     let job = job_of(&app, &asked.user, asked.query("id")?)?;
     let state = job.state();
-    let update = if state.has_ended { Update::No } else { Update::Every(1) };
+    let update = if state.has_ended {
+        Update::No
+    } else {
+        Update::Every(1)
+    };
     let word = match (state.has_ended, state.was_stopped) {
         (false, _) => "under way",
         (true, true) => "stopped",
@@ -147,7 +170,14 @@ pub(super) async fn job(State(app): State<Arc<Dashboard>>, asked: Asked) -> Resu
         }
         p { a href={ (app.base) (job.back()) } { "Back" } " " a href=(link(&app.base, "/actions", &[])) { "Actions" } }
     };
-    let frame = Frame { app: &app, user: &asked.user, current: "/actions", title: job.title(), update, forms: None };
+    let frame = Frame {
+        app: &app,
+        user: &asked.user,
+        current: "/actions",
+        title: job.title(),
+        update,
+        forms: None,
+    };
     Ok(frame.around(&content))
 }
 

@@ -55,9 +55,16 @@ pub(in crate::dashboard) async fn search(
 
 async fn run(app: &Dashboard, name: &Name, job: &Job) {
     let progress = |read: &seriatim::control::inspect::Searched| {
-        job.tell(format!("{} slots of {} worker names are read", read.slots, read.names));
+        job.tell(format!(
+            "{} slots of {} worker names are read",
+            read.slots, read.names
+        ));
     };
-    match app.control.paced_inspect(&name.bytes, SHARE, progress).await {
+    match app
+        .control
+        .paced_inspect(&name.bytes, SHARE, progress)
+        .await
+    {
         Ok(found) => {
             let result = match found.standing {
                 _ if !found.taken_by.is_empty() => Ok(format!("a worker has taken it: {}", found.taken_by.join(", "))),

@@ -38,11 +38,18 @@ impl Key {
         match form.one(ONCE)? {
             None => Ok(None),
             Some(once) if is_once(&once) => {
-                let fields = form.fields().filter(|(name, _)| !["reason", "back"].contains(name));
-                let text = Serializer::new(String::new()).append_pair("user", user).extend_pairs(fields).finish();
+                let fields = form
+                    .fields()
+                    .filter(|(name, _)| !["reason", "back"].contains(name));
+                let text = Serializer::new(String::new())
+                    .append_pair("user", user)
+                    .extend_pairs(fields)
+                    .finish();
                 Ok(Some(Self(hash(&text))))
             }
-            Some(_) => Err(Problem::bad_request("the field once is not a value that a page has: nothing was done")),
+            Some(_) => Err(Problem::bad_request(
+                "the field once is not a value that a page has: nothing was done",
+            )),
         }
     }
 }
@@ -75,13 +82,20 @@ pub(super) struct Sent(VecDeque<Use>);
 
 impl Sent {
     pub(super) fn find(&self, key: &Key) -> Option<&Use> {
-        self.0.iter().rev().find(|used| used.key == *key && used.at.elapsed() < AGE_MAX)
+        self.0
+            .iter()
+            .rev()
+            .find(|used| used.key == *key && used.at.elapsed() < AGE_MAX)
     }
 
     /// Remembers a form. The oldest form of the same user makes room for it if the user has too many,
     /// or else that of the user with the most.
     pub(super) fn add(&mut self, key: Key, user: &Arc<str>, job: &str) {
-        while self.0.front().is_some_and(|used| used.at.elapsed() >= AGE_MAX) {
+        while self
+            .0
+            .front()
+            .is_some_and(|used| used.at.elapsed() >= AGE_MAX)
+        {
             self.0.pop_front();
         }
         let of_user = |used: &Use| used.user == *user;
@@ -97,11 +111,21 @@ impl Sent {
                 *counts.entry(&used.user).or_default() += 1;
             }
             let most = counts.values().copied().max();
-            if let Some(at) = self.0.iter().position(|used| counts.get(&used.user).copied() == most) {
+            if let Some(at) = self
+                .0
+                .iter()
+                .position(|used| counts.get(&used.user).copied() == most)
+            {
                 self.0.remove(at);
             }
         }
-        self.0.push_back(Use { key, user: user.clone(), at: Instant::now(), at_ms: now_ms(), job: job.to_owned() });
+        self.0.push_back(Use {
+            key,
+            user: user.clone(),
+            at: Instant::now(),
+            at_ms: now_ms(),
+            job: job.to_owned(),
+        });
     }
 }
 
@@ -121,8 +145,14 @@ mod tests {
             sent.add(key(n), &ada, "job");
         }
         assert_eq!(sent.0.len(), OF_USER_MAX + 1);
-        assert!(sent.find(&key(0)).is_some() && sent.find(&key(10_000)).is_some(), "the forms of others and the last ones stay");
-        assert!(sent.find(&key(10_001 - OF_USER_MAX as u32)).is_some() && sent.find(&key(10_000 - OF_USER_MAX as u32)).is_none());
+        assert!(
+            sent.find(&key(0)).is_some() && sent.find(&key(10_000)).is_some(),
+            "the forms of others and the last ones stay"
+        );
+        assert!(
+            sent.find(&key(10_001 - OF_USER_MAX as u32)).is_some()
+                && sent.find(&key(10_000 - OF_USER_MAX as u32)).is_none()
+        );
         for n in 10_001..20_500 {
             sent.add(key(n), &Arc::from(n.to_string()), "job");
         }
@@ -138,11 +168,32 @@ mod tests {
     #[test]
     fn a_key_is_of_user_value_action_and_subjects() {
         let once = "0123456789abcdef0123456789abcdef";
-        let of =
-            |user: &str, fields: &[(&str, &str)]| Key::of(user, &Form::of(fields)).map_err(|problem| problem.status().as_u16());
-        let first = of("ada", &[("act", "release"), ("row", "- a"), (ONCE, once), ("reason", "1"), ("back", "/held")]);
+        let of = |user: &str, fields: &[(&str, &str)]| {
+            Key::of(user, &Form::of(fields)).map_err(|problem| problem.status().as_u16())
+        };
+        let first = of(
+            "ada",
+            &[
+                ("act", "release"),
+                ("row", "- a"),
+                (ONCE, once),
+                ("reason", "1"),
+                ("back", "/held"),
+            ],
+        );
         assert!(matches!(first, Ok(Some(_))));
-        assert_eq!(of("ada", &[("act", "release"), ("row", "- a"), (ONCE, once), ("reason", "2")]), first);
+        assert_eq!(
+            of(
+                "ada",
+                &[
+                    ("act", "release"),
+                    ("row", "- a"),
+                    (ONCE, once),
+                    ("reason", "2")
+                ]
+            ),
+            first
+        );
         for (user, act, row, once) in [
             ("bob", "release", "- a", once),
             ("ada", "skip", "- a", once),
@@ -150,10 +201,19 @@ mod tests {
             ("ada", "release", "- a", "1123456789abcdef0123456789abcdef"),
         ] {
             let other = of(user, &[("act", act), ("row", row), (ONCE, once)]);
-            assert!(matches!(other, Ok(Some(_))) && other != first, "{user} {act} {row} {once}");
+            assert!(
+                matches!(other, Ok(Some(_))) && other != first,
+                "{user} {act} {row} {once}"
+            );
         }
         assert_eq!(of("ada", &[("act", "release")]), Ok(None));
-        for bad in ["", "1", &once[1..], &format!("{once}0"), &once.replace('0', "G")] {
+        for bad in [
+            "",
+            "1",
+            &once[1..],
+            &format!("{once}0"),
+            &once.replace('0', "G"),
+        ] {
             assert_eq!(of("ada", &[(ONCE, bad)]), Err(400), "{bad:?}");
         }
         assert_eq!(of("ada", &[(ONCE, once), (ONCE, once)]), Err(400));

@@ -24,8 +24,12 @@ pub(super) struct Name {
 
 impl Name {
     pub(super) fn read(escaped: &str) -> Result<Self, Problem> {
-        let bytes = escape::unescaped(escaped).map_err(|error| Problem::bad_request(format!("the object's name: {error}")))?;
-        Ok(Self { shown: escape::name(&bytes).into_owned(), bytes })
+        let bytes = escape::unescaped(escaped)
+            .map_err(|error| Problem::bad_request(format!("the object's name: {error}")))?;
+        Ok(Self {
+            shown: escape::name(&bytes).into_owned(),
+            bytes,
+        })
     }
 }
 
@@ -77,17 +81,27 @@ impl Wanted {
     pub(super) async fn read(app: &Dashboard, user: &User, form: &Form) -> Result<Self, Problem> {
         let object = || Name::read(&form.needed("object")?);
         let operated = |name: Name| user.may(Right::Operate, &name.bytes).map(|()| name);
-        let known: Vec<&str> = COMMON.into_iter().chain(fields_of(&form.needed("act")?).iter().copied()).collect();
+        let known: Vec<&str> = COMMON
+            .into_iter()
+            .chain(fields_of(&form.needed("act")?).iter().copied())
+            .collect();
         form.only(&known)?;
         match form.needed("act")?.as_str() {
             "release" => {
-                let rows = rows(form)?.into_iter().map(|row| operated(Name::read(row.name)?));
+                let rows = rows(form)?
+                    .into_iter()
+                    .map(|row| operated(Name::read(row.name)?));
                 Ok(Self::Release(rows.collect::<Result<_, _>>()?))
             }
             "skip" => {
                 let skipped = rows(form)?.into_iter().map(|row| {
                     let id = row.id.parse::<u64>();
-                    let id = id.map_err(|_| Problem::bad_request(format!("{} has no event to skip: nothing was done", row.name)));
+                    let id = id.map_err(|_| {
+                        Problem::bad_request(format!(
+                            "{} has no event to skip: nothing was done",
+                            row.name
+                        ))
+                    });
                     Ok((operated(Name::read(row.name)?)?, id?))
                 });
                 Ok(Self::Skip(skipped.collect::<Result<_, _>>()?))
@@ -100,7 +114,10 @@ impl Wanted {
                     "" => user.may_all(Right::Operate)?,
                     prefix => user.may(Right::Operate, prefix.as_bytes())?,
                 }
-                Ok(Self::ReleaseAll { prefix, until_released: form.one("until_released")?.is_some() })
+                Ok(Self::ReleaseAll {
+                    prefix,
+                    until_released: form.one("until_released")?.is_some(),
+                })
             }
             "retry" => Ok(Self::Settle(Settle::Retry, letters(app, user, form).await?)),
             "drop" => Ok(Self::Settle(Settle::Drop, letters(app, user, form).await?)),
@@ -111,7 +128,10 @@ impl Wanted {
             "resume" => Self::rule(user, form, Kind::Pause, false),
             "unblock" => Self::rule(user, form, Kind::Block, false),
             "forget" => Ok(Self::Forget(operated(object()?)?)),
-            "cancel" => Ok(Self::Cancel(operated(object()?)?, unescaped("key", &form.needed("key")?)?)),
+            "cancel" => Ok(Self::Cancel(
+                operated(object()?)?,
+                unescaped("key", &form.needed("key")?)?,
+            )),
             word @ ("run-cron" | "pause-cron" | "resume-cron") => {
                 // A cron job can queue events of any object.
                 user.may_all(Right::Operate)?;
@@ -122,7 +142,9 @@ impl Wanted {
                 };
                 Ok(Self::Cron(act, unescaped("name", &form.needed("name")?)?))
             }
-            other => Err(Problem::bad_request(format!("{other:?} is not an action: nothing was done"))),
+            other => Err(Problem::bad_request(format!(
+                "{other:?} is not an action: nothing was done"
+            ))),
         }
     }
 
@@ -141,33 +163,65 @@ impl Wanted {
         if !is_set {
             return Ok(Self::Lift(kind, selector));
         }
-        let after = form.one("for")?.filter(|text| !text.trim().is_empty()).map(|text| units::time(text.trim()));
-        let after = after.transpose().map_err(|why| Problem::bad_request(format!("the time: {why}: nothing was done")))?;
-        after.map_or(Ok(()), check_for).map_err(Problem::bad_request)?;
+        let after = form
+            .one("for")?
+            .filter(|text| !text.trim().is_empty())
+            .map(|text| units::time(text.trim()));
+        let after = after
+            .transpose()
+            .map_err(|why| Problem::bad_request(format!("the time: {why}: nothing was done")))?;
+        after
+            .map_or(Ok(()), check_for)
+            .map_err(Problem::bad_request)?;
         Ok(Self::Set(kind, selector, after))
     }
 
     /// Returns the heading of the page with the result.
     pub(super) fn title(&self) -> String {
-        let settle = |settle: &Settle| if *settle == Settle::Retry { "Retry" } else { "Drop" };
+        let settle = |settle: &Settle| {
+            if *settle == Settle::Retry {
+                "Retry"
+            } else {
+                "Drop"
+            }
+        };
         match self {
             Self::Release(rows) => format!("Release {}", objects(rows.iter())),
-            Self::Skip(rows) => format!("Skip the first event of {}", objects(rows.iter().map(|(name, _)| name))),
-            Self::ReleaseAll { prefix, .. } if prefix.is_empty() => "Release all held objects".to_owned(),
-            Self::ReleaseAll { prefix, .. } => format!("Release all held objects {}*", escape::name(prefix)),
-            Self::Settle(step, ids) if ids.len() == 1 => format!("{} the dead letter {}", settle(step), ids[0]),
+            Self::Skip(rows) => format!(
+                "Skip the first event of {}",
+                objects(rows.iter().map(|(name, _)| name))
+            ),
+            Self::ReleaseAll { prefix, .. } if prefix.is_empty() => {
+                "Release all held objects".to_owned()
+            }
+            Self::ReleaseAll { prefix, .. } => {
+                format!("Release all held objects {}*", escape::name(prefix))
+            }
+            Self::Settle(step, ids) if ids.len() == 1 => {
+                format!("{} the dead letter {}", settle(step), ids[0])
+            }
             Self::Settle(step, ids) => format!("{} {} dead letters", settle(step), ids.len()),
             Self::SettleAll(step, None) => format!("{} all dead letters", settle(step)),
-            Self::SettleAll(step, Some(name)) => format!("{} all dead letters of {}", settle(step), short(name)),
+            Self::SettleAll(step, Some(name)) => {
+                format!("{} all dead letters of {}", settle(step), short(name))
+            }
             Self::Set(Kind::Pause, selector, _) => format!("Pause {}", selector.escaped()),
             Self::Set(Kind::Block, selector, _) => format!("Block {}", selector.escaped()),
             Self::Lift(Kind::Pause, selector) => format!("Resume {}", selector.escaped()),
             Self::Lift(Kind::Block, selector) => format!("Unblock {}", selector.escaped()),
             Self::Forget(name) => format!("Forget {}", short(name)),
-            Self::Cancel(name, key) => format!("Cancel the schedule {} of {}", escape::name(key), short(name)),
+            Self::Cancel(name, key) => format!(
+                "Cancel the schedule {} of {}",
+                escape::name(key),
+                short(name)
+            ),
             Self::Cron(CronAct::Run, name) => format!("Run the cron job {}", escape::name(name)),
-            Self::Cron(CronAct::Pause, name) => format!("Pause the cron job {}", escape::name(name)),
-            Self::Cron(CronAct::Resume, name) => format!("Resume the cron job {}", escape::name(name)),
+            Self::Cron(CronAct::Pause, name) => {
+                format!("Pause the cron job {}", escape::name(name))
+            }
+            Self::Cron(CronAct::Resume, name) => {
+                format!("Resume the cron job {}", escape::name(name))
+            }
         }
     }
 }
@@ -179,7 +233,9 @@ fn selector_problem(error: &SelectorError) -> Problem {
             "{text:?} looks like a mistake; write `*` for all objects, a prefix as work:*, or a name. The page of an object \
              has the buttons for an object of this very name"
         ),
-        SelectorError::Many(text) => format!("{text:?} selects many objects, so no rule is for the object of this name alone"),
+        SelectorError::Many(text) => format!(
+            "{text:?} selects many objects, so no rule is for the object of this name alone"
+        ),
         other => other.to_string(),
     };
     Problem::bad_request(format!("the selector: {why}: nothing was done"))
@@ -187,7 +243,8 @@ fn selector_problem(error: &SelectorError) -> Problem {
 
 /// Returns the text of a field that is escaped.
 fn unescaped(field: &str, escaped: &str) -> Result<String, Problem> {
-    let invalid = |why: String| Problem::bad_request(format!("the field {field}: {why}: nothing was done"));
+    let invalid =
+        |why: String| Problem::bad_request(format!("the field {field}: {why}: nothing was done"));
     let bytes = escape::unescaped(escaped).map_err(|error| invalid(error.to_string()))?;
     String::from_utf8(bytes).map_err(|_| invalid("it must be UTF-8".to_owned()))
 }
@@ -221,14 +278,20 @@ fn bounded<T>(rows: Vec<T>) -> Result<Vec<T>, Problem> {
     match rows.len() {
         0 => Err(Problem::bad_request("no row is selected: nothing was done")),
         1..=ROWS_MAX => Ok(rows),
-        many => Err(Problem::bad_request(format!("{many} rows are selected, more than {ROWS_MAX}: nothing was done"))),
+        many => Err(Problem::bad_request(format!(
+            "{many} rows are selected, more than {ROWS_MAX}: nothing was done"
+        ))),
     }
 }
 
 /// Returns the selected dead letters. The user must have the right for the object of each.
 async fn letters(app: &Dashboard, user: &User, form: &Form) -> Result<Vec<RowId>, Problem> {
     user.may_some(Right::Operate)?;
-    let ids: Vec<RowId> = bounded(form.all("row").map(|row| RowId::from(row.to_owned())).collect())?;
+    let ids: Vec<RowId> = bounded(
+        form.all("row")
+            .map(|row| RowId::from(row.to_owned()))
+            .collect(),
+    )?;
     if user.may_all(Right::Operate).is_ok() {
         // A letter that is gone is one of the results of the rows.
         return Ok(ids);

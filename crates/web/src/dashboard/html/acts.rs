@@ -29,7 +29,10 @@ const ONCE_HEADER: &str = "seriatim-once";
 
 /// Returns whether a value can be that of a page.
 pub(in crate::dashboard) fn is_once(value: &str) -> bool {
-    value.len() == 32 && value.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    value.len() == 32
+        && value
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// The values that the forms of a page need.
@@ -53,8 +56,16 @@ impl FromRequestParts<Arc<Dashboard>> for Forms {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<Dashboard>) -> Result<Self, Problem> {
-        let kept = parts.headers.get(ONCE_HEADER).and_then(|value| value.to_str().ok()).filter(|value| is_once(value));
-        Ok(Self { base: app.base.clone(), once: kept.map_or_else(new_once, str::to_owned), refused: None })
+        let kept = parts
+            .headers
+            .get(ONCE_HEADER)
+            .and_then(|value| value.to_str().ok())
+            .filter(|value| is_once(value));
+        Ok(Self {
+            base: app.base.clone(),
+            once: kept.map_or_else(new_once, str::to_owned),
+            refused: None,
+        })
     }
 }
 
@@ -66,9 +77,23 @@ impl Forms {
     /// Returns the values for the page of a form that was refused. A refused form has not used its
     /// value up.
     pub(in crate::dashboard) fn refused(base: &str, form: Form, problem: &Problem) -> Self {
-        let once = form.one(ONCE).ok().flatten().filter(|once| is_once(once)).unwrap_or_else(new_once);
+        let once = form
+            .one(ONCE)
+            .ok()
+            .flatten()
+            .filter(|once| is_once(once))
+            .unwrap_or_else(new_once);
         let (status, why) = (problem.status(), problem.detail().to_owned());
-        Self { base: base.to_owned(), once, refused: Some(Refused { form, status, why, is_shown: AtomicBool::new(false) }) }
+        Self {
+            base: base.to_owned(),
+            once,
+            refused: Some(Refused {
+                form,
+                status,
+                why,
+                is_shown: AtomicBool::new(false),
+            }),
+        }
     }
 
     pub(in crate::dashboard) fn once(&self) -> &str {
@@ -77,7 +102,9 @@ impl Forms {
 
     /// Returns the status of the page.
     pub(in crate::dashboard) fn status(&self) -> StatusCode {
-        self.refused.as_ref().map_or(StatusCode::OK, |refused| refused.status)
+        self.refused
+            .as_ref()
+            .map_or(StatusCode::OK, |refused| refused.status)
     }
 
     pub(in crate::dashboard) fn is_refused(&self) -> bool {
@@ -86,7 +113,10 @@ impl Forms {
 
     /// Returns the error of a form that is not on the page any more.
     pub(in crate::dashboard) fn error_elsewhere(&self) -> Option<&str> {
-        self.refused.as_ref().filter(|refused| !refused.is_shown.load(Ordering::Relaxed)).map(|refused| refused.why.as_str())
+        self.refused
+            .as_ref()
+            .filter(|refused| !refused.is_shown.load(Ordering::Relaxed))
+            .map(|refused| refused.why.as_str())
     }
 
     /// Returns the values that were typed into this form, if it was refused. The first form that fits
@@ -112,7 +142,10 @@ impl Forms {
 
     /// Returns the box that selects a row.
     pub(in crate::dashboard) fn row_box(&self, value: &str, subject: &str) -> Markup {
-        let is_checked = self.refused.as_ref().is_some_and(|refused| refused.form.all("row").any(|row| row == value));
+        let is_checked = self
+            .refused
+            .as_ref()
+            .is_some_and(|refused| refused.form.all("row").any(|row| row == value));
         html! { input type="checkbox" name="row" value=(value) checked[is_checked] aria-label={ "Select " (subject) }; }
     }
 }
@@ -160,14 +193,24 @@ impl Typed<'_> {
 /// A part of a form, before its reason.
 pub(in crate::dashboard) enum Input<'a> {
     Note(Markup),
-    Text { name: &'a str, label: &'a str, is_required: bool },
-    Check { name: &'a str, label: &'a str },
+    Text {
+        name: &'a str,
+        label: &'a str,
+        is_required: bool,
+    },
+    Check {
+        name: &'a str,
+        label: &'a str,
+    },
 }
 
 impl Input<'_> {
     /// The input for the end of a rule.
-    pub(in crate::dashboard) const END: Self =
-        Self::Text { name: "for", label: "Ends after, e.g. 1h (empty: until it is lifted)", is_required: false };
+    pub(in crate::dashboard) const END: Self = Self::Text {
+        name: "for",
+        label: "Ends after, e.g. 1h (empty: until it is lifted)",
+        is_required: false,
+    };
 }
 
 /// The form of one action, behind a button that opens it.
@@ -188,7 +231,13 @@ pub(in crate::dashboard) struct ActForm<'a> {
 
 impl ActForm<'_> {
     pub(in crate::dashboard) fn markup(&self) -> Markup {
-        let is_it = |form: &Form| form.has("act", self.act) && self.fields.iter().all(|(name, value)| form.has(name, value));
+        let is_it = |form: &Form| {
+            form.has("act", self.act)
+                && self
+                    .fields
+                    .iter()
+                    .all(|(name, value)| form.has(name, value))
+        };
         let typed = self.forms.typed(is_it);
         html! {
             details.act open[typed.0.is_some()] {
@@ -208,7 +257,12 @@ impl ActForm<'_> {
 
 /// Returns a form around the rows of a table. `acts`: the word and the text of each button; they act
 /// on the selected rows.
-pub(in crate::dashboard) fn rows_form(forms: &Forms, back: &str, acts: &[(&str, &str)], table: &Markup) -> Markup {
+pub(in crate::dashboard) fn rows_form(
+    forms: &Forms,
+    back: &str,
+    acts: &[(&str, &str)],
+    table: &Markup,
+) -> Markup {
     let typed = forms.typed(|form| acts.iter().any(|(act, _)| form.has("act", act)));
     html! {
         @if acts.is_empty() {

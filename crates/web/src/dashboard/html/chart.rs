@@ -26,7 +26,12 @@ impl Chart<'_> {
         let label = match last {
             None => format!("{}, last 5 minutes: no figures yet", self.title),
             Some(last) => {
-                format!("{}, last 5 minutes: now {}, at most {}", self.title, (self.text)(last), (self.text)(highest))
+                format!(
+                    "{}, last 5 minutes: now {}, at most {}",
+                    self.title,
+                    (self.text)(last),
+                    (self.text)(highest)
+                )
             }
         };
         html! {
@@ -54,7 +59,10 @@ impl Chart<'_> {
     /// Returns the path of the line. A gap in the values is a gap in the line.
     fn path(&self, highest: f64) -> String {
         let mut path = String::new();
-        let (step, top) = (WIDTH / (self.values.len().max(2) - 1) as f64, highest.max(f64::MIN_POSITIVE));
+        let (step, top) = (
+            WIDTH / (self.values.len().max(2) - 1) as f64,
+            highest.max(f64::MIN_POSITIVE),
+        );
         let mut is_drawing = false;
         for (at, value) in self.values.iter().enumerate() {
             let Some(value) = value else {
@@ -62,7 +70,10 @@ impl Chart<'_> {
                 continue;
             };
             let word = if is_drawing { 'L' } else { 'M' };
-            let (x, y) = (at as f64 * step, HEIGHT - 1.0 - (value / top).clamp(0.0, 1.0) * (HEIGHT - 2.0));
+            let (x, y) = (
+                at as f64 * step,
+                HEIGHT - 1.0 - (value / top).clamp(0.0, 1.0) * (HEIGHT - 2.0),
+            );
             let _ = write!(path, "{word}{x:.1} {y:.1}");
             is_drawing = true;
         }
@@ -77,11 +88,21 @@ mod tests {
     #[test]
     fn a_gap_in_the_values_is_a_gap_in_the_line() {
         let values = [Some(0.0), Some(10.0), None, Some(5.0)];
-        let chart = Chart { title: "Rate", values: &values, text: |value| format!("{value}/s") };
+        let chart = Chart {
+            title: "Rate",
+            values: &values,
+            text: |value| format!("{value}/s"),
+        };
         assert_eq!(chart.path(10.0), "M0.0 59.0L100.0 1.0M300.0 30.0");
         let html = chart.figure().into_string();
         assert!(html.contains("now 5/s, at most 10/s"), "{html}");
-        let none = Chart { title: "Rate", values: &[], text: |value| format!("{value}") };
-        assert!(none.path(0.0).is_empty() && none.figure().into_string().contains("no figures yet"));
+        let none = Chart {
+            title: "Rate",
+            values: &[],
+            text: |value| format!("{value}"),
+        };
+        assert!(
+            none.path(0.0).is_empty() && none.figure().into_string().contains("no figures yet")
+        );
     }
 }

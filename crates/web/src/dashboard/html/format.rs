@@ -18,7 +18,11 @@ pub(in crate::dashboard) fn link(base: &str, path: &str, query: &[(&str, &str)])
     let mut serializer = form_urlencoded::Serializer::new(String::new());
     serializer.extend_pairs(query.iter().filter(|(_, value)| !value.is_empty()));
     let query = serializer.finish();
-    if query.is_empty() { format!("{base}{path}") } else { format!("{base}{path}?{query}") }
+    if query.is_empty() {
+        format!("{base}{path}")
+    } else {
+        format!("{base}{path}?{query}")
+    }
 }
 
 /// Returns a name as text. `escaped`: its escaped form, or the name if they do not differ.
@@ -98,7 +102,11 @@ pub(in crate::dashboard) fn number(number: u64) -> String {
 
 /// Returns a number with its noun: `1 event`, `2 events`.
 pub(in crate::dashboard) fn count(count: u64, noun: &str) -> String {
-    format!("{} {noun}{}", number(count), if count == 1 { "" } else { "s" })
+    format!(
+        "{} {noun}{}",
+        number(count),
+        if count == 1 { "" } else { "s" }
+    )
 }
 
 /// Returns a sentence whose commands are between backticks.
@@ -124,34 +132,62 @@ mod tests {
 
     #[test]
     fn numbers_have_groups_and_links_are_encoded() {
-        for (n, expected) in [(0, "0"), (999, "999"), (1000, "1\u{202f}000"), (1_234_567, "1\u{202f}234\u{202f}567")] {
+        for (n, expected) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1\u{202f}000"),
+            (1_234_567, "1\u{202f}234\u{202f}567"),
+        ] {
             assert_eq!(number(n), expected);
         }
-        assert_eq!(link("/q", "/held", &[("prefix", ""), ("why", "")]), "/q/held");
-        assert_eq!(link("", "/object", &[("name", "a b&c=/../é\"")]), "/object?name=a+b%26c%3D%2F..%2F%C3%A9%22");
+        assert_eq!(
+            link("/q", "/held", &[("prefix", ""), ("why", "")]),
+            "/q/held"
+        );
+        assert_eq!(
+            link("", "/object", &[("name", "a b&c=/../é\"")]),
+            "/object?name=a+b%26c%3D%2F..%2F%C3%A9%22"
+        );
     }
 
     #[test]
     fn a_sentence_has_commands_and_a_count_its_noun() {
-        assert_eq!(sentence("a; `b <c>` does").into_string(), "a; <code>b &lt;c&gt;</code> does");
-        assert_eq!((count(1, "event"), count(0, "event")), ("1 event".to_owned(), "0 events".to_owned()));
+        assert_eq!(
+            sentence("a; `b <c>` does").into_string(),
+            "a; <code>b &lt;c&gt;</code> does"
+        );
+        assert_eq!(
+            (count(1, "event"), count(0, "event")),
+            ("1 event".to_owned(), "0 events".to_owned())
+        );
     }
 
     #[test]
     fn blanks_that_a_page_would_not_show_are_spelled_out() {
-        for (name, shown) in
-            [("a b", "a b"), (" ", r"\u{20}"), (" a  b ", r"\u{20}a \u{20}b\u{20}"), ("a ", r"a\u{20}"), ("é  é", r"é \u{20}é")]
-        {
+        for (name, shown) in [
+            ("a b", "a b"),
+            (" ", r"\u{20}"),
+            (" a  b ", r"\u{20}a \u{20}b\u{20}"),
+            ("a ", r"a\u{20}"),
+            ("é  é", r"é \u{20}é"),
+        ] {
             assert_eq!(with_blanks(name), shown);
             assert_eq!(escape::unescaped(shown).expect("a name"), name.as_bytes());
         }
-        assert!(object("", " ").into_string().contains("href=\"/object?name=+\""));
+        assert!(
+            object("", " ")
+                .into_string()
+                .contains("href=\"/object?name=+\"")
+        );
     }
 
     #[test]
     fn a_hostile_name_is_text() {
         let html = object("", "<script>\"'").into_string();
-        assert!(!html.contains("<script>") && html.contains("&lt;script&gt;&quot;"), "{html}");
+        assert!(
+            !html.contains("<script>") && html.contains("&lt;script&gt;&quot;"),
+            "{html}"
+        );
         assert!(!object("", &"x".repeat(5000)).into_string().contains("href"));
     }
 }

@@ -64,10 +64,21 @@ impl Frame<'_> {
     }
 
     fn with_status(&self, status: StatusCode, content: &Markup) -> Response {
-        let Self { app, user, current, title, update, forms } = self;
+        let Self {
+            app,
+            user,
+            current,
+            title,
+            update,
+            forms,
+        } = self;
         let base = &app.base;
         // The answer to a form has the path of the form, which no GET has.
-        let update = if forms.is_some_and(Forms::is_refused) { &Update::No } else { update };
+        let update = if forms.is_some_and(Forms::is_refused) {
+            &Update::No
+        } else {
+            update
+        };
         let once = forms.filter(|_| *update != Update::No).map(Forms::once);
         let (stream, every) = match update {
             Update::No => (None, None),
@@ -209,17 +220,29 @@ pub(super) fn problem(app: &Dashboard, user: Option<&User>, problem: &Problem) -
         p { a href=(link(base, "/", &[])) { "Overview" } }
     };
     let mut response = match user {
-        Some(user) => Frame { app, user, current: "", title: problem.title(), update: Update::No, forms: None }
-            .with_status(problem.status(), &content),
+        Some(user) => Frame {
+            app,
+            user,
+            current: "",
+            title: problem.title(),
+            update: Update::No,
+            forms: None,
+        }
+        .with_status(problem.status(), &content),
         None => bare_page(base, problem.title(), problem.status(), &content),
     };
-    response.headers_mut().extend(problem.headers().map(|(name, value)| (Some(name), value)));
+    response
+        .headers_mut()
+        .extend(problem.headers().map(|(name, value)| (Some(name), value)));
     response
 }
 
 fn answer(status: StatusCode, body: String) -> Response {
     let mut response = (status, body).into_response();
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    response.headers_mut().insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("text/html; charset=utf-8"),
+    );
     response
 }
 
@@ -231,7 +254,11 @@ pub(super) fn table(caption: &str, heads: &[&str], rows: &Markup) -> Markup {
 /// Returns an empty table. New rows come at its top, from the messages with the part of this name. It
 /// keeps at most `rows_max` rows.
 pub(super) fn growing_table(caption: &str, heads: &[&str], part: &str, rows_max: usize) -> Markup {
-    scrolled(caption, heads, &html! { tbody data-part=(part) data-rows=(rows_max) {} })
+    scrolled(
+        caption,
+        heads,
+        &html! { tbody data-part=(part) data-rows=(rows_max) {} },
+    )
 }
 
 fn scrolled(caption: &str, heads: &[&str], body: &Markup) -> Markup {
@@ -252,7 +279,12 @@ pub(super) fn cut_note(is_cut: bool) -> Markup {
 }
 
 /// Returns the link to the next page, if there is one.
-pub(super) fn next_page(base: &str, path: &str, query: &[(&str, &str)], next: Option<&str>) -> Markup {
+pub(super) fn next_page(
+    base: &str,
+    path: &str,
+    query: &[(&str, &str)],
+    next: Option<&str>,
+) -> Markup {
     html! {
         @if let Some(next) = next {
             @let query: Vec<_> = query.iter().copied().chain([("after", next)]).collect();

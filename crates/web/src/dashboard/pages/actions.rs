@@ -20,12 +20,23 @@ const ACTIONS: usize = 32;
 const STEPS: usize = 3;
 
 /// `GET /actions?object=…`.
-pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+pub(in crate::dashboard) async fn show(
+    State(app): State<Arc<Dashboard>>,
+    asked: Asked,
+) -> Result<Response, Problem> {
     let wanted = parameter(&asked, "object")?;
     let (after, bytes) = (after(&asked)?, name_of(&wanted)?);
     let page = match bytes.is_empty() {
-        true => app.looks.actions(&asked.user, after.as_ref(), ACTIONS).await?,
-        false => app.looks.actions_of(&asked.user, &bytes, after.as_ref(), ACTIONS, STEPS).await?,
+        true => {
+            app.looks
+                .actions(&asked.user, after.as_ref(), ACTIONS)
+                .await?
+        }
+        false => {
+            app.looks
+                .actions_of(&asked.user, &bytes, after.as_ref(), ACTIONS, STEPS)
+                .await?
+        }
     };
     let rows = html! { @for action in &page.rows { (row(&app.base, action)) } };
     let content = html! {

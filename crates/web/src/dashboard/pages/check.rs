@@ -37,13 +37,20 @@ type Last = (u64, Arc<str>, Result<Arc<CheckReport>, String>);
 
 impl Checks {
     fn state(&self) -> Progress {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Returns whether no check was under way.
     fn begin(&self) -> bool {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        state.began_ms = if state.is_running { state.began_ms } else { now_ms() };
+        state.began_ms = if state.is_running {
+            state.began_ms
+        } else {
+            now_ms()
+        };
         !std::mem::replace(&mut state.is_running, true)
     }
 
@@ -55,7 +62,10 @@ impl Checks {
 }
 
 /// `GET /check`.
-pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+pub(in crate::dashboard) async fn show(
+    State(app): State<Arc<Dashboard>>,
+    asked: Asked,
+) -> Result<Response, Problem> {
     asked.user.may_all(Right::View)?;
     let state = app.checks.state();
     let content = html! {
@@ -76,9 +86,20 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
             form method="post" action={ (app.base) "/check" } { button type="submit" { "Check now" } }
         }
     };
-    let update = if state.is_running { Update::Every(1) } else { Update::No };
-    Ok(Frame { app: &app, user: &asked.user, current: "/check", title: "Check of the invariants", update, forms: None }
-        .around(&content))
+    let update = if state.is_running {
+        Update::Every(1)
+    } else {
+        Update::No
+    };
+    Ok(Frame {
+        app: &app,
+        user: &asked.user,
+        current: "/check",
+        title: "Check of the invariants",
+        update,
+        forms: None,
+    }
+    .around(&content))
 }
 
 fn found(report: &CheckReport) -> Markup {
@@ -146,6 +167,9 @@ mod tests {
         assert!(checks.begin() && !checks.begin() && checks.state().is_running);
         checks.end("ada".into(), Err("Redis is away".to_owned()));
         assert!(!checks.state().is_running && checks.begin());
-        assert!(checks.state().last.is_some(), "the last result stays while the next check runs");
+        assert!(
+            checks.state().last.is_some(),
+            "the last result stays while the next check runs"
+        );
     }
 }

@@ -22,28 +22,58 @@ pub(in crate::dashboard) async fn show(
     asked: Asked,
     forms: Forms,
 ) -> Result<Response, Problem> {
-    let page = app.looks.crons(&asked.user, after(&asked)?.as_ref(), ROWS).await?;
+    let page = app
+        .looks
+        .crons(&asked.user, after(&asked)?.as_ref(), ROWS)
+        .await?;
     let now_ms = page.now_ms.unwrap_or(0);
     let back = link("", "/cron", &[("after", &parameter(&asked, "after")?)]);
     let may = asked.user.may_all(Right::Operate).is_ok();
     let rows = html! { @for job in &page.rows { (row(&app, &forms, &back, job, now_ms, may)) } };
-    let heads = ["Job", "Schedule", "Object", "Next", "Last", "Event", "Action"];
+    let heads = [
+        "Job", "Schedule", "Object", "Next", "Last", "Event", "Action",
+    ];
     let content = html! {
         h1 { "Cron jobs" }
         @if page.rows.is_empty() { p { "None on this page." } }
         @else { (table("Cron jobs", if may { &heads } else { &heads[..6] }, &rows)) }
         (next_page(&app.base, "/cron", &[], page.next.as_ref().map(|next| next.as_str())))
     };
-    Ok(Frame { app: &app, user: &asked.user, current: "/cron", title: "Cron jobs", update: Update::No, forms: Some(&forms) }
-        .around(&content))
+    Ok(Frame {
+        app: &app,
+        user: &asked.user,
+        current: "/cron",
+        title: "Cron jobs",
+        update: Update::No,
+        forms: Some(&forms),
+    }
+    .around(&content))
 }
 
-fn row(app: &Dashboard, forms: &Forms, back: &str, job: &CronJob, now_ms: u64, may: bool) -> Markup {
+fn row(
+    app: &Dashboard,
+    forms: &Forms,
+    back: &str,
+    job: &CronJob,
+    now_ms: u64,
+    may: bool,
+) -> Markup {
     let shown = job.name_escaped.as_deref().unwrap_or(&job.name);
     let Some(detail) = &job.detail else {
         return html! { tr { td data-label="Job" { (text(shown, 80)) } td data-label="Schedule" colspan="6" { "This version cannot read the job." } } };
     };
-    let form = |act, label| ActForm { forms, act, label, subject: shown, fields: &[("name", shown)], inputs: &[], back }.markup();
+    let form = |act, label| {
+        ActForm {
+            forms,
+            act,
+            label,
+            subject: shown,
+            fields: &[("name", shown)],
+            inputs: &[],
+            back,
+        }
+        .markup()
+    };
     html! {
         tr {
             td data-label="Job" { (text(shown, 80)) }

@@ -26,11 +26,18 @@ pub(in crate::dashboard) async fn show(
     let newest = match order.as_str() {
         "" | "newest" => true,
         "oldest" => false,
-        other => return Err(Problem::bad_request(format!("the parameter order: {other:?} is not newest or oldest"))),
+        other => {
+            return Err(Problem::bad_request(format!(
+                "the parameter order: {other:?} is not newest or oldest"
+            )));
+        }
     };
     let bytes = name_of(&wanted)?;
     let of = (!bytes.is_empty()).then_some(bytes.as_slice());
-    let page = app.looks.dead_letters(&asked.user, of, newest, after(&asked)?.as_ref(), ROWS).await?;
+    let page = app
+        .looks
+        .dead_letters(&asked.user, of, newest, after(&asked)?.as_ref(), ROWS)
+        .await?;
     let query = [("object", wanted.as_str()), ("order", order.as_str())];
     let place = parameter(&asked, "after")?;
     let back = link("", "/dead", &[query[0], query[1], ("after", &place)]);
@@ -47,11 +54,24 @@ pub(in crate::dashboard) async fn show(
         (next_page(&app.base, "/dead", &query, page.next.as_ref().map(|next| next.as_str())))
         (all(&forms, &asked, of, &wanted, &back))
     };
-    Ok(Frame { app: &app, user: &asked.user, current: "/dead", title: "Dead letters", update: Update::No, forms: Some(&forms) }
-        .around(&content))
+    Ok(Frame {
+        app: &app,
+        user: &asked.user,
+        current: "/dead",
+        title: "Dead letters",
+        update: Update::No,
+        forms: Some(&forms),
+    }
+    .around(&content))
 }
 
-fn list(app: &Dashboard, forms: &Forms, asked: &Asked, letters: &[DeadLetter], back: &str) -> Markup {
+fn list(
+    app: &Dashboard,
+    forms: &Forms,
+    asked: &Asked,
+    letters: &[DeadLetter],
+    back: &str,
+) -> Markup {
     if letters.is_empty() {
         return html! { p { "None on this page." } };
     }
@@ -70,15 +90,30 @@ fn list(app: &Dashboard, forms: &Forms, asked: &Asked, letters: &[DeadLetter], b
             }
         }
     };
-    let heads = ["Select", "Object", "Time", "Event id", "Attempts", "Error", "Event"];
-    let table = table("Dead letters", if may { &heads } else { &heads[1..] }, &rows);
-    let acts: &[(&str, &str)] = if may { &[("retry", "Retry"), ("drop", "Drop")] } else { &[] };
+    let heads = [
+        "Select", "Object", "Time", "Event id", "Attempts", "Error", "Event",
+    ];
+    let table = table(
+        "Dead letters",
+        if may { &heads } else { &heads[1..] },
+        &rows,
+    );
+    let acts: &[(&str, &str)] = if may {
+        &[("retry", "Retry"), ("drop", "Drop")]
+    } else {
+        &[]
+    };
     rows_form(forms, back, acts, &table)
 }
 
 /// Returns the time at which the event became a dead letter: the first part of the id.
 fn when(row: &DeadLetter) -> Markup {
-    let ms = row.dead_id.as_str().split('-').next().and_then(|ms| ms.parse().ok());
+    let ms = row
+        .dead_id
+        .as_str()
+        .split('-')
+        .next()
+        .and_then(|ms| ms.parse().ok());
     html! { @if let Some(ms) = ms { (moment(ms)) } }
 }
 
@@ -88,10 +123,25 @@ fn all(forms: &Forms, asked: &Asked, of: Option<&[u8]>, wanted: &str, back: &str
         None => asked.user.may_all(Right::Operate),
         Some(bytes) => asked.user.may(Right::Operate, bytes),
     };
-    let subject = if of.is_none() { "dead letters".to_owned() } else { format!("dead letters of {}", text(wanted, 80)) };
+    let subject = if of.is_none() {
+        "dead letters".to_owned()
+    } else {
+        format!("dead letters of {}", text(wanted, 80))
+    };
     let form = |act, label, warning: &str, more: &str| {
-        let inputs = &[Input::Note(html! { (warning) " all " (subject) ", in steps of 32. It can be stopped." (more) })];
-        ActForm { forms, act, label, subject: &subject, fields: &[("object", wanted)], inputs, back }.markup()
+        let inputs = &[Input::Note(
+            html! { (warning) " all " (subject) ", in steps of 32. It can be stopped." (more) },
+        )];
+        ActForm {
+            forms,
+            act,
+            label,
+            subject: &subject,
+            fields: &[("object", wanted)],
+            inputs,
+            back,
+        }
+        .markup()
     };
     html! {
         @if may.is_ok() {

@@ -23,17 +23,28 @@ const WHYS: [(&str, &str, Option<WaitsFor>); 9] = [
     ("due", "due now", None),
     ("operator", "an operator", Some(WaitsFor::Operator)),
     ("retry", "a retry", Some(WaitsFor::Retry)),
-    ("unknown", "a worker that knows its event", Some(WaitsFor::Unknown)),
+    (
+        "unknown",
+        "a worker that knows its event",
+        Some(WaitsFor::Unknown),
+    ),
     ("takeover", "a takeover", Some(WaitsFor::Takeover)),
     ("stop", "a stopped worker", Some(WaitsFor::Stop)),
     ("yield", "its turn", Some(WaitsFor::Yield)),
-    ("released", "a free worker, released", Some(WaitsFor::Released)),
+    (
+        "released",
+        "a free worker, released",
+        Some(WaitsFor::Released),
+    ),
 ];
 
 pub(super) fn waits_for(waits_for: WaitsFor) -> &'static str {
     match waits_for {
         WaitsFor::Rule => "a rule",
-        other => WHYS.iter().find(|(.., condition)| *condition == Some(other)).map_or("other", |(_, text, _)| text),
+        other => WHYS
+            .iter()
+            .find(|(.., condition)| *condition == Some(other))
+            .map_or("other", |(_, text, _)| text),
     }
 }
 
@@ -45,12 +56,25 @@ pub(in crate::dashboard) async fn show(
 ) -> Result<Response, Problem> {
     let (why, prefix) = (parameter(&asked, "why")?, parameter(&asked, "prefix")?);
     let found = WHYS.iter().find(|(word, ..)| *word == why);
-    let (.., condition) = found.ok_or_else(|| Problem::bad_request(format!("the parameter why: {why:?} is not a reason")))?;
+    let (.., condition) = found.ok_or_else(|| {
+        Problem::bad_request(format!("the parameter why: {why:?} is not a reason"))
+    })?;
     let prefix_bytes = prefix_of(&prefix)?;
-    let which = HeldFilter { prefix: &prefix_bytes, waits_for: *condition, due: why == "due" };
-    let page = app.looks.held(&asked.user, &which, after(&asked)?.as_ref(), ROWS).await?;
+    let which = HeldFilter {
+        prefix: &prefix_bytes,
+        waits_for: *condition,
+        due: why == "due",
+    };
+    let page = app
+        .looks
+        .held(&asked.user, &which, after(&asked)?.as_ref(), ROWS)
+        .await?;
     let place = parameter(&asked, "after")?;
-    let back = link("", "/held", &[("why", &why), ("prefix", &prefix), ("after", &place)]);
+    let back = link(
+        "",
+        "/held",
+        &[("why", &why), ("prefix", &prefix), ("after", &place)],
+    );
     let now_ms = page.now_ms.unwrap_or(0);
     let next = page.next.as_ref().map(|next| next.as_str());
     let content = html! {
@@ -68,11 +92,25 @@ pub(in crate::dashboard) async fn show(
         (next_page(&app.base, "/held", &[("why", &why), ("prefix", &prefix)], next))
         @if may_operate(&asked.user) { (release_all(&forms, &asked, &prefix, &prefix_bytes, &back)) }
     };
-    Ok(Frame { app: &app, user: &asked.user, current: "/held", title: "Held objects", update: Update::No, forms: Some(&forms) }
-        .around(&content))
+    Ok(Frame {
+        app: &app,
+        user: &asked.user,
+        current: "/held",
+        title: "Held objects",
+        update: Update::No,
+        forms: Some(&forms),
+    }
+    .around(&content))
 }
 
-fn list(app: &Dashboard, forms: &Forms, asked: &Asked, objects: &[HeldObject], now_ms: u64, back: &str) -> Markup {
+fn list(
+    app: &Dashboard,
+    forms: &Forms,
+    asked: &Asked,
+    objects: &[HeldObject],
+    now_ms: u64,
+    back: &str,
+) -> Markup {
     if objects.is_empty() {
         return html! { p { "None on this page." } };
     }
@@ -92,26 +130,56 @@ fn list(app: &Dashboard, forms: &Forms, asked: &Asked, objects: &[HeldObject], n
             }
         }
     };
-    let heads = ["Select", "Object", "Waits for", "Due", "Event", "Attempts", "In batch", "Reason"];
-    let table = table("Held objects", if may { &heads } else { &heads[1..] }, &rows);
-    let acts: &[(&str, &str)] = if may { &[("release", "Release"), ("skip", "Skip the first events")] } else { &[] };
+    let heads = [
+        "Select",
+        "Object",
+        "Waits for",
+        "Due",
+        "Event",
+        "Attempts",
+        "In batch",
+        "Reason",
+    ];
+    let table = table(
+        "Held objects",
+        if may { &heads } else { &heads[1..] },
+        &rows,
+    );
+    let acts: &[(&str, &str)] = if may {
+        &[("release", "Release"), ("skip", "Skip the first events")]
+    } else {
+        &[]
+    };
     rows_form(forms, back, acts, &table)
 }
 
 fn row_value(row: &HeldObject, escaped: &str) -> String {
-    row.id.map_or_else(|| format!("- {escaped}"), |id| format!("{id} {escaped}"))
+    row.id
+        .map_or_else(|| format!("- {escaped}"), |id| format!("{id} {escaped}"))
 }
 
 /// Returns the form that releases all held objects with the prefix. `prefix`: its escaped form.
-fn release_all(forms: &Forms, asked: &Asked, prefix: &str, prefix_bytes: &[u8], back: &str) -> Markup {
+fn release_all(
+    forms: &Forms,
+    asked: &Asked,
+    prefix: &str,
+    prefix_bytes: &[u8],
+    back: &str,
+) -> Markup {
     let may = match prefix_bytes {
         [] => asked.user.may_all(Right::Operate),
         bytes => asked.user.may(Right::Operate, bytes),
     };
-    let subject = if prefix.is_empty() { "held objects".to_owned() } else { format!("held objects {prefix}*") };
-    let note =
-        html! { "This releases all " (text(&subject, 120)) ", whatever they wait for, in steps of 100. It can be stopped." };
-    let only = Input::Check { name: "until_released", label: "only those that wait for an operator" };
+    let subject = if prefix.is_empty() {
+        "held objects".to_owned()
+    } else {
+        format!("held objects {prefix}*")
+    };
+    let note = html! { "This releases all " (text(&subject, 120)) ", whatever they wait for, in steps of 100. It can be stopped." };
+    let only = Input::Check {
+        name: "until_released",
+        label: "only those that wait for an operator",
+    };
     let inputs = &[Input::Note(note), only];
     html! {
         @if may.is_ok() {

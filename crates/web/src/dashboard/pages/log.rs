@@ -21,7 +21,13 @@ use crate::operator::View;
 
 /// The most new rows that a page keeps while it follows the log.
 const FOLLOWED_ROWS_MAX: usize = 500;
-const STATUSES: [&str; 5] = ["", "completed", "completed_with_errors", "dead", "cancelled"];
+const STATUSES: [&str; 5] = [
+    "",
+    "completed",
+    "completed_with_errors",
+    "dead",
+    "cancelled",
+];
 
 /// The rows that are shown.
 #[derive(Debug, Clone, Default)]
@@ -36,30 +42,59 @@ impl Filter {
     pub(in crate::dashboard) fn read(asked: &Asked) -> Result<Self, Problem> {
         let (object, status) = (parameter(asked, "object")?, parameter(asked, "status")?);
         if !STATUSES.contains(&status.as_str()) {
-            return Err(Problem::bad_request(format!("the parameter status: {status:?} is not a status")));
+            return Err(Problem::bad_request(format!(
+                "the parameter status: {status:?} is not a status"
+            )));
         }
-        Ok(Self { object: seriatim::escape::name(&name_of(&object)?).into_owned(), status })
+        Ok(Self {
+            object: seriatim::escape::name(&name_of(&object)?).into_owned(),
+            status,
+        })
     }
 
     /// Returns whether a row with this escaped name and this status is shown.
     pub(in crate::dashboard) fn has(&self, object: &str, status: &LogStatus) -> bool {
-        (self.object.is_empty() || object == self.object) && (self.status.is_empty() || status.as_str() == self.status)
+        (self.object.is_empty() || object == self.object)
+            && (self.status.is_empty() || status.as_str() == self.status)
     }
 }
 
 /// `GET /log?object=…&status=…&follow=…`.
-pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+pub(in crate::dashboard) async fn show(
+    State(app): State<Arc<Dashboard>>,
+    asked: Asked,
+) -> Result<Response, Problem> {
     let filter = Filter::read(&asked)?;
     let is_following = !parameter(&asked, "follow")?.is_empty();
-    let page = app.looks.log(&asked.user, true, after(&asked)?.as_ref(), 2 * ROWS).await?;
-    let rows: Vec<&LogEntry> =
-        page.rows.iter().filter(|row| filter.has(row.object_escaped.as_deref().unwrap_or(&row.object), &row.status)).collect();
+    let page = app
+        .looks
+        .log(&asked.user, true, after(&asked)?.as_ref(), 2 * ROWS)
+        .await?;
+    let rows: Vec<&LogEntry> = page
+        .rows
+        .iter()
+        .filter(|row| {
+            filter.has(
+                row.object_escaped.as_deref().unwrap_or(&row.object),
+                &row.status,
+            )
+        })
+        .collect();
     let projections = match asked.user.may_all(Right::View) {
         // The figures of the overview have the projections. A look of its own costs far more.
-        Ok(()) => app.live.snapshot().await.stats.as_ref().map_or_else(|_| Vec::new(), |stats| stats.projections.clone()),
+        Ok(()) => app
+            .live
+            .snapshot()
+            .await
+            .stats
+            .as_ref()
+            .map_or_else(|_| Vec::new(), |stats| stats.projections.clone()),
         Err(_) => Vec::new(),
     };
-    let query = [("object", filter.object.as_str()), ("status", filter.status.as_str())];
+    let query = [
+        ("object", filter.object.as_str()),
+        ("status", filter.status.as_str()),
+    ];
     let content = html! {
         h1 { "Event log" }
         form.filters role="search" aria-label="Filter" action={ (app.base) "/log" } {
@@ -93,12 +128,36 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
         }
     };
     // The stream begins at the end of the log at the moment at which these rows were read.
-    let end = page.log_end.and_then(|(end, written)| Position::new(&end, written));
+    let end = page
+        .log_end
+        .and_then(|(end, written)| Position::new(&end, written));
     let end = end.map(|end| end.to_string().into());
-    let end = app.looks.cursors().seal(&follow_view(&asked.user), end).await?.map(|end| end.to_string()).unwrap_or_default();
-    let stream = link("", "/log/stream", &[query[0], query[1], ("after", end.as_str())]);
-    let update = if is_following { Update::Stream(&stream) } else { Update::No };
-    Ok(Frame { app: &app, user: &asked.user, current: "/log", title: "Event log", update, forms: None }.around(&content))
+    let end = app
+        .looks
+        .cursors()
+        .seal(&follow_view(&asked.user), end)
+        .await?
+        .map(|end| end.to_string())
+        .unwrap_or_default();
+    let stream = link(
+        "",
+        "/log/stream",
+        &[query[0], query[1], ("after", end.as_str())],
+    );
+    let update = if is_following {
+        Update::Stream(&stream)
+    } else {
+        Update::No
+    };
+    Ok(Frame {
+        app: &app,
+        user: &asked.user,
+        current: "/log",
+        title: "Event log",
+        update,
+        forms: None,
+    }
+    .around(&content))
 }
 
 /// Returns the view to which a position of a followed log belongs.
@@ -135,7 +194,10 @@ pub(in crate::dashboard) struct LeftOut {
 }
 
 /// Returns the part with new rows, newest first. `rows`: HTML of the rows, oldest first.
-pub(in crate::dashboard) fn new_rows<'a>(rows: impl DoubleEndedIterator<Item = &'a str>, left_out: &LeftOut) -> Markup {
+pub(in crate::dashboard) fn new_rows<'a>(
+    rows: impl DoubleEndedIterator<Item = &'a str>,
+    left_out: &LeftOut,
+) -> Markup {
     html! {
         table {
             tbody data-part="new" {

@@ -31,7 +31,10 @@ use crate::listen::users::{Right, User};
 const ROWS: usize = 50;
 
 fn after(asked: &Asked) -> Result<Option<Cursor>, Problem> {
-    Ok(asked.query("after")?.filter(|after| !after.is_empty()).map(Cursor::from))
+    Ok(asked
+        .query("after")?
+        .filter(|after| !after.is_empty())
+        .map(Cursor::from))
 }
 
 /// Returns a parameter; an absent one is empty.
@@ -46,13 +49,15 @@ fn may_operate(user: &User) -> bool {
 
 /// Returns the bytes of an escaped name in a parameter.
 fn name_of(escaped: &str) -> Result<Vec<u8>, Problem> {
-    seriatim::escape::unescaped(escaped).map_err(|error| Problem::bad_request(format!("the name: {error}")))
+    seriatim::escape::unescaped(escaped)
+        .map_err(|error| Problem::bad_request(format!("the name: {error}")))
 }
 
 /// Returns the bytes of an escaped prefix in a parameter.
 fn prefix_of(escaped: &str) -> Result<Vec<u8>, Problem> {
     let prefix = name_of(escaped)?;
-    named::check_prefix(&prefix).map_err(|why| Problem::bad_request(format!("the prefix: {why}")))?;
+    named::check_prefix(&prefix)
+        .map_err(|why| Problem::bad_request(format!("the prefix: {why}")))?;
     Ok(prefix)
 }
 

@@ -16,7 +16,9 @@ use seriatim_console::shown;
 use super::{ROWS, after, event, may_operate, name_of, parameter};
 use crate::dashboard::Dashboard;
 use crate::dashboard::html::acts::{ActForm, Forms, Input};
-use crate::dashboard::html::format::{LINKED_BYTES_MAX, count, lines, link, moment, name, number, sentence, text, time};
+use crate::dashboard::html::format::{
+    LINKED_BYTES_MAX, count, lines, link, moment, name, number, sentence, text, time,
+};
 use crate::dashboard::html::{Frame, Update, table};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
@@ -34,7 +36,9 @@ pub(in crate::dashboard) async fn show(
 ) -> Result<Response, Problem> {
     let escaped = parameter(&asked, "name")?;
     if escaped.is_empty() {
-        return Err(Problem::bad_request("the request names no object: add ?name=NAME"));
+        return Err(Problem::bad_request(
+            "the request names no object: add ?name=NAME",
+        ));
     }
     let bytes = name_of(&escaped)?;
     let escaped = seriatim::escape::name(&bytes).into_owned();
@@ -47,9 +51,17 @@ pub(in crate::dashboard) async fn show(
         None => {
             let schedules = match object.schedules {
                 0 => Vec::new(),
-                _ => looks.schedules_of(user, &bytes, None, SCHEDULES).await?.rows,
+                _ => {
+                    looks
+                        .schedules_of(user, &bytes, None, SCHEDULES)
+                        .await?
+                        .rows
+                }
             };
-            (schedules, looks.actions_of(user, &bytes, None, ACTIONS, 1).await?.rows)
+            (
+                schedules,
+                looks.actions_of(user, &bytes, None, ACTIONS, 1).await?.rows,
+            )
         }
     };
     let place = cursor.as_ref().map_or("", |cursor| cursor.as_str());
@@ -75,9 +87,21 @@ pub(in crate::dashboard) async fn show(
             p { "The page looks at the newest 32 actions on all objects. " a href=(link(&app.base, "/actions", &[("object", &escaped)])) { "Look further back" } }
         }
     };
-    let update = if cursor.is_none() { Update::Every(5) } else { Update::No };
+    let update = if cursor.is_none() {
+        Update::Every(5)
+    } else {
+        Update::No
+    };
     let title = format!("Object {}", shown::middle_cut(&escaped, 60));
-    Ok(Frame { app: &app, user, current: "", title: &title, update, forms: Some(&forms) }.around(&content))
+    Ok(Frame {
+        app: &app,
+        user,
+        current: "",
+        title: &title,
+        update,
+        forms: Some(&forms),
+    }
+    .around(&content))
 }
 
 fn word(standing: Standing) -> (&'static str, &'static str) {
@@ -153,7 +177,8 @@ fn state(app: &Dashboard, object: &Inspection) -> Markup {
 /// Returns the button for a search of all slots, if the page has read only some of them.
 fn search(forms: &Forms, base: &str, escaped: &str, back: &str, object: &Inspection) -> Markup {
     let is_part = object.searched.is_some_and(|searched| !searched.all);
-    let is_open = matches!(object.standing, Standing::Unclear | Standing::Marked) && object.markers_before.is_none();
+    let is_open = matches!(object.standing, Standing::Unclear | Standing::Marked)
+        && object.markers_before.is_none();
     html! {
         @if is_part && is_open {
             form method="post" action={ (base) "/object/search" } {
@@ -184,20 +209,45 @@ fn next_event(object: &Inspection) -> Markup {
 }
 
 /// Returns the actions that the user may do now.
-fn acts(forms: &Forms, user: &User, bytes: &[u8], escaped: &str, object: &Inspection, back: &str) -> Markup {
+fn acts(
+    forms: &Forms,
+    user: &User,
+    bytes: &[u8],
+    escaped: &str,
+    object: &Inspection,
+    back: &str,
+) -> Markup {
     if escaped.len() > LINKED_BYTES_MAX {
         return html! { p { "The name is too long for actions here; the commands of " code { "seriatim" } " take it." } };
     }
     let may = |right| user.may(right, bytes).is_ok();
     let is_held = object.standing == Standing::Held;
-    let batch = object.next_event.as_ref().and_then(|next| next.id).filter(|_| is_held && object.events_held > 0);
+    let batch = object
+        .next_event
+        .as_ref()
+        .and_then(|next| next.id)
+        .filter(|_| is_held && object.events_held > 0);
     let row = format!("- {escaped}");
-    let row_with_id = batch.map(|id| format!("{id} {escaped}")).unwrap_or_default();
+    let row_with_id = batch
+        .map(|id| format!("{id} {escaped}"))
+        .unwrap_or_default();
     let form = |act, label, fields: &[(&str, &str)], inputs: &[Input<'_>]| {
-        ActForm { forms, act, label, subject: escaped, fields, inputs, back }.markup()
+        ActForm {
+            forms,
+            act,
+            label,
+            subject: escaped,
+            fields,
+            inputs,
+            back,
+        }
+        .markup()
     };
-    let has_rule =
-        |kind| object.rules.iter().any(|rule| rule.kind == kind && rule.selector.as_str().as_bytes() == bytes && rule.in_force);
+    let has_rule = |kind| {
+        object.rules.iter().any(|rule| {
+            rule.kind == kind && rule.selector.as_str().as_bytes() == bytes && rule.in_force
+        })
+    };
     // Rules are for valid names. The name `*` or `work:*` is the selector of many objects, so a rule for
     // it concerns others than this object.
     let is_plain = std::str::from_utf8(bytes).is_ok_and(|name| Selector::exact(name).is_ok());
@@ -232,11 +282,24 @@ fn events(
     object: &Inspection,
     chain: &ChainPage,
 ) -> Markup {
-    let may = may_operate(user) && name_of(escaped).is_ok_and(|bytes| user.may(Right::Operate, &bytes).is_ok());
+    let may = may_operate(user)
+        && name_of(escaped).is_ok_and(|bytes| user.may(Right::Operate, &bytes).is_ok());
     let settle = |act, label, dead_id: &str| {
-        ActForm { forms, act, label, subject: dead_id, fields: &[("row", dead_id)], inputs: &[], back }.markup()
+        ActForm {
+            forms,
+            act,
+            label,
+            subject: dead_id,
+            fields: &[("row", dead_id)],
+            inputs: &[],
+            back,
+        }
+        .markup()
     };
-    let in_hand = object.next_event.as_ref().and_then(|next| Some((next.id?, next)));
+    let in_hand = object
+        .next_event
+        .as_ref()
+        .and_then(|next| Some((next.id?, next)));
     let rows = html! {
         @if let Some((id, next)) = in_hand {
             tr {
@@ -322,7 +385,11 @@ fn schedule_rows(
             }
         }
     };
-    let heads: &[&str] = if may { &["Key", "Due", "Event", "Action"] } else { &["Key", "Due", "Event"] };
+    let heads: &[&str] = if may {
+        &["Key", "Due", "Event", "Action"]
+    } else {
+        &["Key", "Due", "Event"]
+    };
     table("Schedules", heads, &rows)
 }
 
@@ -337,5 +404,9 @@ fn action_rows(actions: &[Action], now_ms: u64) -> Markup {
             }
         }
     };
-    table("What operators did", &["Time", "Action", "Who", "Reason"], &rows)
+    table(
+        "What operators did",
+        &["Time", "Action", "Who", "Reason"],
+        &rows,
+    )
 }

@@ -24,12 +24,18 @@ const PREFIXES: usize = 20;
 const NEEDS: usize = 5;
 
 /// `GET /`.
-pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+pub(in crate::dashboard) async fn show(
+    State(app): State<Arc<Dashboard>>,
+    asked: Asked,
+) -> Result<Response, Problem> {
     asked.user.may_some(Right::View)?;
     let (content, update) = match asked.user.may_all(Right::View) {
         Ok(()) => {
             let snapshot = app.live.snapshot().await;
-            (html! { h1 { "Overview" } (parts(&app.base, &snapshot)) }, Update::Stream("/live"))
+            (
+                html! { h1 { "Overview" } (parts(&app.base, &snapshot)) },
+                Update::Stream("/live"),
+            )
         }
         Err(_) => {
             let content = html! {
@@ -39,7 +45,15 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
             (content, Update::No)
         }
     };
-    Ok(Frame { app: &app, user: &asked.user, current: "/", title: "Overview", update, forms: None }.around(&content))
+    Ok(Frame {
+        app: &app,
+        user: &asked.user,
+        current: "/",
+        title: "Overview",
+        update,
+        forms: None,
+    }
+    .around(&content))
 }
 
 /// Returns the parts of the page that change.
@@ -74,9 +88,16 @@ pub(in crate::dashboard) fn parts(base: &str, snapshot: &Snapshot) -> Markup {
 }
 
 fn figures(base: &str, stats: &Stats, samples: &[Option<Sample>]) -> Markup {
-    let rate = samples.iter().rev().flatten().next().and_then(|sample| sample.rate);
+    let rate = samples
+        .iter()
+        .rev()
+        .flatten()
+        .next()
+        .and_then(|sample| sample.rate);
     let alive = stats.workers.iter().filter(|worker| worker.alive).count() as u64;
-    let oldest = stats.oldest_waiting_ms.map_or_else(|| "unknown".to_owned(), waiting);
+    let oldest = stats
+        .oldest_waiting_ms
+        .map_or_else(|| "unknown".to_owned(), waiting);
     let held = &stats.held;
     let tile = |value: String, what: &str, target: Option<String>| {
         html! { li { b { (value) } span { @if let Some(target) = target { a href=(target) { (what) } } @else { (what) } } } }
@@ -103,7 +124,11 @@ fn figures(base: &str, stats: &Stats, samples: &[Option<Sample>]) -> Markup {
 
 /// Returns the age of the oldest waiting marker, the same in the figures and in the chart.
 fn waiting(ms: u64) -> String {
-    if ms == 0 { "none".to_owned() } else { shown::duration(ms) }
+    if ms == 0 {
+        "none".to_owned()
+    } else {
+        shown::duration(ms)
+    }
 }
 
 /// Returns the list of things that need somebody.
@@ -128,13 +153,23 @@ fn needs(base: &str, stats: &Stats) -> Markup {
         needs.push(html! { "The first due object has been due for " (shown::duration(stats.held.overdue_ms)) "." });
     }
     let worker = |name: &str| html! { a href=(link(base, "/worker", &[("name", name)])) { (text(name, 64)) } };
-    let status = || stats.workers.iter().filter_map(|worker| Some((worker, worker.status.as_ref()?)));
-    for (found, status) in status().filter(|(_, status)| status.sink_down_ms.is_some()).take(NEEDS) {
+    let status = || {
+        stats
+            .workers
+            .iter()
+            .filter_map(|worker| Some((worker, worker.status.as_ref()?)))
+    };
+    for (found, status) in status()
+        .filter(|(_, status)| status.sink_down_ms.is_some())
+        .take(NEEDS)
+    {
         let down = shown::duration(status.sink_down_ms.unwrap_or(0));
         needs.push(html! { "The sink of " (worker(&found.name)) " has been unavailable for " (down) ": " (text(&status.sink_error, 200)) });
     }
     let longest = status().filter_map(|(found, status)| Some((found, status.longest.as_ref()?)));
-    let mut longest: Vec<_> = longest.filter(|(_, longest)| longest.since_ms >= LONG_MS).collect();
+    let mut longest: Vec<_> = longest
+        .filter(|(_, longest)| longest.since_ms >= LONG_MS)
+        .collect();
     longest.sort_by_key(|(_, longest)| std::cmp::Reverse(longest.since_ms));
     for (found, longest) in longest.into_iter().take(NEEDS) {
         let escaped = seriatim::escape::name(&longest.object).into_owned();
@@ -144,7 +179,11 @@ fn needs(base: &str, stats: &Stats) -> Markup {
         });
     }
     // The processes that are gone for longest come first. An unknown time is 0.
-    let mut gone: Vec<_> = stats.workers.iter().filter(|worker| !worker.alive && worker.events_in_flight > 0).collect();
+    let mut gone: Vec<_> = stats
+        .workers
+        .iter()
+        .filter(|worker| !worker.alive && worker.events_in_flight > 0)
+        .collect();
     gone.sort_by_key(|worker| worker.last_seen_ms);
     for dead in gone.into_iter().take(NEEDS) {
         needs.push(html! {
@@ -152,7 +191,12 @@ fn needs(base: &str, stats: &Stats) -> Markup {
             @if dead.last_seen_ms > 0 { " It was last seen " (shown::duration(stats.now_ms.saturating_sub(dead.last_seen_ms))) " ago." }
         });
     }
-    for projection in stats.projections.iter().filter(|projection| !projection.running || projection.missed > 0).take(NEEDS) {
+    for projection in stats
+        .projections
+        .iter()
+        .filter(|projection| !projection.running || projection.missed > 0)
+        .take(NEEDS)
+    {
         needs.push(html! {
             "The projection " (text(&projection.name, 64))
             @if projection.running { " has missed " (number(projection.missed)) " rows." } @else { " is not running, and is " (number(projection.lag)) " rows behind." }
@@ -176,16 +220,31 @@ fn is_unused(stats: &Stats) -> bool {
 
 fn charts(samples: &[Option<Sample>]) -> Markup {
     let series = |get: fn(&Sample) -> Option<f64>| -> Vec<Option<f64>> {
-        samples.iter().map(|sample| sample.as_ref().and_then(get)).collect()
+        samples
+            .iter()
+            .map(|sample| sample.as_ref().and_then(get))
+            .collect()
     };
     let whole = |value: f64| number(value.round() as u64);
     let seconds = |value: f64| waiting((value * 1000.0).round() as u64);
     type Line<'a> = (&'a str, Vec<Option<f64>>, fn(f64) -> String);
     let charts: [Line<'_>; 6] = [
-        ("Events taken per second", series(|sample| sample.rate), whole),
+        (
+            "Events taken per second",
+            series(|sample| sample.rate),
+            whole,
+        ),
         ("Oldest waiting", series(|sample| sample.oldest), seconds),
-        ("Markers waiting", series(|sample| Some(sample.waiting)), whole),
-        ("Events in flight", series(|sample| Some(sample.in_flight)), whole),
+        (
+            "Markers waiting",
+            series(|sample| Some(sample.waiting)),
+            whole,
+        ),
+        (
+            "Events in flight",
+            series(|sample| Some(sample.in_flight)),
+            whole,
+        ),
         ("Objects held", series(|sample| Some(sample.held)), whole),
         ("Dead letters", series(|sample| Some(sample.dead)), whole),
     ];
@@ -193,7 +252,9 @@ fn charts(samples: &[Option<Sample>]) -> Markup {
 }
 
 fn queues(base: &str, snapshot: &Snapshot) -> Markup {
-    let Some(queues) = &snapshot.queues else { return html! { p { "Not read yet." } } };
+    let Some(queues) = &snapshot.queues else {
+        return html! { p { "Not read yet." } };
+    };
     let longest = || queues.objects.iter().filter(|row| row.queued > 0);
     if longest().next().is_none() {
         return html! { p { "No object in hand has further events." } };
@@ -247,9 +308,20 @@ mod tests {
         for (ms, text) in [(0, "none"), (850, "850 ms")] {
             let mut stats = Stats::default();
             stats.oldest_waiting_ms = Some(ms);
-            let samples = [Some(Sample { oldest: Some(ms as f64 / 1000.0), ..Sample::default() })];
-            assert!(figures("", &stats, &samples).into_string().contains(&format!("<b>{text}</b><span>oldest waiting")));
-            assert!(charts(&samples).into_string().contains(&format!("Oldest waiting <b>{text}</b>")));
+            let samples = [Some(Sample {
+                oldest: Some(ms as f64 / 1000.0),
+                ..Sample::default()
+            })];
+            assert!(
+                figures("", &stats, &samples)
+                    .into_string()
+                    .contains(&format!("<b>{text}</b><span>oldest waiting"))
+            );
+            assert!(
+                charts(&samples)
+                    .into_string()
+                    .contains(&format!("Oldest waiting <b>{text}</b>"))
+            );
         }
     }
 
@@ -258,20 +330,31 @@ mod tests {
         let mut stats = Stats::default();
         assert!(needs("", &stats).into_string().contains("--namespace"));
         stats.last_id = 1;
-        assert_eq!(needs("", &stats).into_string(), "<p class=\"good\">Nothing.</p>");
+        assert_eq!(
+            needs("", &stats).into_string(),
+            "<p class=\"good\">Nothing.</p>"
+        );
     }
 
     #[test]
     fn a_process_that_is_gone_has_the_time_since_it_was_seen() {
         let gone = |name: &str, last_seen_ms| {
             let mut worker = seriatim::control::stats::NameStats::default();
-            (worker.name, worker.events_in_flight, worker.last_seen_ms) = (name.to_owned(), 3, last_seen_ms);
+            (worker.name, worker.events_in_flight, worker.last_seen_ms) =
+                (name.to_owned(), 3, last_seen_ms);
             worker
         };
         let mut stats = Stats::default();
-        (stats.last_id, stats.now_ms, stats.workers) = (1, 200_000, vec![gone("late", 190_000), gone("early", 80_000)]);
+        (stats.last_id, stats.now_ms, stats.workers) = (
+            1,
+            200_000,
+            vec![gone("late", 190_000), gone("early", 80_000)],
+        );
         let found = needs("", &stats).into_string();
-        let (early, late) = (found.find("It was last seen 2 min ago"), found.find("It was last seen 10.0 s ago"));
+        let (early, late) = (
+            found.find("It was last seen 2 min ago"),
+            found.find("It was last seen 10.0 s ago"),
+        );
         assert!(early.is_some() && early < late, "{found}");
     }
 }

@@ -14,9 +14,20 @@ use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 
 /// `GET /paused?prefix=…`.
-pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+pub(in crate::dashboard) async fn show(
+    State(app): State<Arc<Dashboard>>,
+    asked: Asked,
+) -> Result<Response, Problem> {
     let prefix = parameter(&asked, "prefix")?;
-    let page = app.looks.paused(&asked.user, &prefix_of(&prefix)?, after(&asked)?.as_ref(), ROWS).await?;
+    let page = app
+        .looks
+        .paused(
+            &asked.user,
+            &prefix_of(&prefix)?,
+            after(&asked)?.as_ref(),
+            ROWS,
+        )
+        .await?;
     let rows = html! {
         @for row in &page.rows {
             tr {
@@ -42,6 +53,13 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
         @else { (table("Paused objects", &["Object", "Rules", "Event", "In batch", "Was held"], &rows)) }
         (next_page(&app.base, "/paused", &[("prefix", &prefix)], page.next.as_ref().map(|next| next.as_str())))
     };
-    Ok(Frame { app: &app, user: &asked.user, current: "/paused", title: "Paused objects", update: Update::No, forms: None }
-        .around(&content))
+    Ok(Frame {
+        app: &app,
+        user: &asked.user,
+        current: "/paused",
+        title: "Paused objects",
+        update: Update::No,
+        forms: None,
+    }
+    .around(&content))
 }

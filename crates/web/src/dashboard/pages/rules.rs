@@ -70,7 +70,13 @@ pub(in crate::dashboard) async fn show(
     .around(&content))
 }
 
-fn list(app: &Dashboard, forms: &Forms, user: &User, rules: &Rules, counts: &[Option<u64>]) -> Markup {
+fn list(
+    app: &Dashboard,
+    forms: &Forms,
+    user: &User,
+    rules: &Rules,
+    counts: &[Option<u64>],
+) -> Markup {
     if rules.rules.is_empty() {
         return html! { p { "There are none." } };
     }
@@ -87,14 +93,28 @@ fn list(app: &Dashboard, forms: &Forms, user: &User, rules: &Rules, counts: &[Op
             }
         }
     };
-    table("Pauses and blocks", &["Rule", "State", "Holds", "Set by", "Ends", "Reason", "Action"], &rows)
+    table(
+        "Pauses and blocks",
+        &[
+            "Rule", "State", "Holds", "Set by", "Ends", "Reason", "Action",
+        ],
+        &rows,
+    )
 }
 
 /// Returns the number of waiting objects that the rule selects, with a link to them.
 fn held(app: &Dashboard, rule: &Rule, holds: u64) -> Markup {
     let target = match rule.selector.as_str().strip_suffix('*') {
-        Some(prefix) => link(&app.base, "/paused", &[("prefix", &seriatim::escape::name(prefix))]),
-        None => link(&app.base, "/object", &[("name", &seriatim::escape::name(rule.selector.as_str()))]),
+        Some(prefix) => link(
+            &app.base,
+            "/paused",
+            &[("prefix", &seriatim::escape::name(prefix))],
+        ),
+        None => link(
+            &app.base,
+            "/object",
+            &[("name", &seriatim::escape::name(rule.selector.as_str()))],
+        ),
     };
     html! { a href=(target) { (number(holds)) } }
 }
@@ -103,9 +123,22 @@ fn lift(forms: &Forms, user: &User, rule: &Rule) -> Markup {
     if !rule.in_force || may_rule(user, rule.kind, &rule.selector).is_err() {
         return html! { "–" };
     }
-    let (act, label) = if rule.kind == Kind::Block { ("unblock", "Unblock") } else { ("resume", "Resume") };
+    let (act, label) = if rule.kind == Kind::Block {
+        ("unblock", "Unblock")
+    } else {
+        ("resume", "Resume")
+    };
     let selector = &*rule.selector.escaped();
-    ActForm { forms, act, label, subject: selector, fields: &[("selector", selector)], inputs: &[], back: "/rules" }.markup()
+    ActForm {
+        forms,
+        act,
+        label,
+        subject: selector,
+        fields: &[("selector", selector)],
+        inputs: &[],
+        back: "/rules",
+    }
+    .markup()
 }
 
 /// Returns the shares for which most names wait.

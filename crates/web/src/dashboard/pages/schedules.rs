@@ -21,11 +21,15 @@ pub(in crate::dashboard) async fn show(
     asked: Asked,
     forms: Forms,
 ) -> Result<Response, Problem> {
-    let page = app.looks.schedules(&asked.user, (None, None), after(&asked)?.as_ref(), ROWS).await?;
+    let page = app
+        .looks
+        .schedules(&asked.user, (None, None), after(&asked)?.as_ref(), ROWS)
+        .await?;
     let now_ms = page.now_ms.unwrap_or(0);
     let back = link("", "/schedules", &[("after", &parameter(&asked, "after")?)]);
     let may = may_operate(&asked.user);
-    let rows = html! { @for row in &page.rows { (schedule(&app, &forms, &back, row, now_ms, may)) } };
+    let rows =
+        html! { @for row in &page.rows { (schedule(&app, &forms, &back, row, now_ms, may)) } };
     let heads = ["Object", "Key", "Due", "Event", "Action"];
     let content = html! {
         h1 { "Schedules" }
@@ -34,11 +38,25 @@ pub(in crate::dashboard) async fn show(
         @else { (table("Schedules", if may { &heads } else { &heads[..4] }, &rows)) }
         (next_page(&app.base, "/schedules", &[], page.next.as_ref().map(|next| next.as_str())))
     };
-    Ok(Frame { app: &app, user: &asked.user, current: "/schedules", title: "Schedules", update: Update::No, forms: Some(&forms) }
-        .around(&content))
+    Ok(Frame {
+        app: &app,
+        user: &asked.user,
+        current: "/schedules",
+        title: "Schedules",
+        update: Update::No,
+        forms: Some(&forms),
+    }
+    .around(&content))
 }
 
-fn schedule(app: &Dashboard, forms: &Forms, back: &str, row: &ScheduledEvent, now_ms: u64, may: bool) -> Markup {
+fn schedule(
+    app: &Dashboard,
+    forms: &Forms,
+    back: &str,
+    row: &ScheduledEvent,
+    now_ms: u64,
+    may: bool,
+) -> Markup {
     let escaped = row.object_escaped.as_deref().unwrap_or(&row.object);
     let key = row.key_escaped.as_deref().unwrap_or(&row.key);
     html! {

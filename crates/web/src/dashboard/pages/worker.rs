@@ -18,9 +18,15 @@ use crate::listen::problem::Problem;
 const SLOTS: usize = 128;
 
 /// `GET /worker?name=…`.
-pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
+pub(in crate::dashboard) async fn show(
+    State(app): State<Arc<Dashboard>>,
+    asked: Asked,
+) -> Result<Response, Problem> {
     let name = parameter(&asked, "name")?;
-    let found = app.looks.worker(&asked.user, &name, after(&asked)?.as_ref(), SLOTS).await?;
+    let found = app
+        .looks
+        .worker(&asked.user, &name, after(&asked)?.as_ref(), SLOTS)
+        .await?;
     let worker = &found.worker;
     let rows = html! {
         @for slot in &found.slots {
@@ -63,6 +69,13 @@ pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked:
         (next_page(&app.base, "/worker", &[("name", &name)], found.next.as_ref().map(|next| next.as_str())))
     };
     let title = format!("Worker {}", text(&worker.name, 64));
-    Ok(Frame { app: &app, user: &asked.user, current: "/workers", title: &title, update: Update::Every(5), forms: None }
-        .around(&content))
+    Ok(Frame {
+        app: &app,
+        user: &asked.user,
+        current: "/workers",
+        title: &title,
+        update: Update::Every(5),
+        forms: None,
+    }
+    .around(&content))
 }

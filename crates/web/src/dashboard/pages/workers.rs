@@ -16,10 +16,25 @@ use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 
 /// `GET /workers`.
-pub(in crate::dashboard) async fn show(State(app): State<Arc<Dashboard>>, asked: Asked) -> Result<Response, Problem> {
-    let page = app.looks.workers(&asked.user, after(&asked)?.as_ref(), ROWS).await?;
+pub(in crate::dashboard) async fn show(
+    State(app): State<Arc<Dashboard>>,
+    asked: Asked,
+) -> Result<Response, Problem> {
+    let page = app
+        .looks
+        .workers(&asked.user, after(&asked)?.as_ref(), ROWS)
+        .await?;
     let rows = html! { @for worker in &page.workers { (row(&app, worker)) } };
-    let heads = ["Name", "Process", "Slots", "In flight", "Events/s", "Delivery p50, p99", "Sink", "Longest delivery"];
+    let heads = [
+        "Name",
+        "Process",
+        "Slots",
+        "In flight",
+        "Events/s",
+        "Delivery p50, p99",
+        "Sink",
+        "Longest delivery",
+    ];
     let content = html! {
         h1 { "Worker processes" }
         div data-part="workers" {
@@ -71,7 +86,9 @@ pub(super) fn process(worker: &NameStats) -> Markup {
 }
 
 pub(super) fn sink(worker: &NameStats) -> Markup {
-    let Some(status) = &worker.status else { return html! { "–" } };
+    let Some(status) = &worker.status else {
+        return html! { "–" };
+    };
     html! {
         (text(&status.sink, 60))
         @match (status.sink_down_ms, status.sink_up_ms) {

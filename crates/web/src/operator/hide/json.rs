@@ -18,7 +18,10 @@ pub(super) fn places(json: &[u8], pointers: &[Pointer]) -> Option<Vec<Range<usiz
     for pointer in pointers {
         let mut places = vec![whole.clone()];
         for token in pointer.tokens() {
-            places = places.into_iter().flat_map(|place| children(json, place.start, token)).collect();
+            places = places
+                .into_iter()
+                .flat_map(|place| children(json, place.start, token))
+                .collect();
         }
         found.append(&mut places);
     }
@@ -81,7 +84,10 @@ fn children(json: &[u8], start: usize, token: &str) -> Vec<Range<usize>> {
         let mut is_same = index == Some(position);
         if is_object {
             let name_end = string_end(json, at);
-            is_same = json.get(at..name_end).and_then(decoded).is_some_and(|name| name == token);
+            is_same = json
+                .get(at..name_end)
+                .and_then(decoded)
+                .is_some_and(|name| name == token);
             // The colon stands between the name and the value.
             at = skip_blank(json, skip_blank(json, name_end) + 1);
         }
@@ -102,7 +108,9 @@ fn children(json: &[u8], start: usize, token: &str) -> Vec<Range<usize>> {
 /// Parses an array index as RFC 6901 defines it. Leading zeros are not allowed.
 fn index(token: &str) -> Option<usize> {
     let is_plain = token == "0" || !token.starts_with('0');
-    (is_plain && token.bytes().all(|byte| byte.is_ascii_digit())).then(|| token.parse().ok()).flatten()
+    (is_plain && token.bytes().all(|byte| byte.is_ascii_digit()))
+        .then(|| token.parse().ok())
+        .flatten()
 }
 
 /// Decodes a string with its quotes; none if it has half of a surrogate pair.
@@ -112,7 +120,10 @@ pub(super) fn decoded(string: &[u8]) -> Option<String> {
 
 fn skip_blank(json: &[u8], at: usize) -> usize {
     let rest = json.get(at..).unwrap_or_default();
-    at + rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')).count()
+    at + rest
+        .iter()
+        .take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'))
+        .count()
 }
 
 /// Returns the position after the string that begins at `start`.
@@ -161,7 +172,12 @@ mod tests {
         let json = br#"{"a\"":[1.50,-2e+3,true,"x,\\",null,{}]}"#;
         let text = |text: &'static str| Leaf::Text(text.as_bytes());
         let number = |text: &'static str| Leaf::Number(text.as_bytes());
-        let expected = [text(r#""a\"""#), number("1.50"), number("-2e+3"), text(r#""x,\\""#)];
+        let expected = [
+            text(r#""a\"""#),
+            number("1.50"),
+            number("-2e+3"),
+            text(r#""x,\\""#),
+        ];
         assert_eq!(leaves(json, 0..json.len()), expected);
         assert_eq!(leaves(b"-12", 0..3), [number("-12")]);
     }

@@ -53,7 +53,10 @@ pub(crate) struct Hidden {
 impl Hidden {
     /// Hides the values at these pointers, or whole events.
     pub(crate) fn new(pointers: Vec<Pointer>, all_events: bool) -> Self {
-        Self { pointers, all_events }
+        Self {
+            pointers,
+            all_events,
+        }
     }
 
     /// Returns the event with `"***"` in place of each hidden value. All other bytes are unchanged.
@@ -65,7 +68,11 @@ impl Hidden {
         if self.hides_nothing() {
             return Cow::Borrowed(event);
         }
-        let places = if self.all_events || is_cut { None } else { json::places(event, &self.pointers) };
+        let places = if self.all_events || is_cut {
+            None
+        } else {
+            json::places(event, &self.pointers)
+        };
         let Some(places) = places else {
             let more = if is_cut { " or more" } else { "" };
             return Cow::Owned(format!("\"{MASK} ({} bytes{more})\"", event.len()).into_bytes());
@@ -115,7 +122,9 @@ impl Hidden {
 /// Returns an error of a sink over HTTP without the text of the receiver's answer. Such an error is
 /// `URL answered STATUS: TEXT`.
 fn without_answer(text: &str) -> Cow<'_, str> {
-    let answer = text.find(ANSWERED).and_then(|at| Some(at + text.get(at..)?.find(": ")?));
+    let answer = text
+        .find(ANSWERED)
+        .and_then(|at| Some(at + text.get(at..)?.find(": ")?));
     match answer.and_then(|at| text.get(..at)) {
         Some(before) => Cow::Owned(format!("{before}: (hidden)")),
         None => Cow::Borrowed(text),
@@ -125,7 +134,9 @@ fn without_answer(text: &str) -> Cow<'_, str> {
 /// Returns the code of a reason, and says that the rest is hidden. A text may begin with a hidden
 /// value, so words other than known codes are hidden, too.
 fn code_of(text: &str) -> String {
-    let (code, rest) = text.split_once(':').map_or((text, None), |(code, rest)| (code, Some(rest)));
+    let (code, rest) = text
+        .split_once(':')
+        .map_or((text, None), |(code, rest)| (code, Some(rest)));
     match rest {
         _ if !CODES.contains(&code) && !text.is_empty() => "(hidden)".to_owned(),
         None => code.to_owned(),
@@ -142,22 +153,38 @@ mod tests {
     use serde_json::Value;
 
     fn hidden(pointers: &[&str]) -> Hidden {
-        Hidden::new(pointers.iter().map(|pointer| pointer.parse().expect("a pointer")).collect(), false)
+        Hidden::new(
+            pointers
+                .iter()
+                .map(|pointer| pointer.parse().expect("a pointer"))
+                .collect(),
+            false,
+        )
     }
 
     #[rstest]
-    #[case("http://a/ answered 500 Internal Server Error: no 4111", "http://a/ answered 500 Internal Server Error: (hidden)")]
-    #[case("retry: http://a/ answered 503: x answered 1: y", "retry: http://a/ answered 503: (hidden)")]
+    #[case(
+        "http://a/ answered 500 Internal Server Error: no 4111",
+        "http://a/ answered 500 Internal Server Error: (hidden)"
+    )]
+    #[case(
+        "retry: http://a/ answered 503: x answered 1: y",
+        "retry: http://a/ answered 503: (hidden)"
+    )]
     #[case("http://a/ answered 503", "http://a/ answered 503")]
     #[case("no answer: timeout", "no answer: timeout")]
     fn the_answer_of_a_receiver_is_hidden(#[case] error: &str, #[case] shown: &str) {
-        assert_eq!(hidden(&["/card"]).text(error, Some(br#"{"card":"secret"}"#)), shown);
+        assert_eq!(
+            hidden(&["/card"]).text(error, Some(br#"{"card":"secret"}"#)),
+            shown
+        );
         assert_eq!(hidden(&["/card"]).text(error, Some(br#"{"n":1}"#)), shown);
         assert_eq!(hidden(&[]).text(error, None), error);
     }
 
     fn event(pointers: &[&str], event: &str) -> String {
-        String::from_utf8(hidden(pointers).event(event.as_bytes(), false).into_owned()).expect("UTF-8")
+        String::from_utf8(hidden(pointers).event(event.as_bytes(), false).into_owned())
+            .expect("UTF-8")
     }
 
     #[rstest]
@@ -178,15 +205,28 @@ mod tests {
     #[case(&["/a"], r#"{"a":1"#, r#""*** (6 bytes)""#)]
     #[case(&["/a"], r#"{"\ud800":1,"a":2}"#, r#"{"\ud800":1,"a":"***"}"#)]
     #[case(&[], r#"{"a":1"#, r#"{"a":1"#)]
-    fn values_of_an_event_are_hidden(#[case] pointers: &[&str], #[case] given: &str, #[case] shown: &str) {
+    fn values_of_an_event_are_hidden(
+        #[case] pointers: &[&str],
+        #[case] given: &str,
+        #[case] shown: &str,
+    ) {
         assert_eq!(event(pointers, given), shown);
     }
 
     #[test]
     fn an_event_that_is_cut_or_hidden_shows_its_size() {
-        assert_eq!(hidden(&["/b"]).event(b"{\"a\":1}", true), &b"\"*** (7 bytes or more)\""[..]);
-        assert_eq!(hidden(&["/a"]).event(b"\"\xff\"", false), &b"\"*** (3 bytes)\""[..]);
-        assert_eq!(Hidden::new(Vec::new(), true).event(b"{}", false), &b"\"*** (2 bytes)\""[..]);
+        assert_eq!(
+            hidden(&["/b"]).event(b"{\"a\":1}", true),
+            &b"\"*** (7 bytes or more)\""[..]
+        );
+        assert_eq!(
+            hidden(&["/a"]).event(b"\"\xff\"", false),
+            &b"\"*** (3 bytes)\""[..]
+        );
+        assert_eq!(
+            Hidden::new(Vec::new(), true).event(b"{}", false),
+            &b"\"*** (2 bytes)\""[..]
+        );
         assert_eq!(hidden(&[]).event(b"\xff{", true), &b"\xff{"[..]);
     }
 
@@ -195,7 +235,10 @@ mod tests {
     fn a_deep_event_is_hidden_like_any_other() {
         let (open, close) = ("[".repeat(100_000), "]".repeat(100_000));
         let deep = format!("{{\"a\":{open}{close},\"b\":12}}");
-        assert_eq!(event(&["/b"], &deep), format!("{{\"a\":{open}{close},\"b\":\"***\"}}"));
+        assert_eq!(
+            event(&["/b"], &deep),
+            format!("{{\"a\":{open}{close},\"b\":\"***\"}}")
+        );
         assert_eq!(event(&["/a"], &deep), "{\"a\":\"***\",\"b\":12}");
         let pointer = "/0".repeat(50);
         assert!(event(&[&pointer], &format!("{open}{close}")).contains("[\"***\"]"));
@@ -217,7 +260,10 @@ mod tests {
     #[case("nothing to hide", "nothing to hide")]
     fn hidden_values_are_hidden_in_a_text(#[case] text: &str, #[case] shown: &str) {
         let event = r#"{"a":{"n":1234.50,"m":-98765,"s":"abc","t":true,"member-1":[41112222]},"b":"\u00e9\"x\\y"}"#;
-        assert_eq!(hidden(&["/a", "/b"]).text(text, Some(event.as_bytes())), shown);
+        assert_eq!(
+            hidden(&["/a", "/b"]).text(text, Some(event.as_bytes())),
+            shown
+        );
     }
 
     #[rstest]
@@ -238,12 +284,21 @@ mod tests {
     fn the_work_for_a_text_is_bounded() {
         let event = format!("{{\"a\":\"{}b\"}}", "a".repeat(100_000));
         let text = format!("retry: {}c", "a".repeat(100_000));
-        assert_eq!(hidden(&["/a"]).text(&text, Some(event.as_bytes())), "retry (hidden)");
+        assert_eq!(
+            hidden(&["/a"]).text(&text, Some(event.as_bytes())),
+            "retry (hidden)"
+        );
         let backslashes = "\\".repeat(100_000);
         let event = serde_json::json!({ "a": format!("{backslashes}x") }).to_string();
-        assert_eq!(hidden(&["/a"]).text(&backslashes, Some(event.as_bytes())), "(hidden)");
+        assert_eq!(
+            hidden(&["/a"]).text(&backslashes, Some(event.as_bytes())),
+            "(hidden)"
+        );
         let event = format!("{{\"a\":[{}1]}}", "12345678,".repeat(100_000));
-        assert_eq!(hidden(&["/a"]).text("12345678: 1", Some(event.as_bytes())), "***: 1");
+        assert_eq!(
+            hidden(&["/a"]).text("12345678: 1", Some(event.as_bytes())),
+            "***: 1"
+        );
     }
 
     fn value() -> impl Strategy<Value = Value> {
@@ -266,9 +321,16 @@ mod tests {
     fn pointers(value: &Value, to: &str, all: &mut Vec<String>) {
         all.push(to.to_owned());
         match value {
-            Value::Array(items) => items.iter().enumerate().for_each(|(at, item)| pointers(item, &format!("{to}/{at}"), all)),
+            Value::Array(items) => items
+                .iter()
+                .enumerate()
+                .for_each(|(at, item)| pointers(item, &format!("{to}/{at}"), all)),
             Value::Object(members) => members.iter().for_each(|(name, member)| {
-                pointers(member, &format!("{to}/{}", name.replace('~', "~0").replace('/', "~1")), all);
+                pointers(
+                    member,
+                    &format!("{to}/{}", name.replace('~', "~0").replace('/', "~1")),
+                    all,
+                );
             }),
             _ => {}
         }
@@ -277,7 +339,12 @@ mod tests {
     /// Writes a text as JSON in ASCII.
     fn ascii(text: &str) -> String {
         let mut units = [0; 2];
-        let escape = |c: char| -> String { c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04X}")).collect() };
+        let escape = |c: char| -> String {
+            c.encode_utf16(&mut units)
+                .iter()
+                .map(|unit| format!("\\u{unit:04X}"))
+                .collect()
+        };
         text.chars().map(escape).collect()
     }
 

@@ -46,13 +46,22 @@ impl Secrets {
                     add(number.to_owned());
                     add(unsigned.to_owned());
                     // Programs may print 1234.50 as 1234.5, and 1e3 as 1000.
-                    if let Some(parsed) = unsigned.parse::<f64>().ok().filter(|parsed| parsed.is_finite()) {
+                    if let Some(parsed) = unsigned
+                        .parse::<f64>()
+                        .ok()
+                        .filter(|parsed| parsed.is_finite())
+                    {
                         add(parsed.to_string());
                     }
                 }
             }
         }
-        Some(Self(secrets.iter().map(|secret| with_single_backslashes(secret)).collect()))
+        Some(Self(
+            secrets
+                .iter()
+                .map(|secret| with_single_backslashes(secret))
+                .collect(),
+        ))
     }
 
     /// Returns the text with a mask in place of each hidden value. Returns none if this would take
@@ -96,7 +105,10 @@ fn with_single_backslashes(secret: &str) -> Vec<char> {
 /// comparisons are left.
 fn matched(secret: &[char], text: &[char], start: usize, left: &mut usize) -> Option<usize> {
     // Most positions end here.
-    if !secret.first().is_some_and(|first| text.get(start).is_some_and(|c| c == first || matches!(c, '\\' | '%' | '+'))) {
+    if !secret.first().is_some_and(|first| {
+        text.get(start)
+            .is_some_and(|c| c == first || matches!(c, '\\' | '%' | '+'))
+    }) {
         *left = left.checked_sub(1)?;
         return Some(start);
     }
@@ -108,7 +120,11 @@ fn matched(secret: &[char], text: &[char], start: usize, left: &mut usize) -> Op
         let mut next = Vec::new();
         while let Some(at) = ways.pop() {
             *left = left.checked_sub(1 + next.len())?;
-            for compared in [literal(*wanted, text, at), backslash(*wanted, text, at), escaped(*wanted, text, at)] {
+            for compared in [
+                literal(*wanted, text, at),
+                backslash(*wanted, text, at),
+                escaped(*wanted, text, at),
+            ] {
                 match compared {
                     Compared::Same(behind) if !next.contains(&behind) => {
                         next.push(behind);
@@ -117,7 +133,9 @@ fn matched(secret: &[char], text: &[char], start: usize, left: &mut usize) -> Op
                             ways.push(behind);
                         }
                     }
-                    Compared::Cut(behind) if bytes >= SECRET_BYTES_MIN => farthest = farthest.max(behind),
+                    Compared::Cut(behind) if bytes >= SECRET_BYTES_MIN => {
+                        farthest = farthest.max(behind)
+                    }
                     _ => {}
                 }
             }
@@ -152,7 +170,11 @@ fn literal(wanted: char, text: &[char], at: usize) -> Compared {
 /// Compares with a backslash before an escape. The last backslash of the run belongs to this escape.
 fn backslash(wanted: char, text: &[char], at: usize) -> Compared {
     let last = backslashes(text, at).last;
-    if wanted == '\\' && last > at { Compared::Same(last) } else { Compared::Other }
+    if wanted == '\\' && last > at {
+        Compared::Same(last)
+    } else {
+        Compared::Other
+    }
 }
 
 /// Compares with an escape: one or more backslashes, or a percent sign.
@@ -186,7 +208,9 @@ fn percent(wanted: char, text: &[char], start: usize) -> Compared {
 
 /// Compares with the escape whose backslashes end before `at`.
 fn after_backslashes(wanted: char, text: &[char], at: usize) -> Compared {
-    let Some(letter) = text.get(at).filter(|_| !is_cut(text, at)) else { return Compared::Cut(at) };
+    let Some(letter) = text.get(at).filter(|_| !is_cut(text, at)) else {
+        return Compared::Cut(at);
+    };
     let plain = match letter {
         'n' => '\n',
         'r' => '\r',
@@ -199,16 +223,31 @@ fn after_backslashes(wanted: char, text: &[char], at: usize) -> Compared {
         other if other.is_ascii_punctuation() => *other,
         _ => return Compared::Other,
     };
-    if plain == wanted { Compared::Same(at + 1) } else { Compared::Other }
+    if plain == wanted {
+        Compared::Same(at + 1)
+    } else {
+        Compared::Other
+    }
 }
 
 /// Compares with the code of a character: `u00e9`, `ud83d\ude00`, `u{e9}`, `U000000e9` or `xe9`.
 fn coded(wanted: char, text: &[char], at: usize) -> Compared {
     let wanted_code = u32::from(wanted);
-    let same = |found: u32, behind: usize| if found == wanted_code { Compared::Same(behind) } else { Compared::Other };
+    let same = |found: u32, behind: usize| {
+        if found == wanted_code {
+            Compared::Same(behind)
+        } else {
+            Compared::Other
+        }
+    };
     let digits = match (text.get(at), text.get(at + 1)) {
         (Some('u'), Some('{')) => {
-            let digits = text.iter().skip(at + 2).take(7).take_while(|c| c.is_ascii_hexdigit()).count();
+            let digits = text
+                .iter()
+                .skip(at + 2)
+                .take(7)
+                .take_while(|c| c.is_ascii_hexdigit())
+                .count();
             let end = at + 2 + digits;
             return match (hex(text, at + 2, digits), text.get(end)) {
                 (Ok(found), Some('}')) => same(found, end + 1),
@@ -229,7 +268,10 @@ fn coded(wanted: char, text: &[char], at: usize) -> Compared {
             }
             match hex(text, low_at + 1, 4) {
                 Ok(low @ 0xdc00..=0xdfff) if low_at > end && text.get(low_at) == Some(&'u') => {
-                    same(0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00), low_at + 5)
+                    same(
+                        0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00),
+                        low_at + 5,
+                    )
                 }
                 Err(Some(cut)) => Compared::Cut(cut),
                 _ => Compared::Other,
@@ -266,14 +308,20 @@ struct Backslashes {
 }
 
 fn backslashes(text: &[char], start: usize) -> Backslashes {
-    let mut run = Backslashes { last: start, end: start };
+    let mut run = Backslashes {
+        last: start,
+        end: start,
+    };
     for _ in 0..BACKSLASHES_MAX {
         let width = match text.get(run.end..) {
             Some(['\\', ..]) => 1,
             Some(['%', '5', 'C' | 'c', ..]) => 3,
             _ => break,
         };
-        run = Backslashes { last: run.end, end: run.end + width };
+        run = Backslashes {
+            last: run.end,
+            end: run.end + width,
+        };
     }
     run
 }

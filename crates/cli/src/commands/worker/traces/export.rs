@@ -69,7 +69,10 @@ struct Told {
 
 impl Spans {
     pub(super) fn of(collector: String) -> Self {
-        Self { collector, ..Self::default() }
+        Self {
+            collector,
+            ..Self::default()
+        }
     }
 
     fn told(&self) -> std::sync::MutexGuard<'_, Told> {
@@ -93,7 +96,11 @@ impl Spans {
         let collector = &self.collector;
         if lost > told.lost {
             if told.at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-                let why = if has_failed { &told.why } else { "more spans end than it takes" };
+                let why = if has_failed {
+                    &told.why
+                } else {
+                    "more spans end than it takes"
+                };
                 warn!(target: LOG, collector, lost, why, "traces: the collector does not get all spans; deliveries go on");
                 (told.at, told.lost, told.is_away) = (Some(Instant::now()), lost, true);
             }
@@ -161,14 +168,20 @@ impl SpanExporter for Counted {
         while rest.peek().is_some() {
             let mut size = 0;
             let mut request = Vec::new();
-            while let Some(span) = rest.next_if(|span| request.is_empty() || size + weight(span) <= REQUEST_MAX) {
+            while let Some(span) =
+                rest.next_if(|span| request.is_empty() || size + weight(span) <= REQUEST_MAX)
+            {
                 size += weight(&span);
                 request.push(span);
             }
             let count = request.len() as u64;
             let sent = self.otlp.export(request).await;
             let rejected = std::mem::take(&mut self.spans.told().rejected);
-            let accepted = if sent.is_ok() { count.saturating_sub(rejected) } else { 0 };
+            let accepted = if sent.is_ok() {
+                count.saturating_sub(rejected)
+            } else {
+                0
+            };
             self.spans.taken.fetch_add(count, Ordering::Relaxed);
             self.spans.sent.fetch_add(accepted, Ordering::Relaxed);
             self.spans.tell(accepted < count);
@@ -199,8 +212,14 @@ pub(super) struct Renewed {
 
 impl Renewed {
     /// `make`: makes a new client; `None` if this is not possible now.
-    pub(super) fn new(client: reqwest::Client, make: impl Fn() -> Option<reqwest::Client> + Send + Sync + 'static) -> Self {
-        Self { make: Box::new(make), present: Mutex::new((client, Instant::now())) }
+    pub(super) fn new(
+        client: reqwest::Client,
+        make: impl Fn() -> Option<reqwest::Client> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            make: Box::new(make),
+            present: Mutex::new((client, Instant::now())),
+        }
     }
 
     fn now(&self) -> reqwest::Client {
@@ -233,7 +252,10 @@ impl HttpClient for Http {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let request = reqwest::Request::try_from(request.map(reqwest::Body::from))?;
         let client = self.client.now();
-        let answered = self.runtime.spawn(async move { answer(client.execute(request).await?).await }).await?;
+        let answered = self
+            .runtime
+            .spawn(async move { answer(client.execute(request).await?).await })
+            .await?;
         let (rejected, why) = match &answered {
             Ok(response) if response.status().is_success() => rejected(response.body()),
             Ok(response) => (0, format!("it answered {}", response.status())),
@@ -269,18 +291,29 @@ fn rejected(body: &[u8]) -> (u64, String) {
     let partial = &answer["partialSuccess"];
     // The JSON form of OTLP writes a 64-bit number as a text. A plain number is accepted as well.
     let spans = &partial["rejectedSpans"];
-    let spans = spans.as_u64().or_else(|| spans.as_str()?.parse().ok()).unwrap_or(0);
+    let spans = spans
+        .as_u64()
+        .or_else(|| spans.as_str()?.parse().ok())
+        .unwrap_or(0);
     if spans == 0 {
         return (0, String::new());
     }
-    let why: String = partial["errorMessage"].as_str().unwrap_or_default().chars().take(SHOWN_MAX).collect();
+    let why: String = partial["errorMessage"]
+        .as_str()
+        .unwrap_or_default()
+        .chars()
+        .take(SHOWN_MAX)
+        .collect();
     (spans, format!("it refused spans: {}", escape::text(&why)))
 }
 
 /// Returns the innermost cause, which names the problem.
 fn innermost(error: &reqwest::Error) -> String {
     let first: &dyn std::error::Error = error;
-    std::iter::successors(Some(first), |cause| cause.source()).last().map(ToString::to_string).unwrap_or_default()
+    std::iter::successors(Some(first), |cause| cause.source())
+        .last()
+        .map(ToString::to_string)
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -288,7 +321,12 @@ mod tests {
     use super::*;
 
     fn counts(ended: u64, taken: u64, sent: u64) -> Spans {
-        Spans { ended: ended.into(), taken: taken.into(), sent: sent.into(), ..Spans::default() }
+        Spans {
+            ended: ended.into(),
+            taken: taken.into(),
+            sent: sent.into(),
+            ..Spans::default()
+        }
     }
 
     #[test]
@@ -299,7 +337,11 @@ mod tests {
             (counts(2560 + 10, 10, 10), 0, 2560),
             (counts(2560 + 15, 10, 7), 3 + 5, 2560 + 5 + 3),
         ] {
-            assert_eq!((spans.lost(UNTAKEN_MAX), spans.lost(0)), (lost, lost_at_the_end), "{spans:?}");
+            assert_eq!(
+                (spans.lost(UNTAKEN_MAX), spans.lost(0)),
+                (lost, lost_at_the_end),
+                "{spans:?}"
+            );
         }
     }
 
@@ -310,7 +352,9 @@ mod tests {
         for second in 0..600 {
             let fails = second % 2 == 0;
             spans.taken.fetch_add(2, Ordering::Relaxed);
-            spans.sent.fetch_add(if fails { 0 } else { 2 }, Ordering::Relaxed);
+            spans
+                .sent
+                .fetch_add(if fails { 0 } else { 2 }, Ordering::Relaxed);
             let state = || {
                 let told = spans.told();
                 (told.at, told.is_away)
@@ -329,9 +373,17 @@ mod tests {
             r#"{"partialSuccess":{"rejectedSpans":"3","errorMessage":"too\nlarge"}}"#,
             r#"{"partialSuccess":{"rejectedSpans":3,"errorMessage":"too\nlarge"}}"#,
         ] {
-            assert_eq!(rejected(body.as_bytes()), (3, r"it refused spans: too\nlarge".to_owned()));
+            assert_eq!(
+                rejected(body.as_bytes()),
+                (3, r"it refused spans: too\nlarge".to_owned())
+            );
         }
-        for body in ["", "{}", "[", r#"{"partialSuccess":{"rejectedSpans":"0","errorMessage":"slow down"}}"#] {
+        for body in [
+            "",
+            "{}",
+            "[",
+            r#"{"partialSuccess":{"rejectedSpans":"0","errorMessage":"slow down"}}"#,
+        ] {
             assert_eq!(rejected(body.as_bytes()), (0, String::new()), "{body}");
         }
     }

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use opentelemetry_otlp::{Protocol, SpanExporter as Otlp, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_otlp::{
+    Protocol, SpanExporter as Otlp, WithExportConfig as _, WithHttpConfig as _,
+};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
 use percent_encoding::percent_decode_str;
@@ -74,7 +76,9 @@ struct Collector {
 impl TraceArgs {
     /// Checks the settings of traces. Does not connect to the collector.
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        self.trace_field.as_ref().map_or(Ok(()), |_| self.collector().map(drop))
+        self.trace_field
+            .as_ref()
+            .map_or(Ok(()), |_| self.collector().map(drop))
     }
 
     /// If traces are wanted, starts their export and adds it to the worker's settings. Otherwise
@@ -91,36 +95,69 @@ impl TraceArgs {
             info!(target: LOG, "traces: there are no spans, because {name} is {value}");
             return Ok(None);
         }
-        if let Some(protocol) = variable("OTEL_EXPORTER_OTLP_PROTOCOL").filter(|protocol| protocol != "http/json") {
+        if let Some(protocol) =
+            variable("OTEL_EXPORTER_OTLP_PROTOCOL").filter(|protocol| protocol != "http/json")
+        {
             warn!(target: LOG, protocol, "traces: spans go by http/json; the port of a collector for HTTP is often 4318");
         }
         let spans = Arc::new(Spans::of(url.origin().ascii_serialization()));
-        let http = Http { client, runtime: Handle::current(), spans: Arc::clone(&spans) };
-        let otlp = Otlp::builder().with_http().with_http_client(http).with_protocol(Protocol::HttpJson);
-        let otlp = otlp.with_endpoint(url).with_timeout(TIMEOUT).build().map_err(|error| invalid(&error.to_string()))?;
+        let http = Http {
+            client,
+            runtime: Handle::current(),
+            spans: Arc::clone(&spans),
+        };
+        let otlp = Otlp::builder()
+            .with_http()
+            .with_http_client(http)
+            .with_protocol(Protocol::HttpJson);
+        let otlp = otlp
+            .with_endpoint(url)
+            .with_timeout(TIMEOUT)
+            .build()
+            .map_err(|error| invalid(&error.to_string()))?;
         let waiting = BatchConfigBuilder::default()
             .with_max_queue_size(WAITING_MAX)
             .with_max_export_batch_size(TAKEN_MAX)
             .with_scheduled_delay(SEND_EVERY)
             .build();
-        let counted = Counted { otlp, spans: Arc::clone(&spans) };
-        let batches = BatchSpanProcessor::builder(counted).with_batch_config(waiting).build();
+        let counted = Counted {
+            otlp,
+            spans: Arc::clone(&spans),
+        };
+        let batches = BatchSpanProcessor::builder(counted)
+            .with_batch_config(waiting)
+            .build();
         let provider = SdkTracerProvider::builder()
-            .with_span_processor(Ended { batches, spans: Arc::clone(&spans) })
+            .with_span_processor(Ended {
+                batches,
+                spans: Arc::clone(&spans),
+            })
             .with_resource(resource(&config.name))
             .build();
-        let scope = InstrumentationScope::builder("seriatim").with_version(env!("CARGO_PKG_VERSION")).build();
+        let scope = InstrumentationScope::builder("seriatim")
+            .with_version(env!("CARGO_PKG_VERSION"))
+            .build();
         let tracer = BoxedTracer::new(Box::new(provider.tracer_with_scope(scope)));
-        config.traces = Some(Traces::new(field.clone()).tracer(tracer).child_spans(self.trace_child));
+        config.traces = Some(
+            Traces::new(field.clone())
+                .tracer(tracer)
+                .child_spans(self.trace_child),
+        );
         Ok(Some(Exporting { provider, spans }))
     }
 
     /// Returns the collector that the option names, or else the variables of OpenTelemetry.
     fn collector(&self) -> anyhow::Result<Collector> {
-        let (text, is_whole) = match (&self.otlp_endpoint, variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")) {
+        let (text, is_whole) = match (
+            &self.otlp_endpoint,
+            variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
+        ) {
             (Some(endpoint), _) => (endpoint.clone(), false),
             (None, Some(whole)) => (whole, true),
-            (None, None) => (variable("OTEL_EXPORTER_OTLP_ENDPOINT").unwrap_or_else(|| COLLECTOR.to_owned()), false),
+            (None, None) => (
+                variable("OTEL_EXPORTER_OTLP_ENDPOINT").unwrap_or_else(|| COLLECTOR.to_owned()),
+                false,
+            ),
         };
         let mut url = Url::parse(&text).map_err(|error| invalid(&error.to_string()))?;
         if !matches!(url.scheme(), "http" | "https") {
@@ -139,7 +176,9 @@ impl TraceArgs {
 }
 
 fn invalid(why: &str) -> anyhow::Error {
-    let message = format!("the URL of the collector (--otlp-endpoint) cannot be used: {why}; write e.g. {COLLECTOR}");
+    let message = format!(
+        "the URL of the collector (--otlp-endpoint) cannot be used: {why}; write e.g. {COLLECTOR}"
+    );
     Failure::with(Exit::Input, message)
 }
 
@@ -150,7 +189,12 @@ fn variable(name: &str) -> Option<String> {
 
 /// Returns the name and the value of the environment variable that turns traces off, if any.
 fn turned_off() -> Option<(&'static str, String)> {
-    let is = |name, off: &str| Some((name, variable(name).filter(|value| value.eq_ignore_ascii_case(off))?));
+    let is = |name, off: &str| {
+        Some((
+            name,
+            variable(name).filter(|value| value.eq_ignore_ascii_case(off))?,
+        ))
+    };
     is("OTEL_SDK_DISABLED", "true").or_else(|| is("OTEL_TRACES_EXPORTER", "none"))
 }
 
@@ -160,7 +204,11 @@ fn take_authorization(url: &mut Url) -> HeaderMap {
     let mut headers = HeaderMap::new();
     if !url.username().is_empty() || url.password().is_some() {
         let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
-        let basic = STANDARD.encode(format!("{}:{}", decoded(url.username()), decoded(url.password().unwrap_or_default())));
+        let basic = STANDARD.encode(format!(
+            "{}:{}",
+            decoded(url.username()),
+            decoded(url.password().unwrap_or_default())
+        ));
         // Base64 is always a valid value of a header.
         if let Ok(mut value) = HeaderValue::try_from(format!("Basic {basic}")) {
             value.set_sensitive(true);
@@ -174,27 +222,47 @@ fn take_authorization(url: &mut Url) -> HeaderMap {
 
 fn client(url: &Url, headers: HeaderMap) -> anyhow::Result<reqwest::Client> {
     let is_needed = url.scheme() == "https";
-    let (option, file) = ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"]
-        .into_iter()
-        .find_map(|name| Some((name, Some(variable(name).filter(|_| is_needed)?))))
-        .unwrap_or(("OTEL_EXPORTER_OTLP_CERTIFICATE", None));
-    let tls = https(file.as_deref().map(Path::new), is_needed, option)
-        .map_err(|error| Failure::with(Exit::Input, format!("TLS to the collector of spans is not possible: {error}")))?;
-    let client = reqwest::Client::builder().tls_backend_preconfigured(tls).default_headers(headers);
-    client.redirect(Policy::none()).timeout(TIMEOUT).build().map_err(|error| invalid(&error.to_string()))
+    let (option, file) = [
+        "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+        "OTEL_EXPORTER_OTLP_CERTIFICATE",
+    ]
+    .into_iter()
+    .find_map(|name| Some((name, Some(variable(name).filter(|_| is_needed)?))))
+    .unwrap_or(("OTEL_EXPORTER_OTLP_CERTIFICATE", None));
+    let tls = https(file.as_deref().map(Path::new), is_needed, option).map_err(|error| {
+        Failure::with(
+            Exit::Input,
+            format!("TLS to the collector of spans is not possible: {error}"),
+        )
+    })?;
+    let client = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .default_headers(headers);
+    client
+        .redirect(Policy::none())
+        .timeout(TIMEOUT)
+        .build()
+        .map_err(|error| invalid(&error.to_string()))
 }
 
 /// Returns the resource attributes that spans have for this process. An attribute from the
 /// variables of OpenTelemetry replaces the own one.
 fn resource(name: &str) -> Resource {
     let given = Resource::builder().build();
-    let is_given = |key: &'static str| given.get(&key.into()).is_some_and(|value| !value.as_str().starts_with("unknown_service"));
+    let is_given = |key: &'static str| {
+        given
+            .get(&key.into())
+            .is_some_and(|value| !value.as_str().starts_with("unknown_service"))
+    };
     let own = [
         ("service.name", "seriatim".to_owned()),
         ("service.instance.id", name.to_owned()),
         ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
     ];
-    let own = own.into_iter().filter(|(key, _)| !is_given(key)).map(|(key, value)| KeyValue::new(key, value));
+    let own = own
+        .into_iter()
+        .filter(|(key, _)| !is_given(key))
+        .map(|(key, value)| KeyValue::new(key, value));
     Resource::builder().with_attributes(own).build()
 }
 
