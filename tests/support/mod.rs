@@ -44,6 +44,11 @@ pub struct Server {
     environment: Vec<(String, PathBuf)>,
 }
 
+/// Returns a text of source code without white space, so that its format does not matter.
+pub fn without_spaces(source: &str) -> String {
+    source.split_whitespace().collect()
+}
+
 static TESTS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the server in `SERIATIM_REDIS_SERVER`, or else the first one on the PATH.

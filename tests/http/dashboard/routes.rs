@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use reqwest::{Method, RequestBuilder};
 
+use crate::support::without_spaces;
+
 use super::rig::{Dash, Scene, USERS, path, reply, token, users};
 
 /// The requirement of a route that only reads.
@@ -162,6 +164,16 @@ const ACTS_ON_ALL: [Act; 10] = [
     ("resume-cron", &[("name", "work-nightly")], Right::Operate),
 ];
 
+/// Returns the text up to the parenthesis that closes the call.
+fn argument(text: &str) -> &str {
+    let mut depth = 0;
+    let end = text.find(|c| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        depth < 0
+    });
+    &text[..end.unwrap_or(text.len())]
+}
+
 /// Returns the methods of each route in the source.
 fn routes_of_the_source() -> BTreeMap<String, Vec<&'static str>> {
     let sources = [
@@ -174,13 +186,13 @@ fn routes_of_the_source() -> BTreeMap<String, Vec<&'static str>> {
         // `route(path, …)` is in a loop over the files.
         // The method `route` of other types has no parameters.
         let others = ["path,", ")"];
-        for route in source
+        for route in without_spaces(source)
             .split(".route(")
             .skip(1)
             .filter(|route| !others.iter().any(|other| route.starts_with(other)))
         {
-            let (path, rest) = route.split_once(", ").expect("a path and a handler");
-            let handlers = rest.lines().next().unwrap_or_default();
+            let (path, rest) = route.split_once(',').expect("a path and a handler");
+            let handlers = argument(rest);
             let constant = constants
                 .iter()
                 .find(|(name, _)| *name == path)
@@ -198,11 +210,10 @@ fn routes_of_the_source() -> BTreeMap<String, Vec<&'static str>> {
             );
         }
     }
-    let assets = include_str!("../../../crates/web/src/dashboard/assets.rs");
-    let files = assets
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("(\"/")?.split_once('"'));
-    found.extend(files.map(|(file, _)| (format!("/{file}"), vec!["get"])));
+    let assets = without_spaces(include_str!("../../../crates/web/src/dashboard/assets.rs"));
+    let files = assets.split("(\"/").skip(1);
+    let names = files.filter_map(|file| file.split('"').next());
+    found.extend(names.map(|name| (format!("/{name}"), vec!["get"])));
     found
 }
 
