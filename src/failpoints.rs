@@ -10,7 +10,9 @@
 //! values of `return`.
 //!
 //! With the feature `failpoints`, the variable `SERIATIM_LUA_DIR` names another directory for the
-//! scripts. So `scripts/mutants` can try changed scripts without a new build.
+//! scripts. So `scripts/mutants` can try changed scripts without a new build. The variable
+//! `SERIATIM_SCRIPTS` sets the default of the setting `Scripts`, so that all tests can run in one
+//! way.
 
 use std::borrow::Cow;
 use std::io;
@@ -158,4 +160,9 @@ pub(crate) fn lua(file: &str, compiled: &'static str) -> Cow<'static, str> {
         Some(text) => Cow::Owned(text),
         None => Cow::Borrowed(compiled),
     }
+}
+
+/// Returns the variable `SERIATIM_SCRIPTS`: the default of the setting `Scripts`, for tests.
+pub(crate) fn scripts() -> Option<String> {
+    std::env::var("SERIATIM_SCRIPTS").ok()
 }

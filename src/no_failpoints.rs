@@ -22,3 +22,8 @@ pub(crate) use {around, delivery};
 pub(crate) fn lua(_file: &str, compiled: &'static str) -> Cow<'static, str> {
     Cow::Borrowed(compiled)
 }
+
+/// Returns `None`: no variable changes the default of the setting `Scripts`.
+pub(crate) fn scripts() -> Option<String> {
+    None
+}

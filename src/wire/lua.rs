@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 
 use redis::Cmd;
 
+#[cfg(feature = "worker")]
+use super::library::Library;
 use crate::failpoints;
 use crate::keys;
 
@@ -131,6 +133,17 @@ manifest! {
     }
 }
 
+/// The script `advance` as a library. Each call makes all of the script's values anew.
+#[cfg(feature = "worker")]
+pub(crate) static ADVANCE_LIBRARY: LazyLock<Library> = LazyLock::new(|| {
+    let body = ADVANCE.text.strip_prefix(ALLOW_OOM).unwrap_or_default();
+    Library::new(
+        "advance",
+        "allow-oom",
+        &format!("return function(KEYS, ARGV)\n{body}\nend"),
+    )
+});
+
 /// A script's text, with the functions that call it.
 pub(crate) struct Script {
     pub(super) inner: redis::Script,
@@ -141,7 +154,10 @@ impl Script {
     fn new(flags: &str, file: &str) -> Self {
         let source = SCRIPTS.iter().find(|source| source.file == file);
         let source = source.unwrap_or_else(|| unreachable!("the manifest lists no script {file}"));
-        let text = assemble(flags, source);
+        Self::of_text(assemble(flags, source))
+    }
+
+    pub(super) fn of_text(text: String) -> Self {
         Self {
             inner: redis::Script::new(&text),
             text,
@@ -158,6 +174,10 @@ impl Script {
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(&self.text).arg(1).arg(key);
         cmd
+    }
+
+    pub(super) fn hash(&self) -> &str {
+        self.inner.get_hash()
     }
 
     /// Begins a call that names the script by its hash. The one key tells a Redis cluster which

@@ -7,6 +7,7 @@
 //! assembled once per process (lua/README.md).
 //!
 //! - `lua`: the text of every script
+//! - `library`: runs the script `advance` as a function or as a script (feature `worker`)
 //! - `emit`, `cancel`: the calls of producers
 //! - `worker`: all other calls (feature `worker`)
 //! - [`values`]: the values that Redis stores as one text, one file each
@@ -15,6 +16,8 @@
 mod cancel;
 mod emit;
 mod error;
+#[cfg(feature = "worker")]
+mod library;
 mod lua;
 mod reply;
 pub mod values;
@@ -24,6 +27,8 @@ mod worker;
 pub use cancel::{CancelReply, cancel};
 pub use emit::{EmitReply, ScriptedEmit};
 pub use error::ScriptError;
+#[cfg(feature = "worker")]
+pub use library::{Scripts, ScriptsError, Way, Ways};
 pub(crate) use lua::{CHECK, INSPECT, LOG, OF_OBJECT, STREAM, TAKEN};
 #[cfg(feature = "worker")]
 pub use worker::*;

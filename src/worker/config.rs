@@ -9,7 +9,7 @@ use crate::connection::Wait;
 use crate::event::{Pointer, type_of};
 use crate::keys::Keys;
 use crate::wire::values::host_name;
-use crate::wire::{EventLog, Suspects, Tag};
+use crate::wire::{EventLog, Scripts, Suspects, Tag};
 
 /// The most slots of a process.
 pub const CONCURRENCY_MAX: usize = 1024;
@@ -134,6 +134,9 @@ pub struct WorkerConfig {
     /// Whether a batch must also be on the disks of the master and of the replicas. Uses `WAITAOF`,
     /// which needs Redis 7.2 or later, and `appendonly yes` on all these servers. Default: no.
     pub wait_local: bool,
+    /// The ways in which Redis may run the script that commits and claims: as a function of a
+    /// library, or as a script. Default: as a function if Redis accepts the library.
+    pub scripts: Scripts,
     /// Whether to take the name at once from a live process, which then stops. Default: no.
     pub takeover: bool,
     /// The first id of a new namespace: 1 to 2^52, or 0 (default). With 0, ids begin at the
@@ -178,6 +181,7 @@ impl Default for WorkerConfig {
             wait: 0,
             wait_timeout: Duration::from_secs(1),
             wait_local: false,
+            scripts: Scripts::default(),
             takeover: false,
             first_id: 0,
         }

@@ -6,6 +6,7 @@
 //! has no other effect. `SERIATIM_SEED=… cargo test --test proofs usual` repeats one state.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
@@ -262,7 +263,15 @@ impl Case {
             // and is ignored.
             let _ = try_run::<redis::Value>(conn, command).await;
         }
-        let mut call = Advance::beyond(keys, "w", "token", self.bounds, self.from, self.highest);
+        let mut call = Advance::beyond(
+            keys,
+            "w",
+            "token",
+            self.bounds,
+            self.from,
+            self.highest,
+            &Arc::default(),
+        );
         for (slot, report) in &self.slots {
             match report {
                 Some(report) => call.report(*slot, report),

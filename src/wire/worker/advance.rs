@@ -1,6 +1,7 @@
 //! The call of the script `advance`: it commits results and returns new batches.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +12,8 @@ use super::suspects::Suspects;
 use crate::escape;
 use crate::keys::Keys;
 use crate::wire::error::ScriptError;
-use crate::wire::lua::ADVANCE;
+use crate::wire::library::{Library, Ways};
+use crate::wire::lua::ADVANCE_LIBRARY;
 use crate::wire::reply::{Reply, millis};
 use crate::wire::values::{HeldId, Reason, Tag};
 
@@ -196,6 +198,7 @@ impl Default for EventLog {
 /// The arguments of one call of `advance`.
 pub struct Advance {
     cmd: Cmd,
+    ways: Arc<Ways>,
     logs: bool,
 }
 
@@ -224,11 +227,12 @@ pub struct Bounds {
 impl Advance {
     /// Returns a call that names no slots yet, for a caller that has seen no event id.
     pub fn new(keys: &Keys, name: &str, token: &str, bounds: Bounds, from: ClaimFirst) -> Self {
-        Self::beyond(keys, name, token, bounds, from, 0)
+        Self::beyond(keys, name, token, bounds, from, 0, &Arc::default())
     }
 
     /// Returns a call that names no slots yet. `highest` is the highest event id that the caller
-    /// has seen. All ids that the call gives are above it.
+    /// has seen. All ids that the call gives are above it. `ways`: the ways in which Redis may run
+    /// the call.
     pub fn beyond(
         keys: &Keys,
         name: &str,
@@ -236,8 +240,9 @@ impl Advance {
         bounds: Bounds,
         from: ClaimFirst,
         highest: u64,
+        ways: &Arc<Ways>,
     ) -> Self {
-        let mut cmd = ADVANCE.with_key(&keys.worker_lease(name));
+        let mut cmd = ADVANCE_LIBRARY.begin(ways.of_call(), &keys.worker_lease(name));
         cmd.arg(keys.prefix())
             .arg(name)
             .arg(token)
@@ -249,7 +254,11 @@ impl Advance {
         cmd.arg(highest)
             .arg(bounds.suspects.to_string())
             .arg(bounds.group_depth);
-        Self { cmd, logs: false }
+        Self {
+            cmd,
+            ways: Arc::clone(ways),
+            logs: false,
+        }
     }
 
     /// Makes the call write the events that it finalizes to the event log. Must be called before
@@ -407,15 +416,15 @@ pub async fn advance(
     conn: &mut impl ConnectionLike,
     call: &Advance,
 ) -> Result<Advanced, ScriptError> {
-    advanced(ADVANCE.call(conn, &call.cmd).await?)
+    advanced(ADVANCE_LIBRARY.call(conn, &call.ways, &call.cmd).await?)
 }
 
 /// Sends a blocking pop and the call of `advance` behind it, in one round trip. Redis runs the call
 /// as soon as the pop ends, even if the pop failed. Returns both results; the outer error is an
 /// error of the connection.
 ///
-/// If the server does not know the script, the call fails. The next call of [`advance`] loads the
-/// script. Cancellation: both commands may still run.
+/// If the server does not know the function or the script, the call follows once more, with another
+/// round trip. Cancellation: both commands may still run.
 pub(crate) async fn pop_and_advance(
     conn: &mut impl ConnectionLike,
     pop: Cmd,
@@ -426,10 +435,15 @@ pub(crate) async fn pop_and_advance(
     let mut replies = conn.req_packed_commands(&both, 0, 2).await?.into_iter();
     let mut next = || replies.next().unwrap_or(Value::Nil).extract_error();
     let (popped, reply) = (next(), next());
-    Ok((
-        popped.map(drop),
-        reply.map_err(ScriptError::from).and_then(advanced),
-    ))
+    let reply = match reply {
+        Err(error) if Library::has_not_run(&error) => advance(conn, call).await,
+        Ok(reply) => {
+            call.ways.ran(&call.cmd);
+            advanced(reply)
+        }
+        Err(error) => Err(error.into()),
+    };
+    Ok((popped.map(drop), reply))
 }
 
 fn advanced(reply: Value) -> Result<Advanced, ScriptError> {

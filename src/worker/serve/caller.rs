@@ -94,6 +94,7 @@ impl Caller {
             bounds,
             claim_first,
             self.redis.highest(),
+            self.redis.ways(),
         );
         if let Some(log) = self.config.event_log {
             call.log(log);

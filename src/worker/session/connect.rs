@@ -22,7 +22,7 @@ use crate::connection::{PatientConnection, Route, RouteError, Server, Wait, else
 use crate::escape;
 use crate::failpoints::around;
 use crate::keys::Keys;
-use crate::wire::{self, ScriptError, Seen};
+use crate::wire::{self, ScriptError, Seen, Ways};
 use crate::worker::config::WorkerConfig;
 use crate::worker::error::WorkerError;
 use crate::worker::session::memory::{RedisMemory, Replication, Warning};
@@ -53,6 +53,7 @@ pub(crate) struct Redis {
     outage: Arc<Outage>,
     figures: Arc<Figures>,
     wait: Option<Wait>,
+    ways: Arc<Ways>,
 }
 
 impl Redis {
@@ -68,6 +69,7 @@ impl Redis {
             RouteError::Sentinels(reason) => WorkerError::Sentinels(reason),
         })?;
         let memory = Arc::new(RedisMemory::default());
+        let ways = Arc::new(Ways::new(config.scripts));
         let pool = |connections| {
             let manager = Manager {
                 route: route.clone(),
@@ -93,6 +95,7 @@ impl Redis {
             wait: config.wait(),
             route,
             memory,
+            ways,
         })
     }
 
@@ -169,6 +172,11 @@ impl Redis {
     /// Returns the wait for replicas, if there is one.
     pub(crate) fn wait(&self) -> Option<Wait> {
         self.wait
+    }
+
+    /// Returns the ways in which Redis may run the script `advance`.
+    pub(crate) fn ways(&self) -> &Arc<Ways> {
+        &self.ways
     }
 
     /// Returns whether Sentinels name the master.

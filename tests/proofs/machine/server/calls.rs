@@ -1,6 +1,7 @@
 //! The calls to Redis: the scripts through the library, and plain commands for producers,
 //! operators, and the effects of time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::reference::NAMES;
@@ -394,6 +395,7 @@ impl Server {
             bounds,
             from,
             args.highest,
+            &Arc::default(),
         );
         if args.log {
             call.log(EventLog::default());
