@@ -255,7 +255,7 @@ impl<'a> World<'a> {
             Scripts::Functions => Way::Function,
             _ => Way::Script,
         };
-        assert_eq!(world.ways.in_use(), (expected, None));
+        assert_eq!(world.ways.way(), expected);
         world
     }
 

@@ -21,13 +21,13 @@
 --           highest id that the caller has seen (0: none)
 --           lowest first id, chosen by the caller (0: none)
 --           rows of the event log to keep (0: the log is off)
--- Replies   {'ok', counter jumped 0|1, counter}
+-- Replies   {'ok', counter jumped 0|1, counter, user may call functions 0|1}
 --           {'schema', version}: the version is unknown
 --           {'counter', value}: next.event.id is no whole number below 2^53
 --           {'denied', command}
 -- Keeps     I5 (ids)
 -- Cost      O(1)
--- Uses: ids.parse ids.text jump.beyond rights.missing
+-- Uses: ids.parse ids.text jump.beyond rights.may_call_functions rights.missing
 local SCHEMA = '1'
 local replication_id, highest, first_id, log = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
@@ -75,4 +75,4 @@ if log ~= '0' and not seen[3] then
 elseif log == '0' and seen[3] then
   call('HDEL', KEYS[1], 'event.log')
 end
-return { 'ok', changed and 1 or 0, text }
+return { 'ok', changed and 1 or 0, text, M.rights.may_call_functions() and 1 or 0 }

@@ -3,12 +3,12 @@
 -- Purpose   Finds a missing right before a worker is started. Writes nothing.
 -- Keys      KEYS[1] seriatim.meta (not read: it tells a cluster which node runs the call)
 -- Arguments prefix
--- Replies   {'ok'} | {'denied', command}
+-- Replies   {'ok', user may call functions 0|1} | {'denied', command}
 -- Keeps     writes nothing
 -- Cost      O(1)
--- Uses: rights.missing
+-- Uses: rights.may_call_functions rights.missing
 local denied = M.rights.missing()
 if denied then
   return { 'denied', denied }
 end
-return { 'ok' }
+return { 'ok', M.rights.may_call_functions() and 1 or 0 }

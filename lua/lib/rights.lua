@@ -26,4 +26,10 @@ local function missing_right()
   end
 end
 
-return { missing = missing_right }
+-- Returns whether the user may call functions. A server without functions refuses the question.
+local function may_call_functions()
+  local known, allowed = pcall(redis.acl_check_cmd, 'FCALL', 'f', '1', key)
+  return known and allowed
+end
+
+return { may_call_functions = may_call_functions, missing = missing_right }

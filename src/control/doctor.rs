@@ -1,6 +1,7 @@
 //! Examines whether a Redis server is fit for seriatim: its version, settings, replicas and clock,
 //! and the rights of the user.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis::RedisError;
@@ -9,7 +10,7 @@ use serde::Serialize;
 use super::server::{self, Info};
 use super::{Control, ControlError, cron};
 use crate::connection::errors::told;
-use crate::wire::{self, ScriptError};
+use crate::wire::{self, ADVANCE_LIBRARY, LIBRARIES, Rights, ScriptError};
 
 /// Largest difference between the clock of Redis and the clock of this process that gives no
 /// warning.
@@ -18,6 +19,9 @@ const CLOCK_MAX: Duration = Duration::from_secs(1);
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(20);
 /// Number of round trips measured.
 const ROUND_TRIPS: usize = 5;
+
+/// Largest number of libraries of other versions that are listed.
+const OLD_MAX: usize = 20;
 
 /// The result of one examination.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -71,13 +75,15 @@ impl Control {
                 server::INFO_DENIED,
             )),
         }
-        findings.push(match wire::missing_right(&mut conn, &self.keys).await {
-            Ok(None) => Finding::new(
+        let rights = wire::rights(&mut conn, &self.keys).await;
+        let may_call = matches!(rights, Ok(Rights::All { functions: true }));
+        findings.push(match rights {
+            Ok(Rights::All { .. }) => Finding::new(
                 "rights",
                 Verdict::Good,
                 "the user has all rights of a worker",
             ),
-            Ok(Some(command)) => Finding::new(
+            Ok(Rights::Lacks(command)) => Finding::new(
                 "rights",
                 Verdict::Wrong,
                 format!(
@@ -93,6 +99,7 @@ impl Control {
                 format!("no script can run: {error}"),
             ),
         });
+        findings.extend(self.functions(may_call).await?);
         findings.push(self.transactions().await?);
         findings.push(self.blocking().await?);
         findings.extend(self.namespace().await?);
@@ -145,6 +152,59 @@ impl Control {
             }
             Err(error) => Err(ControlError::redis("events.cron.last")(error)),
         }
+    }
+
+    /// Examines in which way a worker would run the script that commits and claims. Lists the
+    /// libraries of other versions, which nobody else deletes.
+    async fn functions(&self, may_call: bool) -> Result<Vec<Finding>, ControlError> {
+        const WHAT: &str = "functions";
+        if !may_call {
+            let told = "workers run scripts: the user may not use FCALL; docs/protocol.md, \"Permissions\", says who may have this right";
+            return Ok(vec![Finding::new(WHAT, Verdict::Good, told)]);
+        }
+        let mut list = redis::cmd("FUNCTION");
+        list.arg("LIST")
+            .arg("LIBRARYNAME")
+            .arg(format!("{LIBRARIES}*"));
+        let listed: Result<Vec<HashMap<String, redis::Value>>, RedisError> =
+            list.query_async(&mut self.connection()).await;
+        let names: Vec<String> = match listed {
+            Err(error) if error.code().is_none() => {
+                return Err(ControlError::redis("FUNCTION LIST")(error));
+            }
+            Err(error) => {
+                let told = format!(
+                    "workers try a function first; old libraries are unknown: {}",
+                    told(&error)
+                );
+                return Ok(vec![Finding::new(WHAT, Verdict::Unknown, told)]);
+            }
+            Ok(listed) => listed
+                .into_iter()
+                .filter_map(|library| {
+                    redis::from_redis_value(library.get("library_name")?.clone()).ok()
+                })
+                .collect(),
+        };
+        let ours = ADVANCE_LIBRARY.name();
+        let state = if names.iter().any(|name| name == ours) {
+            "loaded"
+        } else {
+            "not loaded; the first worker loads it if it can"
+        };
+        let told = format!("workers run functions: the library {ours} is {state}");
+        let others = names.iter().filter(|name| *name != ours).take(OLD_MAX);
+        let others = others.map(|name| {
+            let name = crate::escape::name(name.as_bytes());
+            let told = format!(
+                "the library {name} is of another version: if no worker of that version runs, delete it: FUNCTION DELETE {name}"
+            );
+            Finding::new(WHAT, Verdict::Warning, told)
+        });
+        Ok([Finding::new(WHAT, Verdict::Good, told)]
+            .into_iter()
+            .chain(others)
+            .collect())
     }
 
     /// Examines whether transactions work. Each emit is a transaction.

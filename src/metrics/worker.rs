@@ -7,6 +7,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
 
 use super::writer::Writer;
+use crate::wire::Way;
 use crate::worker::{Vitals, WorkerFigures};
 
 /// The metrics of one worker: a collector for a registry. It has fewer than 300 series.
@@ -128,6 +129,11 @@ fn redis(out: &mut Writer<'_>, figures: &WorkerFigures) -> fmt::Result {
             ("denied", errors.denied),
             ("other", errors.other),
         ],
+    )?;
+    out.gauge(
+        "functions",
+        "1 if Redis runs the script that commits and claims as a function, 0 if as a script",
+        u32::from(figures.way == Way::Function),
     )?;
     out.gauge(
         "attached",

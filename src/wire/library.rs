@@ -19,17 +19,21 @@ use std::time::Duration;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, RedisError, Value};
 use tokio::time::Instant;
+use tracing::info;
 
 use super::lua::Script;
 use crate::connection::errors::{is_outage, told};
 use crate::failpoints::{self, around};
 
-/// The interval at which a library is loaded again that Redis has refused for lack of memory.
-const OOM_AGAIN: Duration = Duration::from_secs(60);
+/// The time after which a library is tried again that Redis has refused for lack of memory.
+const AGAIN: Duration = Duration::from_secs(60);
 /// Number of digits of the hash in the name of a library.
 const HASH_DIGITS: usize = 12;
 /// The beginning of the name of every library.
 pub(crate) const PREFIX: &str = "seriatim_";
+
+/// The reason of a refusal if the user may not call functions.
+pub(crate) const DENIED: &str = "the Redis user may not use FCALL";
 
 /// A script with its library.
 pub(crate) struct Library {
@@ -249,9 +253,10 @@ impl FromStr for Scripts {
 }
 
 /// The way in which a call runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Way {
     /// As a function of a library, with `FCALL`.
+    #[default]
     Function,
     /// As a script, with `EVALSHA`.
     Script,
@@ -276,9 +281,11 @@ impl Way {
 
 /// The ways that a worker process may use, and the last refusal of the server. All connections of
 /// the process share this value.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ways {
     setting: Scripts,
+    /// The time after which a refused library is tried again, if the refusal may end with time.
+    interval: Duration,
     refusal: Mutex<Option<Refusal>>,
 }
 
@@ -290,11 +297,23 @@ struct Refusal {
     again_at: Option<Instant>,
 }
 
+impl Default for Ways {
+    fn default() -> Self {
+        Self::new(Scripts::default())
+    }
+}
+
 impl Ways {
     /// Returns the ways of a process with this setting.
     pub fn new(setting: Scripts) -> Self {
+        Self::with_interval(setting, AGAIN)
+    }
+
+    /// Returns the ways of a process that tries a library again after this time, for tests.
+    pub fn with_interval(setting: Scripts, interval: Duration) -> Self {
         Self {
             setting,
+            interval,
             refusal: Mutex::default(),
         }
     }
@@ -314,7 +333,7 @@ impl Ways {
                 Some(Refusal {
                     again_at: Some(at), ..
                 }) if *at <= Instant::now() => {
-                    *at = Instant::now() + OOM_AGAIN;
+                    *at = Instant::now() + self.interval;
                     Way::Function
                 }
                 Some(_) => Way::Script,
@@ -322,17 +341,31 @@ impl Ways {
         }
     }
 
-    /// Returns the way in use, and the reason if the server has refused the other one.
-    pub fn in_use(&self) -> (Way, Option<String>) {
-        let reason = self
-            .refusal()
-            .as_ref()
-            .map(|refusal| refusal.reason.clone());
-        match (self.setting, reason) {
-            (Scripts::Eval, _) => (Way::Script, None),
-            (Scripts::Functions, reason) => (Way::Function, reason),
-            (Scripts::Auto, None) => (Way::Function, None),
-            (Scripts::Auto, reason) => (Way::Script, reason),
+    /// Returns the way in use.
+    pub fn way(&self) -> Way {
+        match self.setting {
+            Scripts::Functions => Way::Function,
+            Scripts::Eval => Way::Script,
+            Scripts::Auto if self.refusal().is_none() => Way::Function,
+            Scripts::Auto => Way::Script,
+        }
+    }
+
+    /// Records a new connection, and whether its user may call functions. It may lead to another
+    /// server, so a refusal that does not end with time counts no longer.
+    pub(crate) fn connected(&self, may_call: bool) {
+        let mut refusal = self.refusal();
+        let waits = matches!(
+            &*refusal,
+            Some(Refusal {
+                again_at: Some(_),
+                ..
+            })
+        );
+        if may_call && !waits {
+            *refusal = None;
+        } else if !may_call {
+            self.refuse(&mut refusal, DENIED.to_owned(), None);
         }
     }
 
@@ -345,11 +378,23 @@ impl Ways {
 
     /// Records that the server refuses the function.
     fn refused(&self, error: &RedisError) {
-        let again_at = (error.code() == Some("OOM")).then(|| Instant::now() + OOM_AGAIN);
-        *self.refusal() = Some(Refusal {
-            reason: told(error),
-            again_at,
-        });
+        // The library may also have disappeared between its load and the call.
+        let may_end = error.code() == Some("OOM") || is_unknown_function(error);
+        let again_at = may_end.then(|| Instant::now() + self.interval);
+        self.refuse(&mut self.refusal(), told(error), again_at);
+    }
+
+    fn refuse(&self, refusal: &mut Option<Refusal>, reason: String, again_at: Option<Instant>) {
+        let is_new = refusal
+            .as_ref()
+            .is_none_or(|before| before.reason != reason);
+        if is_new && self.setting == Scripts::Auto {
+            info!(
+                reason,
+                "Redis refuses function libraries: it runs scripts instead"
+            );
+        }
+        *refusal = Some(Refusal { reason, again_at });
     }
 
     fn refusal(&self) -> MutexGuard<'_, Option<Refusal>> {

@@ -28,7 +28,11 @@ pub use cancel::{CancelReply, cancel};
 pub use emit::{EmitReply, ScriptedEmit};
 pub use error::ScriptError;
 #[cfg(feature = "worker")]
+pub(crate) use library::{DENIED, Failed, PREFIX as LIBRARIES};
+#[cfg(feature = "worker")]
 pub use library::{Scripts, ScriptsError, Way, Ways};
+#[cfg(feature = "worker")]
+pub(crate) use lua::ADVANCE_LIBRARY;
 pub(crate) use lua::{CHECK, INSPECT, LOG, OF_OBJECT, STREAM, TAKEN};
 #[cfg(feature = "worker")]
 pub use worker::*;

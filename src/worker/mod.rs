@@ -41,8 +41,8 @@ pub use watch::figures::{
 pub use watch::status::{LastMinute, LongDelivery, Quantiles, WorkerStatus};
 pub use watch::traces::Traces;
 
-pub use crate::wire::EventLog;
 pub use crate::wire::values::Holder;
+pub use crate::wire::{EventLog, Scripts, ScriptsError, Way};
 
 use self::serve::{Serve, SessionEnd};
 use self::session::connect::Redis;

@@ -28,3 +28,4 @@ mod traps;
 mod two_slots;
 mod types;
 mod unavailable;
+mod ways;

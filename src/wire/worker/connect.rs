@@ -30,6 +30,8 @@ pub struct Connected {
     pub changed: bool,
     /// The present value of the id counter.
     pub counter: u64,
+    /// Whether the Redis user may call functions of libraries.
+    pub functions: bool,
 }
 
 /// Calls `connect`, which must be the first script on every new connection.
@@ -50,6 +52,7 @@ pub async fn connect(
         "ok" => Ok(Connected {
             changed: reply.int()? == 1,
             counter: reply.number()?,
+            functions: reply.int()? == 1,
         }),
         "denied" => Err(ScriptError::Denied(reply.text()?)),
         "schema" => Err(ScriptError::Schema(reply.text()?)),

@@ -40,7 +40,7 @@ pub use attach::{Attach, Attached, attach};
 pub use connect::{Connected, Seen, connect};
 pub use cron::{DueJob, Fired, JOBS_MAX as CRON_JOBS_MAX, Ticks, cron};
 pub use detach::{Detached, detach};
-pub use doctor::missing_right;
+pub use doctor::{Rights, rights};
 pub use foreign::{ForeignKey, foreign_key};
 pub use forget::{Forgot, OBJECTS_MAX, forget};
 pub use handled::{FINISHED, Finished, Handled, SlotBatch, finished_with, handled, returned};

@@ -22,7 +22,7 @@ use crate::connection::{PatientConnection, Route, RouteError, Server, Wait, else
 use crate::escape;
 use crate::failpoints::around;
 use crate::keys::Keys;
-use crate::wire::{self, ScriptError, Seen, Ways};
+use crate::wire::{self, Failed, ScriptError, Scripts, Seen, Ways};
 use crate::worker::config::WorkerConfig;
 use crate::worker::error::WorkerError;
 use crate::worker::session::memory::{RedisMemory, Replication, Warning};
@@ -70,6 +70,7 @@ impl Redis {
         })?;
         let memory = Arc::new(RedisMemory::default());
         let ways = Arc::new(Ways::new(config.scripts));
+        figures.show_ways(&ways);
         let pool = |connections| {
             let manager = Manager {
                 route: route.clone(),
@@ -78,6 +79,7 @@ impl Redis {
                 first_id: config.first_id,
                 event_log: config.event_log,
                 wait: config.wait(),
+                ways: Arc::clone(&ways),
                 memory: Arc::clone(&memory),
             };
             managed::Pool::builder(manager)
@@ -255,6 +257,7 @@ struct Manager {
     first_id: u64,
     event_log: Option<wire::EventLog>,
     wait: Option<Wait>,
+    ways: Arc<Ways>,
     memory: Arc<RedisMemory>,
 }
 
@@ -413,6 +416,10 @@ impl Manager {
                 // The counter may include ids that other processes gave. If Redis loses the jump of
                 // the counter, this process still knows the number.
                 memory.saw(connected.counter);
+                self.ways.connected(connected.functions);
+                if self.ways.setting() == Scripts::Functions {
+                    must_accept_library(conn, connected.functions).await?;
+                }
                 // This check comes after the script, because a replica or a Sentinel refuses the
                 // script with a clearer error.
                 if let Some(wait) = &self.wait {
@@ -449,6 +456,30 @@ impl Manager {
             )))),
         }
     }
+}
+
+/// Loads the library of functions, for a worker that may run no scripts in place of it.
+///
+/// # Errors
+/// The server refuses the library, or the connection failed.
+async fn must_accept_library(
+    conn: &mut impl ConnectionLike,
+    may_call: bool,
+) -> Result<(), Unopened> {
+    let reason = if may_call {
+        match wire::ADVANCE_LIBRARY.load(conn).await {
+            Ok(()) => return Ok(()),
+            Err(Failed::Other(error)) => return Err(error.into()),
+            Err(Failed::Refused(error)) => told(&error),
+        }
+    } else {
+        wire::DENIED.to_owned()
+    };
+    let text = format!(
+        "Redis refuses function libraries, which this worker must use (--scripts functions): {reason}; use --scripts auto, \
+         or see docs/protocol.md, \"Permissions\""
+    );
+    Err(Unopened::Refused(Box::new(WorkerError::Refused(text))))
 }
 
 /// Finds the key whose wrong type made the first script fail, and returns an error that names it.

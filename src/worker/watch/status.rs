@@ -51,6 +51,9 @@ pub struct WorkerStatus {
     pub sink_error: String,
     /// Time of the last round trip to Redis that wrote a status, µs; none in the first status.
     pub redis_rtt_us: Option<u64>,
+    /// The way in which Redis runs the script that commits and claims: `functions` or `eval`; empty
+    /// for a process of an older version.
+    pub scripts: String,
     /// Number of slots in each state.
     pub slots: SlotFigures,
     /// Events delivered since the start of the process.
@@ -219,6 +222,7 @@ impl StatusWriter {
             sink_down_ms: figures.sink.down_for.map(ms),
             sink_error: cut(&figures.sink.error, TEXT_BYTES),
             redis_rtt_us: self.round_trip_us,
+            scripts: figures.way.word().to_owned(),
             slots: figures.slots,
             delivered: figures.delivered,
             rejected: figures.rejected,

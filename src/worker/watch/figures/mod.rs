@@ -9,7 +9,7 @@
 mod histogram;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use self::histogram::{ATTEMPTS, EVENTS, Histogram, TIMES_US};
 use crate::connection::errors::is_broken;
 use crate::sink::Stop;
 use crate::wire::values::ReasonCode;
-use crate::wire::{BatchResult, Report, ScriptError};
+use crate::wire::{BatchResult, Report, ScriptError, Way, Ways};
 use crate::worker::serve::slots::Slot;
 
 /// A kind of call to Redis, for the figures.
@@ -235,6 +235,8 @@ pub struct WorkerFigures {
     pub lost_keys: u64,
     /// Number of slots in each state.
     pub slots: SlotFigures,
+    /// The way in which Redis runs the script that commits and claims.
+    pub way: Way,
     /// State of the sink.
     pub sink: SinkFigures,
     /// The last reason why the sink did not know an event; empty without any.
@@ -273,6 +275,7 @@ pub(crate) struct Figures {
     slots: [AtomicUsize; Slot::NUMBERS],
     sink: Mutex<SinkState>,
     unknown_error: Mutex<String>,
+    ways: OnceLock<Arc<Ways>>,
 }
 
 #[derive(Debug, Default)]
@@ -304,11 +307,17 @@ impl Default for Figures {
             slots: Default::default(),
             sink: Mutex::default(),
             unknown_error: Mutex::default(),
+            ways: OnceLock::new(),
         }
     }
 }
 
 impl Figures {
+    /// Makes the way of the calls part of the figures.
+    pub(crate) fn show_ways(&self, ways: &Arc<Ways>) {
+        let _ = self.ways.set(Arc::clone(ways));
+    }
+
     /// Adds a delivery that has ended.
     pub(crate) fn delivery_ended(&self, took: Duration, stop: Option<&Stop>) {
         let outcome = match stop {
@@ -566,6 +575,7 @@ impl Figures {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone(),
+            way: self.ways.get().map_or_else(Way::default, |ways| ways.way()),
             is_attached: false,
             longest: None,
         }

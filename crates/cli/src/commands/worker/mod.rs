@@ -11,7 +11,7 @@ use std::time::Duration;
 use seriatim::control::Control;
 use seriatim::event::Pointer;
 use seriatim::worker::{
-    ConfigError, EventLog, RetryPolicy, Shutdown, StopReason, UsedUp, UsedUpError, Worker,
+    ConfigError, EventLog, RetryPolicy, Scripts, Shutdown, StopReason, UsedUp, UsedUpError, Worker,
     WorkerConfig,
 };
 use tracing::{info, warn};
@@ -123,6 +123,15 @@ pub(crate) struct Args {
     /// With --event-log: keep rows about this long: 1s to 10years [default: no limit]
     #[arg(long, env = "SERIATIM_EVENT_LOG_KEEP_FOR", value_name = "TIME", value_parser = time, requires = "event_log")]
     event_log_keep_for: Option<Duration>,
+    /// How Redis runs the script that commits and claims: auto (as a function of a library if Redis
+    /// accepts the library), functions (do not start if Redis refuses it), or eval (as a script)
+    #[arg(
+        long,
+        env = "SERIATIM_SCRIPTS",
+        value_name = "WAY",
+        default_value = "auto"
+    )]
+    scripts: Scripts,
     /// If another worker has the name, take the name from it at once; the other worker then stops
     #[arg(long)]
     takeover: bool,
@@ -213,6 +222,7 @@ impl Args {
             (log.keep, log.keep_for) = (self.event_log_keep, self.event_log_keep_for);
             log
         });
+        config.scripts = self.scripts;
         config.takeover = self.takeover;
         config.event_time = self.event_time.clone();
         (config.wait, config.wait_timeout, config.wait_local) = (
