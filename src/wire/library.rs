@@ -27,6 +27,9 @@ use crate::failpoints::{self, around};
 
 /// The time after which a library is tried again that Redis has refused for lack of memory.
 const AGAIN: Duration = Duration::from_secs(60);
+/// The number of such times after which a library is tried again that Redis has refused for another
+/// reason, such as a missing right.
+const LASTING: u32 = 60;
 /// Number of digits of the hash in the name of a library.
 const HASH_DIGITS: usize = 12;
 /// The beginning of the name of every library.
@@ -284,7 +287,7 @@ impl Way {
 #[derive(Debug)]
 pub struct Ways {
     setting: Scripts,
-    /// The time after which a refused library is tried again, if the refusal may end with time.
+    /// The time after which a library is tried again that was refused for lack of memory.
     interval: Duration,
     refusal: Mutex<Option<Refusal>>,
 }
@@ -293,7 +296,8 @@ pub struct Ways {
 #[derive(Debug)]
 struct Refusal {
     reason: String,
-    /// The time of the next try; `None`: at the next new connection.
+    /// The time of the next try; `None`: the next new connection tells whether the user may call
+    /// functions.
     again_at: Option<Instant>,
 }
 
@@ -351,21 +355,17 @@ impl Ways {
         }
     }
 
-    /// Records a new connection, and whether its user may call functions. It may lead to another
-    /// server, so a refusal that does not end with time counts no longer.
+    /// Records a new connection, and whether its user may call functions. The connection may lead to
+    /// another server, so an earlier answer counts no longer.
     pub(crate) fn connected(&self, may_call: bool) {
         let mut refusal = self.refusal();
-        let waits = matches!(
-            &*refusal,
-            Some(Refusal {
-                again_at: Some(_),
-                ..
-            })
-        );
-        if may_call && !waits {
-            *refusal = None;
-        } else if !may_call {
+        if !may_call {
             self.refuse(&mut refusal, DENIED.to_owned(), None);
+        } else if refusal
+            .as_ref()
+            .is_some_and(|refusal| refusal.again_at.is_none())
+        {
+            *refusal = None;
         }
     }
 
@@ -380,8 +380,12 @@ impl Ways {
     fn refused(&self, error: &RedisError) {
         // The library may also have disappeared between its load and the call.
         let may_end = error.code() == Some("OOM") || is_unknown_function(error);
-        let again_at = may_end.then(|| Instant::now() + self.interval);
-        self.refuse(&mut self.refusal(), told(error), again_at);
+        let wait = self.interval * if may_end { 1 } else { LASTING };
+        self.refuse(
+            &mut self.refusal(),
+            told(error),
+            Some(Instant::now() + wait),
+        );
     }
 
     fn refuse(&self, refusal: &mut Option<Refusal>, reason: String, again_at: Option<Instant>) {

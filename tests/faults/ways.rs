@@ -7,10 +7,10 @@ use std::time::Duration;
 use seriatim::wire::{self, Advance, Bounds, ClaimFirst, Suspects, Way, Ways};
 use seriatim::worker::{Scripts, WorkerError};
 
+use crate::support::Redis;
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::Recorder;
 use crate::support::running::{start, start_at};
-use crate::support::{Redis, until};
 
 /// Returns the number of calls of a command.
 async fn calls(console: &Console, command: &str) -> u64 {
@@ -174,13 +174,13 @@ async fn functions_end_the_start_if_redis_refuses_them() {
 /// the library is loaded at the next try.
 #[tokio::test]
 async fn without_memory_the_script_runs_until_there_is_memory_again() {
-    let redis = Redis::own(&["--maxmemory", "100kb", "--maxmemory-policy", "noeviction"]);
+    let redis = Redis::own(&["--maxmemory-policy", "noeviction"]);
     let (console, sink) = (redis.console().await, Recorder::new());
+    console.emit_all("work:1", ["1", "2", "3"]).await;
+    let _: () = console.run(&["CONFIG", "SET", "maxmemory", "100kb"]).await;
     let worker = start(&redis, "w", &sink, |config| config.scripts = Scripts::Auto);
-    until("the script runs", PATIENCE, async || {
-        (worker.vitals.figures().way == Way::Script).then_some(())
-    })
-    .await;
+    sink.until_sent(3).await;
+    assert_eq!(worker.vitals.figures().way, Way::Script);
     assert_eq!(libraries(&console).await, 0);
     worker.finish().await;
 

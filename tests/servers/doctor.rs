@@ -94,6 +94,40 @@ async fn missing_rights_are_named() {
     assert_eq!((code, verdict.as_str()), (Some(0), "unknown"));
 }
 
+/// `doctor` says in which way workers run, and lists libraries of other versions.
+#[tokio::test]
+async fn old_libraries_are_listed() {
+    let redis = Redis::own(&["--appendonly", "yes"]);
+    let console = redis.console().await;
+    let (code, verdict, told) = found(&redis, redis.url(), "functions", &[]);
+    assert!(
+        code == Some(0) && verdict == "good" && told.contains("not loaded"),
+        "{told}"
+    );
+    let old = "#!lua name=seriatim_0123456789ab\nredis.register_function('old', function() end)";
+    let _: String = console.run(&["FUNCTION", "LOAD", old]).await;
+    let output = doctor(&redis, redis.url(), &[]);
+    let told = String::from_utf8_lossy(&output.stdout).replace('\n', " ");
+    let told: Vec<_> = told.split_whitespace().collect();
+    assert!(
+        output.status.success()
+            && told
+                .join(" ")
+                .contains("FUNCTION DELETE seriatim_0123456789ab"),
+        "{told:?}"
+    );
+    let rights = [
+        "ACL", "SETUSER", "worker", "on", ">p", "~*", "+@all", "-fcall",
+    ];
+    let _: String = console.run(&rights).await;
+    let url = format!("{}?user=worker&pass=p", redis.url());
+    let (code, verdict, told) = found(&redis, &url, "functions", &[]);
+    assert!(
+        code == Some(0) && verdict == "good" && told.contains("may not use FCALL"),
+        "{told}"
+    );
+}
+
 #[tokio::test]
 async fn replicas_and_their_settings_are_told() {
     let port = free_port();
