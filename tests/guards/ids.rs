@@ -1,5 +1,6 @@
 //! `advance`: the counter jumps before an id could be given twice.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rstest::rstest;
@@ -27,7 +28,15 @@ async fn call(
     delivered: Option<u64>,
 ) -> Result<Vec<BatchReply>, ScriptError> {
     let keys = state.keys.clone();
-    let mut call = Advance::beyond(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers, highest);
+    let mut call = Advance::beyond(
+        &keys,
+        "w",
+        "token-1",
+        BOUNDS,
+        ClaimFirst::Markers,
+        highest,
+        &Arc::default(),
+    );
     match delivered {
         Some(id) => call.report(0, &done("work:1", id)),
         None => call.free(0),
