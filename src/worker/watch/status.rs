@@ -31,7 +31,7 @@ const KEPT_MAX: usize = 12;
 const OBJECT_BYTES: usize = 640;
 const TEXT_BYTES: usize = 270;
 /// The most bytes of the reason why the sink does not know an event.
-const UNKNOWN_BYTES: usize = 120;
+const UNKNOWN_BYTES: usize = 90;
 
 /// The last status that a worker process wrote. Its key is `event.worker:NAME:status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
