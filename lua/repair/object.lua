@@ -202,6 +202,10 @@ local function own(object, state, has_errors, others)
         M.mend.again()
       end
     end)
+  elseif state.first > 0 then
+    M.mend.step('batch', 'its held batch, from id ' .. M.ids.text(state.first) .. ' on, is lost', function()
+      call('DEL', P .. object .. K.events_held_id)
+    end)
   end
   if tag then
     M.rebuild.count_in_hand(object)
