@@ -60,7 +60,7 @@ local function free(object, worker, state)
   local first = M.tag.first_of(tag)
   local now_ms = M.time.now_ms()
   local with_batch = count > 0 and (seen[object] or #owned == 0)
-  if with_batch and state.count == 0 or count == 0 and #owned == 0 then
+  if with_batch and state.count == 0 and call('EXISTS', at .. K.worker_lost) == 0 then
     M.mend.solves(worker)
   end
   if with_batch and state.count > 0 then
