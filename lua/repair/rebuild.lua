@@ -132,11 +132,11 @@ local function mend_group(subject)
     return found ~= 'none' and M.mend.leave('its list is a ' .. found .. ': move it away')
   elseif not call('ZSCORE', P .. K.event_groups, subject.name) then
     local times = M.group.times_of(call('HGET', P .. K.event_groups_times, subject.name))
-    local count = call('LLEN', key) - (times and times.marks or 0)
+    local count = math.max(call('LLEN', key) - (times and times.marks or 0), 0)
     M.mend.step('group', 'has ' .. count .. ' names set aside: it is in ' .. K.event_groups .. ' again', function()
       local waiting = M.ids.parse(call('GET', P .. K.event_groups_waiting) or '') or 0
       call('ZADD', P .. K.event_groups, M.share.first_pass(0), subject.name)
-      call('SET', P .. K.event_groups_waiting, math.max(waiting + count, 0))
+      call('SET', P .. K.event_groups_waiting, waiting + count)
     end)
   end
 end
@@ -152,7 +152,8 @@ local function mend_groups()
   for at = 1, #groups, 2 do
     local group, score = groups[at], tonumber(groups[at + 1])
     local length, times = try('LLEN', M.group.key(group)), M.group.times_of(call('HGET', P .. K.event_groups_times, group))
-    count = count + (type(length) == 'number' and length or 0) - (times and times.marks or 0)
+    -- If the list was lost, its marks may still be counted.
+    count = count + math.max((type(length) == 'number' and length or 0) - (times and times.marks or 0), 0)
     if score >= M.share.PARKED - M.share.CLASS then
       parked[#parked + 1], parked[#parked + 2] = string.format('%.17g', score - M.share.PARKED), group
     end
@@ -160,9 +161,9 @@ local function mend_groups()
   local told = call('GET', P .. K.event_groups_waiting) or '0'
   local known = M.ids.parse(told)
   local least = count - M.group.unknown_marks(call('EXISTS', P .. K.event_groups_times) == 1, #groups / 2)
-  if not known or known > math.max(count, 0) or known < least then
-    M.mend.step('group', K.event_groups_waiting .. ' is ' .. math.max(count, 0) .. ' again, the number of names in the lists of groups; it was ' .. told, function()
-      call('SET', P .. K.event_groups_waiting, math.max(count, 0))
+  if not known or known > count or known < least then
+    M.mend.step('group', K.event_groups_waiting .. ' is ' .. count .. ' again, the number of names in the lists of groups; it was ' .. told, function()
+      call('SET', P .. K.event_groups_waiting, count)
     end)
   end
   if parked[1] and call('EXISTS', P .. K.event_groups_blocked) == 0 then
