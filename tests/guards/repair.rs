@@ -1,10 +1,13 @@
 //! `repair`: what it does after the loss of keys. `cases.txt` has most cases.
 
+mod bounds;
 mod cases;
 mod lost;
+mod plain;
 mod progress;
 
-use seriatim::control::{By, Repair, RepairReport};
+use seriatim::control::{By, ControlError, Repair, RepairReport};
+use seriatim::wire::operator::{self, RepairCall};
 
 use crate::check::{broken_by, told};
 use crate::state::State;
@@ -40,6 +43,30 @@ fn lines(report: &RepairReport) -> Vec<String> {
         .collect();
     lines.sort();
     lines
+}
+
+/// Makes one call for these subjects, as at the last look. Owners that are no slot of a registered name
+/// are dead. Returns the position and the word of each text.
+async fn call(state: &mut State, subjects: &[(&str, &str)]) -> Vec<(usize, String)> {
+    let keys = state.keys.clone();
+    let with = RepairCall {
+        doing: true,
+        dead_owners: vec!["*".to_owned()],
+        ..RepairCall::default()
+    };
+    let by = operator::By {
+        who: BY.who,
+        why: BY.why,
+    };
+    let subjects = subjects
+        .iter()
+        .map(|(kind, name)| (*kind, name.as_bytes(), "searched"));
+    let (told, _) = operator::repair(&mut state.conn, &keys, by, &with, subjects)
+        .await
+        .expect("an answer");
+    told.into_iter()
+        .map(|told| (told.position, told.word))
+        .collect()
 }
 
 /// Limits count each object in hand. Of many that no slot owns, none is left.
@@ -95,21 +122,74 @@ async fn marks_of_lost_times_are_no_names() {
     }
 }
 
+/// A user without a right that a repair needs may only let it describe its steps. Redis does not undo a
+/// script that fails halfway.
+#[tokio::test]
+async fn a_repair_without_a_right_changes_nothing() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    broken_by(&mut state, "DEL @objects.held").await;
+    state.run("ACL", &["SETUSER", "default", "-xadd"]).await;
+    let planned = repair(&state, &Repair::default()).await;
+    assert_eq!(planned.steps_total, 4, "{planned:?}");
+    let refused = control(&state.conn, &state.keys)
+        .repair(BY, &doing())
+        .await
+        .expect_err("no right");
+    assert!(
+        matches!(&refused, ControlError::Denied(told) if told == "XADD"),
+        "{refused}"
+    );
+    let again = repair(&state, &Repair::default()).await;
+    assert_eq!(lines(&again), lines(&planned));
+}
+
+/// A repair writes nothing while a shared key has a wrong type.
+#[tokio::test]
+async fn a_shared_key_of_a_wrong_type_is_reported() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let key = redis.keys().objects_held();
+    broken_by(&mut state, "DEL @objects.held; SET @objects.held 1").await;
+    for with in [Repair::default(), doing()] {
+        let refused = control(&state.conn, &state.keys)
+            .repair(BY, &with)
+            .await
+            .expect_err("a wrong type");
+        assert!(
+            matches!(&refused, ControlError::WrongType { key: told, .. } if *told == key),
+            "{refused}"
+        );
+    }
+}
+
 /// The counter of ids is lost, or went back. A repair raises it above each batch, wherever the batch is.
 #[tokio::test]
 async fn the_counter_rises_above_every_batch() {
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let keys = redis.keys().clone();
-    for place in ["in hand", "held", "lost", "given back"] {
+    let batches = [(7, &["1", "2"][..]), (1, &["1"])];
+    let places = ["in hand", "held", "lost", "given back"];
+    for (place, (first, batch)) in places
+        .map(|place| batches.map(|batch| (place, batch)))
+        .concat()
+    {
         state.run("FLUSHDB", &[]).await;
         state.register("gone", 1).await;
+        let (list, last) = (keys.worker_lost("gone.0"), first + batch.len() as u64 - 1);
         match place {
-            "in hand" => state.own("gone.0", "work:1", 7, &["1", "2"]).await,
-            "held" => state.hold("work:1", "1", &["1", "2"], "7 0 0 0 stop").await,
+            "in hand" => state.own("gone.0", "work:1", first, batch).await,
+            "held" => {
+                let numbers = format!("{first} 0 0 0 stop");
+                state.hold("work:1", "1", batch, &numbers).await;
+            }
             _ => {
                 state
-                    .run("RPUSH", &[&keys.worker_lost("gone.0"), "7", "2", "1"])
+                    .run(
+                        "LPUSH",
+                        &[&[list.as_str()], batch, &[&first.to_string()]].concat(),
+                    )
                     .await
             }
         }
@@ -118,7 +198,9 @@ async fn the_counter_rises_above_every_batch() {
                 .run("SET", &[&keys.event_worker("work:1"), "gone.0"])
                 .await;
         }
-        state.run("SET", &[&keys.next_event_id(), "7"]).await;
+        state
+            .run("SET", &[&keys.next_event_id(), &(last - 1).to_string()])
+            .await;
         let planned = repair(
             &state,
             &Repair {
@@ -138,8 +220,25 @@ async fn the_counter_rises_above_every_batch() {
             .query_async(&mut state.conn)
             .await
             .expect("GET");
-        assert!(given > 8, "{place}: {given}");
+        assert!(given > last, "{place}: {given}");
         assert_eq!(told(&mut state).await, [""; 0], "{place}");
         assert_eq!(lines(&repair(&state, &doing()).await), [""; 0], "{place}");
+    }
+}
+
+/// The batch of a dead worker is held. The repair looks at the object alone here: in a whole repair, the
+/// look at the worker may come first.
+#[tokio::test]
+async fn the_counter_rises_above_the_batch_of_a_dead_worker() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let key = redis.keys().next_event_id();
+    for (given, rises) in [("8", false), ("7", true)] {
+        state.run("FLUSHDB", &[]).await;
+        state.own("plain", "work:1", 7, &["1", "2"]).await;
+        state.run("SET", &[&key, given]).await;
+        let words = call(&mut state, &[("object", "work:1")]).await;
+        assert_eq!(words.contains(&(0, "ids".to_owned())), rises, "{words:?}");
+        assert_eq!(told(&mut state).await, [""; 0]);
     }
 }
