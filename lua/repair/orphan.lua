@@ -253,8 +253,8 @@ local function mend_worker(subject, others)
   local names, owned = names_of(worker)
   local tag, count = call('GET', at .. K.worker_event_id) or '', call('LLEN', at .. K.worker_event)
   local first = M.tag.first_of(tag)
-  if first and count > 0 then
-    M.rebuild.rise(M.ids.after(first, count - 1), 'the batch of ' .. worker)
+  if first then
+    M.rebuild.rise(M.ids.after(first, math.max(count - 1, 0)), 'the batch of ' .. worker)
   end
   if call('EXISTS', at .. K.worker_lost) == 1 then
     -- At first, the repair of an object may take this batch.
