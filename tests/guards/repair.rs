@@ -69,6 +69,45 @@ async fn call(state: &mut State, subjects: &[(&str, &str)]) -> Vec<(usize, Strin
         .collect()
 }
 
+/// The script looks at each subject itself: a suspicion of the walk may be over by then.
+#[tokio::test]
+async fn a_sound_subject_needs_no_step() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    broken_by(
+        &mut state,
+        "ZADD @event.workers.watched 1 a; ZADD @event.workers.departed 1 gone; LPUSH @event.group:g:waiting work:1; \
+         ZADD @event.groups 1 g; SET @event.groups.waiting 1; HSET @events.emitted k v; ZADD @events.emitted.ends 1 k",
+    )
+    .await;
+    let objects = [
+        "work:2", "work:4", "work:5", "work:6", "work:7", "work:8", "work:9", "none",
+    ];
+    let others = [
+        ("worker", "a.0"),
+        ("worker", "a.1"),
+        ("worker", "gone.0"),
+        ("worker", "none.0"),
+        ("name", "a"),
+        ("name", "gone"),
+        ("name", "none"),
+        ("group", "g"),
+        ("group", "none"),
+        ("schedule", "none\nk"),
+        ("cron", "none"),
+        ("emitted", "k"),
+        ("emitted", "none"),
+        ("shared", ""),
+    ];
+    for subject in objects
+        .map(|name| ("object", name))
+        .into_iter()
+        .chain(others)
+    {
+        assert_eq!(call(&mut state, &[subject]).await, [], "{subject:?}");
+    }
+}
+
 /// Limits count each object in hand. Of many that no slot owns, none is left.
 #[tokio::test]
 async fn every_object_in_hand_is_looked_at() {
@@ -241,4 +280,10 @@ async fn the_counter_rises_above_the_batch_of_a_dead_worker() {
         assert_eq!(words.contains(&(0, "ids".to_owned())), rises, "{words:?}");
         assert_eq!(told(&mut state).await, [""; 0]);
     }
+    // A batch without ids tells nothing about the counter.
+    let lost = redis.keys().worker_lost("gone.0");
+    state.run("FLUSHDB", &[]).await;
+    state.run("RPUSH", &[&lost, "0", "2", "1"]).await;
+    let words = call(&mut state, &[("worker", "gone.0")]).await;
+    assert_eq!(words, [(0, "dead".to_owned())]);
 }

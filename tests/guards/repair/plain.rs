@@ -3,7 +3,7 @@
 use seriatim::control::Repair;
 use seriatim::keys::Keys;
 
-use super::{doing, lines, repair};
+use super::{call, doing, lines, repair};
 use crate::check::broken_by;
 use crate::state::State;
 use crate::support::Redis;
@@ -40,6 +40,31 @@ async fn keys_of_other_programs_are_left_alone() {
             lines(&repair(&state, &with).await),
             Vec::from_iter(expected),
             "{commands}"
+        );
+    }
+}
+
+/// Objects of another namespace are left alone, also in the list of a dead slot.
+#[tokio::test]
+async fn objects_of_another_namespace_are_left_alone() {
+    const OURS: &str = "SET {shop:0}:work:1:event.worker gone.0; LPUSH {shop:0}:work:1:event.errors e; HSET {shop:0}:work:1:events.scheduled k 1";
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, Keys::new());
+    for owner in ["", "; DEL {shop:0}:work:1:event.worker"] {
+        let list = "DEL event.worker:gone.0:object work:4:event.worker; LPUSH event.worker:gone.0:object {shop:0}:work:1";
+        broken_by(&mut state, &format!("{OURS}{owner}; {list}")).await;
+        assert_eq!(call(&mut state, &[("object", "{shop:0}:work:1")]).await, []);
+        let told = call(
+            &mut state,
+            &[("worker", "gone.0"), ("schedule", "{shop:0}:work:1\nk")],
+        )
+        .await;
+        assert_eq!(told, [(0, "left".to_owned()), (1, "left".to_owned())]);
+        let report = repair(&state, &doing()).await;
+        assert_eq!(
+            (report.steps_total, report.left_total),
+            (0, 2),
+            "{report:?}"
         );
     }
 }
