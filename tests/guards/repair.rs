@@ -76,8 +76,9 @@ async fn a_sound_subject_needs_no_step() {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     broken_by(
         &mut state,
-        "ZADD @event.workers.watched 1 a; ZADD @event.workers.departed 1 gone; LPUSH @event.group:g:waiting work:1; \
-         ZADD @event.groups 1 g; SET @event.groups.waiting 1; HSET @events.emitted k v; ZADD @events.emitted.ends 1 k",
+        "SET @event.worker:gone.0:event.id 16; ZADD @event.workers.watched 1 a; ZADD @event.workers.departed 1 gone; LPUSH @event.group:g:waiting work:1; \
+         ZADD @event.groups 1 g; SET @event.groups.waiting 1; HSET @events.emitted k v; ZADD @events.emitted.ends 1 k; \
+         HSET @x:events.scheduled k 1; ZADD @events.scheduled 9007199254740991 x\nk",
     )
     .await;
     let objects = [
@@ -93,6 +94,7 @@ async fn a_sound_subject_needs_no_step() {
         ("name", "none"),
         ("group", "g"),
         ("group", "none"),
+        ("schedule", "x\nk"),
         ("schedule", "none\nk"),
         ("cron", "none"),
         ("emitted", "k"),
