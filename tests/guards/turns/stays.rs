@@ -188,37 +188,51 @@ async fn a_group_at_its_limit_gives_no_name() {
     assert_eq!(aside(&console).await, "b 2: ; a 4398046511104: a:1; 1");
 }
 
-/// The rate of a group allows fewer events than a held batch has. So the first name of the group
-/// stays, and the others behind it.
-#[tokio::test]
-async fn the_first_name_of_a_call_may_stay() {
-    let redis = Redis::start();
-    let (mut state, console) = scene(&redis).await;
-    set(&state, "a:*", Share::new().rate(0.001).burst(3)).await;
+/// Sets aside `a:1` in the group `a`, whose rate allows fewer events than the held batch of `a:1` has.
+async fn set_aside_above_the_rate(state: &mut State) {
+    set(state, "a:*", Share::new().rate(0.001).burst(3)).await;
     let at_us = 1000
         * crate::support::control(&state.conn, &state.keys)
             .now_ms()
             .await
             .expect("a time")
         + 1_000_000_000;
+    let used = format!("1 {at_us} 0 0 0");
     state
-        .run(
-            "HSET",
-            &[
-                &console.keys.event_shares_used(),
-                "a:*",
-                &format!("1 {at_us} 0 0 0"),
-            ],
-        )
+        .run("HSET", &[&state.keys.event_shares_used(), "a:*", &used])
         .await;
     state
         .hold("a:1", "-1", &["1", "2", "3"], "1 0 1 0 retry: down")
         .await;
-    set_aside(&mut state, "a", 0, &["a:1"]).await;
+    set_aside(state, "a", 0, &["a:1"]).await;
+}
+
+/// The rate of a group allows fewer events than a held batch has. So the first name of the group
+/// stays, and the others behind it.
+#[tokio::test]
+async fn the_first_name_of_a_call_may_stay() {
+    let redis = Redis::start();
+    let (mut state, console) = scene(&redis).await;
+    set_aside_above_the_rate(&mut state).await;
     queue_aside(&mut state, "a", 0, &["a:2"]).await;
     queue_aside(&mut state, "b", 9, &["b:1"]).await;
     assert_eq!(claim(&mut state, 6, GROUPED).await, ["b:1"]);
     assert_eq!(aside(&console).await, "a 4398046511104: a:1 a:2; 2");
+}
+
+/// A group has left, because its last name is in the chunk, and then waits for its limit. The turns go
+/// on with a group to which a name has moved meanwhile.
+#[tokio::test]
+async fn a_group_that_has_left_may_wait() {
+    let redis = Redis::start();
+    let (mut state, console) = scene(&redis).await;
+    set_aside_above_the_rate(&mut state).await;
+    limit(&state, &["b"]).await;
+    set(&state, "c:*", Share::new().weight(1)).await;
+    set_aside(&mut state, "b", 0, &["b:no"]).await;
+    queue_aside(&mut state, "b", 0, &["c:1"]).await;
+    assert_eq!(claim(&mut state, 6, GROUPED).await, ["c:1"]);
+    assert_eq!(aside(&console).await, "a 4398046511104: a:1; 1");
 }
 
 /// Groups of all priorities have turns while a share has a limit. Places of the round of names that
