@@ -174,6 +174,10 @@ async fn what_is_wrong_with_a_worker_is_told() {
             "LPUSH @event.worker:a.0:event {} {} {}; SET @event.worker:a.0:event.id 13",
             "I5 worker a.0: its batch has ids up to 17, but next.event.id is 16: ids would be given twice",
         ),
+        (
+            "RPUSH @event.worker:a.1:lost 12 {} {}",
+            "I3 worker a.1: event.worker:a.1:lost has 2 events of an object that is not known, because a key was lost; perhaps that whose owner is a.1",
+        ),
         ("SET @event.worker:a.0:event.id twelve", NO_TAG),
         ("SET @event.worker:a.0:event.id 12~1~1~1~1", NO_TAG),
         ("SET @event.worker:a.0:event.id 0~1", NO_TAG),
@@ -342,8 +346,53 @@ async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
             "HDEL @event.rules next",
             "layout shared key: event.rules says that rules are to be looked at next at no time, it should be never",
         ),
+        (
+            "ZADD @event.marks 1 wrong",
+            "layout shared key: event.marks has a member wrong that is no mark: remove that member",
+        ),
     ])
     .await;
+}
+
+/// The check of the shared keys alone also compares the numbers of names, and looks at the objects that
+/// count as in hand.
+#[tokio::test]
+async fn what_is_wrong_with_the_lengths_of_shared_keys_is_told() {
+    const NO_SLOT: &str = "but no slot owns this object: `seriatim repair` removes it";
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let keys = state.keys.clone();
+    for (commands, expected) in [
+        ("ZADD @objects.in.hand 0 work:2:", None),
+        (
+            "ZADD @objects.in.hand 0 work:5:",
+            Some(format!("objects.in.hand has a member work:5:, {NO_SLOT}")),
+        ),
+        (
+            "ZADD @objects.in.hand 0 x:",
+            Some(format!("objects.in.hand has a member x:, {NO_SLOT}")),
+        ),
+        (
+            "HSET @seriatim.meta names.indexed 1; ZADD @event.workers.watched 1 a; ZADD @event.workers.departed 1 gone",
+            None,
+        ),
+        (
+            "HSET @seriatim.meta names.indexed 1; ZADD @event.workers.watched 1 a",
+            Some("event.workers has 2 names, but sweeps look at 1".to_owned()),
+        ),
+    ] {
+        broken_by(&mut state, commands).await;
+        let found = control(&state.conn, &keys)
+            .check_shared()
+            .await
+            .expect("a reply");
+        let found: Vec<_> = found.into_iter().map(|one| one.what).collect();
+        assert_eq!(
+            found,
+            expected.into_iter().collect::<Vec<_>>(),
+            "{commands}"
+        );
+    }
 }
 
 /// Neither an invalid owner, nor a worker whose list lacks the object, covers queued events.
@@ -399,6 +448,9 @@ async fn what_is_just_right_is_not_told() {
         "HSET @event.limits * 1~0~1700~3~ada a:* 2~0~1700~3~ada",
         "ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:b:* 1~low~-~-~-~1700~3~ada a:* 100~-~3~2.5~1~1700~0~ * -~-~7~-~-~1700~0~; SET @event.shares.summary 2~2~1700",
         "HSET @seriatim.meta names.indexed 1 names.cursor 7",
+        // Without the times, a mark may be in the list.
+        "ZADD @event.marks 5 5; ZADD @event.groups 3 g; LPUSH @event.group:g:waiting x y; SET @event.groups.waiting 1",
+        "ZADD @event.marks 5 5; ZADD @event.groups 3 g; LPUSH @event.group:g:waiting x y; SET @event.groups.waiting 2",
         "SET @x:event.worker held; ZADD @objects.paused 0 x; HSET @event.rules block~x 1~0~0~3~0~ada",
     ] {
         broken_by(&mut state, commands).await;
@@ -458,6 +510,14 @@ async fn what_is_wrong_with_the_lists_of_groups_is_told() {
         (
             "SET @event.group:g:waiting x; ZADD @event.groups 3 g",
             "layout group g: event.group:g:waiting is a string, it should be a list",
+        ),
+        (
+            "HSET @event.groups.times g 1~1~0; ZADD @event.marks 5 5; LPUSH @event.group:g:waiting x; ZADD @event.groups 3 g",
+            "layout shared key: event.groups.waiting is 0, but the lists of all groups have 1 names: set it to 1",
+        ),
+        (
+            "SET @event.groups x; SET @event.groups.waiting 2",
+            "layout shared key: event.groups is a string, it should be a zset",
         ),
         ("SET @event.groups x", "layout shared key: event.groups is a string, it should be a zset"),
         ("LPUSH @event.groups.waiting x", "layout shared key: event.groups.waiting is a list, it should be a string"),

@@ -1,7 +1,7 @@
 //! Names that are set aside for groups: their ages, and numbers that are wrong.
 
 use seriatim::control::Control;
-use seriatim::wire::{Advanced, Bounds};
+use seriatim::wire::{self, Advance, Advanced, Bounds, ClaimFirst};
 
 use crate::state::State;
 use crate::support::{Redis, control};
@@ -183,7 +183,58 @@ async fn without_marks_the_age_of_names_that_are_set_aside_is_unknown() {
     }
 }
 
-/// A number of names that is too high, as after the loss of a list, does not stop Redis.
+/// Groups take turns if more objects wait than there are free slots, even if the caller has room for
+/// more, or if a slot has become free because it has lost its tag. The end of the last group is no loss.
+#[tokio::test]
+async fn groups_take_turns_if_more_objects_wait_than_free_slots() {
+    for is_lost in [false, true] {
+        let redis = Redis::own(&[]);
+        let mut state = attached(&redis).await;
+        let keys = state.keys.clone();
+        let depth = Bounds {
+            group_depth: 1,
+            ..BOUNDS
+        };
+        let mut call = Advance::new(&keys, "w", "token-1", depth, ClaimFirst::Markers);
+        call.free(0);
+        if is_lost {
+            state.own("w.1", "work:1", 7, &["1"]).await;
+            state.run("DEL", &[&keys.worker_event_id("w.1")]).await;
+            call.free(1);
+        }
+        let slots = 1 + usize::from(is_lost);
+        for n in 0..=slots {
+            state.emit(&format!("a:{n}"), "{}").await;
+        }
+        let answer = wire::advance(&mut state.conn, &call)
+            .await
+            .expect("an answer");
+        assert_eq!(objects(&answer).len(), slots);
+        let console = redis.console().await;
+        let last = format!("a:{slots}");
+        assert_eq!(console.list(&keys.group_waiting("a")).await, [&*last]);
+        state
+            .run(
+                "DEL",
+                &[&keys.worker_event("w.0"), &keys.worker_event_id("w.0")],
+            )
+            .await;
+        let mut call = Advance::new(&keys, "w", "token-1", depth, ClaimFirst::Markers);
+        call.free(0);
+        let answer = wire::advance(&mut state.conn, &call)
+            .await
+            .expect("an answer");
+        assert_eq!(objects(&answer), [&*last]);
+        assert!(
+            matches!(&answer, Advanced::Ok { quarantined, .. } if quarantined.is_empty()),
+            "{answer:?}"
+        );
+        assert_eq!(console.text(&keys.event_groups_waiting()).await, None);
+    }
+}
+
+/// A number of names that is too high, as after the loss of all lists, does not stop Redis. The loss is
+/// told.
 #[tokio::test]
 async fn a_number_of_names_that_is_too_high_is_corrected() {
     let redis = Redis::own(&[]);
@@ -191,7 +242,7 @@ async fn a_number_of_names_that_is_too_high_is_corrected() {
     let keys = state.keys.clone();
     for groups in [&[] as &[&str], &["a", "b"]] {
         for depth in [0, 1] {
-            state.run("SET", &[&keys.event_groups_waiting(), "7"]).await;
+            state.run("SET", &[&keys.event_groups_waiting(), "1"]).await;
             for group in groups {
                 state.run("ZADD", &[&keys.event_groups(), "1", group]).await;
             }
@@ -204,10 +255,17 @@ async fn a_number_of_names_that_is_too_high_is_corrected() {
             )
             .await
             .expect("an answer");
-            assert!(
-                matches!(&answer, Advanced::Ok { batches, .. } if batches.is_empty()),
-                "{answer:?}"
-            );
+            let Advanced::Ok {
+                batches,
+                quarantined,
+                ..
+            } = &answer
+            else {
+                panic!("{answer:?}")
+            };
+            assert!(batches.is_empty(), "{answer:?}");
+            let told: Vec<&str> = quarantined.iter().map(|(name, _)| &**name).collect();
+            assert_eq!(told, ["event.groups"], "{groups:?} {depth}");
             let left: u64 = redis
                 .console()
                 .await

@@ -175,25 +175,24 @@ async fn a_repeated_result_writes_no_tag() {
 }
 
 /// The slot's list is lost. The result of the batch in hand counts, and the next object's name begins
-/// a new list, whether it comes from a marker or from the held objects.
+/// a new list, whether it comes from a marker or from the held objects. The object that the slot has
+/// left may be the next one, if it also has a held batch.
 #[tokio::test]
 async fn a_slot_without_its_list_goes_on() {
-    for is_held in [false, true] {
+    for (next, is_held) in [("work:2", false), ("work:2", true), ("work:1", true)] {
         let redis = Redis::start();
         let mut state = attached(&redis).await;
         let (keys, console) = (state.keys.clone(), redis.console().await);
+        if is_held {
+            state.hold(next, "1", &["2"], "8 0 1 0 retry: down").await;
+        } else {
+            state.emit(next, "2").await;
+        }
         state.own("w.0", "work:1", 7, &["1"]).await;
         state.run("DEL", &[&keys.worker_object("w.0")]).await;
-        if is_held {
-            state
-                .hold("work:2", "1", &["2"], "8 0 1 0 retry: down")
-                .await;
-        } else {
-            state.emit("work:2", "2").await;
-        }
         let answer = advance(&mut state, &[(0, done("work:1", 7))], &[]).await;
-        assert_eq!(objects(&answer), ["work:2"]);
-        assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:2"]);
+        assert_eq!(objects(&answer), [next]);
+        assert_eq!(console.list(&keys.worker_object("w.0")).await, [next]);
         assert_eq!(
             console.text(&keys.last_event_id("work:1")).await.as_deref(),
             Some("7")
@@ -277,6 +276,32 @@ async fn a_batch_of_no_object_leaves_its_slot() {
     assert_eq!(console.list(&keys.worker_event("w.0")).await, ["2"]);
 }
 
+/// The owner key of an object in hand is lost, and the tag of its slot, too. The batch leaves the slot
+/// without ids, and the slot is free for the next object. A name that a pop has moved to another slot
+/// is claimed there.
+#[tokio::test]
+async fn a_batch_without_a_tag_and_an_object_leaves_its_slot() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.own("w.0", "work:1", 7, &["1"]).await;
+    state
+        .run(
+            "DEL",
+            &[&keys.worker_event_id("w.0"), &keys.event_worker("work:1")],
+        )
+        .await;
+    state.emit("work:2", "2").await;
+    crate::pop(&mut state, "w.1").await;
+    state.emit("work:3", "3").await;
+    let answer = advance(&mut state, &[], &[0, 1]).await;
+    assert_eq!(told(&answer), [("event.worker:w.0", LOST)]);
+    assert_eq!(objects(&answer), ["work:2", "work:3"]);
+    assert_eq!(console.list(&keys.worker_lost("w.0")).await, ["1", "0"]);
+    assert_eq!(console.list(&keys.worker_event("w.0")).await, ["3"]);
+    assert_eq!(console.list(&keys.worker_event("w.1")).await, ["2"]);
+}
+
 /// Tag and batch are gone, or the tag is alone: the slot is free.
 #[tokio::test]
 async fn a_tag_without_a_batch_and_an_object_goes() {
@@ -291,7 +316,8 @@ async fn a_tag_without_a_batch_and_an_object_goes() {
 }
 
 /// The owner key of an object in hand is lost. A renewal writes it again, before another slot takes
-/// later events of the object. After a restart the object is held with its batch for an operator.
+/// later events of the object. After a restart the object is held with its batch for an operator. A
+/// second copy of the name, which two pops have moved, goes.
 #[tokio::test]
 async fn a_lost_owner_of_an_object_in_hand() {
     for is_restart in [false, true] {
@@ -299,9 +325,9 @@ async fn a_lost_owner_of_an_object_in_hand() {
         let mut state = attached(&redis).await;
         let (keys, console) = (state.keys.clone(), redis.console().await);
         state.own("w.0", "work:1", 7, &["1"]).await;
-        // A late pop has added another name.
+        // Late pops have added another name, and a second copy.
         state
-            .run("LPUSH", &[&keys.worker_object("w.0"), "work:3"])
+            .run("LPUSH", &[&keys.worker_object("w.0"), "work:1", "work:3"])
             .await;
         state.run("DEL", &[&keys.event_worker("work:1")]).await;
         if is_restart {
@@ -318,6 +344,7 @@ async fn a_lost_owner_of_an_object_in_hand() {
                 Some("7 0 0 0 quarantine: work:1:event.worker is absent")
             );
             assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
+            assert_eq!(console.list(&keys.worker_object("w.0")).await, [""; 0]);
         } else {
             let renewed = wire::renew(
                 &mut state.conn,
@@ -338,6 +365,7 @@ async fn a_lost_owner_of_an_object_in_hand() {
                 console.text(&keys.event_worker("work:1")).await.as_deref(),
                 Some("w.0")
             );
+            assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:1"]);
         }
         console.check().await;
     }
@@ -446,6 +474,28 @@ async fn a_held_object_without_an_owner_key_stays_held() {
         assert_eq!(console.list(&keys.events("work:1")).await, ["2"]);
         console.check().await;
     }
+}
+
+/// Held objects without owner keys stand among the markers. The markers of one chunk are all used, and
+/// the reply tells of at most 64 lost keys.
+#[tokio::test]
+async fn held_objects_without_owner_keys_are_passed_over() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    for n in 1..=65 {
+        let object = format!("held:{n}");
+        state
+            .hold(&object, "99999999999999", &["1"], "7 0 1 0 retry: down")
+            .await;
+        state.run("DEL", &[&keys.event_worker(&object)]).await;
+        state.emit(&object, "2").await;
+    }
+    state.emit("work:1", "3").await;
+    let answer = advance(&mut state, &[], &[0]).await;
+    assert_eq!(objects(&answer), ["work:1"]);
+    assert_eq!(told(&answer).len(), 64);
+    assert_eq!(console.list(&keys.objects_with_events()).await, [""; 0]);
 }
 
 /// The held batch is lost, but not its numbers. After a release the object goes on with its queue, and

@@ -26,6 +26,7 @@ mod log;
 mod looks;
 mod lost;
 mod marks;
+mod moments;
 mod names;
 mod operators;
 mod paused;

@@ -4,7 +4,7 @@ use seriatim::wire::{self, Advance, Advanced, BatchReply, Bounds, ClaimFirst, Sc
 
 use crate::state::State;
 use crate::support::Redis;
-use crate::{BOUNDS, attached, done, pop};
+use crate::{BOUNDS, ask, attached, done, pop};
 
 /// Makes a call for slot 0, whose list has a name. Returns the batches, and what was put aside.
 async fn called(state: &mut State) -> (Vec<BatchReply>, Vec<(String, String)>) {
@@ -182,4 +182,19 @@ async fn a_damaged_key_of_paused_objects_ends_a_call_before_its_first_write() {
         .expect_err("a wrong type");
     assert_eq!(console.text(&keys.last_event_id("work:1")).await, None);
     assert_eq!(console.list(&keys.worker_event("w.0")).await, ["1"]);
+}
+
+/// The list of a free slot has a wrong type. The caller learns the whole error of Redis.
+#[tokio::test]
+async fn a_list_of_a_wrong_type_ends_the_call() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let keys = state.keys.clone();
+    state.run("SET", &[&keys.worker_object("w.0"), "x"]).await;
+    let refused = ask(&mut state, BOUNDS).await.expect_err("a wrong type");
+    assert!(refused.is_wrong_type(), "{refused}");
+    assert!(
+        refused.to_string().contains("wrong kind of value"),
+        "{refused}"
+    );
 }

@@ -73,14 +73,19 @@ fn held(first: u64) -> Report {
 }
 
 /// Handlers have finished for the first event of all. The event is held, so their progress stays.
+/// Progress of an event before the batch ends: that event was lost with a key.
 #[tokio::test]
 async fn the_progress_of_a_held_event_stays() {
-    for (report, is_kept) in [(held(1), true), (done("work:1", 1), false)] {
+    for (report, first, of, is_kept) in [
+        (held(1), 1, "1", true),
+        (done("work:1", 1), 1, "1", false),
+        (held(7), 7, "6", false),
+    ] {
         let redis = Redis::start();
         let mut state = attached(&redis).await;
-        state.own("w.0", "work:1", 1, &["1"]).await;
+        state.own("w.0", "work:1", first, &["1"]).await;
         let key = state.keys.event_handled("work:1");
-        state.run("HSET", &[&key, "id", "1"]).await;
+        state.run("HSET", &[&key, "id", of]).await;
         let mut call = call(&state, BOUNDS);
         call.handled(0);
         call.report(0, &report);

@@ -367,3 +367,63 @@ async fn a_call_moves_1000_times() {
         }
     }
 }
+
+/// A step back ends a glitch if it is as long as the step ahead, give or take 5 s, and if less time than
+/// that has passed since the step ahead. Then the jobs are due now. A job whose ticks are not handled up to
+/// a time ahead keeps its value. Keys of a wrong type are left as they are.
+#[tokio::test]
+async fn only_the_end_of_a_glitch_moves_jobs() {
+    for (gained, since, wrong, is_glitch) in [
+        (HOUR, 1, "", true),
+        (HOUR - 5000, 1, "", true),
+        (HOUR - 5001, 1, "", false),
+        (HOUR + 5000, 1, "", true),
+        (HOUR + 5001, 1, "", false),
+        (HOUR, HOUR - 1, "", true),
+        (HOUR, HOUR, "", false),
+        (HOUR, 1, "next", true),
+        (HOUR, 1, "last", true),
+    ] {
+        let (_clock, redis, mut state) = scene().await;
+        let keys = state.keys.clone();
+        let (next, last) = (keys.events_cron_next(), keys.events_cron_last());
+        let (tick, handled) = ((NOW + HOUR).to_string(), format!("{} 7", NOW - 1));
+        match wrong {
+            "next" => state.run("SET", &[&next, "x"]).await,
+            _ => state.run("ZADD", &[&next, &tick, "tick"]).await,
+        }
+        match wrong {
+            "last" => state.run("SET", &[&last, "x"]).await,
+            _ => state.run("HSET", &[&last, "tick", &handled]).await,
+        }
+        let [noted, ahead] = [0, since].map(|ms| (NOW + HOUR - ms).to_string());
+        let fields = [
+            ["clock", &noted],
+            ["clock.ahead", &ahead],
+            ["clock.gained", &gained.to_string()],
+        ];
+        let fields = fields.concat();
+        state
+            .run("HSET", &[&[&*keys.meta()], &fields[..]].concat())
+            .await;
+        sweep(&mut state).await;
+        let step = clock_fields(&mut state).await.pop().expect("a step");
+        let moves = if is_glitch { "rules" } else { "held" };
+        let begins = format!("clock.step {HOUR} {moves} ");
+        assert!(step.starts_with(&begins), "{gained} {since}: {step}");
+        if wrong != "next" {
+            let moved = is_glitch && wrong.is_empty();
+            let due = if moved { NOW } else { NOW + HOUR };
+            assert_eq!(
+                scores(&mut state, &next).await,
+                [("tick".to_owned(), due as f64)],
+                "{gained} {since}"
+            );
+        }
+        if wrong != "last" {
+            let console = redis.console().await;
+            let left: String = console.run(&["HGET", &last, "tick"]).await;
+            assert_eq!(left, handled);
+        }
+    }
+}

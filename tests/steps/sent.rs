@@ -165,9 +165,12 @@ async fn numbers_are_ids_that_no_event_gets() {
     let counter = state.keys.next_event_id();
     let () = console.run(&["SET", &counter, "100"]).await;
     assert_eq!(number(sent(&mut state, batch(), "one").await), 101);
+    // The caller has seen this number, and the counter has it, too.
+    let next = wire::sent(&mut state.conn, &state.keys, &batch(), "one", LIMIT, 101).await;
+    assert_eq!(number(next.expect("an answer")), 102);
     let () = console.run(&["DEL", &counter]).await;
     let jumped = number(
-        wire::sent(&mut state.conn, &state.keys, &batch(), "one", LIMIT, 101)
+        wire::sent(&mut state.conn, &state.keys, &batch(), "one", LIMIT, 102)
             .await
             .expect("an answer"),
     );

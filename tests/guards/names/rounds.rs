@@ -158,8 +158,8 @@ async fn a_round_begins_at_its_time() {
 }
 
 /// A round counts the names that are set aside, if their number is lost: without it, no worker takes
-/// them. It tells if the summary of the shares is lost, and does neither if the other key is there or
-/// its partner is absent.
+/// them. A list of a wrong type has no names. The round tells if the summary of the shares is lost, and
+/// does neither if the other key is there or its partner is absent.
 #[tokio::test]
 async fn a_round_puts_lost_numbers_of_groups_right() {
     const MENDED: [&str; 2] = [
@@ -184,8 +184,22 @@ async fn a_round_puts_lost_numbers_of_groups_right() {
                 .state
                 .run(
                     "ZADD",
-                    &[&keys.event_groups(), "1", "a", "2", "b", "3", "none"],
+                    &[
+                        &keys.event_groups(),
+                        "1",
+                        "a",
+                        "2",
+                        "b",
+                        "3",
+                        "none",
+                        "4",
+                        "wrong",
+                    ],
                 )
+                .await;
+            scene
+                .state
+                .run("SET", &[&keys.group_waiting("wrong"), "x"])
                 .await;
             scene
                 .state

@@ -376,6 +376,30 @@ async fn a_renewal_looks_at_all_slots_that_the_name_ever_had() {
     }
 }
 
+/// The renewal of a name that was watched says nothing of the other names. If the name was in no set,
+/// the sets are lost, so a new pass over all names begins.
+#[tokio::test]
+async fn a_renewal_of_a_name_in_no_set_begins_a_pass() {
+    for is_watched in [true, false] {
+        let mut scene = Scene::new().await;
+        scene.register("w", 2, 7).await;
+        if is_watched {
+            scene.watch("w", 1).await;
+        }
+        scene.meta("names.indexed", "5").await;
+        let key = scene.keys.worker_lease("w");
+        scene.state.run("SET", &[&key, "t host 1 1"]).await;
+        wire::renew(&mut scene.state.conn, &scene.keys, "w", "t", LEASE, 2)
+            .await
+            .expect("a reply");
+        let indexed: Option<String> = scene
+            .console
+            .run(&["HGET", &scene.keys.meta(), "names.indexed"])
+            .await;
+        assert_eq!(indexed.as_deref(), is_watched.then_some("5"));
+    }
+}
+
 /// A detach counts no crash, and each object is due at once.
 #[tokio::test]
 async fn a_detach_holds_the_objects_of_all_slots() {
@@ -495,13 +519,15 @@ async fn a_lost_registration_hides_no_batch() {
         panic!()
     };
     assert_eq!(lost.len(), 1);
+    let all = scene.all().await;
     assert!(
-        scene
-            .all()
-            .await
-            .contains(&"event.worker:w.900:lost = 1 e".to_owned()),
-        "{:?}",
-        scene.all().await
+        all.contains(&"event.worker:w.900:lost = 1 e".to_owned()),
+        "{all:?}"
+    );
+    assert!(
+        all.iter()
+            .any(|line| line.starts_with("event.workers = w 901 ")),
+        "{all:?}"
     );
 }
 

@@ -112,8 +112,8 @@ async fn a_key_of_a_wrong_type_stops_only_its_name() {
     assert_eq!(scene.all().await, expected);
 }
 
-/// The batch of a slot was deleted, but not its tag. The object waits for an operator, and the other
-/// names are taken over.
+/// The batch of a slot was deleted, but not its tag. The object waits for an operator, nothing is left
+/// of its lost event, and the other names are taken over.
 #[tokio::test]
 async fn a_deleted_batch_stops_no_takeover() {
     let mut scene = Scene::new().await;
@@ -131,6 +131,14 @@ async fn a_deleted_batch_stops_no_takeover() {
         .run("SET", &[&keys.worker_event_id("a.0"), "1 0 0 9"])
         .await;
     scene.state.run("DEL", &[&keys.worker_event("a.0")]).await;
+    scene
+        .state
+        .run("LPUSH", &[&keys.event_errors("a:1"), "1 1 no"])
+        .await;
+    scene
+        .state
+        .run("SET", &[&keys.event_key("a:1"), "1 key"])
+        .await;
     let (adopted, now) = scene.sweep(LOOK, AGES).await;
     let lost = vec![(
         "a:1".to_owned(),
@@ -336,6 +344,26 @@ async fn a_batch_without_an_object_leaves_its_slot() {
             now + 1000
         ));
         assert_eq!(scene.all().await, expected, "{is_watched} {is_over}");
+    }
+}
+
+/// The lists of all slots of a name are lost. A call moves 256 batches out of their slots, and tells of
+/// 64. The name is due at once, so that the next call moves the rest.
+#[tokio::test]
+async fn a_call_moves_256_batches_without_an_object() {
+    let mut scene = Scene::new().await;
+    scene.register("dead", 300, 7).await;
+    scene.watch("dead", 1).await;
+    for slot in 0..300 {
+        let list = scene.keys.worker_event(&format!("dead.{slot}"));
+        scene.state.run("LPUSH", &[&list, "1"]).await;
+    }
+    for (moved, told) in [(256, 64), (300, 44)] {
+        let (adopted, _) = scene.sweep(LOOK, AGES).await;
+        assert_eq!(adopted.lost.len(), told);
+        let all = scene.all().await;
+        let lost = all.iter().filter(|line| line.contains(":lost = ")).count();
+        assert_eq!(lost, moved);
     }
 }
 
