@@ -303,3 +303,30 @@ async fn a_call_trims_as_many_rows_as_it_has_written_and_1000_more() {
         assert_eq!(rows, left, "{events} {keep} {keep_for:?}");
     }
 }
+
+/// The call has written a lost tag again, and then ends early, because the log can take no row. The
+/// batch stays in its slot with the tag, so that the next process knows its ids.
+#[tokio::test]
+async fn a_lost_tag_is_there_after_a_call_that_ends_early() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.own("w.0", "work:1", 7, &["1"]).await;
+    state.run("DEL", &[&keys.worker_event_id("w.0")]).await;
+    let last = format!("{0}-{0}", u64::MAX);
+    state
+        .run("XADD", &[&keys.event_log(), &last, "a", "b"])
+        .await;
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
+    call.log(EventLog::default());
+    call.report(0, &done("work:1", 7));
+    let ended = wire::advance(&mut state.conn, &call)
+        .await
+        .expect_err("no row");
+    assert!(ended.to_string().contains("last possible ID"), "{ended}");
+    assert_eq!(console.list(&keys.worker_event("w.0")).await, ["1"]);
+    assert_eq!(
+        console.text(&keys.worker_event_id("w.0")).await.as_deref(),
+        Some("7")
+    );
+}

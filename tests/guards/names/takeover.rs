@@ -347,18 +347,20 @@ async fn a_batch_without_an_object_leaves_its_slot() {
     }
 }
 
-/// The lists of all slots of a name are lost. A call moves 256 batches out of their slots, and tells of
-/// 64. The name is due at once, so that the next call moves the rest.
+/// The lists of all slots of two names are lost. A call moves at most 256 batches of a name out of their
+/// slots, and tells of 64. The name is due at once, so that the next call moves the rest.
 #[tokio::test]
 async fn a_call_moves_256_batches_without_an_object() {
     let mut scene = Scene::new().await;
-    scene.register("dead", 300, 7).await;
-    scene.watch("dead", 1).await;
-    for slot in 0..300 {
-        let list = scene.keys.worker_event(&format!("dead.{slot}"));
-        scene.state.run("LPUSH", &[&list, "1"]).await;
+    for (name, slots, look_ms) in [("dead", 300, 1), ("other", 1, 2)] {
+        scene.register(name, slots, 7).await;
+        scene.watch(name, look_ms).await;
+        for slot in 0..slots {
+            let list = scene.keys.worker_event(&format!("{name}.{slot}"));
+            scene.state.run("LPUSH", &[&list, "1"]).await;
+        }
     }
-    for (moved, told) in [(256, 64), (300, 44)] {
+    for (moved, told) in [(257, 64), (301, 44)] {
         let (adopted, _) = scene.sweep(LOOK, AGES).await;
         assert_eq!(adopted.lost.len(), told);
         let all = scene.all().await;
