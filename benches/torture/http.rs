@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use crate::history::History;
-use crate::random::Random;
+use crate::random::{Draw as _, Random};
 use crate::receiver::name_in;
 
 /// Time limit of the worker's requests.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::http::Bad;
-use crate::random::Random;
+use crate::random::{Draw as _, Random};
 use crate::rules::RuleSet;
 use crate::shares::ShareSet;
 
@@ -251,7 +251,7 @@ impl Fault {
                 time: random.ms(200, 6000),
             },
             21 => Self::KeyLost {
-                pick: random.next(),
+                pick: random.u64(..),
                 wait: random.ms(1000, 5000),
             },
             22 => Self::ClientsFull {
@@ -308,7 +308,8 @@ pub(crate) fn schedule(
         }
         // Each kind has its own random sequence, so that a changed rate of one kind leaves the
         // others unchanged.
-        let mut random = Random::new(seed ^ (kind as u64 + 1).wrapping_mul(0xd134_2543_de82_ef95));
+        let mut random =
+            Random::with_seed(seed ^ (kind as u64 + 1).wrapping_mul(0xd134_2543_de82_ef95));
         let mean_ms = 600_000 / count;
         let mut at = random.ms(mean_ms / 10, mean_ms);
         while at < length {

@@ -11,7 +11,7 @@ use seriatim::{EmitError, Emitter};
 use tokio::task::JoinSet;
 
 use crate::history::History;
-use crate::random::Random;
+use crate::random::{Draw as _, Random};
 
 const PRODUCERS: usize = 3;
 /// Number of concurrent emits of one producer.
@@ -73,7 +73,7 @@ impl Producers {
                 .connect()
                 .await?;
             for lane in 0..AT_ONCE {
-                let random = Random::new(
+                let random = Random::with_seed(
                     self.seed
                         .wrapping_add((producer * AT_ONCE + lane) as u64 + 1),
                 );
@@ -81,7 +81,7 @@ impl Producers {
             }
         }
         if self.wait.is_none() {
-            tasks.spawn(Arc::clone(&self).any_language(Random::new(self.seed)));
+            tasks.spawn(Arc::clone(&self).any_language(Random::with_seed(self.seed)));
         }
         while let Some(done) = tasks.join_next().await {
             done?;
@@ -91,7 +91,7 @@ impl Producers {
 
     /// Draws an object at random. A few objects are drawn often, and many objects are drawn rarely.
     fn object(random: &mut Random) -> String {
-        let limit = random.between(1, OBJECTS);
+        let limit = random.u64(1..=OBJECTS);
         object(random.below(limit))
     }
 
@@ -126,7 +126,7 @@ impl Producers {
     /// Emits once. Returns whether the emit succeeded.
     async fn emit(&self, emitter: &Emitter, object: &str, random: &mut Random) -> bool {
         let (name, events) = self.names(if random.chance(20) {
-            random.between(2, 4)
+            random.u64(2..=4)
         } else {
             1
         });

@@ -10,7 +10,7 @@ use seriatim::control::rules::{Kind, Selector};
 use seriatim::control::{By, Control};
 
 use crate::producers::{object, prefix};
-use crate::random::Random;
+use crate::random::{Draw as _, Random};
 use crate::server::Server;
 
 const BY: By<'_> = By {

@@ -8,7 +8,7 @@ use seriatim::control::shares::{Priority, Share};
 use seriatim::control::{By, Control};
 
 use crate::producers::prefix;
-use crate::random::Random;
+use crate::random::{Draw as _, Random};
 use crate::server::Server;
 
 const BY: By<'_> = By {

@@ -353,13 +353,8 @@ async fn random_many_keep_every_objects_order() {
         .expect("after 1970")
         .as_nanos() as u64;
     println!("seed {seed}");
-    let mut state = seed;
-    let mut random = |below: u64| {
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        (state >> 33) % below
-    };
+    let mut numbers = fastrand::Rng::with_seed(seed);
+    let mut random = |below: u64| numbers.u64(..below);
     let redis = Redis::start();
     let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
     for round in 0..30 {

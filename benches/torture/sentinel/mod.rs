@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep};
 use self::group::{FAILURES, Group};
 use crate::history::History;
 use crate::producers::Producers;
-use crate::random::Random;
+use crate::random::{Draw as _, Random};
 use crate::receiver::Receiver;
 use crate::stage::copy_program;
 use crate::workers::Workers;
@@ -49,7 +49,7 @@ pub(crate) struct Plan {
 
 /// Runs all failovers and judges the run. Returns whether it passed.
 pub(crate) async fn run(plan: &Plan, dir: &Path) -> anyhow::Result<bool> {
-    let mut random = Random::new(plan.seed);
+    let mut random = Random::with_seed(plan.seed);
     let options: &[&str] = if plan.min_replicas {
         &[
             "--min-replicas-to-write",
@@ -103,7 +103,7 @@ pub(crate) async fn run(plan: &Plan, dir: &Path) -> anyhow::Result<bool> {
     let (enough, enough_kills) = oneshot::channel();
     let killing = tokio::spawn(kill_workers(
         Arc::clone(&workers),
-        Random::new(plan.seed + 1),
+        Random::with_seed(plan.seed + 1),
         enough_kills,
     ));
     sleep(Duration::from_secs(1)).await;

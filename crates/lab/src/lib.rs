@@ -11,4 +11,3 @@
 pub mod bench;
 pub mod demo;
 mod private;
-mod random;

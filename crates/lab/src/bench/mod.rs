@@ -51,7 +51,6 @@ use self::seriatim::Seriatim;
 use self::streams::Streams;
 use self::workload::{Chain, EVENTS_MAX, PAYLOAD_MIN, Skew, Workload};
 use crate::private::{Guard, Listen, Server};
-use crate::random::{Random, fresh_seed};
 use ::seriatim::control::shares::{NUMBER_MAX, SHARES_MAX};
 
 /// Measure throughput, latency and memory on this Redis, compared with plain streams and lists
@@ -164,7 +163,7 @@ fn shown_as_text<S: serde::Serializer>(
 
 pub async fn run(mut args: Args, global: &Global) -> anyhow::Result<Exit> {
     let mut config = args.checked()?;
-    args.seed.get_or_insert_with(fresh_seed);
+    args.seed.get_or_insert_with(|| fastrand::u64(..1_000_000));
     let mut guard = None;
     let mut server = None;
     let (url, keys) = if args.private {
@@ -175,7 +174,7 @@ pub async fn run(mut args: Args, global: &Global) -> anyhow::Result<Exit> {
         let namespace = global
             .namespace
             .clone()
-            .unwrap_or_else(|| format!("bench-{:08x}", Random::new(fresh_seed()).next() as u32));
+            .unwrap_or_else(|| format!("bench-{:08x}", fastrand::u32(..)));
         if global.route()?.is_more_than_tcp() {
             return Err(Failure::with(
                 Exit::Input,

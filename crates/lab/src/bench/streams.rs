@@ -18,7 +18,6 @@ use super::place::{Place, lost, pipelined, send};
 use super::system::{Consumers, Producer, System};
 use super::tally::Tally;
 use super::workload::Workload;
-use crate::random::Random;
 
 /// Number of partitions. Each is one stream with one consumer.
 pub(super) const PARTITIONS: usize = 16;
@@ -159,7 +158,7 @@ fn partition(object: &[u8]) -> usize {
     let hash = object.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     });
-    (Random::new(hash).next() % PARTITIONS as u64) as usize
+    fastrand::Rng::with_seed(hash).usize(..PARTITIONS)
 }
 
 /// Reads one partition until it fails.

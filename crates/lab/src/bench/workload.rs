@@ -7,8 +7,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::random::Random;
-
 /// The predecessor of the first event of an object.
 pub(super) const NONE: u32 = u32::MAX;
 /// Maximum number of events. Every event number must fit into 32 bits and into the smallest
@@ -94,7 +92,7 @@ impl Workload {
             Skew::Single => 1,
             Skew::Zipf(_) | Skew::Uniform => objects,
         };
-        let object_of = draw(events, objects, skew, &mut Random::new(seed));
+        let object_of = draw(events, objects, skew, &mut fastrand::Rng::with_seed(seed));
         let mut used = vec![false; objects as usize];
         for object in &object_of {
             used[*object as usize] = true;
@@ -196,13 +194,13 @@ impl Chain {
 }
 
 /// Draws the object of each event.
-fn draw(events: u32, objects: u32, skew: Skew, random: &mut Random) -> Vec<u32> {
+fn draw(events: u32, objects: u32, skew: Skew, random: &mut fastrand::Rng) -> Vec<u32> {
     let last = objects.saturating_sub(1);
     match skew {
         Skew::Distinct => (0..events).collect(),
         Skew::Single => vec![0; events as usize],
         Skew::Uniform => (0..events)
-            .map(|_| ((random.unit() * f64::from(objects)) as u32).min(last))
+            .map(|_| ((random.f64() * f64::from(objects)) as u32).min(last))
             .collect(),
         Skew::Zipf(exponent) => {
             let mut sum = 0.0;
@@ -212,7 +210,7 @@ fn draw(events: u32, objects: u32, skew: Skew, random: &mut Random) -> Vec<u32> 
                 shares.push(sum);
             }
             let mut rank = || {
-                let drawn = random.unit() * sum;
+                let drawn = random.f64() * sum;
                 shares.partition_point(|share| *share <= drawn) as u32
             };
             (0..events).map(|_| rank().min(last)).collect()
@@ -226,7 +224,7 @@ mod tests {
 
     fn counts(skew: Skew, events: u32, objects: u32) -> Vec<u32> {
         let mut counts = vec![0; objects.max(events) as usize];
-        for object in draw(events, objects, skew, &mut Random::new(7)) {
+        for object in draw(events, objects, skew, &mut fastrand::Rng::with_seed(7)) {
             counts[object as usize] += 1;
         }
         counts

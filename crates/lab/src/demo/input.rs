@@ -11,8 +11,6 @@ use anyhow::Context as _;
 use seriatim_console::exit::{Exit, Failure};
 use seriatim_console::lines::{Fields, Lines};
 
-use crate::random::Random;
-
 /// Number of objects from which the object of each generated event is drawn. In 25,000 events about
 /// 2,000 of these objects appear.
 const OBJECTS: usize = 2_200;
@@ -125,7 +123,7 @@ pub(super) fn from_file(path: &Path, fields: &Fields, dir: &Path) -> anyhow::Res
 /// events of the most frequent one.
 pub(super) fn generated(events: u64, seed: u64, dir: &Path) -> anyhow::Result<Input> {
     let mut split = Split::into(dir)?;
-    let mut random = Random::new(seed);
+    let mut random = fastrand::Rng::with_seed(seed);
     let mut shares: Vec<f64> = Vec::with_capacity(OBJECTS);
     let mut sum = 0.0;
     for rank in 1..=OBJECTS {
@@ -133,7 +131,7 @@ pub(super) fn generated(events: u64, seed: u64, dir: &Path) -> anyhow::Result<In
         shares.push(sum);
     }
     for _ in 0..events {
-        let drawn = random.unit() * sum;
+        let drawn = random.f64() * sum;
         let rank = shares
             .partition_point(|share| *share <= drawn)
             .min(OBJECTS - 1);
@@ -146,10 +144,10 @@ pub(super) fn generated(events: u64, seed: u64, dir: &Path) -> anyhow::Result<In
             "price.changed",
             "stock.counted",
             "note.added",
-        ][(random.next() % 4) as usize];
+        ][(random.u64(..4)) as usize];
         let event = format!(
             "{{\"type\":\"{change}\",\"version\":{version},\"value\":{}}}",
-            random.next() % 100_000
+            random.u64(..100_000)
         );
         split.push(&object, event.as_bytes())?;
     }

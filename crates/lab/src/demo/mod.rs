@@ -28,7 +28,6 @@ use self::input::Input;
 use self::show::Show;
 use self::stage::{Stage, WentOn};
 use crate::private::Guard;
-use crate::random::fresh_seed;
 
 /// Lease of the workers: the time until other workers take over the objects of a killed worker. It
 /// is shorter than the default of `seriatim worker`, which is 5 s.
@@ -150,7 +149,10 @@ async fn input(args: &Args, home: PathBuf, show: &Show) -> anyhow::Result<Input>
             )
         }
         None => {
-            let (events, seed) = (args.events, args.seed.unwrap_or_else(fresh_seed));
+            let (events, seed) = (
+                args.events,
+                args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000)),
+            );
             let generated =
                 tokio::task::spawn_blocking(move || input::generated(events, seed, &home))
                     .await??;

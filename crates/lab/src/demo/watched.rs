@@ -29,7 +29,6 @@ use tokio_util::sync::CancellationToken;
 use super::processes::Process;
 use super::show::Show;
 use crate::private::{Guard, Listen, Server};
-use crate::random::{Random, fresh_seed};
 
 const NAMESPACE: &str = "demo";
 const DEMO: By<'static> = By {
@@ -186,10 +185,10 @@ async fn prepare(emitter: &Emitter, control: &Control) -> anyhow::Result<()> {
 
 /// Emits events for ever.
 async fn emit(emitter: &Emitter) -> anyhow::Result<()> {
-    let mut random = Random::new(fresh_seed());
+    let mut random = fastrand::Rng::new();
     for n in 0_u64.. {
-        let number = random.next() % OBJECTS;
-        let (object, event) = match random.next() % 20 {
+        let number = random.u64(..OBJECTS);
+        let (object, event) = match random.u64(..20) {
             0 => (
                 format!("newsletter:{}", number % 10),
                 json!({"type": "printed", "n": n}),
